@@ -1,0 +1,1 @@
+"""regard: the Transformer, whole."""
