@@ -1,0 +1,25 @@
+"""Everything that turns q, k and v into context."""
+
+from regard.attention.core import Full, Kind, attend, attention_weights
+from regard.attention.masks import Layout, Mask, Packed, Padded
+from regard.attention.module import Attention, Cache, KeyValues
+from regard.attention.positions import Diagonal, Learned, Rotary, Rotary2D, Sinusoidal
+
+__all__ = [
+    "Attention",
+    "Cache",
+    "Diagonal",
+    "Full",
+    "KeyValues",
+    "Kind",
+    "Layout",
+    "Learned",
+    "Mask",
+    "Packed",
+    "Padded",
+    "Rotary",
+    "Rotary2D",
+    "Sinusoidal",
+    "attend",
+    "attention_weights",
+]

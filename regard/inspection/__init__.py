@@ -1,0 +1,1 @@
+"""Look inside: what every attention saw, and pictures of it."""

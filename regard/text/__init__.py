@@ -1,0 +1,1 @@
+"""Text: readers, tokenizers, the built-in corpus, batches by tokens. Knows no model."""

@@ -1,0 +1,1 @@
+"""One loop, and what it is told: recipes, tasks, schedules, losses."""

@@ -1,0 +1,199 @@
+"""The heart: `attend()`, the one place where scores become weights and weights become context.
+
+The reference path reads like the formula and is the meaning of the rest. The fused paths are faster ways to the same
+numbers; tests/contracts hold them to it.
+
+Shapes: B batch, H heads, T queries, S keys, D head width, N tokens of a packed row (B is 1 there).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.attention.masks import Mask, Packed, Padded, within
+
+Path = Literal["auto", "reference", "fused", "unpacked", "varlen"]
+EVERYTHING = Mask()
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask | None = None,
+    *,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    bias: Tensor | None = None,
+    path: Path = "auto",
+) -> Tensor:
+    """Scaled dot-product attention, softmax(q kᵀ · scale + bias) v.
+
+    Args:
+        q: queries, (B, H, T, D).
+        k: keys, (B, H, S, D).
+        v: values, (B, H, S, D).
+        mask: who may attend to whom; a query that may attend to nothing gets zeros.
+        scale: factor on the scores; 1/√D unless given.
+        dropout: probability with which each weight is dropped; pass 0 outside training.
+        bias: added to the scores before the softmax, broadcastable to (B, H, T, S).
+        path: "auto" takes the fastest that fits; a named path is for tests and benchmarks.
+
+    Returns:
+        The context, (B, H, T, D).
+    """
+    mask = mask or EVERYTHING
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    if path == "auto":
+        path = _fastest(q, mask, dropout, bias)
+    return _PATHS[path](q, k, v, mask, scale, dropout, bias)
+
+
+def attention_weights(
+    q: Tensor, k: Tensor, mask: Mask | None = None, *, scale: float | None = None, bias: Tensor | None = None
+) -> Tensor:
+    """The weights softmax(q kᵀ · scale + bias) alone, (B, H, T, S), in float32 or better."""
+    mask = mask or EVERYTHING
+    precision = torch.promote_types(q.dtype, torch.float32)
+    scores = q.to(precision) @ k.to(precision).transpose(-2, -1)
+    scores = scores * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if bias is not None:
+        scores = scores + bias
+    may = mask.dense(q.shape[-2], k.shape[-2], q.device)
+    if may is None:
+        return scores.softmax(-1)
+    # The lowest finite number instead of -inf: a row of -inf alone would be NaN. The second fill makes "excluded"
+    # exactly zero, also in such a row, and keeps gradients from passing through it.
+    return scores.masked_fill(~may, torch.finfo(precision).min).softmax(-1).masked_fill(~may, 0.0)
+
+
+def _attend_reference(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
+) -> Tensor:
+    weights = attention_weights(q, k, mask, scale=scale, bias=bias)
+    return (F.dropout(weights, dropout) @ v.to(weights.dtype)).to(v.dtype)
+
+
+def _attend_fused(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
+) -> Tensor:
+    """PyTorch's scaled_dot_product_attention; the mask stays symbolic where that can express it."""
+    T, S, device = q.shape[-2], k.shape[-2], q.device
+    only_causal = mask.causal and mask.keys is None and mask.window is None and mask.allowed is None and bias is None
+    if only_causal and T in (1, S):
+        # One query at the end of the keys sees them all; its is_causal flag would align it to their beginning.
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=T == S, scale=scale)
+    may, blind = mask.dense(T, S, device), mask.blind(T, S, device)
+    if may is None or blind is None:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=scale)
+    # Backends differ in what a row without a single key gives, some NaN: let it see everything, then take that back.
+    open_mask = may | blind
+    addend = open_mask if bias is None else bias.masked_fill(~open_mask, -math.inf)
+    context = F.scaled_dot_product_attention(q, k, v, attn_mask=addend, dropout_p=dropout, scale=scale)
+    return context.masked_fill(blind, 0.0)
+
+
+def _attend_unpacked(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
+) -> Tensor:
+    """A packed batch, laid out in padded rows for the fused path and packed again: runs anywhere, with dropout."""
+    queries, keys = _packed_layouts(mask)
+    if bias is not None or mask.allowed is not None:
+        raise ValueError("a bias or a dense mask over a packed batch needs path='reference'")
+    # Padded rows all begin at 0, so the end of the keys, to which a mask is aligned, lies elsewhere in each row.
+    query_place = torch.arange(queries.longest, device=q.device)[:, None] + _shift(queries, keys)
+    near = within(mask.reach, query_place, torch.arange(keys.longest, device=q.device))
+    rows = Mask(keys=Padded(keys.lengths, keys.longest), allowed=None if near is None else near[:, None])
+    context = _attend_fused(_unpack(q, queries), _unpack(k, keys), _unpack(v, keys), rows, scale, dropout, None)
+    return context.transpose(1, 2)[queries.segments(), queries.positions()[0]].transpose(0, 1)[None]
+
+
+def _attend_varlen(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
+) -> Tensor:
+    """A packed batch through PyTorch's varlen_attn: CUDA, half precision, no dropout, no dense parts."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    queries, keys = _packed_layouts(mask)
+    if bias is not None or mask.allowed is not None or dropout:
+        raise ValueError("varlen attention takes no bias, no dense mask and no dropout")
+    before, after = mask.reach
+    context = varlen_attn(
+        q[0].transpose(0, 1),
+        k[0].transpose(0, 1),
+        v[0].transpose(0, 1),
+        queries.offsets,
+        keys.offsets,
+        queries.longest,
+        keys.longest,
+        scale=scale,
+        window_size=(-1 if before is None else before, -1 if after is None else after),
+    )
+    assert isinstance(context, Tensor)
+    return context.transpose(0, 1)[None]
+
+
+def _fastest(q: Tensor, mask: Mask, dropout: float, bias: Tensor | None) -> Path:
+    if not mask.packed:
+        return "fused"
+    if bias is not None or mask.allowed is not None:
+        return "reference"
+    half = q.dtype in (torch.float16, torch.bfloat16)
+    if q.device.type == "cuda" and half and not dropout and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256:
+        return "varlen"
+    return "unpacked"
+
+
+def _packed_layouts(mask: Mask) -> tuple[Packed, Packed]:
+    if not isinstance(mask.queries, Packed) or not isinstance(mask.keys, Packed):
+        raise ValueError("this path is for packed batches; the mask's layouts are padded")
+    return mask.queries, mask.keys
+
+
+def _shift(queries: Packed, keys: Packed) -> Tensor:
+    return (keys.lengths - queries.lengths)[:, None, None]
+
+
+def _unpack(x: Tensor, layout: Packed) -> Tensor:
+    """(1, H, N, D) to (sequences, H, longest, D); what stands behind a sequence's end is some other token."""
+    place = layout.offsets[:-1, None] + torch.arange(layout.longest, device=x.device)
+    return x[0].transpose(0, 1)[place.clamp(max=layout.size - 1)].transpose(1, 2)
+
+
+_PATHS: dict[Path, Callable[[Tensor, Tensor, Tensor, Mask, float, float, Tensor | None], Tensor]] = {
+    "reference": _attend_reference,
+    "fused": _attend_fused,
+    "unpacked": _attend_unpacked,
+    "varlen": _attend_varlen,
+}
+
+
+class Kind(Protocol):
+    """How scores become context: what `Attention` calls once it has q, k and v. It knows no model."""
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
+        """The context, (B, H, T, D)."""
+
+    def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
+        """What each query gave to each key, (B, H, T, S)."""
+
+
+@dataclass(frozen=True)
+class Full:
+    """Every query against every key that the mask allows: `attend()` itself."""
+
+    scale: float | None = None
+    path: Path = "auto"
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
+        return attend(q, k, v, mask, scale=self.scale, dropout=dropout, path=self.path)
+
+    def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
+        return attention_weights(q, k, mask, scale=self.scale)

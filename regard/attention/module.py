@@ -1,0 +1,178 @@
+"""`Attention`: projections, heads, rotary positions and the cache, round a kind of attention.
+
+Shapes: B batch, H heads, T queries, S keys, D head width; W = H · D, the model's width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from regard.attention.core import EVERYTHING, Full, Kind
+from regard.attention.masks import Mask
+
+Rotation = Callable[[Tensor, Tensor], Tensor]
+Observer = Callable[["Attention", Tensor, Tensor, Tensor, Mask], None]
+
+
+class KeyValues(NamedTuple):
+    """Projected keys and values, (B, H, S, D) each: what a source needs to be attended to again and again."""
+
+    keys: Tensor
+    values: Tensor
+
+    def select(self, rows: Tensor) -> KeyValues:
+        return KeyValues(self.keys[rows], self.values[rows])
+
+
+class Cache:
+    """The keys and values of the tokens decoded so far, in memory that grows by doubling, not by copying every step."""
+
+    def __init__(self, capacity: int = 32) -> None:
+        self.capacity = capacity
+        self.length = 0
+        self._memory: Tensor | None = None  # (2, B, H, capacity, D)
+
+    def append(self, k: Tensor, v: Tensor) -> KeyValues:
+        """Adds the new tokens' keys and values and returns all of them, as views."""
+        end = self.length + k.shape[-2]
+        if self._memory is None or end > self._memory.shape[-2]:
+            B, H, _, D = k.shape
+            self.capacity = max(end, self.capacity if self._memory is None else 2 * self.capacity)
+            grown = k.new_empty(2, B, H, self.capacity, D)
+            if self._memory is not None:
+                grown[..., : self.length, :] = self._memory[..., : self.length, :]
+            self._memory = grown
+        self._memory[0, ..., self.length : end, :] = k
+        self._memory[1, ..., self.length : end, :] = v
+        self.length = end
+        used = self._memory[..., :end, :]
+        return KeyValues(used[0], used[1])
+
+    def select(self, rows: Tensor) -> Cache:
+        """The cache of these rows, in this order; rows may be dropped and repeated."""
+        chosen = Cache(self.capacity)
+        chosen.length = self.length
+        if self._memory is not None:
+            _, _, H, _, D = self._memory.shape
+            chosen._memory = self._memory.new_empty(2, len(rows), H, self._memory.shape[-2], D)
+            chosen._memory[..., : self.length, :] = self._memory[..., : self.length, :].index_select(1, rows)
+        return chosen
+
+
+class Attention(nn.Module):
+    """Multi-head attention: h projections, split to (B, H, T, D), attend, join, project out.
+
+    Self-attention when called with `x` alone, cross-attention when called with a context too; the weights are the same
+    shape for both. `probe` sets `observer` to see the weights; without one they are never made.
+
+    Args:
+        width: of the input and the output.
+        heads: how many; must divide the width.
+        qkv_bias: whether the three input projections have a bias.
+        qk_scale: factor on the scores; 1/√D unless given.
+        attention_dropout: on the weights, in training.
+        projection_dropout: on the output, in training.
+        rotary: turns q and k by their positions (`Rotary`, `Rotary2D`).
+        kind: how scores become context; full attention unless given.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        qkv_bias: bool = True,
+        qk_scale: float | None = None,
+        attention_dropout: float = 0.0,
+        projection_dropout: float = 0.0,
+        rotary: nn.Module | None = None,
+        kind: Kind | None = None,
+    ) -> None:
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"width {width} is not divisible by {heads} heads")
+        if kind is not None and qk_scale is not None:
+            raise ValueError("give qk_scale to the kind, or no kind: two places for one scale would hide one of them")
+        self.width, self.heads = width, heads
+        self.kind: Kind = Full(scale=qk_scale) if kind is None else kind
+        self.attention_dropout = attention_dropout
+        self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias)
+        self.out = nn.Linear(width, width)
+        self.projection_dropout = nn.Dropout(projection_dropout)
+        self.rotary = rotary
+        self.observer: Observer | None = None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for projection in (*self.qkv.weight.chunk(3), self.out.weight):
+            nn.init.xavier_uniform_(projection)
+        for bias in (self.qkv.bias, self.out.bias):
+            if bias is not None:
+                nn.init.zeros_(bias)
+
+    def forward(
+        self,
+        x: Tensor,
+        context: Tensor | KeyValues | None = None,
+        *,
+        mask: Mask | None = None,
+        positions: Tensor | None = None,
+        context_positions: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """Attends from x to itself, or to a context.
+
+        Args:
+            x: the queries' side, (B, T, W).
+            context: the keys' side, (B, S, W), or what `project` made of it once for many calls.
+            mask: who may attend to whom.
+            positions: of x, for rotary attention, (B, T) or (B, T, 2).
+            context_positions: of the context, likewise.
+            cache: earlier keys and values of a self-attention; the new ones are added to it.
+        """
+        B, T, _ = x.shape
+        if isinstance(context, KeyValues) and len(context.keys) != B:
+            # Several hypotheses of one source: to the source they are just more queries, side by side.
+            x = x.reshape(len(context.keys), -1, self.width)
+        if context is None:
+            q, k, v = (self._split(y) for y in self.qkv(x).chunk(3, -1))
+            q, k = self._rotate(q, positions), self._rotate(k, positions)
+            if cache is not None:
+                k, v = cache.append(k, v)
+        else:
+            q = self._rotate(self._split(self._linear(x, slice(0, self.width))), positions)
+            k, v = context if isinstance(context, KeyValues) else self.project(context, context_positions)
+        mask = EVERYTHING if mask is None else mask
+        if self.observer is not None:
+            self.observer(self, q, k, v, mask)
+        joined = self.kind(q, k, v, mask, self.attention_dropout if self.training else 0.0)
+        y: Tensor = self.out(joined.transpose(1, 2).reshape(B, T, self.width))
+        return self.projection_dropout(y) if self.projection_dropout.p else y
+
+    def project(self, context: Tensor, positions: Tensor | None = None) -> KeyValues:
+        """The context's keys and values, to be attended to many times."""
+        k, v = (self._split(y) for y in self._linear(context, slice(self.width, None)).chunk(2, -1))
+        return KeyValues(self._rotate(k, positions), v)
+
+    def _linear(self, x: Tensor, part: slice) -> Tensor:
+        bias = None if self.qkv.bias is None else self.qkv.bias[part]
+        return nn.functional.linear(x, self.qkv.weight[part], bias)
+
+    def _split(self, x: Tensor) -> Tensor:
+        """(B, T, W) to (B, H, T, D)."""
+        B, T, _ = x.shape
+        return x.view(B, T, self.heads, self.width // self.heads).transpose(1, 2)
+
+    def _rotate(self, x: Tensor, positions: Tensor | None) -> Tensor:
+        if self.rotary is None:
+            return x
+        if positions is None:
+            raise ValueError("rotary attention needs the positions of its tokens")
+        turned: Tensor = self.rotary(x, positions)
+        return turned
+
+    def extra_repr(self) -> str:
+        return f"{self.width}, heads={self.heads}, kind={self.kind}"

@@ -1,0 +1,120 @@
+"""Where a token stands: encodings that are added to the embeddings, and rotations of queries and keys.
+
+Every encoding takes explicit integer positions, so that packed rows, cached steps and image patches are all the same to
+it. Added ones map positions (B, T) to (B, T, width); rotary ones turn q or k, (B, H, T, D).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import UserError
+
+
+class Sinusoidal(nn.Module):
+    """The paper's encoding: sines and cosines of geometrically falling frequency, for sequences of any length.
+
+    Args:
+        width: of the embedding it is added to.
+        order: "interleaved" puts each sine beside its cosine, as the paper does; "halves" puts all sines first.
+    """
+
+    def __init__(self, width: int, order: Literal["interleaved", "halves"] = "interleaved") -> None:
+        super().__init__()
+        if width % 2:
+            raise ValueError(f"sinusoidal positions need an even width, not {width}")
+        self.width, self.order = width, order
+        self.table: Tensor
+        self.register_buffer("table", sinusoid(torch.arange(256), width, order), persistent=False)
+
+    def forward(self, positions: Tensor, longest: int) -> Tensor:
+        """The encoding of each position; `longest` bounds them, known without asking the device."""
+        if longest > len(self.table):
+            grown = torch.arange(max(longest, 2 * len(self.table)), device=self.table.device)
+            self.table = sinusoid(grown, self.width, self.order).to(self.table.dtype)
+        return self.table[positions]
+
+
+def sinusoid(positions: Tensor, width: int, order: str = "interleaved") -> Tensor:
+    """PE(p, 2i) = sin(p / 10000^(2i/width)), PE(p, 2i+1) = cos(...), computed in float64: far positions stay exact."""
+    frequency = 10_000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64, device=positions.device) / width)
+    angle = positions[..., None].double() * frequency
+    pair = (angle.sin(), angle.cos())
+    table = torch.stack(pair, -1).flatten(-2) if order == "interleaved" else torch.cat(pair, -1)
+    return table.float()
+
+
+class Learned(nn.Module):
+    """One trained vector for each position up to a limit; anything longer is refused."""
+
+    def __init__(self, size: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size, width))
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, positions: Tensor, longest: int) -> Tensor:
+        if longest > len(self.weight):
+            raise UserError(
+                f"a sequence of {longest} tokens is longer than this model's {len(self.weight)} learned positions; "
+                "split it, or train a model with sinusoidal or rotary positions"
+            )
+        return self.weight[positions]
+
+
+class Diagonal(nn.Module):
+    """The plain toy form: position p is the p-th unit vector. Distinct, but it says nothing of distance.
+
+    A teaching contrast to `Sinusoidal`: it ends at `width` positions, and every two of them are equally far apart.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, positions: Tensor, longest: int) -> Tensor:
+        if longest > self.width:
+            raise UserError(
+                f"the diagonal encoding of width {self.width} ends at {self.width} positions, not {longest}"
+            )
+        return torch.eye(self.width, device=positions.device)[positions]
+
+
+class Rotary(nn.Module):
+    """Rotary positions in one dimension: each pair of features turns by an angle that grows with the position.
+
+    The product of a rotated query and a rotated key depends only on how far apart they stand. Feature i is paired with
+    feature i + D/2.
+    """
+
+    def __init__(self, head_width: int, base: float = 10_000.0) -> None:
+        super().__init__()
+        if head_width % 2:
+            raise ValueError(f"rotary positions need an even head width, not {head_width}")
+        self.frequency: Tensor
+        frequency = base ** (-torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)
+        self.register_buffer("frequency", frequency.float(), persistent=False)
+
+    def forward(self, x_BHTD: Tensor, positions: Tensor) -> Tensor:
+        """Turns q or k; positions are (B, T) or (1, T)."""
+        angle = positions[:, None, :, None].float() * self.frequency
+        cos, sin = angle.cos().to(x_BHTD.dtype), angle.sin().to(x_BHTD.dtype)
+        a, b = x_BHTD.chunk(2, -1)
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+class Rotary2D(nn.Module):
+    """Rotary positions on a grid: the first half of each head turns with the row y, the second with the column x."""
+
+    def __init__(self, head_width: int, base: float = 100.0) -> None:
+        super().__init__()
+        if head_width % 4:
+            raise ValueError(f"rotary positions on a grid need a head width divisible by 4, not {head_width}")
+        self.axis = Rotary(head_width // 2, base)
+
+    def forward(self, x_BHTD: Tensor, positions: Tensor) -> Tensor:
+        """Turns q or k; positions are (B, T, 2) or (1, T, 2), each (y, x)."""
+        along_y, along_x = x_BHTD.chunk(2, -1)
+        return torch.cat((self.axis(along_y, positions[..., 0]), self.axis(along_x, positions[..., 1])), -1)

@@ -1,0 +1,56 @@
+"""Settings that refuse what they do not know and say what was probably meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from regard.errors import UserError
+
+
+class Settings(BaseModel):
+    """Base of every configuration: immutable, strict about keys, one sentence for each mistake."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @classmethod
+    def parse(cls, values: object, where: str) -> Self:
+        """Builds the settings from plain values.
+
+        Raises:
+            UserError: a key is unknown or a value is wrong; names `where`, the key and what would be right.
+        """
+        if not isinstance(values, Mapping):
+            raise UserError(f"{where}: expected keys and values, found {type(values).__name__}")
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise UserError(f"{where}: {_explain(error, cls)}") from None
+
+    def changed(self, **values: Any) -> Self:
+        """A copy with some values changed, checked like the original."""
+        return self.parse(self.model_dump() | values, type(self).__name__)
+
+
+def _explain(error: ValidationError, settings: type[Settings]) -> str:
+    """One sentence about the first mistake."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = list(_keys(settings))
+        close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+        group, _, _ = key.rpartition(".")
+        siblings = [name for name in known if name.rpartition(".")[0] == group]
+        return f"unknown key {key}; " + (f"did you mean {close[0]}?" if close else f"known are {', '.join(siblings)}")
+    return f"{key}: {first['msg'][0].lower()}{first['msg'][1:]}, found {first['input']!r}"
+
+
+def _keys(settings: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for name, field in settings.model_fields.items():
+        yield prefix + name
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from _keys(kind, f"{prefix}{name}.")

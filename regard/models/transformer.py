@@ -1,0 +1,228 @@
+"""The encoder-decoder Transformer of "Attention Is All You Need", and its usual variations.
+
+Shapes: B batch, S source tokens, T target tokens, W width, V vocabulary. A packed batch is one row, B = 1.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, Self, cast
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from regard.attention import Attention, Cache, KeyValues, Layout, Learned, Mask, Rotary, Sinusoidal
+from regard.config import Settings
+from regard.layers import Activation, DecoderBlock, EncoderBlock, FeedForward
+
+
+class TransformerConfig(Settings):
+    """Everything that a Transformer is built from. The defaults are the paper's base model."""
+
+    kind: Literal["transformer"] = "transformer"
+    source_vocab: int = Field(gt=0)
+    target_vocab: int = Field(gt=0)
+    width: int = Field(512, gt=0)
+    heads: int = Field(8, gt=0)
+    encoder_layers: int = Field(6, ge=0)
+    decoder_layers: int = Field(6, ge=0)
+    hidden: int = Field(2048, gt=0, description="width inside the feed-forward")
+    activation: Activation = "relu"
+    norm: Literal["post", "pre"] = "post"
+    final_norm: bool | None = Field(None, description="a norm after each stack; by default only where norm is 'pre'")
+    norm_eps: float = Field(1e-5, gt=0)
+    positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
+    max_length: int = Field(512, gt=0, description="how many learned positions; the other kinds have no limit")
+    tie: Literal["all", "target", "none"] = Field(
+        "all", description="source, target and output share one embedding; only target and output; or none do"
+    )
+    qkv_bias: bool = True
+    qk_scale: float | None = None
+    dropout: float = Field(0.1, ge=0, lt=1)
+    attention_dropout: float = Field(0.0, ge=0, lt=1)
+    hidden_dropout: float = Field(0.0, ge=0, lt=1, description="inside the feed-forward")
+    pad: int = 0
+    bos: int = 1
+    eos: int = 2
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is not divisible by heads {self.heads}")
+        if self.tie == "all" and self.source_vocab != self.target_vocab:
+            raise ValueError(
+                f"tie 'all' needs one vocabulary for both sides, not {self.source_vocab} and {self.target_vocab} words"
+            )
+        return self
+
+    @property
+    def has_final_norm(self) -> bool:
+        return self.norm == "pre" if self.final_norm is None else self.final_norm
+
+    @classmethod
+    def base(cls, vocab: int | tuple[int, int], **changes: Any) -> Self:
+        """The paper's base model; `vocab` is one size for a joint vocabulary, or (source, target)."""
+        source, target = (vocab, vocab) if isinstance(vocab, int) else vocab
+        separate: dict[str, Any] = {} if isinstance(vocab, int) else {"tie": "target"}
+        return cls.parse({"source_vocab": source, "target_vocab": target} | separate | changes, cls.__name__)
+
+    @classmethod
+    def big(cls, vocab: int | tuple[int, int], **changes: Any) -> Self:
+        return cls.base(vocab, **{"width": 1024, "heads": 16, "hidden": 4096, "dropout": 0.3} | changes)
+
+    @classmethod
+    def small(cls, vocab: int | tuple[int, int], **changes: Any) -> Self:
+        layers = {"encoder_layers": 3, "decoder_layers": 3}
+        return cls.base(vocab, **{"width": 256, "heads": 4, "hidden": 1024, **layers} | changes)
+
+    @classmethod
+    def tiny(cls, vocab: int | tuple[int, int], **changes: Any) -> Self:
+        layers = {"encoder_layers": 4, "decoder_layers": 4}
+        return cls.base(vocab, **{"width": 128, "heads": 4, "hidden": 256, **layers, "norm": "pre"} | changes)
+
+
+class DecoderState:
+    """What decoding one more token needs: each layer's keys and values, of the source and of the target so far.
+
+    A source may be shared by several hypotheses: the target side then has a whole multiple of the source's rows.
+    """
+
+    def __init__(self, memories: list[KeyValues], memory_mask: Mask) -> None:
+        self.memories, self.memory_mask = memories, memory_mask
+        self.caches = [Cache() for _ in memories]
+
+    @property
+    def length(self) -> int:
+        """How many target tokens have been read."""
+        return self.caches[0].length if self.caches else 0
+
+
+class Transformer(nn.Module):
+    """An encoder reads the source; a decoder writes the target one token after another, looking back at both."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.source_embedding = Embedding(config.source_vocab, config)
+        self.target_embedding = self.source_embedding if config.tie == "all" else Embedding(config.target_vocab, config)
+        self.encoder = nn.ModuleList(self._encoder_block() for _ in range(config.encoder_layers))
+        self.decoder = nn.ModuleList(self._decoder_block() for _ in range(config.decoder_layers))
+        self.encoder_norm = self._final_norm()
+        self.decoder_norm = self._final_norm()
+        if config.tie == "none":
+            self.output = nn.Parameter(torch.empty(config.target_vocab, config.width))
+            nn.init.normal_(self.output, std=config.width**-0.5)
+
+    def forward(
+        self, source: Tensor, target: Tensor, source_layout: Layout | None = None, target_layout: Layout | None = None
+    ) -> Tensor:
+        """The logits of every next target token, (B, T, V), given the source and all target tokens up to it."""
+        memory = self.encode(source, source_layout)
+        return self.logits(self.decode(target, memory, target_layout, source_layout))
+
+    def encode(self, source: Tensor, layout: Layout | None = None) -> Tensor:
+        """Source tokens (B, S) to context-aware vectors (B, S, W)."""
+        positions, longest = _places(source, layout)
+        mask = Mask.between(layout, layout)
+        x = self.source_embedding(source, positions, longest)
+        for block in self.encoder:
+            x = block(x, mask, positions)
+        memory: Tensor = self.encoder_norm(x)
+        return memory
+
+    def decode(
+        self, target: Tensor, memory: Tensor, layout: Layout | None = None, memory_layout: Layout | None = None
+    ) -> Tensor:
+        """Target tokens (B, T) to vectors (B, T, W), each of which sees no later token."""
+        positions, longest = _places(target, layout)
+        mask = Mask.between(layout, layout, causal=True)
+        memory_mask = Mask.between(layout, memory_layout)
+        x = self.target_embedding(target, positions, longest)
+        for block in self.decoder:
+            x = block(x, memory, mask, memory_mask, positions)
+        y: Tensor = self.decoder_norm(x)
+        return y
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Vectors (…, W) to scores over the target vocabulary (…, V)."""
+        return F.linear(x, self.output if self.config.tie == "none" else self.target_embedding.weight)
+
+    def start(self, memory: Tensor, memory_layout: Layout | None = None) -> DecoderState:
+        """The state from which `step` decodes; the source is projected once for all steps."""
+        crosses = [cast(DecoderBlock, block).cross for block in self.decoder]
+        return DecoderState([cross.project(memory) for cross in crosses], Mask(keys=memory_layout))
+
+    def step(self, target: Tensor, state: DecoderState) -> Tensor:
+        """`decode` for the next tokens only, (B, T), usually T = 1; the state remembers them."""
+        size = state.length + target.shape[1]
+        positions = torch.arange(state.length, size, device=target.device)[None]
+        x = self.target_embedding(target, positions, size)
+        for block, memory, cache in zip(self.decoder, state.memories, state.caches, strict=True):
+            x = block(x, memory, _CAUSAL, state.memory_mask, positions, cache)
+        y: Tensor = self.decoder_norm(x)
+        return y
+
+    def _encoder_block(self) -> EncoderBlock:
+        c = self.config
+        return EncoderBlock(self._attention(rotary=True), self._feed_forward(), c.norm, c.dropout, c.norm_eps)
+
+    def _decoder_block(self) -> DecoderBlock:
+        c = self.config
+        # Source and target count their positions apart, so only attention within one sequence is rotary.
+        attention, cross = self._attention(rotary=True), self._attention(rotary=False)
+        return DecoderBlock(attention, cross, self._feed_forward(), c.norm, c.dropout, c.norm_eps)
+
+    def _attention(self, rotary: bool) -> Attention:
+        c = self.config
+        rotate = Rotary(c.width // c.heads) if rotary and c.positions == "rotary" else None
+        return Attention(
+            c.width,
+            c.heads,
+            qkv_bias=c.qkv_bias,
+            qk_scale=c.qk_scale,
+            attention_dropout=c.attention_dropout,
+            rotary=rotate,
+        )
+
+    def _feed_forward(self) -> FeedForward:
+        c = self.config
+        return FeedForward(c.width, c.hidden, c.activation, c.hidden_dropout)
+
+    def _final_norm(self) -> nn.Module:
+        c = self.config
+        return nn.LayerNorm(c.width, c.norm_eps) if c.has_final_norm else nn.Identity()
+
+
+class Embedding(nn.Module):
+    """A row for every token, scaled by √W so that it outweighs the position that is added to it."""
+
+    def __init__(self, vocab: int, config: TransformerConfig) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocab, config.width))
+        nn.init.normal_(self.weight, std=config.width**-0.5)
+        self.scale = math.sqrt(config.width)
+        self.positions: nn.Module | None = None
+        if config.positions == "sinusoidal":
+            self.positions = Sinusoidal(config.width)
+        elif config.positions == "learned":
+            self.positions = Learned(config.max_length, config.width)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, tokens: Tensor, positions: Tensor, longest: int) -> Tensor:
+        x = F.embedding(tokens, self.weight) * self.scale
+        if self.positions is not None:
+            x = x + self.positions(positions, longest)
+        y: Tensor = self.dropout(x)
+        return y
+
+
+_CAUSAL = Mask(causal=True)
+
+
+def _places(tokens: Tensor, layout: Layout | None) -> tuple[Tensor, int]:
+    """Each token's place in its sequence, and how many places there are at the most."""
+    if layout is None:
+        return torch.arange(tokens.shape[1], device=tokens.device)[None], tokens.shape[1]
+    return layout.positions(), layout.longest

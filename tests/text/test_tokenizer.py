@@ -1,0 +1,342 @@
+import json
+import os
+import random
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import regard
+from regard.errors import UserError
+from regard.text.tokenizer import Tokenizer
+
+LINES = [
+    "The bike is red.",
+    "the old bike stood in the rain, the new bike in the barn",
+    "An old man rides the bike 12 times, 3 times in the rain!",
+    "Die Übung ist schön, die Übungen sind schöner.",
+    "我们在北京骑自行车。",
+    "我们在雨中骑车。",
+    "a\ttab and  two   spaces; a mark \u2581\u2581 and \u2581\u2581",
+    "<eos> <eos> <0x41> <0x41> <pad> <pad>",
+] * 3
+
+KINDS: tuple[Any, ...] = ("bpe", "word")
+TOKENIZERS = {kind: Tokenizer.train(LINES, 500, kind) for kind in KINDS}
+TOKENIZERS["tiny"] = Tokenizer.train(LINES, 261)
+
+MARKUP = ["<eos>", "<pad> <bos><unk>", "<0x41>", "a<0x00>b", " <eos>", "<eos", "<0x41><0x41>", "<s></s>[UNK][PAD]"]
+TRICKY = [
+    "",
+    " ",
+    "   ",
+    " leading",
+    "trailing ",
+    "many   spaces    inside  ",
+    "\ttab\nnewline\r\nreturn\x0b\x0c\x85\u2028\u2029",
+    "\x00\x01\x1b\x7f",
+    "\u2581",
+    "\u2581bike \u2581 bike\u2581 \u2581\u2581",
+    "e\u0301 \u0301 a\u0323\u0301",
+    "👩‍👩‍👧‍👦 ❤️ 🇩🇪",
+    "\ufeffmark\u200b\u200d\u00a0\u3000",
+    "\uffff\U0010ffff\ue000",
+    "한국어 ภาษาไทย עִבְרִית",
+    "𠀀々〇〆",
+]
+
+
+def nfc(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
+
+
+@pytest.fixture(params=KINDS)
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    return TOKENIZERS[request.param]
+
+
+# Losslessness
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@settings(max_examples=400, derandomize=True, deadline=None)
+@given(text=st.text())
+def test_any_text_comes_back_in_normal_form(name: str, text: str) -> None:
+    tokenizer = TOKENIZERS[name]
+    assert tokenizer.decode(tokenizer.encode(text)) == nfc(text)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@settings(max_examples=400, derandomize=True, deadline=None)
+@given(text=st.text(alphabet="\u2581 <>0x41eosbikéTh.12\t\n我们\u0301\u0323\u07fd"))
+def test_texts_near_the_training_text_come_back_in_normal_form(name: str, text: str) -> None:
+    tokenizer = TOKENIZERS[name]
+    assert tokenizer.decode(tokenizer.encode(text)) == nfc(text)
+
+
+@pytest.mark.parametrize("text", TRICKY)
+def test_tricky_text_comes_back_in_normal_form(tokenizer: Tokenizer, text: str) -> None:
+    assert tokenizer.decode(tokenizer.encode(text)) == nfc(text)
+
+
+@pytest.mark.parametrize("text", MARKUP)
+def test_markup_in_the_text_comes_back_verbatim(tokenizer: Tokenizer, text: str) -> None:
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert not {Tokenizer.PAD, Tokenizer.BOS, Tokenizer.EOS, Tokenizer.UNK} & set(ids)
+    assert 4 + 0x41 not in ids
+    assert 4 + 0x00 not in ids
+
+
+def test_every_character_of_the_basic_plane_comes_back(tokenizer: Tokenizer) -> None:
+    characters = [chr(code) for code in range(0x10000) if not 0xD800 <= code < 0xE000]
+    texts = [" ".join(characters[start : start + 64]) for start in range(0, len(characters), 64)]
+    assert [tokenizer.decode(ids) for ids in tokenizer.encode_batch(texts)] == [nfc(text) for text in texts]
+
+
+@settings(max_examples=200, derandomize=True, deadline=None)
+@given(ids=st.lists(st.integers(0, len(TOKENIZERS["bpe"]) - 1)))
+def test_any_ids_decode_without_exception(ids: list[int]) -> None:
+    TOKENIZERS["bpe"].decode(ids).encode("utf-8")
+
+
+# Ids and pieces
+
+
+def test_specials_and_bytes_come_first(tokenizer: Tokenizer) -> None:
+    fixed = tokenizer.pieces(range(260))
+    assert tuple(fixed[:4]) == Tokenizer.SPECIALS == ("<pad>", "<bos>", "<eos>", "<unk>")
+    assert (fixed[4], fixed[4 + 0x41], fixed[259]) == ("<0x00>", "<0x41>", "<0xFF>")
+    assert (Tokenizer.PAD, Tokenizer.BOS, Tokenizer.EOS, Tokenizer.UNK) == (0, 1, 2, 3)
+
+
+def test_a_space_is_shown_glued_to_its_word(tokenizer: Tokenizer) -> None:
+    assert tokenizer.pieces(tokenizer.encode("the bike.")) == ["▁the", "▁bike", "."]
+
+
+def test_a_literal_space_mark_becomes_bytes(tokenizer: Tokenizer) -> None:
+    assert tokenizer.pieces(tokenizer.encode("bike\u2581")) == ["▁bike", "<0xE2>", "<0x96>", "<0x81>"]
+
+
+def test_an_unseen_character_becomes_bytes(tokenizer: Tokenizer) -> None:
+    assert tokenizer.pieces(tokenizer.encode("bike€"))[1:] == ["<0xE2>", "<0x82>", "<0xAC>"]
+
+
+def test_every_digit_is_a_piece_of_its_own() -> None:
+    tokenizer = Tokenizer.train(["1999 1999 1999"] * 9, 400)
+    assert tokenizer.pieces(tokenizer.encode("1999")) == ["▁1", "9", "9", "9"]
+
+
+def test_an_unknown_word_is_spelled_in_characters() -> None:
+    tokenizer = TOKENIZERS["word"]
+    assert tokenizer.pieces(tokenizer.encode("bikes, bi€")) == [*"▁bikes", ",", *"▁bi", "<0xE2>", "<0x82>", "<0xAC>"]
+
+
+def test_every_han_character_is_a_word() -> None:
+    tokenizer = TOKENIZERS["word"]
+    assert tokenizer.pieces(tokenizer.encode("我们骑bike")) == ["▁", "我", "们", "骑", *"bike"]
+
+
+def test_words_seen_once_get_no_piece() -> None:
+    tokenizer = Tokenizer.train(["again again", "once"], 400, "word")
+    learned = tokenizer.pieces(range(260, len(tokenizer)))
+    assert "▁again" in learned
+    assert "▁once" not in learned
+
+
+def test_specials_are_skipped_in_decoding(tokenizer: Tokenizer) -> None:
+    ids = [Tokenizer.BOS, *tokenizer.encode("the bike"), Tokenizer.EOS, Tokenizer.PAD, Tokenizer.PAD]
+    assert tokenizer.decode(ids) == "the bike"
+
+
+def test_stray_bytes_decode_to_the_replacement_character(tokenizer: Tokenizer) -> None:
+    lead, stray = 4 + 0xE2, 4 + 0x81
+    ids = [*tokenizer.encode("the"), lead, *tokenizer.encode("bike"), stray]
+    assert tokenizer.decode(ids) == "the\ufffd bike\ufffd"
+
+
+@pytest.mark.parametrize("index", [-1, 500])
+def test_an_id_outside_the_vocabulary_is_refused(index: int) -> None:
+    with pytest.raises(ValueError, match=f"id {index} "):
+        TOKENIZERS["bpe"].decode([index])
+
+
+def test_a_batch_is_encoded_like_its_texts(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.text.tokenizer.BATCH", 5)
+    texts = [*LINES, *MARKUP, *TRICKY]
+    assert tokenizer.encode_batch(texts) == [tokenizer.encode(text) for text in texts]
+    assert tokenizer.encode_batch([]) == []
+
+
+def test_a_lone_surrogate_is_refused_with_its_position(tokenizer: Tokenizer) -> None:
+    with pytest.raises(UserError, match=r"the text.*U\+D83D.*position 3"):
+        tokenizer.encode("abc\ud83d")
+    with pytest.raises(UserError, match=r"text 1 of the batch.*U\+DC00.*position 0"):
+        tokenizer.encode_batch(["fine", "\udc00"])
+    with pytest.raises(UserError, match=r"line 2 of the training text.*position 1"):
+        Tokenizer.train(["fine", "a\udc00"], 300)
+
+
+# Training
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [261, 262, 263, 270, 300, 340])
+def test_the_vocabulary_keeps_to_its_size(kind: Any, size: int) -> None:
+    assert len(Tokenizer.train(LINES, size, kind)) == size
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_small_text_yields_fewer_pieces(kind: Any) -> None:
+    tokenizer = Tokenizer.train(["x"], 1000, kind)
+    assert len(tokenizer) == 260
+    assert tokenizer.decode(tokenizer.encode("x y")) == "x y"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_size_without_room_is_refused_with_the_minimum(kind: Any) -> None:
+    with pytest.raises(UserError, match=r"size 260 .*need 261"):
+        Tokenizer.train(LINES, 260, kind)
+
+
+@pytest.mark.parametrize("lines", [[], [""], ["", "  ", "\t"]])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_empty_training_text_is_refused(lines: list[str], kind: Any) -> None:
+    with pytest.raises(UserError, match="training text of the tokenizer is empty"):
+        Tokenizer.train(lines, 300, kind)
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    kind: Any = "unigram"
+    with pytest.raises(UserError, match=r'"unigram".*"bpe" or "word"'):
+        Tokenizer.train(LINES, 300, kind)
+
+
+def test_the_lines_may_come_from_a_generator() -> None:
+    assert Tokenizer.train((line for line in LINES), 500).fingerprint() == TOKENIZERS["bpe"].fingerprint()
+
+
+def test_merges_do_not_bridge_a_rare_character() -> None:
+    # "q" and "z" are only neighbours once the rare characters between them are gone.
+    tokenizer = Tokenizer.train([f"q{chr(0x400 + n)}z" for n in range(50)], 300)
+    assert "qz" not in tokenizer.pieces(range(len(tokenizer)))
+
+
+def test_endless_words_are_cut() -> None:
+    # Uncut, a word of this length would take the trainer minutes.
+    tokenizer = Tokenizer.train(["x" * 500_000], 280)
+    assert max(map(len, tokenizer.pieces(range(len(tokenizer))))) <= 200
+    assert tokenizer.decode(tokenizer.encode("x" * 1000)) == "x" * 1000
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_is_the_same_in_every_process(kind: str) -> None:
+    # Many equally frequent characters, pairs and words, so that whatever depends on the order of a hash table shows.
+    program = (
+        "import random, sys; from regard.text.tokenizer import Tokenizer; draw = random.Random(0).choices; "
+        "lines = [''.join(draw([chr(c) for c in range(0x4E00, 0x4F00)] + list('abcdefgh    '), k=60)) "
+        "for _ in range(300)]; "
+        f"print(Tokenizer.train(lines, 500, {kind!r})._backend.to_str())"
+    )
+    root = Path(regard.__file__).parents[1]
+    outputs = set()
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, env=environment, cwd=root, capture_output=True, check=True)
+        outputs.add(done.stdout)
+    assert len(outputs) == 1
+
+
+def test_training_does_not_depend_on_the_order_of_the_lines() -> None:
+    shuffled = random.Random(1).sample(LINES, len(LINES))
+    assert Tokenizer.train(shuffled, 500).fingerprint() == TOKENIZERS["bpe"].fingerprint()
+
+
+# Files
+
+
+def test_a_saved_tokenizer_loads_as_it_was(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    tokenizer.save(path)
+    loaded = Tokenizer.load(path)
+    texts = [*LINES, *MARKUP, *TRICKY]
+    assert loaded.encode_batch(texts) == tokenizer.encode_batch(texts)
+    assert len(loaded) == len(tokenizer)
+    assert loaded.fingerprint() == tokenizer.fingerprint()
+    again = tmp_path / "again.json"
+    loaded.save(again)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_fingerprints_tell_tokenizers_apart() -> None:
+    fingerprints = {tokenizer.fingerprint() for tokenizer in TOKENIZERS.values()}
+    assert len(fingerprints) == len(TOKENIZERS)
+    assert all(len(fingerprint) == 16 for fingerprint in fingerprints)
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"missing\.json cannot be read"):
+        Tokenizer.load(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"version": "1.0", "model": 3}'])
+def test_a_damaged_file_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "damaged.json"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"damaged\.json is "):
+        Tokenizer.load(path)
+
+
+def test_a_truncated_file_is_refused_by_name(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    path = tmp_path / "cut.json"
+    tokenizer.save(path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(UserError, match=r"cut\.json is damaged"):
+        Tokenizer.load(path)
+
+
+def change_saved(tokenizer: Tokenizer, path: Path, change: Any) -> Path:
+    tokenizer.save(path)
+    state = json.loads(path.read_text(encoding="utf-8"))
+    change(state)
+    path.write_text(json.dumps(state), encoding="utf-8")
+    return path
+
+
+def test_special_ids_that_do_not_match_are_refused_by_name(tmp_path: Path) -> None:
+    def exchange(state: Any) -> None:
+        state["model"]["vocab"].update({"<bos>": 2, "<eos>": 1})
+
+    path = change_saved(TOKENIZERS["word"], tmp_path / "other.json", exchange)
+    with pytest.raises(UserError, match=r"other\.json: the id of <bos> is 2, but must be 1"):
+        Tokenizer.load(path)
+
+
+def test_ids_with_a_gap_are_refused_by_name(tmp_path: Path) -> None:
+    def leave_gap(state: Any) -> None:
+        state["model"]["vocab"]["extra"] = 9999
+
+    path = change_saved(TOKENIZERS["word"], tmp_path / "gap.json", leave_gap)
+    with pytest.raises(UserError, match=r"gap\.json: the ids"):
+        Tokenizer.load(path)
+
+
+def test_a_file_with_special_tokens_in_the_text_is_refused_by_name(tmp_path: Path) -> None:
+    def add_special(state: Any) -> None:
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        state["added_tokens"] = [{"id": 2, "content": "<eos>", "special": True, **flags}]
+
+    path = change_saved(TOKENIZERS["bpe"], tmp_path / "added.json", add_special)
+    with pytest.raises(UserError, match=r"added\.json holds a tokenizer that does not keep the text"):
+        Tokenizer.load(path)
+
+
+def test_an_unwritable_path_is_refused_by_name(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"absent.tokenizer\.json cannot be written"):
+        tokenizer.save(tmp_path / "absent" / "tokenizer.json")
