@@ -2,7 +2,7 @@
 
 from regard.attention.core import Full, Kind, attend, attention_weights
 from regard.attention.masks import Layout, Mask, Packed, Padded
-from regard.attention.module import Attention, Cache, KeyValues
+from regard.attention.module import Attention, Cache, KeyValues, unobserved
 from regard.attention.positions import Diagonal, Learned, Rotary, Rotary2D, Sinusoidal
 
 __all__ = [
@@ -22,4 +22,5 @@ __all__ = [
     "Sinusoidal",
     "attend",
     "attention_weights",
+    "unobserved",
 ]

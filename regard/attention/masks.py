@@ -47,6 +47,9 @@ class Padded:
     def select(self, rows: Tensor) -> Padded:
         return Padded(self.lengths[rows], self.size)
 
+    def to(self, device: torch.device) -> Padded:
+        return Padded(self.lengths.to(device, non_blocking=True), self.size)
+
 
 @dataclass(frozen=True, eq=False)
 class Packed:
@@ -80,6 +83,9 @@ class Packed:
         """The place of every token in its own sequence, (1, N)."""
         starts = self.offsets[:-1][self.segments()]
         return (torch.arange(self.size, device=self.offsets.device) - starts)[None]
+
+    def to(self, device: torch.device) -> Packed:
+        return Packed(self.offsets.to(device, non_blocking=True), self.longest, self.size)
 
 
 Layout = Padded | Packed

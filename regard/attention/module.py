@@ -5,7 +5,8 @@ Shapes: B batch, H heads, T queries, S keys, D head width; W = H · D, the model
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -136,6 +137,8 @@ class Attention(nn.Module):
         B, T, _ = x.shape
         if isinstance(context, KeyValues) and len(context.keys) != B:
             # Several hypotheses of one source: to the source they are just more queries, side by side.
+            if B % len(context.keys):
+                raise ValueError(f"{B} rows cannot be shared out evenly among {len(context.keys)} sources")
             x = x.reshape(len(context.keys), -1, self.width)
         if context is None:
             q, k, v = (self._split(y) for y in self.qkv(x).chunk(3, -1))
@@ -176,3 +179,16 @@ class Attention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.width}, heads={self.heads}, kind={self.kind}"
+
+
+@contextmanager
+def unobserved(model: nn.Module) -> Iterator[bool]:
+    """Nobody sees the attention of this model while the block runs; tells whether anybody would have."""
+    watched = {m: m.observer for m in model.modules() if isinstance(m, Attention) and m.observer is not None}
+    try:
+        for module in watched:
+            module.observer = None
+        yield bool(watched)
+    finally:
+        for module, observer in watched.items():
+            module.observer = observer

@@ -6,7 +6,8 @@ it. Added ones map positions (B, T) to (B, T, width); rotary ones turn q or k, (
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -93,9 +94,19 @@ class Rotary(nn.Module):
         super().__init__()
         if head_width % 2:
             raise ValueError(f"rotary positions need an even head width, not {head_width}")
+        self.head_width, self.base = head_width, base
         self.frequency: Tensor
-        frequency = base ** (-torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)
-        self.register_buffer("frequency", frequency.float(), persistent=False)
+        self.register_buffer("frequency", self._frequency(), persistent=False)
+
+    def _frequency(self, device: torch.device | None = None) -> Tensor:
+        exponent = -torch.arange(0, self.head_width, 2, dtype=torch.float64, device=device) / self.head_width
+        return (self.base**exponent).float()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Moves with its model but stays in float32: in half precision the angle of a far position would be wrong."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.frequency = self._frequency(self.frequency.device)
+        return self
 
     def forward(self, x_BHTD: Tensor, positions: Tensor) -> Tensor:
         """Turns q or k; positions are (B, T) or (1, T)."""

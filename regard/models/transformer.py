@@ -158,9 +158,10 @@ class Transformer(nn.Module):
         """`decode` for the next tokens only, (B, T), usually T = 1; the state remembers them."""
         size = state.length + target.shape[1]
         positions = torch.arange(state.length, size, device=target.device)[None]
+        mask = Mask(causal=True)
         x = self.target_embedding(target, positions, size)
         for block, memory, cache in zip(self.decoder, state.memories, state.caches, strict=True):
-            x = block(x, memory, _CAUSAL, state.memory_mask, positions, cache)
+            x = block(x, memory, mask, state.memory_mask, positions, cache)
         y: Tensor = self.decoder_norm(x)
         return y
 
@@ -216,9 +217,6 @@ class Embedding(nn.Module):
             x = x + self.positions(positions, longest)
         y: Tensor = self.dropout(x)
         return y
-
-
-_CAUSAL = Mask(causal=True)
 
 
 def _places(tokens: Tensor, layout: Layout | None) -> tuple[Tensor, int]:

@@ -9,7 +9,7 @@ import io
 import json
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -133,7 +133,16 @@ def read_lines(path: Path) -> Iterator[str]:
         UserError: If the file is missing, a directory, unreadable, truncated or damaged, if a line is not valid UTF-8
             or longer than 16 MiB, or if the file ends in .zst and pyarrow is not installed.
     """
-    for number, line in enumerate(_read_raw_lines(path), start=1):
+    return _decode_lines(_read_raw_lines(path), str(path))
+
+
+def read_stream(stream: Iterable[bytes], name: str) -> Iterator[str]:
+    """Read lines as `read_lines` does, from an open binary stream such as standard input; `name` stands in errors."""
+    return _decode_lines(stream, name)
+
+
+def _decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
+    for number, line in enumerate(lines, start=1):
         if number == 1:
             line = line.removeprefix(BYTE_ORDER_MARK)
             if not line:  # the file is a byte order mark and nothing else
@@ -142,8 +151,7 @@ def read_lines(path: Path) -> Iterator[str]:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
             raise UserError(
-                f"{path}, line {number}: byte {error.start + 1} of the line is not valid UTF-8; "
-                f"the file must be saved as UTF-8."
+                f"{name}, line {number}: byte {error.start + 1} of the line is not valid UTF-8; save it as UTF-8"
             ) from error
         yield text.removesuffix("\n").removesuffix("\r")
 

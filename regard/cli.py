@@ -1,0 +1,170 @@
+"""The command line. Each command imports what it needs when it runs, so that `regard --help` answers at once."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from regard.decoding.search import SearchSettings
+
+app = typer.Typer(
+    name="regard",
+    help="Train your own attention models, look inside them, put them to work.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Run = Annotated[Path, typer.Argument(help="a model folder, or a training run that holds one")]
+Beam = Annotated[int, typer.Option(help="hypotheses kept for each sentence; 1 is greedy search")]
+Penalty = Annotated[
+    str, typer.Option(help="scores are divided by length^alpha (average), ((5+length)/6)^alpha (wu), or not (none)")
+]
+Alpha = Annotated[float, typer.Option(help="the exponent of the length penalty")]
+Change = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a setting, such as optim.lr=3e-4")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
+
+
+def main() -> None:
+    """Runs the command line: one sentence and exit code 2 for what the user can put right."""
+    from regard.errors import UserError
+
+    try:
+        app(standalone_mode=True)
+    except UserError as error:
+        sys.stderr.write(f"regard: {error}\n")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.stderr.write("regard: interrupted\n")
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output, such as `head`, has gone: nothing is left to say to it.
+        sys.stderr.close()
+        sys.exit(141)
+
+
+@app.callback(invoke_without_command=True)
+def about(version: Annotated[bool, typer.Option("--version", help="print the version and stop")] = False) -> None:
+    """The one option that belongs to no command."""
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(f"regard {installed('regard')}")
+        raise typer.Exit
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="folder for the trained model")] = Path("runs/demo"),
+    change: Change = None,
+) -> None:
+    """Train an English-Chinese translator on the built-in corpus, score it, draw what it looks at."""
+    from regard.demo import run_demo
+
+    run_demo(out, change or [])
+
+
+@app.command()
+def train(
+    recipe: Annotated[Path | None, typer.Argument(help="a YAML recipe, or the name of a built-in one")] = None,
+    src: Annotated[
+        Path | None, typer.Option(help="source sentences, one a line (.gz, .xz), or a .tsv or .jsonl")
+    ] = None,
+    tgt: Annotated[Path | None, typer.Option(help="target sentences, line by line beside the source")] = None,
+    valid_src: Annotated[Path | None, typer.Option(help="validation source; else some pairs are held out")] = None,
+    valid_tgt: Annotated[Path | None, typer.Option(help="validation target")] = None,
+    out: Annotated[Path | None, typer.Option(help="folder for the run, new or empty")] = None,
+    change: Change = None,
+) -> None:
+    """Train a translator from parallel text."""
+    from regard.errors import UserError
+    from regard.training.recipe import Recipe, builtin_recipes
+    from regard.training.run import run_recipe
+
+    if recipe is None and src is None:
+        built_in = ", ".join(builtin_recipes())
+        raise UserError(f"train needs a recipe (a YAML file or one of {built_in}) or --src and --tgt")
+    if out is None:
+        raise UserError("train needs --out, the folder for the run")
+    files = {"source": src, "target": tgt, "valid_source": valid_src, "valid_target": valid_tgt}
+    given: dict[str, Any] = {f"data.{key}": str(path) for key, path in files.items() if path is not None}
+    if src is not None and recipe is not None:
+        given["data.builtin"] = None
+    outcome = run_recipe(Recipe.load(recipe, change or [], given), out)
+    typer.echo(
+        f"{outcome.steps} steps in {outcome.seconds:.0f} s; the best model (step {outcome.best_step}) is {out}/best"
+    )
+    typer.echo(f"next: regard translate {out} < FILE")
+
+
+@app.command()
+def translate(
+    run: Run,
+    text: Annotated[
+        list[str] | None, typer.Argument(help="sentences; without any, lines are read from standard input")
+    ] = None,
+    beam: Beam = 5,
+    length_penalty: Penalty = "average",
+    alpha: Alpha = 1.0,
+    device: Device = "auto",
+) -> None:
+    """Translate sentences given as arguments, or lines of standard input."""
+    from regard.decoding.translator import Translator
+    from regard.training.run import choose_device
+
+    settings = _search(beam, length_penalty, alpha)
+    translator = Translator.load(run, choose_device(device))
+    lines = text if text else _standard_input()
+    for found in translator.hypotheses(lines, settings):
+        typer.echo(found[0].text)
+
+
+@app.command()
+def evaluate(
+    run: Run,
+    src: Annotated[Path, typer.Option(help="source sentences, one a line")],
+    ref: Annotated[Path, typer.Option(help="reference translations, one a line")],
+    beam: Beam = 5,
+    length_penalty: Penalty = "average",
+    alpha: Alpha = 1.0,
+    tokenize: Annotated[str | None, typer.Option(help="sacreBLEU tokeniser; 'none' for text that is tokenised")] = None,
+    lowercase: Annotated[bool, typer.Option(help="ignore case")] = False,
+    out: Annotated[Path | None, typer.Option(help="write the translations there")] = None,
+    device: Device = "auto",
+) -> None:
+    """Translate a test set and score it with sacreBLEU, signature included."""
+    from regard.decoding.evaluation import bleu, chrf, tokenisation_for
+    from regard.decoding.translator import Translator
+    from regard.text.readers import read_pairs
+    from regard.training.run import choose_device
+
+    settings = _search(beam, length_penalty, alpha)
+    translator = Translator.load(run, choose_device(device))
+    pairs = list(read_pairs(src, ref))
+    translations = [found[0].text for found in translator.hypotheses([pair.source for pair in pairs], settings)]
+    if out is not None:
+        out.write_text("".join(f"{line}\n" for line in translations), encoding="utf-8")
+    references = [pair.target for pair in pairs]
+    tokenisation = tokenize or tokenisation_for(translator.languages[1])
+    typer.echo(f"{len(pairs)} sentences, beam {beam}, length penalty {length_penalty} {alpha:g}")
+    typer.echo(str(bleu(translations, references, tokenisation, lowercase)))
+    typer.echo(str(chrf(translations, references)))
+
+
+def _search(beam: int, length_penalty: str, alpha: float) -> SearchSettings:
+    from regard.decoding.search import SearchSettings
+
+    return SearchSettings.parse({"beam": beam, "length_penalty": length_penalty, "alpha": alpha}, "options")
+
+
+def _standard_input() -> list[str]:
+    from regard.text.readers import read_stream
+
+    return list(read_stream(sys.stdin.buffer, "standard input"))

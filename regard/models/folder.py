@@ -1,0 +1,135 @@
+"""The model folder: config.json and model.safetensors, written whole or not at all, and no pickle.
+
+Whoever saves a model may add files of their own (a tokenizer, scores); whoever loads it finds them beside these two.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from regard.errors import UserError
+from regard.models.transformer import Transformer, TransformerConfig
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+FORMAT = 1
+
+_KINDS: dict[str, Callable[[Any, str], nn.Module]] = {
+    "transformer": lambda values, where: Transformer(TransformerConfig.parse(values, where)),
+}
+
+
+def save_model(folder: Path, model: Transformer, about: dict[str, Any]) -> None:
+    """Writes the model's two files into an existing folder; `about` is kept in config.json beside the model's own."""
+    config = {"format": FORMAT, "model": model.config.model_dump()} | about
+    (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    safetensors.torch.save_file(distinct_tensors(model), folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[Any, dict[str, Any]]:
+    """The model, in evaluation mode, and the whole of config.json.
+
+    Raises:
+        UserError: a file is missing, damaged, or does not fit the other; it is named.
+    """
+    config = read_config(folder)
+    path = folder / WEIGHTS
+    values = config["model"]
+    kind = values.get("kind") if isinstance(values, dict) else None
+    if kind not in _KINDS:
+        raise UserError(f"{folder / CONFIG}: model.kind is {kind!r}; this version knows {', '.join(_KINDS)}")
+    model = _KINDS[kind](values, f"{folder / CONFIG}: model")
+    try:
+        tensors = safetensors.torch.load_file(path, device=str(device))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; a model folder holds {CONFIG}, {WEIGHTS} and its tokenizer") from None
+    except (safetensors.SafetensorError, OSError) as error:
+        raise UserError(f"{path}: damaged or not a safetensors file ({error})") from None
+    expected = distinct_tensors(model)
+    for name in sorted(expected.keys() | tensors.keys()):
+        if name not in tensors or name not in expected:
+            lack = "lacks" if name not in tensors else "holds an unknown"
+            raise UserError(f"{path}: {lack} tensor {name}, so it does not belong to {CONFIG} beside it")
+        if tensors[name].shape != expected[name].shape:
+            raise UserError(
+                f"{path}: tensor {name} is {list(tensors[name].shape)}, {CONFIG} says {list(expected[name].shape)}"
+            )
+    model.load_state_dict(tensors, strict=False, assign=False)
+    return model.to(device).eval(), config
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of a model folder, checked only as far as every model shares it."""
+    path = folder / CONFIG
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such model folder")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{folder}: no {CONFIG} in it, so it is not a model folder") from None
+    except (ValueError, OSError) as error:
+        raise UserError(f"{path}: damaged or not JSON ({error})") from None
+    if not isinstance(config, dict) or config.get("format") != FORMAT or "model" not in config:
+        raise UserError(f"{path}: not a regard model folder of format {FORMAT}")
+    return config
+
+
+def find_model(path: Path) -> Path:
+    """The model folder meant by `path`: itself, or the best model of the run that it is."""
+    for folder in (path, path / "best", path / "last"):
+        if (folder / CONFIG).is_file():
+            return folder
+    if not path.exists():
+        raise UserError(f"{path}: no such model folder")
+    raise UserError(f"{path}: not a model folder ({CONFIG} is missing) nor a run with one in best/ or last/")
+
+
+def distinct_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The model's tensors by name, each shared one once, under its first name."""
+    named: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            named[name] = tensor.detach().contiguous()
+    return named
+
+
+@contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """A fresh folder to write into, which takes the place of `folder` once the block has ended without an error."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        yield fresh
+        fresh.chmod(0o777 & ~_umask())
+        for path in fresh.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        if folder.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+            folder.rename(old / folder.name)
+            fresh.rename(folder)
+            shutil.rmtree(old)
+        else:
+            fresh.rename(folder)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,195 @@
+"""What a training run is told: a YAML file, with `--set group.key=value` on top."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import Field, model_validator
+
+from regard.config import Settings
+from regard.decoding.search import SearchSettings
+from regard.errors import UserError
+from regard.models.transformer import TransformerConfig
+
+
+class DataSettings(Settings):
+    """Where the sentences come from: two aligned files, one .tsv or .jsonl, or the built-in corpus."""
+
+    source: Path | None = None
+    target: Path | None = Field(None, description="not needed where source is .tsv or .jsonl")
+    valid_source: Path | None = None
+    valid_target: Path | None = None
+    hold_out: int = Field(1000, ge=1, description="pairs taken from training for validation, where none are given")
+    builtin: Literal["en-zh"] | None = None
+    languages: tuple[str, str] = Field(
+        ("", ""), description="codes such as en and zh; if empty, read off the files' names"
+    )
+    longest: int | None = Field(256, gt=1, description="pairs with a side of more tokens are left out, and counted")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.builtin is None) == (self.source is None):
+            raise ValueError("give either source (with target) or builtin")
+        if self.valid_target is not None and self.valid_source is None:
+            raise ValueError("valid_target needs valid_source beside it")
+        return self
+
+    def language_pair(self) -> tuple[str, str]:
+        """The codes of both languages, as given or as the files' names end."""
+        if self.builtin:
+            source, target = self.builtin.split("-")
+            return source, target
+        guesses = [_language_of(path) for path in (self.source, self.target)]
+        return (self.languages[0] or guesses[0] or "source"), (self.languages[1] or guesses[1] or "target")
+
+
+class TokenizerSettings(Settings):
+    """How text is cut into pieces."""
+
+    kind: Literal["bpe", "word"] = "bpe"
+    size: int = Field(8000, gt=260, description="pieces of a vocabulary, the 260 fixed ones included")
+    joint: bool = Field(True, description="one vocabulary for both languages")
+
+
+class OptimSettings(Settings):
+    """How weights move."""
+
+    lr: float = Field(1e-3, gt=0, description="the peak rate; for noam a factor on width^-0.5")
+    schedule: Literal["noam", "inverse-sqrt", "cosine", "constant"] = "inverse-sqrt"
+    warmup: int = Field(1000, ge=0, description="steps of linear rise")
+    betas: tuple[float, float] = (0.9, 0.98)
+    eps: float = Field(1e-9, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    clip: float | None = Field(1.0, gt=0, description="bound on the gradient's norm")
+    smoothing: float = Field(0.1, ge=0, lt=1, description="label smoothing")
+    accumulate: int = Field(1, ge=1, description="batches a step")
+
+
+class BatchSettings(Settings):
+    """How sentences share a step."""
+
+    tokens: int = Field(4096, gt=0, description="places of each side of a batch")
+    layout: Literal["auto", "padded", "packed"] = Field("auto", description="auto: packed on a GPU, padded elsewhere")
+
+
+class TrainingSettings(Settings):
+    """How long, where, and how often to look."""
+
+    steps: int = Field(10_000, gt=0)
+    validate_every: int = Field(1000, gt=0)
+    log_every: int = Field(50, gt=0)
+    seed: int = 1
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1 ...")
+    precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on a GPU")
+    average: float = Field(0.0, ge=0, lt=1, description="share of the last steps whose weights are averaged")
+    valid_sentences: int = Field(500, ge=0, description="how many validation sentences are translated for BLEU")
+
+
+class Recipe(Settings):
+    """A whole training run."""
+
+    data: DataSettings
+    tokenizer: TokenizerSettings = TokenizerSettings()
+    model: dict[str, Any] = Field(
+        {}, description="preset (tiny, small, base or big) and any key of the model to change"
+    )
+    optim: OptimSettings = OptimSettings()
+    batch: BatchSettings = BatchSettings()
+    training: TrainingSettings = TrainingSettings()
+    search: SearchSettings = Field(SearchSettings(), description="for the translations of a validation")
+
+    @classmethod
+    def load(cls, path: Path | None, changes: Sequence[str] = (), given: dict[str, Any] | None = None) -> Self:
+        """Reads a recipe, by path or by the name of a built-in one, then lays `given` and `key=value` changes over it.
+
+        Raises:
+            UserError: the file is missing or not YAML, a key is unknown, a value is wrong.
+        """
+        where = str(path) if path else "settings"
+        values: Any = {} if path is None else _read_yaml(path)
+        if not isinstance(values, dict):
+            raise UserError(f"{where}: a recipe is keys and values, not {type(values).__name__}")
+        for key, value in (given or {}).items():
+            _put(values, key, value, where)
+        for change in changes:
+            key, equals, text = change.partition("=")
+            if not equals:
+                raise UserError(f"--set {change}: write key=value, such as optim.lr=3e-4")
+            try:
+                _put(values, key.strip(), yaml.load(text, _Loader), f"--set {change}")
+            except yaml.YAMLError:
+                raise UserError(f"--set {change}: the value is not valid YAML") from None
+        recipe = cls.parse(values, where)
+        recipe.model_config_for(8, 8)  # a wrong model key is refused now, not after the data has been read
+        return recipe
+
+    def model_config_for(self, source_vocab: int, target_vocab: int) -> TransformerConfig:
+        """The model's configuration, once the sizes of the vocabularies are known."""
+        changes = dict(self.model)
+        preset = changes.pop("preset", "small")
+        presets = {"tiny": "tiny", "small": "small", "base": "base", "big": "big"}
+        if preset not in presets:
+            raise UserError(f"model.preset: {preset!r} is not one of {', '.join(presets)}")
+        vocab = source_vocab if self.tokenizer.joint else (source_vocab, target_vocab)
+        try:
+            config: TransformerConfig = getattr(TransformerConfig, presets[preset])(vocab, **changes)
+        except UserError as error:
+            raise UserError(str(error).replace("TransformerConfig: ", "model: ", 1)) from None
+        return config
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 takes 3e-4 for a string; people who write recipes do not."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d+)([eE][-+]?\d+)$|^[-+]?\d[\d_]*\.[\d_]*$"),
+    list("-+0123456789."),
+)
+
+
+def builtin_recipes() -> list[str]:
+    """The names of the recipes that come with regard."""
+    names = [entry.name for entry in resources.files("regard").joinpath("recipes").iterdir()]
+    return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
+
+
+def _read_yaml(path: Path) -> Any:
+    name = path.name.removesuffix(".yaml")
+    try:
+        if not path.exists() and str(path) in (name, f"{name}.yaml") and name in builtin_recipes():
+            text = resources.files("regard").joinpath("recipes", f"{name}.yaml").read_text("utf-8")
+        else:
+            text = path.read_text("utf-8")
+        return yaml.load(text, _Loader)
+    except FileNotFoundError:
+        raise UserError(
+            f"{path}: no such recipe; give a YAML file or one of the built-in {', '.join(builtin_recipes())}"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from None
+
+
+def _put(values: dict[str, Any], key: str, value: Any, where: str) -> None:
+    *groups, name = key.split(".")
+    for group in groups:
+        values = values.setdefault(group, {})
+        if not isinstance(values, dict):
+            raise UserError(f"{where}: {group} is a value, not a group of keys")
+    values[name] = value
+
+
+def _language_of(path: Path | None) -> str:
+    """ "en" of train.en.gz; nothing where the name does not end in a short code."""
+    if path is None:
+        return ""
+    suffixes = [s[1:] for s in path.suffixes if s not in (".gz", ".xz", ".zst", ".txt", ".tsv", ".jsonl")]
+    return suffixes[-1] if suffixes and re.fullmatch(r"[a-z]{2,3}([-_][A-Za-z]+)?", suffixes[-1]) else ""

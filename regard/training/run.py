@@ -1,0 +1,110 @@
+"""A recipe, carried out: data, tokenizer, model, loop, model folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import torch
+import yaml
+
+from regard.decoding.translator import Translator
+from regard.errors import UserError
+from regard.models.transformer import Transformer
+from regard.text.batching import ParallelTokens
+from regard.training.loop import Outcome, train
+from regard.training.progress import Progress
+from regard.training.recipe import Recipe
+from regard.training.translation import TranslationTask, build_vocabularies, open_corpora
+
+
+def run_recipe(recipe: Recipe, out: Path) -> Outcome:
+    """Trains what the recipe says into the folder `out`, which must be new or empty.
+
+    Raises:
+        UserError: the data or a setting is wrong; nothing is left behind.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out}: already exists and is not an empty folder; choose another --out, or remove it first")
+    progress = Progress(recipe.training.steps)
+    device = choose_device(recipe.training.device)
+    torch.manual_seed(recipe.training.seed)
+    task = prepare(recipe, device, progress)
+    ours = _make_folder(out)
+    try:
+        (out / "recipe.yaml").write_text(
+            yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True), encoding="utf-8"
+        )
+        with progress:
+            return train(task, recipe.optim, recipe.training, out, progress)
+    except BaseException:
+        # A run that ended before its first model was saved has left nothing that anyone could use.
+        if not (out / "last").exists():
+            for path in ours:
+                shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def prepare(recipe: Recipe, device: torch.device, progress: Progress) -> TranslationTask:
+    """Everything that a run needs before its first step."""
+    corpora = open_corpora(recipe.data, recipe.training.seed)
+    vocabularies = build_vocabularies(corpora.train, recipe.tokenizer)
+    longest = recipe.data.longest
+    config = recipe.model_config_for(len(vocabularies.source), len(vocabularies.target))
+    if config.positions == "learned":
+        longest = min(longest or config.max_length, config.max_length)
+    tokens = ParallelTokens.encode(corpora.train(), vocabularies.source, vocabularies.target, longest)
+    if not len(tokens):
+        raise UserError(
+            f"no training pair is left: {tokens.skipped_empty} have an empty side, "
+            f"{tokens.skipped_long} have more than data.longest={longest} tokens"
+        )
+    model = Transformer(config).to(device)
+    source, target = recipe.data.language_pair()
+    progress.say(
+        f"{source} → {target}: {len(tokens):,} training pairs, {len(corpora.valid):,} for validation; "
+        f"{len(vocabularies.source):,} pieces" + ("" if vocabularies.joint else f" and {len(vocabularies.target):,}")
+    )
+    for number, why in ((tokens.skipped_empty, "an empty side"), (tokens.skipped_long, f"over {longest} tokens")):
+        if number:
+            progress.say(f"left out: {number:,} pairs with {why}")
+    parameters = sum(p.numel() for p in model.parameters())
+    progress.say(f"{parameters / 1e6:.1f} M parameters on {_describe(device)}")
+    translator = Translator(model, vocabularies, (source, target))
+    return TranslationTask(translator, tokens, corpora.valid, recipe, device)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of that name; "auto" is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"training.device: {name!r} cannot be used here ({reason}); try auto or cpu") from None
+    return device
+
+
+def _make_folder(out: Path) -> list[Path]:
+    """Makes the folder and tells which folders were made for it, the outermost first."""
+    made: list[Path] = []
+    for path in (out, *out.parents):
+        if path.exists():
+            break
+        made.insert(0, path)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if not os.access(out, os.W_OK):
+            raise PermissionError(f"{out} is read-only")
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written to ({error})") from None
+    return made
+
+
+def _describe(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{torch.get_num_threads()} CPU threads"

@@ -1,0 +1,216 @@
+"""Translation as a task: parallel text in, a translator out."""
+
+from __future__ import annotations
+
+import json
+import math
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.attention import Layout, Packed, Padded
+from regard.decoding.evaluation import bleu, tokenisation_for
+from regard.decoding.translator import Translator, Vocabularies
+from regard.errors import UserError
+from regard.models.transformer import Transformer
+from regard.text.batching import Ints, ParallelTokens, plan_packed, plan_padded
+from regard.text.pair import Pair
+from regard.text.readers import read_parallel
+from regard.text.tokenizer import Tokenizer
+from regard.training.loop import Loss
+from regard.training.recipe import DataSettings, Recipe, TokenizerSettings
+
+
+@dataclass(frozen=True)
+class Corpora:
+    """The training corpus as something that can be read again and again, and the validation pairs."""
+
+    train: Callable[[], Iterable[Pair]]
+    valid: list[Pair]
+
+
+@dataclass(frozen=True)
+class TextBatch:
+    """Sentences side by side. Labels are the real tokens only; `real` says where in the padded target they stand."""
+
+    source: Tensor
+    source_layout: Layout
+    inputs: Tensor
+    target_layout: Layout
+    labels: Tensor
+    real: Tensor | None
+    sentences: int
+
+    def to(self, device: torch.device) -> TextBatch:
+        def move(x: Tensor) -> Tensor:
+            return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x
+
+        return TextBatch(
+            move(self.source),
+            self.source_layout.to(device),
+            move(self.inputs),
+            self.target_layout.to(device),
+            move(self.labels),
+            None if self.real is None else move(self.real),
+            self.sentences,
+        )
+
+
+class TranslationTask:
+    """Teacher forcing: the decoder reads the reference and predicts each next token of it."""
+
+    def __init__(
+        self,
+        translator: Translator,
+        train: ParallelTokens,
+        valid: list[Pair],
+        recipe: Recipe,
+        device: torch.device,
+    ) -> None:
+        self.translator, self.train, self.valid, self.recipe, self.device = translator, train, valid, recipe, device
+        self.model: Transformer = translator.model
+        self.width = self.model.config.width
+        self.packed = recipe.batch.layout == "packed" or (recipe.batch.layout == "auto" and device.type == "cuda")
+        vocabularies = translator.vocabularies
+        self.valid_tokens = ParallelTokens.encode(valid, vocabularies.source, vocabularies.target)
+
+    def batches(self) -> Iterator[TextBatch]:
+        return prefetch(self._training_batches(), self.device)
+
+    def count(self, batch: TextBatch) -> int:
+        return len(batch.labels)
+
+    def loss(self, batch: TextBatch, step: int) -> Loss:
+        return self._loss(self.model, batch, self.recipe.optim.smoothing)
+
+    @torch.no_grad()
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        """The loss without smoothing, perplexity, and BLEU of translations."""
+        assert isinstance(model, Transformer)
+        model.eval()
+        rng = np.random.default_rng(0)
+        losses = [self._loss(model, batch.to(self.device), 0.0) for batch in self._epoch(self.valid_tokens, rng)]
+        loss = sum(float(part.total) for part in losses) / max(1, sum(part.count for part in losses))
+        scores = {"loss": loss, "perplexity": math.exp(min(loss, 100)), "score": -loss}
+        chosen = self.valid[: self.recipe.training.valid_sentences]
+        if chosen:
+            translator = Translator(model, self.translator.vocabularies, self.translator.languages)
+            found = translator.hypotheses([pair.source for pair in chosen], self.recipe.search)
+            tokenisation = tokenisation_for(self.translator.languages[1])
+            score = bleu([best[0].text for best in found], [pair.target for pair in chosen], tokenisation)
+            scores |= {"bleu": score.value, "score": score.value}
+        return scores
+
+    def save(self, folder: Path, model: nn.Module, scores: dict[str, Any]) -> None:
+        assert isinstance(model, Transformer)
+        Translator(model, self.translator.vocabularies, self.translator.languages).save(folder)
+        (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+
+    def _loss(self, model: Transformer, batch: TextBatch, smoothing: float) -> Loss:
+        memory = model.encode(batch.source, batch.source_layout)
+        x = model.decode(batch.inputs, memory, batch.target_layout, batch.source_layout).flatten(0, 1)
+        # Padding is dropped before the widest product of all, not after it.
+        logits = model.logits(x if batch.real is None else x[batch.real])
+        total = F.cross_entropy(logits.float(), batch.labels, label_smoothing=smoothing, reduction="sum")
+        return Loss(total, len(batch.labels))
+
+    def _training_batches(self) -> Iterator[TextBatch]:
+        for epoch in count():
+            yield from self._epoch(self.train, np.random.default_rng((self.recipe.training.seed, epoch)))
+
+    def _epoch(self, corpus: ParallelTokens, rng: np.random.Generator) -> Iterator[TextBatch]:
+        plan = plan_packed if self.packed else plan_padded
+        for rows in plan(corpus.source.lengths, corpus.target.lengths - 1, self.recipe.batch.tokens, rng):
+            yield collate(corpus, rows, self.packed, self.model.config.pad)
+
+
+def collate(corpus: ParallelTokens, rows: Ints, packed: bool, pad: int) -> TextBatch:
+    """One batch of these sentences: the decoder reads BOS to the last token and must say the first token to END."""
+    source, target = corpus.source.take(rows), corpus.target.take(rows)
+    steps = torch.from_numpy(target.lengths - 1)
+    first = np.zeros(len(target.tokens), bool)
+    first[target.offsets[:-1]] = True
+    labels = torch.from_numpy(target.tokens[~first]).long()
+    if packed:
+        last = np.roll(first, -1)  # what stands before a first token is the last of its neighbour
+        read, said = torch.from_numpy(source.tokens).long()[None], torch.from_numpy(target.tokens[~last]).long()[None]
+        source_layout, target_layout = Packed.of(torch.from_numpy(source.lengths)), Packed.of(steps)
+        return TextBatch(read, source_layout, said, target_layout, labels, None, len(rows))
+    layout = Padded.of(steps)
+    read = torch.from_numpy(source.padded(pad)).long()
+    said = torch.from_numpy(target.padded(pad)[:, :-1]).long()
+    real = layout.real().flatten().nonzero()[:, 0]
+    return TextBatch(read, Padded.of(torch.from_numpy(source.lengths)), said, layout, labels, real, len(rows))
+
+
+def prefetch(batches: Iterator[TextBatch], device: torch.device, ahead: int = 4) -> Iterator[TextBatch]:
+    """Prepares batches in a thread of its own, so that the model does not wait for them."""
+    ready: queue.Queue[TextBatch | BaseException] = queue.Queue(ahead)
+    stop = threading.Event()
+
+    def work() -> None:
+        try:
+            for batch in batches:
+                moved = batch.to(device)
+                while not stop.is_set():
+                    try:
+                        ready.put(moved, timeout=0.1)
+                        break
+                    except queue.Full:
+                        continue
+                if stop.is_set():
+                    return
+        except BaseException as error:
+            ready.put(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        while True:
+            item = ready.get()
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stop.set()
+        thread.join()
+
+
+def open_corpora(data: DataSettings, seed: int) -> Corpora:
+    """The corpora that the settings name; without validation files, some training pairs are held out."""
+    if data.builtin:
+        from regard.text.grammar import corpus
+
+        train, valid = corpus("train"), corpus("valid")
+        return Corpora(lambda: train, [Pair(*pair) for pair in valid])
+    assert data.source is not None
+    source, target = data.source, data.target
+    if data.valid_source is not None:
+        return Corpora(lambda: read_parallel(source, target), list(read_parallel(data.valid_source, data.valid_target)))
+    total = sum(1 for _ in read_parallel(source, target))
+    wanted = min(data.hold_out, total // 10)
+    if not wanted:
+        raise UserError(f"{source}: {total} pairs are too few to hold some out; give data.valid_source")
+    held_out = set(np.random.default_rng(seed).choice(total, wanted, replace=False).tolist())
+    valid = [pair for i, pair in enumerate(read_parallel(source, target)) if i in held_out]
+    return Corpora(lambda: (pair for i, pair in enumerate(read_parallel(source, target)) if i not in held_out), valid)
+
+
+def build_vocabularies(pairs: Callable[[], Iterable[Pair]], settings: TokenizerSettings) -> Vocabularies:
+    """Learns the tokenizers from the training corpus."""
+    if settings.joint:
+        joint = Tokenizer.train((text for pair in pairs() for text in pair), settings.size, settings.kind)
+        return Vocabularies(joint, joint)
+    return Vocabularies(
+        Tokenizer.train((pair.source for pair in pairs()), settings.size, settings.kind),
+        Tokenizer.train((pair.target for pair in pairs()), settings.size, settings.kind),
+    )

@@ -1,0 +1,214 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.attention import Diagonal, Learned, Rotary, Rotary2D, Sinusoidal
+from regard.errors import UserError
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+# Sinusoidal
+
+
+def formula(position: int, width: int) -> list[float]:
+    """PE(p, 2i) = sin(p / 10000^(2i/width)), PE(p, 2i + 1) = cos(p / 10000^(2i/width))."""
+    row = []
+    for i in range(width // 2):
+        angle = position / 10000 ** (2 * i / width)
+        row += [math.sin(angle), math.cos(angle)]
+    return row
+
+
+@pytest.mark.parametrize("width", [2, 6, 64])
+def test_sinusoidal_is_the_papers_formula(width: int) -> None:
+    positions = torch.tensor([[0, 1, 7, 100], [3, 3, 2, 250]])
+    encoding = Sinusoidal(width)(positions, 256)
+    expected = torch.tensor([[formula(p, width) for p in row] for row in positions.tolist()])
+    torch.testing.assert_close(encoding, expected, atol=1e-6, rtol=0)
+
+
+def test_sinusoidal_in_halves_puts_all_sines_first() -> None:
+    positions = torch.arange(20)[None]
+    interleaved, halves = Sinusoidal(8)(positions, 20), Sinusoidal(8, order="halves")(positions, 20)
+    assert torch.equal(halves, torch.cat([interleaved[..., 0::2], interleaved[..., 1::2]], -1))
+    assert not torch.equal(halves, interleaved)
+
+
+@pytest.mark.parametrize("order", ["interleaved", "halves"])
+def test_sinusoidal_accepts_any_length(order: str) -> None:
+    encode = Sinusoidal(8, order=order)  # type: ignore[arg-type]
+    far = torch.tensor([[0, 255, 256, 3_000, 99_999]])
+    encoding = encode(far, 100_000)
+    expected = torch.tensor([formula(p, 8) for p in far[0].tolist()])
+    if order == "halves":
+        expected = torch.cat([expected[:, 0::2], expected[:, 1::2]], -1)
+    torch.testing.assert_close(encoding[0], expected, atol=1e-6, rtol=0)
+
+
+def test_growing_changes_no_earlier_position() -> None:
+    encode, positions = Sinusoidal(8), torch.arange(256)[None]
+    before = encode(positions, 256)
+    encode(torch.tensor([[999]]), 1000)
+    assert torch.equal(encode(positions, 256), before)
+
+
+def test_the_sinusoidal_table_is_not_saved() -> None:
+    assert not Sinusoidal(8).state_dict()
+
+
+def test_sinusoidal_refuses_an_odd_width() -> None:
+    with pytest.raises(ValueError, match="even width, not 7"):
+        Sinusoidal(7)
+
+
+# Learned
+
+
+def test_learned_positions_are_rows_of_a_trained_table() -> None:
+    learned = Learned(4, 6)
+    encoding = learned(torch.tensor([[3, 0], [0, 1]]), 4)
+    assert torch.equal(encoding, learned.weight[torch.tensor([[3, 0], [0, 1]])])
+    encoding.sum().backward()
+    assert learned.weight.grad is not None
+    assert learned.weight.grad[:, 0].tolist() == [2, 1, 0, 1]
+
+
+def test_learned_positions_refuse_a_sequence_beyond_their_number() -> None:
+    with pytest.raises(UserError, match=r"5 tokens .* 4 learned positions"):
+        Learned(4, 6)(torch.arange(5)[None], 5)
+
+
+# Diagonal
+
+
+def test_diagonal_positions_are_unit_vectors() -> None:
+    assert torch.equal(Diagonal(4)(torch.arange(4)[None], 4)[0], torch.eye(4))
+    assert Diagonal(4)(torch.tensor([[2]]), 3).tolist() == [[[0, 0, 1, 0]]]
+
+
+def test_diagonal_says_nothing_of_distance_but_sinusoidal_does() -> None:
+    positions = torch.arange(8)[None]
+    diagonal, sinusoidal = Diagonal(8)(positions, 8)[0], Sinusoidal(8)(positions, 8)[0]
+    assert (diagonal[0] - diagonal[1]).norm() == (diagonal[0] - diagonal[5]).norm()
+    assert (sinusoidal[0] - sinusoidal[1]).norm() < (sinusoidal[0] - sinusoidal[2]).norm()
+
+
+def test_diagonal_ends_at_its_width() -> None:
+    with pytest.raises(UserError, match=r"width 4 ends at 4 positions, not 5"):
+        Diagonal(4)(torch.arange(5)[None], 5)
+
+
+# Rotary
+
+
+def by_complex_numbers(x: Tensor, positions: Tensor, base: float = 10_000.0) -> Tensor:
+    """Feature i and feature i + D/2 are one complex number, turned by position · base^(-2i/D)."""
+    half = x.shape[-1] // 2
+    angle = torch.stack([positions.double() * base ** (-i / half) for i in range(half)], -1)
+    turned = torch.complex(x[..., :half].double(), x[..., half:].double()) * torch.exp(1j * angle)[:, None]
+    return torch.cat([turned.real, turned.imag], -1)
+
+
+@pytest.mark.parametrize("width", [2, 8, 64])
+def test_rotary_agrees_with_complex_numbers(width: int) -> None:
+    x = torch.randn(2, 3, 5, width, generator=seeded())
+    positions = torch.tensor([[0, 1, 2, 3, 4], [7, 7, 0, 100, 31]])
+    turned = Rotary(width)(x, positions)
+    torch.testing.assert_close(turned.double(), by_complex_numbers(x, positions), atol=1e-5, rtol=0)
+
+
+def test_rotary_takes_positions_shared_by_all_rows() -> None:
+    x, positions = torch.randn(3, 2, 5, 8, generator=seeded()), torch.arange(5)[None]
+    assert torch.equal(Rotary(8)(x, positions), Rotary(8)(x, positions.expand(3, 5)))
+
+
+def test_rotary_preserves_norms_and_leaves_position_zero_alone() -> None:
+    x = torch.randn(1, 2, 4, 8, generator=seeded())
+    turned = Rotary(8)(x, torch.tensor([[0, 3, 50, 1000]]))
+    torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
+    assert torch.equal(turned[:, :, 0], x[:, :, 0])
+    assert not torch.allclose(turned[:, :, 1], x[:, :, 1])
+
+
+def score(rotary: torch.nn.Module, q: Tensor, k: Tensor, at_q: object, at_k: object) -> float:
+    """The product of one query and one key, each turned by its position."""
+    q, k = rotary(q, torch.tensor([[at_q]])), rotary(k, torch.tensor([[at_k]]))
+    return float((q * k).sum())
+
+
+def test_a_rotary_score_depends_only_on_the_distance() -> None:
+    q, k = torch.randn(2, 1, 1, 1, 8, generator=seeded()).unbind()
+    rotary = Rotary(8)
+    near = score(rotary, q, k, 3, 1)
+    assert score(rotary, q, k, 103, 101) == pytest.approx(near, abs=1e-4)
+    assert score(rotary, q, k, 2, 0) == pytest.approx(near, abs=1e-4)
+    assert score(rotary, q, k, 4, 1) != pytest.approx(near, abs=1e-2)
+    assert score(rotary, q, k, 1, 3) != pytest.approx(near, abs=1e-2)
+
+
+def test_rotary_refuses_an_odd_head() -> None:
+    with pytest.raises(ValueError, match="even head width, not 5"):
+        Rotary(5)
+
+
+def test_rotary_keeps_the_type_of_what_it_turns() -> None:
+    x = torch.randn(1, 1, 3, 8, generator=seeded())
+    for dtype in (torch.bfloat16, torch.float64):
+        assert Rotary(8)(x.to(dtype), torch.arange(3)[None]).dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_model_in_half_precision_still_turns_by_exact_angles(dtype: torch.dtype) -> None:
+    x, positions = torch.randn(1, 1, 3, 64, generator=seeded()), torch.tensor([[1, 100, 400]])
+    halved = Rotary(64).to(dtype)
+    torch.testing.assert_close(halved(x.to(dtype), positions).float(), Rotary(64)(x, positions), atol=0.05, rtol=0.05)
+
+
+# Rotary on a grid
+
+
+def grid(height: int, width: int) -> Tensor:
+    return torch.tensor([[[y, x] for y in range(height) for x in range(width)]])
+
+
+def test_rotary_2d_turns_the_first_half_by_y_and_the_second_by_x() -> None:
+    x, places = torch.randn(1, 2, 12, 8, generator=seeded()), grid(3, 4)
+    turned = Rotary2D(8)(x, places)
+    assert torch.equal(turned[..., :4], Rotary(4, base=100)(x[..., :4], places[..., 0]))
+    assert torch.equal(turned[..., 4:], Rotary(4, base=100)(x[..., 4:], places[..., 1]))
+
+
+def test_rotary_2d_agrees_with_complex_numbers_of_base_100() -> None:
+    x, places = torch.randn(1, 2, 12, 16, generator=seeded()), grid(3, 4)
+    by_y = by_complex_numbers(x[..., :8], places[..., 0], base=100)
+    by_x = by_complex_numbers(x[..., 8:], places[..., 1], base=100)
+    torch.testing.assert_close(Rotary2D(16)(x, places).double(), torch.cat([by_y, by_x], -1), atol=1e-5, rtol=0)
+
+
+def test_rotary_2d_takes_explicit_places_of_each_row() -> None:
+    x = torch.randn(2, 1, 2, 8, generator=seeded())
+    places = torch.tensor([[[0, 0], [2, 5]], [[7, 1], [0, 0]]])
+    together = Rotary2D(8)(x, places)
+    for b in range(2):
+        assert torch.equal(together[b : b + 1], Rotary2D(8)(x[b : b + 1], places[b : b + 1]))
+    assert torch.equal(together[0, :, 0], x[0, :, 0])
+    assert torch.equal(together[1, :, 1], x[1, :, 1])
+
+
+def test_a_rotary_2d_score_depends_only_on_the_offset() -> None:
+    q, k = torch.randn(2, 1, 1, 1, 8, generator=seeded()).unbind()
+    rotary = Rotary2D(8)
+    near = score(rotary, q, k, [3, 5], [1, 4])
+    assert score(rotary, q, k, [12, 31], [10, 30]) == pytest.approx(near, abs=1e-4)
+    assert score(rotary, q, k, [3, 6], [1, 4]) != pytest.approx(near, abs=1e-2)
+    assert score(rotary, q, k, [4, 5], [1, 4]) != pytest.approx(near, abs=1e-2)
+
+
+def test_rotary_2d_refuses_a_head_that_four_does_not_divide() -> None:
+    with pytest.raises(ValueError, match="divisible by 4, not 6"):
+        Rotary2D(6)
