@@ -1,1 +1,58 @@
-"""regard: the Transformer, whole."""
+"""regard: the Transformer, whole.
+
+The public names are loaded when first used: `import regard` does not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from regard.attention import Attention, Mask, Packed, Padded, attend
+    from regard.decoding.search import SearchSettings
+    from regard.decoding.translator import Hypothesis, Translator
+    from regard.errors import UserError
+    from regard.inspection.probe import probe
+    from regard.models.transformer import Transformer, TransformerConfig
+    from regard.text.tokenizer import Tokenizer
+
+_HOMES = {
+    "Attention": "regard.attention",
+    "Hypothesis": "regard.decoding.translator",
+    "Mask": "regard.attention",
+    "Packed": "regard.attention",
+    "Padded": "regard.attention",
+    "SearchSettings": "regard.decoding.search",
+    "Tokenizer": "regard.text.tokenizer",
+    "Transformer": "regard.models.transformer",
+    "TransformerConfig": "regard.models.transformer",
+    "Translator": "regard.decoding.translator",
+    "UserError": "regard.errors",
+    "attend": "regard.attention",
+    "probe": "regard.inspection.probe",
+}
+
+__all__ = [
+    "Attention",
+    "Hypothesis",
+    "Mask",
+    "Packed",
+    "Padded",
+    "SearchSettings",
+    "Tokenizer",
+    "Transformer",
+    "TransformerConfig",
+    "Translator",
+    "UserError",
+    "attend",
+    "probe",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'regard' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

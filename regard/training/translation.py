@@ -190,8 +190,8 @@ def open_corpora(data: DataSettings, seed: int) -> Corpora:
     if data.builtin:
         from regard.text.grammar import corpus
 
-        train, valid = corpus("train"), corpus("valid")
-        return Corpora(lambda: train, [Pair(*pair) for pair in valid])
+        train = corpus("train")
+        return Corpora(lambda: train, corpus("valid"))
     assert data.source is not None
     source, target = data.source, data.target
     if data.valid_source is not None:

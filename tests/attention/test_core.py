@@ -350,31 +350,32 @@ def test_the_unpacked_path_is_the_reference_for_any_lengths(
     torch.testing.assert_close(attend(q, k, v, mask, path="unpacked"), attend(q, k, v, mask, path="reference"))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="varlen attention needs a CUDA device")
-@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("packed") and "dense" not in name])
-def test_the_varlen_path_agrees_with_attention_by_hand(name: str) -> None:
-    case = CASES[name]
-    assert case.mask is not None
-    assert isinstance(case.mask.queries, Packed)
-    assert isinstance(case.mask.keys, Packed)
-    device = torch.device("cuda")
-    mask = Mask(
-        queries=Packed.of(case.mask.queries.lengths.to(device)),
-        keys=Packed.of(case.mask.keys.lengths.to(device)),
-        causal=case.mask.causal,
-        window=case.mask.window,
-    )
-    q, k, v = (
-        torch.cat([x, x], -1).to(torch.bfloat16).requires_grad_() for x in tensors(case)[:3]
-    )  # a head of 8, the least it takes
-    upstream = torch.randn(q.shape, generator=seeded(2)).to(torch.bfloat16)
-    leaves = [x.detach().to(device).requires_grad_() for x in (q, k, v)]
-    context = attend(*leaves, mask, path="varlen", scale=0.4)
-    expected = attend(q, k, v, case.mask, path="reference", scale=0.4)
-    torch.testing.assert_close(context.cpu(), expected, atol=2e-2, rtol=2e-2)
-    got = torch.autograd.grad(context, leaves, upstream.to(device))
-    for mine, theirs in zip(got, torch.autograd.grad(expected, (q, k, v), upstream), strict=True):
-        torch.testing.assert_close(mine.cpu(), theirs, atol=5e-2, rtol=5e-2)
+def on_device(mask: Mask | None, device: torch.device) -> Mask | None:
+    if mask is None:
+        return None
+    queries, keys = (None if layout is None else layout.to(device) for layout in (mask.queries, mask.keys))
+    allowed = None if mask.allowed is None else mask.allowed.to(device)
+    return Mask(queries, keys, mask.causal, mask.window, allowed)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["32", "bf16"])
+@pytest.mark.parametrize("name", CASES)
+def test_every_path_on_a_gpu_agrees_with_the_reference_on_the_cpu(name: str, dtype: torch.dtype) -> None:
+    case, device = CASES[name], torch.device("cuda")
+    inputs = [torch.cat([x, x], -1).to(dtype).requires_grad_() for x in tensors(case)[:3]]  # varlen wants a head of 8
+    upstream = torch.randn(inputs[0].shape, generator=seeded(2)).to(dtype)
+    expected = attend(*inputs, case.mask, path="reference")
+    gradients = torch.autograd.grad(expected, inputs, upstream)
+    varlen: tuple[Path, ...] = ("varlen",) if "unpacked" in case.paths and dtype == torch.bfloat16 else ()
+    tolerance = {"atol": 5e-2, "rtol": 5e-2} if dtype == torch.bfloat16 else {"atol": 1e-4, "rtol": 1e-4}
+    for path in case.paths + varlen:
+        leaves = [x.detach().to(device).requires_grad_() for x in inputs]
+        context = attend(*leaves, on_device(case.mask, device), path=path)
+        torch.testing.assert_close(context.cpu(), expected, **tolerance, msg=lambda m, p=path: f"{p}: {m}")
+        assert (context.cpu()[expected == 0] == 0).all(), path
+        for mine, theirs in zip(torch.autograd.grad(context, leaves, upstream.to(device)), gradients, strict=True):
+            torch.testing.assert_close(mine.cpu(), theirs, **tolerance, msg=lambda m, p=path: f"{p}: {m}")
 
 
 # What a path cannot do it refuses

@@ -53,6 +53,15 @@ def test_packed_knows_every_tokens_sequence_and_place() -> None:
     assert layout.positions().tolist() == [[0, 1, 2, 0, 1]]
 
 
+@pytest.mark.parametrize("layout", [Padded.of([3, 1], 4), Packed.of([3, 0, 2])], ids=["padded", "packed"])
+def test_a_layout_moves_between_devices_unchanged(layout: Padded | Packed) -> None:
+    moved = layout.to(torch.device("meta"))
+    assert (moved.lengths.device.type, moved.longest) == ("meta", layout.longest)
+    back = layout.to(CPU)
+    assert torch.equal(back.lengths, layout.lengths)
+    assert torch.equal(back.positions(), layout.positions())
+
+
 # Single masks
 
 
@@ -94,6 +103,15 @@ def test_a_mask_builds_its_tensor_once_for_all_layers(monkeypatch: pytest.Monkey
     first = mask.dense(3, 3, CPU)
     forbid_dense(monkeypatch)
     assert mask.dense(3, 3, CPU) is first
+
+
+def test_a_mask_asked_for_two_sizes_gives_two_tensors() -> None:
+    mask = Mask(causal=True)
+    assert table(mask, 2, 2) == [[1, 0], [1, 1]]
+    assert table(mask, 1, 2) == [[1, 1]]
+    assert table(mask, 3, 2) == [[0, 0], [1, 0], [1, 1]]
+    assert mask.blind(2, 2, CPU).flatten().tolist() == [False, False]  # type: ignore[union-attr]
+    assert mask.blind(3, 2, CPU).flatten().tolist() == [True, False, False]  # type: ignore[union-attr]
 
 
 # Composition

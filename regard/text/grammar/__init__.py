@@ -13,18 +13,13 @@ from random import Random
 from typing import Literal, NamedTuple
 from zlib import crc32
 
+from regard.text.pair import Pair
+
 from .rules import RULES
 
 Split = Literal["train", "valid", "test"]
 
 SIZES: dict[Split, int] = {"train": 40_000, "valid": 1_000, "test": 1_000}
-
-
-class Pair(NamedTuple):
-    """An English sentence and its Chinese translation."""
-
-    source: str
-    target: str
 
 
 class Derivation(NamedTuple):

@@ -1,0 +1,31 @@
+# `make demo` and `make test` set themselves up: a virtual environment in .venv, everything else by pip.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test clean
+
+demo: .venv/installed
+	@rm -rf runs/demo
+	@$(BIN)/regard demo --out runs/demo
+
+test: .venv/installed-for-tests
+	@echo "== ruff" && $(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@echo "== mypy" && $(BIN)/mypy
+	@echo "== pytest" && $(BIN)/pytest -n 2
+
+.venv/bin/python:
+	@echo "== making .venv with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv .venv
+
+.venv/installed: pyproject.toml | .venv/bin/python
+	@echo "== installing regard and what it needs (once; a few minutes where packages must be fetched)"
+	@$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+.venv/installed-for-tests: pyproject.toml | .venv/bin/python
+	@echo "== installing regard and its test tools (once; a few minutes where packages must be fetched)"
+	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@ .venv/installed
+
+clean:
+	rm -rf .venv runs build dist .pytest_cache .mypy_cache .ruff_cache
