@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="regard",
     help="Train your own attention models, look inside them, put them to work.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -37,27 +36,41 @@ def main() -> None:
     from regard.errors import UserError
 
     try:
-        app(standalone_mode=True)
+        # Typer turns Ctrl-C into the code 130, and leaves quietly when the reader of our output, such as `head`, has.
+        code = app(standalone_mode=False)
     except UserError as error:
-        sys.stderr.write(f"regard: {error}\n")
-        sys.exit(2)
-    except KeyboardInterrupt:
+        _refuse(str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    except Exception as error:
+        explain = getattr(error, "format_message", None)  # of Typer's errors, whose class depends on its version
+        if explain is None:
+            raise
+        command = getattr(getattr(error, "ctx", None), "command_path", None) or "regard"
+        _refuse(f"{explain().rstrip('.')}; see {command} --help")
+    if code == 130:
         sys.stderr.write("regard: interrupted\n")
-        sys.exit(130)
-    except BrokenPipeError:
-        # The reader of our output, such as `head`, has gone: nothing is left to say to it.
-        sys.stderr.close()
-        sys.exit(141)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _refuse(sentence: str) -> NoReturn:
+    sys.stderr.write(f"regard: {' '.join(sentence.split())}\n")
+    sys.exit(2)
 
 
 @app.callback(invoke_without_command=True)
-def about(version: Annotated[bool, typer.Option("--version", help="print the version and stop")] = False) -> None:
+def about(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="print the version and stop")] = False,
+) -> None:
     """The one option that belongs to no command."""
     if version:
         from importlib.metadata import version as installed
 
         typer.echo(f"regard {installed('regard')}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 @app.command()
@@ -142,17 +155,24 @@ def evaluate(
     """Translate a test set and score it with sacreBLEU, signature included."""
     from regard.decoding.evaluation import bleu, chrf, tokenisation_for
     from regard.decoding.translator import Translator
-    from regard.text.readers import read_pairs
+    from regard.errors import UserError
+    from regard.text.readers import read_parallel
     from regard.training.run import choose_device
 
     settings = _search(beam, length_penalty, alpha)
+    if out is not None and (out.is_dir() or not out.parent.is_dir()):
+        raise UserError(f"{out}: no file can be written there; --out needs a file name in an existing folder")
+    pairs = list(read_parallel(src, ref))
     translator = Translator.load(run, choose_device(device))
-    pairs = list(read_pairs(src, ref))
+    tokenisation = tokenize or tokenisation_for(translator.languages[1])
+    _check_tokenisation(tokenisation)
     translations = [found[0].text for found in translator.hypotheses([pair.source for pair in pairs], settings)]
     if out is not None:
-        out.write_text("".join(f"{line}\n" for line in translations), encoding="utf-8")
+        try:
+            out.write_text("".join(f"{line}\n" for line in translations), encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"{out}: cannot be written ({error.strerror})") from None
     references = [pair.target for pair in pairs]
-    tokenisation = tokenize or tokenisation_for(translator.languages[1])
     typer.echo(f"{len(pairs)} sentences, beam {beam}, length penalty {length_penalty} {alpha:g}")
     typer.echo(str(bleu(translations, references, tokenisation, lowercase)))
     typer.echo(str(chrf(translations, references)))
@@ -164,7 +184,24 @@ def _search(beam: int, length_penalty: str, alpha: float) -> SearchSettings:
     return SearchSettings.parse({"beam": beam, "length_penalty": length_penalty, "alpha": alpha}, "options")
 
 
+def _check_tokenisation(name: str) -> None:
+    """Refuses, before anything is translated, a tokeniser that sacreBLEU does not know or lacks a package for."""
+    from regard.decoding.evaluation import bleu
+    from regard.errors import UserError
+
+    try:
+        bleu(["a"], ["a"], name)
+    except (KeyError, RuntimeError, ImportError):
+        raise UserError(
+            f"--tokenize: sacreBLEU has no tokeniser {name!r} here; try 13a, intl, zh, char or none"
+        ) from None
+
+
 def _standard_input() -> list[str]:
     from regard.text.readers import read_stream
 
     return list(read_stream(sys.stdin.buffer, "standard input"))
+
+
+if __name__ == "__main__":
+    main()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -40,12 +40,21 @@ def _explain(error: ValidationError, settings: type[Settings]) -> str:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        known = list(_keys(settings))
-        close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-        group, _, _ = key.rpartition(".")
-        siblings = [name for name in known if name.rpartition(".")[0] == group]
-        return f"unknown key {key}; " + (f"did you mean {close[0]}?" if close else f"known are {', '.join(siblings)}")
+        if isinstance(first["input"], Mapping) and first["input"]:  # a group: "optm.lr" tells more than "optm"
+            key = f"{key}.{next(iter(first['input']))}"
+        return explain_unknown(key, _keys(settings))
+    if first["type"] == "value_error":  # a sentence of our own, about more keys than one
+        return (f"{key}: " if key else "") + str(first["ctx"]["error"])
     return f"{key}: {first['msg'][0].lower()}{first['msg'][1:]}, found {first['input']!r}"
+
+
+def explain_unknown(key: str, known: Iterable[str]) -> str:
+    """One sentence about a key that is not among the known ones: the one that was probably meant, or all of them."""
+    known = list(known)
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    group, _, _ = key.rpartition(".")
+    siblings = [name for name in known if name.rpartition(".")[0] == group] or known
+    return f"unknown key {key}; " + (f"did you mean {close[0]}?" if close else f"known are {', '.join(siblings)}")
 
 
 def _keys(settings: type[BaseModel], prefix: str = "") -> Iterator[str]:

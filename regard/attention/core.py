@@ -141,12 +141,13 @@ def _attend_varlen(
 
 
 def _fastest(q: Tensor, mask: Mask, dropout: float, bias: Tensor | None) -> Path:
-    if not mask.packed:
+    if not isinstance(mask.keys, Packed):
         return "fused"
     if bias is not None or mask.allowed is not None:
         return "reference"
     half = q.dtype in (torch.float16, torch.bfloat16)
-    if q.device.type == "cuda" and half and not dropout and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256:
+    fits = q.shape[-1] % 8 == 0 and q.shape[-1] <= 256 and mask.keys.longest > 0  # its backward fails without any key
+    if q.device.type == "cuda" and half and not dropout and fits:
         return "varlen"
     return "unpacked"
 

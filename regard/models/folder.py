@@ -87,8 +87,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def find_model(path: Path) -> Path:
     """The model folder meant by `path`: itself, or the best model of the run that it is."""
-    for folder in (path, path / "best", path / "last"):
-        if (folder / CONFIG).is_file():
+    if (path / CONFIG).is_file():
+        return path
+    for folder in (path / "best", path / "last"):  # a damaged best model is refused, not passed over
+        if folder.is_dir():
             return folder
     if not path.exists():
         raise UserError(f"{path}: no such model folder")
@@ -110,23 +112,24 @@ def distinct_tensors(model: nn.Module) -> dict[str, Tensor]:
 def replacing(folder: Path) -> Iterator[Path]:
     """A fresh folder to write into, which takes the place of `folder` once the block has ended without an error."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    room = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    fresh, old = room / "new", room / "old"
     try:
+        fresh.mkdir()
         yield fresh
-        fresh.chmod(0o777 & ~_umask())
         for path in fresh.iterdir():
+            path.chmod(0o666 & ~_umask())  # safetensors lets nobody but the owner read
             with path.open("rb") as file:
                 os.fsync(file.fileno())
         if folder.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-            folder.rename(old / folder.name)
-            fresh.rename(folder)
-            shutil.rmtree(old)
-        else:
-            fresh.rename(folder)
+            folder.rename(old)
+        fresh.rename(folder)
     except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
+        if old.exists():
+            old.rename(folder)
         raise
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
 
 
 def _umask() -> int:

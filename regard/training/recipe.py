@@ -11,10 +11,14 @@ from typing import Any, Literal, Self
 import yaml
 from pydantic import Field, model_validator
 
-from regard.config import Settings
+from regard.config import Settings, explain_unknown
 from regard.decoding.search import SearchSettings
 from regard.errors import UserError
 from regard.models.transformer import TransformerConfig
+
+
+PRESETS = ("tiny", "small", "base", "big")
+FROM_TOKENIZER = ("source_vocab", "target_vocab", "pad", "bos", "eos")
 
 
 class DataSettings(Settings):
@@ -35,6 +39,8 @@ class DataSettings(Settings):
     def _check(self) -> Self:
         if (self.builtin is None) == (self.source is None):
             raise ValueError("give either source (with target) or builtin")
+        if self.builtin and (self.target or self.valid_source or self.valid_target):
+            raise ValueError(f"builtin {self.builtin} brings its own files; give source and target without it")
         if self.valid_target is not None and self.valid_source is None:
             raise ValueError("valid_target needs valid_source beside it")
         return self
@@ -132,12 +138,19 @@ class Recipe(Settings):
         """The model's configuration, once the sizes of the vocabularies are known."""
         changes = dict(self.model)
         preset = changes.pop("preset", "small")
-        presets = {"tiny": "tiny", "small": "small", "base": "base", "big": "big"}
-        if preset not in presets:
-            raise UserError(f"model.preset: {preset!r} is not one of {', '.join(presets)}")
+        if preset not in PRESETS:
+            raise UserError(f"model.preset: {preset!r} is not one of {', '.join(PRESETS)}")
+        known = ["preset", *(key for key in TransformerConfig.model_fields if key not in FROM_TOKENIZER)]
+        for key in changes:
+            if key in FROM_TOKENIZER:
+                raise UserError(f"model.{key}: follows from the tokenizer, so a recipe cannot set it")
+            if key not in known:
+                raise UserError(explain_unknown(f"model.{key}", [f"model.{name}" for name in known]))
+        if changes.get("tie") == "all" and not self.tokenizer.joint:
+            raise UserError("model.tie: 'all' needs one vocabulary for both sides; set tokenizer.joint=true or another")
         vocab = source_vocab if self.tokenizer.joint else (source_vocab, target_vocab)
         try:
-            config: TransformerConfig = getattr(TransformerConfig, presets[preset])(vocab, **changes)
+            config: TransformerConfig = getattr(TransformerConfig, preset)(vocab, **changes)
         except UserError as error:
             raise UserError(str(error).replace("TransformerConfig: ", "model: ", 1)) from None
         return config
@@ -163,7 +176,9 @@ def builtin_recipes() -> list[str]:
 def _read_yaml(path: Path) -> Any:
     name = path.name.removesuffix(".yaml")
     try:
-        if not path.exists() and str(path) in (name, f"{name}.yaml") and name in builtin_recipes():
+        # "demo" is always the built-in one, whatever else of that name stands here; "demo.yaml" may be a file.
+        named = str(path) == name or (str(path) == f"{name}.yaml" and not path.exists())
+        if named and name in builtin_recipes():
             text = resources.files("regard").joinpath("recipes", f"{name}.yaml").read_text("utf-8")
         else:
             text = path.read_text("utf-8")

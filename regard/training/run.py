@@ -30,9 +30,9 @@ def run_recipe(recipe: Recipe, out: Path) -> Outcome:
     progress = Progress(recipe.training.steps)
     device = choose_device(recipe.training.device)
     torch.manual_seed(recipe.training.seed)
-    task = prepare(recipe, device, progress)
-    ours = _make_folder(out)
+    made = _make_folder(out)
     try:
+        task = prepare(recipe, device, progress)
         (out / "recipe.yaml").write_text(
             yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True), encoding="utf-8"
         )
@@ -41,8 +41,7 @@ def run_recipe(recipe: Recipe, out: Path) -> Outcome:
     except BaseException:
         # A run that ended before its first model was saved has left nothing that anyone could use.
         if not (out / "last").exists():
-            for path in ours:
-                shutil.rmtree(path, ignore_errors=True)
+            _clear(out, made)
         raise
 
 
@@ -81,20 +80,20 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).cpu()
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"training.device: {name!r} cannot be used here ({reason}); try auto or cpu") from None
+        raise UserError(f"device {name!r} cannot be used here ({reason}); try auto or cpu") from None
     return device
 
 
 def _make_folder(out: Path) -> list[Path]:
-    """Makes the folder and tells which folders were made for it, the outermost first."""
+    """Makes the folder and tells which folders were made for it, the innermost first."""
     made: list[Path] = []
     for path in (out, *out.parents):
         if path.exists():
             break
-        made.insert(0, path)
+        made.append(path)
     try:
         out.mkdir(parents=True, exist_ok=True)
         if not os.access(out, os.W_OK):
@@ -102,6 +101,17 @@ def _make_folder(out: Path) -> list[Path]:
     except OSError as error:
         raise UserError(f"{out}: cannot be written to ({error})") from None
     return made
+
+
+def _clear(out: Path, made: list[Path]) -> None:
+    """Takes away what the run wrote, and the folders made for it as far as nobody else has put anything there."""
+    for path in out.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for path in made:
+        try:
+            path.rmdir()
+        except OSError:
+            return
 
 
 def _describe(device: torch.device) -> str:
