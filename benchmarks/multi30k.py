@@ -3,7 +3,7 @@
     python benchmarks/multi30k.py DATA OUT [--seed 1]
 
 DATA holds train, val and test_2016_flickr as .en.gz and .de.gz in the tokenised form. Writes OUT/run, the translations
-as OUT/test.de, and OUT/multi30k-en-de.json: score, signature, time, machine, versions.
+as OUT/test.de, and OUT/multi30k-en-de-seedN.json: score, signature, time, machine, versions.
 """
 
 import argparse
@@ -55,7 +55,9 @@ def main() -> None:
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
-    (out / "multi30k-en-de.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    (out / f"multi30k-en-de-seed{arguments.seed}.json").write_text(
+        json.dumps(result, indent=2) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

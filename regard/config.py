@@ -45,14 +45,19 @@ def _explain(error: ValidationError, settings: type[Settings]) -> str:
         return explain_unknown(key, _keys(settings))
     if first["type"] == "value_error":  # a sentence of our own, about more keys than one
         return (f"{key}: " if key else "") + str(first["ctx"]["error"])
-    return f"{key}: {first['msg'][0].lower()}{first['msg'][1:]}, found {first['input']!r}"
+    said = first["msg"].removeprefix("Value error, ")
+    said = said[0].lower() + said[1:]
+    if first["type"] == "value_error":  # our own check of several keys at once, which says all there is to say
+        return f"{key}: {said}" if key else said
+    return f"{key}: {said}, found {first['input']!r}"
 
 
 def explain_unknown(key: str, known: Iterable[str]) -> str:
     """One sentence about a key that is not among the known ones: the one that was probably meant, or all of them."""
     known = list(known)
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    group, _, _ = key.rpartition(".")
+    group, _, leaf = key.rpartition(".")
+    elsewhere = [name for name in known if name.rpartition(".")[2] == leaf]
+    close = elsewhere or difflib.get_close_matches(key, [name for name in known if name != group], n=1, cutoff=0.5)
     siblings = [name for name in known if name.rpartition(".")[0] == group] or known
     return f"unknown key {key}; " + (f"did you mean {close[0]}?" if close else f"known are {', '.join(siblings)}")
 

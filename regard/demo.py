@@ -14,7 +14,7 @@ from regard.text.grammar import derive
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 
-SHOWN = ("I love apples", "Yesterday I bought three books at the bookstore.")
+SHOWN = ("I love apples", "Yesterday my older brother bought three books at the market.")
 
 
 def run_demo(out: Path, changes: Sequence[str]) -> None:
@@ -31,7 +31,7 @@ def run_demo(out: Path, changes: Sequence[str]) -> None:
     picture.write_text(draw_cross_attention(translator, SHOWN[1]), encoding="utf-8")
     print(f"\nThe model is in {out}/best; what it looked at is drawn in {picture}.\nNext, try:")
     print(f'  regard translate {out} "Where did you buy that book?"')
-    print(f'  regard translate {out} "My cat is bigger than your dog." --beam 1')
+    print(f'  regard translate {out} "Is your younger sister taller than Mary?" --beam 1')
     print("  regard train --src train.en --tgt train.de --out runs/en-de")
 
 

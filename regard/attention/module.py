@@ -135,6 +135,8 @@ class Attention(nn.Module):
             cache: earlier keys and values of a self-attention; the new ones are added to it.
         """
         B, T, _ = x.shape
+        if context is not None and cache is not None:
+            raise ValueError("a cache is for self-attention; what a context needs again and again is `project`ed once")
         if isinstance(context, KeyValues) and len(context.keys) != B:
             # Several hypotheses of one source: to the source they are just more queries, side by side.
             if B % len(context.keys):

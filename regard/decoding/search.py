@@ -60,7 +60,7 @@ class SearchSettings(Settings):
         "exact", description="stop when nothing unfinished can still win, or as soon as `beam` hypotheses have ended"
     )
     max_ratio: float = Field(2.0, ge=0, description="a translation has at most max_ratio · source + max_extra tokens")
-    max_extra: int = Field(50, ge=0)
+    max_extra: int = Field(20, ge=0)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -27,7 +27,7 @@ class TransformerConfig(Settings):
     width: int = Field(512, gt=0)
     heads: int = Field(8, gt=0)
     encoder_layers: int = Field(6, ge=0)
-    decoder_layers: int = Field(6, ge=0)
+    decoder_layers: int = Field(6, gt=0)
     hidden: int = Field(2048, gt=0, description="width inside the feed-forward")
     activation: Activation = "relu"
     norm: Literal["post", "pre"] = "post"
@@ -51,6 +51,10 @@ class TransformerConfig(Settings):
     def _check(self) -> Self:
         if self.width % self.heads:
             raise ValueError(f"width {self.width} is not divisible by heads {self.heads}")
+        if self.positions == "sinusoidal" and self.width % 2:
+            raise ValueError(f"sinusoidal positions need an even width, not {self.width}")
+        if self.positions == "rotary" and self.width // self.heads % 2:
+            raise ValueError(f"rotary positions need an even head width, not {self.width // self.heads}")
         if self.tie == "all" and self.source_vocab != self.target_vocab:
             raise ValueError(
                 f"tie 'all' needs one vocabulary for both sides, not {self.source_vocab} and {self.target_vocab} words"

@@ -16,7 +16,6 @@ from regard.decoding.search import SearchSettings
 from regard.errors import UserError
 from regard.models.transformer import TransformerConfig
 
-
 PRESETS = ("tiny", "small", "base", "big")
 FROM_TOKENIZER = ("source_vocab", "target_vocab", "pad", "bos", "eos")
 
@@ -51,6 +50,8 @@ class DataSettings(Settings):
             source, target = self.builtin.split("-")
             return source, target
         guesses = [_language_of(path) for path in (self.source, self.target)]
+        if self.target is None and re.fullmatch(r"[a-z]{2,3}-[a-z]{2,3}", guesses[0]):  # train.en-de.tsv
+            guesses = guesses[0].split("-")
         return (self.languages[0] or guesses[0] or "source"), (self.languages[1] or guesses[1] or "target")
 
 
@@ -147,7 +148,7 @@ class Recipe(Settings):
             if key not in known:
                 raise UserError(explain_unknown(f"model.{key}", [f"model.{name}" for name in known]))
         if changes.get("tie") == "all" and not self.tokenizer.joint:
-            raise UserError("model.tie: 'all' needs one vocabulary for both sides; set tokenizer.joint=true or another")
+            raise UserError("model.tie: 'all' needs one vocabulary for both sides; set model.tie=target")
         vocab = source_vocab if self.tokenizer.joint else (source_vocab, target_vocab)
         try:
             config: TransformerConfig = getattr(TransformerConfig, preset)(vocab, **changes)

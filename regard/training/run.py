@@ -9,10 +9,11 @@ from pathlib import Path
 import torch
 import yaml
 
-from regard.decoding.translator import Translator
+from regard.decoding.translator import Translator, Vocabularies
 from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.text.batching import ParallelTokens
+from regard.text.pair import Pair
 from regard.training.loop import Outcome, train
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
@@ -59,10 +60,15 @@ def prepare(recipe: Recipe, device: torch.device, progress: Progress) -> Transla
             f"no training pair is left: {tokens.skipped_empty} have an empty side, "
             f"{tokens.skipped_long} have more than data.longest={longest} tokens"
         )
+    valid = corpora.valid
+    if config.positions == "learned":  # what the model cannot read is left out now, not refused at the first validation
+        valid = [pair for pair in valid if _tokens(pair, vocabularies) < config.max_length]
+    if not any(pair.source.strip() and pair.target.strip() for pair in valid):
+        raise UserError(f"none of the {len(corpora.valid)} validation pairs has two sides that this model can read")
     model = Transformer(config).to(device)
     source, target = recipe.data.language_pair()
     progress.say(
-        f"{source} → {target}: {len(tokens):,} training pairs, {len(corpora.valid):,} for validation; "
+        f"{source} → {target}: {len(tokens):,} training pairs, {len(valid):,} for validation; "
         f"{len(vocabularies.source):,} pieces" + ("" if vocabularies.joint else f" and {len(vocabularies.target):,}")
     )
     for number, why in ((tokens.skipped_empty, "an empty side"), (tokens.skipped_long, f"over {longest} tokens")):
@@ -71,7 +77,7 @@ def prepare(recipe: Recipe, device: torch.device, progress: Progress) -> Transla
     parameters = sum(p.numel() for p in model.parameters())
     progress.say(f"{parameters / 1e6:.1f} M parameters on {_describe(device)}")
     translator = Translator(model, vocabularies, (source, target))
-    return TranslationTask(translator, tokens, corpora.valid, recipe, device)
+    return TranslationTask(translator, tokens, valid, recipe, device)
 
 
 def choose_device(name: str) -> torch.device:
@@ -106,12 +112,20 @@ def _make_folder(out: Path) -> list[Path]:
 def _clear(out: Path, made: list[Path]) -> None:
     """Takes away what the run wrote, and the folders made for it as far as nobody else has put anything there."""
     for path in out.iterdir():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
     for path in made:
         try:
             path.rmdir()
         except OSError:
             return
+
+
+def _tokens(pair: Pair, vocabularies: Vocabularies) -> int:
+    """How many tokens the longer side of a pair has."""
+    return max(len(vocabularies.source.encode(pair.source)), len(vocabularies.target.encode(pair.target)))
 
 
 def _describe(device: torch.device) -> str:

@@ -154,29 +154,35 @@ def collate(corpus: ParallelTokens, rows: Ints, packed: bool, pad: int) -> TextB
 
 def prefetch(batches: Iterator[TextBatch], device: torch.device, ahead: int = 4) -> Iterator[TextBatch]:
     """Prepares batches in a thread of its own, so that the model does not wait for them."""
-    ready: queue.Queue[TextBatch | BaseException] = queue.Queue(ahead)
+    ready: queue.Queue[TextBatch | BaseException | None] = queue.Queue(ahead)
     stop = threading.Event()
+
+    def offer(item: TextBatch | BaseException | None) -> bool:
+        """Waits for room, unless nobody wants any more."""
+        while not stop.is_set():
+            try:
+                ready.put(item, timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
 
     def work() -> None:
         try:
             for batch in batches:
-                moved = batch.to(device)
-                while not stop.is_set():
-                    try:
-                        ready.put(moved, timeout=0.1)
-                        break
-                    except queue.Full:
-                        continue
-                if stop.is_set():
+                if not offer(batch.to(device)):
                     return
+            offer(None)
         except BaseException as error:
-            ready.put(error)
+            offer(error)
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     try:
         while True:
             item = ready.get()
+            if item is None:
+                return
             if isinstance(item, BaseException):
                 raise item
             yield item

@@ -1,0 +1,84 @@
+"""Writes the tables of README.md and docs/guide.md from benchmarks/results and from the settings themselves.
+
+python benchmarks/tables.py           writes them
+python benchmarks/tables.py --check   only says whether they are up to date
+"""
+
+import json
+import re
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from regard.models.transformer import TransformerConfig
+from regard.training.recipe import Recipe
+
+ROOT = Path(__file__).parent.parent
+
+
+def write_results() -> str:
+    runs = [json.loads(p.read_text("utf-8")) for p in sorted(ROOT.glob("benchmarks/results/multi30k-en-de-seed*.json"))]
+    if not runs:
+        return "No results yet."
+    scores = [run["score"]["value"] for run in runs]
+    seeds = ", ".join(f"{score:.2f}" for score in scores)
+    first = runs[0]
+    return "\n".join(
+        (
+            "| what | BLEU, mean of seeds | each seed | machine |",
+            "| --- | --- | --- | --- |",
+            f"| {first['what']} | **{statistics.mean(scores):.2f}** | {seeds} | {first['machine']} |",
+            "",
+            f"Signature `{first['score']['signature']}`; recipe `multi30k-en-de`, {first['steps']} steps, weights averaged "
+            f"over the last fifth; `{first['command']}`, {first['date']}, torch {first['versions']['torch']}.",
+        )
+    )
+
+
+def write_settings() -> str:
+    lines = ["| key | default | |", "| --- | --- | --- |"]
+    for group, field in Recipe.model_fields.items():
+        kind = TransformerConfig if group == "model" else field.annotation
+        assert isinstance(kind, type) and issubclass(kind, BaseModel)
+        for name, inner in kind.model_fields.items():
+            if group == "model" and name in ("source_vocab", "target_vocab", "kind", "pad", "bos", "eos"):
+                continue
+            lines.append(f"| `{group}.{name}` | {show_default(inner)} | {inner.description or ''} |")
+        if group == "model":
+            lines.append(
+                "| `model.preset` | `small` | tiny, small, base or big: where the model's other keys start from |"
+            )
+    return "\n".join(lines)
+
+
+def show_default(field: FieldInfo) -> str:
+    value: Any = field.get_default()
+    if isinstance(value, tuple):
+        value = list(value)
+    return "" if field.is_required() else f"`{json.dumps(value, default=str)}`"
+
+
+def main() -> None:
+    stale = []
+    for name, marker, text in (
+        ("README.md", "results", write_results()),
+        ("docs/guide.md", "settings", write_settings()),
+    ):
+        path = ROOT / name
+        old = path.read_text("utf-8")
+        pattern = re.compile(rf"(<!-- {marker} -->\n).*?(<!-- /{marker} -->)", re.S)
+        new = pattern.sub(lambda found, text=text: f"{found[1]}{text}\n{found[2]}", old)
+        if new != old:
+            stale.append(name)
+            if "--check" not in sys.argv:
+                path.write_text(new, "utf-8")
+    if "--check" in sys.argv and stale:
+        sys.exit(f"{', '.join(stale)}: not up to date; run python benchmarks/tables.py")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""What many tests share: a model that has really learned something, and the command line, within and without."""
+
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.text.pair import Pair
+from regard.training.recipe import Recipe
+from regard.training.run import run_recipe
+
+torch.set_num_threads(1)  # pytest-xdist keeps the cores busy; threads within a worker only get in each other's way
+
+SUBJECTS = {"I": "我", "You": "你", "They": "他们", "We": "我们", "Children": "孩子"}
+VERBS = {"love": "喜欢", "buy": "买", "see": "看见", "want": "要"}
+OBJECTS = {"apples": "苹果", "books": "书", "tea": "茶", "dogs": "狗", "cats": "猫"}
+
+# A model of the demo's make, small enough for a hundred steps a second.
+SMALL = {
+    "data.hold_out": 30,
+    "tokenizer.size": 340,
+    "model.preset": "tiny",
+    "model.width": 32,
+    "model.heads": 2,
+    "model.hidden": 64,
+    "model.encoder_layers": 2,
+    "model.decoder_layers": 2,
+    "model.dropout": 0.0,
+    "optim.lr": 1e-2,
+    "optim.schedule": "cosine",
+    "optim.warmup": 20,
+    "batch.tokens": 256,
+    "training.steps": 300,
+    "training.validate_every": 150,
+    "training.log_every": 50,
+    "training.valid_sentences": 20,
+    "training.device": "cpu",
+    "search.beam": 1,
+}
+
+
+def toy_pairs() -> list[Pair]:
+    """Subject, verb and one object or two; "I love apples" is among the first."""
+    simple = [
+        Pair(" ".join(english), "".join(part[word] for part, word in zip(PARTS, english, strict=True)))
+        for english in product(*PARTS)
+    ]
+    double = [Pair(f"{s} and {e}", f"{t}和{OBJECTS[e]}") for s, t in simple for e in OBJECTS if not s.endswith(e)]
+    return simple + double
+
+
+PARTS = (SUBJECTS, VERBS, OBJECTS)
+
+
+def small_recipe(source: Path, target: Path | None = None, **changes: object) -> Recipe:
+    """A recipe of the small model; changes are written group__key=value."""
+    files = {"data.source": str(source)} | ({} if target is None else {"data.target": str(target)})
+    return Recipe.load(None, [], SMALL | files | {key.replace("__", "."): value for key, value in changes.items()})
+
+
+def settings_of(recipe: dict[str, object]) -> list[str]:
+    """The same settings for the command line: --set key=value."""
+    return [word for key, value in recipe.items() for word in ("--set", f"{key}={value}")]
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small parallel corpus, train.en and train.zh. Not to be written to."""
+    folder = tmp_path_factory.mktemp("toy")
+    pairs = toy_pairs()
+    (folder / "train.en").write_text("".join(f"{pair.source}\n" for pair in pairs), encoding="utf-8")
+    (folder / "train.zh").write_text("".join(f"{pair.target}\n" for pair in pairs), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def trained_run(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training run whose best model translates the toy corpus. Not to be written to."""
+    out = tmp_path_factory.mktemp("runs") / "toy"
+    run_recipe(small_recipe(toy / "train.en", toy / "train.zh"), out)
+    return out
+
+
+@pytest.fixture
+def make_recipe(toy: Path) -> Callable[..., Recipe]:
+    """Builds a recipe of the small model on the toy corpus, with changes written group__key=value."""
+    return lambda **changes: small_recipe(toy / "train.en", toy / "train.zh", **changes)
+
+
+@pytest.fixture
+def small_settings() -> list[str]:
+    """The small model's settings for `regard train`."""
+    return settings_of(SMALL)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command answered."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def refusal(self) -> str:
+        """The one sentence of a refusal, checked to be one."""
+        assert self.code == 2, (self.code, self.err)
+        assert self.err.startswith("regard: "), self.err
+        assert self.err.count("\n") == 1, self.err
+        assert self.err.endswith("\n")
+        return self.err.removeprefix("regard: ").strip()
+
+
+Command = Callable[..., Answer]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs `regard ...` in this process: the same entry point as the console script, without a second of imports."""
+    from regard.cli import main
+
+    def run(*words: object, stdin: bytes = b"") -> Answer:
+        monkeypatch.setattr(sys, "argv", ["regard", *map(str, words)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        out, err = capsys.readouterr()
+        code = stopped.value.code
+        return Answer(0 if code is None else int(code), out, err)
+
+    return run
+
+
+SHELL = [sys.executable, "-m", "regard.cli"]
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Command:
+    """Runs `regard ...` in a process of its own, within the test's folder."""
+
+    def run(*words: object, stdin: bytes = b"") -> Answer:
+        done = subprocess.run(
+            [*SHELL, *map(str, words)], input=stdin, capture_output=True, cwd=tmp_path, env=ENVIRONMENT, timeout=120
+        )
+        return Answer(done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8"))
+
+    return run
+
+
+@pytest.fixture
+def spawn(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+    """Starts `regard ...` in a process of its own and does not wait for it."""
+
+    def start(*words: object) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*SHELL, *map(str, words)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            cwd=tmp_path,
+            env=ENVIRONMENT | {"PYTHONUNBUFFERED": "1"},
+        )
+
+    return start

@@ -1,0 +1,462 @@
+"""Contract 8: bad input is refused at the door with one sentence that names it; nothing half-written is left behind."""
+
+import json
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from regard import SearchSettings, Transformer, TransformerConfig, Translator, UserError
+from regard.decoding.translator import Vocabularies
+from regard.text.tokenizer import Tokenizer
+from regard.training.recipe import Recipe
+from regard.training.run import run_recipe
+
+Command = Callable[..., "Answer"]  # noqa: F821  the fixtures of tests/conftest.py
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy: Path) -> Path:
+    """Every test runs in a folder of its own, with some files good and bad."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(toy / "train.en", tmp_path / "good.en")
+    shutil.copy(toy / "train.zh", tmp_path / "good.zh")
+    (tmp_path / "short.zh").write_text("一\n二\n三\n", encoding="utf-8")
+    (tmp_path / "few.en").write_text("one\ntwo\nthree\n", encoding="utf-8")
+    (tmp_path / "empty.en").touch()
+    (tmp_path / "empty.zh").touch()
+    (tmp_path / "blank.en").write_text("\n" * 20, encoding="utf-8")
+    (tmp_path / "blank.zh").write_text("\n" * 20, encoding="utf-8")
+    lines = (toy / "train.en").read_bytes().splitlines(keepends=True)
+    (tmp_path / "latin.en").write_bytes(b"".join([*lines[:6], b"caf\xe9\n", *lines[7:]]))
+    (tmp_path / "list.yaml").write_text("- 1\n- 2\n")
+    (tmp_path / "broken.yaml").write_text("optim: [1,\n")
+    (tmp_path / "typo.yaml").write_text("data: {builtin: en-zh}\noptim: {learnrate: 1}\n")
+    (tmp_path / "plain.txt").write_text("I am a file.\n")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "something").touch()
+    return tmp_path
+
+
+def everything(folder: Path) -> dict[str, bytes | None]:
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+FILES = ("--src", "good.en", "--tgt", "good.zh")
+OUT = ("--out", "made/on/the/way")
+
+
+def train(*words: str) -> tuple[str, ...]:
+    return ("train", *OUT, *words)
+
+
+def changed(*changes: str) -> tuple[str, ...]:
+    return train(*FILES, *(word for change in changes for word in ("--set", change)))
+
+
+# Command line, and what the one sentence must hold.
+REFUSED_TRAINING = {
+    "source is missing": (train("--src", "no.en", "--tgt", "good.zh"), ["no.en", "does not exist"]),
+    "target is missing": (train("--src", "good.en", "--tgt", "no.zh"), ["no.zh", "does not exist"]),
+    "validation is missing": (train(*FILES, "--valid-src", "no.en", "--valid-tgt", "good.zh"), ["no.en"]),
+    "different lengths": (train("--src", "good.en", "--tgt", "short.zh"), ["good.en has 500", "short.zh has 3"]),
+    "empty corpus": (train("--src", "empty.en", "--tgt", "empty.zh"), ["empty.en", "not a single pair"]),
+    "blank corpus": (train("--src", "blank.en", "--tgt", "blank.zh"), ["empty"]),
+    "blank validation": (
+        (*changed("tokenizer.size=300"), "--valid-src", "blank.en", "--valid-tgt", "blank.zh"),
+        ["none of the 20 validation pairs"],
+    ),
+    "all pairs too long": (changed("data.longest=2", "tokenizer.size=300"), ["no training pair", "data.longest=2"]),
+    "too few to hold out": (train("--src", "few.en", "--tgt", "short.zh"), ["few.en", "3 pairs", "valid_source"]),
+    "invalid utf-8": (train("--src", "latin.en", "--tgt", "good.zh"), ["latin.en, line 7", "UTF-8"]),
+    "no target": (train("--src", "good.en"), ["good.en", ".tsv or .jsonl"]),
+    "a folder for a file": (train("--src", "full", "--tgt", "good.zh"), ["full is a directory"]),
+    "target without source": (train("demo", "--tgt", "good.zh"), ["builtin en-zh"]),
+    "validation of the builtin": (train("demo", "--valid-src", "good.en"), ["builtin en-zh"]),
+    "valid target alone": (train(*FILES, "--valid-tgt", "good.zh"), ["valid_target needs valid_source"]),
+    "nothing to train on": (train(), ["recipe", "demo", "--src"]),
+    "no out": (("train", *FILES), ["--out"]),
+    "unknown key": (changed("optim.learnrate=1"), ["unknown key optim.learnrate; did you mean optim.lr?"]),
+    "unknown model key": (changed("model.dropot=0.3"), ["unknown key model.dropot; did you mean model.dropout?"]),
+    "misspelt preset": (changed("model.presett=tiny"), ["did you mean model.preset?"]),
+    "unknown group": (changed("optm.lr=1"), ["unknown key optm.lr; did you mean optim.lr?"]),
+    "key like no other": (changed("zzz=1"), ["unknown key zzz; known are data, tokenizer, model, optim, batch"]),
+    "key in another group": (changed("training.lr=1"), ["unknown key training.lr; did you mean optim.lr?"]),
+    "key without its group": (changed("lr=1"), ["unknown key lr; did you mean optim.lr?"]),
+    "text for a number": (changed("optim.lr=fast"), ["optim.lr", "number", "'fast'"]),
+    "number out of range": (changed("training.steps=0"), ["training.steps", "greater than 0", "found 0"]),
+    "fraction for a count": (changed("training.steps=1.5"), ["training.steps", "integer", "1.5"]),
+    "unknown choice": (changed("optim.schedule=linear"), ["optim.schedule", "'noam'", "'linear'"]),
+    "value for a group": (changed("optim=3"), ["optim", "found 3"]),
+    "value for the model": (changed("model=3"), ["model", "found 3"]),
+    "key below a value": (changed("optim.lr=1", "optim.lr.x=3"), ["--set optim.lr.x=3", "lr"]),
+    "unknown preset": (changed("model.preset=gigantic"), ["model.preset", "tiny, small, base, big"]),
+    "list for a preset": (changed("model.preset=[1]"), ["model.preset"]),
+    "wrong model value": (changed("model.heads=many"), ["model", "heads", "'many'"]),
+    "indivisible width": (changed("model.heads=7"), ["model: width 256 is not divisible by heads 7"]),
+    "vocabulary set by hand": (changed("model.source_vocab=7"), ["model.source_vocab", "tokenizer"]),
+    "vocab is a preset's argument": (changed("model.vocab=7"), ["model.vocab"]),
+    "end token set by hand": (changed("model.eos=7"), ["model.eos", "tokenizer"]),
+    "tied but separate": (changed("tokenizer.joint=false", "model.tie=all"), ["model.tie", "one vocabulary"]),
+    "n_best over beam": (changed("search.n_best=9"), ["search", "n_best 9", "5"]),
+    "set without =": (changed("optim.lr"), ["--set optim.lr", "key=value"]),
+    "set without key": (changed("=3"), ["unknown key"]),
+    "set with bad yaml": (changed("optim.lr=[1"), ["--set optim.lr=[1", "YAML"]),
+    "recipe is missing": (train("no.yaml"), ["no.yaml", "no such recipe", "demo"]),
+    "recipe is not yaml": (train("broken.yaml"), ["broken.yaml", "not valid YAML"]),
+    "recipe is a list": (train("list.yaml"), ["list.yaml", "list"]),
+    "recipe is a folder": (train("full"), ["full"]),
+    "recipe is not text": (train("latin.en"), ["latin.en"]),
+    "unknown key in a recipe": (train("typo.yaml"), ["typo.yaml", "optim.learnrate", "did you mean optim.lr?"]),
+    "out is not empty": (("train", *FILES, "--out", "full"), ["full", "already exists", "--out"]),
+    "out is a file": (("train", *FILES, "--out", "plain.txt"), ["plain.txt", "already exists"]),
+    "a file where a folder should be": (("train", *FILES, "--out", "plain.txt/run"), ["plain.txt/run", "cannot be"]),
+    "unknown device": (changed("training.device=gpu"), ["'gpu'", "auto or cpu"]),
+    "device without numbers": (changed("training.device=meta"), ["'meta'"]),
+    "demo into a full folder": (("demo", "--out", "full"), ["full", "already exists"]),
+    "demo with an unknown key": (("demo", "--set", "optim.learnrate=1", *OUT), ["did you mean optim.lr?"]),
+    "unknown option": (train(*FILES, "--otu", "x"), ["--otu"]),
+    "unknown command": (("trian",), ["trian", "train"]),
+}
+
+
+@pytest.mark.parametrize(("words", "said"), REFUSED_TRAINING.values(), ids=REFUSED_TRAINING)
+def test_training_is_refused_in_one_sentence_and_leaves_nothing(
+    words: tuple[str, ...], said: list[str], here: Path, command: Command
+) -> None:
+    before = everything(here)
+    answer = command(*words)
+    for part in said:
+        assert part in answer.refusal
+    assert everything(here) == before
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["source is missing", "different lengths", "invalid utf-8", "unknown key", "out is a file"],
+)
+def test_a_real_process_refuses_alike(case: str, here: Path, shell: Command) -> None:
+    words, said = REFUSED_TRAINING[case]
+    before = everything(here)
+    answer = shell(*words)
+    for part in said:
+        assert part in answer.refusal
+    assert "Traceback" not in answer.out + answer.err
+    assert everything(here) == before
+
+
+def test_the_api_refuses_with_the_same_sentence(here: Path, command: Command) -> None:
+    by_command = command(*train("--src", "good.en", "--tgt", "short.zh")).refusal
+    recipe = Recipe.load(None, [], {"data.source": "good.en", "data.target": "short.zh"})
+    with pytest.raises(UserError) as refused:
+        run_recipe(recipe, here / "out")
+    assert str(refused.value) == by_command
+    assert not (here / "out").exists()
+
+
+def test_an_empty_folder_given_as_out_is_empty_again_after_a_failure(
+    here: Path, make_recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "out").mkdir()
+
+    def fail(*_: object) -> None:
+        assert (here / "out" / "recipe.yaml").exists()
+        (here / "out" / "log.jsonl").touch()
+        raise RuntimeError("the first step went wrong")
+
+    monkeypatch.setattr("regard.training.run.train", fail)
+    with pytest.raises(RuntimeError, match="went wrong"):
+        run_recipe(make_recipe(), here / "out")
+    assert list((here / "out").iterdir()) == []
+
+
+def test_a_failed_run_takes_no_neighbour_with_it(
+    here: Path, make_recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        (here / "runs" / "other").mkdir()
+        raise RuntimeError("the first step went wrong")
+
+    monkeypatch.setattr("regard.training.run.train", fail)
+    with pytest.raises(RuntimeError, match="went wrong"):
+        run_recipe(make_recipe(), here / "runs" / "mine")
+    assert [path.name for path in (here / "runs").iterdir()] == ["other"]
+
+
+def test_a_failure_after_the_first_saved_model_keeps_it(
+    here: Path, make_recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from regard.training.progress import Progress
+
+    def fail_late(self: Progress, step: int, report: dict[str, float]) -> None:
+        if step > 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Progress, "step", fail_late)
+    with pytest.raises(KeyboardInterrupt):
+        run_recipe(make_recipe(training__steps=4, training__validate_every=2, training__log_every=1), here / "out")
+    assert Translator.load(here / "out")("I love apples", max_extra=2) is not None
+
+
+# Damaged model folders
+
+
+def rewrite_config(folder: Path, change: Callable[[dict], object]) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    change(config)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def rewrite_tensors(folder: Path, change: Callable[[dict], object]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+NORM = "encoder_norm.weight"
+DAMAGES = {
+    "no config": (lambda m: (m / "config.json").unlink(), ["config.json"]),
+    "no weights": (lambda m: (m / "model.safetensors").unlink(), ["model.safetensors", "no such file"]),
+    "no tokenizer": (lambda m: (m / "tokenizer.json").unlink(), ["tokenizer.json"]),
+    "truncated config": (lambda m: truncate(m / "config.json"), ["config.json", "damaged"]),
+    "truncated weights": (lambda m: truncate(m / "model.safetensors"), ["model.safetensors", "damaged"]),
+    "truncated tokenizer": (lambda m: truncate(m / "tokenizer.json"), ["tokenizer.json", "damaged"]),
+    "garbage for config": (lambda m: (m / "config.json").write_bytes(b"\xff\xfe{"), ["config.json", "damaged"]),
+    "garbage for weights": (lambda m: (m / "model.safetensors").write_bytes(b"garbage" * 9), ["model.safetensors"]),
+    "garbage for tokenizer": (lambda m: (m / "tokenizer.json").write_bytes(b"\xff{"), ["tokenizer.json"]),
+    "empty weights": (lambda m: (m / "model.safetensors").write_bytes(b""), ["model.safetensors", "damaged"]),
+    "config is a list": (lambda m: (m / "config.json").write_text("[]"), ["config.json", "format 1"]),
+    "other format": (lambda m: rewrite_config(m, lambda c: c.update(format=9)), ["config.json", "format 1"]),
+    "no model in config": (lambda m: rewrite_config(m, lambda c: c.pop("model")), ["config.json"]),
+    "model is a word": (lambda m: rewrite_config(m, lambda c: c.update(model="big")), ["config.json", "kind"]),
+    "unknown kind": (
+        lambda m: rewrite_config(m, lambda c: c["model"].update(kind="rnn")),
+        ["config.json", "'rnn'", "transformer"],
+    ),
+    "unknown key": (
+        lambda m: rewrite_config(m, lambda c: c["model"].update(widht=1)),
+        ["config.json", "widht", "did you mean width?"],
+    ),
+    "other width": (
+        lambda m: rewrite_config(m, lambda c: c["model"].update(width=64)),
+        ["model.safetensors", "[32]", "[64]"],
+    ),
+    "other depth": (
+        lambda m: rewrite_config(m, lambda c: c["model"].update(encoder_layers=1)),
+        ["model.safetensors", "unknown tensor encoder.1"],
+    ),
+    "missing tensor": (
+        lambda m: rewrite_tensors(m, lambda t: t.pop(NORM)),
+        ["model.safetensors", f"lacks tensor {NORM}"],
+    ),
+    "wrong shape": (
+        lambda m: rewrite_tensors(m, lambda t: t.update({NORM: torch.zeros(5)})),
+        ["model.safetensors", NORM, "[5]", "[32]"],
+    ),
+    "other tokenizer": (
+        lambda m: Tokenizer.train(["a b c"] * 3, 261).save(m / "tokenizer.json"),
+        ["261", "340", "not saved together"],
+    ),
+    "half of two tokenizers": (
+        lambda m: (m / "tokenizer.json").rename(m / "source.tokenizer.json"),
+        ["target.tokenizer.json"],
+    ),
+}
+
+
+@pytest.fixture
+def folder(trained_run: Path, here: Path) -> Path:
+    return shutil.copytree(trained_run / "best", here / "model")
+
+
+@pytest.mark.parametrize(("damage", "said"), DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_folder_is_refused_by_name(
+    damage: Callable[[Path], object], said: list[str], folder: Path, command: Command
+) -> None:
+    damage(folder)
+    with pytest.raises(UserError) as refused:
+        Translator.load(folder)
+    sentence = command("translate", "model", "I love apples", "--device", "cpu").refusal
+    for part in ["model", *said]:
+        assert part in str(refused.value)
+        assert part in sentence
+
+
+def test_a_real_process_refuses_a_damaged_folder(folder: Path, shell: Command) -> None:
+    truncate(folder / "model.safetensors")
+    answer = shell("translate", "model", "I love apples")
+    assert "model/model.safetensors" in answer.refusal
+    assert answer.out == ""
+
+
+def test_scores_are_for_people_and_not_needed_to_translate(folder: Path) -> None:
+    (folder / "scores.json").unlink()
+    assert Translator.load(folder)("I love apples") == "我喜欢苹果"
+
+
+# Translating and scoring
+
+
+def translate(*words: str) -> tuple[str, ...]:
+    return ("translate", "model", *words)
+
+
+def evaluate(source: str, reference: str, *words: str) -> tuple[str, ...]:
+    return ("evaluate", "model", "--src", source, "--ref", reference, *words)
+
+
+REFUSED_USE = {
+    "no such run": (("translate", "nowhere", "I"), ["nowhere", "no such model folder"]),
+    "not a run": (("translate", "full", "I"), ["full", "not a model folder"]),
+    "a file, not a run": (("translate", "plain.txt", "I"), ["plain.txt", "not a model folder"]),
+    "beam 0": (translate("I", "--beam", "0"), ["beam", "found 0"]),
+    "beam is a word": (translate("I", "--beam", "wide"), ["--beam"]),
+    "unknown penalty": (translate("I", "--length-penalty", "long"), ["length_penalty", "'average'", "'long'"]),
+    "negative alpha": (translate("I", "--alpha", "-1"), ["alpha", "found -1"]),
+    "unknown device": (translate("I", "--device", "gpu"), ["'gpu'", "auto or cpu"]),
+    "evaluate: missing source": (evaluate("no.en", "good.zh"), ["no.en", "does not exist"]),
+    "evaluate: missing reference": (evaluate("good.en", "no.zh"), ["no.zh", "does not exist"]),
+    "evaluate: different lengths": (evaluate("good.en", "short.zh"), ["good.en has 500", "short.zh has 3"]),
+    "evaluate: empty": (evaluate("empty.en", "empty.zh"), ["empty.en", "not a single pair"]),
+    "evaluate: invalid utf-8": (evaluate("latin.en", "good.zh"), ["latin.en, line 7", "UTF-8"]),
+    "evaluate: unknown tokeniser": (evaluate("few.en", "short.zh", "--tokenize", "moses"), ["--tokenize", "'moses'"]),
+    "evaluate: beam 0": (evaluate("few.en", "short.zh", "--beam", "0"), ["beam", "found 0"]),
+    "evaluate: no folder for out": (evaluate("few.en", "short.zh", "--out", "no/such/file"), ["no/such/file"]),
+    "evaluate: out is a folder": (evaluate("few.en", "short.zh", "--out", "full"), ["full"]),
+    "evaluate: no source": (("evaluate", "model", "--ref", "good.zh"), ["--src"]),
+}
+
+
+@pytest.mark.parametrize(("words", "said"), REFUSED_USE.values(), ids=REFUSED_USE)
+def test_wrong_use_is_refused_in_one_sentence(
+    words: tuple[str, ...], said: list[str], folder: Path, here: Path, command: Command
+) -> None:
+    before = everything(here)
+    answer = command(*words)
+    for part in said:
+        assert part in answer.refusal
+    assert answer.out == ""
+    assert everything(here) == before
+
+
+def test_undecodable_standard_input_is_refused_by_line(folder: Path, command: Command) -> None:
+    answer = command(*translate(), stdin=b"I love apples\nbon caf\xe9\n")
+    assert "standard input, line 2" in answer.refusal
+    assert answer.out == ""
+
+
+def test_an_undecodable_argument_is_refused(folder: Path, command: Command) -> None:
+    assert "surrogate" in command(*translate("caf\udce9")).refusal
+
+
+@pytest.mark.parametrize(
+    ("search", "said"),
+    [
+        ({"beam": 2, "n_best": 3}, "n_best 3"),
+        ({"beam": 0}, "beam"),
+        ({"length_penalty": "long"}, "length_penalty"),
+        ({"bean": 4}, "did you mean beam?"),
+        ({"max_ratio": -1}, "max_ratio"),
+        ({"alpha": "much"}, "alpha"),
+    ],
+)
+def test_the_translator_refuses_wrong_search_options(search: dict[str, object], said: str, trained_run: Path) -> None:
+    with pytest.raises(UserError, match=said.replace("?", r"\?")):
+        Translator.load(trained_run)("I love apples", **search)
+
+
+# Sentences longer than anything seen in training
+
+
+def test_a_very_long_sentence_is_translated_in_full_where_positions_have_no_end(folder: Path, command: Command) -> None:
+    sentence = "I love apples and books " * 160
+    assert len(Translator.load(folder).vocabularies.source.encode(sentence)) > 600
+    answer = command(*translate(sentence, "I love apples", "--beam", "1"))
+    assert (answer.code, answer.err) == (0, "")
+    assert len(answer.out.splitlines()) == 2
+    assert answer.out.splitlines()[1] == "我喜欢苹果"
+
+
+def untrained(positions: str, max_length: int) -> Translator:
+    tokenizer = Tokenizer.train(["a b c d"] * 3, 270)
+    size = {"width": 16, "heads": 2, "hidden": 16, "encoder_layers": 1, "decoder_layers": 1}
+    torch.manual_seed(0)
+    config = TransformerConfig.base(len(tokenizer), positions=positions, max_length=max_length, **size)
+    return Translator(Transformer(config), Vocabularies(tokenizer, tokenizer))
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+def test_the_last_word_of_a_long_sentence_is_read(positions: str) -> None:
+    translator = untrained(positions, 20)
+    ids = translator.vocabularies.source.encode("a b c d " * 200)
+    assert len(ids) > 600
+    one, other = translator.read([ids, [*ids[:-1], ids[0]]], [[], []])
+    assert not torch.equal(one, other)
+    assert len(translator.hypotheses(["a b c d " * 200], SearchSettings(beam=2, max_ratio=0, max_extra=5))) == 1
+
+
+def test_a_sentence_beyond_the_learned_positions_is_refused_by_name(here: Path, command: Command) -> None:
+    translator = untrained("learned", 200)
+    (here / "learned").mkdir()
+    translator.save(here / "learned")
+    long = "a b c d " * 60
+    tokens = len(translator.vocabularies.source.encode(long))
+    said = f"sentence 2 has {tokens} tokens, but this model's learned positions end at 199"
+    with pytest.raises(UserError, match=said):
+        translator(["a", long])
+    answer = command("translate", "learned", "a", long)
+    assert said in answer.refusal
+    assert answer.out == ""
+
+
+def test_the_longest_sentence_that_learned_positions_can_hold_is_not_refused() -> None:
+    translator = untrained("learned", 20)
+    fits = "~" * 18  # a space in front, one byte each, END behind
+    assert len(translator.vocabularies.source.encode(fits)) == 19
+    settings = SearchSettings(beam=1, max_ratio=0, max_extra=5)
+    assert len(translator.hypotheses([fits], settings)) == 1
+    with pytest.raises(UserError, match="sentence 1 has 20 tokens"):
+        translator.hypotheses([fits + "~"], settings)
+
+
+# Interruptions
+
+
+def test_ctrl_c_in_training_says_one_line_and_leaves_nothing(
+    here: Path, spawn: Callable[..., subprocess.Popen[str]], small_settings: list[str]
+) -> None:
+    before = everything(here)
+    endless = ("--set", "training.steps=1000000", "--set", "training.validate_every=1000000")
+    process = spawn(*train(*FILES), *small_settings, *endless, "--set", "training.log_every=1")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("step "):
+            break
+    assert (here / "made/on/the/way" / "recipe.yaml").exists()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == "regard: interrupted\n"
+    assert everything(here) == before
+
+
+def test_a_reader_that_has_gone_is_left_quietly(folder: Path, spawn: Callable[..., subprocess.Popen[str]]) -> None:
+    process = spawn(*translate("--beam", "1"))
+    assert process.stdout is not None
+    process.stdout.close()  # as `head` does, once it has what it wants
+    assert process.stdin is not None
+    assert process.stderr is not None
+    process.stdin.write("I love apples\n" * 20)
+    process.stdin.close()
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=60) != 0
+    process.stderr.close()

@@ -1,0 +1,255 @@
+"""The loop, driven by a task of two numbers, so that everything it does can be computed by hand."""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from regard.training.loop import Loss, Outcome, autocast, build_optimiser, train
+from regard.training.progress import Progress
+from regard.training.recipe import OptimSettings, Recipe, TrainingSettings
+from regard.training.run import run_recipe
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Line:
+    """Fits a line to points."""
+
+    width = 1
+
+    def __init__(self, batches: list[Batch], scores: list[float] | None = None) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Linear(3, 1).double()
+        self.given, self.scores = batches, iter(scores or cycle([0.0]))
+        self.modes: list[bool] = []
+
+    def batches(self) -> Iterator[Batch]:
+        return cycle(self.given)
+
+    def count(self, batch: Batch) -> int:
+        return len(batch[0])
+
+    def loss(self, batch: Batch, step: int) -> Loss:
+        self.modes.append(self.model.training)
+        return Loss((self.model(batch[0])[:, 0] - batch[1]).square().sum(), len(batch[0]))
+
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        model.eval()
+        return {"loss": 1.0, "score": next(self.scores)}
+
+    def save(self, folder: Path, model: nn.Module, scores: dict[str, Any]) -> None:
+        assert isinstance(model, nn.Linear)
+        (folder / "weights.json").write_text(json.dumps(model.weight.tolist()))
+        (folder / "scores.json").write_text(json.dumps(scores))
+
+
+def points(*sizes: int) -> list[Batch]:
+    source = torch.Generator().manual_seed(7)
+    x = torch.randn(sum(sizes), 3, dtype=torch.double, generator=source)
+    y = x @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.double)
+    return list(zip(x.split(sizes), y.split(sizes), strict=True))
+
+
+def run(task: Line, out: Path, optim: dict[str, Any] | None = None, **training: Any) -> Outcome:
+    out.mkdir()
+    optims = OptimSettings.parse({"lr": 0.1, "warmup": 0, "schedule": "constant"} | (optim or {}), "optim")
+    settings = TrainingSettings.parse({"steps": 4, "validate_every": 2, "log_every": 1} | training, "training")
+    with Progress(settings.steps, Console(file=(out / "shown").open("w"), width=200)) as progress:
+        return train(task, optims, settings, out, progress)
+
+
+def saved(folder: Path) -> list[float]:
+    weights: list[list[float]] = json.loads((folder / "weights.json").read_text())
+    return weights[0]
+
+
+def log(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture
+def steps() -> Iterator[list[tuple[list[Tensor], list[Tensor]]]]:
+    """The gradients before, and the parameters after every step of any optimiser."""
+    seen: list[tuple[list[Tensor], list[Tensor]]] = []
+
+    def parameters(optimiser: torch.optim.Optimizer) -> list[Tensor]:
+        return [p for group in optimiser.param_groups for p in group["params"]]
+
+    def before(optimiser: torch.optim.Optimizer, *_: object) -> None:
+        seen.append(([p.grad.clone() for p in parameters(optimiser) if p.grad is not None], []))
+
+    def after(optimiser: torch.optim.Optimizer, *_: object) -> None:
+        seen[-1][1].extend(p.detach().clone() for p in parameters(optimiser))
+
+    hooks = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+    yield seen
+    for hook in hooks:
+        hook.remove()
+
+
+def norm(gradients: list[Tensor]) -> float:
+    return float(torch.cat([g.flatten() for g in gradients]).norm())
+
+
+def test_accumulating_n_batches_is_one_batch_n_times_as_large(tmp_path: Path) -> None:
+    parts = points(5, 1, 8)  # of different size: every point must weigh the same
+    whole = [(torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]))]
+    one, many = Line(whole), Line(parts)
+    run(one, tmp_path / "one")
+    run(many, tmp_path / "many", {"accumulate": 3})
+    assert len(many.modes) == 3 * len(one.modes)
+    assert saved(tmp_path / "many" / "last") == pytest.approx(saved(tmp_path / "one" / "last"), abs=1e-6)
+    losses = [[entry["loss"] for entry in log(tmp_path / name) if "loss" in entry] for name in ("one", "many")]
+    assert losses[0] == pytest.approx(losses[1])
+
+
+def test_gradients_are_the_mean_over_all_tokens_of_a_step(tmp_path: Path, steps: list[Any]) -> None:
+    task = Line(points(4, 2))
+    x, y = (torch.cat(sides) for sides in zip(*task.given, strict=True))
+    weight, bias = task.model.weight.detach().clone(), task.model.bias.detach().clone()
+    error = x @ weight[0] + bias - y
+    run(task, tmp_path / "out", {"accumulate": 2, "clip": None}, steps=1)
+    assert torch.allclose(steps[0][0][0][0], 2 * (error[:, None] * x).mean(0))
+
+
+def test_the_gradients_norm_is_bounded_and_logged_as_it_was(tmp_path: Path, steps: list[Any]) -> None:
+    run(Line(points(6)), tmp_path / "free", {"clip": None}, steps=1)
+    run(Line(points(6)), tmp_path / "clipped", {"clip": 0.01}, steps=1)
+    free, clipped = (norm(gradients) for gradients, _ in steps)
+    assert free > 0.5
+    assert clipped == pytest.approx(0.01, rel=1e-3)
+    assert log(tmp_path / "free")[0]["gradient_norm"] == pytest.approx(free)
+    assert log(tmp_path / "clipped")[0]["gradient_norm"] == pytest.approx(free)
+    same_direction = torch.cosine_similarity(steps[0][0][0], steps[1][0][0])
+    assert float(same_direction) == pytest.approx(1)
+
+
+def test_a_gradient_within_the_bound_is_left_alone(tmp_path: Path, steps: list[Any]) -> None:
+    run(Line(points(6)), tmp_path / "free", {"clip": None}, steps=1)
+    run(Line(points(6)), tmp_path / "wide", {"clip": 1000}, steps=1)
+    assert torch.equal(steps[0][0][0], steps[1][0][0])
+
+
+def test_the_schedule_sets_the_rate_of_every_step(tmp_path: Path) -> None:
+    run(Line(points(6)), tmp_path / "out", {"warmup": 4})
+    assert [entry["lr"] for entry in log(tmp_path / "out") if "lr" in entry] == pytest.approx([0.025, 0.05, 0.075, 0.1])
+
+
+def test_the_average_is_the_mean_of_the_last_steps_weights(tmp_path: Path, steps: list[Any]) -> None:
+    run(Line(points(6)), tmp_path / "out", steps=10, validate_every=10, average=0.3)
+    weights = torch.stack([after[0][0] for _, after in steps])
+    assert saved(tmp_path / "out" / "last") == pytest.approx(weights[7:].mean(0).tolist())
+    assert saved(tmp_path / "out" / "last") != pytest.approx(weights[9].tolist())
+
+
+def test_without_averaging_the_last_weights_are_saved(tmp_path: Path, steps: list[Any]) -> None:
+    run(Line(points(6)), tmp_path / "out")
+    assert saved(tmp_path / "out" / "last") == steps[-1][1][0][0].tolist()
+
+
+def test_the_model_with_the_highest_score_is_the_best_and_the_first_of_equals(tmp_path: Path, steps: list[Any]) -> None:
+    outcome = run(Line(points(6), [1.0, 3.0, 3.0, 2.0]), tmp_path / "out", steps=8)
+    assert (outcome.best_step, outcome.scores["score"], outcome.steps) == (4, 3.0, 8)
+    assert saved(tmp_path / "out" / "best") == steps[3][1][0][0].tolist()
+    assert saved(tmp_path / "out" / "last") == steps[7][1][0][0].tolist()
+    scores = json.loads((tmp_path / "out" / "best" / "scores.json").read_text())
+    assert scores == {"step": 4, "validation": {"loss": 1.0, "score": 3.0}}
+
+
+def test_a_score_below_zero_can_be_the_best(tmp_path: Path) -> None:
+    outcome = run(Line(points(6), [-5.0, -4.0]), tmp_path / "out")
+    assert (outcome.best_step, outcome.scores["score"]) == (4, -4.0)
+
+
+def test_the_last_step_is_validated_and_logged_whatever_the_intervals(tmp_path: Path) -> None:
+    run(Line(points(6)), tmp_path / "out", steps=5, validate_every=3, log_every=2)
+    entries = log(tmp_path / "out")
+    assert [entry["step"] for entry in entries if "validation" in entry] == [3, 5]
+    assert [entry["step"] for entry in entries if "loss" in entry] == [2, 4, 5]
+
+
+def test_training_mode_returns_after_each_validation(tmp_path: Path) -> None:
+    task = Line(points(6))
+    run(task, tmp_path / "out", validate_every=1)
+    assert task.modes == [True] * 4
+
+
+def test_it_learns(tmp_path: Path) -> None:
+    run(Line(points(64)), tmp_path / "out", {"lr": 0.05}, steps=200, validate_every=200)
+    losses = [entry["loss"] for entry in log(tmp_path / "out") if "loss" in entry]
+    assert losses[0] > 1
+    assert losses[-1] < 1e-2
+
+
+def test_vectors_and_embeddings_are_not_decayed() -> None:
+    model = nn.ModuleDict({"source_embedding": nn.Embedding(4, 2), "linear": nn.Linear(2, 2), "norm": nn.LayerNorm(2)})
+    decayed, kept = build_optimiser(model, OptimSettings(weight_decay=0.1)).param_groups
+    assert (decayed["weight_decay"], kept["weight_decay"]) == (0.1, 0.0)
+    assert [p.shape for p in decayed["params"]] == [(2, 2)]
+    assert len(kept["params"]) == 4
+
+
+def test_half_precision_is_for_gpus_unless_asked_for() -> None:
+    cpu = torch.device("cpu")
+    for precision, dtype in (("auto", torch.float32), ("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+        with autocast(cpu, precision):
+            assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
+
+
+# A whole run
+
+
+def test_the_log_of_a_run_is_json_line_by_line(trained_run: Path) -> None:
+    entries = log(trained_run)
+    steps = [entry for entry in entries if "loss" in entry]
+    assert [entry["step"] for entry in steps] == [50, 100, 150, 200, 250, 300]
+    assert all({"seconds", "tokens_per_second", "lr", "gradient_norm"} <= entry.keys() for entry in steps)
+    assert steps[-1]["loss"] < steps[0]["loss"] / 2
+    validations = [entry["validation"] for entry in entries if "validation" in entry]
+    assert [set(scores) for scores in validations] == [{"loss", "perplexity", "bleu", "score"}] * 2
+    assert max(scores["bleu"] for scores in validations) > 90
+
+
+def test_the_same_seed_gives_the_same_weights_to_the_bit(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    def digest(name: str, seed: int) -> str:
+        recipe = make_recipe(
+            training__steps=12, training__validate_every=6, training__seed=seed, model__dropout=0.2, batch__tokens=64
+        )
+        run_recipe(recipe, tmp_path / name)
+        return hashlib.sha256((tmp_path / name / "last" / "model.safetensors").read_bytes()).hexdigest()
+
+    assert digest("one", 5) == digest("two", 5) != digest("three", 6)
+
+
+# What a person sees
+
+
+def test_plain_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
+    run(Line(points(6)), tmp_path / "out", steps=2)
+    lines = (tmp_path / "out" / "shown").read_text().splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["step 1/2", "step 2/2", "step 2"]
+    assert all(part in lines[0] for part in ("loss ", "tokens/s", "lr 1.00e-01", "s left"))
+    assert lines[2] == "step 2  validation  loss 1.00"
+
+
+def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    path = tmp_path / "shown"
+    with path.open("w") as file, Progress(10, Console(file=file, force_terminal=True, width=120)) as progress:
+        progress.step(5, {"loss": 1.5, "tokens_per_second": 1000.0, "lr": 0.1})
+        progress.validated(5, {"bleu": 12.0, "score": 12.0})
+    shown = path.read_text()
+    assert "step 5/10" in shown
+    assert "loss 1.500" in shown
+    assert "validation  bleu 12.00" in shown
+    assert "score" not in shown
