@@ -33,8 +33,8 @@ def write_results() -> str:
             "| --- | --- | --- | --- |",
             f"| {first['what']} | **{statistics.mean(scores):.2f}** | {seeds} | {first['machine']} |",
             "",
-            f"Signature `{first['score']['signature']}`; recipe `multi30k-en-de`, {first['steps']} steps, weights averaged "
-            f"over the last fifth; `{first['command']}`, {first['date']}, torch {first['versions']['torch']}.",
+            f"Signature `{first['score']['signature']}`; recipe `multi30k-en-de`, {first['steps']} steps, weights "
+            f"averaged over the last fifth; `{first['command']}`, {first['date']}, torch {first['versions']['torch']}.",
         )
     )
 

@@ -33,7 +33,9 @@ class TransformerConfig(Settings):
     norm: Literal["post", "pre"] = "post"
     final_norm: bool | None = Field(None, description="a norm after each stack; by default only where norm is 'pre'")
     norm_eps: float = Field(1e-5, gt=0)
-    positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
+    positions: Literal["sinusoidal", "sinusoidal-halves", "learned", "rotary"] = Field(
+        "sinusoidal", description="sinusoidal has each sine beside its cosine, sinusoidal-halves all sines first"
+    )
     max_length: int = Field(512, gt=0, description="how many learned positions; the other kinds have no limit")
     tie: Literal["all", "target", "none"] = Field(
         "all", description="source, target and output share one embedding; only target and output; or none do"
@@ -51,7 +53,7 @@ class TransformerConfig(Settings):
     def _check(self) -> Self:
         if self.width % self.heads:
             raise ValueError(f"width {self.width} is not divisible by heads {self.heads}")
-        if self.positions == "sinusoidal" and self.width % 2:
+        if self.positions.startswith("sinusoidal") and self.width % 2:
             raise ValueError(f"sinusoidal positions need an even width, not {self.width}")
         if self.positions == "rotary" and self.width // self.heads % 2:
             raise ValueError(f"rotary positions need an even head width, not {self.width // self.heads}")
@@ -211,6 +213,8 @@ class Embedding(nn.Module):
         self.positions: nn.Module | None = None
         if config.positions == "sinusoidal":
             self.positions = Sinusoidal(config.width)
+        elif config.positions == "sinusoidal-halves":
+            self.positions = Sinusoidal(config.width, "halves")
         elif config.positions == "learned":
             self.positions = Learned(config.max_length, config.width)
         self.dropout = nn.Dropout(config.dropout)
