@@ -35,7 +35,7 @@ def main() -> None:
     given = {f"data.{key}": str(data / f"{name}.gz") for key, name in files.items()} | {"training.seed": arguments.seed}
     outcome = run_recipe(Recipe.load(Path("multi30k-en-de"), arguments.changes, given), out / "run")
     device = choose_device("auto")
-    translator = Translator.load(out / "run" / "best", device)
+    translator = Translator.load(out / "run" / "best", device=device)
     pairs = list(read_pairs(data / "test_2016_flickr.en.gz", data / "test_2016_flickr.de.gz"))
     settings = SearchSettings(beam=5)
     translations = [found[0].text for found in translator.hypotheses([pair.source for pair in pairs], settings)]

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from regard.attention import Attention, Mask, Packed, Padded, attend
-    from regard.decoding.search import SearchSettings
-    from regard.decoding.translator import Hypothesis, Translator
+    from regard.decoding.hypothesis import Hypothesis
+    from regard.decoding.settings import SearchSettings
+    from regard.decoding.translator import Translator, Wishes
     from regard.errors import UserError
     from regard.inspection.probe import probe
     from regard.models.transformer import Transformer, TransformerConfig
@@ -17,16 +18,17 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Attention": "regard.attention",
-    "Hypothesis": "regard.decoding.translator",
+    "Hypothesis": "regard.decoding.hypothesis",
     "Mask": "regard.attention",
     "Packed": "regard.attention",
     "Padded": "regard.attention",
-    "SearchSettings": "regard.decoding.search",
+    "SearchSettings": "regard.decoding.settings",
     "Tokenizer": "regard.text.tokenizer",
     "Transformer": "regard.models.transformer",
     "TransformerConfig": "regard.models.transformer",
     "Translator": "regard.decoding.translator",
     "UserError": "regard.errors",
+    "Wishes": "regard.decoding.translator",
     "attend": "regard.attention",
     "probe": "regard.inspection.probe",
 }
@@ -43,6 +45,7 @@ __all__ = [
     "TransformerConfig",
     "Translator",
     "UserError",
+    "Wishes",
     "attend",
     "probe",
 ]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 if TYPE_CHECKING:
-    from regard.decoding.search import SearchSettings
+    from regard.decoding.settings import SearchSettings
 
 app = typer.Typer(
     name="regard",
@@ -133,7 +135,7 @@ def translate(
     from regard.training.run import choose_device
 
     settings = _search(beam, length_penalty, alpha)
-    translator = Translator.load(run, choose_device(device))
+    translator = Translator.load(run, device=choose_device(device))
     lines = text if text else _standard_input()
     for found in translator.hypotheses(lines, settings):
         typer.echo(found[0].text)
@@ -141,60 +143,114 @@ def translate(
 
 @app.command()
 def evaluate(
-    run: Run,
+    run: Annotated[Path, typer.Argument(help="a model folder, a run that holds one, or a file of translations")],
     src: Annotated[Path, typer.Option(help="source sentences, one a line")],
     ref: Annotated[Path, typer.Option(help="reference translations, one a line")],
+    against: Annotated[
+        Path | None, typer.Option(help="compare with a model, a file of translations, or the scores in a scores.json")
+    ] = None,
+    paired: Annotated[
+        bool, typer.Option("--paired", help="test the difference by paired bootstrap resampling")
+    ] = False,
     beam: Beam = 5,
     length_penalty: Penalty = "average",
     alpha: Alpha = 1.0,
-    tokenize: Annotated[str | None, typer.Option(help="sacreBLEU tokeniser; 'none' for text that is tokenised")] = None,
-    lowercase: Annotated[bool, typer.Option(help="ignore case")] = False,
+    tokenize: Annotated[
+        str | None,
+        typer.Option(help="sacreBLEU tokeniser, by default the language's; 'none' for text that is tokenised"),
+    ] = None,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="ignore case")] = False,
+    ter: Annotated[bool, typer.Option("--ter", help="measure the translation edit rate too")] = False,
     out: Annotated[Path | None, typer.Option(help="write the translations there")] = None,
+    save: Annotated[bool, typer.Option(help="keep the scores in scores.json of the model folder")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="answer in JSON, with every setting")] = False,
     device: Device = "auto",
 ) -> None:
-    """Translate a test set and score it with sacreBLEU, signature included."""
-    from regard.decoding.evaluation import bleu, chrf, tokenisation_for
-    from regard.decoding.translator import Translator
+    """Translate a test set and score it with sacreBLEU, signature included, or compare two systems on it."""
+    from regard.decoding import evaluation
     from regard.errors import UserError
     from regard.text.readers import read_parallel
     from regard.training.run import choose_device
 
+    # Whatever can be refused is refused here, before hours of translating.
     settings = _search(beam, length_penalty, alpha)
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         raise UserError(f"{out}: no file can be written there; --out needs a file name in an existing folder")
-    pairs = list(read_parallel(src, ref))
-    translator = Translator.load(run, choose_device(device))
-    tokenisation = tokenize or tokenisation_for(translator.languages[1])
-    _check_tokenisation(tokenisation)
-    translations = [found[0].text for found in translator.hypotheses([pair.source for pair in pairs], settings)]
+    stored = None
+    if against is not None and against.suffix == ".json":
+        stored = evaluation.read_reports(against)
+    if paired and (against is None or stored is not None):
+        raise UserError("--paired needs a second system's translations: give a model or a file of them in --against")
+    sources, references = zip(*read_parallel(src, ref), strict=True)
+    rivals = [] if against is None or stored is not None else [against]
+    entrants = [evaluation.Entrant.open(path, choose_device(device)) for path in [run, *rivals]]
+    metrics = evaluation.Metrics(
+        tokenisation=_choose_tokenisation(tokenize, [entrant.language for entrant in entrants], ref),
+        lowercase=lowercase,
+        ter=ter,
+    )
+    for entrant in entrants:
+        entrant.check_length(len(sources))
+        if save and entrant.folder is not None:
+            evaluation.check_recordable(entrant.folder)
+    if stored is not None:  # conditions do not depend on the translations, so the references can stand in for them
+        stand_in = evaluation.System(references, settings if entrants[0].folder else None)
+        evaluation.compare_with_any(evaluation.evaluate(stand_in, sources, references, metrics), stored)
+
+    systems = [entrant.translate(sources, settings) for entrant in entrants]
     if out is not None:
         try:
-            out.write_text("".join(f"{line}\n" for line in translations), encoding="utf-8")
+            out.write_text("".join(f"{line}\n" for line in systems[0].translations), encoding="utf-8")
         except OSError as error:
             raise UserError(f"{out}: cannot be written ({error.strerror})") from None
-    references = [pair.target for pair in pairs]
-    typer.echo(f"{len(pairs)} sentences, beam {beam}, length penalty {length_penalty} {alpha:g}")
-    typer.echo(str(bleu(translations, references, tokenisation, lowercase)))
-    typer.echo(str(chrf(translations, references)))
+    reports = [evaluation.evaluate(system, sources, references, metrics) for system in systems]
+    answer: dict[str, list[Any]] = {"evaluations": reports}
+    for entrant, system, report in zip(entrants, systems, reports, strict=True):
+        if not as_json:
+            typer.echo(f"{entrant.path}: {report.facts()}" if against else report.facts())
+            typer.echo("\n".join(str(score) for score in report.results()))
+        doubt = evaluation.doubt_references(system.translations, references)
+        if doubt is not None:
+            typer.echo(f"regard: {entrant.path}: {doubt}", err=True)
+        if save and entrant.folder is not None:
+            evaluation.record(report, entrant.folder)
+    if stored is not None:
+        nearest, answer["differences"] = evaluation.compare_with_any(reports[0], stored)
+        reports.append(nearest)
+        if not as_json:
+            typer.echo(f"{against}: {nearest.facts()}, {nearest.date}")
+    elif against is not None:
+        answer["differences"] = evaluation.compare(reports[0], reports[1])
+    if paired:
+        answer["significance"] = evaluation.compare_by_resampling(systems[0], systems[1], references, metrics)
+    if as_json:
+        lists = {key: [value.as_dict() for value in values] for key, values in answer.items()}
+        typer.echo(json.dumps(lists, indent=2, ensure_ascii=False))
+    elif against is not None:
+        typer.echo(f"{run} against {against}:")
+        typer.echo("\n".join(str(value) for key in ("differences", "significance") for value in answer.get(key, [])))
 
 
 def _search(beam: int, length_penalty: str, alpha: float) -> SearchSettings:
-    from regard.decoding.search import SearchSettings
+    from regard.decoding.settings import SearchSettings
 
     return SearchSettings.parse({"beam": beam, "length_penalty": length_penalty, "alpha": alpha}, "options")
 
 
-def _check_tokenisation(name: str) -> None:
-    """Refuses, before anything is translated, a tokeniser that sacreBLEU does not know or lacks a package for."""
-    from regard.decoding.evaluation import bleu
+def _choose_tokenisation(given: str | None, languages: Sequence[str | None], reference: Path) -> str:
+    """The tokeniser asked for, or that of the target language, as the models or else the reference's name tell it."""
+    from regard.decoding.evaluation import check_tokenisation, tokenisation_for
     from regard.errors import UserError
+    from regard.text.readers import COMPRESSIONS
 
+    plain = reference.with_suffix("") if reference.suffix.lower() in COMPRESSIONS else reference
+    language = next((language for language in languages if language), plain.suffix.removeprefix("."))
+    chosen = given or tokenisation_for(language)
     try:
-        bleu(["a"], ["a"], name)
-    except (KeyError, RuntimeError, ImportError):
-        raise UserError(
-            f"--tokenize: sacreBLEU has no tokeniser {name!r} here; try 13a, intl, zh, char or none"
-        ) from None
+        check_tokenisation(chosen)
+    except UserError as error:
+        raise UserError(f"--tokenize: {error}") from None
+    return chosen
 
 
 def _standard_input() -> list[str]:

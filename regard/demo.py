@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from regard.decoding.evaluation import bleu, exact_match
-from regard.decoding.search import SearchSettings
+from regard.decoding.settings import SearchSettings
 from regard.decoding.translator import Translator
 from regard.inspection.drawing import draw_heads
 from regard.inspection.probe import probe

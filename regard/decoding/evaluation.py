@@ -1,19 +1,42 @@
-"""Scores that carry their protocol: sacreBLEU's numbers with sacreBLEU's signatures."""
+"""Scores that carry their protocol: sacreBLEU's numbers with sacreBLEU's signatures.
+
+A `Report` holds the scores of one system and the `Conditions` under which they were measured; `compare` refuses two
+reports whose conditions differ. Reports live in scores.json of the model folder, beside what training wrote there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Self
 
+import torch
+from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+from sacrebleu.significance import PairedTest
 
+from regard.config import Settings
+from regard.decoding.settings import SearchSettings
+from regard.decoding.translator import Translator
 from regard.errors import UserError
+from regard.models.folder import WEIGHTS, find_model
+from regard.text.readers import read_lines
 
-Tokenisation = Literal["13a", "zh", "ja-mecab", "char", "intl", "none"]
+SCORES = "scores.json"
+RESAMPLES = 1000
+DIGITS = 12
+"""Hexadecimal digits of a fingerprint: enough that two files never share one by accident, few enough to read out."""
 
 _TOKENISATION_OF = {"zh": "zh", "ja": "ja-mecab", "ko": "char", "th": "char"}
+_PACKAGE_OF = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}
 
 
 @dataclass(frozen=True)
@@ -31,6 +54,9 @@ class Score:
         return asdict(self)
 
 
+# Single scores
+
+
 def tokenisation_for(language: str) -> str:
     """The sacreBLEU tokeniser for a language code, such as "zh" or "zh-CN"."""
     return _TOKENISATION_OF.get(language.split("-")[0].split("_")[0].lower(), "13a")
@@ -41,16 +67,19 @@ def bleu(
 ) -> Score:
     """Corpus BLEU. "none" is for text that is tokenised already, as published protocols ask."""
     _check(hypotheses, references)
-    metric = BLEU(tokenize=tokenisation, lowercase=lowercase, force=True)
+    metric = _make_bleu(tokenisation, lowercase)
     result = metric.corpus_score(list(hypotheses), [list(references)])
     return Score("BLEU", result.score, f"{metric.get_signature()}|reflen:{result.ref_len}")
 
 
-def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+def chrf(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False) -> Score:
     """Corpus chrF2, the character n-gram F-score."""
-    _check(hypotheses, references)
-    metric = CHRF()
-    return Score("chrF2", metric.corpus_score(list(hypotheses), [list(references)]).score, str(metric.get_signature()))
+    return _measure(CHRF(lowercase=lowercase), hypotheses, references)
+
+
+def ter(hypotheses: Sequence[str], references: Sequence[str], cjk: bool = False) -> Score:
+    """The translation edit rate, lower is better, without regard to case; `cjk` counts characters as words."""
+    return _measure(_make_ter(cjk), hypotheses, references)
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
@@ -58,6 +87,476 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     _check(hypotheses, references)
     equal = sum(h == r for h, r in zip(hypotheses, references, strict=True))
     return 100 * equal / len(references)
+
+
+def check_tokenisation(name: str) -> None:
+    """Does nothing where sacreBLEU can tokenise so.
+
+    Raises:
+        UserError: there is no such tokeniser, or a package or file that it needs is missing; says which.
+    """
+    _make_bleu(name, False)
+
+
+# The protocol of a whole evaluation
+
+
+class Metrics(Settings):
+    """What is measured, and how text is prepared for it. TER ignores case, as it always has."""
+
+    tokenisation: str = "13a"
+    lowercase: bool = False
+    ter: bool = False
+
+    def build(self) -> list[Metric]:
+        """SacreBLEU's metrics; BLEU is the first."""
+        metrics: list[Metric] = [_make_bleu(self.tokenisation, self.lowercase), CHRF(lowercase=self.lowercase)]
+        return [*metrics, _make_ter(self.tokenisation in ("zh", "ja-mecab"))] if self.ter else metrics
+
+
+class Data(Settings):
+    """Which test set it was: its size, the reference's tokens as BLEU counts them, and a hash.
+
+    The hash begins what `cat SOURCE REFERENCE | sha256sum` says of the two plain files.
+    """
+
+    lines: int
+    reference_length: int
+    sha256: str
+
+
+class Conditions(Settings):
+    """Everything besides the model that a score depends on.
+
+    `search` is None for translations that came from elsewhere: how they were found is not known.
+    """
+
+    tokenisation: str
+    lowercase: bool
+    signatures: dict[str, str]
+    search: dict[str, Any] | None
+    data: Data
+
+    def differences(self, other: Conditions) -> dict[str, tuple[Any, Any]]:
+        """What differs, by name, with both values; a metric that only one of them has is no difference.
+
+        Where the search of one of them is unknown, searches are not compared.
+        """
+        mine, others = dict(self._facts()), dict(other._facts())
+        if self.search is not None and other.search is not None:
+            mine |= {f"search {key}": value for key, value in self.search_in_full().items()}
+            others |= {f"search {key}": value for key, value in other.search_in_full().items()}
+        pairs = {name: (mine.get(name), others.get(name)) for name in mine | others}
+        found = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+        said = {part for part, name in (("tok", "tokenisation"), ("case", "lowercase")) if name in found}
+        for metric in (name for name in self.signatures if name in other.signatures):
+            one, two = _parts(self.signatures[metric]), _parts(other.signatures[metric])
+            for part in one | two:
+                if one.get(part) != two.get(part) and part not in said:
+                    found[f"{metric} {part}"] = (one.get(part), two.get(part))
+        return found
+
+    def search_in_full(self) -> dict[str, Any]:
+        """The search settings; those that were added to regard after the score was measured have their defaults."""
+        return SearchSettings().model_dump(mode="json") | (self.search or {})
+
+    def describe_search(self) -> str:
+        """The beam, the length penalty, and every other setting that is not the default."""
+        search, defaults = self.search_in_full(), SearchSettings().model_dump(mode="json")
+        beam, penalty, alpha = (_show(search.pop(key)) for key in ("beam", "length_penalty", "alpha"))
+        others = "".join(f", {key} {_show(value)}" for key, value in search.items() if value != defaults.get(key))
+        return f"beam {beam}, length penalty {penalty} {alpha}{others}"
+
+    def _facts(self) -> Iterator[tuple[str, Any]]:
+        yield "tokenisation", self.tokenisation
+        yield "lowercase", self.lowercase
+        yield "data lines", self.data.lines
+        yield "data hash", self.data.sha256
+        yield "reference length", self.data.reference_length
+
+
+class Report(Settings):
+    """The scores of one system, and all that is needed to measure them again.
+
+    `model` is the beginning of the SHA-256 of model.safetensors; None for translations that came from elsewhere.
+    """
+
+    scores: dict[str, float]
+    conditions: Conditions
+    model: str | None
+    regard: str
+    date: str
+
+    def results(self) -> list[Score]:
+        """The scores with their signatures, BLEU first."""
+        return [Score(name, value, self.conditions.signatures[name]) for name, value in self.scores.items()]
+
+    def facts(self) -> str:
+        """One line about the test set, the search and the model."""
+        data = self.conditions.data
+        found = "search unknown" if self.conditions.search is None else self.conditions.describe_search()
+        return (
+            f"{data.lines} sentences, {found}, {data.reference_length} reference tokens, "
+            f"data {data.sha256}, model {self.model or 'unknown'}"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def from_dict(cls, values: object, where: str = "report") -> Self:
+        """The report that `as_dict` gave.
+
+        Raises:
+            UserError: a key is missing, unknown or of the wrong kind; `where` names the place.
+        """
+        report = cls.parse(values, where)
+        for name in report.scores:
+            if name not in report.conditions.signatures:
+                raise UserError(f"{where}: scores.{name} has no signature in conditions.signatures; evaluate again")
+        return report
+
+
+@dataclass(frozen=True)
+class System:
+    """What is scored: one translation a sentence, and, where regard made them, with which search and model."""
+
+    translations: Sequence[str]
+    search: SearchSettings | None = None
+    model: str | None = None
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A model or a file of translations, opened: what is wrong with it is refused before anything is translated."""
+
+    path: Path
+    content: Translator | list[str]
+
+    @classmethod
+    def open(cls, path: Path, device: str | torch.device = "cpu") -> Self:
+        """Loads a model folder, the best model of a run, or a file with one translation a line.
+
+        Raises:
+            UserError: it is none of them, or damaged.
+        """
+        return cls(path, list(read_lines(path)) if path.is_file() else Translator.load(path, device=device))
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the model is; None for a file of translations."""
+        return find_model(self.path) if isinstance(self.content, Translator) else None
+
+    @property
+    def language(self) -> str | None:
+        """The code of the target language, where it is known."""
+        if not isinstance(self.content, Translator) or self.content.languages[1] == "target":
+            return None
+        return self.content.languages[1]
+
+    def translate(self, sources: Sequence[str], search: SearchSettings) -> System:
+        """The system with its best translation of every source; those of a file are taken as they are."""
+        if not isinstance(self.content, Translator):
+            return System(self.content)
+        found = self.content.hypotheses(sources, search)
+        # A translation is a line of a file for whoever scores it elsewhere, so it is one here.
+        texts = [best[0].text.replace("\n", " ") for best in found]
+        return System(texts, search, fingerprint_model(find_model(self.path)))
+
+    def check_length(self, lines: int) -> None:
+        """Refuses a file of translations that has not `lines` of them."""
+        if isinstance(self.content, list) and len(self.content) != lines:
+            raise UserError(
+                f"{self.path} has {len(self.content)} lines but the test set has {lines}; give one translation a line"
+            )
+
+
+def evaluate(system: System, sources: Sequence[str], references: Sequence[str], metrics: Metrics) -> Report:
+    """Scores a system's translations of the sources.
+
+    Raises:
+        UserError: their numbers differ or are zero, or sacreBLEU cannot tokenise as `metrics` asks.
+    """
+    _check(system.translations, references)
+    if len(sources) != len(references):
+        raise UserError(f"{len(sources)} sources do not belong to {len(references)} references; give a pair a line")
+    scores, signatures, length = {}, {}, 0
+    for metric in metrics.build():
+        result = metric.corpus_score(list(system.translations), [list(references)])
+        scores[result.name], signatures[result.name] = result.score, str(metric.get_signature())
+        length = result.ref_len if isinstance(metric, BLEU) else length
+    conditions = Conditions(
+        tokenisation=metrics.tokenisation,
+        lowercase=metrics.lowercase,
+        signatures=signatures,
+        # The width is the beam in force, also where it was left to the default.
+        search=system.search and system.search.model_dump(mode="json") | {"beam": system.search.width},
+        data=Data(lines=len(references), reference_length=length, sha256=_hash_lines(sources, references)),
+    )
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return Report(scores=scores, conditions=conditions, model=system.model, regard=version("regard"), date=now)
+
+
+def fingerprint_model(folder: Path) -> str:
+    """The beginning of the SHA-256 of the model's weights, as `sha256sum model.safetensors` prints it.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    path = folder / WEIGHTS
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); a model folder holds its weights there") from None
+
+
+def doubt_references(translations: Sequence[str], references: Sequence[str]) -> str | None:
+    """A sentence if one side looks tokenised and the other does not, which no score survives; else None."""
+    translated, referred = _looks_tokenised(translations), _looks_tokenised(references)
+    if translated is None or referred is None or translated == referred:
+        return None
+    tokenised, plain = ("translations", "references") if translated else ("references", "translations")
+    return (
+        f"the {tokenised} look tokenised (a space before the last full stop), the {plain} do not; "
+        f"scores mean little unless both are of one kind"
+    )
+
+
+# Two systems
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A metric of two systems under the same conditions; positive where the first has the higher score."""
+
+    metric: str
+    value: float
+    against: float
+
+    @property
+    def difference(self) -> float:
+        return self.value - self.against
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.difference:+.2f}  {self.value:.2f} against {self.against:.2f}"
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"difference": self.difference}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The mean of a score over resampled test sets, and half the width of the interval that holds 95% of them."""
+
+    mean: float
+    margin: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} ± {self.margin:.2f}"
+
+
+@dataclass(frozen=True)
+class Significance:
+    """A metric's paired bootstrap test; the signature states the number of resamples and the seed."""
+
+    metric: str
+    p_value: float
+    estimate: Estimate
+    against: Estimate
+    signature: str
+
+    def __str__(self) -> str:
+        return f"{self.metric} p = {self.p_value:.4f}  {self.estimate} against {self.against}  {self.signature}"
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def compare(report: Report, against: Report) -> list[Difference]:
+    """The difference of every metric that both have.
+
+    Raises:
+        UserError: the two were not measured under the same conditions, or have no metric in common; says how.
+    """
+    differences = report.conditions.differences(against.conditions)
+    if differences:
+        listed = ", ".join(f"{name} ({_show(one)} against {_show(two)})" for name, (one, two) in differences.items())
+        raise UserError(f"these scores cannot be compared, since they differ in {listed}; evaluate both alike")
+    shared = [name for name in report.scores if name in against.scores]
+    if not shared:
+        raise UserError(
+            f"these scores cannot be compared, since one is of {', '.join(report.scores) or 'nothing'}, "
+            f"the other of {', '.join(against.scores) or 'nothing'}; evaluate both alike"
+        )
+    return [Difference(name, report.scores[name], against.scores[name]) for name in shared]
+
+
+def compare_with_any(report: Report, stored: Sequence[Report]) -> tuple[Report, list[Difference]]:
+    """The latest stored report with the same conditions, and the differences to it.
+
+    Raises:
+        UserError: there is none; says how the one that comes nearest differs.
+    """
+    if not stored:
+        raise UserError("there is no evaluation to compare with; evaluate that system first")
+    nearest = min(reversed(stored), key=lambda one: len(report.conditions.differences(one.conditions)))
+    return nearest, compare(report, nearest)
+
+
+def compare_by_resampling(
+    system: System, against: System, references: Sequence[str], metrics: Metrics, resamples: int = RESAMPLES
+) -> list[Significance]:
+    """SacreBLEU's paired bootstrap test of every metric: how likely so large a difference is by chance.
+
+    The seed is sacreBLEU's, 12345, or that of the environment variable SACREBLEU_SEED, and stands in the signature.
+
+    Raises:
+        UserError: the numbers of translations and references differ or are zero, or `resamples` is below 1.
+    """
+    _check(system.translations, references)
+    _check(against.translations, references)
+    if resamples < 1:
+        raise UserError(f"resamples: {resamples} is too few; at least 1 is needed, and 1000 are usual")
+    signatures, results = PairedTest(
+        [("against", list(against.translations)), ("system", list(system.translations))],
+        {str(number): metric for number, metric in enumerate(metrics.build())},
+        [list(references)],
+        test_type="bs",
+        n_samples=resamples,
+    )()
+    found = []
+    for name, signature in signatures.items():
+        theirs, ours = (_result(one) for one in results[name])
+        # SacreBLEU counts the resamples that differ by more than the two systems do, which for two equal systems is
+        # none: it would call them significantly different. A difference of nothing is always reached by chance.
+        p_value = 1.0 if ours[0] == theirs[0] else ours[1]
+        found.append(Significance(name, p_value, Estimate(*ours[2:]), Estimate(*theirs[2:]), str(signature)))
+    return found
+
+
+# scores.json
+
+
+def record(report: Report, folder: Path) -> None:
+    """Adds the report to the model folder's scores.json, in place of an earlier one under the same conditions.
+
+    Raises:
+        UserError: scores.json is damaged, or cannot be written; it is then as it was.
+    """
+    path = folder / SCORES
+    content = _read_scores(path)
+    new = report.as_dict()
+    kept = [entry for entry in content.get("evaluations", []) if entry.get("conditions") != new["conditions"]]
+    text = json.dumps(content | {"evaluations": [*kept, new]}, indent=2, ensure_ascii=False) + "\n"
+    fresh = folder / f".{SCORES}.{os.getpid()}"
+    try:
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror}); leave it alone with --no-save") from None
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def check_recordable(folder: Path) -> None:
+    """Does nothing where `record` will be able to do its work.
+
+    Raises:
+        UserError: scores.json is damaged, or the folder cannot be written to.
+    """
+    _read_scores(folder / SCORES)
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"{folder}: cannot be written to, so {SCORES} cannot be kept there; add --no-save")
+
+
+def read_reports(path: Path) -> list[Report]:
+    """The evaluations in a scores.json, or in what `regard evaluate --json` wrote, oldest first.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; give a {SCORES} that regard evaluate has written")
+    entries = _read_scores(path).get("evaluations", [])
+    return [Report.from_dict(entry, f"{path}: evaluations.{i}") for i, entry in enumerate(entries)]
+
+
+def _read_scores(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (ValueError, OSError) as error:
+        raise UserError(f"{path}: damaged or not JSON ({error}); repair or remove it") from None
+    entries = content.get("evaluations", []) if isinstance(content, dict) else None
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
+        raise UserError(f"{path}: not the scores of a model, which are an object with a list of evaluations; remove it")
+    assert isinstance(content, dict)
+    return content
+
+
+# SacreBLEU
+
+
+def _make_bleu(tokenisation: str, lowercase: bool) -> BLEU:
+    if tokenisation not in BLEU.TOKENIZERS:
+        raise UserError(
+            f"sacreBLEU has no tokeniser {tokenisation!r}; choose one of {', '.join(sorted(BLEU.TOKENIZERS))}"
+        )
+    try:
+        return BLEU(tokenize=tokenisation, lowercase=lowercase, force=True)
+    except (RuntimeError, ImportError):
+        package = _PACKAGE_OF.get(tokenisation, "sentencepiece")
+        raise UserError(
+            f"sacreBLEU's tokeniser {tokenisation!r} needs a package that is not installed; "
+            f"run pip install '{package}', or choose char"
+        ) from None
+    except OSError as error:
+        raise UserError(
+            f"sacreBLEU's tokeniser {tokenisation!r} needs a file that cannot be fetched ({error}); choose another"
+        ) from None
+
+
+def _make_ter(cjk: bool) -> TER:
+    """Chinese and Japanese write no spaces, so that without this a sentence would be one word."""
+    return TER(normalized=cjk, asian_support=cjk)
+
+
+def _measure(metric: Metric, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    _check(hypotheses, references)
+    result = metric.corpus_score(list(hypotheses), [list(references)])
+    return Score(result.name, result.score, str(metric.get_signature()))
+
+
+def _result(result: Any) -> tuple[float, float, float, float]:
+    """Score, p-value, mean and half interval as plain numbers; the baseline has no p-value."""
+    p_value = 1.0 if result.p_value is None else result.p_value
+    return float(result.score), float(p_value), float(result.mean), float(result.ci)
+
+
+def _parts(signature: str) -> dict[str, str]:
+    return dict(part.partition(":")[::2] for part in signature.split("|"))
+
+
+def _show(value: Any) -> str:
+    return "nothing" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _hash_lines(*sides: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for lines in sides:
+        for line in lines:
+            digest.update(line.encode("utf-8", "surrogatepass") + b"\n")
+    return digest.hexdigest()[:DIGITS]
+
+
+def _looks_tokenised(lines: Sequence[str]) -> bool | None:
+    """Whether most sentences that end in a full stop have a space before it; None where hardly any ends in one."""
+    ended = [line.rstrip() for line in lines if line.rstrip().endswith((".", "?", "!"))]
+    if len(ended) < max(1, len(lines) // 4):
+        return None
+    return 2 * sum(line[-2:-1] == " " for line in ended) > len(ended)
 
 
 def _check(hypotheses: Sequence[str], references: Sequence[str]) -> None:

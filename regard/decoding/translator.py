@@ -1,17 +1,24 @@
-"""`Translator`: a model folder put to work. The only place where text meets a translation model."""
+"""`Translator`: model folders put to work. The only place where text meets a translation model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from regard.attention import unobserved
-from regard.decoding.search import SearchSettings, search
+from regard.attention import Attention, Mask, unobserved
+from regard.decoding.ensemble import EnsembleStepper
+from regard.decoding.hypothesis import Hypothesis, Node
+from regard.decoding.rules import Phrase, Request
+from regard.decoding.search import Found, Trace, search
+from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import TransformerStepper, pad_rows
 from regard.errors import UserError
 from regard.models.folder import find_model, load_model, read_config, save_model
@@ -20,6 +27,7 @@ from regard.text.tokenizer import Tokenizer
 
 JOINT, SOURCE, TARGET = "tokenizer.json", "source.tokenizer.json", "target.tokenizer.json"
 BATCH_TOKENS = 4096
+WINDOW = 2048
 
 
 @dataclass(frozen=True)
@@ -47,39 +55,63 @@ class Vocabularies:
         joint = Tokenizer.load(folder / JOINT)
         return cls(joint, joint)
 
+    def fingerprint(self) -> str:
+        return f"{self.source.fingerprint()}-{self.target.fingerprint()}"
+
 
 @dataclass(frozen=True)
-class Hypothesis:
-    """One translation of a sentence."""
+class Wishes:
+    """What translations must begin with, must say, and must not say, as text.
 
-    text: str
-    score: float
-    tokens: list[int]
-    pieces: list[str]
-    log_probabilities: list[float]
+    Raises:
+        UserError: a phrase is empty or cannot be encoded.
+    """
+
+    prefix: str = ""
+    required: tuple[str, ...] = ()
+    forbidden: tuple[str, ...] = ()
+
+    def report(self, text: str) -> dict[str, bool]:
+        """Which wishes a translation meets: a required phrase stands in it, a forbidden one does not."""
+        met = {phrase: phrase in text for phrase in self.required}
+        return met | {phrase: phrase not in text for phrase in self.forbidden}
 
 
 class Translator:
-    """Translates text with a trained model.
+    """Translates text with a trained model, or with several that vote.
 
-    `translator(text)` gives the best translation, of a string or of every string in a list; `hypotheses` gives the
-    n best with their scores.
+    `translator(text)` gives the best translation of a string, or of every string in a list; `hypotheses` gives the n
+    best as objects; `stream` takes lines without end; `score` judges given translations; `embed` gives the encoder's
+    context-aware vectors.
     """
 
     def __init__(
-        self, model: Transformer, vocabularies: Vocabularies, languages: tuple[str, str] = ("source", "target")
+        self,
+        model: Transformer,
+        vocabularies: Vocabularies,
+        languages: tuple[str, str] = ("source", "target"),
+        others: Sequence[Transformer] = (),
     ) -> None:
         self.model, self.vocabularies, self.languages = model, vocabularies, languages
-        self._stepper = TransformerStepper(model)
+        self.models = [model, *others]
 
     @classmethod
-    def load(cls, path: str | Path, device: str | torch.device = "cpu") -> Translator:
-        """Loads a model folder, or the best model of a training run.
+    def load(cls, path: str | Path, *others: str | Path, device: str | torch.device = "cpu") -> Translator:
+        """Loads a model folder, or the best model of a training run; further ones make an ensemble with it.
 
         Raises:
             UserError: a file is missing or damaged, or the files do not belong together.
         """
-        folder = find_model(Path(path))
+        first = cls._load_one(find_model(Path(path)), device)
+        for other in others:
+            member = cls._load_one(find_model(Path(other)), device)
+            if member.vocabularies.fingerprint() != first.vocabularies.fingerprint():
+                raise UserError(f"{other}: its tokenizer differs from that of {path}; an ensemble needs one for all")
+            first.models.append(member.model)
+        return first
+
+    @classmethod
+    def _load_one(cls, folder: Path, device: str | torch.device) -> Translator:
         read_config(folder)
         vocabularies = Vocabularies.load(folder)
         model, about = load_model(folder, device)
@@ -100,61 +132,217 @@ class Translator:
     def __call__(self, text: str | Sequence[str], **search: Any) -> Any:
         """The best translation of a string, or of every string in a list.
 
-        Keywords are those of `SearchSettings`, such as beam=4. With n_best the answer is hypotheses with their scores,
-        best first, in place of each string.
+        Keywords are those of `SearchSettings`, such as beam=4. With n_best the answer is hypotheses with their scores
+        and alignments, best first, in place of each string.
         """
         settings = SearchSettings.parse(search, "translate")
-        found = self.hypotheses([text] if isinstance(text, str) else text, settings)
-        answers = found if "n_best" in search else [best[0].text for best in found]
+        several = "n_best" in search
+        found = self.hypotheses([text] if isinstance(text, str) else text, settings, alignments=several)
+        answers = found if several else [best[0].text for best in found]
         return answers[0] if isinstance(text, str) else answers
 
-    def hypotheses(self, texts: Sequence[str], settings: SearchSettings | None = None) -> list[list[Hypothesis]]:
-        """The n best translations of every text, best first; a blank text has itself as its only translation."""
-        settings = settings or SearchSettings()
-        encoded = self.vocabularies.source.encode_batch(list(texts))
-        self._check_lengths(encoded)
-        results: list[list[Hypothesis]] = [[Hypothesis(text, 0.0, [], [], [])] for text in texts]
+    def stream(
+        self, lines: Iterable[str], settings: SearchSettings | None = None, **wanted: Any
+    ) -> Iterator[list[Hypothesis]]:
+        """The n best translations of every line, in order, with no more than a window of lines in memory."""
+        lines = iter(lines)
+        first = 1
+        while window := list(islice(lines, WINDOW)):
+            yield from self.hypotheses(window, settings, first=first, **wanted)
+            first += len(window)
+
+    def hypotheses(
+        self,
+        texts: Sequence[str],
+        settings: SearchSettings | None = None,
+        wishes: Wishes | None = None,
+        alignments: bool = False,
+        trees: bool = False,
+        first: int = 1,
+    ) -> list[list[Hypothesis]]:
+        """The n best translations of every text, best first; a blank text has itself as its only translation.
+
+        Args:
+            texts: sentences, or longer texts, each translated as one.
+            settings: how to search.
+            wishes: what every translation must begin with, say, or not say.
+            alignments: whether hypotheses carry what they looked at.
+            trees: whether hypotheses carry the whole beam.
+            first: the number of the first text, for errors.
+        """
+        settings, wishes = settings or SearchSettings(), wishes or Wishes()
+        encoded = self._encode(texts, first)
+        request = self._understand(wishes)
+        results: list[list[Hypothesis]] = [[Hypothesis(text, 0.0)] for text in texts]
         filled = [i for i, text in enumerate(texts) if text.strip()]
-        training = self.model.training
-        self.model.eval()
-        try:
-            with unobserved(self.model) as observed:
-                for batch in batches_by_tokens(filled, encoded, BATCH_TOKENS):
-                    found = search(self._stepper, [encoded[i] for i in batch], settings)
-                    for i, best in zip(batch, found, strict=True):
-                        results[i] = [self._hypothesis(f.tokens, f.score, f.log_probabilities) for f in best]
-            if observed and filled:
-                self.read([encoded[i] for i in filled], [results[i][0].tokens for i in filled])
-        finally:
-            self.model.train(training)
+        stepper = EnsembleStepper([TransformerStepper(model, settings.coverage > 0) for model in self.models])
+        with self._evaluating() as observed:
+            for batch in batches_by_tokens(filled, encoded, BATCH_TOKENS):
+                trace = Trace() if trees else None
+                requests = [replace(request, source=encoded[i]) for i in batch]
+                found = search(stepper, requests, settings, trace)
+                for place, (i, best) in enumerate(zip(batch, found, strict=True)):
+                    results[i] = [self._hypothesis(one_best, encoded[i], wishes) for one_best in best]
+                    if trace is not None:
+                        results[i] = [replace(h, tree=self._tree(trace, place)) for h in results[i]]
+            if alignments:
+                self._align(filled, encoded, results)
+        if observed and filled:
+            self.read([encoded[i] for i in filled], [results[i][0].tokens for i in filled])
         return results
 
     @torch.no_grad()
     def read(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
-        """The logits of given translations, all positions in one pass: row t is what is said after t target tokens."""
+        """The log-probabilities of given translations, (B, T, V): row t is what is said after t target tokens."""
         config = self.model.config
-        read, read_layout = pad_rows([[*source, config.eos] for source in sources], config.pad, self._stepper.device)
-        said, said_layout = pad_rows([[config.bos, *target] for target in targets], config.pad, self._stepper.device)
-        logits: Tensor = self.model(read, said, read_layout, said_layout)
-        return logits
+        device = self.model.target_embedding.weight.device
+        read, read_layout = pad_rows([[*source, config.eos] for source in sources], config.pad, device)
+        said, said_layout = pad_rows([[config.bos, *target] for target in targets], config.pad, device)
+        each: list[Tensor] = [m(read, said, read_layout, said_layout).float().log_softmax(-1) for m in self.models]
+        if len(each) == 1:
+            return each[0]
+        return torch.stack(each).logsumexp(0) - torch.tensor(float(len(each))).log().to(device)
 
-    def _hypothesis(self, tokens: list[int], score: float, log_probabilities: list[float]) -> Hypothesis:
+    def score(
+        self, sources: Sequence[str], targets: Sequence[str], settings: SearchSettings | None = None
+    ) -> list[Hypothesis]:
+        """Given translations as hypotheses: their scores are what search would have given to the same tokens."""
+        if len(sources) != len(targets):
+            raise UserError(f"{len(sources)} sources cannot be scored with {len(targets)} translations")
+        return self.score_tokens(self._encode(sources, 1), self.vocabularies.target.encode_batch(targets), settings)
+
+    def score_tokens(
+        self,
+        sources: Sequence[Sequence[int]],
+        targets: Sequence[Sequence[int]],
+        settings: SearchSettings | None = None,
+    ) -> list[Hypothesis]:
+        """`score` for tokens, both sides without END."""
+        settings = settings or SearchSettings()
+        results: list[Hypothesis | None] = [None] * len(sources)
+        both = [[*source, *target] for source, target in zip(sources, targets, strict=True)]
+        with self._evaluating():
+            for batch in batches_by_tokens(range(len(both)), both, BATCH_TOKENS):
+                logp = self.read([sources[i] for i in batch], [targets[i] for i in batch])
+                for row, i in zip(logp, batch, strict=True):
+                    said = torch.tensor([*targets[i], self.model.config.eos], device=row.device)
+                    gains = row[: len(said)].gather(1, said[:, None])[:, 0]
+                    score = gains.double().sum() / settings.normaliser(torch.tensor(len(said), device=row.device))
+                    results[i] = self._hypothesis(Found(list(targets[i]), float(score), gains.tolist()), sources[i])
+        return [result for result in results if result is not None]
+
+    @torch.no_grad()
+    def embed(self, texts: Sequence[str], pool: Literal["mean", "none"] = "mean") -> list[Tensor]:
+        """The encoder's context-aware vectors: one a text, (W,), or with "none" one a token, (S, W), END left out."""
+        encoded = self._encode(texts, 1)
+        vectors: list[Tensor] = [torch.empty(0)] * len(texts)
+        config = self.model.config
+        device = self.model.target_embedding.weight.device
+        with self._evaluating():
+            for batch in batches_by_tokens(range(len(texts)), encoded, BATCH_TOKENS):
+                rows, layout = pad_rows([[*encoded[i], config.eos] for i in batch], config.pad, device)
+                memory = self.model.encode(rows, layout)
+                for i, row in zip(batch, memory, strict=True):
+                    tokens = row[: max(1, len(encoded[i]))]  # an empty text has only END to stand for it
+                    vectors[i] = tokens.mean(0) if pool == "mean" else tokens.clone()
+        return vectors
+
+    def _hypothesis(self, found: Found, source: Sequence[int], wishes: Wishes | None = None) -> Hypothesis:
         target = self.vocabularies.target
-        return Hypothesis(target.decode(tokens), score, tokens, target.pieces(tokens), log_probabilities)
+        text = target.decode(found.tokens)
+        return Hypothesis(
+            text=text,
+            score=found.score,
+            tokens=found.tokens,
+            pieces=target.pieces(found.tokens),
+            log_probabilities=found.log_probabilities,
+            source_pieces=self.vocabularies.source.pieces(source),
+            phrases=wishes.report(text) if wishes else {},
+        )
 
-    def _check_lengths(self, encoded: Sequence[Sequence[int]]) -> None:
-        config = self.model.config
-        if config.positions != "learned":
-            return
-        for i, tokens in enumerate(encoded):
-            if len(tokens) + 1 > config.max_length:
-                raise UserError(
-                    f"sentence {i + 1} has {len(tokens)} tokens, but this model's learned positions end at "
-                    f"{config.max_length - 1}; split it, or train a model with sinusoidal or rotary positions"
-                )
+    def _tree(self, trace: Trace, place: int) -> list[Node]:
+        pieces = self.vocabularies.target.pieces
+        eos = self.model.config.eos
+        return [Node(e, "END" if e.token == eos else pieces([e.token])[0]) for e in trace.trees[place]]
+
+    def _align(self, filled: list[int], encoded: list[list[int]], results: list[list[Hypothesis]]) -> None:
+        """Reads every hypothesis once more to see what it looked at, on average over layers, heads and models."""
+        pairs = [(i, n) for i in filled for n in range(len(results[i]))]
+        both = [[*encoded[i], *results[i][n].tokens] for i, n in pairs]
+        for batch in batches_by_tokens(range(len(pairs)), both, BATCH_TOKENS):
+            chosen = [pairs[place] for place in batch]
+            with _seeing_cross_attention(self.models) as seen:
+                self.read([encoded[i] for i, _ in chosen], [results[i][n].tokens for i, n in chosen])
+            maps = torch.stack(seen).mean(0)
+            for row, (i, n) in zip(maps, chosen, strict=True):
+                whole = row[: len(results[i][n].tokens) + 1, : len(encoded[i]) + 1]
+                results[i][n] = replace(results[i][n], alignment=whole.tolist())
+
+    def _encode(self, texts: Sequence[str], first: int) -> list[list[int]]:
+        try:
+            encoded = self.vocabularies.source.encode_batch(list(texts))
+        except UserError:
+            for number, text in enumerate(texts, first):
+                try:
+                    self.vocabularies.source.encode(text)
+                except UserError as error:
+                    raise UserError(f"sentence {number}: {error}") from None
+            raise
+        for number, tokens in enumerate(encoded, first):
+            for model in self.models:
+                _check_length(len(tokens), number, model)
+        return encoded
+
+    def _understand(self, wishes: Wishes) -> Request:
+        """The wishes as tokens."""
+        target = self.vocabularies.target
+        for phrase in (*wishes.required, *wishes.forbidden):
+            if not phrase.strip():
+                raise UserError("a required or forbidden phrase is empty; leave it away or give some text")
+        both = set(wishes.required) & set(wishes.forbidden)
+        if both:
+            raise UserError(f"{sorted(both)[0]!r} is both required and forbidden; choose one")
+        forbidden = {way for phrase in wishes.forbidden for way in self._spellings(phrase)}
+        required = tuple(self._spellings(phrase)[0] for phrase in wishes.required)
+        return Request((), tuple(target.encode(wishes.prefix)) if wishes.prefix else (), required, tuple(forbidden))
+
+    def _spellings(self, phrase: str) -> list[Phrase]:
+        """The tokens of a phrase within a sentence, the likelier way first: behind a space, or close to the rest."""
+        target = self.vocabularies.target
+        spaced, close = target.encode(phrase), target.encode_inside(phrase)
+        ways = [tuple(close), tuple(spaced)] if _is_unspaced(phrase[0]) else [tuple(spaced), tuple(close)]
+        return list(dict.fromkeys(ways))
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[bool]:
+        """All models in evaluation mode, and no observer at work; tells whether one would have been."""
+        with ExitStack() as stack:
+            watched = [stack.enter_context(unobserved(model)) for model in self.models]
+            for model in self.models:
+                stack.callback(model.train, model.training)
+                model.eval()
+            yield any(watched)
 
 
-def batches_by_tokens(indices: Sequence[int], encoded: Sequence[Sequence[int]], tokens: int) -> Iterator[list[int]]:
+@contextmanager
+def _seeing_cross_attention(models: Sequence[Transformer]) -> Iterator[list[Tensor]]:
+    """Collects the weights of every cross-attention, averaged over heads, (B, T, S) each."""
+    seen: list[Tensor] = []
+
+    def see(attention: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> None:
+        seen.append(attention.kind.weights(q, k, mask).mean(1))
+
+    crosses = [module for model in models for name, module in model.named_modules() if name.endswith(".cross")]
+    for cross in crosses:
+        cross.observer = see
+    try:
+        yield seen
+    finally:
+        for cross in crosses:
+            cross.observer = None
+
+
+def batches_by_tokens(indices: Iterable[int], encoded: Sequence[Sequence[int]], tokens: int) -> Iterator[list[int]]:
     """Groups sentences of similar length, the longest first, into batches of at most so many padded tokens."""
     batch: list[int] = []
     for i in sorted(indices, key=lambda i: len(encoded[i]), reverse=True):
@@ -164,3 +352,18 @@ def batches_by_tokens(indices: Sequence[int], encoded: Sequence[Sequence[int]], 
         batch.append(i)
     if batch:
         yield batch
+
+
+def _check_length(tokens: int, number: int, model: Transformer) -> None:
+    config = model.config
+    if config.positions == "learned" and tokens + 1 > config.max_length:
+        raise UserError(
+            f"sentence {number} has {tokens} tokens, but this model's learned positions end at "
+            f"{config.max_length - 1}; split it, or train a model with sinusoidal or rotary positions"
+        )
+
+
+def _is_unspaced(character: str) -> bool:
+    """Whether a character belongs to a script that is written without spaces between words."""
+    name = unicodedata.name(character, "")
+    return name.startswith(("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"))

@@ -126,6 +126,16 @@ class Tokenizer:
         """
         return self._backend.encode(_normalise(text, "the text")).ids
 
+    def encode_inside(self, text: str) -> list[int]:
+        """Turn a text into ids as it stands within a longer one, close to what precedes it: no space is added.
+
+        Raises:
+            UserError: If the text holds a lone surrogate.
+        """
+        plain = tokenizers.Tokenizer.from_str(self._backend.to_str())
+        plain.normalizer = normalizers.Sequence([])
+        return plain.encode(_normalise(text, "the text")).ids
+
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Turn many texts into ids, faster than one by one.
 

@@ -12,7 +12,7 @@ import yaml
 from pydantic import Field, model_validator
 
 from regard.config import Settings, explain_unknown
-from regard.decoding.search import SearchSettings
+from regard.decoding.settings import SearchSettings
 from regard.errors import UserError
 from regard.models.transformer import TransformerConfig
 

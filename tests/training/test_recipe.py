@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -108,7 +107,7 @@ def test_exactly_one_corpus_must_be_named() -> None:
             DataSettings.parse(values, "data")
 
 
-def test_the_models_keys_change_its_preset(make_recipe: Callable[..., Recipe]) -> None:
+def test_the_models_keys_change_its_preset() -> None:
     config = Recipe.load(None, ["model.preset=base", "model.width=64"], BUILTIN).model_config_for(10, 10)
     assert (config.width, config.hidden, config.tie) == (64, 2048, "all")
 

@@ -1,0 +1,190 @@
+"""What a hypothesis may say next: lengths, prefixes, repetitions and forbidden phrases, as masks on log-probabilities.
+
+Shapes: B sentences, K hypotheses a sentence, V vocabulary, L tokens so far.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from regard.decoding.settings import SearchSettings
+
+Phrase = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A sentence to translate, as tokens, and what its translation must and must not say."""
+
+    source: Sequence[int]
+    prefix: Phrase = ()
+    required: tuple[Phrase, ...] = ()
+    forbidden: tuple[Phrase, ...] = ()
+
+
+@dataclass
+class Rules:
+    """The rules of all sentences of a batch. Where none is active, `apply` gives back what it was given."""
+
+    settings: SearchSettings
+    eos: int
+    limits: Tensor  # (B,), END included
+    prefixes: Tensor  # (B, longest prefix), -1 behind a prefix
+    forbidden: dict[Phrase, Tensor] = field(default_factory=dict)  # for which sentences, (B,)
+
+    @classmethod
+    def of(cls, requests: Sequence[Request], settings: SearchSettings, eos: int, device: torch.device) -> Rules:
+        longest = max(len(request.prefix) for request in requests)
+        prefixes = [[*request.prefix, *[-1] * (longest - len(request.prefix))] for request in requests]
+        limits = [max(settings.limit(len(request.source)), len(request.prefix) + 1) for request in requests]
+        phrases = {phrase for request in requests for phrase in request.forbidden}
+        forbidden = {
+            phrase: torch.tensor([phrase in request.forbidden for request in requests], device=device)
+            for phrase in sorted(phrases)
+        }
+        table = torch.tensor(prefixes, device=device, dtype=torch.long).view(len(requests), longest)
+        return cls(settings, eos, torch.tensor(limits, device=device), table, forbidden)
+
+    def select(self, sentences: Tensor) -> Rules:
+        """The rules of these sentences."""
+        forbidden = {phrase: mask[sentences] for phrase, mask in self.forbidden.items()}
+        return Rules(self.settings, self.eos, self.limits[sentences], self.prefixes[sentences], forbidden)
+
+    def apply(self, logp: Tensor, said: Tensor, unmet: Tensor | None = None) -> Tensor:
+        """Log-probabilities (B, K, V) with -inf for what may not follow the tokens said so far, (B, K, L).
+
+        Args:
+            logp: of every next token.
+            said: the hypotheses so far.
+            unmet: which hypotheses still owe a required phrase and so may not end, (B, K).
+        """
+        step = said.shape[2]
+        allowed = logp
+        if step < self.settings.min_length or unmet is not None:
+            allowed = allowed.clone()
+            too_short = torch.full(said.shape[:2], step < self.settings.min_length, device=said.device)
+            allowed[..., self.eos].masked_fill_(too_short if unmet is None else too_short | unmet, -math.inf)
+        if self.settings.no_repeat and step >= self.settings.no_repeat:
+            allowed = self._forbid_repetition(allowed, said)
+        for phrase, sentences in self.forbidden.items():
+            allowed = self._forbid_phrase(allowed, said, phrase, sentences)
+        if allowed is not logp:
+            # Where everything is forbidden, ending is what is left.
+            stuck = (allowed == -math.inf).all(-1, keepdim=True)
+            allowed = torch.where(stuck, self._only(logp, self.eos), allowed)
+        if step < self.prefixes.shape[1]:
+            forced = self.prefixes[:, step]
+            allowed = torch.where((forced >= 0)[:, None, None], self._only(logp, forced.clamp(min=0)), allowed)
+        at_limit = self.limits == step + 1
+        if bool(at_limit.any()):
+            allowed = torch.where(at_limit[:, None, None], self._only(logp, self.eos), allowed)
+        return allowed
+
+    def _only(self, logp: Tensor, token: int | Tensor) -> Tensor:
+        """-inf everywhere but at one token: the same for all sentences, or one for each, (B,)."""
+        index = torch.as_tensor(token, device=logp.device).expand(len(logp))[:, None, None].expand(-1, logp.shape[1], 1)
+        return torch.full_like(logp, -math.inf).scatter(2, index, logp.gather(2, index))
+
+    def _forbid_repetition(self, logp: Tensor, said: Tensor) -> Tensor:
+        n = self.settings.no_repeat
+        spans = said.unfold(2, n, 1)  # (B, K, L - n + 1, n)
+        tail = said[:, :, None, said.shape[2] - n + 1 :]
+        again = (spans[..., :-1] == tail).all(-1)
+        banned = torch.zeros_like(logp, dtype=torch.int8)
+        banned.scatter_reduce_(2, spans[..., -1], again.to(torch.int8), "amax")
+        return logp.masked_fill(banned.bool(), -math.inf)
+
+    @staticmethod
+    def _forbid_phrase(logp: Tensor, said: Tensor, phrase: Phrase, sentences: Tensor) -> Tensor:
+        start, step = len(phrase) - 1, said.shape[2]
+        if step < start:
+            return logp
+        begun = (said[:, :, step - start :] == torch.tensor(phrase[:-1], device=said.device)).all(-1)
+        logp = logp.clone()
+        logp[..., phrase[-1]].masked_fill_(begun & sentences[:, None], -math.inf)
+        return logp
+
+
+class RequiredPhrases:
+    """How much of each required phrase each hypothesis has said: an automaton a phrase, all advanced at once.
+
+    Shapes: C phrases a sentence at the most, P tokens a phrase at the most.
+    """
+
+    def __init__(self, phrases: Tensor, lengths: Tensor, fallbacks: Tensor, progress: Tensor) -> None:
+        self.phrases, self.lengths, self.fallbacks, self.progress = phrases, lengths, fallbacks, progress
+
+    @classmethod
+    def of(cls, requests: Sequence[Request], copies: int, device: torch.device) -> RequiredPhrases | None:
+        """None where nothing is required."""
+        C = max(len(request.required) for request in requests)
+        if not C:
+            return None
+        P = max(len(phrase) for request in requests for phrase in request.required)
+        phrases = torch.full((len(requests), C, P + 1), -1, device=device)
+        fallbacks = torch.zeros((len(requests), C, P + 1), dtype=torch.long, device=device)
+        lengths = torch.zeros((len(requests), C), dtype=torch.long, device=device)
+        for b, request in enumerate(requests):
+            for c, phrase in enumerate(request.required):
+                phrases[b, c, : len(phrase)] = torch.tensor(phrase)
+                fallbacks[b, c, : len(phrase)] = torch.tensor(_fallbacks(phrase))
+                lengths[b, c] = len(phrase)
+        progress = torch.zeros((len(requests), copies, C), dtype=torch.long, device=device)
+        return cls(phrases, lengths, fallbacks, progress)
+
+    @property
+    def unmet(self) -> Tensor:
+        """Which hypotheses still owe a phrase, (B, K)."""
+        return self.owed > 0
+
+    @property
+    def owed(self) -> Tensor:
+        """How many phrases each hypothesis still owes, (B, K)."""
+        return (self.progress < self.lengths[:, None]).sum(-1)
+
+    @property
+    def next_tokens(self) -> Tensor:
+        """The token that continues each phrase, (B, K, C); -1 where a phrase is complete."""
+        phrases = self.phrases[:, None].expand(-1, self.progress.shape[1], -1, -1)
+        return phrases.gather(3, self.progress[..., None])[..., 0]
+
+    def follow(self, parent: Tensor, token: Tensor) -> RequiredPhrases:
+        """The phrases after these tokens, (B, K), said by these parents."""
+        progress = self.progress.gather(1, parent[:, :, None].expand(-1, -1, self.progress.shape[2]))
+        K = progress.shape[1]
+        phrases, fallbacks = (x[:, None].expand(-1, K, -1, -1) for x in (self.phrases, self.fallbacks))
+        done = progress == self.lengths[:, None]
+        for _ in range(self.phrases.shape[2]):
+            match = phrases.gather(3, progress[..., None])[..., 0] == token[:, :, None]
+            fall = ~match & (progress > 0) & ~done
+            if not bool(fall.any()):
+                break
+            progress = torch.where(fall, fallbacks.gather(3, progress[..., None])[..., 0], progress)
+        match = phrases.gather(3, progress[..., None])[..., 0] == token[:, :, None]
+        progress = torch.where(match & ~done, progress + 1, progress)
+        return RequiredPhrases(self.phrases, self.lengths, self.fallbacks, progress)
+
+    def said(self) -> Tensor:
+        """How many required tokens each hypothesis has said, (B, K)."""
+        return self.progress.sum(-1)
+
+    def select(self, sentences: Tensor) -> RequiredPhrases:
+        parts = (self.phrases, self.lengths, self.fallbacks, self.progress)
+        return RequiredPhrases(*(part[sentences] for part in parts))
+
+
+def _fallbacks(phrase: Phrase) -> list[int]:
+    """For each number of tokens said: how many still count when the next one does not fit (Knuth, Morris and Pratt)."""
+    table = [0] * len(phrase)
+    length = 0
+    for place in range(1, len(phrase)):
+        table[place] = length
+        while length and phrase[place] != phrase[length]:
+            length = table[length]
+        length += phrase[place] == phrase[length]
+    return table

@@ -1,0 +1,536 @@
+"""Scores that carry their protocol, are compared only under the same one, and stay with their model."""
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sacrebleu
+import torch
+
+from regard import Translator, UserError
+from regard.decoding.evaluation import (
+    Entrant,
+    Metrics,
+    Report,
+    System,
+    bleu,
+    check_recordable,
+    check_tokenisation,
+    chrf,
+    compare,
+    compare_by_resampling,
+    compare_with_any,
+    doubt_references,
+    evaluate,
+    exact_match,
+    fingerprint_model,
+    read_reports,
+    record,
+    ter,
+    tokenisation_for,
+)
+from regard.decoding.settings import SearchSettings
+
+Command = Callable[..., Any]
+
+SOURCES = ["Ein Mann fährt Rad.", "Zwei Hunde spielen im Schnee.", "Das Mädchen liest ein Buch.", "Es regnet heute."]
+REFERENCES = [
+    "A man rides a bike.",
+    "Two dogs are playing in the snow.",
+    "The girl is reading a book.",
+    "It is raining today.",
+]
+GOOD = [
+    "A man rides a bike.",
+    "Two dogs play in the snow.",
+    "The girl is reading a book.",
+    "It rains today, it is raining.",
+]
+POOR = ["The bike.", "Dogs in the snow in the snow.", "A girl reads.", "It rains."]
+CHINESE = ["我喜欢苹果。", "她昨天买了三本书。"]
+NEAR_CHINESE = ["我喜欢梨。", "她昨天买了两本书。"]
+
+
+def report(translations: list[str] = GOOD, beam: int = 5, **choices: Any) -> Report:
+    system = System(translations, SearchSettings(beam=beam), "0123456789ab")
+    return evaluate(system, SOURCES, REFERENCES, Metrics(**choices))
+
+
+def altered(original: Report, **conditions: Any) -> Report:
+    return Report.from_dict(original.as_dict() | {"conditions": original.as_dict()["conditions"] | conditions})
+
+
+# Values and signatures
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+@pytest.mark.parametrize("tokenisation", ["13a", "intl", "char", "none"])
+def test_values_are_sacrebleus(tokenisation: str, lowercase: bool) -> None:
+    wanted = sacrebleu.corpus_bleu(GOOD, [REFERENCES], tokenize=tokenisation, lowercase=lowercase)
+    assert bleu(GOOD, REFERENCES, tokenisation, lowercase).value == wanted.score
+    scores = report(tokenisation=tokenisation, lowercase=lowercase, ter=True).scores
+    assert scores["BLEU"] == wanted.score
+    assert scores["chrF2"] == sacrebleu.metrics.CHRF(lowercase=lowercase).corpus_score(GOOD, [REFERENCES]).score
+    assert scores["TER"] == sacrebleu.corpus_ter(GOOD, [REFERENCES]).score
+    assert chrf(GOOD, REFERENCES).value == sacrebleu.corpus_chrf(GOOD, [REFERENCES]).score
+    assert ter(GOOD, REFERENCES).value == scores["TER"]
+
+
+def test_values_that_can_be_worked_out_by_hand() -> None:
+    assert bleu(["a b c d e"], ["a b c d e f"], "none").value == pytest.approx(100 * 2.718281828459045 ** (1 - 6 / 5))
+    assert ter(["a b c d"], ["a b x d"]).value == pytest.approx(25)  # one of four words is replaced
+    assert chrf(["abc"], ["abc"]).value == pytest.approx(100)
+    assert exact_match(["a", "b", "c", "d"], ["a", "b", "c", "x"]) == 75
+
+
+def test_signatures_say_how_the_text_was_prepared() -> None:
+    signatures = report(tokenisation="none", lowercase=True, ter=True).conditions.signatures
+    assert signatures == {
+        "BLEU": f"nrefs:1|case:lc|eff:no|tok:none|smooth:exp|version:{sacrebleu.__version__}",
+        "chrF2": f"nrefs:1|case:lc|eff:yes|nc:6|nw:0|space:no|version:{sacrebleu.__version__}",
+        "TER": f"nrefs:1|case:lc|tok:tercom|norm:no|punct:yes|asian:no|version:{sacrebleu.__version__}",
+    }
+    assert "case:mixed" in chrf(GOOD, REFERENCES).signature
+    assert bleu(GOOD, REFERENCES).signature.endswith("|reflen:28")
+
+
+def test_tokenised_text_without_case_is_scored_as_published_protocols_do() -> None:
+    tokenised = [line.replace(".", " .").replace(",", " ,") for line in GOOD]
+    references = [line.replace(".", " .") for line in REFERENCES]
+    lowered = [line.lower() for line in tokenised], [line.lower() for line in references]
+    # On text whose marks stand apart, "none" of the tokenised text is "13a" of the plain text.
+    assert bleu(tokenised, references, "none", True).value == bleu(GOOD, REFERENCES, "13a", True).value
+    assert bleu(tokenised, references, "none", True).value == bleu(*lowered, "none").value
+    assert bleu(GOOD, REFERENCES, "none", True).value != bleu(GOOD, REFERENCES, "13a", True).value
+
+
+def test_the_edit_rate_of_chinese_counts_characters() -> None:
+    assert ter(NEAR_CHINESE, CHINESE, cjk=True).value == pytest.approx(100 * 3 / 15)
+    system = System(NEAR_CHINESE)
+    found = evaluate(system, ["I", "she"], CHINESE, Metrics(tokenisation="zh", ter=True))
+    assert found.scores["TER"] == pytest.approx(100 * 3 / 15)
+    assert "norm:yes|punct:yes|asian:yes" in found.conditions.signatures["TER"]
+    assert found.conditions.data.reference_length == 15
+
+
+def test_every_language_has_a_tokeniser() -> None:
+    assert [tokenisation_for(code) for code in ("de", "zh-CN", "zh_TW", "ja", "target")] == [
+        *("13a", "zh", "zh", "ja-mecab", "13a")
+    ]
+
+
+def test_an_unknown_tokeniser_is_refused_with_those_there_are() -> None:
+    for refused in (check_tokenisation, lambda name: bleu(GOOD, REFERENCES, name)):
+        with pytest.raises(UserError, match=r"'moses'; choose one of 13a, char,.*intl,.*none,.*zh"):
+            refused("moses")
+
+
+@pytest.mark.parametrize(
+    ("tokenisation", "module", "package"),
+    [
+        ("ja-mecab", "tokenizer_ja_mecab", r"sacrebleu\[ja\]"),
+        ("ko-mecab", "tokenizer_ko_mecab", r"sacrebleu\[ko\]"),
+        ("flores200", None, "sentencepiece"),
+    ],
+)
+def test_a_missing_package_is_named_and_nothing_else_taken_instead(
+    tokenisation: str, module: str | None, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if module is None:
+        monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    else:
+        monkeypatch.setattr(f"sacrebleu.tokenizers.{module}.MeCab", None)
+    with pytest.raises(UserError, match=rf"'{tokenisation}' needs a package.*pip install '{package}', or choose char"):
+        bleu(GOOD, REFERENCES, tokenisation)
+
+
+def test_numbers_of_lines_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(UserError, match="3 translations cannot be scored against 4 references"):
+        report(GOOD[:3])
+    with pytest.raises(UserError, match="3 sources do not belong to 4 references"):
+        evaluate(System(GOOD), SOURCES[:3], REFERENCES, Metrics())
+    with pytest.raises(UserError, match="no references"):
+        evaluate(System([]), [], [], Metrics())
+
+
+@pytest.mark.parametrize(("side", "said"), [(0, "the translations look tokenised"), (1, "the references look token")])
+def test_text_of_two_kinds_is_doubted(side: int, said: str) -> None:
+    sides = [REFERENCES, REFERENCES]
+    assert doubt_references(*sides) is None
+    sides[side] = [line.replace(".", " .") for line in REFERENCES]
+    assert said in str(doubt_references(*sides))
+    sides[1 - side] = sides[side]
+    assert doubt_references(*sides) is None
+    assert doubt_references(CHINESE, ["no full stop", "at all"]) is None
+
+
+# Conditions and reports
+
+
+def test_a_report_says_what_was_measured_on_what() -> None:
+    found = report()
+    conditions = found.conditions
+    files = "".join(f"{line}\n" for line in [*SOURCES, *REFERENCES]).encode("utf-8")
+    assert conditions.data.sha256 == hashlib.sha256(files).hexdigest()[:12]
+    assert (conditions.data.lines, conditions.data.reference_length) == (4, 28)
+    assert conditions.search == SearchSettings(beam=5).model_dump(mode="json")
+    assert found.facts() == (
+        "4 sentences, beam 5, length penalty average 1, 28 reference tokens, "
+        f"data {conditions.data.sha256}, model 0123456789ab"
+    )
+    assert [str(score) for score in found.results()] == [
+        f"BLEU {found.scores['BLEU']:.2f}  {conditions.signatures['BLEU']}",
+        f"chrF2 {found.scores['chrF2']:.2f}  {conditions.signatures['chrF2']}",
+    ]
+
+
+def test_facts_name_every_setting_of_search_that_is_not_the_default() -> None:
+    system = System(GOOD, SearchSettings(beam=3, length_penalty="wu", alpha=0.6, max_extra=7))
+    facts = evaluate(system, SOURCES, REFERENCES, Metrics()).facts()
+    assert "beam 3, length penalty wu 0.6, max_extra 7, 28 reference" in facts
+    assert "search unknown" in evaluate(System(GOOD), SOURCES, REFERENCES, Metrics()).facts()
+
+
+def test_a_report_survives_json_whole() -> None:
+    found = report(ter=True)
+    assert Report.from_dict(json.loads(json.dumps(found.as_dict()))) == found
+
+
+def test_a_damaged_report_is_refused_by_its_key() -> None:
+    values = report().as_dict()
+    with pytest.raises(UserError, match=r"here: conditions.*lines"):
+        Report.from_dict(values | {"conditions": values["conditions"] | {"data": {}}}, "here")
+    with pytest.raises(UserError, match=r"scores\.METEOR has no signature"):
+        Report.from_dict(values | {"scores": {"METEOR": 1.0}})
+
+
+# Comparison
+
+
+def test_scores_under_the_same_conditions_are_compared() -> None:
+    good, poor = report(GOOD), report(POOR)
+    for found in compare(good, poor):
+        assert found.difference == good.scores[found.metric] - poor.scores[found.metric] > 0
+        assert str(found).startswith(f"{found.metric} +")
+    assert [found.metric for found in compare(good, report(POOR, ter=True))] == ["BLEU", "chrF2"]
+
+
+def test_a_beam_left_to_the_default_is_that_beam() -> None:
+    default = evaluate(System(GOOD, SearchSettings()), SOURCES, REFERENCES, Metrics())
+    assert compare(report(beam=5), default)[0].difference == 0
+
+
+OLDER = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:1.5.1"
+DIFFERENT = {
+    "beam": (report(), report(beam=4), [r"search beam \(5 against 4\)"]),
+    "tokenisation": (report(), report(tokenisation="char"), [r"tokenisation \(13a against char\)", "reference length"]),
+    "case": (report(), report(lowercase=True), [r"lowercase \(False against True\)"]),
+    "lines": (
+        report(),
+        evaluate(System(GOOD[:3], SearchSettings(beam=5)), SOURCES[:3], REFERENCES[:3], Metrics()),
+        [r"data lines \(4 against 3\)", r"data hash \(\w{12} against \w{12}\)", r"reference length \(28 against 23\)"],
+    ),
+    "source": (
+        report(),
+        evaluate(System(GOOD, SearchSettings(beam=5)), [*SOURCES[:3], "Regen."], REFERENCES, Metrics()),
+        [r"differ in data hash \(\w{12} against \w{12}\); evaluate"],
+    ),
+    "version": (
+        report(),
+        altered(report(), signatures=report().conditions.signatures | {"BLEU": OLDER}),
+        [rf"differ in BLEU version \({sacrebleu.__version__} against 1\.5\.1\); evaluate"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("one", "two", "said"), DIFFERENT.values(), ids=DIFFERENT)
+def test_scores_under_different_conditions_are_refused_saying_how(one: Report, two: Report, said: list[str]) -> None:
+    for part in said:
+        with pytest.raises(UserError, match=part):
+            compare(one, two)
+
+
+def test_what_follows_from_a_named_difference_is_not_named_twice() -> None:
+    differences = report().conditions.differences(report(tokenisation="none", lowercase=True).conditions)
+    assert list(differences) == ["tokenisation", "lowercase", "reference length"]
+
+
+def test_scores_of_different_metrics_are_refused() -> None:
+    one, other = report().as_dict(), report().as_dict()
+    one["scores"].pop("BLEU")
+    other["scores"].pop("chrF2")
+    with pytest.raises(UserError, match="one is of chrF2, the other of BLEU"):
+        compare(Report.from_dict(one), Report.from_dict(other))
+
+
+def test_a_setting_that_regard_did_not_have_yet_had_its_default() -> None:
+    now = report()
+    before = {key: value for key, value in now.conditions.search.items() if key != "max_extra"}
+    assert compare(now, altered(now, search=before))[0].difference == 0
+    with pytest.raises(UserError, match=r"search max_extra \(20 against 7\)"):
+        compare(now, altered(now, search=before | {"max_extra": 7}))
+
+
+def test_translations_from_elsewhere_are_compared_whatever_their_search() -> None:
+    assert compare(report(), evaluate(System(POOR), SOURCES, REFERENCES, Metrics()))[0].difference > 0
+
+
+def test_the_latest_stored_report_of_the_same_conditions_is_chosen() -> None:
+    stored = [report(POOR), report(GOOD), report(POOR, beam=2)]
+    nearest, differences = compare_with_any(report(POOR), stored)
+    assert nearest is stored[1]
+    assert differences[0].difference < 0
+    with pytest.raises(UserError, match=r"differ in search beam \(3 against 2\)"):
+        compare_with_any(report(beam=3), stored)
+    with pytest.raises(UserError, match="no evaluation to compare with"):
+        compare_with_any(report(), [])
+
+
+# Significance
+
+
+def many(lines: list[str]) -> list[str]:
+    return [f"{line} {i}" for i in range(25) for line in lines]
+
+
+def test_a_system_does_not_differ_significantly_from_itself() -> None:
+    found = compare_by_resampling(System(many(GOOD)), System(many(GOOD)), many(REFERENCES), Metrics(ter=True))
+    assert [one.metric for one in found] == ["BLEU", "chrF2", "TER"]
+    assert all(one.p_value == 1 and one.estimate == one.against for one in found)
+
+
+def test_one_better_sentence_in_a_hundred_is_not_significant() -> None:
+    better = many(GOOD)
+    better[1] = many(REFERENCES)[1]
+    found = compare_by_resampling(System(better), System(many(GOOD)), many(REFERENCES), Metrics())
+    assert all(one.p_value > 0.05 for one in found)
+
+
+def test_a_clearly_better_system_is_significantly_so() -> None:
+    good, poor, references = System(many(GOOD)), System(many(POOR)), many(REFERENCES)
+    found = compare_by_resampling(good, poor, references, Metrics(), resamples=500)
+    for one in found:
+        assert one.p_value < 0.01
+        assert one.estimate.mean - one.estimate.margin > one.against.mean + one.against.margin
+        assert "|bs:500|seed:12345|" in one.signature
+        assert "± " in str(one)
+    scores = bleu(many(GOOD), references).value, chrf(many(GOOD), references).value
+    assert [one.estimate.mean for one in found] == pytest.approx(scores, abs=1)
+
+
+def test_resampling_gives_the_same_answer_every_time() -> None:
+    better = [*many(GOOD)[:50], *many(REFERENCES)[50:]]
+    answers = [
+        compare_by_resampling(System(better), System(many(GOOD)), many(REFERENCES), Metrics(), 200) for _ in range(2)
+    ]
+    assert answers[0] == answers[1]
+
+
+def test_resampling_refuses_what_makes_no_sense() -> None:
+    with pytest.raises(UserError, match="resamples: 0"):
+        compare_by_resampling(System(GOOD), System(POOR), REFERENCES, Metrics(), 0)
+    with pytest.raises(UserError, match="3 translations"):
+        compare_by_resampling(System(GOOD), System(POOR[:3]), REFERENCES, Metrics())
+
+
+# scores.json
+
+
+def content(folder: Path) -> Any:
+    return json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+
+
+def test_reports_stay_beside_what_training_wrote(tmp_path: Path) -> None:
+    training = {"step": 300, "validation": {"bleu": 12.5}}
+    (tmp_path / "scores.json").write_text(json.dumps(training))
+    first, second = report(), report(beam=1)
+    record(first, tmp_path)
+    record(second, tmp_path)
+    assert {key: content(tmp_path)[key] for key in training} == training
+    assert read_reports(tmp_path / "scores.json") == [first, second]
+    assert [path.name for path in tmp_path.iterdir()] == ["scores.json"]
+
+
+def test_the_same_conditions_take_the_earlier_reports_place(tmp_path: Path) -> None:
+    record(report(POOR), tmp_path)
+    record(report(POOR, beam=1), tmp_path)
+    record(report(GOOD), tmp_path)
+    kept = [(one.scores, one.conditions) for one in read_reports(tmp_path / "scores.json")]
+    assert kept == [(one.scores, one.conditions) for one in (report(POOR, beam=1), report(GOOD))]
+
+
+@pytest.mark.parametrize("damage", ['{"step": 3', "[1, 2]", '{"evaluations": {}}', '{"evaluations": [1]}'])
+def test_damaged_scores_are_refused_and_left_alone(damage: str, tmp_path: Path) -> None:
+    (tmp_path / "scores.json").write_text(damage)
+    for refused in (check_recordable, lambda folder: record(report(), folder)):
+        with pytest.raises(UserError, match=r"scores\.json"):
+            refused(tmp_path)
+    assert (tmp_path / "scores.json").read_text() == damage
+
+
+def test_a_failed_write_leaves_the_scores_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(report(), tmp_path)
+    before = (tmp_path / "scores.json").read_text()
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(UserError, match=r"scores\.json: cannot be written \(No space left on device\)"):
+        record(report(beam=1), tmp_path)
+    assert (tmp_path / "scores.json").read_text() == before
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only to root")
+def test_a_read_only_folder_is_refused_before_work_begins(tmp_path: Path) -> None:
+    tmp_path.chmod(0o555)
+    with pytest.raises(UserError, match="--no-save"):
+        check_recordable(tmp_path)
+    tmp_path.chmod(0o755)
+
+
+# The command
+
+
+@pytest.fixture
+def model(trained_run: Path, tmp_path: Path) -> Path:
+    """A run that may be written to."""
+    return Path(shutil.copytree(trained_run, tmp_path / "run"))
+
+
+@pytest.fixture
+def worse(trained_run: Path, tmp_path: Path) -> Path:
+    """The same model, disturbed."""
+    translator = Translator.load(trained_run)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for weights in translator.model.parameters():
+            weights.add_(0.05 * torch.randn_like(weights))
+    (tmp_path / "worse").mkdir()
+    translator.save(tmp_path / "worse")
+    return tmp_path / "worse"
+
+
+@pytest.fixture
+def files(toy: Path, tmp_path: Path) -> tuple[object, ...]:
+    for name in ("train.en", "train.zh"):
+        lines = (toy / name).read_text(encoding="utf-8").splitlines()[::8]
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return ("--src", tmp_path / "train.en", "--ref", tmp_path / "train.zh", "--device", "cpu")
+
+
+def test_the_command_prints_the_protocol_and_keeps_the_scores(
+    model: Path, files: tuple[object, ...], command: Command
+) -> None:
+    answer = command("evaluate", model, *files, "--beam", 2, "--ter")
+    assert (answer.code, answer.err) == (0, "")
+    facts, *scores = answer.out.splitlines()
+    [kept] = read_reports(model / "best" / "scores.json")
+    assert facts == kept.facts()
+    assert facts.startswith("63 sentences, beam 2, length penalty average 1, ")
+    assert facts.endswith(f", model {fingerprint_model(model / 'best')}")
+    assert scores == [str(score) for score in kept.results()]
+    assert [line.split()[0] for line in scores] == ["BLEU", "chrF2", "TER"]
+    assert "tok:zh" in scores[0]
+    assert content(model / "best")["validation"]["bleu"] > 50
+
+
+def test_the_fingerprints_are_those_of_the_files(model: Path, files: tuple[Any, ...], command: Command) -> None:
+    command("evaluate", model, *files, "--beam", 1)
+    [kept] = read_reports(model / "best" / "scores.json")
+    weights = (model / "best" / "model.safetensors").read_bytes()
+    assert kept.model == hashlib.sha256(weights).hexdigest()[:12]
+    both = files[1].read_bytes() + files[3].read_bytes()
+    assert kept.conditions.data.sha256 == hashlib.sha256(both).hexdigest()[:12]
+
+
+def test_without_saving_the_folder_stays_as_it_was(model: Path, files: tuple[object, ...], command: Command) -> None:
+    before = (model / "best" / "scores.json").read_bytes()
+    assert command("evaluate", model, *files, "--beam", 1, "--no-save").code == 0
+    assert (model / "best" / "scores.json").read_bytes() == before
+
+
+def test_two_models_are_compared_and_tested(
+    model: Path, worse: Path, files: tuple[object, ...], command: Command
+) -> None:
+    answer = command("evaluate", model, "--against", worse, *files, "--beam", 1, "--paired")
+    assert (answer.code, answer.err) == (0, "")
+    lines = answer.out.splitlines()
+    assert lines[0].startswith(f"{model}: 63 sentences, beam 1")
+    assert lines[3].startswith(f"{worse}: 63 sentences, beam 1")
+    assert lines[6] == f"{model} against {worse}:"
+    assert [line.split()[:2] for line in lines[9:]] == [["BLEU", "p"], ["chrF2", "p"]]
+    assert "bs:1000|seed:12345" in lines[9]
+    reports = [read_reports(folder / "scores.json")[0] for folder in (model / "best", worse)]
+    assert lines[7:9] == [str(difference) for difference in compare(*reports)]
+    assert reports[0].model != reports[1].model
+
+
+def test_files_of_translations_are_scored_like_models(
+    model: Path, files: tuple[object, ...], tmp_path: Path, command: Command
+) -> None:
+    out = tmp_path / "translations.txt"
+    by_model = command("evaluate", model, *files, "--beam", 1, "--out", out)
+    by_file = command("evaluate", out, *files)
+    assert by_file.out.splitlines()[1:] == by_model.out.splitlines()[1:]
+    assert "search unknown" in by_file.out
+    answer = command("evaluate", out, "--against", model, *files, "--beam", 1, "--paired", "--json")
+    found = json.loads(answer.out)
+    assert [one["difference"] for one in found["differences"]] == [0, 0]
+    assert [one["p_value"] for one in found["significance"]] == [1, 1]
+    assert [one["model"] for one in found["evaluations"]] == [None, fingerprint_model(model / "best")]
+
+
+def test_a_stored_score_is_compared_only_under_its_conditions(
+    model: Path, worse: Path, files: tuple[object, ...], command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command("evaluate", worse, *files, "--beam", 1)
+    stored = ("--against", worse / "scores.json")
+    answer = command("evaluate", model, *stored, *files, "--beam", 1)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.splitlines()[-2].startswith("BLEU +")
+    monkeypatch.setattr(Entrant, "translate", lambda *_: pytest.fail("translated in vain"))
+    refusal = command("evaluate", model, *stored, *files, "--beam", 2, "--lowercase").refusal
+    assert "search beam (2 against 1)" in refusal
+    assert "lowercase (True against False)" in refusal
+    assert "--paired" in command("evaluate", model, *stored, *files, "--paired").refusal
+
+
+def test_what_json_says_can_be_compared_with_later(
+    model: Path, worse: Path, files: tuple[object, ...], tmp_path: Path, command: Command
+) -> None:
+    answer = command("evaluate", worse, *files, "--beam", 1, "--no-save", "--json")
+    (tmp_path / "worse.json").write_text(answer.out, encoding="utf-8")
+    answer = command("evaluate", model, *files, "--beam", 1, "--against", tmp_path / "worse.json", "--json")
+    assert json.loads(answer.out)["differences"][0]["difference"] > 0
+
+
+def test_the_command_refuses_before_it_translates(
+    model: Path, files: tuple[object, ...], tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Entrant, "translate", lambda *_: pytest.fail("translated in vain"))
+    short = tmp_path / "short.txt"
+    short.write_text("one\ntwo\n")
+    evaluate_model = ("evaluate", model, *files)
+    assert "--against" in command(*evaluate_model, "--paired").refusal
+    assert "short.txt has 2 lines but the test set has 63" in command(*evaluate_model, "--against", short).refusal
+    assert "no such model folder" in command(*evaluate_model, "--against", tmp_path / "nowhere").refusal
+    assert "none.json: no such file" in command(*evaluate_model, "--against", tmp_path / "none.json").refusal
+    assert "--tokenize" in command(*evaluate_model, "--tokenize", "moses").refusal
+    (model / "best" / "scores.json").write_text("{")
+    assert "scores.json: damaged" in command(*evaluate_model).refusal
+
+
+def test_text_of_two_kinds_is_doubted_aloud(files: tuple[object, ...], tmp_path: Path, command: Command) -> None:
+    for name, lines in (("s", SOURCES), ("plain.en", REFERENCES), ("tok.en", [r.replace(".", " .") for r in GOOD])):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    answer = command("evaluate", tmp_path / "tok.en", "--src", tmp_path / "s", "--ref", tmp_path / "plain.en")
+    assert answer.code == 0
+    assert "the translations look tokenised" in answer.err

@@ -1,0 +1,208 @@
+"""The arrows of the architecture, the public names, and what the README promises."""
+
+import ast
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib import import_module, resources
+from pathlib import Path
+
+import pytest
+import typer
+
+import regard
+from regard.cli import app
+
+HOME = Path(regard.__file__).parent
+README, GUIDE = HOME.parent / "README.md", HOME.parent / "docs" / "guide.md"
+
+# What each part may import of regard, beside itself.
+ARROWS = {
+    "errors": set(),
+    "config": {"errors"},
+    "attention": {"errors"},
+    "text": {"errors", "config"},
+    "layers": {"attention", "errors", "config"},
+    "models": {"attention", "layers", "errors", "config"},
+    "decoding": {"attention", "layers", "models", "text", "errors", "config"},
+    "inspection": {"attention", "layers", "models", "errors", "config"},
+    "training": {"attention", "layers", "models", "text", "decoding", "errors", "config"},
+    "demo": {"attention", "layers", "models", "text", "decoding", "inspection", "training", "errors", "config"},
+    "cli": {"models", "text", "decoding", "inspection", "training", "demo", "errors", "config"},
+    "__init__": {"attention", "models", "text", "decoding", "inspection", "errors"},
+}
+LEAVES_WITHOUT_TORCH = {"errors", "config", "text", "cli", "__init__"}
+
+
+def imports(path: Path) -> set[str]:
+    """The modules that a file imports, anywhere in it, with their full names."""
+    package = [regard.__name__, *path.relative_to(HOME).parent.parts]
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module) if part)
+            # "from regard import x" may mean the module x
+            found |= {f"{module}.{alias.name}" for alias in node.names} if module == "regard" else {module}
+    return found
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(HOME).parts[0].removesuffix(".py")
+
+
+FILES = sorted(HOME.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(HOME)))
+def test_arrows_point_one_way(path: Path) -> None:
+    part = part_of(path)
+    used = {name.split(".")[1] for name in imports(path) if name.startswith("regard.")}
+    assert used - {part} <= ARROWS[part]
+
+
+def test_the_arrows_are_all_there_is_and_have_no_circle() -> None:
+    assert {part_of(path) for path in FILES} == ARROWS.keys()
+    reached: set[str] = set()
+    while rest := ARROWS.keys() - reached:
+        free = {part for part in rest if ARROWS[part] <= reached}
+        assert free, f"a circle among {rest}"
+        reached |= free
+    assert all("cli" not in used for used in ARROWS.values())
+    assert [part for part, used in ARROWS.items() if "demo" in used] == ["cli"]
+
+
+def test_imports_are_found_wherever_they_hide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "HOME", tmp_path)
+    (tmp_path / "text").mkdir()
+    path = tmp_path / "text" / "x.py"
+    path.write_text(
+        "import regard.training.run\nfrom regard import cli\nfrom ..models import folder\nfrom .pair import Pair\n"
+        "def f():\n    if True:\n        from regard.layers import X\n"
+    )
+    expected = {"regard.training.run", "regard.cli", "regard.models", "regard.text.pair", "regard.layers"}
+    assert imports(path) == expected
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if part_of(p) in LEAVES_WITHOUT_TORCH], ids=lambda p: p.stem)
+def test_text_and_the_leaves_know_no_torch(path: Path) -> None:
+    assert not {name for name in imports(path) if name.split(".")[0] == "torch"}
+
+
+# Public names
+
+
+def test_public_names_are_sorted_and_resolve_to_what_their_home_holds() -> None:
+    assert regard.__all__ == sorted(regard.__all__)
+    assert list(regard._HOMES) == regard.__all__ == dir(regard)
+    for name in regard.__all__:
+        assert getattr(regard, name) is getattr(import_module(regard._HOMES[name]), name)
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    tree = ast.parse((HOME / "__init__.py").read_text(encoding="utf-8"))
+    (guarded,) = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {
+        alias.name: node.module
+        for node in guarded.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname is None
+    }
+    assert seen == regard._HOMES
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Transfromer'"):
+        regard.Transfromer  # noqa: B018
+
+
+def test_importing_regard_imports_nothing_heavy() -> None:
+    program = "import sys, regard; sys.exit(str({'torch', 'numpy', 'pydantic', 'tokenizers'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stderr.strip() == "set()"
+
+
+# What is written about regard
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The fenced blocks of a language; one that is marked skip, as in ```python skip, is left out."""
+    return [
+        body for info, body in re.findall(r"^```([^\n]*)\n(.*?)^```", text, re.M | re.S) if info.strip() == language
+    ]
+
+
+def commands(text: str) -> list[list[str]]:
+    """The words of every `regard ...` line, up to the first pipe or redirection."""
+    found = []
+    for line in text.replace("\\\n", " ").splitlines():
+        line = line.strip().removeprefix("# ").removeprefix("$ ").strip()
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        if re.match(r"(\.venv/bin/)?regard( |$)", line):
+            words = list(lexer)[1:]
+            stop = next((i for i, word in enumerate(words) if set(word) <= set("|<>&;()")), len(words))
+            found.append(words[:stop])
+    return found
+
+
+def parse(words: list[str]) -> None:
+    """Reads a command line as `regard` would, without carrying it out; raises what is wrong with it."""
+    group = typer.main.get_command(app)
+    if words and words[0] in group.commands:
+        if "--help" not in words:
+            group.commands[words[0]].make_context(words[0], words[1:])
+    else:
+        assert not words or words[0] in ("--help", "--version"), f"no command {words[0]}"
+
+
+def written_commands() -> list[list[str]]:
+    recipes = [entry.read_text("utf-8") for entry in resources.files("regard").joinpath("recipes").iterdir()]
+    guides = [path.read_text(encoding="utf-8") for path in (README, GUIDE) if path.exists()]
+    shown = [block for text in guides for language in ("console", "sh", "bash") for block in blocks(text, language)]
+    return [words for text in [*recipes, *shown] for words in commands(text)]
+
+
+@pytest.mark.parametrize("words", written_commands(), ids=lambda words: " ".join(words)[:60])
+def test_every_command_that_is_written_down_exists(words: list[str]) -> None:
+    parse(words)
+
+
+def test_the_check_of_commands_finds_wrong_ones() -> None:
+    text = (
+        "$ regard translate runs/x 'A b' --beam 5  # comment\nregard train --src a \\\n  --tgt b --out c\n"
+        "regard translate x < in > out\n"
+        "regarding\nregard trian x\nregard translate x --baem 5\n"
+    )
+    first, second, third, *wrong = commands(text)
+    assert first == ["translate", "runs/x", "A b", "--beam", "5"]
+    assert second == ["train", "--src", "a", "--tgt", "b", "--out", "c"]
+    assert third == ["translate", "x"]
+    for words in (first, second, third):
+        parse(words)
+    assert len(wrong) == 2
+    for words in wrong:
+        with pytest.raises(Exception, match=r"trian|--baem"):
+            parse(words)
+
+
+def test_the_readmes_python_runs(trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    snippets = blocks(README.read_text(encoding="utf-8"), "python") if README.exists() else []
+    if not snippets:
+        pytest.skip("the README shows no Python")
+    shutil.copytree(trained_run, tmp_path / "runs" / "demo")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "readme"}
+    for snippet in snippets:  # one after the other, as a reader would type them
+        exec(compile(snippet, str(README), "exec"), names)
+
+
+def test_blocks_are_told_apart_by_their_language() -> None:
+    text = "```python\na = 1\n```\n\n```python skip\nb\n```\n```console\nregard demo\n```\n```python\nc\n```\n"
+    assert blocks(text, "python") == ["a = 1\n", "c\n"]
+    assert blocks(text, "console") == ["regard demo\n"]
