@@ -83,4 +83,6 @@ def test_without_length_penalty_generates_default_rule_is_exact_too() -> None:
 def test_generates_default_rule_may_miss_the_best_which_exact_stopping_finds() -> None:
     """Its bound takes today's length for the unfinished: with a length penalty they may still overtake."""
     pairs = list(zip(ours(4, 1.0, "exact"), theirs(4, 1.0, False), strict=True))
-    assert all(found.score >= score - 1e-4 for found, (tokens, score) in pairs if tokens[-1] == END)
+    gaps = [found.score - score for found, (tokens, score) in pairs if tokens[-1] == END]
+    assert min(gaps) > -1e-4
+    assert max(gaps) > 1e-3

@@ -1,0 +1,59 @@
+"""Issue 3: what a sentence becomes does not depend on which sentences are translated beside it."""
+
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from regard.decoding.search import SearchSettings, search
+from regard.decoding.stepper import TransformerStepper
+from regard.models.transformer import Transformer, TransformerConfig
+
+VOCAB = 60
+
+
+def decided_model() -> Transformer:
+    """Random weights that leave no near-tie between words, for a rounding error to decide, and that do end."""
+    torch.manual_seed(2)
+    config = TransformerConfig(
+        source_vocab=VOCAB, target_vocab=VOCAB, width=32, heads=4, encoder_layers=2, decoder_layers=2, hidden=64
+    )
+    model = Transformer(config).eval().requires_grad_(False)
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            # Signs at random: else the embedding, which is also the output, makes every word say itself again.
+            module.weight.normal_().sign_()
+    last = model.decoder[-1].around_feed_forward.norm
+    last.weight.mul_(3)
+    last.bias.add_(2 * model.target_embedding.weight[config.eos])
+    return model
+
+
+MODEL = decided_model()
+DRAW = random.Random(5)
+SENTENCES = [[DRAW.randrange(3, VOCAB) for _ in range(DRAW.randint(1, 12))] for _ in range(300)]
+
+
+def translate(order: list[int], batch: int, beam: int) -> list[list[int]]:
+    """The best hypothesis of every sentence, searched in this order, in batches of this size."""
+    stepper = TransformerStepper(MODEL)
+    settings = SearchSettings(beam=beam, max_ratio=1.5, max_extra=3)
+    results: list[list[int]] = [[] for _ in order]
+    for start in range(0, len(order), batch):
+        members = order[start : start + batch]
+        for i, best in zip(members, search(stepper, [SENTENCES[i] for i in members], settings), strict=True):
+            results[i] = best[0].tokens
+    return results
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_batch_size_and_order_change_nothing(beam: int) -> None:
+    shuffled = random.Random(7).sample(range(300), 300)
+    by_length = sorted(range(300), key=lambda i: len(SENTENCES[i]))
+    alone = translate(shuffled, 1, beam)
+    for order in (shuffled, by_length):
+        for batch in (7, 64):
+            assert translate(order, batch, beam) == alone
+    assert len({len(tokens) for tokens in alone}) >= 10
+    assert len({tuple(tokens) for tokens in alone}) >= 150

@@ -1,0 +1,222 @@
+"""Search against exhaustive enumeration, on step functions small enough to enumerate."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.decoding.rules import Request, RequiredPhrases
+from regard.decoding.search import Trace, search
+from regard.decoding.settings import SearchSettings
+
+from .table import EOS, TableStepper, contains, has_repetition
+
+VOCABULARY, LIMIT = 4, 4
+WHOLE_SPACE = 2 * (VOCABULARY - 1) ** LIMIT  # a beam that never has to drop anything
+SOURCES = [[5, 6], [7], [8, 9, 10]]
+
+words = st.integers(1, VOCABULARY - 1)
+phrases = st.lists(words, min_size=1, max_size=2).map(tuple)
+penalties = st.fixed_dictionaries(
+    {
+        "length_penalty": st.sampled_from(["none", "wu", "average"]),
+        "alpha": st.sampled_from([0.0, 0.5, 1.0, 2.0]),
+        "coverage": st.sampled_from([0.0, 0.3]),
+        "min_length": st.integers(0, 2),
+        "no_repeat": st.integers(0, 2),
+    }
+)
+
+
+def enumerate_best(stepper: TableStepper, request: Request, options: SearchSettings) -> list[tuple[int, ...]]:
+    """Every translation that the rules allow, best first."""
+    allowed = [
+        tokens
+        for tokens in stepper.translations(LIMIT)
+        if len(tokens) >= options.min_length
+        and tokens[: len(request.prefix)] == request.prefix
+        and all(contains(tokens, phrase) for phrase in request.required)
+        and not any(contains(tokens, phrase) for phrase in request.forbidden)
+        and not (options.no_repeat and has_repetition(tokens, options.no_repeat))
+    ]
+    return sorted(allowed, key=lambda tokens: -stepper.score(request.source, tokens, options))
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 10_000), options=penalties)
+def test_a_beam_as_large_as_the_space_finds_the_exhaustive_optimum(seed: int, options: dict[str, object]) -> None:
+    stepper = TableStepper(VOCABULARY, seed)
+    chosen = SearchSettings.parse(options | {"beam": WHOLE_SPACE, "max_length": LIMIT, "n_best": 3}, "test")
+    found = search(stepper, SOURCES, chosen)
+    for source, best in zip(SOURCES, found, strict=True):
+        expected = enumerate_best(stepper, Request(source), chosen)[:3]
+        assert [tuple(one.tokens) for one in best] == expected
+        for one in best:
+            assert abs(one.score - stepper.score(source, one.tokens, chosen)) < 1e-9
+            assert len(one.log_probabilities) == len(one.tokens) + 1
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 10_000),
+    prefix=st.lists(words, max_size=2).map(tuple),
+    required=st.lists(phrases, max_size=2).map(tuple),
+    forbidden=st.lists(phrases, max_size=2).map(tuple),
+)
+def test_phrases_and_prefixes_are_honoured_at_the_least_cost(
+    seed: int, prefix: tuple[int, ...], required: tuple[tuple[int, ...], ...], forbidden: tuple[tuple[int, ...], ...]
+) -> None:
+    stepper = TableStepper(VOCABULARY, seed)
+    chosen = SearchSettings(beam=WHOLE_SPACE, max_length=LIMIT)
+    requests = [Request(source, prefix, required, forbidden) for source in SOURCES]
+    for request, best in zip(requests, search(stepper, requests, chosen), strict=True):
+        expected = enumerate_best(stepper, request, chosen)
+        assert best, "every search gives something"
+        assert tuple(best[0].tokens[: len(prefix)]) == prefix
+        if expected:
+            assert tuple(best[0].tokens) == expected[0]
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 10_000), required=st.lists(phrases, min_size=1, max_size=2).map(tuple))
+def test_a_small_beam_still_says_what_is_required(seed: int, required: tuple[tuple[int, ...], ...]) -> None:
+    stepper = TableStepper(VOCABULARY, seed)
+    requests = [Request(source, required=required) for source in SOURCES]
+    for beam in (1, 3, 5):
+        for best in search(stepper, requests, SearchSettings(beam=beam, max_length=10)):
+            assert all(contains(best[0].tokens, phrase) for phrase in required)
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=st.integers(0, 10_000), options=penalties)
+def test_beam_one_equals_greedy(seed: int, options: dict[str, object]) -> None:
+    stepper = TableStepper(VOCABULARY, seed)
+    chosen = SearchSettings.parse(options | {"beam": 1, "max_length": 6, "coverage": 0.0}, "test")
+    greedy = search(stepper, SOURCES, chosen)
+    assert search(stepper, SOURCES, chosen, Trace()) == greedy  # a trace goes through the beam
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=st.integers(0, 10_000), beam=st.integers(2, 5), options=penalties)
+def test_exact_stopping_never_returns_a_worse_hypothesis(seed: int, beam: int, options: dict[str, object]) -> None:
+    stepper = TableStepper(VOCABULARY, seed)
+    base = options | {"beam": beam, "max_length": 8}
+    exact = search(stepper, SOURCES, SearchSettings.parse(base | {"stop": "exact"}, "test"))
+    usual = search(stepper, SOURCES, SearchSettings.parse(base | {"stop": "first"}, "test"))
+    for one, other in zip(exact, usual, strict=True):
+        assert one[0].score >= other[0].score
+
+
+def test_the_usual_rule_takes_fewer_steps_and_exact_stopping_does_not_run_to_the_limit() -> None:
+    steps = {}
+    for stop in ("exact", "first"):
+        stepper = TableStepper(6, seed=3, sharpness=3.0)
+        search(stepper, SOURCES, SearchSettings(beam=3, max_length=60, stop=stop, length_penalty="none"))
+        steps[stop] = stepper.steps
+    assert steps["first"] <= steps["exact"] < 60
+
+
+@settings(deadline=None, max_examples=20)
+@given(seed=st.integers(0, 1000), order=st.permutations(range(6)))
+def test_company_and_order_change_nothing(seed: int, order: list[int]) -> None:
+    stepper = TableStepper(VOCABULARY, seed)
+    sources = [[seed, n] for n in range(6)]
+    for chosen in (
+        SearchSettings(beam=1, max_length=8),
+        SearchSettings(beam=3, max_length=8, n_best=2),
+        SearchSettings(beam=4, groups=2, max_length=8, n_best=4),
+        SearchSettings(temperature=1.3, top_k=3, n_best=2, max_length=8, seed=seed),
+    ):
+        together = search(stepper, sources, chosen)
+        assert [search(stepper, [source], chosen)[0] for source in sources] == together
+        shuffled = search(stepper, [sources[i] for i in order], chosen)
+        assert [shuffled[order.index(i)] for i in range(6)] == together
+
+
+def test_the_limit_follows_the_source_and_every_hypothesis_is_closed() -> None:
+    stepper = TableStepper(5, seed=1)
+    stepper_after = stepper.after
+    stepper.after = lambda row: stepper_after(row).index_fill(0, torch.tensor([EOS]), -1e4)  # type: ignore[method-assign]
+    for beam in (1, 3):
+        found = search(stepper, [[1], [1, 2, 3]], SearchSettings(beam=beam, max_ratio=2, max_extra=1))
+        assert [len(best[0].tokens) + 1 for best in found] == [3, 7]
+        assert all(best[0].log_probabilities[-1] <= -1e3 for best in found)
+
+
+def test_groups_differ_and_no_hypothesis_comes_twice() -> None:
+    stepper = TableStepper(8, seed=5, sharpness=1.0)
+    plain = search(stepper, SOURCES, SearchSettings(beam=6, n_best=6, max_length=6))
+    diverse = search(stepper, SOURCES, SearchSettings(beam=6, n_best=6, groups=3, diversity=3.0, max_length=6))
+
+    def firsts(found: list[list[object]]) -> int:
+        return sum(len({tuple(one.tokens[:1]) for one in best}) for best in found)  # type: ignore[attr-defined]
+
+    for best in diverse:
+        assert len({tuple(one.tokens) for one in best}) == len(best)
+    assert firsts(diverse) >= firsts(plain)  # type: ignore[arg-type]
+    assert firsts(diverse) >= 3 * len(SOURCES) - 1  # type: ignore[arg-type]
+
+
+def test_samples_follow_the_distribution_that_the_settings_leave() -> None:
+    stepper = TableStepper(6, seed=2, sharpness=1.0)
+    logp = stepper.after((3, stepper.bos))
+    drawn = search(stepper, [[3]], SearchSettings(temperature=1.0, n_best=4000, max_length=3, max_extra=0))[0]
+    firsts = torch.tensor([(one.tokens or [EOS])[0] for one in drawn])
+    share = torch.bincount(firsts, minlength=6) / len(drawn)
+    assert (share - logp.exp()).abs().max() < 0.03
+    top = set(logp.topk(2).indices.tolist())
+    drawn = search(stepper, [[3]], SearchSettings(top_k=2, n_best=200, max_length=2))[0]
+    assert {(one.tokens or [EOS])[0] for one in drawn} == top
+    drawn = search(stepper, [[3]], SearchSettings(top_p=1e-6, n_best=20, max_length=2))[0]
+    assert {(one.tokens or [EOS])[0] for one in drawn} == {int(logp.argmax())}
+    cold = search(stepper, [[3]], SearchSettings(temperature=1e-3, max_length=6))
+    assert cold[0][0].tokens == search(stepper, [[3]], SearchSettings(beam=1, max_length=6))[0][0].tokens
+
+
+def test_the_seed_decides_the_samples() -> None:
+    stepper = TableStepper(8, seed=2, sharpness=0.5)
+
+    def draw(seed: int) -> list[list[object]]:
+        return search(stepper, SOURCES, SearchSettings(temperature=1.0, n_best=3, seed=seed, max_length=8))  # type: ignore[return-value]
+
+    assert draw(1) == draw(1)
+    assert draw(1) != draw(2)
+
+
+def test_the_tree_holds_every_candidate_and_leads_to_the_result() -> None:
+    stepper = TableStepper(VOCABULARY, seed=4)
+    trace = Trace()
+    found = search(stepper, SOURCES, SearchSettings(beam=3, max_length=5), trace)
+    for b, best in enumerate(found):
+        tree = trace.trees[b]
+        assert [e.node for e in tree] == list(range(len(tree)))
+        ended = [e for e in tree if e.fate == "ended"]
+        winner = max(ended, key=lambda e: e.score)
+        path = []
+        node = winner
+        while node.parent != -1:
+            node = tree[node.parent]
+            assert node.fate == "kept"
+            path.append(node.token)
+        assert path[::-1] == best[0].tokens
+        assert abs(winner.score - best[0].score) < 1e-9
+        for step in range(max(e.step for e in tree) + 1):
+            assert sum(e.step == step and e.fate == "kept" for e in tree) <= 3
+        assert all(e.fate.startswith(("kept", "ended", "dropped: ")) for e in tree)
+
+
+def test_a_phrase_that_begins_within_itself_is_followed_without_losing_count() -> None:
+    request = Request([1], required=((2, 2, 3),))
+    state = RequiredPhrases.of([request], 1, torch.device("cpu"))
+    assert state is not None
+    said = []
+    for token in (2, 2, 2, 3, 1):
+        state = state.follow(torch.zeros(1, 1, dtype=torch.long), torch.tensor([[token]]))
+        said.append(int(state.said()))
+    assert said == [1, 2, 2, 3, 3]
+    assert not bool(state.unmet)
+
+
+def test_no_sources_give_no_results() -> None:
+    assert search(TableStepper(VOCABULARY), [], SearchSettings()) == []
