@@ -212,8 +212,8 @@ def evaluate(
         doubt = evaluation.doubt_references(system.translations, references)
         if doubt is not None:
             typer.echo(f"regard: {entrant.path}: {doubt}", err=True)
-        if save and entrant.folder is not None:
-            evaluation.record(report, entrant.folder)
+        if save:
+            entrant.keep(report)
     if stored is not None:
         nearest, answer["differences"] = evaluation.compare_with_any(reports[0], stored)
         reports.append(nearest)

@@ -40,14 +40,14 @@ class Beam(Generic[S]):
     ) -> None:
         self.stepper, self.settings = stepper, settings
         B, K, device = len(requests), settings.width, stepper.device
-        self.rules = Rules.of(requests, settings, stepper.eos, device)
+        self.rules = Rules.of(requests, settings, stepper.eos, device, stepper.longest)
         self.required = RequiredPhrases.of(requests, K, device)
         self.results: list[list[Found]] = [[] for _ in requests]
         self.state = stepper.start([request.source for request in requests], K)
         self.sentences = torch.arange(B, device=device)  # which sentence each row of what follows is about
         longest = int(self.rules.limits.max())
         self.tokens = torch.full((B, K, longest), stepper.eos, device=device)
-        self.gains = torch.zeros(B, K, longest, device=device)
+        self.gains = torch.zeros(B, K, longest, device=device, dtype=torch.float64)
         # All hypotheses begin alike: only the first of each group may have children in the first step.
         self.totals = torch.full((B, K), -math.inf, device=device, dtype=torch.float64)
         self.totals[:, :: K // settings.groups] = 0
@@ -207,7 +207,7 @@ class Beam(Generic[S]):
         """Whether each sentence's best hypotheses are settled."""
         best = self.totals.max(1).values
         none_lives = best == -math.inf
-        if self.settings.stop == "first":
+        if self.settings.stop == "first" or self.settings.width == 1:  # a beam of one is greedy search
             return none_lives | (self.ended_worth[:, -1] > -math.inf)
         # A sum of log-probabilities only falls, and coverage only costs. What the sum is divided by grows with the
         # length, so the most a living hypothesis can still reach is its present sum divided as at the limit.

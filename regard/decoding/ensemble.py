@@ -31,6 +31,7 @@ class EnsembleStepper:
     def __init__(self, steppers: Sequence[TransformerStepper]) -> None:
         self.steppers = steppers
         self.bos, self.eos = steppers[0].bos, steppers[0].eos
+        self.longest = min((s.longest for s in steppers if s.longest is not None), default=None)
 
     @property
     def device(self) -> torch.device:

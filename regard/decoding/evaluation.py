@@ -232,6 +232,8 @@ class Entrant:
 
     path: Path
     content: Translator | list[str]
+    folder: Path | None
+    model: str | None
 
     @classmethod
     def open(cls, path: Path, device: str | torch.device = "cpu") -> Self:
@@ -240,12 +242,10 @@ class Entrant:
         Raises:
             UserError: it is none of them, or damaged.
         """
-        return cls(path, list(read_lines(path)) if path.is_file() else Translator.load(path, device=device))
-
-    @property
-    def folder(self) -> Path | None:
-        """Where the model is; None for a file of translations."""
-        return find_model(self.path) if isinstance(self.content, Translator) else None
+        if path.is_file():
+            return cls(path, list(read_lines(path)), None, None)
+        folder = find_model(path)
+        return cls(path, Translator.load(folder, device=device), folder, fingerprint_model(folder))
 
     @property
     def language(self) -> str | None:
@@ -261,7 +261,19 @@ class Entrant:
         found = self.content.hypotheses(sources, search)
         # A translation is a line of a file for whoever scores it elsewhere, so it is one here.
         texts = [best[0].text.replace("\n", " ") for best in found]
-        return System(texts, search, fingerprint_model(find_model(self.path)))
+        return System(texts, search, self.model)
+
+    def keep(self, report: Report) -> None:
+        """Records the report in the model folder, if there is one.
+
+        Raises:
+            UserError: training has put another model there in the meantime, or `record` refuses.
+        """
+        if self.folder is None:
+            return
+        if fingerprint_model(self.folder) != self.model:
+            raise UserError(f"{self.folder}: another model has taken its place meanwhile, so its scores are not kept")
+        record(report, self.folder)
 
     def check_length(self, lines: int) -> None:
         """Refuses a file of translations that has not `lines` of them."""

@@ -38,10 +38,19 @@ class Rules:
     forbidden: dict[Phrase, Tensor] = field(default_factory=dict)  # for which sentences, (B,)
 
     @classmethod
-    def of(cls, requests: Sequence[Request], settings: SearchSettings, eos: int, device: torch.device) -> Rules:
+    def of(
+        cls,
+        requests: Sequence[Request],
+        settings: SearchSettings,
+        eos: int,
+        device: torch.device,
+        longest_of_all: int | None = None,
+    ) -> Rules:
         longest = max(len(request.prefix) for request in requests)
         prefixes = [[*request.prefix, *[-1] * (longest - len(request.prefix))] for request in requests]
         limits = [max(settings.limit(len(request.source)), len(request.prefix) + 1) for request in requests]
+        if longest_of_all is not None:
+            limits = [min(limit, longest_of_all) for limit in limits]
         phrases = {phrase for request in requests for phrase in request.forbidden}
         forbidden = {
             phrase: torch.tensor([phrase in request.forbidden for request in requests], device=device)

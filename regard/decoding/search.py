@@ -38,6 +38,7 @@ class Stepper(Protocol[S]):
 
     bos: int
     eos: int
+    longest: int | None  # the most tokens that a translation can have, END included; None: no limit
 
     def start(self, sources: Sequence[Sequence[int]], copies: int) -> S:
         """Reads the sources; the state has `copies` rows for each."""
@@ -105,7 +106,7 @@ def _one_by_one(stepper: Stepper[S], requests: Sequence[Request], settings: Sear
     """Greedy search, or independent samples: every row chooses its next token for itself."""
     device, copies = stepper.device, settings.width
     asked = [request for request in requests for _ in range(copies)]
-    rules = Rules.of(asked, settings, stepper.eos, device)
+    rules = Rules.of(asked, settings, stepper.eos, device, stepper.longest)
     state = stepper.start([request.source for request in requests], copies)
     limits = rules.limits
     longest = int(limits.max())
@@ -113,14 +114,17 @@ def _one_by_one(stepper: Stepper[S], requests: Sequence[Request], settings: Sear
     rows = torch.arange(len(asked), device=device)  # which of all rows each one still in the batch is
     tokens = torch.full_like(rows, stepper.bos)
     written = torch.full((len(asked), longest), stepper.eos, device=device)
-    gains = torch.zeros(written.shape, device=device)
+    gains = torch.zeros(written.shape, device=device, dtype=torch.float64)
+    totals = torch.zeros(len(asked), device=device, dtype=torch.float64)
     lengths = limits.clone()
     ended = torch.zeros_like(rows, dtype=torch.bool)
     for step in range(longest):
         logp, state = stepper.step(tokens, state)
         allowed = rules.apply(logp[:, None], written[rows, None, :step])[:, 0]
         tokens = allowed.argmax(-1) if chance is None else _draw(allowed, chance[rows, step], settings)
-        written[rows, step], gains[rows, step] = tokens, logp.gather(1, tokens[:, None])[:, 0]
+        gain = logp.gather(1, tokens[:, None])[:, 0].double()
+        written[rows, step], gains[rows, step] = tokens, gain
+        totals[rows] += gain.masked_fill(ended, 0)
         ends = (tokens == stepper.eos) & ~ended
         lengths[rows[ends]] = step + 1
         ended |= ends
@@ -133,9 +137,7 @@ def _one_by_one(stepper: Stepper[S], requests: Sequence[Request], settings: Sear
             keep = (~done).repeat_interleave(copies).nonzero()[:, 0]
             rows, tokens, ended, state = rows[keep], tokens[keep], ended[keep], state.select(keep)
             rules = rules.select(keep)
-    real = torch.arange(longest, device=device) < lengths[:, None]
-    scores = (gains.double() * real).sum(1) / settings.normaliser(lengths)
-    found = collect(written, gains, lengths, scores)
+    found = collect(written, gains, lengths, totals / settings.normaliser(lengths))
     groups = [found[i : i + copies] for i in range(0, len(found), copies)]
     return [sorted(group, key=lambda one: -one.score) for group in groups]
 

@@ -50,6 +50,7 @@ class TransformerStepper:
     def __init__(self, model: Transformer, coverage: bool = False) -> None:
         self.model, self.coverage = model, coverage
         self.bos, self.eos = model.config.bos, model.config.eos
+        self.longest = model.config.max_length if model.config.positions == "learned" else None
 
     @property
     def device(self) -> torch.device:

@@ -21,7 +21,7 @@ from regard.decoding.search import Found, Trace, search
 from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import TransformerStepper, pad_rows
 from regard.errors import UserError
-from regard.models.folder import find_model, load_model, read_config, save_model
+from regard.models.folder import CONFIG, find_model, load_model, read_config, save_model
 from regard.models.transformer import Transformer
 from regard.text.tokenizer import Tokenizer
 
@@ -121,8 +121,10 @@ class Translator:
                 f"{folder}: the tokenizer has {len(vocabularies.source)} and {len(vocabularies.target)} pieces, the "
                 f"model {rows[0]} and {rows[1]} rows; they were not saved together"
             )
-        source, target = about.get("languages", ("source", "target"))
-        return cls(model, vocabularies, (source, target))
+        languages = about.get("languages", ["source", "target"])
+        if not isinstance(languages, list) or len(languages) != 2:
+            raise UserError(f"{folder / CONFIG}: languages must be two codes, such as [\"en\", \"zh\"], not {languages!r}")
+        return cls(model, vocabularies, (str(languages[0]), str(languages[1])))
 
     def save(self, folder: Path, about: dict[str, Any] | None = None) -> None:
         """Writes config.json, model.safetensors and the tokenizer into an existing folder."""

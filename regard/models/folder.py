@@ -49,14 +49,15 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[Any, d
     kind = values.get("kind") if isinstance(values, dict) else None
     if kind not in _KINDS:
         raise UserError(f"{folder / CONFIG}: model.kind is {kind!r}; this version knows {', '.join(_KINDS)}")
-    model = _KINDS[kind](values, f"{folder / CONFIG}: model")
+    with torch.device("meta"):  # shapes without memory, so that an absurd config costs nothing before it is refused
+        outline = _KINDS[kind](values, f"{folder / CONFIG}: model")
     try:
         tensors = safetensors.torch.load_file(path, device=str(device))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; a model folder holds {CONFIG}, {WEIGHTS} and its tokenizer") from None
     except (safetensors.SafetensorError, OSError) as error:
         raise UserError(f"{path}: damaged or not a safetensors file ({error})") from None
-    expected = distinct_tensors(model)
+    expected = distinct_tensors(outline)
     for name in sorted(expected.keys() | tensors.keys()):
         if name not in tensors or name not in expected:
             lack = "lacks" if name not in tensors else "holds an unknown"
@@ -65,7 +66,8 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[Any, d
             raise UserError(
                 f"{path}: tensor {name} is {list(tensors[name].shape)}, {CONFIG} says {list(expected[name].shape)}"
             )
-    model.load_state_dict(tensors, strict=False, assign=False)
+    model = _KINDS[kind](values, f"{folder / CONFIG}: model")
+    model.load_state_dict(tensors, strict=False)
     return model.to(device).eval(), config
 
 

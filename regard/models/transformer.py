@@ -26,8 +26,8 @@ class TransformerConfig(Settings):
     target_vocab: int = Field(gt=0)
     width: int = Field(512, gt=0)
     heads: int = Field(8, gt=0)
-    encoder_layers: int = Field(6, ge=0)
-    decoder_layers: int = Field(6, gt=0)
+    encoder_layers: int = Field(6, ge=0, le=1000)
+    decoder_layers: int = Field(6, gt=0, le=1000)
     hidden: int = Field(2048, gt=0, description="width inside the feed-forward")
     activation: Activation = "relu"
     norm: Literal["post", "pre"] = "post"
@@ -53,6 +53,9 @@ class TransformerConfig(Settings):
     def _check(self) -> Self:
         if self.width % self.heads:
             raise ValueError(f"width {self.width} is not divisible by heads {self.heads}")
+        for name in ("pad", "bos", "eos"):
+            if not 0 <= getattr(self, name) < min(self.source_vocab, self.target_vocab):
+                raise ValueError(f"{name} {getattr(self, name)} is not in the vocabulary")
         if self.positions.startswith("sinusoidal") and self.width % 2:
             raise ValueError(f"sinusoidal positions need an even width, not {self.width}")
         if self.positions == "rotary" and self.width // self.heads % 2:

@@ -33,6 +33,7 @@ class TableStepper:
     """Random but fixed: the distribution after a sequence is drawn from a generator keyed by the sequence itself."""
 
     bos, eos = BOS, EOS
+    longest = None
     device = torch.device("cpu")
 
     def __init__(self, vocabulary: int, seed: int = 0, sharpness: float = 2.0) -> None:

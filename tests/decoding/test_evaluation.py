@@ -342,6 +342,16 @@ def test_resampling_refuses_what_makes_no_sense() -> None:
 # scores.json
 
 
+@pytest.fixture
+def model(trained_run: Path, tmp_path: Path) -> Path:
+    """A run that may be written to, with the scores of its training only."""
+    run = Path(shutil.copytree(trained_run, tmp_path / "run"))
+    scores = content(run / "best")
+    scores.pop("evaluations", None)  # of a test that evaluated the run which all tests share
+    (run / "best" / "scores.json").write_text(json.dumps(scores))
+    return run
+
+
 def content(folder: Path) -> Any:
     return json.loads((folder / "scores.json").read_text(encoding="utf-8"))
 
@@ -396,13 +406,18 @@ def test_a_read_only_folder_is_refused_before_work_begins(tmp_path: Path) -> Non
     tmp_path.chmod(0o755)
 
 
+def test_scores_are_not_kept_with_a_model_that_they_are_not_of(model: Path) -> None:
+    folder = model / "best"
+    entrant = Entrant.open(model)
+    system = entrant.translate(SOURCES, SearchSettings(beam=1))
+    with (folder / "model.safetensors").open("ab") as file:
+        file.write(b"trained on")
+    with pytest.raises(UserError, match="best: another model has taken its place"):
+        entrant.keep(evaluate(system, SOURCES, REFERENCES, Metrics()))
+    assert "evaluations" not in content(folder)
+
+
 # The command
-
-
-@pytest.fixture
-def model(trained_run: Path, tmp_path: Path) -> Path:
-    """A run that may be written to."""
-    return Path(shutil.copytree(trained_run, tmp_path / "run"))
 
 
 @pytest.fixture

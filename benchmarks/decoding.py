@@ -1,0 +1,150 @@
+"""Decoding speed against Hugging Face `generate`, on the CPU, with the same weights and the same work.
+
+    python benchmarks/decoding.py [--quick]
+
+A Marian-base model (6+6 layers, width 512, 8,000 words) with random weights reads 24 tokens and writes 32, END being
+the last, greedily and with beam 4. Both sides forbid END before and demand it there, so both take 32 steps and should
+say the same. Repetitions alternate between the two, so that a busy machine slows both; the medians are compared.
+Writes benchmarks/results/decoding-cpu.json, or, where --quick, nothing.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import transformers
+from marian import as_transformer, marian_inputs, random_marian, random_sources
+from torch import Tensor
+from transformers import LogitsProcessor, LogitsProcessorList, MarianMTModel
+
+from regard.decoding.search import search
+from regard.decoding.settings import SearchSettings
+from regard.decoding.stepper import TransformerStepper
+
+VOCAB, SOURCE, TARGET = 8_000, 24, 32
+RESULTS = Path(__file__).parent / "results" / "decoding-cpu.json"
+Decode = Callable[[list[list[int]], int], list[list[int]]]
+
+
+class OnlyEndAt(LogitsProcessor):
+    """Leaves nothing but END at the last token, with the probability that the model gives it.
+
+    Marian's own forced_eos_token_id gives it probability 1, and so another best hypothesis.
+    """
+
+    def __init__(self, length: int, end: int) -> None:
+        self.length, self.end = length, end
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if input_ids.shape[1] != self.length:  # the start token and all but the last
+            return scores
+        only = torch.full_like(scores, -torch.inf)
+        only[:, self.end] = scores[:, self.end]
+        return only
+
+
+def their_decoder(marian: MarianMTModel) -> Decode:
+    """Hugging Face generate with its defaults: a dynamic cache, fused attention."""
+
+    def decode(sources: list[list[int]], beam: int) -> list[list[int]]:
+        found = marian.generate(
+            **marian_inputs(sources, marian.config),
+            num_beams=beam,
+            do_sample=False,
+            min_new_tokens=TARGET - 1,
+            max_new_tokens=TARGET,
+            logits_processor=LogitsProcessorList([OnlyEndAt(TARGET, marian.config.eos_token_id)]),
+        )
+        return [row[1:-1] for row in found.tolist()]  # without the start token and END
+
+    return decode
+
+
+def our_decoder(marian: MarianMTModel) -> Decode:
+    stepper = TransformerStepper(as_transformer(marian))
+
+    def decode(sources: list[list[int]], beam: int) -> list[list[int]]:
+        settings = SearchSettings(beam=beam, min_length=TARGET - 1, max_length=TARGET)
+        return [best[0].tokens for best in search(stepper, sources, settings)]
+
+    return decode
+
+
+def compare(theirs: Decode, ours: Decode, batch: int, beam: int, repetitions: int) -> dict[str, Any]:
+    """Times both on the same sentences, in turns."""
+    sources = random_sources(batch, VOCAB, SOURCE - 1, SOURCE - 1, seed=batch)  # END is the last source token
+    seconds: dict[Decode, list[float]] = {theirs: [], ours: []}
+    said = {decode: decode(sources, beam) for decode in seconds}  # warms up too
+    for _ in range(repetitions):
+        for decode, times in seconds.items():
+            begin = time.perf_counter()
+            decode(sources, beam)
+            times.append(time.perf_counter() - begin)
+    tokens = batch * TARGET
+    same = sum(a == b for a, b in zip(said[theirs], said[ours], strict=True))
+    return {
+        "batch": batch,
+        "beam": beam,
+        "huggingface_tokens_per_second": round(tokens / median(seconds[theirs]), 1),
+        "regard_tokens_per_second": round(tokens / median(seconds[ours]), 1),
+        "ratio": round(median(seconds[theirs]) / median(seconds[ours]), 3),
+        "ratios_of_pairs": [round(a / b, 3) for a, b in zip(seconds[theirs], seconds[ours], strict=True)],
+        "same_sentences": same,
+        "distinct_sentences": len({tuple(row) for row in said[ours]}),
+        "repetitions": repetitions,
+    }
+
+
+def processor() -> str:
+    """The CPU's name, as far as the system tells."""
+    cpuinfo = Path("/proc/cpuinfo")
+    names = [line for line in cpuinfo.read_text().splitlines() if "model name" in line] if cpuinfo.exists() else []
+    return names[0].partition(":")[2].strip() if names else platform.processor()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Decoding speed against Hugging Face generate.")
+    parser.add_argument("--quick", action="store_true", help="batch 1 and 32, three repetitions, no result file")
+    parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    marian = random_marian(VOCAB, width=512, heads=8, layers=6, hidden=2048, ends=False)
+    theirs, ours = their_decoder(marian), our_decoder(marian)
+    rows = []
+    print(f"{'batch':>5} {'beam':>4} {'HF tok/s':>9} {'regard tok/s':>12} {'ratio':>6} {'same':>9}")
+    for batch in (1, 32) if arguments.quick else (1, 32, 128):
+        for beam in (1, 4):
+            repetitions = 3 if arguments.quick or batch == 128 else 5 if batch == 32 else 7
+            row = compare(theirs, ours, batch, beam, repetitions)
+            rows.append(row)
+            speeds = f"{row['huggingface_tokens_per_second']:9.0f} {row['regard_tokens_per_second']:12.0f}"
+            print(f"{batch:5} {beam:4} {speeds} {row['ratio']:6.2f} {row['same_sentences']:4}/{batch:<4}", flush=True)
+    if arguments.quick:
+        return
+    result = {
+        "what": f"greedy and beam search on the CPU, float32, {SOURCE} source tokens, {TARGET} target tokens, END last",
+        "model": "Marian base: 6+6 layers, width 512, hidden 2048, 8 heads, 8,000 words, random weights",
+        "rows": rows,
+        "machine": f"{processor()}, {arguments.threads} threads",
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "command": "python " + " ".join(sys.argv),
+    }
+    RESULTS.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""The Translator on a model that was really trained: text in, hypotheses out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import regard
+from regard.decoding.search import Trace, search
+from regard.decoding.stepper import TransformerStepper
+from regard.decoding.translator import Vocabularies
+from regard.text.grammar import corpus
+
+SENTENCES = [pair.source for pair in corpus("test", 24)]
+
+
+@pytest.fixture(scope="module")
+def translator(trained_run: Path) -> regard.Translator:
+    return regard.Translator.load(trained_run)
+
+
+def test_a_string_gives_a_string_and_a_list_a_list(translator: regard.Translator) -> None:
+    assert translator("I love apples") == "我喜欢苹果"
+    assert translator(["I love apples", "", " \t"]) == ["我喜欢苹果", "", " \t"]
+    assert translator([]) == []
+
+
+def test_the_score_of_a_hypothesis_is_what_score_gives_for_its_tokens(translator: regard.Translator) -> None:
+    for options in ({}, {"length_penalty": "wu", "alpha": 0.6}, {"beam": 1, "length_penalty": "none"}):
+        settings = regard.SearchSettings.parse(options, "test")
+        found = [best[0] for best in translator.hypotheses(SENTENCES, settings)]
+        sources = translator.vocabularies.source.encode_batch(SENTENCES)
+        judged = translator.score_tokens(sources, [one.tokens for one in found], settings)
+        for one, other in zip(found, judged, strict=True):
+            assert one.score == pytest.approx(other.score, abs=1e-4)
+            assert one.log_probabilities == pytest.approx(other.log_probabilities, abs=1e-3)
+
+
+def test_hypotheses_come_best_first_with_alignments_that_sum_to_one(translator: regard.Translator) -> None:
+    for best in translator(SENTENCES[:4], beam=4, n_best=3):
+        assert [one.score for one in best] == sorted((one.score for one in best), reverse=True)
+        for one in best:
+            assert one.alignment is not None
+            assert len(one.alignment) == len(one.tokens) + 1
+            assert all(len(row) == len(one.source_pieces) + 1 for row in one.alignment)
+            assert all(sum(row) == pytest.approx(1, abs=1e-4) for row in one.alignment)
+
+
+def test_a_stream_gives_what_the_list_gives_and_never_runs_ahead(
+    translator: regard.Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regard.decoding.translator.WINDOW", 5)
+    taken = 0
+
+    def lines() -> object:
+        nonlocal taken
+        for line in SENTENCES:
+            taken += 1
+            yield line
+
+    stream = translator.stream(lines())  # type: ignore[arg-type]
+    first = next(stream)
+    assert taken == 5
+    assert [first[0].text, *(best[0].text for best in stream)] == translator(SENTENCES)
+
+
+def test_an_ensemble_of_one_model_twice_is_that_model(trained_run: Path, translator: regard.Translator) -> None:
+    twice = regard.Translator.load(trained_run, trained_run)
+    ours, theirs = twice.hypotheses(SENTENCES[:6]), translator.hypotheses(SENTENCES[:6])
+    assert [best[0].text for best in ours] == [best[0].text for best in theirs]
+    assert [best[0].score for best in ours] == pytest.approx([best[0].score for best in theirs], abs=1e-4)
+
+
+def test_an_ensemble_averages_probabilities(translator: regard.Translator) -> None:
+    torch.manual_seed(0)
+    other = regard.Transformer(translator.model.config).eval()
+    both = regard.Translator(translator.model, translator.vocabularies, others=[other])
+    alone = regard.Translator(other, translator.vocabularies)
+    source, target = [translator.vocabularies.source.encode("I love apples")], [[300, 301]]
+    mean = (translator.read(source, target).exp() + alone.read(source, target).exp()) / 2
+    assert torch.allclose(both.read(source, target).exp(), mean, atol=1e-6)
+
+
+def test_an_ensemble_needs_one_tokenizer(trained_run: Path, translator: regard.Translator, tmp_path: Path) -> None:
+    other = regard.Tokenizer.train(["other words"], len(translator.vocabularies.source))
+    config = translator.model.config.changed(source_vocab=len(other), target_vocab=len(other))
+    regard.Translator(regard.Transformer(config), Vocabularies(other, other)).save(tmp_path)
+    with pytest.raises(regard.UserError, match="tokenizer differs"):
+        regard.Translator.load(trained_run, tmp_path)
+
+
+def test_required_and_forbidden_phrases_are_met_and_reported(translator: regard.Translator) -> None:
+    wishes = regard.Wishes(required=("苹果",), forbidden=("我",))
+    for best in translator.hypotheses(["I love apples", SENTENCES[0]], wishes=wishes):
+        assert "苹果" in best[0].text and "我" not in best[0].text
+        assert best[0].phrases == {"苹果": True, "我": True}
+    short = translator.hypotheses(["I love apples"], regard.SearchSettings(max_length=1), wishes)
+    assert short[0][0].phrases["苹果"] is False
+
+
+def test_a_prefix_begins_every_translation(translator: regard.Translator) -> None:
+    found = translator.hypotheses(SENTENCES[:5], wishes=regard.Wishes(prefix="昨天"))
+    assert all(best[0].text.startswith("昨天") for best in found)
+
+
+def test_the_tree_of_a_beam_reads_as_text(translator: regard.Translator) -> None:
+    best = translator.hypotheses(["I love apples"], regard.SearchSettings(beam=3), trees=True)[0][0]
+    assert best.tree is not None
+    kept = [node.piece for node in best.tree if node.expansion.fate == "kept"]
+    assert set(best.pieces) <= set(kept)
+    assert any(node.piece == "END" and node.expansion.fate == "ended" for node in best.tree)
+
+
+def test_coverage_prefers_hypotheses_that_looked_at_everything(translator: regard.Translator) -> None:
+    stepper = TransformerStepper(translator.model, coverage=True)
+    sources = translator.vocabularies.source.encode_batch(SENTENCES[:4])
+    plain = search(stepper, sources, regard.SearchSettings(beam=3))
+    covered = search(stepper, sources, regard.SearchSettings(beam=3, coverage=0.2))
+    for one, other in zip(plain, covered, strict=True):
+        assert other[0].score < max(found.score for found in one) + 1e-9  # the penalty only costs
+
+
+def test_sampling_with_a_required_phrase_or_a_tree_is_refused(translator: regard.Translator) -> None:
+    stepper = TransformerStepper(translator.model)
+    with pytest.raises(regard.UserError, match="need a beam"):
+        search(stepper, [[300]], regard.SearchSettings(temperature=1.0), Trace())
+
+
+def test_translating_leaves_the_model_in_the_mode_it_was_in(translator: regard.Translator) -> None:
+    translator.model.train()
+    translator("I love apples")
+    assert translator.model.training
+    translator.model.eval()
