@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
-from regard.decoding.evaluation import bleu
 from regard.decoding.search import SearchSettings
 from regard.decoding.translator import Translator
+from regard.evaluation import bleu
 from regard.text.readers import read_pairs
 from regard.training.recipe import Recipe
 from regard.training.run import choose_device, run_recipe

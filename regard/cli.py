@@ -167,7 +167,7 @@ def evaluate(
     device: Device = "auto",
 ) -> None:
     """Translate a test set and score it with sacreBLEU, signature included, or compare two systems on it."""
-    from regard.decoding import evaluation
+    from regard import evaluation
     from regard.errors import UserError
     from regard.text.readers import read_parallel
     from regard.training.run import choose_device
@@ -239,8 +239,8 @@ def _search(beam: int, length_penalty: str, alpha: float) -> SearchSettings:
 
 def _choose_tokenisation(given: str | None, languages: Sequence[str | None], reference: Path) -> str:
     """The tokeniser asked for, or that of the target language, as the models or else the reference's name tell it."""
-    from regard.decoding.evaluation import check_tokenisation, tokenisation_for
     from regard.errors import UserError
+    from regard.evaluation import check_tokenisation, tokenisation_for
     from regard.text.readers import COMPRESSIONS
 
     plain = reference.with_suffix("") if reference.suffix.lower() in COMPRESSIONS else reference

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from regard.decoding.evaluation import bleu, exact_match
 from regard.decoding.settings import SearchSettings
 from regard.decoding.translator import Translator
+from regard.evaluation import bleu, exact_match
 from regard.inspection.drawing import draw_heads
 from regard.inspection.probe import probe
 from regard.text.grammar import derive

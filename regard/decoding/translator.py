@@ -123,7 +123,7 @@ class Translator:
             )
         languages = about.get("languages", ["source", "target"])
         if not isinstance(languages, list) or len(languages) != 2:
-            raise UserError(f"{folder / CONFIG}: languages must be two codes, such as [\"en\", \"zh\"], not {languages!r}")
+            raise UserError(f"{folder / CONFIG}: languages must be two codes, such as en and zh, not {languages!r}")
         return cls(model, vocabularies, (str(languages[0]), str(languages[1])))
 
     def save(self, folder: Path, about: dict[str, Any] | None = None) -> None:

@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention import Layout, Packed, Padded
-from regard.decoding.evaluation import bleu, tokenisation_for
 from regard.decoding.translator import Translator, Vocabularies
 from regard.errors import UserError
+from regard.evaluation import bleu, tokenisation_for
 from regard.models.transformer import Transformer
 from regard.text.batching import Ints, ParallelTokens, plan_packed, plan_padded
 from regard.text.pair import Pair

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from regard.decoding.evaluation import bleu
 from regard.errors import UserError
+from regard.evaluation import bleu
 from regard.models.transformer import Transformer
 from regard.text.pair import Pair
 from regard.text.readers import read_parallel

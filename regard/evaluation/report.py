@@ -1,8 +1,4 @@
-"""Scores that carry their protocol: sacreBLEU's numbers with sacreBLEU's signatures.
-
-A `Report` holds the scores of one system and the `Conditions` under which they were measured; `compare` refuses two
-reports whose conditions differ. Reports live in scores.json of the model folder, beside what training wrote there.
-"""
+"""What one system scored, and under which conditions: a `Report`, kept in scores.json of the model folder."""
 
 from __future__ import annotations
 
@@ -10,108 +6,26 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
-from sacrebleu.metrics.ter import TER
-from sacrebleu.significance import PairedTest
 
 from regard.config import Settings
 from regard.decoding.settings import SearchSettings
 from regard.decoding.translator import Translator
 from regard.errors import UserError
+from regard.evaluation.metrics import Metrics, Score, check_sizes
 from regard.models.folder import WEIGHTS, find_model
 from regard.text.readers import read_lines
 
 SCORES = "scores.json"
-RESAMPLES = 1000
 DIGITS = 12
 """Hexadecimal digits of a fingerprint: enough that two files never share one by accident, few enough to read out."""
-
-_TOKENISATION_OF = {"zh": "zh", "ja": "ja-mecab", "ko": "char", "th": "char"}
-_PACKAGE_OF = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}
-
-
-@dataclass(frozen=True)
-class Score:
-    """A number and how it came about."""
-
-    metric: str
-    value: float
-    signature: str
-
-    def __str__(self) -> str:
-        return f"{self.metric} {self.value:.2f}  {self.signature}"
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-# Single scores
-
-
-def tokenisation_for(language: str) -> str:
-    """The sacreBLEU tokeniser for a language code, such as "zh" or "zh-CN"."""
-    return _TOKENISATION_OF.get(language.split("-")[0].split("_")[0].lower(), "13a")
-
-
-def bleu(
-    hypotheses: Sequence[str], references: Sequence[str], tokenisation: str = "13a", lowercase: bool = False
-) -> Score:
-    """Corpus BLEU. "none" is for text that is tokenised already, as published protocols ask."""
-    _check(hypotheses, references)
-    metric = _make_bleu(tokenisation, lowercase)
-    result = metric.corpus_score(list(hypotheses), [list(references)])
-    return Score("BLEU", result.score, f"{metric.get_signature()}|reflen:{result.ref_len}")
-
-
-def chrf(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False) -> Score:
-    """Corpus chrF2, the character n-gram F-score."""
-    return _measure(CHRF(lowercase=lowercase), hypotheses, references)
-
-
-def ter(hypotheses: Sequence[str], references: Sequence[str], cjk: bool = False) -> Score:
-    """The translation edit rate, lower is better, without regard to case; `cjk` counts characters as words."""
-    return _measure(_make_ter(cjk), hypotheses, references)
-
-
-def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """The percentage of translations that equal their reference to the letter."""
-    _check(hypotheses, references)
-    equal = sum(h == r for h, r in zip(hypotheses, references, strict=True))
-    return 100 * equal / len(references)
-
-
-def check_tokenisation(name: str) -> None:
-    """Does nothing where sacreBLEU can tokenise so.
-
-    Raises:
-        UserError: there is no such tokeniser, or a package or file that it needs is missing; says which.
-    """
-    _make_bleu(name, False)
-
-
-# The protocol of a whole evaluation
-
-
-class Metrics(Settings):
-    """What is measured, and how text is prepared for it. TER ignores case, as it always has."""
-
-    tokenisation: str = "13a"
-    lowercase: bool = False
-    ter: bool = False
-
-    def build(self) -> list[Metric]:
-        """SacreBLEU's metrics; BLEU is the first."""
-        metrics: list[Metric] = [_make_bleu(self.tokenisation, self.lowercase), CHRF(lowercase=self.lowercase)]
-        return [*metrics, _make_ter(self.tokenisation in ("zh", "ja-mecab"))] if self.ter else metrics
 
 
 class Data(Settings):
@@ -163,8 +77,8 @@ class Conditions(Settings):
     def describe_search(self) -> str:
         """The beam, the length penalty, and every other setting that is not the default."""
         search, defaults = self.search_in_full(), SearchSettings().model_dump(mode="json")
-        beam, penalty, alpha = (_show(search.pop(key)) for key in ("beam", "length_penalty", "alpha"))
-        others = "".join(f", {key} {_show(value)}" for key, value in search.items() if value != defaults.get(key))
+        beam, penalty, alpha = (show(search.pop(key)) for key in ("beam", "length_penalty", "alpha"))
+        others = "".join(f", {key} {show(value)}" for key, value in search.items() if value != defaults.get(key))
         return f"beam {beam}, length penalty {penalty} {alpha}{others}"
 
     def _facts(self) -> Iterator[tuple[str, Any]]:
@@ -289,7 +203,7 @@ def evaluate(system: System, sources: Sequence[str], references: Sequence[str], 
     Raises:
         UserError: their numbers differ or are zero, or sacreBLEU cannot tokenise as `metrics` asks.
     """
-    _check(system.translations, references)
+    check_sizes(system.translations, references)
     if len(sources) != len(references):
         raise UserError(f"{len(sources)} sources do not belong to {len(references)} references; give a pair a line")
     scores, signatures, length = {}, {}, 0
@@ -333,121 +247,6 @@ def doubt_references(translations: Sequence[str], references: Sequence[str]) -> 
         f"the {tokenised} look tokenised (a space before the last full stop), the {plain} do not; "
         f"scores mean little unless both are of one kind"
     )
-
-
-# Two systems
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A metric of two systems under the same conditions; positive where the first has the higher score."""
-
-    metric: str
-    value: float
-    against: float
-
-    @property
-    def difference(self) -> float:
-        return self.value - self.against
-
-    def __str__(self) -> str:
-        return f"{self.metric} {self.difference:+.2f}  {self.value:.2f} against {self.against:.2f}"
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"difference": self.difference}
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """The mean of a score over resampled test sets, and half the width of the interval that holds 95% of them."""
-
-    mean: float
-    margin: float
-
-    def __str__(self) -> str:
-        return f"{self.mean:.2f} ± {self.margin:.2f}"
-
-
-@dataclass(frozen=True)
-class Significance:
-    """A metric's paired bootstrap test; the signature states the number of resamples and the seed."""
-
-    metric: str
-    p_value: float
-    estimate: Estimate
-    against: Estimate
-    signature: str
-
-    def __str__(self) -> str:
-        return f"{self.metric} p = {self.p_value:.4f}  {self.estimate} against {self.against}  {self.signature}"
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def compare(report: Report, against: Report) -> list[Difference]:
-    """The difference of every metric that both have.
-
-    Raises:
-        UserError: the two were not measured under the same conditions, or have no metric in common; says how.
-    """
-    differences = report.conditions.differences(against.conditions)
-    if differences:
-        listed = ", ".join(f"{name} ({_show(one)} against {_show(two)})" for name, (one, two) in differences.items())
-        raise UserError(f"these scores cannot be compared, since they differ in {listed}; evaluate both alike")
-    shared = [name for name in report.scores if name in against.scores]
-    if not shared:
-        raise UserError(
-            f"these scores cannot be compared, since one is of {', '.join(report.scores) or 'nothing'}, "
-            f"the other of {', '.join(against.scores) or 'nothing'}; evaluate both alike"
-        )
-    return [Difference(name, report.scores[name], against.scores[name]) for name in shared]
-
-
-def compare_with_any(report: Report, stored: Sequence[Report]) -> tuple[Report, list[Difference]]:
-    """The latest stored report with the same conditions, and the differences to it.
-
-    Raises:
-        UserError: there is none; says how the one that comes nearest differs.
-    """
-    if not stored:
-        raise UserError("there is no evaluation to compare with; evaluate that system first")
-    nearest = min(reversed(stored), key=lambda one: len(report.conditions.differences(one.conditions)))
-    return nearest, compare(report, nearest)
-
-
-def compare_by_resampling(
-    system: System, against: System, references: Sequence[str], metrics: Metrics, resamples: int = RESAMPLES
-) -> list[Significance]:
-    """SacreBLEU's paired bootstrap test of every metric: how likely so large a difference is by chance.
-
-    The seed is sacreBLEU's, 12345, or that of the environment variable SACREBLEU_SEED, and stands in the signature.
-
-    Raises:
-        UserError: the numbers of translations and references differ or are zero, or `resamples` is below 1.
-    """
-    _check(system.translations, references)
-    _check(against.translations, references)
-    if resamples < 1:
-        raise UserError(f"resamples: {resamples} is too few; at least 1 is needed, and 1000 are usual")
-    signatures, results = PairedTest(
-        [("against", list(against.translations)), ("system", list(system.translations))],
-        {str(number): metric for number, metric in enumerate(metrics.build())},
-        [list(references)],
-        test_type="bs",
-        n_samples=resamples,
-    )()
-    found = []
-    for name, signature in signatures.items():
-        theirs, ours = (_result(one) for one in results[name])
-        # SacreBLEU counts the resamples that differ by more than the two systems do, which for two equal systems is
-        # none: it would call them significantly different. A difference of nothing is always reached by chance.
-        p_value = 1.0 if ours[0] == theirs[0] else ours[1]
-        found.append(Significance(name, p_value, Estimate(*ours[2:]), Estimate(*theirs[2:]), str(signature)))
-    return found
-
-
-# scores.json
 
 
 def record(report: Report, folder: Path) -> None:
@@ -508,53 +307,6 @@ def _read_scores(path: Path) -> dict[str, Any]:
     return content
 
 
-# SacreBLEU
-
-
-def _make_bleu(tokenisation: str, lowercase: bool) -> BLEU:
-    if tokenisation not in BLEU.TOKENIZERS:
-        raise UserError(
-            f"sacreBLEU has no tokeniser {tokenisation!r}; choose one of {', '.join(sorted(BLEU.TOKENIZERS))}"
-        )
-    try:
-        return BLEU(tokenize=tokenisation, lowercase=lowercase, force=True)
-    except (RuntimeError, ImportError):
-        package = _PACKAGE_OF.get(tokenisation, "sentencepiece")
-        raise UserError(
-            f"sacreBLEU's tokeniser {tokenisation!r} needs a package that is not installed; "
-            f"run pip install '{package}', or choose char"
-        ) from None
-    except OSError as error:
-        raise UserError(
-            f"sacreBLEU's tokeniser {tokenisation!r} needs a file that cannot be fetched ({error}); choose another"
-        ) from None
-
-
-def _make_ter(cjk: bool) -> TER:
-    """Chinese and Japanese write no spaces, so that without this a sentence would be one word."""
-    return TER(normalized=cjk, asian_support=cjk)
-
-
-def _measure(metric: Metric, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    _check(hypotheses, references)
-    result = metric.corpus_score(list(hypotheses), [list(references)])
-    return Score(result.name, result.score, str(metric.get_signature()))
-
-
-def _result(result: Any) -> tuple[float, float, float, float]:
-    """Score, p-value, mean and half interval as plain numbers; the baseline has no p-value."""
-    p_value = 1.0 if result.p_value is None else result.p_value
-    return float(result.score), float(p_value), float(result.mean), float(result.ci)
-
-
-def _parts(signature: str) -> dict[str, str]:
-    return dict(part.partition(":")[::2] for part in signature.split("|"))
-
-
-def _show(value: Any) -> str:
-    return "nothing" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def _hash_lines(*sides: Sequence[str]) -> str:
     digest = hashlib.sha256()
     for lines in sides:
@@ -571,8 +323,10 @@ def _looks_tokenised(lines: Sequence[str]) -> bool | None:
     return 2 * sum(line[-2:-1] == " " for line in ended) > len(ended)
 
 
-def _check(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    if len(hypotheses) != len(references):
-        raise UserError(f"{len(hypotheses)} translations cannot be scored against {len(references)} references")
-    if not references:
-        raise UserError("there is nothing to score: no references")
+def _parts(signature: str) -> dict[str, str]:
+    return dict(part.partition(":")[::2] for part in signature.split("|"))
+
+
+def show(value: Any) -> str:
+    """A setting as people write it."""
+    return "nothing" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

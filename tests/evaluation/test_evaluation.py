@@ -14,7 +14,8 @@ import sacrebleu
 import torch
 
 from regard import Translator, UserError
-from regard.decoding.evaluation import (
+from regard.decoding.settings import SearchSettings
+from regard.evaluation import (
     Entrant,
     Metrics,
     Report,
@@ -35,7 +36,6 @@ from regard.decoding.evaluation import (
     ter,
     tokenisation_for,
 )
-from regard.decoding.settings import SearchSettings
 
 Command = Callable[..., Any]
 
