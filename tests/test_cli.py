@@ -174,9 +174,9 @@ def test_search_options_reach_the_search(trained_run: Path, command: Command, mo
     seen = []
     hypotheses = Translator.hypotheses
 
-    def spy(self: Translator, texts: list[str], settings: object = None) -> object:
+    def spy(self: Translator, texts: list[str], settings: object = None, **wanted: object) -> object:
         seen.append(settings)
-        return hypotheses(self, texts, settings)
+        return hypotheses(self, texts, settings, **wanted)
 
     monkeypatch.setattr(Translator, "hypotheses", spy)
     command("translate", trained_run, "I love apples", "--beam", 3, "--length-penalty", "wu", "--alpha", 0.6)

@@ -40,6 +40,8 @@ class SearchSettings(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.max_length is not None and self.min_length >= self.max_length:
+            raise ValueError(f"min_length {self.min_length} leaves no room below max_length {self.max_length}")
         if self.samples:
             given = [name for name in ("temperature", "top_k", "top_p") if getattr(self, name) is not None]
             if self.beam not in (None, 1):
@@ -51,8 +53,6 @@ class SearchSettings(Settings):
             raise ValueError(f"n_best {self.n_best} is more than the {self.width} hypotheses of the beam")
         if self.width % self.groups:
             raise ValueError(f"beam {self.width} cannot be divided into {self.groups} groups")
-        if self.max_length is not None and self.min_length >= self.max_length:
-            raise ValueError(f"min_length {self.min_length} leaves no room below max_length {self.max_length}")
         return self
 
     @property

@@ -61,11 +61,7 @@ class Vocabularies:
 
 @dataclass(frozen=True)
 class Wishes:
-    """What translations must begin with, must say, and must not say, as text.
-
-    Raises:
-        UserError: a phrase is empty or cannot be encoded.
-    """
+    """What translations must begin with, must say, and must not say, as text."""
 
     prefix: str = ""
     required: tuple[str, ...] = ()
@@ -144,11 +140,13 @@ class Translator:
         return answers[0] if isinstance(text, str) else answers
 
     def stream(
-        self, lines: Iterable[str], settings: SearchSettings | None = None, **wanted: Any
+        self, lines: Iterable[str], settings: SearchSettings | None = None, first: int = 1, **wanted: Any
     ) -> Iterator[list[Hypothesis]]:
-        """The n best translations of every line, in order, with no more than a window of lines in memory."""
+        """The n best translations of every line, in order, with no more than a window of lines in memory.
+
+        Further keywords are those of `hypotheses`; `first` is the number of the first line, for errors.
+        """
         lines = iter(lines)
-        first = 1
         while window := list(islice(lines, WINDOW)):
             yield from self.hypotheses(window, settings, first=first, **wanted)
             first += len(window)
@@ -234,9 +232,12 @@ class Translator:
         return [result for result in results if result is not None]
 
     @torch.no_grad()
-    def embed(self, texts: Sequence[str], pool: Literal["mean", "none"] = "mean") -> list[Tensor]:
-        """The encoder's context-aware vectors: one a text, (W,), or with "none" one a token, (S, W), END left out."""
-        encoded = self._encode(texts, 1)
+    def embed(self, texts: Sequence[str], pool: Literal["mean", "none"] = "mean", first: int = 1) -> list[Tensor]:
+        """The encoder's context-aware vectors: one a text, (W,), or with "none" one a token, (S, W), END left out.
+
+        `first` is the number of the first text, for errors.
+        """
+        encoded = self._encode(texts, first)
         vectors: list[Tensor] = [torch.empty(0)] * len(texts)
         config = self.model.config
         device = self.model.target_embedding.weight.device

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import regard
-from regard.decoding.search import Trace, search
+from regard.decoding.rules import Request
+from regard.decoding.search import Found, Trace, search
 from regard.decoding.stepper import TransformerStepper
 from regard.decoding.translator import Vocabularies
 from regard.text.grammar import corpus
@@ -133,3 +134,23 @@ def test_translating_leaves_the_model_in_the_mode_it_was_in(translator: regard.T
     translator("I love apples")
     assert translator.model.training
     translator.model.eval()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<b>Bold</b> &amp; <a href='x'>link</a> <eos> <0x41> <pad>",
+        "3.14 is not 3,14; 1,000,000 $ 50 %",
+        "  two  spaces\tand a tab  ",
+        "naïve café 😀 汉字 ▁ \u200b",
+        "line\u2028separator\x0bvertical\x85next",
+    ],
+)
+def test_what_the_model_repeats_comes_out_as_it_went_in(
+    translator: regard.Translator, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    def repeat(stepper: object, requests: list[Request], *_: object) -> list[list[Found]]:
+        return [[Found(list(request.source), 0.0, [])] for request in requests]
+
+    monkeypatch.setattr("regard.decoding.translator.search", repeat)
+    assert translator([text, "", text]) == [text, "", text]
