@@ -121,17 +121,35 @@ def replacing(folder: Path) -> Iterator[Path]:
         yield fresh
         for path in fresh.iterdir():
             path.chmod(0o666 & ~_umask())  # safetensors lets nobody but the owner read
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+            sync(path)
+        sync(fresh)
         if folder.exists():
             folder.rename(old)
         fresh.rename(folder)
+        sync(folder.parent)
     except BaseException:
         if old.exists():
             old.rename(folder)
         raise
     finally:
         shutil.rmtree(room, ignore_errors=True)
+
+
+def mend_replaced(folder: Path) -> None:
+    """Clears up after a process that was killed while it was `replacing` a folder: the old one is back in its place."""
+    for room in folder.parent.glob(f".{folder.name}.*"):
+        if (room / "old").exists() and not folder.exists():
+            (room / "old").rename(folder)
+        shutil.rmtree(room)
+
+
+def sync(path: Path) -> None:
+    """Returns once a file or the entries of a folder are on the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def _umask() -> int:

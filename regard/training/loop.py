@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn
 
 from regard.models.folder import replacing
+from regard.training.checkpoint import Checkpoint, reporting_write_errors, save_checkpoint
+from regard.training.interruption import StopRequest
 from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, TrainingSettings
 from regard.training.schedule import build_schedule
+from regard.training.state import Position, TrainingState
 
+CHECKPOINTS, LOG = "checkpoints", "log.jsonl"
 B = TypeVar("B")
 
 
@@ -28,6 +30,14 @@ class Loss:
 
     total: Tensor
     count: int
+
+
+@dataclass(frozen=True)
+class Placed(Generic[B]):
+    """A batch, and the position in the data behind it."""
+
+    batch: B
+    after: Position
 
 
 class Task(Protocol[B]):
@@ -41,8 +51,8 @@ class Task(Protocol[B]):
     def width(self) -> int:
         """Of the model, for schedules that follow it."""
 
-    def batches(self) -> Iterator[B]:
-        """Training batches without end, epoch after epoch, already on the model's device."""
+    def batches(self, position: Position) -> Iterator[Placed[B]]:
+        """Training batches from a position on, without end, epoch after epoch, already on the model's device."""
 
     def count(self, batch: B) -> int:
         """How many tokens the loss of this batch is a sum over."""
@@ -67,56 +77,114 @@ class Outcome:
     scores: dict[str, float] = field(default_factory=dict)
 
 
-def train(task: Task[B], optim: OptimSettings, training: TrainingSettings, out: Path, progress: Progress) -> Outcome:
-    """Trains, validates, and keeps the best and the last model in `out`."""
-    model = task.model
-    device = next(model.parameters()).device
-    optimiser = build_optimiser(model, optim)
-    schedule = build_schedule(optim, training.steps, task.width)
-    average_from = training.steps - int(training.average * training.steps) + 1
-    average: AveragedModel | None = None
-    batches = task.batches()
-    outcome = Outcome(0, 0.0, 0)
-    meter = _Meter(device)
-    started = time.perf_counter()
-    for step in range(1, training.steps + 1):
+def train(
+    task: Task[B],
+    optim: OptimSettings,
+    training: TrainingSettings,
+    out: Path,
+    progress: Progress,
+    checkpoint: Checkpoint | None = None,
+    stop: StopRequest | None = None,
+) -> Outcome:
+    """Trains, validates, and keeps the best and the last model in `out`, with checkpoints from which it can go on.
+
+    Raises:
+        UserError: something cannot be written; the last good checkpoint is still there.
+        KeyboardInterrupt, SystemExit: the run was asked to stop; its last step has been saved.
+    """
+    stop = stop or StopRequest()
+    loop = _Loop(task, optim, training, out, progress)
+    state = loop.state
+    if checkpoint is not None:
+        state.restore(checkpoint.tensors(), checkpoint.facts)
+    batches = task.batches(state.position)
+    stop.patient = True
+    while state.step < training.steps:
+        norm = loop.advance(batches)
+        if loop.due(training.log_every):
+            loop.log(norm)
+        if loop.due(training.validate_every):
+            loop.validate()
+        if loop.due(training.checkpoint_every) or stop.made:
+            loop.save()
+        if stop.made and state.step < training.steps:
+            progress.say(f"saved at step {state.step}; the same command goes on from there")
+            stop.obey()
+    stop.patient = False
+    return Outcome(state.step, state.seconds, state.best_step, state.best_scores)
+
+
+class _Loop(Generic[B]):
+    """The parts of a step: advance, log, validate, save."""
+
+    def __init__(
+        self, task: Task[B], optim: OptimSettings, training: TrainingSettings, out: Path, progress: Progress
+    ) -> None:
+        self.task, self.optim, self.training, self.out, self.progress = task, optim, training, out, progress
+        self.checkpoints = out / CHECKPOINTS
+        self.schedule = build_schedule(optim, training.steps, task.width)
+        self.state = TrainingState(task.model, build_optimiser(task.model, optim))
+
+    def due(self, every: int) -> bool:
+        """Whether something that is done every so many steps, and at the end, is done now."""
+        return self.state.step % every == 0 or self.state.step == self.training.steps
+
+    def advance(self, batches: Iterator[Placed[B]]) -> Tensor:
+        """One step of the optimiser; returns the norm that the gradient had."""
+        state, model, optimiser = self.state, self.task.model, self.state.optimiser
+        step = state.step + 1
         model.train()
         for group in optimiser.param_groups:
-            group["lr"] = schedule(step)
-        parts = [next(batches) for _ in range(optim.accumulate)]
-        tokens = sum(task.count(part) for part in parts)
+            group["lr"] = self.schedule(step)
+        parts = [next(batches) for _ in range(self.optim.accumulate)]
+        tokens = sum(self.task.count(part.batch) for part in parts)
         for part in parts:
-            with autocast(device, training.precision):
-                loss = task.loss(part, step)
+            with autocast(state.device, self.training.precision):
+                loss = self.task.loss(part.batch, step)
             (loss.total / tokens).backward()  # type: ignore[no-untyped-call]
-            meter.add(loss)
-        norm = nn.utils.clip_grad_norm_(model.parameters(), optim.clip or float("inf"))
+            state.meter.add(loss.total, loss.count)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), self.optim.clip or float("inf"))
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
-        if training.average and step >= average_from:
-            average = average or AveragedModel(model, multi_avg_fn=get_swa_multi_avg_fn())  # type: ignore[no-untyped-call]
-            average.update_parameters(model)
-        if step % training.log_every == 0 or step == training.steps:
-            report = meter.read() | {"lr": schedule(step), "gradient_norm": float(norm)}
-            progress.step(step, report)
-            _log(out, {"step": step, "seconds": round(time.perf_counter() - started, 3)} | report)
-        if step % training.validate_every == 0 or step == training.steps:
-            judged = model if average is None else average.module
-            assert isinstance(judged, nn.Module)
-            with autocast(device, training.precision):
-                scores = task.validate(judged)
-            progress.validated(step, scores)
-            _log(out, {"step": step, "seconds": round(time.perf_counter() - started, 3), "validation": scores})
-            record = {"step": step, "validation": scores}
-            with replacing(out / "last") as folder:
-                task.save(folder, judged, record)
-            if not outcome.scores or scores["score"] > outcome.scores["score"]:
-                outcome.scores, outcome.best_step = scores, step
-                with replacing(out / "best") as folder:
-                    task.save(folder, judged, record)
-            meter.restart()
-    outcome.steps, outcome.seconds = training.steps, time.perf_counter() - started
-    return outcome
+        if step >= self.training.average_from:
+            state.update_average()
+        state.step, state.position = step, parts[-1].after
+        return norm
+
+    def log(self, norm: Tensor) -> None:
+        step = self.state.step
+        report = self.state.meter.read() | {"lr": self.schedule(step), "gradient_norm": float(norm)}
+        self.progress.step(step, report)
+        self._write(report)
+
+    def validate(self) -> None:
+        """Scores the model, or the average once there is one, and saves it."""
+        state, step = self.state, self.state.step
+        judged = self.task.model if state.average is None else state.average.module
+        assert isinstance(judged, nn.Module)
+        with autocast(state.device, self.training.precision):
+            scores = self.task.validate(judged)
+        self.progress.validated(step, scores)
+        self._write({"validation": scores})
+        better = not state.best_scores or scores["score"] > state.best_scores["score"]
+        for name in ("last", "best") if better else ("last",):
+            place = self.out / name
+            with reporting_write_errors(place, self.checkpoints), replacing(place) as folder:
+                self.task.save(folder, judged, {"step": step, "validation": scores})
+        if better:
+            state.best_scores, state.best_step = scores, step
+        state.meter.restart()
+
+    def save(self) -> None:
+        """Saves a checkpoint."""
+        state, keep = self.state, self.training.keep_checkpoints
+        save_checkpoint(self.checkpoints, state.step, state.tensors(), state.facts(), keep)
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        path = self.out / LOG
+        entry = {"step": self.state.step, "seconds": round(self.state.seconds, 3)} | entry
+        with reporting_write_errors(path, self.checkpoints), path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
 
 
 def build_optimiser(model: nn.Module, optim: OptimSettings) -> torch.optim.AdamW:
@@ -132,31 +200,3 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any
     """bfloat16 matrix products where asked for, or by default on a GPU; weights and sums stay float32."""
     wanted = device.type == "cuda" if precision == "auto" else precision == "bfloat16"
     return torch.autocast(device.type, torch.bfloat16) if wanted else nullcontext()
-
-
-class _Meter:
-    """Mean loss and speed since the last reading. The loss stays on the device until it is read."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.total = torch.zeros((), device=device, dtype=torch.float64)
-        self.restart()
-
-    def restart(self) -> None:
-        self.total.zero_()
-        self.count = 0
-        self.since = time.perf_counter()
-
-    def add(self, loss: Loss) -> None:
-        self.total += loss.total.detach()
-        self.count += loss.count
-
-    def read(self) -> dict[str, float]:
-        mean = float(self.total) / max(1, self.count)
-        speed = self.count / (time.perf_counter() - self.since)
-        self.restart()
-        return {"loss": mean, "tokens_per_second": speed}
-
-
-def _log(out: Path, entry: dict[str, Any]) -> None:
-    with (out / "log.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(entry) + "\n")

@@ -17,6 +17,7 @@ class Progress:
         self.steps = steps
         self.console = console or Console()
         self.started = time.perf_counter()
+        self.first = 0
         self.bar: Bar | None = None
         if self.console.is_terminal:
             columns = (
@@ -42,12 +43,17 @@ class Progress:
     def say(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
+    def resume(self, step: int) -> None:
+        """Says from where the run goes on; the time left is estimated from the steps after it alone."""
+        self.say(f"resuming from step {step}")
+        self.first, self.started = step, time.perf_counter()
+
     def step(self, step: int, report: dict[str, float]) -> None:
         text = f"loss {report['loss']:.3f}  {report['tokens_per_second']:,.0f} tokens/s  lr {report['lr']:.2e}"
         if self.bar:
             self.bar.update(self.line, completed=step, text=text)
         else:
-            left = (time.perf_counter() - self.started) / step * (self.steps - step)
+            left = (time.perf_counter() - self.started) / (step - self.first) * (self.steps - step)
             self.say(f"step {step}/{self.steps}  {text}  {left:.0f} s left")
 
     def validated(self, step: int, scores: dict[str, float]) -> None:

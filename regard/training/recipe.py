@@ -90,11 +90,18 @@ class TrainingSettings(Settings):
     steps: int = Field(10_000, gt=0)
     validate_every: int = Field(1000, gt=0)
     log_every: int = Field(50, gt=0)
+    checkpoint_every: int = Field(1000, gt=0, description="steps between checkpoints, from which a killed run goes on")
+    keep_checkpoints: int = Field(2, gt=0, description="how many of the newest checkpoints stay")
     seed: int = 1
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1 ...")
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on a GPU")
     average: float = Field(0.0, ge=0, lt=1, description="share of the last steps whose weights are averaged")
     valid_sentences: int = Field(500, ge=0, description="how many validation sentences are translated for BLEU")
+
+    @property
+    def average_from(self) -> int:
+        """The first step whose weights are averaged; beyond the last one where none are."""
+        return self.steps - int(self.average * self.steps) + 1
 
 
 class Recipe(Settings):

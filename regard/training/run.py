@@ -7,49 +7,102 @@ import shutil
 from pathlib import Path
 
 import torch
-import yaml
 
 from regard.decoding.translator import Translator, Vocabularies
 from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.text.batching import ParallelTokens
 from regard.text.pair import Pair
-from regard.training.loop import Outcome, train
+from regard.training.checkpoint import last_name, load_checkpoint, reporting_write_errors
+from regard.training.interruption import StopRequest, listening
+from regard.training.loop import CHECKPOINTS, Outcome, train
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
+from regard.training.resume import (
+    DATA,
+    RECIPE,
+    check_files,
+    check_settings,
+    check_tokens,
+    exclusive,
+    is_run,
+    is_unused,
+    tidy,
+    write_beginning,
+    write_recipe,
+)
 from regard.training.translation import TranslationTask, build_vocabularies, open_corpora
 
 
 def run_recipe(recipe: Recipe, out: Path) -> Outcome:
-    """Trains what the recipe says into the folder `out`, which must be new or empty.
+    """Trains what the recipe says into the folder `out`; goes on where a run of the same recipe has begun there.
 
     Raises:
-        UserError: the data or a setting is wrong; nothing is left behind.
+        UserError: the data or a setting is wrong, or the folder holds something else; a run that did not get to its
+            first checkpoint or model leaves nothing behind.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if not is_run(out) and not is_unused(out):
         raise UserError(f"{out}: already exists and is not an empty folder; choose another --out, or remove it first")
     progress = Progress(recipe.training.steps)
     device = choose_device(recipe.training.device)
     torch.manual_seed(recipe.training.seed)
     made = _make_folder(out)
-    try:
-        task = prepare(recipe, device, progress)
-        (out / "recipe.yaml").write_text(
-            yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True), encoding="utf-8"
-        )
-        with progress:
-            return train(task, recipe.optim, recipe.training, out, progress)
-    except BaseException:
-        # A run that ended before its first model was saved has left nothing that anyone could use.
-        if not (out / "last").exists():
-            _clear(out, made)
-        raise
+    with exclusive(out), listening() as stop:
+        if is_run(out):
+            return _resume(recipe, out, device, progress, stop)
+        try:
+            return _begin(recipe, out, device, progress, stop)
+        except BaseException:
+            if not (out / "last").exists() and not last_name(out / CHECKPOINTS):
+                _clear(out, made)
+            raise
 
 
-def prepare(recipe: Recipe, device: torch.device, progress: Progress) -> TranslationTask:
-    """Everything that a run needs before its first step."""
+def _begin(recipe: Recipe, out: Path, device: torch.device, progress: Progress, stop: StopRequest) -> Outcome:
+    """Trains from the first step on."""
+    if recipe.batch.layout == "auto":  # settled now, since a position in the data means something else in the other
+        layout = "packed" if device.type == "cuda" else "padded"
+        recipe = _with_layout(recipe, layout)
+    task = prepare(recipe, device, progress)
+    with reporting_write_errors(out, out / CHECKPOINTS):
+        write_beginning(out, recipe, task.translator.vocabularies, (task.train, task.valid_tokens))
+    with progress:
+        return train(task, recipe.optim, recipe.training, out, progress, None, stop)
+
+
+def _resume(recipe: Recipe, out: Path, device: torch.device, progress: Progress, stop: StopRequest) -> Outcome:
+    """Goes on from the last good checkpoint, or from the beginning where the run has none yet."""
+    old = Recipe.load(out / RECIPE)
+    if recipe.batch.layout == "auto":
+        recipe = _with_layout(recipe, old.batch.layout)
+    checkpoint = load_checkpoint(out / CHECKPOINTS, progress.say)
+    step = checkpoint.step if checkpoint else 0
+    check_settings(old, recipe, step, out)
+    if checkpoint and step >= recipe.training.steps:
+        progress.say(f"{out}: this run is already done, at step {step}; more training.steps make it go on")
+        facts = checkpoint.facts
+        return Outcome(step, facts["seconds"], facts["best_step"], facts["best_scores"])
+    check_files(out, recipe.data)
+    task = prepare(recipe, device, progress, Vocabularies.load(out / DATA))
+    check_tokens(out, (task.train, task.valid_tokens))
+    with reporting_write_errors(out, out / CHECKPOINTS):
+        write_recipe(out, recipe)
+        tidy(out, step)
+    progress.resume(step)
+    with progress:
+        return train(task, recipe.optim, recipe.training, out, progress, checkpoint, stop)
+
+
+def _with_layout(recipe: Recipe, layout: str) -> Recipe:
+    return recipe.changed(batch=recipe.batch.model_dump() | {"layout": layout})
+
+
+def prepare(
+    recipe: Recipe, device: torch.device, progress: Progress, vocabularies: Vocabularies | None = None
+) -> TranslationTask:
+    """Everything that a run needs before its first step; without vocabularies they are learned."""
     corpora = open_corpora(recipe.data, recipe.training.seed)
-    vocabularies = build_vocabularies(corpora.train, recipe.tokenizer)
+    vocabularies = vocabularies or build_vocabularies(corpora.train, recipe.tokenizer)
     longest = recipe.data.longest
     config = recipe.model_config_for(len(vocabularies.source), len(vocabularies.target))
     if config.positions == "learned":

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,8 +26,11 @@ from regard.text.batching import Ints, ParallelTokens, plan_packed, plan_padded
 from regard.text.pair import Pair
 from regard.text.readers import read_parallel
 from regard.text.tokenizer import Tokenizer
-from regard.training.loop import Loss
+from regard.training.loop import Loss, Placed
 from regard.training.recipe import DataSettings, Recipe, TokenizerSettings
+from regard.training.state import Position
+
+B = TypeVar("B")
 
 
 @dataclass(frozen=True)
@@ -83,8 +86,8 @@ class TranslationTask:
         vocabularies = translator.vocabularies
         self.valid_tokens = ParallelTokens.encode(valid, vocabularies.source, vocabularies.target)
 
-    def batches(self) -> Iterator[TextBatch]:
-        return prefetch(self._training_batches(), self.device)
+    def batches(self, position: Position) -> Iterator[Placed[TextBatch]]:
+        return prefetch(self._training_batches(position))
 
     def count(self, batch: TextBatch) -> int:
         return len(batch.labels)
@@ -123,13 +126,18 @@ class TranslationTask:
         total = F.cross_entropy(logits.float(), batch.labels, label_smoothing=smoothing, reduction="sum")
         return Loss(total, len(batch.labels))
 
-    def _training_batches(self) -> Iterator[TextBatch]:
-        for epoch in count():
-            yield from self._epoch(self.train, np.random.default_rng((self.recipe.training.seed, epoch)))
+    def _training_batches(self, position: Position) -> Iterator[Placed[TextBatch]]:
+        used = position.batch
+        for epoch in count(position.epoch):
+            rng = np.random.default_rng((self.recipe.training.seed, epoch))
+            for number, batch in enumerate(self._epoch(self.train, rng, used), used + 1):
+                yield Placed(batch.to(self.device), Position(epoch, number))
+            used = 0
 
-    def _epoch(self, corpus: ParallelTokens, rng: np.random.Generator) -> Iterator[TextBatch]:
+    def _epoch(self, corpus: ParallelTokens, rng: np.random.Generator, used: int = 0) -> Iterator[TextBatch]:
+        """The batches of an epoch, without the `used` first ones of its plan."""
         plan = plan_packed if self.packed else plan_padded
-        for rows in plan(corpus.source.lengths, corpus.target.lengths - 1, self.recipe.batch.tokens, rng):
+        for rows in plan(corpus.source.lengths, corpus.target.lengths - 1, self.recipe.batch.tokens, rng)[used:]:
             yield collate(corpus, rows, self.packed, self.model.config.pad)
 
 
@@ -152,12 +160,12 @@ def collate(corpus: ParallelTokens, rows: Ints, packed: bool, pad: int) -> TextB
     return TextBatch(read, Padded.of(torch.from_numpy(source.lengths)), said, layout, labels, real, len(rows))
 
 
-def prefetch(batches: Iterator[TextBatch], device: torch.device, ahead: int = 4) -> Iterator[TextBatch]:
+def prefetch(batches: Iterator[B], ahead: int = 4) -> Iterator[B]:
     """Prepares batches in a thread of its own, so that the model does not wait for them."""
-    ready: queue.Queue[TextBatch | BaseException | None] = queue.Queue(ahead)
+    ready: queue.Queue[B | BaseException | None] = queue.Queue(ahead)
     stop = threading.Event()
 
-    def offer(item: TextBatch | BaseException | None) -> bool:
+    def offer(item: B | BaseException | None) -> bool:
         """Waits for room, unless nobody wants any more."""
         while not stop.is_set():
             try:
@@ -170,7 +178,7 @@ def prefetch(batches: Iterator[TextBatch], device: torch.device, ahead: int = 4)
     def work() -> None:
         try:
             for batch in batches:
-                if not offer(batch.to(device)):
+                if not offer(batch):
                     return
             offer(None)
         except BaseException as error:

@@ -431,21 +431,37 @@ def test_the_longest_sentence_that_learned_positions_can_hold_is_not_refused() -
 # Interruptions
 
 
-def test_ctrl_c_in_training_says_one_line_and_leaves_nothing(
+def test_ctrl_c_in_training_saves_first_and_says_one_line(
     here: Path, spawn: Callable[..., subprocess.Popen[str]], small_settings: list[str]
 ) -> None:
-    before = everything(here)
     endless = ("--set", "training.steps=1000000", "--set", "training.validate_every=1000000")
     process = spawn(*train(*FILES), *small_settings, *endless, "--set", "training.log_every=1")
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("step "):
             break
-    assert (here / "made/on/the/way" / "recipe.yaml").exists()
+    run = here / "made/on/the/way"
+    assert (run / "recipe.yaml").exists()
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert err == "regard: interrupted\n"
+    assert "the same command goes on from there" in out
+    assert len(list((run / "checkpoints").glob("step-*"))) == 1
+    assert not (run / "last").exists()
+
+
+def test_ctrl_c_before_the_first_step_leaves_nothing(
+    here: Path, make_recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        assert (here / "out").exists()
+        signal.raise_signal(signal.SIGINT)
+
+    before = everything(here)
+    monkeypatch.setattr("regard.training.run.prepare", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_recipe(make_recipe(), here / "out")
     assert everything(here) == before
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from itertools import cycle
+from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ from rich.console import Console
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from regard.training.loop import Loss, Outcome, autocast, build_optimiser, train
+from regard.training.loop import Loss, Outcome, Placed, autocast, build_optimiser, train
 from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, Recipe, TrainingSettings
 from regard.training.run import run_recipe
+from regard.training.state import Position
 
 Batch = tuple[Tensor, Tensor]
 
@@ -32,8 +33,9 @@ class Line:
         self.given, self.scores = batches, iter(scores or cycle([0.0]))
         self.modes: list[bool] = []
 
-    def batches(self) -> Iterator[Batch]:
-        return cycle(self.given)
+    def batches(self, position: Position) -> Iterator[Placed[Batch]]:
+        for number in count(position.batch):
+            yield Placed(self.given[number % len(self.given)], Position(0, number + 1))
 
     def count(self, batch: Batch) -> int:
         return len(batch[0])

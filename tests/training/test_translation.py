@@ -16,6 +16,7 @@ from regard.text.tokenizer import Tokenizer
 from regard.training.progress import Progress
 from regard.training.recipe import DataSettings, Recipe, TokenizerSettings
 from regard.training.run import prepare
+from regard.training.state import Position
 from regard.training.translation import (
     TranslationTask,
     build_vocabularies,
@@ -108,18 +109,43 @@ def test_label_smoothing_mixes_the_truth_with_every_word(smoothing: float, build
 
 def test_every_epoch_shows_every_sentence_once_in_another_order(build: Callable) -> None:
     task = build()
-    batches = task._training_batches()
+    batches = task._training_batches(Position())
     epochs = []
     for _ in range(2):
         left, seen = len(task.train), []
         while left > 0:
-            batch = next(batches)
+            batch = next(batches).batch
             left -= batch.sentences
             seen.extend(tuple(row) for row in batch.source.tolist())
         assert left == 0
         epochs.append([tuple(token for token in row if token) for row in seen])
     assert epochs[0] != epochs[1]
     assert sorted(epochs[0]) == sorted(epochs[1])
+
+
+def test_batches_go_on_behind_any_position(build: Callable) -> None:
+    task = build(batch__tokens=512)
+    plan = sum(1 for _ in task._epoch(task.train, np.random.default_rng((1, 0))))
+    batches = task.batches(Position())
+    placed = [next(batches) for _ in range(2 * plan + 2)]
+    assert [item.after for item in placed[plan - 1 : plan + 1]] == [Position(0, plan), Position(1, 1)]
+    for used in (0, 1, plan - 1, plan, plan + 1, 2 * plan):  # the end of an epoch is the beginning of the next
+        position = placed[used - 1].after if used else Position()
+        again = task.batches(position)
+        for expected in placed[used : used + 2]:
+            found = next(again)
+            assert found.after == expected.after
+            assert torch.equal(found.batch.source, expected.batch.source)
+            assert torch.equal(found.batch.labels, expected.batch.labels)
+        again.close()
+
+
+def test_validation_draws_no_random_numbers(build: Callable) -> None:
+    task = build(model__dropout=0.3, search__temperature=1.0, search__beam=None)
+    task.model.train()
+    before = torch.get_rng_state()
+    task.validate(task.model)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_the_layout_is_chosen_by_the_recipe(build: Callable) -> None:
@@ -234,9 +260,7 @@ def test_pairs_left_out_are_counted_and_said(
 
 def fake_batches(number: int) -> Iterator[SimpleNamespace]:
     for i in range(number):
-        batch = SimpleNamespace(number=i)
-        batch.to = lambda device, batch=batch: batch
-        yield batch
+        yield SimpleNamespace(number=i)
 
 
 def failing_after(number: int) -> Iterator[SimpleNamespace]:
@@ -245,12 +269,12 @@ def failing_after(number: int) -> Iterator[SimpleNamespace]:
 
 
 def test_prefetched_batches_come_in_order_and_end() -> None:
-    numbers = [batch.number for batch in prefetch(fake_batches(20), CPU, ahead=3)]
+    numbers = [batch.number for batch in prefetch(fake_batches(20), ahead=3)]
     assert numbers == list(range(20))
 
 
 def test_an_error_in_the_thread_reaches_whoever_waits_for_batches() -> None:
-    batches = prefetch(failing_after(2), CPU, ahead=1)
+    batches = prefetch(failing_after(2), ahead=1)
     assert [next(batches).number, next(batches).number] == [0, 1]
     with pytest.raises(UserError, match="the disk is gone"):
         next(batches)
@@ -259,7 +283,7 @@ def test_an_error_in_the_thread_reaches_whoever_waits_for_batches() -> None:
 @pytest.mark.parametrize("source", [fake_batches(10**9), failing_after(2)], ids=["endless", "failing"])
 def test_the_thread_stops_when_nobody_wants_more_batches(source: Iterator[SimpleNamespace]) -> None:
     before = set(threading.enumerate())
-    batches = prefetch(source, CPU, ahead=1)
+    batches = prefetch(source, ahead=1)
     next(batches)
     assert len(set(threading.enumerate()) - before) <= 1
     closing = threading.Thread(target=batches.close, daemon=True)

@@ -1,0 +1,116 @@
+"""Everything that changes while training, as tensors and plain values, so that it can be saved and put back."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn
+
+from regard.errors import UserError
+from regard.models.folder import distinct_tensors
+from regard.training.meter import Meter
+
+MODEL, AVERAGE, OPTIMISER = "model.", "average.", "optimiser."
+RANDOM_CPU, RANDOM_CUDA = "random.cpu", "random.cuda"
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place in the training data: how many batches of which epoch have been used."""
+
+    epoch: int = 0
+    batch: int = 0
+
+
+class TrainingState:
+    """Where a run stands: weights, optimiser, average, random numbers, position in the data, best score, log."""
+
+    def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+        self.model, self.optimiser = model, optimiser
+        self.device = next(model.parameters()).device
+        self.average: AveragedModel | None = None
+        self.meter = Meter(self.device)
+        self.step = 0
+        self.position = Position()
+        self.best_step = 0
+        self.best_scores: dict[str, float] = {}
+        self._started = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken, all its parts together."""
+        return time.perf_counter() - self._started
+
+    def update_average(self) -> None:
+        """Takes the present weights into the average; the first time it is just these."""
+        if self.average is None:
+            self.average = self._new_average()
+        self.average.update_parameters(self.model)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors by name; shared ones stand once."""
+        named = {MODEL + name: tensor for name, tensor in distinct_tensors(self.model).items()}
+        if self.average is not None:
+            named |= {AVERAGE + name: tensor for name, tensor in distinct_tensors(self.average.module).items()}
+        for index, values in self.optimiser.state_dict()["state"].items():
+            named |= {f"{OPTIMISER}{index}.{key}": tensor.contiguous() for key, tensor in values.items()}
+        named[RANDOM_CPU] = torch.get_rng_state()
+        if self.device.type == "cuda":
+            named[RANDOM_CUDA] = torch.cuda.get_rng_state(self.device)
+        return named
+
+    def facts(self) -> dict[str, Any]:
+        """All plain values by name."""
+        return {
+            "step": self.step,
+            "position": asdict(self.position),
+            "averaged": 0 if self.average is None else int(self.average.n_averaged),
+            "best_step": self.best_step,
+            "best_scores": self.best_scores,
+            "meter": {"total": float(self.meter.total), "count": self.meter.count},
+            "seconds": self.seconds,
+        }
+
+    def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        """Puts everything back as `tensors` and `facts` described it.
+
+        Raises:
+            UserError: the tensors belong to another model.
+        """
+        _load_weights(self.model, _part(tensors, MODEL))
+        if facts["averaged"]:
+            self.average = self._new_average()
+            _load_weights(self.average.module, _part(tensors, AVERAGE))
+            self.average.n_averaged.fill_(facts["averaged"])
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in _part(tensors, OPTIMISER).items():
+            index, key = name.split(".")
+            moments.setdefault(int(index), {})[key] = tensor.clone()
+        groups = self.optimiser.state_dict()["param_groups"]
+        self.optimiser.load_state_dict({"state": moments, "param_groups": groups})
+        torch.set_rng_state(tensors[RANDOM_CPU])
+        if self.device.type == "cuda" and RANDOM_CUDA in tensors:
+            torch.cuda.set_rng_state(tensors[RANDOM_CUDA], self.device)
+        self.step, self.position = facts["step"], Position(**facts["position"])
+        self.best_step, self.best_scores = facts["best_step"], facts["best_scores"]
+        self.meter.restore(**facts["meter"])
+        self._started = time.perf_counter() - facts["seconds"]
+
+    def _new_average(self) -> AveragedModel:
+        return AveragedModel(self.model, multi_avg_fn=get_swa_multi_avg_fn())  # type: ignore[no-untyped-call]
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> None:
+    expected = distinct_tensors(model)
+    for name in sorted(expected.keys() | tensors.keys()):
+        if name not in tensors or name not in expected or tensors[name].shape != expected[name].shape:
+            raise UserError(f"tensor {name} of the checkpoint does not fit this version's model; begin a new run")
+    model.load_state_dict(tensors, strict=False)  # only the further names of shared tensors are missing

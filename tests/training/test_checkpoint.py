@@ -1,0 +1,235 @@
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from regard.errors import UserError
+from regard.training.checkpoint import Checkpoint, load_checkpoint, replace_text, save_checkpoint
+
+TENSORS = {"model.weight": torch.arange(12.0).reshape(3, 4), "random.cpu": torch.get_rng_state()}
+
+
+class Crash(BaseException):
+    """The end of a process, as far as a test can have it within its own."""
+
+
+def save(folder: Path, step: int, keep: int = 2) -> None:
+    save_checkpoint(folder, step, TENSORS | {"step": torch.tensor(step)}, {"step": step, "best_step": 1}, keep)
+
+
+def load(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    said: list[str] = []
+    return load_checkpoint(folder, said.append), said
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The checkpoints of steps 1 and 2."""
+    for step in (1, 2):
+        save(tmp_path / "checkpoints", step)
+    return tmp_path / "checkpoints"
+
+
+def test_what_is_saved_is_loaded(folder: Path) -> None:
+    found, said = load(folder)
+    assert found is not None
+    assert (found.step, found.facts, said) == (2, {"step": 2, "best_step": 1}, [])
+    tensors = found.tensors()
+    assert tensors.keys() == TENSORS.keys() | {"step"}
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in TENSORS.items())
+
+
+def test_a_checkpoint_is_two_files_and_their_checksums(folder: Path) -> None:
+    assert names(folder) == ["last", "step-00000001", "step-00000002"]
+    assert names(folder / "step-00000002") == ["manifest.json", "state.json", "state.safetensors"]
+    assert (folder / "last").read_text() == "step-00000002\n"
+    manifest = json.loads((folder / "step-00000002" / "manifest.json").read_text())
+    assert manifest["files"].keys() == {"state.json", "state.safetensors"}
+
+
+def test_no_checkpoints_are_not_an_error(tmp_path: Path) -> None:
+    assert load(tmp_path / "none") == (None, [])
+
+
+@pytest.mark.parametrize(("keep", "left"), [(1, [5]), (2, [4, 5]), (9, [1, 2, 3, 4, 5])])
+def test_the_newest_are_kept(keep: int, left: list[int], tmp_path: Path) -> None:
+    for step in range(1, 6):
+        save(tmp_path / "c", step, keep)
+    assert names(tmp_path / "c") == ["last", *(f"step-{step:08d}" for step in left)]
+
+
+def test_steps_are_told_apart_by_number_not_by_name(tmp_path: Path) -> None:
+    for step in (99_999_999, 100_000_000):
+        save(tmp_path / "c", step)
+    found, _ = load(tmp_path / "c")
+    assert found is not None
+    assert found.step == 100_000_000
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "a bit is flipped": flip,
+    "cut off": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "empty": lambda path: path.write_bytes(b""),
+    "missing": lambda path: path.unlink(),
+    "garbage": lambda path: path.write_bytes(b"\xff" * 300),
+}
+
+
+@pytest.mark.parametrize("name", ["state.safetensors", "state.json", "manifest.json"])
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_newest_one_is_named_and_the_one_before_it_used(
+    damage: Callable[[Path], object], name: str, folder: Path
+) -> None:
+    damage(folder / "step-00000002" / name)
+    found, said = load(folder)
+    if found is not None and found.step == 2:  # one bit in the white space of the manifest is no damage
+        assert name == "manifest.json"
+        return
+    assert found is not None
+    assert found.step == 1
+    assert len(said) == 1
+    assert "step-00000002: damaged" in said[0]
+
+
+def test_if_none_is_whole_that_is_said(folder: Path) -> None:
+    for place in folder.glob("step-*"):
+        flip(place / "state.safetensors")
+    with pytest.raises(UserError, match="none of its 2 checkpoints is whole"):
+        load(folder)
+
+
+def test_a_damaged_one_makes_room_for_a_good_one_of_its_step(folder: Path) -> None:
+    flip(folder / "step-00000002" / "state.safetensors")
+    save(folder, 2)
+    found, said = load(folder)
+    assert found is not None
+    assert (found.step, said) == (2, [])
+
+
+def test_what_lies_beyond_the_last_was_never_announced_and_goes(folder: Path) -> None:
+    shutil.copytree(folder / "step-00000002", folder / "step-00000007")
+    (folder / ".step-00000003").mkdir()
+    found, said = load(folder)
+    assert found is not None
+    assert (found.step, said) == (2, [])
+    save(folder, 3)
+    assert names(folder) == ["last", "step-00000002", "step-00000003"]
+
+
+@pytest.mark.parametrize("pointer", [None, "", "step-00000099", "\x00"])
+def test_without_a_pointer_the_newest_good_one_is_found(pointer: str | None, folder: Path) -> None:
+    (folder / "last").unlink() if pointer is None else (folder / "last").write_text(pointer)
+    found, _ = load(folder)
+    assert found is not None
+    assert found.step == 2
+
+
+def test_text_is_replaced_whole(tmp_path: Path) -> None:
+    replace_text(tmp_path / "a", "one\n")
+    replace_text(tmp_path / "a", "two\n")
+    assert (tmp_path / "a").read_text() == "two\n"
+    assert names(tmp_path) == ["a"]
+
+
+# Saves that fail, or end, in the midst
+
+
+def fail_at(number: int, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Lets the n-th call that changes the disk raise an error; returns the list of calls made."""
+    made: list[str] = []
+
+    def failing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*words: Any, **options: Any) -> Any:
+            made.append(name)
+            if len(made) == number or (len(made) > number and isinstance(error, Crash)):
+                raise error
+            return function(*words, **options)
+
+        return call
+
+    for name in ("fsync", "rename", "replace", "mkdir"):
+        monkeypatch.setattr(os, name, failing(name, getattr(os, name)))
+    for name in ("unlink", "rmdir") if isinstance(error, Crash) else ():  # the dead clear nothing away
+        monkeypatch.setattr(os, name, failing(name, getattr(os, name)))
+    monkeypatch.setattr(safetensors.torch, "save_file", failing("save_file", safetensors.torch.save_file))
+    return made
+
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+WRAPPED = safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+
+def calls_of_a_save(folder: Path, crash: bool) -> int:
+    trial = shutil.copytree(folder, folder.parent / "trial")
+    with pytest.MonkeyPatch.context() as patch:
+        made = fail_at(10**9, Crash() if crash else FULL, patch)
+        save(trial, 3)
+    return len(made)
+
+
+@pytest.mark.parametrize("error", [FULL, WRAPPED], ids=["os", "safetensors"])
+def test_a_full_disk_at_any_point_of_a_save_leaves_the_last_good_one(
+    error: Exception, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = calls_of_a_save(folder, crash=False)
+    assert calls >= 10
+    for number in range(2, calls + 1):  # the first makes the folder of checkpoints, which is there already
+        run = shutil.copytree(folder, folder.parent / f"run-{number}")
+        with monkeypatch.context() as patch:
+            fail_at(number, error, patch)
+            with pytest.raises(UserError, match=r"step-00000003: could not be written \(.*No space left") as refused:
+                save(run, 3)
+        last = (run / "last").read_text().strip()
+        assert str(refused.value).endswith(f"the same command goes on from {last}")
+        found, said = load(run)
+        assert found is not None
+        assert (found.path.name, said) == (last, [])
+        assert found.tensors()["step"] == found.step
+        save(run, 3)  # once there is room again
+        assert names(run) == ["last", "step-00000002", "step-00000003"]
+
+
+def test_the_first_save_that_fails_says_that_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_at(3, FULL, monkeypatch)
+    with pytest.raises(UserError, match="no checkpoint has been saved before"):
+        save(tmp_path / "c", 1)
+
+
+def test_a_process_that_ends_at_any_point_of_a_save_leaves_a_good_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = calls_of_a_save(folder, crash=True)
+    loaded = []
+    for number in range(1, calls + 1):
+        run = shutil.copytree(folder, folder.parent / f"run-{number}")
+        with monkeypatch.context() as patch:
+            fail_at(number, Crash(), patch)
+            with suppress(Crash):
+                save(run, 3)
+        found, said = load(run)
+        assert found is not None
+        assert said == []
+        assert found.tensors()["step"] == found.step
+        loaded.append(found.step)
+        save(run, 3)
+        assert names(run) == ["last", "step-00000002", "step-00000003"]
+    assert loaded == sorted(loaded)  # the old one until `last` moves, from then on the new one
+    assert set(loaded) == {2, 3}
