@@ -17,10 +17,11 @@ import torch
 
 from regard.decoding.search import SearchSettings
 from regard.decoding.translator import Translator
+from regard.devices import choose_device
 from regard.evaluation import bleu
 from regard.text.readers import read_pairs
 from regard.training.recipe import Recipe
-from regard.training.run import choose_device, run_recipe
+from regard.training.run import run_recipe
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ README, GUIDE = HOME.parent / "README.md", HOME.parent / "docs" / "guide.md"
 ARROWS = {
     "errors": set(),
     "config": {"errors"},
+    "devices": {"errors"},
     "attention": {"errors"},
     "text": {"errors", "config"},
     "layers": {"attention", "errors", "config"},
@@ -29,7 +30,7 @@ ARROWS = {
     "decoding": {"attention", "layers", "models", "text", "errors", "config"},
     "inspection": {"attention", "layers", "models", "errors", "config"},
     "evaluation": {"models", "text", "decoding", "errors", "config"},
-    "training": {"attention", "layers", "models", "text", "decoding", "evaluation", "errors", "config"},
+    "training": {"attention", "layers", "models", "text", "decoding", "evaluation", "devices", "errors", "config"},
     "demo": {
         "attention",
         "layers",
@@ -42,7 +43,18 @@ ARROWS = {
         "errors",
         "config",
     },
-    "cli": {"models", "text", "decoding", "inspection", "evaluation", "training", "demo", "errors", "config"},
+    "cli": {
+        "models",
+        "text",
+        "decoding",
+        "inspection",
+        "evaluation",
+        "training",
+        "demo",
+        "devices",
+        "errors",
+        "config",
+    },
     "__init__": {"attention", "models", "text", "decoding", "inspection", "errors"},
 }
 LEAVES_WITHOUT_TORCH = {"errors", "config", "text", "cli", "__init__"}

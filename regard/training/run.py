@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from regard.decoding.translator import Translator, Vocabularies
+from regard.devices import choose_device
 from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.text.batching import ParallelTokens
@@ -131,19 +132,6 @@ def prepare(
     progress.say(f"{parameters / 1e6:.1f} M parameters on {_describe(device)}")
     translator = Translator(model, vocabularies, (source, target))
     return TranslationTask(translator, tokens, valid, recipe, device)
-
-
-def choose_device(name: str) -> torch.device:
-    """The device of that name; "auto" is a GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).cpu()
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"device {name!r} cannot be used here ({reason}); try auto or cpu") from None
-    return device
 
 
 def _make_folder(out: Path) -> list[Path]:

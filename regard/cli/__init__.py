@@ -1,0 +1,64 @@
+"""The command line. Each command imports what it needs when it runs, so that `regard --help` answers at once."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from regard.cli.evaluation import evaluate
+from regard.cli.training import demo, train
+from regard.cli.translation import embed, translate
+
+app = typer.Typer(
+    name="regard",
+    help="Train your own attention models, look inside them, put them to work.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for command in (demo, train, translate, embed, evaluate):
+    app.command()(command)
+
+
+def main() -> None:
+    """Runs the command line: one sentence and exit code 2 for what the user can put right."""
+    from regard.errors import UserError
+
+    try:
+        # Typer turns Ctrl-C into the code 130, and leaves quietly when the reader of our output, such as `head`, has.
+        code = app(standalone_mode=False)
+    except UserError as error:
+        _refuse(str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    except Exception as error:
+        explain = getattr(error, "format_message", None)  # of Typer's errors, whose class depends on its version
+        if explain is None:
+            raise
+        command = getattr(getattr(error, "ctx", None), "command_path", None) or "regard"
+        _refuse(f"{explain().rstrip('.')}; see {command} --help")
+    if code == 130:
+        sys.stderr.write("regard: interrupted\n")
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _refuse(sentence: str) -> NoReturn:
+    sys.stderr.write(f"regard: {' '.join(sentence.split())}\n")
+    sys.exit(2)
+
+
+@app.callback(invoke_without_command=True)
+def about(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="print the version and stop")] = False,
+) -> None:
+    """The one option that belongs to no command."""
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(f"regard {installed('regard')}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())

@@ -1,0 +1,5 @@
+"""`python -m regard.cli`."""
+
+from regard.cli import main
+
+main()

@@ -1,0 +1,121 @@
+"""`regard evaluate`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regard.cli.options import Alpha, Beam, Device, MoreSearch, Penalty, choose_search
+
+if TYPE_CHECKING:
+    pass
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="a model folder, a run that holds one, or a file of translations")],
+    src: Annotated[Path, typer.Option(help="source sentences, one a line")],
+    ref: Annotated[Path, typer.Option(help="reference translations, one a line")],
+    against: Annotated[
+        Path | None, typer.Option(help="compare with a model, a file of translations, or the scores in a scores.json")
+    ] = None,
+    paired: Annotated[
+        bool, typer.Option("--paired", help="test the difference by paired bootstrap resampling")
+    ] = False,
+    beam: Beam = 5,
+    length_penalty: Penalty = "average",
+    alpha: Alpha = 1.0,
+    search: MoreSearch = None,
+    tokenize: Annotated[
+        str | None,
+        typer.Option(help="sacreBLEU tokeniser, by default the language's; 'none' for text that is tokenised"),
+    ] = None,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="ignore case")] = False,
+    ter: Annotated[bool, typer.Option("--ter", help="measure the translation edit rate too")] = False,
+    out: Annotated[Path | None, typer.Option(help="write the translations there")] = None,
+    save: Annotated[bool, typer.Option(help="keep the scores in scores.json of the model folder")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="answer in JSON, with every setting")] = False,
+    device: Device = "auto",
+) -> None:
+    """Translate a test set and score it with sacreBLEU, signature included, or compare two systems on it."""
+    from regard import evaluation
+    from regard.devices import choose_device
+    from regard.errors import UserError
+    from regard.text.readers import read_parallel
+
+    # Whatever can be refused is refused here, before hours of translating.
+    settings = choose_search(search, beam=beam, length_penalty=length_penalty, alpha=alpha)
+    if out is not None and (out.is_dir() or not out.parent.is_dir()):
+        raise UserError(f"{out}: no file can be written there; --out needs a file name in an existing folder")
+    stored = None
+    if against is not None and against.suffix == ".json":
+        stored = evaluation.read_reports(against)
+    if paired and (against is None or stored is not None):
+        raise UserError("--paired needs a second system's translations: give a model or a file of them in --against")
+    sources, references = zip(*read_parallel(src, ref), strict=True)
+    rivals = [] if against is None or stored is not None else [against]
+    entrants = [evaluation.Entrant.open(path, choose_device(device)) for path in [run, *rivals]]
+    metrics = evaluation.Metrics(
+        tokenisation=_choose_tokenisation(tokenize, [entrant.language for entrant in entrants], ref),
+        lowercase=lowercase,
+        ter=ter,
+    )
+    for entrant in entrants:
+        entrant.check_length(len(sources))
+        if save and entrant.folder is not None:
+            evaluation.check_recordable(entrant.folder)
+    if stored is not None:  # conditions do not depend on the translations, so the references can stand in for them
+        stand_in = evaluation.System(references, settings if entrants[0].folder else None)
+        evaluation.compare_with_any(evaluation.evaluate(stand_in, sources, references, metrics), stored)
+
+    systems = [entrant.translate(sources, settings) for entrant in entrants]
+    if out is not None:
+        try:
+            out.write_text("".join(f"{line}\n" for line in systems[0].translations), encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"{out}: cannot be written ({error.strerror})") from None
+    reports = [evaluation.evaluate(system, sources, references, metrics) for system in systems]
+    answer: dict[str, list[Any]] = {"evaluations": reports}
+    for entrant, system, report in zip(entrants, systems, reports, strict=True):
+        if not as_json:
+            typer.echo(f"{entrant.path}: {report.facts()}" if against else report.facts())
+            typer.echo("\n".join(str(score) for score in report.results()))
+        doubt = evaluation.doubt_references(system.translations, references)
+        if doubt is not None:
+            typer.echo(f"regard: {entrant.path}: {doubt}", err=True)
+        if save:
+            entrant.keep(report)
+    if stored is not None:
+        nearest, answer["differences"] = evaluation.compare_with_any(reports[0], stored)
+        reports.append(nearest)
+        if not as_json:
+            typer.echo(f"{against}: {nearest.facts()}, {nearest.date}")
+    elif against is not None:
+        answer["differences"] = evaluation.compare(reports[0], reports[1])
+    if paired:
+        answer["significance"] = evaluation.compare_by_resampling(systems[0], systems[1], references, metrics)
+    if as_json:
+        lists = {key: [value.as_dict() for value in values] for key, values in answer.items()}
+        typer.echo(json.dumps(lists, indent=2, ensure_ascii=False))
+    elif against is not None:
+        typer.echo(f"{run} against {against}:")
+        typer.echo("\n".join(str(value) for key in ("differences", "significance") for value in answer.get(key, [])))
+
+
+def _choose_tokenisation(given: str | None, languages: Sequence[str | None], reference: Path) -> str:
+    """The tokeniser asked for, or that of the target language, as the models or else the reference's name tell it."""
+    from regard.errors import UserError
+    from regard.evaluation import check_tokenisation, tokenisation_for
+    from regard.text.readers import COMPRESSIONS
+
+    plain = reference.with_suffix("") if reference.suffix.lower() in COMPRESSIONS else reference
+    language = next((language for language in languages if language), plain.suffix.removeprefix("."))
+    chosen = given or tokenisation_for(language)
+    try:
+        check_tokenisation(chosen)
+    except UserError as error:
+        raise UserError(f"--tokenize: {error}") from None
+    return chosen

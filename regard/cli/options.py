@@ -1,0 +1,55 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from regard.decoding.settings import SearchSettings
+
+
+Run = Annotated[Path, typer.Argument(help="a model folder, or a training run that holds one")]
+Beam = Annotated[int, typer.Option(help="hypotheses kept for each sentence; 1 is greedy search")]
+Penalty = Annotated[
+    str, typer.Option(help="scores are divided by length^alpha (average), ((5+length)/6)^alpha (wu), or not (none)")
+]
+Alpha = Annotated[float, typer.Option(help="the exponent of the length penalty")]
+Change = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a setting, such as optim.lr=3e-4")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
+Source = Annotated[
+    Path | None,
+    typer.Option("--input", help="a file of lines (.gz, .xz), or a .jsonl; by default standard input"),
+]
+Key = Annotated[str | None, typer.Option(help="the key of the text in a .jsonl --input, 'source' unless given")]
+MoreSearch = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--search",
+        metavar="KEY=VALUE",
+        help="any other setting of the search: coverage, stop, min_length, max_length, max_ratio, max_extra, "
+        "no_repeat, groups, diversity; may be repeated",
+    ),
+]
+
+
+def choose_search(further: Sequence[str] | None, **flags: object) -> SearchSettings:
+    """The settings of the flags that were given and of --search KEY=VALUE, checked against each other."""
+    from regard.decoding.settings import SearchSettings
+    from regard.errors import UserError
+
+    values = {key: value for key, value in flags.items() if value is not None}
+    for change in further or ():
+        key, equals, value = change.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals:
+            raise UserError(f"--search {change}: write KEY=VALUE, such as max_length=80")
+        if key in values:
+            raise UserError(f"--search {change}: {key} is given twice; choose one")
+        values[key] = value.strip()
+    return SearchSettings.parse(values, "options")

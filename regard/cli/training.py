@@ -1,0 +1,55 @@
+"""`regard demo` and `regard train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regard.cli.options import Change
+
+if TYPE_CHECKING:
+    pass
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="folder for the trained model")] = Path("runs/demo"),
+    change: Change = None,
+) -> None:
+    """Train an English-Chinese translator on the built-in corpus, score it, draw what it looks at."""
+    from regard.demo import run_demo
+
+    run_demo(out, change or [])
+
+
+def train(
+    recipe: Annotated[Path | None, typer.Argument(help="a YAML recipe, or the name of a built-in one")] = None,
+    src: Annotated[
+        Path | None, typer.Option(help="source sentences, one a line (.gz, .xz), or a .tsv or .jsonl")
+    ] = None,
+    tgt: Annotated[Path | None, typer.Option(help="target sentences, line by line beside the source")] = None,
+    valid_src: Annotated[Path | None, typer.Option(help="validation source; else some pairs are held out")] = None,
+    valid_tgt: Annotated[Path | None, typer.Option(help="validation target")] = None,
+    out: Annotated[Path | None, typer.Option(help="folder for the run; one that was interrupted goes on")] = None,
+    change: Change = None,
+) -> None:
+    """Train a translator from parallel text."""
+    from regard.errors import UserError
+    from regard.training.recipe import Recipe, builtin_recipes
+    from regard.training.run import run_recipe
+
+    if recipe is None and src is None:
+        built_in = ", ".join(builtin_recipes())
+        raise UserError(f"train needs a recipe (a YAML file or one of {built_in}) or --src and --tgt")
+    if out is None:
+        raise UserError("train needs --out, the folder for the run")
+    files = {"source": src, "target": tgt, "valid_source": valid_src, "valid_target": valid_tgt}
+    given: dict[str, Any] = {f"data.{key}": str(path) for key, path in files.items() if path is not None}
+    if src is not None and recipe is not None:
+        given["data.builtin"] = None
+    outcome = run_recipe(Recipe.load(recipe, change or [], given), out)
+    typer.echo(
+        f"{outcome.steps} steps in {outcome.seconds:.0f} s; the best model (step {outcome.best_step}) is {out}/best"
+    )
+    typer.echo(f"next: regard translate {out} < FILE")

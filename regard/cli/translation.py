@@ -1,0 +1,199 @@
+"""`regard translate` and `regard embed`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from regard.cli.options import Device, Key, MoreSearch, Run, Source, choose_search
+
+if TYPE_CHECKING:
+    from regard.decoding.translator import Wishes
+
+
+def translate(
+    run: Run,
+    text: Annotated[
+        list[str] | None, typer.Argument(help="sentences; without any, lines are read from --input")
+    ] = None,
+    source: Source = None,
+    key: Key = None,
+    output: Annotated[
+        Path | None, typer.Option(help="a new file for the translations, by default standard output")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="go on with an --output that was interrupted; give the same options again")
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="a JSON object a line: the source, its translations and what is known of them"),
+    ] = False,
+    n_best: Annotated[
+        int | None, typer.Option(help="this many translations a line, each written as: line ||| text ||| score")
+    ] = None,
+    alignments: Annotated[
+        bool, typer.Option("--alignments", help="with --json: how much each token looked at each source token")
+    ] = False,
+    others: Annotated[
+        list[Path] | None, typer.Option("--with", metavar="RUN", help="a further model, which votes; may be repeated")
+    ] = None,
+    prefix: Annotated[str, typer.Option(help="what every translation begins with")] = "",
+    require: Annotated[
+        list[str] | None, typer.Option(metavar="PHRASE", help="what every translation must say; may be repeated")
+    ] = None,
+    forbid: Annotated[
+        list[str] | None, typer.Option(metavar="PHRASE", help="what no translation may say; may be repeated")
+    ] = None,
+    beam: Annotated[int | None, typer.Option(help="hypotheses kept a line, 5 unless given; 1 is greedy search")] = None,
+    length_penalty: Annotated[
+        str | None, typer.Option(help="scores are divided by length^alpha (average), ((5+length)/6)^alpha (wu), or not")
+    ] = None,
+    alpha: Annotated[float | None, typer.Option(help="the exponent of the length penalty")] = None,
+    temperature: Annotated[float | None, typer.Option(help="sample; below 1 sharper, above 1 flatter")] = None,
+    top_k: Annotated[int | None, typer.Option(help="sample among the k likeliest tokens")] = None,
+    top_p: Annotated[float | None, typer.Option(help="sample among the likeliest tokens of this share")] = None,
+    seed: Annotated[int | None, typer.Option(help="another seed gives other samples")] = None,
+    search: MoreSearch = None,
+    device: Device = "auto",
+) -> None:
+    """Translate sentences given as arguments, or the lines of a file or of standard input, in bounded memory."""
+    from regard.decoding import files
+    from regard.decoding.progress import LineProgress
+    from regard.decoding.translator import Translator
+    from regard.devices import choose_device
+
+    settings = choose_search(
+        search,
+        beam=beam,
+        n_best=n_best,
+        length_penalty=length_penalty,
+        alpha=alpha,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+    )
+    several = n_best is not None or settings.n_best > 1
+    form: files.Form = "json" if as_json else "n-best" if several else "text"
+    _check_translation(text, source, key, output, resume, alignments and not as_json)
+    going_on = files.count_records(output, form, settings.n_best) if resume and output and output.exists() else None
+    lines, total = (text, len(text)) if text else _open_input(source, key)
+    wishes = _choose_wishes(prefix, require or (), forbid or ())
+    translator = Translator.load(run, *(others or ()), device=choose_device(device))
+    shown = not text and not (output is None and sys.stdout.isatty())  # on a terminal, the lines show how far it is
+    with files.Interruptions() as interruptions:
+        records = files.Output(output, interruptions, going_on)
+        try:
+            with records, LineProgress(total, records.records, shown=shown) as progress:
+                tally = files.translate_lines(
+                    translator,
+                    lines,
+                    records.append,
+                    settings,
+                    wishes,
+                    form=form,
+                    alignments=alignments,
+                    done=records.records,
+                    watch=progress.advance,
+                )
+        except files.Interrupted as interrupted:
+            typer.echo(f"regard: {records.explain_interruption()}", err=True)
+            sys.exit(128 + interrupted.signal)
+    if going_on is not None and not tally.records:
+        typer.echo(f"regard: {output} is finished: it holds the translations of all {records.records} lines", err=True)
+    if tally.unmet:
+        typer.echo(
+            f"regard: {tally.unmet} of {tally.translations} translations do not meet every --require and --forbid",
+            err=True,
+        )
+
+
+def embed(
+    run: Run,
+    out: Annotated[Path, typer.Option(help="file for the vectors, .npy or .safetensors; an existing one is replaced")],
+    source: Source = None,
+    key: Key = None,
+    pool: Annotated[
+        str, typer.Option(help="mean: a vector a line; none: a vector a token, .safetensors only")
+    ] = "mean",
+    device: Device = "auto",
+) -> None:
+    """Write the encoder's context-aware vectors of every line of a file or of standard input."""
+    from regard.decoding.embeddings import check_embedding_file, embed_lines, save_arrays
+    from regard.decoding.progress import LineProgress
+    from regard.decoding.translator import Translator
+    from regard.devices import choose_device
+
+    pooling = check_embedding_file(out, pool)
+    lines, total = _open_input(source, key)
+    translator = Translator.load(run, device=choose_device(device))
+    with LineProgress(total) as progress:
+        arrays = embed_lines(translator, lines, pooling, progress.advance)
+    save_arrays(arrays, out)
+    shapes = ", ".join(f"{name} {' × '.join(map(str, array.shape))}" for name, array in arrays.items())
+    typer.echo(f"{out}: {shapes}")
+
+
+def _choose_wishes(prefix: str, require: Sequence[str], forbid: Sequence[str]) -> Wishes:
+    from regard.decoding.translator import Wishes
+    from regard.errors import UserError
+
+    for option, phrases in (("--prefix", (prefix,)), ("--require", require), ("--forbid", forbid)):
+        for phrase in phrases:
+            if any("\ud800" <= character <= "\udfff" for character in phrase):
+                raise UserError(f"{option} {phrase!r} holds a lone surrogate: it was not typed in valid UTF-8")
+    return Wishes(prefix, tuple(require), tuple(forbid))
+
+
+def _check_translation(
+    text: Sequence[str] | None,
+    source: Path | None,
+    key: str | None,
+    output: Path | None,
+    resume: bool,
+    alignments_without_json: bool,
+) -> None:
+    """Refuses what contradicts itself, before a model is loaded."""
+    from regard.errors import UserError
+    from regard.text.readers import COMPRESSIONS
+
+    if text and source is not None:
+        raise UserError(f"sentences are given both as arguments and in --input {source}; choose one")
+    if key is not None and source is None:
+        raise UserError("--key needs --input, a .jsonl file")
+    if alignments_without_json:
+        raise UserError("--alignments are written as JSON only; add --json")
+    if output is None:
+        if resume:
+            raise UserError("--resume needs --output, the file to go on with")
+        return
+    if output.suffix.lower() in COMPRESSIONS:
+        raise UserError(f"{output}: translations are not compressed; choose a name without {output.suffix}")
+    if output.exists() and source is not None and source.exists() and output.samefile(source):
+        raise UserError(f"{output} is the --input; choose another name for the translations")
+    if output.is_dir():
+        raise UserError(f"{output} is a directory; --output needs a file name")
+    if output.is_file() and not resume:
+        raise UserError(f"{output} exists already; go on with it by --resume, or choose another name")
+    if not output.parent.is_dir():
+        raise UserError(f"{output}: there is no folder {output.parent}")
+    if resume and output.exists() and not output.is_file():
+        raise UserError(f"{output} is no ordinary file, so --resume cannot go on with it")
+
+
+def _open_input(source: Path | None, key: str | None) -> tuple[Iterator[str], int | None]:
+    """The lines of a file or of standard input, and how many there are, where that can be known.
+
+    A file is read through once for that, so that a line that cannot be read is refused before hours of work.
+    """
+    from regard.decoding.files import read_texts
+    from regard.text.readers import read_stream
+
+    if source is None:
+        return read_stream(sys.stdin.buffer, "standard input"), None
+    total = sum(1 for _ in read_texts(source, key)) if source.is_file() else None  # a pipe can be read only once
+    return read_texts(source, key), total
