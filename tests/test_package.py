@@ -20,44 +20,26 @@ README, GUIDE = HOME.parent / "README.md", HOME.parent / "docs" / "guide.md"
 
 # What each part may import of regard, beside itself.
 ARROWS = {
-    "errors": set(),
-    "config": {"errors"},
-    "devices": {"errors"},
-    "attention": {"errors"},
-    "text": {"errors", "config"},
-    "layers": {"attention", "errors", "config"},
-    "models": {"attention", "layers", "errors", "config"},
-    "decoding": {"attention", "layers", "models", "text", "errors", "config"},
-    "inspection": {"attention", "layers", "models", "errors", "config"},
-    "evaluation": {"models", "text", "decoding", "errors", "config"},
-    "training": {"attention", "layers", "models", "text", "decoding", "evaluation", "devices", "errors", "config"},
-    "demo": {
-        "attention",
-        "layers",
-        "models",
-        "text",
-        "decoding",
-        "inspection",
-        "evaluation",
-        "training",
-        "errors",
-        "config",
-    },
-    "cli": {
-        "models",
-        "text",
-        "decoding",
-        "inspection",
-        "evaluation",
-        "training",
-        "demo",
-        "devices",
-        "errors",
-        "config",
-    },
-    "__init__": {"attention", "models", "text", "decoding", "inspection", "errors"},
+    part: set(others.split())
+    for part, others in {
+        "errors": "",
+        "interruption": "",
+        "config": "errors",
+        "devices": "errors",
+        "attention": "errors",
+        "text": "errors config",
+        "layers": "attention errors config",
+        "models": "attention layers errors config",
+        "decoding": "attention layers models text interruption errors config",
+        "inspection": "attention layers models errors config",
+        "evaluation": "models text decoding errors config",
+        "training": "attention layers models text decoding evaluation devices interruption errors config",
+        "demo": "models text decoding inspection evaluation training errors config",
+        "cli": "models text decoding inspection evaluation training demo devices interruption errors config",
+        "__init__": "attention models text decoding inspection errors",
+    }.items()
 }
-LEAVES_WITHOUT_TORCH = {"errors", "config", "text", "cli", "__init__"}
+LEAVES_WITHOUT_TORCH = {"errors", "interruption", "config", "text", "cli", "__init__"}
 
 
 def imports(path: Path) -> set[str]:

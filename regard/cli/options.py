@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,3 +55,15 @@ def choose_search(further: Sequence[str] | None, **flags: object) -> SearchSetti
             raise UserError(f"--search {change}: {key} is given twice; choose one")
         values[key] = value.strip()
     return SearchSettings.parse(values, "options")
+
+
+@contextmanager
+def exit_code_of_interruption() -> Iterator[None]:
+    """Ends the process with the code that belongs to the signal, 130 or 143, where the block was interrupted."""
+    from regard.interruption import Interrupted
+
+    try:
+        yield
+    except Interrupted as interrupted:
+        typer.echo("regard: interrupted", err=True)
+        sys.exit(128 + interrupted.signal)

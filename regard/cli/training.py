@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.options import Change
+from regard.cli.options import Change, exit_code_of_interruption
 
 if TYPE_CHECKING:
     pass
@@ -20,7 +20,8 @@ def demo(
     """Train an English-Chinese translator on the built-in corpus, score it, draw what it looks at."""
     from regard.demo import run_demo
 
-    run_demo(out, change or [])
+    with exit_code_of_interruption():
+        run_demo(out, change or [])
 
 
 def train(
@@ -48,7 +49,8 @@ def train(
     given: dict[str, Any] = {f"data.{key}": str(path) for key, path in files.items() if path is not None}
     if src is not None and recipe is not None:
         given["data.builtin"] = None
-    outcome = run_recipe(Recipe.load(recipe, change or [], given), out)
+    with exit_code_of_interruption():
+        outcome = run_recipe(Recipe.load(recipe, change or [], given), out)
     typer.echo(
         f"{outcome.steps} steps in {outcome.seconds:.0f} s; the best model (step {outcome.best_step}) is {out}/best"
     )

@@ -65,6 +65,7 @@ def translate(
     from regard.decoding.progress import LineProgress
     from regard.decoding.translator import Translator
     from regard.devices import choose_device
+    from regard.interruption import Interrupted, Interruptions
 
     settings = choose_search(
         search,
@@ -85,7 +86,7 @@ def translate(
     wishes = _choose_wishes(prefix, require or (), forbid or ())
     translator = Translator.load(run, *(others or ()), device=choose_device(device))
     shown = not text and not (output is None and sys.stdout.isatty())  # on a terminal, the lines show how far it is
-    with files.Interruptions() as interruptions:
+    with Interruptions() as interruptions:
         records = files.Output(output, interruptions, going_on)
         try:
             with records, LineProgress(total, records.records, shown=shown) as progress:
@@ -100,7 +101,7 @@ def translate(
                     done=records.records,
                     watch=progress.advance,
                 )
-        except files.Interrupted as interrupted:
+        except Interrupted as interrupted:
             typer.echo(f"regard: {records.explain_interruption()}", err=True)
             sys.exit(128 + interrupted.signal)
     if going_on is not None and not tally.records:

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import stat
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from types import FrameType
 from typing import Any, BinaryIO, Literal, Self, cast
 
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.settings import SearchSettings
 from regard.decoding.translator import WINDOW, Translator, Wishes
 from regard.errors import UserError
+from regard.interruption import Interruptions
 from regard.text.readers import COMPRESSIONS, read_jsonl, read_lines
 
 Form = Literal["text", "n-best", "json"]
@@ -164,50 +163,6 @@ def read_texts(path: Path, key: str | None = None) -> Iterator[str]:
     if key is not None:
         raise UserError(f"{path}: only a .jsonl file has keys; leave --key away")
     return read_lines(path)
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, or a request to terminate; `signal` says which."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.signal = number
-
-
-class Interruptions:
-    """Turns SIGINT and SIGTERM into `Interrupted`, but for the first one that comes while a record is written."""
-
-    def __init__(self) -> None:
-        self._holding = False
-        self._held: int | None = None
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup; that was somebody's decision
-                self._before[number] = signal.signal(number, self._receive)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    @contextmanager
-    def held_back(self) -> Iterator[None]:
-        """No interruption within, but for who insists: it follows at the end."""
-        self._holding = True
-        try:
-            yield
-        finally:
-            self._holding = False
-        if self._held is not None:
-            raise Interrupted(self._held)
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self._holding and self._held is None:
-            self._held = number
-            return
-        raise Interrupted(number)
 
 
 class Output:

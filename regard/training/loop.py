@@ -12,9 +12,9 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from regard.interruption import Interruptions
 from regard.models.folder import replacing
 from regard.training.checkpoint import Checkpoint, reporting_write_errors, save_checkpoint
-from regard.training.interruption import StopRequest
 from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, TrainingSettings
 from regard.training.schedule import build_schedule
@@ -84,15 +84,15 @@ def train(
     out: Path,
     progress: Progress,
     checkpoint: Checkpoint | None = None,
-    stop: StopRequest | None = None,
+    stop: Interruptions | None = None,
 ) -> Outcome:
     """Trains, validates, and keeps the best and the last model in `out`, with checkpoints from which it can go on.
 
     Raises:
         UserError: something cannot be written; the last good checkpoint is still there.
-        KeyboardInterrupt, SystemExit: the run was asked to stop; its last step has been saved.
+        Interrupted: the run was asked to stop; its last step has been saved.
     """
-    stop = stop or StopRequest()
+    stop = stop or Interruptions()
     loop = _Loop(task, optim, training, out, progress)
     state = loop.state
     if checkpoint is not None:

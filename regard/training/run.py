@@ -11,11 +11,11 @@ import torch
 from regard.decoding.translator import Translator, Vocabularies
 from regard.devices import choose_device
 from regard.errors import UserError
+from regard.interruption import Interruptions
 from regard.models.transformer import Transformer
 from regard.text.batching import ParallelTokens
 from regard.text.pair import Pair
 from regard.training.checkpoint import last_name, load_checkpoint, reporting_write_errors
-from regard.training.interruption import StopRequest, listening
 from regard.training.loop import CHECKPOINTS, Outcome, train
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
@@ -48,7 +48,7 @@ def run_recipe(recipe: Recipe, out: Path) -> Outcome:
     device = choose_device(recipe.training.device)
     torch.manual_seed(recipe.training.seed)
     made = _make_folder(out)
-    with exclusive(out), listening() as stop:
+    with exclusive(out), Interruptions() as stop:
         if is_run(out):
             return _resume(recipe, out, device, progress, stop)
         try:
@@ -59,7 +59,7 @@ def run_recipe(recipe: Recipe, out: Path) -> Outcome:
             raise
 
 
-def _begin(recipe: Recipe, out: Path, device: torch.device, progress: Progress, stop: StopRequest) -> Outcome:
+def _begin(recipe: Recipe, out: Path, device: torch.device, progress: Progress, stop: Interruptions) -> Outcome:
     """Trains from the first step on."""
     if recipe.batch.layout == "auto":  # settled now, since a position in the data means something else in the other
         layout = "packed" if device.type == "cuda" else "padded"
@@ -71,7 +71,7 @@ def _begin(recipe: Recipe, out: Path, device: torch.device, progress: Progress, 
         return train(task, recipe.optim, recipe.training, out, progress, None, stop)
 
 
-def _resume(recipe: Recipe, out: Path, device: torch.device, progress: Progress, stop: StopRequest) -> Outcome:
+def _resume(recipe: Recipe, out: Path, device: torch.device, progress: Progress, stop: Interruptions) -> Outcome:
     """Goes on from the last good checkpoint, or from the beginning where the run has none yet."""
     old = Recipe.load(out / RECIPE)
     if recipe.batch.layout == "auto":

@@ -20,8 +20,6 @@ from rich.console import Console
 from regard import SearchSettings, Translator, UserError, Wishes
 from regard.decoding import files, progress, translator
 from regard.decoding.files import (
-    Interrupted,
-    Interruptions,
     Output,
     count_records,
     read_texts,
@@ -30,6 +28,7 @@ from regard.decoding.files import (
 )
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.progress import LineProgress
+from regard.interruption import Interrupted, Interruptions
 
 Command = Callable[..., "Answer"]  # noqa: F821  the fixtures of tests/conftest.py
 GREEDY = ("--beam", "1", "--device", "cpu")
