@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from regard.attention import Attention, Mask, Padded
+from regard.attention import Attention, Cache, Mask, Padded
+from regard.decoding.packing import PackedWeights
 from regard.models.transformer import DecoderState, Transformer
 
 
 @dataclass
 class TransformerState:
-    """Keys and values of every layer; the source's are kept once for all hypotheses of a sentence."""
+    """Keys and values of every layer, one row a sentence: of its source, and of all that its hypotheses have said.
+
+    Hypotheses change places at every step, their keys and values never do: each sentence has one pool of them, where
+    each step adds `copies` tokens side by side, and `family` says which of the pool belong to whom.
+    """
 
     decoder: DecoderState
     copies: int
+    family: Tensor  # which tokens of its sentence's pool each hypothesis consists of, (B, copies, pool)
     coverage: Tensor | None = None  # what each source token has received of attention, (rows, S)
 
     def uncovered(self) -> Tensor:
@@ -27,16 +34,18 @@ class TransformerState:
         return self.coverage.clamp(min=1e-9, max=1).log().masked_fill(~real, 0).sum(-1)
 
     def select(self, rows: Tensor) -> TransformerState:
-        decoder = DecoderState(self.decoder.memories, self.decoder.memory_mask)
-        decoder.caches = [cache.select(rows) for cache in self.decoder.caches]
-        sources = rows[:: self.copies] // self.copies
-        layout = self.decoder.memory_mask.keys
-        assert isinstance(layout, Padded)
-        if len(sources) != len(layout.lengths) or self.copies == 1:
-            decoder.memories = [memory.select(sources) for memory in decoder.memories]
-            decoder.memory_mask = Mask(keys=layout.select(sources))
+        decoder = self.decoder
+        sentences = rows[:: self.copies] // self.copies
+        if len(sentences) != len(self.family) or self.copies == 1:
+            layout = decoder.memory_mask.keys
+            assert isinstance(layout, Padded)
+            memories = [memory.select(sentences) for memory in decoder.memories]
+            caches = [cache.select(sentences) for cache in decoder.caches]
+            decoder = DecoderState(memories, Mask(keys=layout.select(sentences)))
+            decoder.caches = caches
+        family = self.family.flatten(0, 1)[rows].view(len(sentences), self.copies, -1)
         coverage = None if self.coverage is None else self.coverage[rows]
-        return TransformerState(decoder, self.copies, coverage)
+        return TransformerState(decoder, self.copies, family, coverage)
 
 
 class TransformerStepper:
@@ -49,6 +58,7 @@ class TransformerStepper:
 
     def __init__(self, model: Transformer, coverage: bool = False) -> None:
         self.model, self.coverage = model, coverage
+        self._packed = PackedWeights()
         self.bos, self.eos = model.config.bos, model.config.eos
         self.longest = model.config.max_length if model.config.positions == "learned" else None
 
@@ -60,17 +70,40 @@ class TransformerStepper:
         """Encodes the sources, each given without END, which is added here."""
         rows, layout = pad_rows([[*source, self.eos] for source in sources], self.model.config.pad, self.device)
         memory = self.model.encode(rows, layout)
+        decoder = self.model.start(memory, layout)
+        decoder.caches = [Cache(32 * copies) for _ in decoder.memories]
+        family = torch.ones(len(rows), copies, 0, dtype=torch.bool, device=self.device)
         coverage = memory.new_zeros(len(rows) * copies, layout.size) if self.coverage else None
-        return TransformerState(self.model.start(memory, layout), copies, coverage)
+        return TransformerState(decoder, copies, family, coverage)
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
-        if state.coverage is None:
-            x = self.model.step(tokens[:, None], state.decoder)[:, -1]
-        else:
-            x = self._step_and_cover(tokens, state, state.coverage)
-        return self.model.logits(x).float().log_softmax(-1), state
+        itself = torch.eye(state.copies, dtype=torch.bool, device=self.device).expand(len(state.family), -1, -1)
+        family = torch.cat((state.family, itself), 2)
+        state = TransformerState(state.decoder, state.copies, family, state.coverage)
+        with self._packed, self._covering(state.coverage):
+            x = self._read(tokens.view(-1, state.copies), state)
+            logits = self.model.logits(x.flatten(0, 1))
+        return logits.float().log_softmax(-1), state
 
-    def _step_and_cover(self, tokens: Tensor, state: TransformerState, coverage: Tensor) -> Tensor:
+    def _read(self, tokens: Tensor, state: TransformerState) -> Tensor:
+        """Like the model's own `step`, for tokens that stand side by side instead of one behind the other."""
+        model, decoder = self.model, state.decoder
+        place = decoder.length // state.copies
+        positions = torch.full((1, state.copies), place, device=self.device)
+        mask = Mask(causal=True) if state.copies == 1 else Mask(allowed=state.family[:, None])
+        x: Tensor = model.target_embedding(tokens, positions, place + 1)
+        for block, memory, cache in zip(model.decoder, decoder.memories, decoder.caches, strict=True):
+            x = block(x, memory, mask, decoder.memory_mask, positions, cache)
+        y: Tensor = model.decoder_norm(x)
+        return y
+
+    @contextmanager
+    def _covering(self, coverage: Tensor | None) -> Iterator[None]:
+        """Adds up what the last layer's hypotheses look at in the source while the block runs."""
+        if coverage is None:
+            yield
+            return
+
         def add(attention: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> None:
             # The hypotheses of a sentence are queries side by side, so rows come out in the order of the hypotheses.
             coverage.add_(attention.kind.weights(q, k, mask).mean(1).flatten(0, 1))
@@ -79,7 +112,7 @@ class TransformerStepper:
         assert isinstance(cross, Attention)
         cross.observer = add
         try:
-            return self.model.step(tokens[:, None], state.decoder)[:, -1]
+            yield
         finally:
             cross.observer = None
 

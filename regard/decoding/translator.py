@@ -90,6 +90,7 @@ class Translator:
     ) -> None:
         self.model, self.vocabularies, self.languages = model, vocabularies, languages
         self.models = [model, *others]
+        self._steppers: dict[bool, EnsembleStepper] = {}
 
     @classmethod
     def load(cls, path: str | Path, *others: str | Path, device: str | torch.device = "cpu") -> Translator:
@@ -175,7 +176,7 @@ class Translator:
         request = self._understand(wishes)
         results: list[list[Hypothesis]] = [[Hypothesis(text, 0.0)] for text in texts]
         filled = [i for i, text in enumerate(texts) if text.strip()]
-        stepper = EnsembleStepper([TransformerStepper(model, settings.coverage > 0) for model in self.models])
+        stepper = self._stepper(coverage=settings.coverage > 0)
         with self._evaluating() as observed:
             for batch in batches_by_tokens(filled, encoded, BATCH_TOKENS):
                 trace = Trace() if trees else None
@@ -249,6 +250,12 @@ class Translator:
                     tokens = row[: max(1, len(encoded[i]))]  # an empty text has only END to stand for it
                     vectors[i] = tokens.mean(0) if pool == "mean" else tokens.clone()
         return vectors
+
+    def _stepper(self, coverage: bool) -> EnsembleStepper:
+        """Kept from call to call: a stepper prepares the weights for its steps once."""
+        if coverage not in self._steppers:
+            self._steppers[coverage] = EnsembleStepper([TransformerStepper(m, coverage) for m in self.models])
+        return self._steppers[coverage]
 
     def _hypothesis(self, found: Found, source: Sequence[int], wishes: Wishes | None = None) -> Hypothesis:
         target = self.vocabularies.target
