@@ -10,7 +10,6 @@ import argparse
 import datetime
 import json
 import platform
-import sys
 from pathlib import Path
 
 import torch
@@ -51,7 +50,7 @@ def main() -> None:
         "steps": outcome.steps,
         "training_seconds": round(outcome.seconds, 1),
         "seed": arguments.seed,
-        "command": "python " + " ".join(sys.argv),
+        "command": f"python benchmarks/multi30k.py DATA OUT --seed {arguments.seed}",
         "machine": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor(),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),

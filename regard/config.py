@@ -45,11 +45,7 @@ def _explain(error: ValidationError, settings: type[Settings]) -> str:
         return explain_unknown(key, _keys(settings))
     if first["type"] == "value_error":  # a sentence of our own, about more keys than one
         return (f"{key}: " if key else "") + str(first["ctx"]["error"])
-    said = first["msg"].removeprefix("Value error, ")
-    said = said[0].lower() + said[1:]
-    if first["type"] == "value_error":  # our own check of several keys at once, which says all there is to say
-        return f"{key}: {said}" if key else said
-    return f"{key}: {said}, found {first['input']!r}"
+    return f"{key}: {first['msg'][0].lower()}{first['msg'][1:]}, found {first['input']!r}"
 
 
 def explain_unknown(key: str, known: Iterable[str]) -> str:

@@ -33,7 +33,7 @@ class Interruptions:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup; that was somebody's decision
+                if signal.getsignal(number) is not signal.SIG_IGN:  # as in a script's background job
                     self._before[number] = signal.signal(number, self._receive)
         return self
 

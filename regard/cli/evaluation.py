@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from regard.cli.options import Alpha, Beam, Device, MoreSearch, Penalty, choose_search
-
-if TYPE_CHECKING:
-    pass
 
 
 def evaluate(
@@ -25,9 +22,9 @@ def evaluate(
     paired: Annotated[
         bool, typer.Option("--paired", help="test the difference by paired bootstrap resampling")
     ] = False,
-    beam: Beam = 5,
-    length_penalty: Penalty = "average",
-    alpha: Alpha = 1.0,
+    beam: Beam = None,
+    length_penalty: Penalty = None,
+    alpha: Alpha = None,
     search: MoreSearch = None,
     tokenize: Annotated[
         str | None,

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 
 Run = Annotated[Path, typer.Argument(help="a model folder, or a training run that holds one")]
-Beam = Annotated[int, typer.Option(help="hypotheses kept for each sentence; 1 is greedy search")]
+Beam = Annotated[int | None, typer.Option(help="hypotheses kept a sentence, 5 unless given; 1 is greedy search")]
 Penalty = Annotated[
-    str, typer.Option(help="scores are divided by length^alpha (average), ((5+length)/6)^alpha (wu), or not (none)")
+    str | None,
+    typer.Option(help="scores are divided by length^alpha (average), ((5+length)/6)^alpha (wu), or not (none)"),
 ]
-Alpha = Annotated[float, typer.Option(help="the exponent of the length penalty")]
+Alpha = Annotated[float | None, typer.Option(help="the exponent of the length penalty")]
 Change = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a setting, such as optim.lr=3e-4")
 ]

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from regard.cli.options import Change, exit_code_of_interruption
-
-if TYPE_CHECKING:
-    pass
 
 
 def demo(

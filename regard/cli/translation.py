@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Device, Key, MoreSearch, Run, Source, choose_search
+from regard.cli.options import Alpha, Beam, Device, Key, MoreSearch, Penalty, Run, Source, choose_search
 
 if TYPE_CHECKING:
     from regard.decoding.translator import Wishes
@@ -48,11 +48,9 @@ def translate(
     forbid: Annotated[
         list[str] | None, typer.Option(metavar="PHRASE", help="what no translation may say; may be repeated")
     ] = None,
-    beam: Annotated[int | None, typer.Option(help="hypotheses kept a line, 5 unless given; 1 is greedy search")] = None,
-    length_penalty: Annotated[
-        str | None, typer.Option(help="scores are divided by length^alpha (average), ((5+length)/6)^alpha (wu), or not")
-    ] = None,
-    alpha: Annotated[float | None, typer.Option(help="the exponent of the length penalty")] = None,
+    beam: Beam = None,
+    length_penalty: Penalty = None,
+    alpha: Alpha = None,
     temperature: Annotated[float | None, typer.Option(help="sample; below 1 sharper, above 1 flatter")] = None,
     top_k: Annotated[int | None, typer.Option(help="sample among the k likeliest tokens")] = None,
     top_p: Annotated[float | None, typer.Option(help="sample among the likeliest tokens of this share")] = None,

@@ -234,7 +234,8 @@ class Recorder:
             for place, (total, parent, token, gain, ended) in enumerate(columns):
                 if total == -math.inf:
                     continue
-                fate = "ended" if ended else "kept" if place in lasting[b] else "dropped: others scored higher"
+                others = "others scored higher" if beam.required is None else "its place went to one that owes less"
+                fate = "ended" if ended else "kept" if place in lasting[b] else f"dropped: {others}"
                 if token == beam.stepper.eos and not ended:
                     fate = "dropped: it ended outside the beam"
                 node = len(tree)

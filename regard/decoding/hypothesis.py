@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from regard.decoding.search import Expansion
 
@@ -41,7 +40,3 @@ class Hypothesis:
     alignment: list[list[float]] | None = None
     phrases: dict[str, bool] = field(default_factory=dict)
     tree: list[Node] | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, without what was not asked for."""
-        return {key: value for key, value in asdict(self).items() if value not in (None, {})}

@@ -27,9 +27,20 @@ class PackedWeights(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        # By address and shape: the weight, its version when it was packed, and the packed copy. Holding the weight
-        # keeps its address from being given to another.
-        self._copies: dict[tuple[int, torch.Size], tuple[Tensor, int, Tensor]] = {}
+        # By address and shape: the weight, a sample of its numbers when it was packed, and the packed copy. Holding
+        # the weight keeps its address from being given to another.
+        self._copies: dict[tuple[int, torch.Size], tuple[Tensor, Tensor, Tensor]] = {}
+
+    def refresh(self) -> None:
+        """Forgets the copies of weights that have changed since.
+
+        A weight's version would say so more cheaply, but fused optimisers and `.data` do not raise it.
+        """
+        self._copies = {
+            place: (weight, sample, packed)
+            for place, (weight, sample, packed) in self._copies.items()
+            if torch.equal(_sample(weight), sample)
+        }
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -44,9 +55,14 @@ class PackedWeights(TorchFunctionMode):
 
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         place = (weight.data_ptr(), weight.shape)
-        _, version, packed = self._copies.get(place, (None, -1, None))
-        if packed is None or version != weight._version:
+        if place not in self._copies:
             packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
-            self._copies[place] = (weight, weight._version, packed)
+            self._copies[place] = (weight, _sample(weight).clone(), packed)
+        packed = self._copies[place][2]
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
         return y
+
+
+def _sample(weight: Tensor) -> Tensor:
+    """A few hundred numbers from all over the weight; an optimiser's step changes nearly every one."""
+    return weight.detach().flatten()[:: max(1, weight.numel() // 512)]

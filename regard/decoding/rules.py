@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.decoding.settings import SearchSettings
+from regard.errors import UserError
 
 Phrase = tuple[int, ...]
 
@@ -50,6 +51,11 @@ class Rules:
         prefixes = [[*request.prefix, *[-1] * (longest - len(request.prefix))] for request in requests]
         limits = [max(settings.limit(len(request.source)), len(request.prefix) + 1) for request in requests]
         if longest_of_all is not None:
+            if max(longest, settings.min_length) + 1 > longest_of_all:
+                raise UserError(
+                    f"a prefix of {longest} tokens or min_length {settings.min_length} does not fit: this model's "
+                    f"learned positions end at {longest_of_all}"
+                )
             limits = [min(limit, longest_of_all) for limit in limits]
         phrases = {phrase for request in requests for phrase in request.forbidden}
         forbidden = {

@@ -49,6 +49,10 @@ class SearchSettings(Settings):
             if self.groups > 1 or self.coverage:
                 raise ValueError(f"groups and coverage belong to a beam, {given[0]} to sampling: choose one")
             return self
+        if self.seed:
+            raise ValueError("seed belongs to sampling; give temperature, top_k or top_p too, or leave it away")
+        if self.diversity != 0.5 and self.groups == 1:
+            raise ValueError("diversity needs groups, the parts of the beam that are kept different")
         if self.n_best > self.width:
             raise ValueError(f"n_best {self.n_best} is more than the {self.width} hypotheses of the beam")
         if self.width % self.groups:
@@ -78,10 +82,3 @@ class SearchSettings(Settings):
         if self.length_penalty == "none":
             return torch.ones_like(length)
         return (length if self.length_penalty == "average" else (5 + length) / 6) ** self.alpha
-
-    def describe(self) -> str:
-        """The settings that differ from the defaults, and the beam, in one line."""
-        head = "sampling" if self.samples else "greedy" if self.width == 1 else f"beam {self.width}"
-        shown = self.model_dump(exclude_defaults=True, exclude={"beam"})
-        penalty = "" if "length_penalty" in shown else f", length penalty {self.length_penalty} {self.alpha:g}"
-        return head + penalty + "".join(f", {key} {value}" for key, value in shown.items())

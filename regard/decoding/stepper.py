@@ -31,7 +31,7 @@ class TransformerState:
         layout = self.decoder.memory_mask.keys
         assert self.coverage is not None and isinstance(layout, Padded)
         real = layout.real().repeat_interleave(self.copies, 0)
-        return self.coverage.clamp(min=1e-9, max=1).log().masked_fill(~real, 0).sum(-1)
+        return penalise_coverage(self.coverage.masked_fill(~real, 1))
 
     def select(self, rows: Tensor) -> TransformerState:
         decoder = self.decoder
@@ -68,6 +68,7 @@ class TransformerStepper:
 
     def start(self, sources: Sequence[Sequence[int]], copies: int) -> TransformerState:
         """Encodes the sources, each given without END, which is added here."""
+        self._packed.refresh()
         rows, layout = pad_rows([[*source, self.eos] for source in sources], self.model.config.pad, self.device)
         memory = self.model.encode(rows, layout)
         decoder = self.model.start(memory, layout)
@@ -115,6 +116,11 @@ class TransformerStepper:
             yield
         finally:
             cross.observer = None
+
+
+def penalise_coverage(received: Tensor) -> Tensor:
+    """Σ log min(attention received, 1) over the source tokens in the last dimension: 0 when all were looked at."""
+    return received.clamp(min=1e-9, max=1).log().sum(-1)
 
 
 def pad_rows(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[Tensor, Padded]:

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from regard.decoding.hypothesis import Hypothesis, Node
 from regard.decoding.rules import Phrase, Request
 from regard.decoding.search import Found, Trace, search
 from regard.decoding.settings import SearchSettings
-from regard.decoding.stepper import TransformerStepper, pad_rows
+from regard.decoding.stepper import TransformerStepper, pad_rows, penalise_coverage
 from regard.errors import UserError
 from regard.models.folder import CONFIG, find_model, load_model, read_config, save_model
 from regard.models.transformer import Transformer
@@ -69,8 +69,8 @@ class Wishes:
 
     def report(self, text: str) -> dict[str, bool]:
         """Which wishes a translation meets: a required phrase stands in it, a forbidden one does not."""
-        met = {phrase: phrase in text for phrase in self.required}
-        return met | {phrase: phrase not in text for phrase in self.forbidden}
+        met = {phrase: unicodedata.normalize("NFC", phrase) in text for phrase in self.required}
+        return met | {phrase: unicodedata.normalize("NFC", phrase) not in text for phrase in self.forbidden}
 
 
 class Translator:
@@ -189,7 +189,8 @@ class Translator:
             if alignments:
                 self._align(filled, encoded, results)
         if observed and filled:
-            self.read([encoded[i] for i in filled], [results[i][0].tokens for i in filled])
+            with self._in_evaluation_mode():
+                self.read([encoded[i] for i in filled], [results[i][0].tokens for i in filled])
         return results
 
     @torch.no_grad()
@@ -205,9 +206,16 @@ class Translator:
         return torch.stack(each).logsumexp(0) - torch.tensor(float(len(each))).log().to(device)
 
     def score(
-        self, sources: Sequence[str], targets: Sequence[str], settings: SearchSettings | None = None
-    ) -> list[Hypothesis]:
-        """Given translations as hypotheses: their scores are what search would have given to the same tokens."""
+        self, sources: str | Sequence[str], targets: str | Sequence[str], settings: SearchSettings | None = None
+    ) -> Any:
+        """Given translations as hypotheses: their scores are what search would have given to the same tokens.
+
+        A string and its translation give one hypothesis; two lists give a list.
+        """
+        if isinstance(sources, str) and isinstance(targets, str):
+            return self.score([sources], [targets], settings)[0]
+        if isinstance(sources, str) or isinstance(targets, str):
+            raise UserError("score takes a text and its translation, or a list of each")
         if len(sources) != len(targets):
             raise UserError(f"{len(sources)} sources cannot be scored with {len(targets)} translations")
         return self.score_tokens(self._encode(sources, 1), self.vocabularies.target.encode_batch(targets), settings)
@@ -224,11 +232,15 @@ class Translator:
         both = [[*source, *target] for source, target in zip(sources, targets, strict=True)]
         with self._evaluating():
             for batch in batches_by_tokens(range(len(both)), both, BATCH_TOKENS):
-                logp = self.read([sources[i] for i in batch], [targets[i] for i in batch])
-                for row, i in zip(logp, batch, strict=True):
+                with _seeing_cross_attention(self.models) as seen:
+                    logp = self.read([sources[i] for i in batch], [targets[i] for i in batch])
+                for place, (row, i) in enumerate(zip(logp, batch, strict=True)):
                     said = torch.tensor([*targets[i], self.model.config.eos], device=row.device)
                     gains = row[: len(said)].gather(1, said[:, None])[:, 0]
                     score = gains.double().sum() / settings.normaliser(torch.tensor(len(said), device=row.device))
+                    if settings.coverage:
+                        looked = [maps[place, : len(said), : len(sources[i]) + 1] for maps in self._last_layers(seen)]
+                        score += settings.coverage * sum(penalise_coverage(m.sum(0)) for m in looked) / len(looked)
                     results[i] = self._hypothesis(Found(list(targets[i]), float(score), gains.tolist()), sources[i])
         return [result for result in results if result is not None]
 
@@ -250,6 +262,11 @@ class Translator:
                     tokens = row[: max(1, len(encoded[i]))]  # an empty text has only END to stand for it
                     vectors[i] = tokens.mean(0) if pool == "mean" else tokens.clone()
         return vectors
+
+    def _last_layers(self, seen: list[Tensor]) -> list[Tensor]:
+        """Of the cross-attentions of all models, each model's last."""
+        ends = accumulate(len(model.decoder) for model in self.models)
+        return [seen[end - 1] for end in ends]
 
     def _stepper(self, coverage: bool) -> EnsembleStepper:
         """Kept from call to call: a stepper prepares the weights for its steps once."""
@@ -289,6 +306,8 @@ class Translator:
                 results[i][n] = replace(results[i][n], alignment=whole.tolist())
 
     def _encode(self, texts: Sequence[str], first: int) -> list[list[int]]:
+        if isinstance(texts, str):
+            raise UserError("give a list of texts; a single string would be taken apart into its characters")
         try:
             encoded = self.vocabularies.source.encode_batch(list(texts))
         except UserError:
@@ -327,11 +346,20 @@ class Translator:
     def _evaluating(self) -> Iterator[bool]:
         """All models in evaluation mode, and no observer at work; tells whether one would have been."""
         with ExitStack() as stack:
+            stack.enter_context(self._in_evaluation_mode())
             watched = [stack.enter_context(unobserved(model)) for model in self.models]
-            for model in self.models:
-                stack.callback(model.train, model.training)
-                model.eval()
             yield any(watched)
+
+    @contextmanager
+    def _in_evaluation_mode(self) -> Iterator[None]:
+        modes = [model.training for model in self.models]
+        try:
+            for model in self.models:
+                model.eval()
+            yield
+        finally:
+            for model, mode in zip(self.models, modes, strict=True):
+                model.train(mode)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -76,6 +75,3 @@ def contains(tokens: Sequence[int], phrase: Sequence[int]) -> bool:
 def has_repetition(tokens: Sequence[int], n: int) -> bool:
     spans = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
     return len(spans) != len(set(spans))
-
-
-INFINITY = math.inf

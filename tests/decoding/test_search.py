@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from regard.decoding.rules import Request, RequiredPhrases
 from regard.decoding.search import Trace, search
 from regard.decoding.settings import SearchSettings
+from regard.errors import UserError
 
 from .table import EOS, TableStepper, contains, has_repetition
 
@@ -217,3 +219,25 @@ def test_a_phrase_that_begins_within_itself_is_followed_without_losing_count() -
 
 def test_no_sources_give_no_results() -> None:
     assert search(TableStepper(VOCABULARY), [], SearchSettings()) == []
+
+
+def test_length_penalties_have_the_numbers_of_their_formulas() -> None:
+    length = torch.tensor(7)
+    assert float(SearchSettings(length_penalty="average", alpha=2.0).normaliser(length)) == 49
+    assert abs(float(SearchSettings(length_penalty="wu", alpha=0.6).normaliser(length)) - 2**0.6) < 1e-12
+    assert float(SearchSettings(length_penalty="none").normaliser(length)) == 1
+
+
+def test_top_p_keeps_the_likeliest_tokens_up_to_their_share() -> None:
+    stepper = TableStepper(4)
+    stepper.after = lambda row: torch.tensor([0.1, 0.5, 0.25, 0.15]).log()  # type: ignore[method-assign]
+    for share, kept in ((0.4, {1}), (0.6, {1, 2}), (0.8, {1, 2, 3})):
+        drawn = search(stepper, [[3]], SearchSettings(top_p=share, n_best=200, max_length=2))[0]
+        assert {(one.tokens or [EOS])[0] for one in drawn} == kept
+
+
+def test_a_prefix_longer_than_the_model_can_say_is_refused() -> None:
+    stepper = TableStepper(VOCABULARY)
+    stepper.longest = 4  # type: ignore[assignment]
+    with pytest.raises(UserError, match="does not fit"):
+        search(stepper, [Request([1], prefix=(1, 2, 3, 1))], SearchSettings(beam=2))

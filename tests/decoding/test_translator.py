@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
 import torch
 
 import regard
+from regard.decoding.ensemble import EnsembleStepper
 from regard.decoding.rules import Request
 from regard.decoding.search import Found, Trace, search
 from regard.decoding.stepper import TransformerStepper
@@ -29,7 +31,8 @@ def test_a_string_gives_a_string_and_a_list_a_list(translator: regard.Translator
 
 
 def test_the_score_of_a_hypothesis_is_what_score_gives_for_its_tokens(translator: regard.Translator) -> None:
-    for options in ({}, {"length_penalty": "wu", "alpha": 0.6}, {"beam": 1, "length_penalty": "none"}):
+    wu = {"length_penalty": "wu", "alpha": 0.6}
+    for options in ({}, wu, {"beam": 1, "length_penalty": "none"}, {"beam": 3, "coverage": 0.4}):
         settings = regard.SearchSettings.parse(options, "test")
         found = [best[0] for best in translator.hypotheses(SENTENCES, settings)]
         sources = translator.vocabularies.source.encode_batch(SENTENCES)
@@ -154,3 +157,57 @@ def test_what_the_model_repeats_comes_out_as_it_went_in(
 
     monkeypatch.setattr("regard.decoding.translator.search", repeat)
     assert translator([text, "", text]) == [text, "", text]
+
+
+def test_a_step_of_a_fused_optimiser_is_noticed(translator: regard.Translator) -> None:
+    model = copy.deepcopy(translator.model)
+    ours = regard.Translator(model, translator.vocabularies)
+    ours("I love apples")
+    optimiser = torch.optim.AdamW(model.parameters(), lr=0.05, fused=True)
+    sum(p.square().sum() for p in model.parameters()).backward()
+    optimiser.step()
+    fresh = regard.Translator(model, translator.vocabularies)
+    used, unused = (one.hypotheses(SENTENCES[:2])[0][0] for one in (ours, fresh))
+    assert used.tokens == unused.tokens
+    assert used.score == pytest.approx(unused.score, abs=1e-5)
+
+
+def test_an_ensemble_steps_by_the_mean_of_probabilities(translator: regard.Translator) -> None:
+    torch.manual_seed(0)
+    other = regard.Transformer(translator.model.config).eval()
+    steppers = [TransformerStepper(model) for model in (translator.model, other)]
+    source, token = [[300, 301]], torch.tensor([1])
+    with torch.inference_mode():
+        alone = [stepper.step(token, stepper.start(source, 1))[0].exp() for stepper in steppers]
+        both = EnsembleStepper(steppers)
+        together = both.step(token, both.start(source, 1))[0].exp()
+    assert torch.allclose(together, (alone[0] + alone[1]) / 2, atol=1e-6)
+
+
+def test_one_text_and_its_translation_give_one_score(translator: regard.Translator) -> None:
+    one = translator.score("I love apples", "我喜欢苹果")
+    assert one == translator.score(["I love apples"], ["我喜欢苹果"])[0]
+    with pytest.raises(regard.UserError, match="list of texts"):
+        translator.embed("I love apples")
+
+
+def test_a_required_phrase_in_another_normal_form_is_recognised() -> None:
+    assert regard.Wishes(required=("e\u0301",)).report("café") == {"e\u0301": True}
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_steps_of_shuffled_hypotheses_equal_reading_them_whole(translator: regard.Translator, copies: int) -> None:
+    stepper = TransformerStepper(translator.model)
+    sources = [[300, 301, 302], [303]]
+    rng = torch.Generator().manual_seed(copies)
+    with torch.inference_mode():
+        state = stepper.start(sources, copies)
+        said = [[stepper.bos] for _ in range(2 * copies)]
+        for _ in range(5):
+            logp, state = stepper.step(torch.tensor([row[-1] for row in said]), state)
+            whole = translator.read([sources[i // copies] for i in range(2 * copies)], [row[1:] for row in said])
+            assert torch.allclose(logp, whole[:, len(said[0]) - 1], atol=1e-4)
+            order = torch.cat([torch.randint(copies, (copies,), generator=rng) + first for first in (0, copies)])
+            state = state.select(order)
+            words = torch.randint(260, 300, (2 * copies,), generator=rng).tolist()
+            said = [[*said[i], word] for i, word in zip(order.tolist(), words, strict=True)]
