@@ -16,7 +16,7 @@ DEFAULT_BEAM = 5
 class SearchSettings(Settings):
     """How to look for the best hypothesis: a beam, greedy search (beam 1), or sampling (temperature, top_k, top_p)."""
 
-    beam: int | None = Field(None, ge=1, description="hypotheses kept a sentence, 5 unless given; 1 is greedy search")
+    beam: int | None = Field(None, ge=1, le=1000, description="hypotheses kept a sentence, 5 unless given; 1: greedy")
     n_best: int = Field(1, ge=1, description="hypotheses returned a sentence")
     length_penalty: Literal["average", "wu", "none"] = Field(
         "average", description="score divided by length^alpha, by ((5 + length) / 6)^alpha, or not at all"
