@@ -5,7 +5,6 @@ BIN := .venv/bin
 .PHONY: demo test clean
 
 demo: .venv/installed
-	@rm -rf runs/demo
 	@$(BIN)/regard demo --out runs/demo
 
 test: .venv/installed-for-tests

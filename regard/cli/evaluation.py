@@ -47,6 +47,8 @@ def evaluate(
     settings = choose_search(search, beam=beam, length_penalty=length_penalty, alpha=alpha)
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         raise UserError(f"{out}: no file can be written there; --out needs a file name in an existing folder")
+    if out is not None and any(out.exists() and out.samefile(path) for path in (src, ref) if path.exists()):
+        raise UserError(f"{out}: --out would replace what is read; choose another name")
     stored = None
     if against is not None and against.suffix == ".json":
         stored = evaluation.read_reports(against)

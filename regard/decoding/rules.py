@@ -88,7 +88,7 @@ class Rules:
             allowed = self._forbid_repetition(allowed, said)
         for phrase, sentences in self.forbidden.items():
             allowed = self._forbid_phrase(allowed, said, phrase, sentences)
-        if allowed is not logp:
+        if self.forbidden or self.settings.no_repeat:
             # Where everything is forbidden, ending is what is left.
             stuck = (allowed == -math.inf).all(-1, keepdim=True)
             allowed = torch.where(stuck, self._only(logp, self.eos), allowed)

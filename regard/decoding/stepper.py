@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.attention import Attention, Cache, Mask, Padded
+from regard.attention import Attention, Cache, KeyValues, Mask, Padded
 from regard.decoding.packing import PackedWeights
 from regard.models.transformer import DecoderState, Transformer
 
@@ -72,6 +72,8 @@ class TransformerStepper:
         rows, layout = pad_rows([[*source, self.eos] for source in sources], self.model.config.pad, self.device)
         memory = self.model.encode(rows, layout)
         decoder = self.model.start(memory, layout)
+        # Projected keys of one head lie pages apart; every step reads them, so they are brought together once.
+        decoder.memories = [KeyValues(keys.contiguous(), values.contiguous()) for keys, values in decoder.memories]
         decoder.caches = [Cache(32 * copies) for _ in decoder.memories]
         family = torch.ones(len(rows), copies, 0, dtype=torch.bool, device=self.device)
         coverage = memory.new_zeros(len(rows) * copies, layout.size) if self.coverage else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from regard.errors import UserError
 from regard.interruption import Interruptions
 from regard.models.folder import replacing
 from regard.training.checkpoint import Checkpoint, reporting_write_errors, save_checkpoint
@@ -154,6 +156,10 @@ class _Loop(Generic[B]):
     def log(self, norm: Tensor) -> None:
         step = self.state.step
         report = self.state.meter.read() | {"lr": self.schedule(step), "gradient_norm": float(norm)}
+        if not math.isfinite(report["loss"]):
+            raise UserError(
+                f"the loss is no longer finite at step {step}; lower optim.lr or lengthen optim.warmup, and begin anew"
+            )
         self.progress.step(step, report)
         self._write(report)
 
