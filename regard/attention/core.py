@@ -21,7 +21,6 @@ from regard.attention.masks import Mask, Packed, Padded, within
 
 Path = Literal["auto", "reference", "fused", "unpacked", "varlen"]
 EVERYTHING = Mask()
-FEW_QUERIES = 16
 
 
 def attend(
@@ -143,9 +142,7 @@ def _attend_varlen(
 
 def _fastest(q: Tensor, mask: Mask, dropout: float, bias: Tensor | None) -> Path:
     if not isinstance(mask.keys, Packed):
-        # A decoding step has few queries a sentence: there the fused kernel of the CPU costs more than it saves.
-        few = q.device.type == "cpu" and q.shape[-2] <= FEW_QUERIES and q.dtype == torch.float32
-        return "reference" if few and not torch.is_grad_enabled() else "fused"
+        return "fused"
     if bias is not None or mask.allowed is not None:
         return "reference"
     half = q.dtype in (torch.float16, torch.bfloat16)
