@@ -205,3 +205,12 @@ def test_the_demo_trains_scores_and_draws(
 def test_the_console_script_is_the_same_program(trained_run: Path) -> None:
     done = subprocess.run([SCRIPT, "--version"], capture_output=True, text=True, env=os.environ, timeout=60)
     assert done.stdout.startswith("regard ")
+
+
+def test_evaluate_never_replaces_what_it_reads(toy: Path, own_run: Path, tmp_path: Path, command: Command) -> None:
+    reference = tmp_path / "reference.zh"
+    reference.write_bytes((toy / "train.zh").read_bytes())
+    answer = command("evaluate", own_run, "--src", toy / "train.en", "--ref", reference, "--out", reference)
+    assert answer.code == 2
+    assert "would replace what is read" in answer.err
+    assert reference.read_bytes() == (toy / "train.zh").read_bytes()

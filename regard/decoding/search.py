@@ -44,7 +44,10 @@ class Stepper(Protocol[S]):
         """Reads the sources; the state has `copies` rows for each."""
 
     def step(self, tokens: Tensor, state: S) -> tuple[Tensor, S]:
-        """Reads one token a row, (rows,), and gives the log-probabilities of the next, (rows, V)."""
+        """Reads one token a row, (rows,), and gives the log-probabilities of the next, (rows, V).
+
+        The state that was given is used up: what follows goes on from the one that is returned.
+        """
 
     @property
     def device(self) -> torch.device:

@@ -13,6 +13,7 @@ from rich.console import Console
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from regard.errors import UserError
 from regard.training.loop import Loss, Outcome, Placed, autocast, build_optimiser, train
 from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, Recipe, TrainingSettings
@@ -256,3 +257,12 @@ def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
     assert "loss 1.500" in shown
     assert "validation  bleu 12.00" in shown
     assert "score" not in shown
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_with_advice(
+    make_recipe: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    recipe = make_recipe(optim__lr=1e30, optim__warmup=1, optim__clip=None, training__steps=20, training__log_every=5)
+    with pytest.raises(UserError, match=r"no longer finite at step \d+; lower optim.lr"):
+        run_recipe(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
