@@ -20,7 +20,7 @@ from regard.training.checkpoint import Checkpoint, reporting_write_errors, save_
 from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, TrainingSettings
 from regard.training.schedule import build_schedule
-from regard.training.state import Position, TrainingState
+from regard.training.state import Placed, Position, Share, TrainingState
 
 CHECKPOINTS, LOG = "checkpoints", "log.jsonl"
 B = TypeVar("B")
@@ -34,14 +34,6 @@ class Loss:
     count: int
 
 
-@dataclass(frozen=True)
-class Placed(Generic[B]):
-    """A batch, and the position in the data behind it."""
-
-    batch: B
-    after: Position
-
-
 class Task(Protocol[B]):
     """What the loop needs to know of the thing that is trained."""
 
@@ -53,8 +45,11 @@ class Task(Protocol[B]):
     def width(self) -> int:
         """Of the model, for schedules that follow it."""
 
-    def batches(self, position: Position) -> Iterator[Placed[B]]:
-        """Training batches from a position on, without end, epoch after epoch, already on the model's device."""
+    def batches(self, position: Position, share: Share) -> Iterator[Placed[B]]:
+        """Our share of the training batches from a position on, without end, already on the model's device.
+
+        Which batches there are, and their order, depends on the recipe and its seed alone; the share only picks.
+        """
 
     def count(self, batch: B) -> int:
         """How many tokens the loss of this batch is a sum over."""
@@ -99,7 +94,7 @@ def train(
     state = loop.state
     if checkpoint is not None:
         state.restore(checkpoint.tensors(), checkpoint.facts)
-    batches = task.batches(state.position)
+    batches = task.batches(state.position, Share())
     stop.patient = True
     while state.step < training.steps:
         norm = loop.advance(batches)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +18,7 @@ from regard.training.meter import Meter
 
 MODEL, AVERAGE, OPTIMISER = "model.", "average.", "optimiser."
 RANDOM_CPU, RANDOM_CUDA = "random.cpu", "random.cuda"
+B = TypeVar("B")
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,28 @@ class Position:
 
     epoch: int = 0
     batch: int = 0
+
+
+@dataclass(frozen=True)
+class Placed(Generic[B]):
+    """A batch, or the plan of one, and the position in the data behind it."""
+
+    batch: B
+    after: Position
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which batches of the common plan are this process's: of every `world` in a row, number `rank`."""
+
+    rank: int = 0
+    world: int = 1
+
+    def pick(self, planned: Iterator[Placed[B]]) -> Iterator[Placed[B]]:
+        """Ours, each with the position behind all `world`, so that every process is at the same place."""
+        while group := list(islice(planned, self.world)):
+            if len(group) == self.world:
+                yield Placed(group[self.rank].batch, group[-1].after)
 
 
 class TrainingState:

@@ -26,9 +26,9 @@ from regard.text.batching import Ints, ParallelTokens, plan_packed, plan_padded
 from regard.text.pair import Pair
 from regard.text.readers import read_parallel
 from regard.text.tokenizer import Tokenizer
-from regard.training.loop import Loss, Placed
+from regard.training.loop import Loss
 from regard.training.recipe import DataSettings, Recipe, TokenizerSettings
-from regard.training.state import Position
+from regard.training.state import Placed, Position, Share
 
 B = TypeVar("B")
 
@@ -86,8 +86,8 @@ class TranslationTask:
         vocabularies = translator.vocabularies
         self.valid_tokens = ParallelTokens.encode(valid, vocabularies.source, vocabularies.target)
 
-    def batches(self, position: Position) -> Iterator[Placed[TextBatch]]:
-        return prefetch(self._training_batches(position))
+    def batches(self, position: Position, share: Share) -> Iterator[Placed[TextBatch]]:
+        return prefetch(self._training_batches(position, share))
 
     def count(self, batch: TextBatch) -> int:
         return len(batch.labels)
@@ -101,7 +101,8 @@ class TranslationTask:
         assert isinstance(model, Transformer)
         model.eval()
         rng = np.random.default_rng(0)
-        losses = [self._loss(model, batch.to(self.device), 0.0) for batch in self._epoch(self.valid_tokens, rng)]
+        batches = (self._collate(self.valid_tokens, rows) for rows in self._plan(self.valid_tokens, rng))
+        losses = [self._loss(model, batch.to(self.device), 0.0) for batch in batches]
         loss = sum(float(part.total) for part in losses) / max(1, sum(part.count for part in losses))
         scores = {"loss": loss, "perplexity": math.exp(min(loss, 100)), "score": -loss}
         chosen = self.valid[: self.recipe.training.valid_sentences]
@@ -126,19 +127,25 @@ class TranslationTask:
         total = F.cross_entropy(logits.float(), batch.labels, label_smoothing=smoothing, reduction="sum")
         return Loss(total, len(batch.labels))
 
-    def _training_batches(self, position: Position) -> Iterator[Placed[TextBatch]]:
+    def _training_batches(self, position: Position, share: Share) -> Iterator[Placed[TextBatch]]:
+        for planned in share.pick(self._planned(position)):
+            yield Placed(self._collate(self.train, planned.batch).to(self.device), planned.after)
+
+    def _planned(self, position: Position) -> Iterator[Placed[Ints]]:
+        """The rows of every training batch from a position on."""
         used = position.batch
         for epoch in count(position.epoch):
             rng = np.random.default_rng((self.recipe.training.seed, epoch))
-            for number, batch in enumerate(self._epoch(self.train, rng, used), used + 1):
-                yield Placed(batch.to(self.device), Position(epoch, number))
+            for number, rows in enumerate(self._plan(self.train, rng)[used:], used + 1):
+                yield Placed(rows, Position(epoch, number))
             used = 0
 
-    def _epoch(self, corpus: ParallelTokens, rng: np.random.Generator, used: int = 0) -> Iterator[TextBatch]:
-        """The batches of an epoch, without the `used` first ones of its plan."""
+    def _plan(self, corpus: ParallelTokens, rng: np.random.Generator) -> list[Ints]:
         plan = plan_packed if self.packed else plan_padded
-        for rows in plan(corpus.source.lengths, corpus.target.lengths - 1, self.recipe.batch.tokens, rng)[used:]:
-            yield collate(corpus, rows, self.packed, self.model.config.pad)
+        return plan(corpus.source.lengths, corpus.target.lengths - 1, self.recipe.batch.tokens, rng)
+
+    def _collate(self, corpus: ParallelTokens, rows: Ints) -> TextBatch:
+        return collate(corpus, rows, self.packed, self.model.config.pad)
 
 
 def collate(corpus: ParallelTokens, rows: Ints, packed: bool, pad: int) -> TextBatch:

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from regard.errors import UserError
-from regard.training.loop import Loss, Outcome, Placed, autocast, build_optimiser, train
+from regard.training.loop import Loss, Outcome, autocast, build_optimiser, train
 from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, Recipe, TrainingSettings
 from regard.training.run import run_recipe
-from regard.training.state import Position
+from regard.training.state import Placed, Position, Share
 
 Batch = tuple[Tensor, Tensor]
 
@@ -34,7 +34,7 @@ class Line:
         self.given, self.scores = batches, iter(scores or cycle([0.0]))
         self.modes: list[bool] = []
 
-    def batches(self, position: Position) -> Iterator[Placed[Batch]]:
+    def batches(self, position: Position, share: Share) -> Iterator[Placed[Batch]]:
         for number in count(position.batch):
             yield Placed(self.given[number % len(self.given)], Position(0, number + 1))
 

@@ -16,7 +16,7 @@ from regard.text.tokenizer import Tokenizer
 from regard.training.progress import Progress
 from regard.training.recipe import DataSettings, Recipe, TokenizerSettings
 from regard.training.run import prepare
-from regard.training.state import Position
+from regard.training.state import Position, Share
 from regard.training.translation import (
     TranslationTask,
     build_vocabularies,
@@ -109,7 +109,7 @@ def test_label_smoothing_mixes_the_truth_with_every_word(smoothing: float, build
 
 def test_every_epoch_shows_every_sentence_once_in_another_order(build: Callable) -> None:
     task = build()
-    batches = task._training_batches(Position())
+    batches = task._training_batches(Position(), Share())
     epochs = []
     for _ in range(2):
         left, seen = len(task.train), []
@@ -125,19 +125,32 @@ def test_every_epoch_shows_every_sentence_once_in_another_order(build: Callable)
 
 def test_batches_go_on_behind_any_position(build: Callable) -> None:
     task = build(batch__tokens=512)
-    plan = sum(1 for _ in task._epoch(task.train, np.random.default_rng((1, 0))))
-    batches = task.batches(Position())
+    plan = len(task._plan(task.train, np.random.default_rng((1, 0))))
+    batches = task.batches(Position(), Share())
     placed = [next(batches) for _ in range(2 * plan + 2)]
     assert [item.after for item in placed[plan - 1 : plan + 1]] == [Position(0, plan), Position(1, 1)]
     for used in (0, 1, plan - 1, plan, plan + 1, 2 * plan):  # the end of an epoch is the beginning of the next
         position = placed[used - 1].after if used else Position()
-        again = task.batches(position)
+        again = task.batches(position, Share())
         for expected in placed[used : used + 2]:
             found = next(again)
             assert found.after == expected.after
             assert torch.equal(found.batch.source, expected.batch.source)
             assert torch.equal(found.batch.labels, expected.batch.labels)
         again.close()
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_the_shares_of_all_processes_are_the_whole(build: Callable, world: int) -> None:
+    task = build(batch__tokens=512)
+    alone = task._training_batches(Position(), Share())
+    shares = [task._training_batches(Position(), Share(rank, world)) for rank in range(world)]
+    for _ in range(6):
+        group = [next(alone) for _ in range(world)]
+        for whole, share in zip(group, shares, strict=True):
+            own = next(share)
+            assert torch.equal(own.batch.labels, whole.batch.labels)
+            assert own.after == group[-1].after
 
 
 def test_validation_draws_no_random_numbers(build: Callable) -> None:
