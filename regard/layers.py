@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention import Attention, Cache, KeyValues, Mask
+from regard.products import Linear
 
 Activation = Literal["relu", "gelu", "swiglu"]
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "swiglu": F.silu}
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu_, "gelu": F.gelu, "swiglu": F.silu}
 
 
 class FeedForward(nn.Module):
@@ -24,9 +25,9 @@ class FeedForward(nn.Module):
         super().__init__()
         self.gated = activation == "swiglu"
         self.activate = _ACTIVATIONS[activation]
-        self.inner = nn.Linear(width, 2 * hidden if self.gated else hidden)
+        self.inner = Linear(width, 2 * hidden if self.gated else hidden)
         self.dropout = nn.Dropout(dropout)
-        self.outer = nn.Linear(hidden, width)
+        self.outer = Linear(hidden, width)
         for linear in (self.inner, self.outer):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
@@ -120,7 +121,7 @@ class AttentionUnit(nn.Module):
         super().__init__()
         self.attention = Attention(width, heads, attention_dropout=dropout)
         self.norm = nn.LayerNorm(width)
-        self.linear = nn.Linear(width, width)
+        self.linear = Linear(width, width)
 
     def forward(self, x: Tensor, mask: Mask | None = None) -> Tensor:
         y: Tensor = self.linear(self.norm(x + self.attention(x, mask=mask)))

@@ -19,7 +19,9 @@ from torch import Tensor
 
 from regard.attention.masks import Mask, Packed, Padded, within
 
-Path = Literal["auto", "reference", "fused", "unpacked", "varlen"]
+Path = Literal["auto", "reference", "fused", "few", "unpacked", "varlen"]
+FEW = 16
+"""Up to so many queries a CPU is done sooner with two plain products than with the blocks of the fused kernel."""
 EVERYTHING = Mask()
 
 
@@ -52,7 +54,7 @@ def attend(
     mask = mask or EVERYTHING
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     if path == "auto":
-        path = _fastest(q, mask, dropout, bias)
+        path = _fastest(q, k, v, mask, dropout, bias)
     return _PATHS[path](q, k, v, mask, scale, dropout, bias)
 
 
@@ -100,6 +102,22 @@ def _attend_fused(
     return context.masked_fill(blind, 0.0)
 
 
+def _attend_few(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
+) -> Tensor:
+    """A handful of queries, as in a step of decoding: the formula itself, in place."""
+    T, S, device = q.shape[-2], k.shape[-2], q.device
+    scores = q @ k.transpose(-2, -1)
+    scores *= scale
+    if bias is not None:
+        scores += bias
+    may, blind = mask.dense(T, S, device), mask.blind(T, S, device)
+    if may is not None:
+        scores.masked_fill_(~may, torch.finfo(scores.dtype).min)
+    context = F.dropout(scores.softmax(-1), dropout) @ v
+    return context if blind is None or not bool(blind.any()) else context.masked_fill(blind, 0.0)
+
+
 def _attend_unpacked(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
 ) -> Tensor:
@@ -140,9 +158,11 @@ def _attend_varlen(
     return context.transpose(0, 1)[None]
 
 
-def _fastest(q: Tensor, mask: Mask, dropout: float, bias: Tensor | None) -> Path:
+def _fastest(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float, bias: Tensor | None) -> Path:
     if not isinstance(mask.keys, Packed):
-        return "fused"
+        learning = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+        few = 1 < q.shape[-2] <= FEW and q.device.type == "cpu" and q.dtype == torch.float32 and not mask.causal
+        return "few" if few and not learning and not dropout and not torch.compiler.is_compiling() else "fused"
     if bias is not None or mask.allowed is not None:
         return "reference"
     half = q.dtype in (torch.float16, torch.bfloat16)
@@ -171,6 +191,7 @@ def _unpack(x: Tensor, layout: Packed) -> Tensor:
 _PATHS: dict[Path, Callable[[Tensor, Tensor, Tensor, Mask, float, float, Tensor | None], Tensor]] = {
     "reference": _attend_reference,
     "fused": _attend_fused,
+    "few": _attend_few,
     "unpacked": _attend_unpacked,
     "varlen": _attend_varlen,
 }

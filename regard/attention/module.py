@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from regard.attention.core import EVERYTHING, Full, Kind
 from regard.attention.masks import Mask
+from regard.products import Linear, linear
 
 Rotation = Callable[[Tensor, Tensor], Tensor]
 Observer = Callable[["Attention", Tensor, Tensor, Tensor, Mask], None]
@@ -100,8 +101,8 @@ class Attention(nn.Module):
         self.width, self.heads = width, heads
         self.kind: Kind = Full(scale=qk_scale) if kind is None else kind
         self.attention_dropout = attention_dropout
-        self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias)
-        self.out = nn.Linear(width, width)
+        self.qkv = Linear(width, 3 * width, bias=qkv_bias)
+        self.out = Linear(width, width)
         self.projection_dropout = nn.Dropout(projection_dropout)
         self.rotary = rotary
         self.observer: Observer | None = None
@@ -164,7 +165,7 @@ class Attention(nn.Module):
 
     def _linear(self, x: Tensor, part: slice) -> Tensor:
         bias = None if self.qkv.bias is None else self.qkv.bias[part]
-        return nn.functional.linear(x, self.qkv.weight[part], bias)
+        return linear(x, self.qkv.weight[part], bias)
 
     def _split(self, x: Tensor) -> Tensor:
         """(B, T, W) to (B, H, T, D)."""

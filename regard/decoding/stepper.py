@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from regard.attention import Attention, Cache, KeyValues, Mask, Padded
-from regard.decoding.packing import PackedWeights
 from regard.models.transformer import DecoderState, Transformer
+from regard.products import PackedWeights
 
 
 @dataclass
@@ -19,12 +19,14 @@ class TransformerState:
     """Keys and values of every layer, one row a sentence: of its source, and of all that its hypotheses have said.
 
     Hypotheses change places at every step, their keys and values never do: each sentence has one pool of them, where
-    each step adds `copies` tokens side by side, and `family` says which of the pool belong to whom.
+    each step adds `copies` tokens side by side, and `family` says which of the pool belong to whom. The first token is
+    the same for all hypotheses of a sentence, and stands there once.
     """
 
     decoder: DecoderState
     copies: int
     family: Tensor  # which tokens of its sentence's pool each hypothesis consists of, (B, copies, pool)
+    steps: int = 0
     coverage: Tensor | None = None  # what each source token has received of attention, (rows, S)
 
     def uncovered(self) -> Tensor:
@@ -45,7 +47,7 @@ class TransformerState:
             decoder.caches = caches
         family = self.family.flatten(0, 1)[rows].view(len(sentences), self.copies, -1)
         coverage = None if self.coverage is None else self.coverage[rows]
-        return TransformerState(decoder, self.copies, family, coverage)
+        return TransformerState(decoder, self.copies, family, self.steps, coverage)
 
 
 class TransformerStepper:
@@ -70,30 +72,34 @@ class TransformerStepper:
         """Encodes the sources, each given without END, which is added here."""
         self._packed.refresh()
         rows, layout = pad_rows([[*source, self.eos] for source in sources], self.model.config.pad, self.device)
-        memory = self.model.encode(rows, layout)
-        decoder = self.model.start(memory, layout)
+        with self._packed:
+            memory = self.model.encode(rows, layout)
+            decoder = self.model.start(memory, layout)
         # Projected keys of one head lie pages apart; every step reads them, so they are brought together once.
         decoder.memories = [KeyValues(keys.contiguous(), values.contiguous()) for keys, values in decoder.memories]
         decoder.caches = [Cache(32 * copies) for _ in decoder.memories]
         family = torch.ones(len(rows), copies, 0, dtype=torch.bool, device=self.device)
         coverage = memory.new_zeros(len(rows) * copies, layout.size) if self.coverage else None
-        return TransformerState(decoder, copies, family, coverage)
+        return TransformerState(decoder, copies, family, 0, coverage)
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
-        itself = torch.eye(state.copies, dtype=torch.bool, device=self.device).expand(len(state.family), -1, -1)
-        family = torch.cat((state.family, itself), 2)
-        state = TransformerState(state.decoder, state.copies, family, state.coverage)
-        with self._packed, self._covering(state.coverage):
-            x = self._read(tokens.view(-1, state.copies), state)
-            logits = self.model.logits(x.flatten(0, 1))
-        return logits.float().log_softmax(-1), state
+        B, K = state.family.shape[:2]
+        tokens = tokens.view(B, K)
+        if not state.steps:  # all hypotheses of a sentence begin alike: one is read for all
+            tokens, own = tokens[:, :1], torch.ones(K, 1, dtype=torch.bool, device=self.device)
+        else:
+            own = torch.eye(K, dtype=torch.bool, device=self.device)
+        family = torch.cat((state.family, own.expand(B, -1, -1)), 2)
+        mask = Mask(causal=True) if tokens.shape[1] == 1 else Mask(allowed=family[:, None])
+        with self._packed, self._covering(state):
+            logits = self.model.logits(self._read(tokens, mask, state))
+        logp = logits.float().log_softmax(-1).expand(-1, K, -1).reshape(B * K, -1)
+        return logp, TransformerState(state.decoder, K, family, state.steps + 1, state.coverage)
 
-    def _read(self, tokens: Tensor, state: TransformerState) -> Tensor:
+    def _read(self, tokens: Tensor, mask: Mask, state: TransformerState) -> Tensor:
         """Like the model's own `step`, for tokens that stand side by side instead of one behind the other."""
-        model, decoder = self.model, state.decoder
-        place = decoder.length // state.copies
-        positions = torch.full((1, state.copies), place, device=self.device)
-        mask = Mask(causal=True) if state.copies == 1 else Mask(allowed=state.family[:, None])
+        model, decoder, place = self.model, state.decoder, state.steps
+        positions = torch.full((1, tokens.shape[1]), place, device=self.device)
         x: Tensor = model.target_embedding(tokens, positions, place + 1)
         for block, memory, cache in zip(model.decoder, decoder.memories, decoder.caches, strict=True):
             x = block(x, memory, mask, decoder.memory_mask, positions, cache)
@@ -101,15 +107,16 @@ class TransformerStepper:
         return y
 
     @contextmanager
-    def _covering(self, coverage: Tensor | None) -> Iterator[None]:
+    def _covering(self, state: TransformerState) -> Iterator[None]:
         """Adds up what the last layer's hypotheses look at in the source while the block runs."""
-        if coverage is None:
+        if state.coverage is None:
             yield
             return
+        received = state.coverage.view(*state.family.shape[:2], -1)
 
         def add(attention: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> None:
             # The hypotheses of a sentence are queries side by side, so rows come out in the order of the hypotheses.
-            coverage.add_(attention.kind.weights(q, k, mask).mean(1).flatten(0, 1))
+            received.add_(attention.kind.weights(q, k, mask).mean(1))
 
         cross = self.model.get_submodule(f"decoder.{len(self.model.decoder) - 1}.cross")
         assert isinstance(cross, Attention)

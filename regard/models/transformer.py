@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from regard.attention import Attention, Cache, KeyValues, Layout, Learned, Mask, Rotary, Sinusoidal
 from regard.config import Settings
 from regard.layers import Activation, DecoderBlock, EncoderBlock, FeedForward
+from regard.products import linear
 
 
 class TransformerConfig(Settings):
@@ -156,7 +157,7 @@ class Transformer(nn.Module):
 
     def logits(self, x: Tensor) -> Tensor:
         """Vectors (…, W) to scores over the target vocabulary (…, V)."""
-        return F.linear(x, self.output if self.config.tie == "none" else self.target_embedding.weight)
+        return linear(x, self.output if self.config.tie == "none" else self.target_embedding.weight)
 
     def start(self, memory: Tensor, memory_layout: Layout | None = None) -> DecoderState:
         """The state from which `step` decodes; the source is projected once for all steps."""

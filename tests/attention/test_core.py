@@ -85,7 +85,7 @@ class Case:
     def paths(self) -> tuple[Path, ...]:
         dense = self.mask is not None and self.mask.allowed is not None
         if self.mask is None or not self.mask.packed or dense:
-            return ("reference", "fused", "auto")
+            return ("reference", "fused", "few", "auto")
         return ("reference", "fused", "unpacked", "auto")
 
 

@@ -37,6 +37,7 @@ KINDS: dict[str, Kind] = {
     "full": Full(),
     "full-reference": Full(path="reference"),
     "full-fused": Full(path="fused"),
+    "full-few": Full(path="few"),
 }
 PACKED_KINDS: dict[str, Kind] = {**KINDS, "full-unpacked": Full(path="unpacked")}
 
