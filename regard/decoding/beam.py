@@ -73,7 +73,9 @@ class Beam(Generic[S]):
         logp, self.state = self.stepper.step(last.reshape(-1), self.state)
         logp = logp.view(B, K, -1)
         unmet = None if self.required is None else self.required.unmet
-        logp = self.rules.apply(logp, self.tokens[:, :, :step], unmet)
+        wished, logp = logp, self.rules.apply(logp, self.tokens[:, :, :step], unmet)
+        if self.recorder is not None:
+            self.recorder.record_forbidden(self, wished, logp, step)
         size = K // self.settings.groups
         chosen: list[Candidates] = []  # what each group lives on with
         for first in range(0, K, size):
@@ -244,6 +246,20 @@ class Recorder:
                     self.fresh[b][first + lasting[b].index(place)] = node
         if first + beam.totals.shape[1] // beam.settings.groups == beam.totals.shape[1]:
             self.nodes = [list(row) for row in self.fresh]
+
+    def record_forbidden(self, beam: Beam[S], wished: Tensor, allowed: Tensor, step: int) -> None:
+        """Notes what would have been among the best continuations of a hypothesis, had the rules allowed it."""
+        best = wished.topk(min(2 * beam.totals.shape[1], wished.shape[2]), dim=2).indices
+        refused = (allowed.gather(2, best) == -math.inf) & (beam.totals > -math.inf)[:, :, None]
+        normaliser = float(beam.settings.normaliser(torch.tensor(step + 1)))
+        for b, k, place in refused.nonzero().tolist():
+            token, said = int(best[b, k, place]), beam.tokens[b, k, :step].tolist()
+            owes = beam.required is not None and bool(beam.required.unmet[b, k])
+            gain = float(wished[b, k, token])
+            total = float(beam.totals[b, k]) + gain
+            fate = f"forbidden: {beam.rules.why_not(b, said, token, owes)}"
+            tree, parent = self.trees[b], self.nodes[b][k]
+            tree.append(Expansion(len(tree), parent, step, token, gain, total, total / normaliser, fate))
 
     def keep(self, sentences: Tensor) -> None:
         rows = sentences.tolist()

@@ -100,6 +100,20 @@ class Rules:
             allowed = torch.where(at_limit[:, None, None], self._only(logp, self.eos), allowed)
         return allowed
 
+    def why_not(self, sentence: int, said: Sequence[int], token: int, owes: bool) -> str:
+        """Which rule keeps a token from following what was said: a word for the reader of a tree."""
+        step = len(said)
+        if int(self.limits[sentence]) == step + 1:
+            return "only END may stand at the length limit"
+        if step < self.prefixes.shape[1] and int(self.prefixes[sentence, step]) >= 0:
+            return "the prefix goes on otherwise"
+        if token == self.eos:
+            return "a required phrase is still owed" if owes else "it would end before min_length"
+        for phrase, sentences in self.forbidden.items():
+            if bool(sentences[sentence]) and tuple([*said, token][-len(phrase) :]) == tuple(phrase):
+                return "it would complete a forbidden phrase"
+        return "it would repeat an n-gram"
+
     def _only(self, logp: Tensor, token: int | Tensor) -> Tensor:
         """-inf everywhere but at one token: the same for all sentences, or one for each, (B,)."""
         index = torch.as_tensor(token, device=logp.device).expand(len(logp))[:, None, None].expand(-1, logp.shape[1], 1)

@@ -202,7 +202,34 @@ def test_the_tree_holds_every_candidate_and_leads_to_the_result() -> None:
         assert abs(winner.score - best[0].score) < 1e-9
         for step in range(max(e.step for e in tree) + 1):
             assert sum(e.step == step and e.fate == "kept" for e in tree) <= 3
-        assert all(e.fate.startswith(("kept", "ended", "dropped: ")) for e in tree)
+        # At the limit nothing but END may follow, and the tree says so of what would have.
+        assert all(e.fate.startswith(("kept", "ended", "dropped: ", "forbidden: ")) for e in tree)
+        assert {e.step for e in tree if e.fate.startswith("forbidden")} <= {4}
+
+
+@pytest.mark.parametrize(
+    ("request_", "options", "why"),
+    [
+        (Request([5]), {"min_length": 3}, "it would end before min_length"),
+        (Request([5]), {"no_repeat": 1, "min_length": 2}, "it would repeat an n-gram"),
+        (Request([5], prefix=(2, 2)), {}, "the prefix goes on otherwise"),
+        (Request([5], forbidden=((1,), (2, 3))), {}, "it would complete a forbidden phrase"),
+        (Request([5], required=((3, 3, 3),)), {}, "a required phrase is still owed"),
+        (Request([5]), {"max_length": 2, "min_length": 1}, "only END may stand at the length limit"),
+    ],
+)
+def test_the_tree_tells_which_rule_forbade_a_candidate(request_: Request, options: dict[str, int], why: str) -> None:
+    stepper, trace = TableStepper(VOCABULARY, seed=2), Trace()
+    search(stepper, [request_], SearchSettings.parse({"beam": 2, "max_length": 5} | options, "test"), trace)
+    tree = trace.trees[0]
+    forbidden = [e for e in tree if e.fate.startswith("forbidden")]
+    assert why in {e.fate.removeprefix("forbidden: ") for e in forbidden}
+    assert not any(e.parent == f.node for f in forbidden for e in tree)
+    for e in forbidden:  # its score is what the model gave it
+        said, node = [e.token], e.parent
+        while node != -1:
+            said, node = [tree[node].token, *said], tree[node].parent
+        assert float(stepper.after((5, stepper.bos, *said[:-1]))[e.token]) == pytest.approx(e.log_probability)
 
 
 def test_a_phrase_that_begins_within_itself_is_followed_without_losing_count() -> None:
