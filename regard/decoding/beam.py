@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.decoding.rules import Request, RequiredPhrases, Rules
-from regard.decoding.search import Expansion, Found, S, Stepper, Trace, collect
+from regard.decoding.search import Expansion, Found, S, Stepper, Trace, collect, refuse_nan
 from regard.decoding.settings import SearchSettings
 
 # What a required phrase that was not said costs an ended hypothesis: more than any difference in score.
@@ -184,7 +184,11 @@ class Beam(Generic[S]):
         B, K = self.totals.shape
         decided = self._decided()
         rows = torch.arange(B, device=self.totals.device)[:, None] * K + self.parents
-        if bool(decided.any()):
+        # A row of NaN has only children of NaN, which rank before all others: one of them lives on or has ended.
+        broken = self.totals.isnan().any() | self.ended_worth.isnan().any()
+        some_decided, is_broken = torch.stack((decided.any(), broken)).tolist()
+        refuse_nan(is_broken)
+        if some_decided:
             for i in decided.nonzero()[:, 0].tolist():
                 found = collect(self.ended_tokens[i], self.ended_gains[i], self.ended_lengths[i], self.ended_scores[i])
                 taken = int((self.ended_worth[i] > -math.inf).sum())

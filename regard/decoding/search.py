@@ -91,7 +91,11 @@ def search(
     settings: SearchSettings,
     trace: Trace | None = None,
 ) -> list[list[Found]]:
-    """The best hypotheses of every request, or of every plain source, best first; a trace records the beams."""
+    """The best hypotheses of every request, or of every plain source, best first; a trace records the beams.
+
+    Raises:
+        UserError: the settings ask for what a sample cannot have, or the model gives NaN.
+    """
     from regard.decoding.beam import Beam
 
     asked = [request if isinstance(request, Request) else Request(request) for request in requests]
@@ -131,7 +135,8 @@ def _one_by_one(stepper: Stepper[S], requests: Sequence[Request], settings: Sear
         ends = (tokens == stepper.eos) & ~ended
         lengths[rows[ends]] = step + 1
         ended |= ends
-        left = int((~ended).sum())
+        left, broken = torch.stack(((~ended).sum(), totals.isnan().sum())).tolist()
+        refuse_nan(broken)
         if not left:
             break
         # Shrinking the batch copies the cache: not for a few. Copies of one sentence leave together.
@@ -143,6 +148,19 @@ def _one_by_one(stepper: Stepper[S], requests: Sequence[Request], settings: Sear
     found = collect(written, gains, lengths, totals / settings.normaliser(lengths))
     groups = [found[i : i + copies] for i in range(0, len(found), copies)]
     return [sorted(group, key=lambda one: -one.score) for group in groups]
+
+
+def refuse_nan(broken: bool) -> None:
+    """Ends a search in which scores have turned out to be NaN.
+
+    Raises:
+        UserError: they have.
+    """
+    if broken:
+        raise UserError(
+            "the model gives scores that are not numbers (NaN): its weights are damaged or its training has diverged; "
+            "use another model, or train it anew with a lower optim.lr"
+        )
 
 
 def collect(tokens: Tensor, gains: Tensor, lengths: Tensor, scores: Tensor) -> list[Found]:
@@ -171,5 +189,5 @@ def _draw(logp: Tensor, chance: Tensor, settings: SearchSettings) -> Tensor:
         p = p.masked_fill(p.cumsum(-1) - p >= settings.top_p * p.sum(-1, keepdim=True), 0)
     cumulative = p.cumsum(-1)
     place = torch.searchsorted(cumulative, (chance * cumulative[:, -1])[:, None], right=True)
-    place = torch.minimum(place, (p > 0).sum(-1, keepdim=True) - 1)
+    place = torch.minimum(place, (p > 0).sum(-1, keepdim=True) - 1).clamp(min=0)  # below 0 where p is NaN
     return order.indices.gather(1, place)[:, 0]

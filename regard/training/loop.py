@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic
 
 import torch
 from torch import Tensor, nn
@@ -17,51 +15,14 @@ from regard.errors import UserError
 from regard.interruption import Interruptions
 from regard.models.folder import replacing
 from regard.training.checkpoint import Checkpoint, reporting_write_errors, save_checkpoint
+from regard.training.journal import CHECKPOINTS, Journal
+from regard.training.memory import Gathered, Pieces, is_out_of_memory
 from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, TrainingSettings
 from regard.training.schedule import build_schedule
-from regard.training.state import Placed, Position, Share, TrainingState
-
-CHECKPOINTS, LOG = "checkpoints", "log.jsonl"
-B = TypeVar("B")
-
-
-@dataclass(frozen=True)
-class Loss:
-    """The summed loss of a batch, with its graph; and how many tokens (or other units) it is a sum over."""
-
-    total: Tensor
-    count: int
-
-
-class Task(Protocol[B]):
-    """What the loop needs to know of the thing that is trained."""
-
-    @property
-    def model(self) -> nn.Module:
-        """What is trained."""
-
-    @property
-    def width(self) -> int:
-        """Of the model, for schedules that follow it."""
-
-    def batches(self, position: Position, share: Share) -> Iterator[Placed[B]]:
-        """Our share of the training batches from a position on, without end, already on the model's device.
-
-        Which batches there are, and their order, depends on the recipe and its seed alone; the share only picks.
-        """
-
-    def count(self, batch: B) -> int:
-        """How many tokens the loss of this batch is a sum over."""
-
-    def loss(self, batch: B, step: int) -> Loss:
-        """The loss of a batch."""
-
-    def validate(self, model: nn.Module) -> dict[str, float]:
-        """Scores on the validation set; "score", higher is better, decides which model is the best."""
-
-    def save(self, folder: Path, model: nn.Module, scores: dict[str, Any]) -> None:
-        """Writes a model folder."""
+from regard.training.skips import ADVICE
+from regard.training.state import Placed, Share, TrainingState
+from regard.training.task import B, Loss, Task
 
 
 @dataclass
@@ -86,7 +47,8 @@ def train(
     """Trains, validates, and keeps the best and the last model in `out`, with checkpoints from which it can go on.
 
     Raises:
-        UserError: something cannot be written; the last good checkpoint is still there.
+        UserError: the model or a single sentence does not fit into memory, too many steps in a row were skipped, or
+            something cannot be written; the last good checkpoint is still there.
         Interrupted: the run was asked to stop; its last step has been saved.
     """
     stop = stop or Interruptions()
@@ -94,10 +56,13 @@ def train(
     state = loop.state
     if checkpoint is not None:
         state.restore(checkpoint.tensors(), checkpoint.facts)
+    loop.rehearse()
     batches = task.batches(state.position, Share())
     stop.patient = True
     while state.step < training.steps:
         norm = loop.advance(batches)
+        if any(map(loop.due, (optim.max_skips, training.log_every, training.validate_every))):
+            loop.check_skips()
         if loop.due(training.log_every):
             loop.log(norm)
         if loop.due(training.validate_every):
@@ -112,51 +77,91 @@ def train(
 
 
 class _Loop(Generic[B]):
-    """The parts of a step: advance, log, validate, save."""
+    """The parts of a run: rehearse; then of a step: advance, check_skips, log, validate, save."""
 
     def __init__(
         self, task: Task[B], optim: OptimSettings, training: TrainingSettings, out: Path, progress: Progress
     ) -> None:
         self.task, self.optim, self.training, self.out, self.progress = task, optim, training, out, progress
         self.checkpoints = out / CHECKPOINTS
+        self.journal = Journal(out)
         self.schedule = build_schedule(optim, training.steps, task.width)
-        self.state = TrainingState(task.model, build_optimiser(task.model, optim))
+        self.state = TrainingState(task.model, build_optimiser(task.model, optim), optim.skip_above)
+        self.pieces = Pieces(task, self._backward)
 
     def due(self, every: int) -> bool:
         """Whether something that is done every so many steps, and at the end, is done now."""
         return self.state.step % every == 0 or self.state.step == self.training.steps
 
+    def rehearse(self) -> None:
+        """Tries the largest batch, so that memory runs short now and not hours later. Nothing that is learned moves.
+
+        Raises:
+            UserError: the model, or a single sentence, does not fit.
+        """
+        device, task = self.state.device, self.task
+        task.model.train()
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            room = self._room_for_later()
+            tried = self.pieces.gather([task.largest()], self.state.step + 1)
+            del room
+        task.model.zero_grad(set_to_none=True)
+        for batch in tried.left_out:
+            raise UserError(f"{task.describe(batch)} does not fit into memory; try {task.advise(batch)}")
+        if tried.failed:
+            self._note_memory(tried, "the largest batch does not fit into memory", self.state.step)
+
     def advance(self, batches: Iterator[Placed[B]]) -> Tensor:
-        """One step of the optimiser; returns the norm that the gradient had."""
+        """One step of the optimiser, unless it must be skipped; returns the norm that the gradient had."""
         state, model, optimiser = self.state, self.task.model, self.state.optimiser
         step = state.step + 1
         model.train()
         for group in optimiser.param_groups:
             group["lr"] = self.schedule(step)
         parts = [next(batches) for _ in range(self.optim.accumulate)]
-        tokens = sum(self.task.count(part.batch) for part in parts)
-        for part in parts:
-            with autocast(state.device, self.training.precision):
-                loss = self.task.loss(part.batch, step)
-            (loss.total / tokens).backward()  # type: ignore[no-untyped-call]
-            state.meter.add(loss.total, loss.count)
-        norm = nn.utils.clip_grad_norm_(model.parameters(), self.optim.clip or float("inf"))
+        gathered = self.pieces.gather([part.batch for part in parts], step)
+        total, tokens = self._sum(gathered.losses)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), self.optim.clip or float("inf")).to(state.device)
+        taken = state.skips.judge(step, total / tokens, norm)
+        # The optimiser itself leaves weights and moments alone where this is 1, without our waiting for the device.
+        optimiser.found_inf = (~taken).float()  # type: ignore[attr-defined]
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
+        state.meter.add(total, tokens, taken)
         if step >= self.training.average_from:
             state.update_average()
         state.step, state.position = step, parts[-1].after
+        state.split += gathered.split
+        state.left_out += len(gathered.left_out)
+        if gathered.failed:
+            self._note_memory(gathered, "out of memory", step)
+        for batch in gathered.left_out:
+            self._note(step, f"{self.task.describe(batch)} does not fit into memory even alone and was left out")
         return norm
 
-    def log(self, norm: Tensor) -> None:
-        step = self.state.step
-        report = self.state.meter.read() | {"lr": self.schedule(step), "gradient_norm": float(norm)}
-        if not math.isfinite(report["loss"]):
+    def check_skips(self) -> None:
+        """Says what was skipped of late.
+
+        Raises:
+            UserError: so many steps in a row were that it cannot go on like this.
+        """
+        skipped = self.state.skips.read()
+        if skipped is None:
+            return
+        steps = "1 step was" if skipped.steps == 1 else f"{skipped.steps} steps were"
+        self._note(self.state.step, f"{steps} skipped, the last of them step {skipped.last}: {skipped.why}")
+        if skipped.in_a_row >= self.optim.max_skips:
             raise UserError(
-                f"the loss is no longer finite at step {step}; lower optim.lr or lengthen optim.warmup, and begin anew"
+                f"{skipped.in_a_row} steps in a row were skipped, the last of them step {skipped.last}: {skipped.why}; "
+                f"{ADVICE}, and begin anew"
             )
-        self.progress.step(step, report)
-        self._write(report)
+
+    def log(self, norm: Tensor) -> None:
+        state = self.state
+        report = state.meter.read() | {"lr": self.schedule(state.step), "gradient_norm": float(norm)}
+        counts = {"skipped": state.skips.total, "split": state.split, "left_out": state.left_out}
+        self.progress.step(state.step, report)
+        self._write(report | {name: count for name, count in counts.items() if count})
 
     def validate(self) -> None:
         """Scores the model, or the average once there is one, and saves it."""
@@ -181,11 +186,49 @@ class _Loop(Generic[B]):
         state, keep = self.state, self.training.keep_checkpoints
         save_checkpoint(self.checkpoints, state.step, state.tensors(), state.facts(), keep)
 
+    def _backward(self, batch: B, tokens: int, step: int) -> Loss:
+        with autocast(self.state.device, self.training.precision):
+            loss = self.task.loss(batch, step)
+        (loss.total / tokens).backward()  # type: ignore[no-untyped-call]
+        return replace(loss, total=loss.total.detach())
+
+    def _sum(self, losses: list[Loss]) -> tuple[Tensor, int]:
+        """Loss and tokens of a whole step; the loss of nothing is no number."""
+        if not losses:
+            return torch.full((), float("nan"), device=self.state.device), 1
+        return torch.stack([loss.total for loss in losses]).sum(), sum(loss.count for loss in losses)
+
+    def _room_for_later(self) -> list[Tensor]:
+        """As much memory as the optimiser's moments and the average will take, where they are not there yet."""
+        parameters = list(self.task.model.parameters())
+        copies = 0 if self.state.optimiser.state else 2
+        copies += self.training.average > 0 and self.state.average is None
+        try:
+            return [torch.empty_like(parameter) for parameter in parameters for _ in range(copies)]
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        number, size = sum(p.numel() for p in parameters), sum(p.nbytes for p in parameters)
+        raise UserError(
+            f"the model does not fit into memory: its {number / 1e6:,.0f} M parameters take {size / 1e9:,.1f} GB, and "
+            f"training takes over {2 + copies} times that; take a smaller one, by model.preset or its other keys"
+        )
+
+    def _note_memory(self, gathered: Gathered[B], what: str, step: int) -> None:
+        first, least = gathered.failed[0], gathered.failed[-1]
+        self._note(
+            step,
+            f"{what} ({self.task.describe(first)}): batches of that size go through in pieces, which changes no "
+            f"result; {self.task.advise(least)} would avoid it",
+        )
+
+    def _note(self, step: int, text: str) -> None:
+        """Something out of the ordinary, on the screen and in the log."""
+        self.progress.say(f"step {step}: {text}")
+        self.journal.write(step, self.state.seconds, {"event": text})
+
     def _write(self, entry: dict[str, Any]) -> None:
-        path = self.out / LOG
-        entry = {"step": self.state.step, "seconds": round(self.state.seconds, 3)} | entry
-        with reporting_write_errors(path, self.checkpoints), path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+        self.journal.write(self.state.step, self.state.seconds, entry)
 
 
 def build_optimiser(model: nn.Module, optim: OptimSettings) -> torch.optim.AdamW:

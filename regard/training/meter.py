@@ -13,27 +13,30 @@ class Meter:
 
     def __init__(self, device: torch.device) -> None:
         self.total = torch.zeros((), device=device, dtype=torch.float64)
+        self.count = torch.zeros((), device=device, dtype=torch.float64)
         self.restart()
 
     def restart(self) -> None:
         self.total.zero_()
-        self.count = 0
+        self.count.zero_()
         self.timed = 0
         self.since = time.perf_counter()
 
-    def add(self, total: Tensor, count: int) -> None:
-        self.total += total.detach()
-        self.count += count
+    def add(self, total: Tensor, count: int, taken: Tensor) -> None:
+        """Takes in the loss of a step, unless the step was skipped; it took its time all the same."""
+        self.total += torch.where(taken, total, 0)
+        self.count += taken * count
         self.timed += count
 
     def read(self) -> dict[str, float]:
-        mean = float(self.total) / max(1, self.count)
+        """The figures since the last reading; where every step was skipped, the loss is NaN."""
+        mean = float(self.total / self.count)
         speed = self.timed / (time.perf_counter() - self.since)
         self.restart()
         return {"loss": mean, "tokens_per_second": speed}
 
-    def restore(self, total: float, count: int) -> None:
+    def restore(self, total: float, count: float) -> None:
         """Goes on from an earlier sum; its tokens took time that is not measured here, so the speed leaves them out."""
         self.restart()
         self.total += total
-        self.count = count
+        self.count += count

@@ -73,6 +73,10 @@ class OptimSettings(Settings):
     eps: float = Field(1e-9, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     clip: float | None = Field(1.0, gt=0, description="bound on the gradient's norm")
+    skip_above: float | None = Field(
+        None, gt=0, description="a step whose gradient has a larger norm is skipped, as one that is no number always is"
+    )
+    max_skips: int = Field(10, gt=0, description="after so many skipped steps in a row the run ends, with advice")
     smoothing: float = Field(0.1, ge=0, lt=1, description="label smoothing")
     accumulate: int = Field(1, ge=1, description="batches a step")
 

@@ -18,12 +18,13 @@ from regard.errors import UserError
 from regard.models.folder import mend_replaced, replacing
 from regard.text.batching import ParallelTokens
 from regard.training.checkpoint import replace_text
-from regard.training.loop import LOG
+from regard.training.journal import LOG
 from regard.training.recipe import FROM_TOKENIZER, DataSettings, Recipe
 
 RECIPE, DATA, FINGERPRINTS = "recipe.yaml", "data", "fingerprints.json"
 FILES = ("source", "target", "valid_source", "valid_target")
 MAY_CHANGE = (
+    "optim.max_skips",
     "training.log_every",
     "training.validate_every",
     "training.checkpoint_every",

@@ -16,7 +16,8 @@ from regard.models.transformer import Transformer
 from regard.text.batching import ParallelTokens
 from regard.text.pair import Pair
 from regard.training.checkpoint import last_name, load_checkpoint, reporting_write_errors
-from regard.training.loop import CHECKPOINTS, Outcome, train
+from regard.training.journal import CHECKPOINTS
+from regard.training.loop import Outcome, train
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.resume import (

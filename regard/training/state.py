@@ -15,9 +15,10 @@ from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn
 from regard.errors import UserError
 from regard.models.folder import distinct_tensors
 from regard.training.meter import Meter
+from regard.training.skips import Skips
 
 MODEL, AVERAGE, OPTIMISER = "model.", "average.", "optimiser."
-RANDOM_CPU, RANDOM_CUDA = "random.cpu", "random.cuda"
+RANDOM_CPU, RANDOM_CUDA, SKIPS = "random.cpu", "random.cuda", "skips"
 B = TypeVar("B")
 
 
@@ -52,13 +53,22 @@ class Share:
 
 
 class TrainingState:
-    """Where a run stands: weights, optimiser, average, random numbers, position in the data, best score, log."""
+    """Where a run stands: weights, optimiser, average, random numbers, position in the data, best score, log, mishaps.
 
-    def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+    Args:
+        model: what is trained.
+        optimiser: of its parameters.
+        skip_above: steps with a gradient of a larger norm are skipped.
+    """
+
+    def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, skip_above: float | None = None) -> None:
         self.model, self.optimiser = model, optimiser
         self.device = next(model.parameters()).device
         self.average: AveragedModel | None = None
         self.meter = Meter(self.device)
+        self.skips = Skips(self.device, skip_above)
+        self.split = 0  # batches that went through in pieces
+        self.left_out = 0  # sentences too long for the memory
         self.step = 0
         self.position = Position()
         self.best_step = 0
@@ -83,6 +93,7 @@ class TrainingState:
             named |= {AVERAGE + name: tensor for name, tensor in distinct_tensors(self.average.module).items()}
         for index, values in self.optimiser.state_dict()["state"].items():
             named |= {f"{OPTIMISER}{index}.{key}": tensor.contiguous() for key, tensor in values.items()}
+        named[SKIPS] = self.skips.record
         named[RANDOM_CPU] = torch.get_rng_state()
         if self.device.type == "cuda":
             named[RANDOM_CUDA] = torch.cuda.get_rng_state(self.device)
@@ -96,7 +107,10 @@ class TrainingState:
             "averaged": 0 if self.average is None else int(self.average.n_averaged),
             "best_step": self.best_step,
             "best_scores": self.best_scores,
-            "meter": {"total": float(self.meter.total), "count": self.meter.count},
+            "meter": {"total": float(self.meter.total), "count": float(self.meter.count)},
+            "skips_told": self.skips.told,
+            "split": self.split,
+            "left_out": self.left_out,
             "seconds": self.seconds,
         }
 
@@ -123,6 +137,8 @@ class TrainingState:
         self.step, self.position = facts["step"], Position(**facts["position"])
         self.best_step, self.best_scores = facts["best_step"], facts["best_scores"]
         self.meter.restore(**facts["meter"])
+        self.skips.record, self.skips.told = tensors[SKIPS].to(self.device), facts["skips_told"]
+        self.split, self.left_out = facts["split"], facts["left_out"]
         self._started = time.perf_counter() - facts["seconds"]
 
     def _new_average(self) -> AveragedModel:

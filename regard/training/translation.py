@@ -26,9 +26,10 @@ from regard.text.batching import Ints, ParallelTokens, plan_packed, plan_padded
 from regard.text.pair import Pair
 from regard.text.readers import read_parallel
 from regard.text.tokenizer import Tokenizer
-from regard.training.loop import Loss
 from regard.training.recipe import DataSettings, Recipe, TokenizerSettings
+from regard.training.skips import ADVICE
 from regard.training.state import Placed, Position, Share
+from regard.training.task import Loss
 
 B = TypeVar("B")
 
@@ -51,7 +52,21 @@ class TextBatch:
     target_layout: Layout
     labels: Tensor
     real: Tensor | None
-    sentences: int
+    rows: Ints  # which sentences of the corpus these are
+
+    @property
+    def sentences(self) -> int:
+        return len(self.rows)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sentence, on either side."""
+        return max(self.source_layout.longest, self.target_layout.longest)
+
+    @property
+    def places(self) -> int:
+        """Tokens and padding of the larger side, which is what batch.tokens bounds."""
+        return max(self.source.numel(), self.inputs.numel())
 
     def to(self, device: torch.device) -> TextBatch:
         def move(x: Tensor) -> Tensor:
@@ -64,7 +79,7 @@ class TextBatch:
             self.target_layout.to(device),
             move(self.labels),
             None if self.real is None else move(self.real),
-            self.sentences,
+            self.rows,
         )
 
 
@@ -89,8 +104,42 @@ class TranslationTask:
     def batches(self, position: Position, share: Share) -> Iterator[Placed[TextBatch]]:
         return prefetch(self._training_batches(position, share))
 
+    def largest(self) -> TextBatch:
+        """The longest sentences, as many as make a batch: no other batch is longer, and hardly any is larger."""
+        source, target = self.train.source.lengths, self.train.target.lengths - 1
+        longer = np.maximum(source, target)
+        most = min(len(longer), self.recipe.batch.tokens)
+        chosen = np.argpartition(longer, len(longer) - most)[-most:]
+        chosen = chosen[np.lexsort((source[chosen] + target[chosen], longer[chosen]))[::-1]]
+        if self.packed:
+            places = np.maximum(np.cumsum(source[chosen]), np.cumsum(target[chosen]))
+        else:
+            places = longer[chosen[0]] * np.arange(1, most + 1)
+        fits = int(np.searchsorted(places, self.recipe.batch.tokens, side="right"))
+        return self._collate(self.train, chosen[: max(1, fits)]).to(self.device)
+
     def count(self, batch: TextBatch) -> int:
         return len(batch.labels)
+
+    def size(self, batch: TextBatch) -> int:
+        return batch.places
+
+    def split(self, batch: TextBatch) -> tuple[TextBatch, TextBatch] | None:
+        half = batch.sentences // 2
+        if not half:
+            return None
+        first, second = (self._collate(self.train, rows) for rows in (batch.rows[:half], batch.rows[half:]))
+        return first.to(self.device), second.to(self.device)
+
+    def describe(self, batch: TextBatch) -> str:
+        if batch.sentences == 1:
+            return f"a sentence of {batch.longest} tokens"
+        return f"{batch.sentences} sentences of up to {batch.longest} tokens"
+
+    def advise(self, batch: TextBatch) -> str:
+        if batch.sentences == 1:
+            return f"data.longest={batch.longest // 2}, or a smaller model"
+        return f"batch.tokens={batch.places // 2}"
 
     def loss(self, batch: TextBatch, step: int) -> Loss:
         return self._loss(self.model, batch, self.recipe.optim.smoothing)
@@ -104,6 +153,8 @@ class TranslationTask:
         batches = (self._collate(self.valid_tokens, rows) for rows in self._plan(self.valid_tokens, rng))
         losses = [self._loss(model, batch.to(self.device), 0.0) for batch in batches]
         loss = sum(float(part.total) for part in losses) / max(1, sum(part.count for part in losses))
+        if not math.isfinite(loss):
+            raise UserError(f"the validation loss is {loss}, so the model has diverged; {ADVICE}, and begin anew")
         scores = {"loss": loss, "perplexity": math.exp(min(loss, 100)), "score": -loss}
         chosen = self.valid[: self.recipe.training.valid_sentences]
         if chosen:
@@ -159,12 +210,12 @@ def collate(corpus: ParallelTokens, rows: Ints, packed: bool, pad: int) -> TextB
         last = np.roll(first, -1)  # what stands before a first token is the last of its neighbour
         read, said = torch.from_numpy(source.tokens).long()[None], torch.from_numpy(target.tokens[~last]).long()[None]
         source_layout, target_layout = Packed.of(torch.from_numpy(source.lengths)), Packed.of(steps)
-        return TextBatch(read, source_layout, said, target_layout, labels, None, len(rows))
+        return TextBatch(read, source_layout, said, target_layout, labels, None, rows)
     layout = Padded.of(steps)
     read = torch.from_numpy(source.padded(pad)).long()
     said = torch.from_numpy(target.padded(pad)[:, :-1]).long()
     real = layout.real().flatten().nonzero()[:, 0]
-    return TextBatch(read, Padded.of(torch.from_numpy(source.lengths)), said, layout, labels, real, len(rows))
+    return TextBatch(read, Padded.of(torch.from_numpy(source.lengths)), said, layout, labels, real, rows)
 
 
 def prefetch(batches: Iterator[B], ahead: int = 4) -> Iterator[B]:

@@ -268,3 +268,35 @@ def test_a_prefix_longer_than_the_model_can_say_is_refused() -> None:
     stepper.longest = 4  # type: ignore[assignment]
     with pytest.raises(UserError, match="does not fit"):
         search(stepper, [Request([1], prefix=(1, 2, 3, 1))], SearchSettings(beam=2))
+
+
+class Diverged(TableStepper):
+    """Gives NaN for one sentence once it has said something."""
+
+    def after(self, row: tuple[int, ...]) -> torch.Tensor:
+        logp = super().after(row)
+        return torch.full_like(logp, torch.nan) if row[0] == 7 and len(row) > 2 else logp
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        SearchSettings(beam=1),
+        SearchSettings(beam=3),
+        SearchSettings(beam=3, stop="first"),
+        SearchSettings(beam=4, groups=2),
+        SearchSettings(beam=3, coverage=0.3),
+        SearchSettings(temperature=1.0, min_length=2),
+        SearchSettings(top_p=0.9, min_length=2),
+    ],
+    ids=str,
+)
+def test_scores_that_are_not_numbers_are_refused_in_one_sentence(options: SearchSettings) -> None:
+    with pytest.raises(UserError, match="the model gives scores that are not numbers"):
+        search(Diverged(VOCABULARY), SOURCES, options)
+    assert len(search(Diverged(VOCABULARY), [[5, 6], [8, 9, 10]], options)) == 2, "other sentences never meet it"
+
+
+def test_scores_that_are_not_numbers_are_refused_where_phrases_are_required() -> None:
+    with pytest.raises(UserError, match="the model gives scores that are not numbers"):
+        search(Diverged(VOCABULARY), [Request((7,), required=((2,),))], SearchSettings(beam=3))

@@ -13,12 +13,12 @@ from rich.console import Console
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from regard.errors import UserError
-from regard.training.loop import Loss, Outcome, autocast, build_optimiser, train
+from regard.training.loop import Outcome, autocast, build_optimiser, train
 from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, Recipe, TrainingSettings
 from regard.training.run import run_recipe
 from regard.training.state import Placed, Position, Share
+from regard.training.task import Loss
 
 Batch = tuple[Tensor, Tensor]
 
@@ -38,8 +38,23 @@ class Line:
         for number in count(position.batch):
             yield Placed(self.given[number % len(self.given)], Position(0, number + 1))
 
+    def largest(self) -> Batch:
+        return max(self.given, key=self.size)
+
     def count(self, batch: Batch) -> int:
         return len(batch[0])
+
+    size = count
+
+    def split(self, batch: Batch) -> tuple[Batch, Batch] | None:
+        half = len(batch[0]) // 2
+        return ((batch[0][:half], batch[1][:half]), (batch[0][half:], batch[1][half:])) if half else None
+
+    def describe(self, batch: Batch) -> str:
+        return f"{len(batch[0])} points"
+
+    def advise(self, batch: Batch) -> str:
+        return f"points={len(batch[0]) // 2}"
 
     def loss(self, batch: Batch, step: int) -> Loss:
         self.modes.append(self.model.training)
@@ -112,7 +127,7 @@ def test_accumulating_n_batches_is_one_batch_n_times_as_large(tmp_path: Path) ->
     one, many = Line(whole), Line(parts)
     run(one, tmp_path / "one")
     run(many, tmp_path / "many", {"accumulate": 3})
-    assert len(many.modes) == 3 * len(one.modes)
+    assert len(many.modes) - 1 == 3 * (len(one.modes) - 1)  # the first of all was tried beforehand
     assert saved(tmp_path / "many" / "last") == pytest.approx(saved(tmp_path / "one" / "last"), abs=1e-6)
     losses = [[entry["loss"] for entry in log(tmp_path / name) if "loss" in entry] for name in ("one", "many")]
     assert losses[0] == pytest.approx(losses[1])
@@ -186,7 +201,7 @@ def test_the_last_step_is_validated_and_logged_whatever_the_intervals(tmp_path: 
 def test_training_mode_returns_after_each_validation(tmp_path: Path) -> None:
     task = Line(points(6))
     run(task, tmp_path / "out", validate_every=1)
-    assert task.modes == [True] * 4
+    assert task.modes == [True] * 5  # the rehearsal's, and those of four steps
 
 
 def test_it_learns(tmp_path: Path) -> None:
@@ -257,12 +272,3 @@ def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
     assert "loss 1.500" in shown
     assert "validation  bleu 12.00" in shown
     assert "score" not in shown
-
-
-def test_a_loss_that_is_not_finite_stops_the_run_with_advice(
-    make_recipe: Callable[..., Recipe], tmp_path: Path
-) -> None:
-    recipe = make_recipe(optim__lr=1e30, optim__warmup=1, optim__clip=None, training__steps=20, training__log_every=5)
-    with pytest.raises(UserError, match=r"no longer finite at step \d+; lower optim.lr"):
-        run_recipe(recipe, tmp_path / "run")
-    assert not (tmp_path / "run").exists()

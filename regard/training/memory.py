@@ -1,0 +1,84 @@
+"""Batches that go through the model in as many pieces as memory needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic
+
+import torch
+
+from regard.training.task import B, Loss, Task
+
+# How the CPU's allocator and CUDA's libraries say what torch.OutOfMemoryError says elsewhere.
+PHRASES = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether this is a want of memory, in any of the ways in which it is reported."""
+    if isinstance(error, RuntimeError):
+        return isinstance(error, torch.OutOfMemoryError) or any(phrase in str(error) for phrase in PHRASES)
+    return isinstance(error, MemoryError)
+
+
+@dataclass(frozen=True)
+class Gathered(Generic[B]):
+    """What came of the batches of a step."""
+
+    losses: list[Loss]  # of each piece, without graphs
+    split: int  # how many of the batches went through in pieces
+    failed: list[B]  # what did not fit and was halved
+    left_out: list[B]  # what did not fit and could not be halved
+
+
+class Pieces(Generic[B]):
+    """The gradients of a step. Where memory does not suffice, a batch is halved, and its halves, and so on.
+
+    A loss is a sum, so the gradients are the same as those of whole batches but for rounding. Backward adds to the
+    gradients one by one, so that a failure leaves some of them with a part too much: then the step begins again.
+
+    Args:
+        task: what is trained.
+        backward: adds the gradients of the batch's loss, divided by a number of tokens; given both and the step.
+    """
+
+    def __init__(self, task: Task[B], backward: Callable[[B, int, int], Loss]) -> None:
+        self.task, self.backward = task, backward
+        self.too_large = math.inf  # the least size that did not fit; such batches are halved without trying them
+
+    def gather(self, batches: Sequence[B], step: int) -> Gathered[B]:
+        """Leaves in the model's parameters the gradients of the mean loss over all tokens of the batches."""
+        groups = [[batch] for batch in batches]
+        failed: list[B] = []
+        left_out: list[B] = []
+        while True:
+            groups = [[half for piece in group for half in self._halve(piece)] for group in groups]
+            places = [(group, i) for group in groups for i in range(len(group))]
+            tokens = sum(self.task.count(group[i]) for group, i in places)
+            losses: list[Loss] = []
+            try:
+                for group, i in places:
+                    losses.append(self.backward(group[i], tokens, step))
+                return Gathered(losses, sum(len(group) > 1 for group in groups), failed, left_out)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+            # Only here, where the error is forgotten, does nothing hold on to the graph that was too large.
+            self.task.model.zero_grad(set_to_none=True)
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            group, i = places[len(losses)]
+            if self.task.split(group[i]) is None:
+                left_out.append(group.pop(i))
+            else:
+                failed.append(group[i])
+                self.too_large = min(self.too_large, self.task.size(group[i]))
+
+    def _halve(self, batch: B) -> Iterator[B]:
+        halves = self.task.split(batch) if self.task.size(batch) >= self.too_large else None
+        if halves is None:
+            yield batch
+        else:
+            for half in halves:
+                yield from self._halve(half)

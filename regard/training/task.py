@@ -1,0 +1,67 @@
+"""What the training loop needs to know of the thing that is trained, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from torch import Tensor, nn
+
+from regard.training.state import Placed, Position, Share
+
+B = TypeVar("B")
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The summed loss of a batch, with its graph; and how many tokens (or other units) it is a sum over."""
+
+    total: Tensor
+    count: int
+
+
+class Task(Protocol[B]):
+    """Something that can be trained."""
+
+    @property
+    def model(self) -> nn.Module:
+        """What is trained."""
+
+    @property
+    def width(self) -> int:
+        """Of the model, for schedules that follow it."""
+
+    def batches(self, position: Position, share: Share) -> Iterator[Placed[B]]:
+        """Our share of the training batches from a position on, without end, already on the model's device.
+
+        Which batches there are, and their order, depends on the recipe and its seed alone; the share only picks.
+        """
+
+    def largest(self) -> B:
+        """A batch that needs as much memory as any that training will meet, on the model's device."""
+
+    def count(self, batch: B) -> int:
+        """How many tokens the loss of this batch is a sum over."""
+
+    def size(self, batch: B) -> int:
+        """What the memory that a batch needs grows with."""
+
+    def split(self, batch: B) -> tuple[B, B] | None:
+        """Two halves, whose losses and counts add up to those of the batch; None where it cannot be halved."""
+
+    def describe(self, batch: B) -> str:
+        """A batch in words, such as "64 sentences of up to 31 tokens"."""
+
+    def advise(self, batch: B) -> str:
+        """What to set so that no batch is as large as this one, which does not fit into memory."""
+
+    def loss(self, batch: B, step: int) -> Loss:
+        """The loss of a batch."""
+
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        """Scores on the validation set; "score", higher is better, decides which model is the best."""
+
+    def save(self, folder: Path, model: nn.Module, scores: dict[str, Any]) -> None:
+        """Writes a model folder."""
