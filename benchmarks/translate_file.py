@@ -1,11 +1,11 @@
 """Translates a long file with `regard translate` and watches the memory of the process.
 
-    python benchmarks/translate_file.py RUN [--lines 100000] [--threads 1]
+    python benchmarks/translate_file.py RUN [--lines 100000] [--threads 1] [--beam 1]
 
-The built-in corpus, repeated to so many lines, is translated greedily by a process of its own. Its resident memory is
+The built-in corpus, repeated to so many lines, is translated by a process of its own. Its resident memory is
 read from /proc while it works. It goes up and down within a window of 2048 lines, so peaks are compared with peaks:
 after the first tenth of the lines, the highest one may be no more than 50 MB above the highest before. Writes
-benchmarks/results/translate-file.json.
+benchmarks/results/translate-file-beamN.json.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from regard.text.grammar import corpus
 
 ALLOWED_MB = 50
 SECONDS_BETWEEN_SAMPLES = 0.25
-RESULT = Path(__file__).parent / "results" / "translate-file.json"
+RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
@@ -33,12 +33,13 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--lines", type=int, default=100_000)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--beam", type=int, default=1)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         source, output = Path(folder) / "source.en", Path(folder) / "output.zh"
         sentences = [pair.source for pair in corpus("train", min(arguments.lines, 40_000))]
         source.write_text("".join(f"{line}\n" for line in islice(cycle(sentences), arguments.lines)), encoding="utf-8")
-        samples = watch(arguments.run, source, output, arguments.threads)
+        samples = watch(arguments.run, source, output, arguments.threads, arguments.beam)
         written = output.read_bytes().count(b"\n")
     assert written == arguments.lines, f"{written} lines were written of {arguments.lines}"
     early, late = split(samples, arguments.lines / 10)
@@ -51,7 +52,7 @@ def main() -> None:
         f"{arguments.lines} lines, {speed:.0f} lines/s, {max(early):.0f} MB in the first tenth, {growth:+.0f} MB then"
     )
     result = {
-        "what": f"regard translate of {arguments.lines} lines, greedy: resident memory and speed of the process",
+        "what": f"regard translate of {arguments.lines} lines, beam {arguments.beam}: resident memory and speed of the process",
         "lines": arguments.lines,
         "lines_per_second": round(speed, 1),
         "highest_mb_in_the_first_tenth": round(max(early), 1),
@@ -64,18 +65,19 @@ def main() -> None:
         "allowed_mb": ALLOWED_MB,
         "samples": thin(samples, 40),
         "threads": arguments.threads,
-        "command": "python benchmarks/translate_file.py RUN",
+        "command": f"python benchmarks/translate_file.py RUN --beam {arguments.beam} --lines {arguments.lines}",
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "python": platform.python_version(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
-    RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    (RESULTS / f"translate-file-beam{arguments.beam}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     assert growth < ALLOWED_MB, f"memory grew by {growth:.0f} MB after the first tenth"
 
 
-def watch(run: Path, source: Path, output: Path, threads: int) -> list[dict[str, float]]:
+def watch(run: Path, source: Path, output: Path, threads: int, beam: int) -> list[dict[str, float]]:
     """Translates in a process of its own; seconds, lines in the output and resident megabytes, again and again."""
-    words = ["translate", str(run), "--input", str(source), "--output", str(output), "--beam", "1", "--device", "cpu"]
+    files = ["--input", str(source), "--output", str(output)]
+    words = ["translate", str(run), *files, "--beam", str(beam), "--device", "cpu"]
     samples: list[dict[str, float]] = []
     started = time.perf_counter()
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
