@@ -37,12 +37,16 @@ class Settings(BaseModel):
 
 def _explain(error: ValidationError, settings: type[Settings]) -> str:
     """One sentence about the first mistake."""
-    first = error.errors()[0]
+    # A misspelt key is also a missing one: what it was taken for helps more.
+    first = min(error.errors(), key=lambda mistake: mistake["type"] == "missing")
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         if isinstance(first["input"], Mapping) and first["input"]:  # a group: "optm.lr" tells more than "optm"
             key = f"{key}.{next(iter(first['input']))}"
         return explain_unknown(key, _keys(settings))
+    if first["type"] == "missing":
+        field = settings.model_fields.get(key)
+        return f"{key} is missing" + (f" ({field.description})" if field and field.description else "")
     if first["type"] == "value_error":  # a sentence of our own, about more keys than one
         return (f"{key}: " if key else "") + str(first["ctx"]["error"])
     return f"{key}: {first['msg'][0].lower()}{first['msg'][1:]}, found {first['input']!r}"

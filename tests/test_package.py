@@ -16,7 +16,7 @@ import regard
 from regard.cli import app
 
 HOME = Path(regard.__file__).parent
-README, GUIDE = HOME.parent / "README.md", HOME.parent / "docs" / "guide.md"
+README, DOCS = HOME.parent / "README.md", HOME.parent / "docs"
 
 # What each part may import of regard, beside itself.
 ARROWS = {
@@ -170,7 +170,7 @@ def parse(words: list[str]) -> None:
 
 def written_commands() -> list[list[str]]:
     recipes = [entry.read_text("utf-8") for entry in resources.files("regard").joinpath("recipes").iterdir()]
-    guides = [path.read_text(encoding="utf-8") for path in (README, GUIDE) if path.exists()]
+    guides = [path.read_text(encoding="utf-8") for path in (README, *sorted(DOCS.glob("*.md"))) if path.exists()]
     shown = [block for text in guides for language in ("console", "sh", "bash") for block in blocks(text, language)]
     return [words for text in [*recipes, *shown] for words in commands(text)]
 

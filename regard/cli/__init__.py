@@ -10,6 +10,7 @@ import typer
 from regard.cli.evaluation import evaluate
 from regard.cli.training import demo, train
 from regard.cli.translation import embed, translate
+from regard.cli.watching import plot
 
 app = typer.Typer(
     name="regard",
@@ -18,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (demo, train, translate, embed, evaluate):
+for command in (demo, train, plot, translate, embed, evaluate):
     app.command()(command)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic
 
@@ -16,7 +16,7 @@ from regard.interruption import Interruptions
 from regard.models.folder import replacing
 from regard.training.checkpoint import Checkpoint, reporting_write_errors, save_checkpoint
 from regard.training.journal import CHECKPOINTS, Journal
-from regard.training.memory import Gathered, Pieces, is_out_of_memory
+from regard.training.memory import Gathered, Pieces, explain_too_large, is_out_of_memory, read_peak
 from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, TrainingSettings
 from regard.training.schedule import build_schedule
@@ -56,38 +56,44 @@ def train(
     state = loop.state
     if checkpoint is not None:
         state.restore(checkpoint.tensors(), checkpoint.facts)
-    loop.rehearse()
-    batches = task.batches(state.position, Share())
-    stop.patient = True
-    while state.step < training.steps:
-        norm = loop.advance(batches)
-        if any(map(loop.due, (optim.max_skips, training.log_every, training.validate_every))):
-            loop.check_skips()
-        if loop.due(training.log_every):
-            loop.log(norm)
-        if loop.due(training.validate_every):
-            loop.validate()
-        if loop.due(training.checkpoint_every) or stop.made:
-            loop.save()
-        if stop.made and state.step < training.steps:
-            progress.say(f"saved at step {state.step}; the same command goes on from there")
-            stop.obey()
-    stop.patient = False
+    with loop.journal.open(state.step):
+        loop.rehearse()
+        loop.run(stop)
     return Outcome(state.step, state.seconds, state.best_step, state.best_scores)
 
 
 class _Loop(Generic[B]):
-    """The parts of a run: rehearse; then of a step: advance, check_skips, log, validate, save."""
+    """A run, and its parts: rehearse; then for each step advance, and where due check_skips, log, validate, save."""
 
     def __init__(
         self, task: Task[B], optim: OptimSettings, training: TrainingSettings, out: Path, progress: Progress
     ) -> None:
         self.task, self.optim, self.training, self.out, self.progress = task, optim, training, out, progress
         self.checkpoints = out / CHECKPOINTS
-        self.journal = Journal(out)
+        self.journal = Journal(out, training.tensorboard)
         self.schedule = build_schedule(optim, training.steps, task.width)
         self.state = TrainingState(task.model, build_optimiser(task.model, optim), optim.skip_above)
         self.pieces = Pieces(task, self._backward)
+
+    def run(self, stop: Interruptions) -> None:
+        """All steps that are left, unless it is asked to stop."""
+        state, training = self.state, self.training
+        batches = self.task.batches(state.position, Share())
+        stop.patient = True
+        while state.step < training.steps:
+            norm = self.advance(batches)
+            if any(map(self.due, (self.optim.max_skips, training.log_every, training.validate_every))):
+                self.check_skips()
+            if self.due(training.log_every):
+                self.log(norm)
+            if self.due(training.validate_every):
+                self.validate()
+            if self.due(training.checkpoint_every) or stop.made:
+                self.save()
+            if stop.made and state.step < training.steps:
+                self.progress.say(f"saved at step {state.step}; the same command goes on from there")
+                stop.obey()
+        stop.patient = False
 
     def due(self, every: int) -> bool:
         """Whether something that is done every so many steps, and at the end, is done now."""
@@ -131,6 +137,7 @@ class _Loop(Generic[B]):
         if step >= self.training.average_from:
             state.update_average()
         state.step, state.position = step, parts[-1].after
+        state.tokens += tokens
         state.split += gathered.split
         state.left_out += len(gathered.left_out)
         if gathered.failed:
@@ -148,8 +155,8 @@ class _Loop(Generic[B]):
         skipped = self.state.skips.read()
         if skipped is None:
             return
-        steps = "1 step was" if skipped.steps == 1 else f"{skipped.steps} steps were"
-        self._note(self.state.step, f"{steps} skipped, the last of them step {skipped.last}: {skipped.why}")
+        several = f"{skipped.steps} steps, the last of them " if skipped.steps > 1 else ""
+        self._note(self.state.step, f"skipped {several}step {skipped.last}: {skipped.why}")
         if skipped.in_a_row >= self.optim.max_skips:
             raise UserError(
                 f"{skipped.in_a_row} steps in a row were skipped, the last of them step {skipped.last}: {skipped.why}; "
@@ -159,6 +166,7 @@ class _Loop(Generic[B]):
     def log(self, norm: Tensor) -> None:
         state = self.state
         report = state.meter.read() | {"lr": self.schedule(state.step), "gradient_norm": float(norm)}
+        report["memory"] = read_peak(state.device)
         counts = {"skipped": state.skips.total, "split": state.split, "left_out": state.left_out}
         self.progress.step(state.step, report)
         self._write(report | {name: count for name, count in counts.items() if count})
@@ -169,9 +177,10 @@ class _Loop(Generic[B]):
         judged = self.task.model if state.average is None else state.average.module
         assert isinstance(judged, nn.Module)
         with autocast(state.device, self.training.precision):
-            scores = self.task.validate(judged)
-        self.progress.validated(step, scores)
-        self._write({"validation": scores})
+            validation = self.task.validate(judged)
+        scores, samples = validation.scores, validation.samples
+        self.progress.validated(step, scores, samples)
+        self._write({"validation": scores} | ({"samples": [asdict(sample) for sample in samples]} if samples else {}))
         better = not state.best_scores or scores["score"] > state.best_scores["score"]
         for name in ("last", "best") if better else ("last",):
             place = self.out / name
@@ -208,11 +217,7 @@ class _Loop(Generic[B]):
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-        number, size = sum(p.numel() for p in parameters), sum(p.nbytes for p in parameters)
-        raise UserError(
-            f"the model does not fit into memory: its {number / 1e6:,.0f} M parameters take {size / 1e9:,.1f} GB, and "
-            f"training takes over {2 + copies} times that; take a smaller one, by model.preset or its other keys"
-        )
+        raise explain_too_large(self.task.model, 2 + copies)
 
     def _note_memory(self, gathered: Gathered[B], what: str, step: int) -> None:
         first, least = gathered.failed[0], gathered.failed[-1]
@@ -225,10 +230,11 @@ class _Loop(Generic[B]):
     def _note(self, step: int, text: str) -> None:
         """Something out of the ordinary, on the screen and in the log."""
         self.progress.say(f"step {step}: {text}")
-        self.journal.write(step, self.state.seconds, {"event": text})
+        self._write({"step": step, "event": text})
 
     def _write(self, entry: dict[str, Any]) -> None:
-        self.journal.write(self.state.step, self.state.seconds, entry)
+        state = self.state
+        self.journal.write({"step": state.step, "seconds": round(state.seconds, 3), "tokens": state.tokens} | entry)
 
 
 def build_optimiser(model: nn.Module, optim: OptimSettings) -> torch.optim.AdamW:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import resource
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic
 
 import torch
+from torch import nn
 
+from regard.errors import UserError
 from regard.training.task import B, Loss, Task
 
 # How the CPU's allocator and CUDA's libraries say what torch.OutOfMemoryError says elsewhere.
@@ -20,6 +24,25 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, RuntimeError):
         return isinstance(error, torch.OutOfMemoryError) or any(phrase in str(error) for phrase in PHRASES)
     return isinstance(error, MemoryError)
+
+
+def read_peak(device: torch.device) -> float:
+    """Megabytes: on a GPU the most that was allocated since the last reading, else the most this process ever had."""
+    if device.type == "cuda":
+        peak = torch.cuda.max_memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return round(peak / 1e6, 1)
+
+
+def explain_too_large(model: nn.Module, copies: int) -> UserError:
+    """What to say where a model does not fit; training takes so many times the memory of its weights."""
+    number, size = sum(p.numel() for p in model.parameters()), sum(p.nbytes for p in model.parameters())
+    return UserError(
+        f"the model does not fit into memory: its {number / 1e6:,.0f} M parameters take {size / 1e9:,.1f} GB, and "
+        f"training takes over {copies} times that; take a smaller one, by model.preset or its other keys"
+    )
 
 
 @dataclass(frozen=True)

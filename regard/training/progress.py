@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
+from collections.abc import Sequence
 from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
+
+from regard.training.task import Sample
+
+SHOWN = 60  # characters of a sentence
+
+
+class Screen(Console):
+    """Standard output, which falls silent where nobody reads it any more: that is no reason to stop training."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.stderr.write("regard: nobody reads the output any more; the run goes on, and so does its log\n")
 
 
 class Progress:
@@ -15,7 +31,7 @@ class Progress:
 
     def __init__(self, steps: int, console: Console | None = None) -> None:
         self.steps = steps
-        self.console = console or Console()
+        self.console = console or Screen()
         self.started = time.perf_counter()
         self.first = 0
         self.bar: Bar | None = None
@@ -56,6 +72,20 @@ class Progress:
             left = (time.perf_counter() - self.started) / (step - self.first) * (self.steps - step)
             self.say(f"step {step}/{self.steps}  {text}  {left:.0f} s left")
 
-    def validated(self, step: int, scores: dict[str, float]) -> None:
+    def validated(self, step: int, scores: dict[str, float], samples: Sequence[Sample] = ()) -> None:
         shown = {name: value for name, value in scores.items() if name != "score"}
         self.say(f"step {step}  validation  " + "  ".join(f"{name} {value:.2f}" for name, value in shown.items()))
+        for sample in samples:
+            right = sample.translation == sample.reference
+            beside = "" if right else f"  (should be {_cut(sample.reference)})"
+            self.say(f"  {_cut(sample.source)}  →  {_cut(sample.translation)}{beside}")
+
+
+def counted(number: int, noun: str) -> str:
+    """ "1 pair", "2,000 pairs"."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def _cut(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"

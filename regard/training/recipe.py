@@ -101,6 +101,8 @@ class TrainingSettings(Settings):
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on a GPU")
     average: float = Field(0.0, ge=0, lt=1, description="share of the last steps whose weights are averaged")
     valid_sentences: int = Field(500, ge=0, description="how many validation sentences are translated for BLEU")
+    samples: int = Field(3, ge=0, description="how many of these translations are shown and logged at each validation")
+    tensorboard: bool = Field(False, description="also write for TensorBoard, into RUN/tensorboard")
 
     @property
     def average_from(self) -> int:
@@ -111,7 +113,7 @@ class TrainingSettings(Settings):
 class Recipe(Settings):
     """A whole training run."""
 
-    data: DataSettings
+    data: DataSettings = Field(description="the corpus: source and target, or builtin")
     tokenizer: TokenizerSettings = TokenizerSettings()
     model: dict[str, Any] = Field(
         {}, description="preset (tiny, small, base or big) and any key of the model to change"
@@ -129,7 +131,7 @@ class Recipe(Settings):
             UserError: the file is missing or not YAML, a key is unknown, a value is wrong.
         """
         where = str(path) if path else "settings"
-        values: Any = {} if path is None else _read_yaml(path)
+        values: Any = {} if path is None else _read_yaml(path) or {}
         if not isinstance(values, dict):
             raise UserError(f"{where}: a recipe is keys and values, not {type(values).__name__}")
         for key, value in (given or {}).items():

@@ -29,6 +29,8 @@ MAY_CHANGE = (
     "training.validate_every",
     "training.checkpoint_every",
     "training.keep_checkpoints",
+    "training.samples",
+    "training.tensorboard",
     "training.device",
 )
 

@@ -12,13 +12,14 @@ from regard.decoding.translator import Translator, Vocabularies
 from regard.devices import choose_device
 from regard.errors import UserError
 from regard.interruption import Interruptions
-from regard.models.transformer import Transformer
+from regard.models.transformer import Transformer, TransformerConfig
 from regard.text.batching import ParallelTokens
 from regard.text.pair import Pair
 from regard.training.checkpoint import last_name, load_checkpoint, reporting_write_errors
-from regard.training.journal import CHECKPOINTS
+from regard.training.journal import CHECKPOINTS, require_tensorboard
 from regard.training.loop import Outcome, train
-from regard.training.progress import Progress
+from regard.training.memory import explain_too_large, is_out_of_memory
+from regard.training.progress import Progress, counted
 from regard.training.recipe import Recipe
 from regard.training.resume import (
     DATA,
@@ -45,6 +46,8 @@ def run_recipe(recipe: Recipe, out: Path) -> Outcome:
     """
     if not is_run(out) and not is_unused(out):
         raise UserError(f"{out}: already exists and is not an empty folder; choose another --out, or remove it first")
+    if recipe.training.tensorboard:
+        require_tensorboard()
     progress = Progress(recipe.training.steps)
     device = choose_device(recipe.training.device)
     torch.manual_seed(recipe.training.seed)
@@ -81,7 +84,9 @@ def _resume(recipe: Recipe, out: Path, device: torch.device, progress: Progress,
     step = checkpoint.step if checkpoint else 0
     check_settings(old, recipe, step, out)
     if checkpoint and step >= recipe.training.steps:
-        progress.say(f"{out}: this run is already done, at step {step}; more training.steps make it go on")
+        bound = recipe.optim.schedule == "cosine" or recipe.training.average > 0  # to the number of steps it began with
+        hint = "" if bound else "; more training.steps make it go on"
+        progress.say(f"{out}: this run is already done, at step {step}{hint}")
         facts = checkpoint.facts
         return Outcome(step, facts["seconds"], facts["best_step"], facts["best_scores"])
     check_files(out, recipe.data)
@@ -120,19 +125,35 @@ def prepare(
         valid = [pair for pair in valid if _tokens(pair, vocabularies) < config.max_length]
     if not any(pair.source.strip() and pair.target.strip() for pair in valid):
         raise UserError(f"none of the {len(corpora.valid)} validation pairs has two sides that this model can read")
-    model = Transformer(config).to(device)
+    model = build_model(config, device)
     source, target = recipe.data.language_pair()
     progress.say(
-        f"{source} → {target}: {len(tokens):,} training pairs, {len(valid):,} for validation; "
+        f"{source} → {target}: {counted(len(tokens), 'training pair')}, {len(valid):,} for validation; "
         f"{len(vocabularies.source):,} pieces" + ("" if vocabularies.joint else f" and {len(vocabularies.target):,}")
     )
     for number, why in ((tokens.skipped_empty, "an empty side"), (tokens.skipped_long, f"over {longest} tokens")):
         if number:
-            progress.say(f"left out: {number:,} pairs with {why}")
+            progress.say(f"left out: {counted(number, 'pair')} with {why}")
     parameters = sum(p.numel() for p in model.parameters())
     progress.say(f"{parameters / 1e6:.1f} M parameters on {_describe(device)}")
     translator = Translator(model, vocabularies, (source, target))
     return TranslationTask(translator, tokens, valid, recipe, device)
+
+
+def build_model(config: TransformerConfig, device: torch.device) -> Transformer:
+    """A new model with weights drawn at random.
+
+    Raises:
+        UserError: it does not fit into memory.
+    """
+    try:
+        return Transformer(config).to(device)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+    with torch.device("meta"):  # shapes without memory
+        outline = Transformer(config)
+    raise explain_too_large(outline, 4)
 
 
 def _make_folder(out: Path) -> list[Path]:
@@ -173,4 +194,4 @@ def _tokens(pair: Pair, vocabularies: Vocabularies) -> int:
 def _describe(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{torch.get_num_threads()} CPU threads"
+    return counted(torch.get_num_threads(), "CPU thread")

@@ -70,6 +70,7 @@ class TrainingState:
         self.split = 0  # batches that went through in pieces
         self.left_out = 0  # sentences too long for the memory
         self.step = 0
+        self.tokens = 0  # seen in training, all steps together
         self.position = Position()
         self.best_step = 0
         self.best_scores: dict[str, float] = {}
@@ -103,6 +104,7 @@ class TrainingState:
         """All plain values by name."""
         return {
             "step": self.step,
+            "tokens": self.tokens,
             "position": asdict(self.position),
             "averaged": 0 if self.average is None else int(self.average.n_averaged),
             "best_step": self.best_step,
@@ -134,7 +136,7 @@ class TrainingState:
         torch.set_rng_state(tensors[RANDOM_CPU])
         if self.device.type == "cuda" and RANDOM_CUDA in tensors:
             torch.cuda.set_rng_state(tensors[RANDOM_CUDA], self.device)
-        self.step, self.position = facts["step"], Position(**facts["position"])
+        self.step, self.tokens, self.position = facts["step"], facts["tokens"], Position(**facts["position"])
         self.best_step, self.best_scores = facts["best_step"], facts["best_scores"]
         self.meter.restore(**facts["meter"])
         self.skips.record, self.skips.told = tensors[SKIPS].to(self.device), facts["skips_told"]

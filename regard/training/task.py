@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -20,6 +20,23 @@ class Loss:
 
     total: Tensor
     count: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a model makes of something, beside what it should have made of it."""
+
+    source: str
+    reference: str
+    translation: str
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Scores on the validation set; "score", higher is better, decides which model is the best. And a few samples."""
+
+    scores: dict[str, float]
+    samples: list[Sample] = field(default_factory=list)
 
 
 class Task(Protocol[B]):
@@ -60,8 +77,8 @@ class Task(Protocol[B]):
     def loss(self, batch: B, step: int) -> Loss:
         """The loss of a batch."""
 
-    def validate(self, model: nn.Module) -> dict[str, float]:
-        """Scores on the validation set; "score", higher is better, decides which model is the best."""
+    def validate(self, model: nn.Module) -> Validation:
+        """How good the model is, on the validation set."""
 
     def save(self, folder: Path, model: nn.Module, scores: dict[str, Any]) -> None:
         """Writes a model folder."""

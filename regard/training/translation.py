@@ -29,7 +29,7 @@ from regard.text.tokenizer import Tokenizer
 from regard.training.recipe import DataSettings, Recipe, TokenizerSettings
 from regard.training.skips import ADVICE
 from regard.training.state import Placed, Position, Share
-from regard.training.task import Loss
+from regard.training.task import Loss, Sample, Validation
 
 B = TypeVar("B")
 
@@ -145,8 +145,12 @@ class TranslationTask:
         return self._loss(self.model, batch, self.recipe.optim.smoothing)
 
     @torch.no_grad()
-    def validate(self, model: nn.Module) -> dict[str, float]:
-        """The loss without smoothing, perplexity, and BLEU of translations."""
+    def validate(self, model: nn.Module) -> Validation:
+        """The loss without smoothing, perplexity, and BLEU of translations, with some of them.
+
+        Raises:
+            UserError: the loss is no number.
+        """
         assert isinstance(model, Transformer)
         model.eval()
         rng = np.random.default_rng(0)
@@ -156,14 +160,22 @@ class TranslationTask:
         if not math.isfinite(loss):
             raise UserError(f"the validation loss is {loss}, so the model has diverged; {ADVICE}, and begin anew")
         scores = {"loss": loss, "perplexity": math.exp(min(loss, 100)), "score": -loss}
+        samples: list[Sample] = []
         chosen = self.valid[: self.recipe.training.valid_sentences]
         if chosen:
             translator = Translator(model, self.translator.vocabularies, self.translator.languages)
             found = translator.hypotheses([pair.source for pair in chosen], self.recipe.search)
+            translations = [best[0].text for best in found]
             tokenisation = tokenisation_for(self.translator.languages[1])
-            score = bleu([best[0].text for best in found], [pair.target for pair in chosen], tokenisation)
+            score = bleu(translations, [pair.target for pair in chosen], tokenisation)
             scores |= {"bleu": score.value, "score": score.value}
-        return scores
+            samples = [Sample(*chosen[i], translations[i]) for i in self._sampled(len(chosen))]
+        return Validation(scores, samples)
+
+    def _sampled(self, sentences: int) -> list[int]:
+        """Which of the translated sentences are shown: always the same, from all over the set."""
+        wanted = min(self.recipe.training.samples, sentences)
+        return [i * sentences // wanted for i in range(wanted)]
 
     def save(self, folder: Path, model: nn.Module, scores: dict[str, Any]) -> None:
         assert isinstance(model, Transformer)

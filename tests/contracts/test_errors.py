@@ -36,6 +36,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy: Path) -> Path:
     (tmp_path / "latin.en").write_bytes(b"".join([*lines[:6], b"caf\xe9\n", *lines[7:]]))
     (tmp_path / "list.yaml").write_text("- 1\n- 2\n")
     (tmp_path / "broken.yaml").write_text("optim: [1,\n")
+    (tmp_path / "empty.yaml").write_text("# nothing yet\n")
+    (tmp_path / "group.yaml").write_text("dta: {builtin: en-zh}\ntraining: {steps: 1}\n")
     (tmp_path / "typo.yaml").write_text("data: {builtin: en-zh}\noptim: {learnrate: 1}\n")
     (tmp_path / "plain.txt").write_text("I am a file.\n")
     (tmp_path / "full").mkdir()
@@ -112,6 +114,12 @@ REFUSED_TRAINING = {
     "recipe is a list": (train("list.yaml"), ["list.yaml", "list"]),
     "recipe is a folder": (train("full"), ["full"]),
     "recipe is not text": (train("latin.en"), ["latin.en"]),
+    "misspelt group in a recipe": (train("group.yaml"), ["unknown key dta.builtin; did you mean data.builtin?"]),
+    "recipe is empty": (
+        train("empty.yaml"),
+        ["empty.yaml: data is missing (the corpus: source and target, or builtin)"],
+    ),
+    "model larger than memory": (changed("model.hidden=1099511627776"), ["M parameters take", "a smaller one"]),
     "unknown key in a recipe": (train("typo.yaml"), ["typo.yaml", "optim.learnrate", "did you mean optim.lr?"]),
     "out is not empty": (("train", *FILES, "--out", "full"), ["full", "already exists", "--out"]),
     "out is a file": (("train", *FILES, "--out", "plain.txt"), ["plain.txt", "already exists"]),

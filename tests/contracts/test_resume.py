@@ -59,9 +59,11 @@ def results(out: Path) -> dict[str, bytes]:
 
 
 def log(out: Path) -> list[dict[str, object]]:
-    """The log without what depends on the clock."""
+    """The log without what depends on the clock and the machine."""
     entries = [json.loads(line) for line in (out / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    return [{k: v for k, v in entry.items() if k not in ("seconds", "tokens_per_second")} for entry in entries]
+    return [
+        {k: v for k, v in entry.items() if k not in ("seconds", "tokens_per_second", "memory")} for entry in entries
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, Recipe, TrainingSettings
 from regard.training.run import run_recipe
 from regard.training.state import Placed, Position, Share
-from regard.training.task import Loss
+from regard.training.task import Loss, Validation
 
 Batch = tuple[Tensor, Tensor]
 
@@ -60,9 +60,9 @@ class Line:
         self.modes.append(self.model.training)
         return Loss((self.model(batch[0])[:, 0] - batch[1]).square().sum(), len(batch[0]))
 
-    def validate(self, model: nn.Module) -> dict[str, float]:
+    def validate(self, model: nn.Module) -> Validation:
         model.eval()
-        return {"loss": 1.0, "score": next(self.scores)}
+        return Validation({"loss": 1.0, "score": next(self.scores)})
 
     def save(self, folder: Path, model: nn.Module, scores: dict[str, Any]) -> None:
         assert isinstance(model, nn.Linear)

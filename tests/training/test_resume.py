@@ -315,3 +315,13 @@ def _has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+@pytest.mark.parametrize(("change", "can_go_on"), [("constant", True), ("cosine", False)])
+def test_a_run_that_is_done_promises_more_steps_only_where_they_are_possible(
+    change: str, can_go_on: bool, make_recipe: Callable[..., Recipe], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = make_recipe(training__steps=2, optim__schedule=change, training__valid_sentences=0)
+    run_recipe(recipe, tmp_path / "run")
+    run_recipe(recipe, tmp_path / "run")
+    assert ("more training.steps make it go on" in capsys.readouterr().out) == can_go_on

@@ -43,10 +43,10 @@ def test_a_step_without_a_finite_loss_moves_nothing_and_is_counted(tmp_path: Pat
     entries = log(tmp_path / "out")
     events = [entry for entry in entries if "event" in entry]
     assert [entry["step"] for entry in events] == [3]
-    assert events[0]["event"].startswith("1 step was skipped, the last of them step 3: its loss was ")
+    assert events[0]["event"].startswith("skipped step 3: its loss was ")
     assert [entry.get("skipped") for entry in entries if "lr" in entry] == [None, None, 1, 1, 1, 1]
     assert [entry["loss"] is None for entry in entries if "lr" in entry] == [False, False, True, False, False, False]
-    assert "step 3: 1 step was skipped" in (tmp_path / "out" / "shown").read_text()
+    assert "step 3: skipped step 3: " in (tmp_path / "out" / "shown").read_text()
     assert "NaN" not in (tmp_path / "out" / "log.jsonl").read_text()
 
 
@@ -139,8 +139,8 @@ def test_a_translator_survives_losses_that_are_no_numbers(
     run_recipe(make_recipe(training__steps=12, training__validate_every=12, training__log_every=6), tmp_path / "run")
     entries = log(tmp_path / "run")
     assert [entry["event"].split(":")[0] for entry in entries if "event" in entry] == [
-        "2 steps were skipped, the last of them step 4",
-        "1 step was skipped, the last of them step 9",
+        "skipped 2 steps, the last of them step 4",
+        "skipped step 9",
     ]
     assert [entry["skipped"] for entry in entries if "lr" in entry] == [2, 3]
     assert math.isfinite(json.loads((tmp_path / "run" / "last" / "scores.json").read_text())["validation"]["loss"])

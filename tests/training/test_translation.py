@@ -171,7 +171,7 @@ def test_the_layout_is_chosen_by_the_recipe(build: Callable) -> None:
 
 def test_validation_gives_the_plain_loss_and_the_bleu_of_translations(build: Callable) -> None:
     task = build(optim__smoothing=0.4)
-    scores = task.validate(task.model)
+    scores = task.validate(task.model).scores
     whole = collate(task.valid_tokens, np.arange(len(task.valid_tokens)), False, 0)
     expected = task._loss(task.model, whole, 0.0)
     assert scores["loss"] == pytest.approx(expected.total.item() / expected.count, rel=1e-5)
@@ -183,7 +183,7 @@ def test_validation_gives_the_plain_loss_and_the_bleu_of_translations(build: Cal
 
 def test_without_translations_the_loss_decides(build: Callable) -> None:
     task = build(training__valid_sentences=0)
-    scores = task.validate(task.model)
+    scores = task.validate(task.model).scores
     assert "bleu" not in scores
     assert scores["score"] == -scores["loss"]
 
@@ -191,7 +191,7 @@ def test_without_translations_the_loss_decides(build: Callable) -> None:
 def test_validation_judges_the_model_it_is_given(build: Callable) -> None:
     task = build()
     other = Transformer(task.model.config)
-    assert task.validate(other)["loss"] != task.validate(task.model)["loss"]
+    assert task.validate(other).scores["loss"] != task.validate(task.model).scores["loss"]
 
 
 def test_validation_sentences_beyond_the_learned_positions_are_left_out(
@@ -264,8 +264,8 @@ def test_pairs_left_out_are_counted_and_said(
     task = prepare(make_recipe(**files, **valid, data__longest=20), CPU, Progress(1))
     said = capsys.readouterr().out
     assert len(task.train) == 60
-    assert "left out: 1 pairs with an empty side" in said
-    assert "left out: 1 pairs with over 20 tokens" in said
+    assert "left out: 1 pair with an empty side" in said
+    assert "left out: 1 pair with over 20 tokens" in said
 
 
 # Prefetching

@@ -1,0 +1,141 @@
+"""Plots of runs, judged by what they hold and not by how they look."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from PIL import Image
+
+from regard.training.plot import PANELS, draw, name_runs, read_log
+from tests.conftest import Command
+
+
+def entry(step: int, **figures: Any) -> dict[str, Any]:
+    return {"step": step, "seconds": step / 2, "tokens": 100 * step} | figures
+
+
+FULL = [
+    entry(1, loss=4.0, tokens_per_second=10.0, lr=0.1, gradient_norm=2.0, memory=50.0),
+    entry(2, event="skipped step 2: its loss was nan and its gradient's norm nan"),
+    entry(2, loss=None, tokens_per_second=11.0, lr=0.2, gradient_norm=None, memory=51.0, skipped=1),
+    entry(3, loss=3.0, tokens_per_second=12.0, lr=0.3, gradient_norm=1.0, memory=52.0, skipped=1),
+    entry(3, validation={"loss": 3.5, "bleu": 20.0, "chrf": 40.0, "score": 20.0}),
+]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return write(tmp_path / "run", FULL)
+
+
+def write(folder: Path, entries: list[dict[str, Any]], tail: str = "") -> Path:
+    folder.mkdir(parents=True)
+    (folder / "log.jsonl").write_text("".join(json.dumps(one) + "\n" for one in entries) + tail, encoding="utf-8")
+    return folder
+
+
+def lines(axes: Axes, style: str) -> list[list[tuple[float, float]]]:
+    found = [line for line in axes.get_lines() if line.get_linestyle() == style]
+    return [list(zip(*(np.asarray(line.get_data()).tolist()), strict=True)) for line in found]
+
+
+def test_every_figure_has_its_panel_and_its_curve() -> None:
+    figure = draw(["a"], [FULL], "step")
+    assert [axes.get_title("left") for axes in figure.axes] == [panel.title for panel in PANELS]
+    loss, score, rate, gradient, speed, memory = figure.axes
+    training = lines(loss, "-")[0]
+    assert training[0] == (1, 4.0)
+    assert np.isnan(training[1][1]), "a skipped step is a gap"
+    assert training[2] == (3, 3.0)
+    assert lines(loss, "--") == [[(3, 3.5)]]
+    assert lines(score, "--") == [[(3, 20.0)]]
+    assert lines(score, ":") == [[(3, 40.0)]]
+    assert lines(rate, "-") == [[(1, 0.1), (2, 0.2), (3, 0.3)]]
+    assert gradient.get_yscale() == "log"
+    assert lines(speed, "-")[0][-1] == (3, 12.0)
+    assert lines(memory, "-")[0][-1] == (3, 52.0)
+    assert [line.get_xdata().tolist() for line in loss.get_lines() if line.get_marker() == "|"] == [[2]]
+
+
+@pytest.mark.parametrize(("horizontal", "places"), [("seconds", [0.5, 1, 1.5]), ("tokens", [100, 200, 300])])
+def test_what_runs_from_left_to_right_can_be_chosen(horizontal: str, places: list[float]) -> None:
+    figure = draw(["a"], [FULL], horizontal)
+    assert [x for x, _ in lines(figure.axes[2], "-")[0]] == places
+
+
+def test_runs_lie_over_each_other_in_colours_of_their_own() -> None:
+    figure = draw(["a", "b"], [FULL, FULL[:1]], "step")
+    drawn = [line for line in figure.axes[2].get_lines() if len(line.get_xdata())]
+    assert len({line.get_color() for line in drawn}) == 2
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["a", "b"]
+
+
+def test_a_run_without_validation_has_no_panel_for_it() -> None:
+    titles = [axes.get_title("left") for axes in draw(["a"], [FULL[:1]], "step").axes]
+    assert "score" not in titles
+    assert "loss" in titles
+
+
+def test_runs_are_named_by_what_tells_them_apart(tmp_path: Path) -> None:
+    assert name_runs([Path("runs/a"), Path("runs/b")]) == ["a", "b"]
+    assert name_runs([Path("x/en-de/big"), Path("x/en-fr/big")]) == ["en-de/big", "en-fr/big"]
+    assert name_runs([Path("x/a"), Path("x/a")]) == ["a", "a"]
+
+
+def test_half_a_last_line_is_left_out(tmp_path: Path) -> None:
+    assert read_log(write(tmp_path / "run", FULL, '{"step": 4, "lo')) == FULL
+
+
+# The command
+
+
+def test_a_picture_of_two_runs(run: Path, trained_run: Path, tmp_path: Path, command: Command) -> None:
+    answer = command("plot", run, trained_run, "--out", tmp_path / "p.png")
+    assert (answer.code, answer.out) == (0, f"{tmp_path / 'p.png'}\n")
+    with Image.open(tmp_path / "p.png") as picture:
+        assert picture.width > 1000
+        assert len(picture.convert("RGB").getcolors(10**6) or []) > 20
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_the_names_end_chooses_the_format_and_an_old_picture_is_replaced(
+    run: Path, tmp_path: Path, command: Command
+) -> None:
+    out = tmp_path / "p.svg"
+    out.write_text("old")
+    assert command("plot", run, "--out", out, "--x", "tokens").code == 0
+    assert "<svg" in out.read_text(encoding="utf-8")
+
+
+def test_what_cannot_be_drawn_is_refused_in_one_sentence(run: Path, tmp_path: Path, command: Command) -> None:
+    empty, damaged, bare = tmp_path / "empty", tmp_path / "damaged", tmp_path / "bare"
+    write(empty, [])
+    write(damaged, FULL[:1], "{oops}\n" + json.dumps(FULL[2]) + "\n")
+    bare.mkdir()
+    old = write(tmp_path / "old", [{"step": 1, "loss": 2.0}])
+    out = tmp_path / "p.png"
+    for words, said in (
+        ((tmp_path / "none",), "none: no training run is here, for there is no log.jsonl in it"),
+        ((bare,), "bare: no training run is here"),
+        ((empty,), "empty/log.jsonl: nothing has been logged yet"),
+        ((run, damaged), "damaged/log.jsonl, line 2: not an entry of a log: '{oops}'"),
+        ((old, "--x", "tokens"), "old: its log does not say tokens; choose another --x"),
+        ((run, "--x", "epochs"), "--x epochs: choose step, seconds, tokens"),
+        ((run, "--out", tmp_path / "p.doc"), "p.doc: a plot is written as .png, .svg, .pdf"),
+        ((run, "--out", tmp_path / "nowhere" / "p.png"), "nowhere/p.png: cannot be written"),
+    ):
+        assert said in command("plot", *words, *(() if "--out" in words else ("--out", out))).refusal
+    assert not out.exists()
+
+
+def test_a_run_in_progress_can_be_drawn(trained_run: Path, tmp_path: Path, command: Command) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained_run, run)
+    text = (run / "log.jsonl").read_text(encoding="utf-8")
+    (run / "log.jsonl").write_text(text[: len(text) // 2], encoding="utf-8")
+    assert command("plot", run, "--out", tmp_path / "p.png").code == 0
