@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -65,6 +65,6 @@ def explain_unknown(key: str, known: Iterable[str]) -> str:
 def _keys(settings: type[BaseModel], prefix: str = "") -> Iterator[str]:
     for name, field in settings.model_fields.items():
         yield prefix + name
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from _keys(kind, f"{prefix}{name}.")
+        for kind in (field.annotation, *get_args(field.annotation)):  # a group that may be off is "Group | None"
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from _keys(kind, f"{prefix}{name}.")

@@ -1,6 +1,6 @@
 """Everything that turns q, k and v into context."""
 
-from regard.attention.core import Full, Kind, attend, attention_weights
+from regard.attention.core import Full, Kind, attend, attention_weights, unpack, unpack_mask
 from regard.attention.masks import Layout, Mask, Packed, Padded
 from regard.attention.module import Attention, Cache, KeyValues, unobserved
 from regard.attention.positions import Diagonal, Learned, Rotary, Rotary2D, Sinusoidal
@@ -23,4 +23,6 @@ __all__ = [
     "attend",
     "attention_weights",
     "unobserved",
+    "unpack",
+    "unpack_mask",
 ]

@@ -64,7 +64,8 @@ def attention_weights(
     """The weights softmax(q kᵀ · scale + bias) alone, (B, H, T, S), in float32 or better."""
     mask = mask or EVERYTHING
     precision = torch.promote_types(q.dtype, torch.float32)
-    scores = q.to(precision) @ k.to(precision).transpose(-2, -1)
+    with torch.autocast(q.device.type, enabled=False):  # which would take the product back to half precision
+        scores = q.to(precision) @ k.to(precision).transpose(-2, -1)
     scores = scores * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
     if bias is not None:
         scores = scores + bias
@@ -123,13 +124,10 @@ def _attend_unpacked(
 ) -> Tensor:
     """A packed batch, laid out in padded rows for the fused path and packed again: runs anywhere, with dropout."""
     queries, keys = _packed_layouts(mask)
-    if bias is not None or mask.allowed is not None:
-        raise ValueError("a bias or a dense mask over a packed batch needs path='reference'")
-    # Padded rows all begin at 0, so the end of the keys, to which a mask is aligned, lies elsewhere in each row.
-    query_place = torch.arange(queries.longest, device=q.device)[:, None] + _shift(queries, keys)
-    near = within(mask.reach, query_place, torch.arange(keys.longest, device=q.device))
-    rows = Mask(keys=Padded(keys.lengths, keys.longest), allowed=None if near is None else near[:, None])
-    context = _attend_fused(_unpack(q, queries), _unpack(k, keys), _unpack(v, keys), rows, scale, dropout, None)
+    if bias is not None:
+        raise ValueError("a bias over a packed batch needs path='reference'")
+    rows = unpack_mask(mask)
+    context = _attend_fused(unpack(q, queries), unpack(k, keys), unpack(v, keys), rows, scale, dropout, None)
     return context.transpose(1, 2)[queries.segments(), queries.positions()[0]].transpose(0, 1)[None]
 
 
@@ -182,10 +180,22 @@ def _shift(queries: Packed, keys: Packed) -> Tensor:
     return (keys.lengths - queries.lengths)[:, None, None]
 
 
-def _unpack(x: Tensor, layout: Packed) -> Tensor:
+def unpack(x: Tensor, layout: Packed) -> Tensor:
     """(1, H, N, D) to (sequences, H, longest, D); what stands behind a sequence's end is some other token."""
     place = layout.offsets[:-1, None] + torch.arange(layout.longest, device=x.device)
     return x[0].transpose(0, 1)[place.clamp(max=layout.size - 1)].transpose(1, 2)
+
+
+def unpack_mask(mask: Mask) -> Mask:
+    """The mask of the same batch with one sequence a row, as `unpack` lays it out."""
+    queries, keys = _packed_layouts(mask)
+    if mask.allowed is not None:
+        raise ValueError("a dense mask over a packed batch needs path='reference'")
+    # Padded rows all begin at 0, so the end of the keys, to which a mask is aligned, lies elsewhere in each row.
+    device = keys.offsets.device
+    query_place = torch.arange(queries.longest, device=device)[:, None] + _shift(queries, keys)
+    near = within(mask.reach, query_place, torch.arange(keys.longest, device=device))
+    return Mask(keys=Padded(keys.lengths, keys.longest), allowed=None if near is None else near[:, None])
 
 
 _PATHS: dict[Path, Callable[[Tensor, Tensor, Tensor, Mask, float, float, Tensor | None], Tensor]] = {

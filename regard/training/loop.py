@@ -126,18 +126,18 @@ class _Loop(Generic[B]):
             group["lr"] = self.schedule(step)
         parts = [next(batches) for _ in range(self.optim.accumulate)]
         gathered = self.pieces.gather([part.batch for part in parts], step)
-        total, tokens = self._sum(gathered.losses)
+        loss = self._sum(gathered.losses)
         norm = nn.utils.clip_grad_norm_(model.parameters(), self.optim.clip or float("inf")).to(state.device)
-        taken = state.skips.judge(step, total / tokens, norm)
+        taken = state.skips.judge(step, loss.total / loss.count, norm)
         # The optimiser itself leaves weights and moments alone where this is 1, without our waiting for the device.
         optimiser.found_inf = (~taken).float()  # type: ignore[attr-defined]
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
-        state.meter.add(total, tokens, taken)
+        state.meter.add(loss.total, loss.count, loss.parts, taken)
         if step >= self.training.average_from:
             state.update_average()
         state.step, state.position = step, parts[-1].after
-        state.tokens += tokens
+        state.tokens += loss.count
         state.split += gathered.split
         state.left_out += len(gathered.left_out)
         if gathered.failed:
@@ -201,11 +201,13 @@ class _Loop(Generic[B]):
         (loss.total / tokens).backward()  # type: ignore[no-untyped-call]
         return replace(loss, total=loss.total.detach())
 
-    def _sum(self, losses: list[Loss]) -> tuple[Tensor, int]:
-        """Loss and tokens of a whole step; the loss of nothing is no number."""
+    def _sum(self, losses: list[Loss]) -> Loss:
+        """The loss of a whole step; that of nothing is no number."""
         if not losses:
-            return torch.full((), float("nan"), device=self.state.device), 1
-        return torch.stack([loss.total for loss in losses]).sum(), sum(loss.count for loss in losses)
+            return Loss(torch.full((), float("nan"), device=self.state.device), 1)
+        total = torch.stack([loss.total for loss in losses]).sum()
+        parts = {name: torch.stack([loss.parts[name] for loss in losses]).sum() for name in losses[0].parts}
+        return Loss(total, sum(loss.count for loss in losses), parts)
 
     def _room_for_later(self) -> list[Tensor]:
         """As much memory as the optimiser's moments and the average will take, where they are not there yet."""

@@ -15,6 +15,7 @@ from regard.config import Settings, explain_unknown
 from regard.decoding.settings import SearchSettings
 from regard.errors import UserError
 from regard.models.transformer import TransformerConfig
+from regard.training.teaching.settings import TeachingSettings
 
 PRESETS = ("tiny", "small", "base", "big")
 FROM_TOKENIZER = ("source_vocab", "target_vocab", "pad", "bos", "eos")
@@ -120,6 +121,7 @@ class Recipe(Settings):
     )
     optim: OptimSettings = OptimSettings()
     batch: BatchSettings = BatchSettings()
+    teaching: TeachingSettings = TeachingSettings()
     training: TrainingSettings = TrainingSettings()
     search: SearchSettings = Field(SearchSettings(), description="for the translations of a validation")
 
@@ -145,7 +147,8 @@ class Recipe(Settings):
             except yaml.YAMLError:
                 raise UserError(f"--set {change}: the value is not valid YAML") from None
         recipe = cls.parse(values, where)
-        recipe.model_config_for(8, 8)  # a wrong model key is refused now, not after the data has been read
+        # A wrong model key is refused now, not after the data has been read.
+        recipe.teaching.check_model(recipe.model_config_for(8, 8))
         return recipe
 
     def model_config_for(self, source_vocab: int, target_vocab: int) -> TransformerConfig:
@@ -210,7 +213,9 @@ def _read_yaml(path: Path) -> Any:
 def _put(values: dict[str, Any], key: str, value: Any, where: str) -> None:
     *groups, name = key.split(".")
     for group in groups:
-        values = values.setdefault(group, {})
+        if values.get(group) is None:  # a group that is off has no keys yet
+            values[group] = {}
+        values = values[group]
         if not isinstance(values, dict):
             raise UserError(f"{where}: {group} is a value, not a group of keys")
     values[name] = value

@@ -109,7 +109,7 @@ class TrainingState:
             "averaged": 0 if self.average is None else int(self.average.n_averaged),
             "best_step": self.best_step,
             "best_scores": self.best_scores,
-            "meter": {"total": float(self.meter.total), "count": float(self.meter.count)},
+            "meter": self.meter.sums(),
             "skips_told": self.skips.told,
             "split": self.split,
             "left_out": self.left_out,

@@ -16,10 +16,15 @@ B = TypeVar("B")
 
 @dataclass(frozen=True)
 class Loss:
-    """The summed loss of a batch, with its graph; and how many tokens (or other units) it is a sum over."""
+    """The summed loss of a batch, with its graph; and how many tokens (or other units) it is a sum over.
+
+    `parts`, without graphs, are for the log alone: what the loss is made of and what else is worth knowing, each a sum
+    like it; those of one step have the same names.
+    """
 
     total: Tensor
     count: int
+    parts: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

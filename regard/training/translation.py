@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention import Layout, Packed, Padded
@@ -30,6 +29,8 @@ from regard.training.recipe import DataSettings, Recipe, TokenizerSettings
 from regard.training.skips import ADVICE
 from regard.training.state import Placed, Position, Share
 from regard.training.task import Loss, Sample, Validation
+from regard.training.teaching.settings import TeachingSettings
+from regard.training.teaching.teacher import Teacher
 
 B = TypeVar("B")
 
@@ -44,7 +45,11 @@ class Corpora:
 
 @dataclass(frozen=True)
 class TextBatch:
-    """Sentences side by side. Labels are the real tokens only; `real` says where in the padded target they stand."""
+    """Sentences side by side. Labels are the real tokens only; `real` says where in the padded target they stand.
+
+    `links`, where words are aligned, has a row (sentence, target place, source place) for each pair of tokens that
+    belong together; a target place is that of the label.
+    """
 
     source: Tensor
     source_layout: Layout
@@ -53,6 +58,7 @@ class TextBatch:
     labels: Tensor
     real: Tensor | None
     rows: Ints  # which sentences of the corpus these are
+    links: Tensor | None = None
 
     @property
     def sentences(self) -> int:
@@ -80,11 +86,12 @@ class TextBatch:
             move(self.labels),
             None if self.real is None else move(self.real),
             self.rows,
+            None if self.links is None else move(self.links),
         )
 
 
 class TranslationTask:
-    """Teacher forcing: the decoder reads the reference and predicts each next token of it."""
+    """The decoder reads the reference and predicts each next token of it, as its `Teacher` has it do."""
 
     def __init__(
         self,
@@ -97,6 +104,7 @@ class TranslationTask:
         self.translator, self.train, self.valid, self.recipe, self.device = translator, train, valid, recipe, device
         self.model: Transformer = translator.model
         self.width = self.model.config.width
+        self.teacher = Teacher(recipe.teaching, recipe.optim.smoothing)
         self.packed = recipe.batch.layout == "packed" or (recipe.batch.layout == "auto" and device.type == "cuda")
         vocabularies = translator.vocabularies
         self.valid_tokens = ParallelTokens.encode(valid, vocabularies.source, vocabularies.target)
@@ -142,7 +150,7 @@ class TranslationTask:
         return f"batch.tokens={batch.places // 2}"
 
     def loss(self, batch: TextBatch, step: int) -> Loss:
-        return self._loss(self.model, batch, self.recipe.optim.smoothing)
+        return self.teacher.loss(self.model, batch, step)
 
     @torch.no_grad()
     def validate(self, model: nn.Module) -> Validation:
@@ -155,7 +163,8 @@ class TranslationTask:
         model.eval()
         rng = np.random.default_rng(0)
         batches = (self._collate(self.valid_tokens, rows) for rows in self._plan(self.valid_tokens, rng))
-        losses = [self._loss(model, batch.to(self.device), 0.0) for batch in batches]
+        forced = Teacher(TeachingSettings(), smoothing=0.0)
+        losses = [forced.loss(model, batch.to(self.device), 0) for batch in batches]
         loss = sum(float(part.total) for part in losses) / max(1, sum(part.count for part in losses))
         if not math.isfinite(loss):
             raise UserError(f"the validation loss is {loss}, so the model has diverged; {ADVICE}, and begin anew")
@@ -181,14 +190,6 @@ class TranslationTask:
         assert isinstance(model, Transformer)
         Translator(model, self.translator.vocabularies, self.translator.languages).save(folder)
         (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
-
-    def _loss(self, model: Transformer, batch: TextBatch, smoothing: float) -> Loss:
-        memory = model.encode(batch.source, batch.source_layout)
-        x = model.decode(batch.inputs, memory, batch.target_layout, batch.source_layout).flatten(0, 1)
-        # Padding is dropped before the widest product of all, not after it.
-        logits = model.logits(x if batch.real is None else x[batch.real])
-        total = F.cross_entropy(logits.float(), batch.labels, label_smoothing=smoothing, reduction="sum")
-        return Loss(total, len(batch.labels))
 
     def _training_batches(self, position: Position, share: Share) -> Iterator[Placed[TextBatch]]:
         for planned in share.pick(self._planned(position)):

@@ -17,6 +17,8 @@ from regard.training.progress import Progress
 from regard.training.recipe import DataSettings, Recipe, TokenizerSettings
 from regard.training.run import prepare
 from regard.training.state import Position, Share
+from regard.training.teaching.settings import TeachingSettings
+from regard.training.teaching.teacher import Teacher
 from regard.training.translation import (
     TranslationTask,
     build_vocabularies,
@@ -26,6 +28,7 @@ from regard.training.translation import (
 )
 
 CPU = torch.device("cpu")
+FORCED = Teacher(TeachingSettings(), smoothing=0.0)
 ROWS = np.array([3, 100, 200, 7, 400, 99])
 
 
@@ -173,7 +176,7 @@ def test_validation_gives_the_plain_loss_and_the_bleu_of_translations(build: Cal
     task = build(optim__smoothing=0.4)
     scores = task.validate(task.model).scores
     whole = collate(task.valid_tokens, np.arange(len(task.valid_tokens)), False, 0)
-    expected = task._loss(task.model, whole, 0.0)
+    expected = FORCED.loss(task.model, whole, 0)
     assert scores["loss"] == pytest.approx(expected.total.item() / expected.count, rel=1e-5)
     assert scores["perplexity"] == pytest.approx(np.exp(scores["loss"]))
     chosen = task.valid[:20]
@@ -203,7 +206,7 @@ def test_validation_sentences_beyond_the_learned_positions_are_left_out(
     recipe = make_recipe(model__positions="learned", model__max_length=64, **files)
     task = prepare(recipe, CPU, Progress(1))
     assert task.valid == [Pair("I love apples", "我喜欢苹果")]
-    assert np.isfinite(task._loss(task.model, collate(task.valid_tokens, np.array([0]), False, 0), 0.0).total.item())
+    assert np.isfinite(FORCED.loss(task.model, collate(task.valid_tokens, np.array([0]), False, 0), 0).total.item())
 
 
 # Corpora and vocabularies

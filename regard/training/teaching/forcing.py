@@ -1,0 +1,29 @@
+"""Teacher forcing: the decoder reads the reference, all at once, and predicts each next token of it.
+
+Shapes: N real target tokens of a batch, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.models.transformer import Transformer
+
+if TYPE_CHECKING:
+    from regard.training.translation import TextBatch
+
+
+def read(model: Transformer, batch: TextBatch) -> Tensor:
+    """The logits of every label, (N, V), given the source and the decoder's inputs up to it."""
+    memory = model.encode(batch.source, batch.source_layout)
+    x = model.decode(batch.inputs, memory, batch.target_layout, batch.source_layout).flatten(0, 1)
+    # Padding is dropped before the widest product of all, not after it.
+    return model.logits(x if batch.real is None else x[batch.real])
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """Summed over the labels, in single precision."""
+    return F.cross_entropy(logits.float(), labels, label_smoothing=smoothing, reduction="sum")
