@@ -43,8 +43,11 @@ class TransformerConfig(Settings):
     )
     qkv_bias: bool = True
     qk_scale: float | None = None
-    dropout: float = Field(0.1, ge=0, lt=1)
-    attention_dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: float = Field(0.1, ge=0, lt=1, description="on what each sublayer adds")
+    embedding_dropout: float | None = Field(
+        None, ge=0, lt=1, description="on embeddings with their positions; as dropout unless given"
+    )
+    attention_dropout: float = Field(0.0, ge=0, lt=1, description="on attention weights")
     hidden_dropout: float = Field(0.0, ge=0, lt=1, description="inside the feed-forward")
     pad: int = 0
     bos: int = 1
@@ -221,7 +224,7 @@ class Embedding(nn.Module):
             self.positions = Sinusoidal(config.width, "halves")
         elif config.positions == "learned":
             self.positions = Learned(config.max_length, config.width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout if config.embedding_dropout is None else config.embedding_dropout)
 
     def forward(self, tokens: Tensor, positions: Tensor, longest: int) -> Tensor:
         x = F.embedding(tokens, self.weight) * self.scale

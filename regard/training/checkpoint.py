@@ -26,7 +26,7 @@ from regard.errors import UserError
 from regard.models.folder import sync
 
 TENSORS, FACTS, MANIFEST, LAST = "state.safetensors", "state.json", "manifest.json", "last"
-FORMAT = 1
+FORMAT = 2
 
 
 class DamagedError(Exception):

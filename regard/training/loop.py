@@ -33,6 +33,7 @@ class Outcome:
     seconds: float
     best_step: int
     scores: dict[str, float] = field(default_factory=dict)
+    stopped_early: bool = False  # for want of a better validation
 
 
 def train(
@@ -59,7 +60,10 @@ def train(
     with loop.journal.open(state.step):
         loop.rehearse()
         loop.run(stop)
-    return Outcome(state.step, state.seconds, state.best_step, state.best_scores)
+    early = state.step < training.steps
+    if early:
+        progress.say(f"stopped at step {state.step}: {state.stale} validations without a better one")
+    return Outcome(state.step, state.seconds, state.best_step, state.best_scores, early)
 
 
 class _Loop(Generic[B]):
@@ -72,15 +76,15 @@ class _Loop(Generic[B]):
         self.checkpoints = out / CHECKPOINTS
         self.journal = Journal(out, training.tensorboard)
         self.schedule = build_schedule(optim, training.steps, task.width)
-        self.state = TrainingState(task.model, build_optimiser(task.model, optim), optim.skip_above)
+        self.state = TrainingState(task.model, build_optimiser(task.model, optim), optim.skip_above, training.ema)
         self.pieces = Pieces(task, self._backward)
 
     def run(self, stop: Interruptions) -> None:
-        """All steps that are left, unless it is asked to stop."""
+        """All steps that are left, unless it is asked to stop or its patience ends."""
         state, training = self.state, self.training
         batches = self.task.batches(state.position, Share())
         stop.patient = True
-        while state.step < training.steps:
+        while not training.is_over(state.step, state.stale):
             norm = self.advance(batches)
             if any(map(self.due, (self.optim.max_skips, training.log_every, training.validate_every))):
                 self.check_skips()
@@ -88,9 +92,10 @@ class _Loop(Generic[B]):
                 self.log(norm)
             if self.due(training.validate_every):
                 self.validate()
-            if self.due(training.checkpoint_every) or stop.made:
+            over = training.is_over(state.step, state.stale)
+            if self.due(training.checkpoint_every) or over or stop.made:
                 self.save()
-            if stop.made and state.step < training.steps:
+            if stop.made and not over:
                 self.progress.say(f"saved at step {state.step}; the same command goes on from there")
                 stop.obey()
         stop.patient = False
@@ -186,6 +191,7 @@ class _Loop(Generic[B]):
             place = self.out / name
             with reporting_write_errors(place, self.checkpoints), replacing(place) as folder:
                 self.task.save(folder, judged, {"step": step, "validation": scores})
+        state.stale = 0 if better else state.stale + 1
         if better:
             state.best_scores, state.best_step = scores, step
         state.meter.restart()
@@ -213,7 +219,7 @@ class _Loop(Generic[B]):
         """As much memory as the optimiser's moments and the average will take, where they are not there yet."""
         parameters = list(self.task.model.parameters())
         copies = 0 if self.state.optimiser.state else 2
-        copies += self.training.average > 0 and self.state.average is None
+        copies += (self.training.average > 0 or self.training.ema > 0) and self.state.average is None
         try:
             return [torch.empty_like(parameter) for parameter in parameters for _ in range(copies)]
         except (RuntimeError, MemoryError) as error:

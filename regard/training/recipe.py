@@ -101,14 +101,37 @@ class TrainingSettings(Settings):
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1 ...")
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on a GPU")
     average: float = Field(0.0, ge=0, lt=1, description="share of the last steps whose weights are averaged")
-    valid_sentences: int = Field(500, ge=0, description="how many validation sentences are translated for BLEU")
+    ema: float = Field(
+        0.0, ge=0, lt=1, description="decay a step, such as 0.999, of a moving average of the weights; 0: none"
+    )
+    valid_sentences: int = Field(500, ge=0, description="how many validation sentences are translated for BLEU, chrF")
     samples: int = Field(3, ge=0, description="how many of these translations are shown and logged at each validation")
+    watch: Literal["auto", "loss", "bleu", "chrf"] = Field(
+        "auto", description="which score tells the best model; auto: BLEU where sentences are translated, else the loss"
+    )
+    patience: int | None = Field(None, gt=0, description="the run ends after so many validations without a better one")
     tensorboard: bool = Field(False, description="also write for TensorBoard, into RUN/tensorboard")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.average and self.ema:
+            raise ValueError("average and ema are two ways to one thing; give only one of them")
+        if self.watch in ("bleu", "chrf") and not self.valid_sentences:
+            raise ValueError(f"watch {self.watch} needs translations; set valid_sentences above 0")
+        return self
 
     @property
     def average_from(self) -> int:
         """The first step whose weights are averaged; beyond the last one where none are."""
-        return self.steps - int(self.average * self.steps) + 1
+        return 1 if self.ema else self.steps - int(self.average * self.steps) + 1
+
+    def is_over(self, step: int, stale: int) -> bool:
+        """Whether a run has come to its end after so many steps, the last `stale` validations without a better one."""
+        return step >= self.steps or self.ran_out(stale)
+
+    def ran_out(self, stale: int) -> bool:
+        """Whether the patience has come to its end."""
+        return self.patience is not None and stale >= self.patience
 
 
 class Recipe(Settings):

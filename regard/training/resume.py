@@ -32,6 +32,7 @@ MAY_CHANGE = (
     "training.samples",
     "training.tensorboard",
     "training.device",
+    "training.patience",
 )
 
 
@@ -114,7 +115,7 @@ def check_settings(old: Recipe, new: Recipe, step: int, out: Path) -> None:
     said = f"{out}: training.steps cannot change from {old.training.steps} to {new.training.steps}"
     if old.optim.schedule == "cosine":
         raise UserError(f"{said}, since the cosine schedule of the steps already done depends on it")
-    if step >= min(old.training.average_from, new.training.average_from):
+    if not old.training.ema and step >= min(old.training.average_from, new.training.average_from):
         raise UserError(f"{said} at step {step}, since the weights are averaged from a step that depends on it")
 
 

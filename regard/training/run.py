@@ -83,12 +83,12 @@ def _resume(recipe: Recipe, out: Path, device: torch.device, progress: Progress,
     checkpoint = load_checkpoint(out / CHECKPOINTS, progress.say)
     step = checkpoint.step if checkpoint else 0
     check_settings(old, recipe, step, out)
-    if checkpoint and step >= recipe.training.steps:
+    if checkpoint and recipe.training.is_over(step, checkpoint.facts["stale"]):
+        facts, early = checkpoint.facts, step < recipe.training.steps
         bound = recipe.optim.schedule == "cosine" or recipe.training.average > 0  # to the number of steps it began with
-        hint = "" if bound else "; more training.steps make it go on"
-        progress.say(f"{out}: this run is already done, at step {step}{hint}")
-        facts = checkpoint.facts
-        return Outcome(step, facts["seconds"], facts["best_step"], facts["best_scores"])
+        more = "a higher training.patience makes" if early else "" if bound else "more training.steps make"
+        progress.say(f"{out}: this run is already done, at step {step}" + (f"; {more} it go on" if more else ""))
+        return Outcome(step, facts["seconds"], facts["best_step"], facts["best_scores"], early)
     check_files(out, recipe.data)
     task = prepare(recipe, device, progress, Vocabularies.load(out / DATA))
     check_tokens(out, (task.train, task.valid_tokens))

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from regard.errors import UserError
 from regard.models.folder import distinct_tensors
@@ -59,10 +59,17 @@ class TrainingState:
         model: what is trained.
         optimiser: of its parameters.
         skip_above: steps with a gradient of a larger norm are skipped.
+        ema: decay of the moving average; where it is 0, an average is a mean.
     """
 
-    def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, skip_above: float | None = None) -> None:
-        self.model, self.optimiser = model, optimiser
+    def __init__(
+        self,
+        model: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        skip_above: float | None = None,
+        ema: float = 0.0,
+    ) -> None:
+        self.model, self.optimiser, self.ema = model, optimiser, ema
         self.device = next(model.parameters()).device
         self.average: AveragedModel | None = None
         self.meter = Meter(self.device)
@@ -74,6 +81,7 @@ class TrainingState:
         self.position = Position()
         self.best_step = 0
         self.best_scores: dict[str, float] = {}
+        self.stale = 0  # validations since the best one
         self._started = time.perf_counter()
 
     @property
@@ -82,7 +90,7 @@ class TrainingState:
         return time.perf_counter() - self._started
 
     def update_average(self) -> None:
-        """Takes the present weights into the average; the first time it is just these."""
+        """Takes the present weights into the mean, or the moving average; the first time it is just these."""
         if self.average is None:
             self.average = self._new_average()
         self.average.update_parameters(self.model)
@@ -109,6 +117,7 @@ class TrainingState:
             "averaged": 0 if self.average is None else int(self.average.n_averaged),
             "best_step": self.best_step,
             "best_scores": self.best_scores,
+            "stale": self.stale,
             "meter": self.meter.sums(),
             "skips_told": self.skips.told,
             "split": self.split,
@@ -138,13 +147,15 @@ class TrainingState:
             torch.cuda.set_rng_state(tensors[RANDOM_CUDA], self.device)
         self.step, self.tokens, self.position = facts["step"], facts["tokens"], Position(**facts["position"])
         self.best_step, self.best_scores = facts["best_step"], facts["best_scores"]
+        self.stale = facts["stale"]
         self.meter.restore(**facts["meter"])
         self.skips.record, self.skips.told = tensors[SKIPS].to(self.device), facts["skips_told"]
         self.split, self.left_out = facts["split"], facts["left_out"]
         self._started = time.perf_counter() - facts["seconds"]
 
     def _new_average(self) -> AveragedModel:
-        return AveragedModel(self.model, multi_avg_fn=get_swa_multi_avg_fn())  # type: ignore[no-untyped-call]
+        how = get_ema_multi_avg_fn(self.ema) if self.ema else get_swa_multi_avg_fn()
+        return AveragedModel(self.model, multi_avg_fn=how)  # type: ignore[no-untyped-call]
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

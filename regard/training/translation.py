@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from regard.attention import Layout, Packed, Padded
 from regard.decoding.translator import Translator, Vocabularies
 from regard.errors import UserError
-from regard.evaluation import bleu, tokenisation_for
+from regard.evaluation import bleu, chrf, tokenisation_for
 from regard.models.transformer import Transformer
 from regard.text.batching import Ints, ParallelTokens, plan_packed, plan_padded
 from regard.text.pair import Pair
@@ -154,7 +154,7 @@ class TranslationTask:
 
     @torch.no_grad()
     def validate(self, model: nn.Module) -> Validation:
-        """The loss without smoothing, perplexity, and BLEU of translations, with some of them.
+        """The loss without smoothing, perplexity, and BLEU and chrF of translations, with some of them.
 
         Raises:
             UserError: the loss is no number.
@@ -168,17 +168,21 @@ class TranslationTask:
         loss = sum(float(part.total) for part in losses) / max(1, sum(part.count for part in losses))
         if not math.isfinite(loss):
             raise UserError(f"the validation loss is {loss}, so the model has diverged; {ADVICE}, and begin anew")
-        scores = {"loss": loss, "perplexity": math.exp(min(loss, 100)), "score": -loss}
+        scores = {"loss": loss, "perplexity": math.exp(min(loss, 100))}
         samples: list[Sample] = []
         chosen = self.valid[: self.recipe.training.valid_sentences]
         if chosen:
             translator = Translator(model, self.translator.vocabularies, self.translator.languages)
             found = translator.hypotheses([pair.source for pair in chosen], self.recipe.search)
-            translations = [best[0].text for best in found]
+            translations, references = [best[0].text for best in found], [pair.target for pair in chosen]
             tokenisation = tokenisation_for(self.translator.languages[1])
-            score = bleu(translations, [pair.target for pair in chosen], tokenisation)
-            scores |= {"bleu": score.value, "score": score.value}
+            scores["bleu"] = bleu(translations, references, tokenisation).value
+            scores["chrf"] = chrf(translations, references).value
             samples = [Sample(*chosen[i], translations[i]) for i in self._sampled(len(chosen))]
+        watched = self.recipe.training.watch
+        if watched == "auto":
+            watched = "bleu" if chosen else "loss"
+        scores["score"] = -loss if watched == "loss" else scores[watched]
         return Validation(scores, samples)
 
     def _sampled(self, sentences: int) -> list[int]:

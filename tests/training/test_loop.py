@@ -236,7 +236,7 @@ def test_the_log_of_a_run_is_json_line_by_line(trained_run: Path) -> None:
     assert all({"seconds", "tokens_per_second", "lr", "gradient_norm"} <= entry.keys() for entry in steps)
     assert steps[-1]["loss"] < steps[0]["loss"] / 2
     validations = [entry["validation"] for entry in entries if "validation" in entry]
-    assert [set(scores) for scores in validations] == [{"loss", "perplexity", "bleu", "score"}] * 2
+    assert [set(scores) for scores in validations] == [{"loss", "perplexity", "bleu", "chrf", "score"}] * 2
     assert max(scores["bleu"] for scores in validations) > 90
 
 
