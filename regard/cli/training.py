@@ -1,4 +1,4 @@
-"""`regard demo` and `regard train`."""
+"""`regard demo`, `regard train` and `regard average`."""
 
 from __future__ import annotations
 
@@ -52,3 +52,17 @@ def train(
         f"{outcome.steps} steps in {outcome.seconds:.0f} s; the best model (step {outcome.best_step}) is {out}/best"
     )
     typer.echo(f"next: regard translate {out} < FILE")
+
+
+def average(
+    runs: Annotated[
+        list[Path], typer.Argument(help="model folders or runs that hold one; or one run, for its kept checkpoints")
+    ],
+    out: Annotated[Path, typer.Option(help="the model folder to write; it must not exist")],
+) -> None:
+    """Average the weights of several models of one make, or of the checkpoints that a run has kept."""
+    from regard.training.averaging import average_models
+
+    for folder in average_models(runs, out):
+        typer.echo(f"averaged {folder}")
+    typer.echo(f"the mean is {out}; next: regard translate {out} < FILE")

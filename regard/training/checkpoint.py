@@ -102,6 +102,21 @@ def load_checkpoint(folder: Path, say: Callable[[str], None]) -> Checkpoint | No
     return None
 
 
+def load_checkpoints(folder: Path) -> list[Checkpoint]:
+    """All checkpoints of a folder, oldest first.
+
+    Raises:
+        UserError: one is damaged; it is named.
+    """
+    found = []
+    for place in _finished(folder):
+        try:
+            found.append(Checkpoint(place, _verify(place)))
+        except DamagedError as damage:
+            raise UserError(f"{place}: damaged ({damage}); remove it to do without") from None
+    return found
+
+
 def last_name(folder: Path) -> str:
     """The name of the checkpoint that was saved last; empty where none has been."""
     pointer = folder / LAST

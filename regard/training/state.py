@@ -131,7 +131,7 @@ class TrainingState:
         Raises:
             UserError: the tensors belong to another model.
         """
-        _load_weights(self.model, _part(tensors, MODEL))
+        _load_weights(self.model, model_tensors(tensors))
         if facts["averaged"]:
             self.average = self._new_average()
             _load_weights(self.average.module, _part(tensors, AVERAGE))
@@ -154,8 +154,13 @@ class TrainingState:
         self._started = time.perf_counter() - facts["seconds"]
 
     def _new_average(self) -> AveragedModel:
-        how = get_ema_multi_avg_fn(self.ema) if self.ema else get_swa_multi_avg_fn()
-        return AveragedModel(self.model, multi_avg_fn=how)  # type: ignore[no-untyped-call]
+        how = get_ema_multi_avg_fn(self.ema) if self.ema else get_swa_multi_avg_fn()  # type: ignore[no-untyped-call]
+        return AveragedModel(self.model, multi_avg_fn=how)
+
+
+def model_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights among what `TrainingState.tensors` gave."""
+    return _part(tensors, MODEL)
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
