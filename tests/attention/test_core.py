@@ -288,6 +288,13 @@ def test_the_weights_are_exactly_zero_where_excluded_and_sum_to_one(case: Case) 
                 assert weights[b, h, t].sum().item() == pytest.approx(1.0 if may.any() else 0.0)
 
 
+def test_the_weights_are_in_full_precision_under_autocast_too() -> None:
+    q, k, mask = torch.randn(2, 2, 3, 8), torch.randn(2, 2, 4, 8), Mask(keys=Padded.of([3, 4]))
+    with torch.autocast("cpu", torch.bfloat16):
+        weights = attention_weights(q, k, mask)
+    assert torch.equal(weights, attention_weights(q, k, mask))
+
+
 def test_the_masked_triangle_is_exactly_zero() -> None:
     q, k = torch.randn(2, 1, H, 6, D, generator=seeded()).unbind()
     weights = attention_weights(q, k, Mask(causal=True))

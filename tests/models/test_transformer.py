@@ -294,6 +294,20 @@ def test_attention_settings_reach_every_attention() -> None:
     assert {block.around_attention.dropout.p for block in (*model.encoder, *model.decoder)} == {0.4}
 
 
+@pytest.mark.parametrize("kind", ["dropout", "embedding_dropout", "attention_dropout", "hidden_dropout"])
+def test_each_kind_of_dropout_acts_by_itself(kind: str) -> None:
+    off = {"dropout": 0.0, "embedding_dropout": 0.0, "attention_dropout": 0.0, "hidden_dropout": 0.0}
+    model, source, target = built(**off | {kind: 0.3}).train(), tokens(2, 5), tokens(2, 4)
+    assert not torch.allclose(model(source, target), model(source, target))
+    embedded = model.source_embedding(source, torch.arange(5)[None], 5)
+    assert (embedded == 0).any() == (kind == "embedding_dropout")
+
+
+def test_the_embeddings_are_dropped_like_the_rest_unless_told_otherwise() -> None:
+    assert built(dropout=0.2).target_embedding.dropout.p == 0.2
+    assert built(dropout=0.2, embedding_dropout=0.0).target_embedding.dropout.p == 0.0
+
+
 def test_dropout_acts_in_training_only() -> None:
     model, source, target = built(dropout=0.3), tokens(2, 5), tokens(2, 4)
     assert torch.equal(model(source, target), built()(source, target))

@@ -172,6 +172,21 @@ def test_the_average_is_the_mean_of_the_last_steps_weights(tmp_path: Path, steps
     assert saved(tmp_path / "out" / "last") != pytest.approx(weights[9].tolist())
 
 
+def test_the_moving_average_is_its_formula(tmp_path: Path, steps: list[Any]) -> None:
+    run(Line(points(6)), tmp_path / "out", steps=10, validate_every=5, ema=0.8)
+    weights = [after[0][0] for _, after in steps]
+    expected = weights[0]
+    for later in weights[1:]:
+        expected = 0.8 * expected + 0.2 * later
+    assert saved(tmp_path / "out" / "last") == pytest.approx(expected.tolist(), rel=1e-6)
+    assert saved(tmp_path / "out" / "last") != pytest.approx(weights[9].tolist(), rel=1e-2)
+
+
+def test_two_kinds_of_average_at_once_are_refused() -> None:
+    with pytest.raises(UserError, match="average and ema are two ways to one thing"):
+        TrainingSettings.parse({"ema": 0.9, "average": 0.1}, "training")
+
+
 def test_without_averaging_the_last_weights_are_saved(tmp_path: Path, steps: list[Any]) -> None:
     run(Line(points(6)), tmp_path / "out")
     assert saved(tmp_path / "out" / "last") == steps[-1][1][0][0].tolist()
@@ -189,6 +204,21 @@ def test_the_model_with_the_highest_score_is_the_best_and_the_first_of_equals(tm
 def test_a_score_below_zero_can_be_the_best(tmp_path: Path) -> None:
     outcome = run(Line(points(6), [-5.0, -4.0]), tmp_path / "out")
     assert (outcome.best_step, outcome.scores["score"]) == (4, -4.0)
+
+
+def test_a_run_ends_when_its_patience_does(tmp_path: Path) -> None:
+    scores = [1.0, 3.0, 2.0, 3.0, 2.5, 9.0]  # a draw is no improvement
+    outcome = run(Line(points(6), scores), tmp_path / "out", steps=100, patience=3, checkpoint_every=7)
+    assert (outcome.steps, outcome.best_step, outcome.stopped_early) == (10, 4, True)
+    shown = (tmp_path / "out" / "shown").read_text().splitlines()
+    assert shown[-1] == "stopped at step 10: 3 validations without a better one"
+    checkpoints = [path.name for path in (tmp_path / "out" / "checkpoints").glob("step-*")]
+    assert sorted(checkpoints) == ["step-00000007", "step-00000010"]
+
+
+def test_an_improvement_renews_the_patience(tmp_path: Path) -> None:
+    outcome = run(Line(points(6), [1.0, 0.0, 2.0, 0.0, 3.0]), tmp_path / "out", steps=10, patience=2)
+    assert (outcome.steps, outcome.best_step, outcome.stopped_early) == (10, 10, False)
 
 
 def test_the_last_step_is_validated_and_logged_whatever_the_intervals(tmp_path: Path) -> None:

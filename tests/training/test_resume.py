@@ -12,6 +12,7 @@ from regard.training.checkpoint import save_checkpoint
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
+from regard.training.translation import TranslationTask
 from tests.conftest import small_recipe
 
 MakeRun = Callable[..., Recipe]
@@ -151,13 +152,50 @@ def test_the_tokenizer_is_not_learned_again(
     assert weights(broken) == weights(whole)
 
 
-def test_the_average_goes_on(make: MakeRun, tmp_path: Path) -> None:
-    recipe = make(training__average=0.6)  # from step 5
+@pytest.mark.parametrize("how", [{"training__average": 0.6}, {"training__ema": 0.9}], ids=["mean from step 5", "ema"])
+def test_the_average_goes_on(how: dict[str, float], make: MakeRun, tmp_path: Path) -> None:
+    recipe = make(**how)
     run_recipe(recipe, tmp_path / "whole")
     with crashing_at(9):
         run_recipe(recipe, tmp_path / "run")
     run_recipe(recipe, tmp_path / "run")
     assert weights(tmp_path / "run") == weights(tmp_path / "whole")
+
+
+# Patience
+
+
+@pytest.fixture
+def _nothing_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first validation of every run is its best."""
+    monkeypatch.setattr(TranslationTask, "validate", lambda task, model: {"loss": 1.0, "score": 0.0})
+
+
+@pytest.mark.usefixtures("_nothing_is_better")
+def test_a_run_that_stopped_early_is_done_until_its_patience_is_raised(
+    make: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    patient, impatient = make(**{LOOK: 1}), make(**{LOOK: 1}, training__patience=3)
+    run_recipe(patient, tmp_path / "whole")
+    assert run_recipe(impatient, tmp_path / "run").stopped_early
+    before = everything(tmp_path / "run")
+    outcome = run_recipe(impatient, tmp_path / "run")
+    assert "already done, at step 4; a higher training.patience will make it go on" in capsys.readouterr().out
+    assert (outcome.steps, outcome.best_step, outcome.stopped_early) == (4, 1, True)
+    assert everything(tmp_path / "run") == before
+    assert run_recipe(make(**{LOOK: 1}, training__patience=5), tmp_path / "run").steps == 6
+    outcome = run_recipe(patient, tmp_path / "run")
+    assert (outcome.steps, outcome.stopped_early) == (10, False)
+    assert weights(tmp_path / "run") == weights(tmp_path / "whole")
+    assert log(tmp_path / "run") == log(tmp_path / "whole")
+
+
+@pytest.mark.usefixtures("_nothing_is_better")
+def test_patience_is_remembered(make: MakeRun, tmp_path: Path) -> None:
+    impatient = make(**{LOOK: 1}, training__patience=5, training__checkpoint_every=1)
+    with crashing_at(5):
+        run_recipe(impatient, tmp_path / "run")
+    assert run_recipe(impatient, tmp_path / "run").steps == 6
 
 
 # Settings that differ
@@ -177,6 +215,10 @@ def test_the_average_goes_on(make: MakeRun, tmp_path: Path) -> None:
         ("data__valid_source", "x.en", "data.valid_source=null, not a file"),
         ("data__languages", ["en", "de"], 'data.languages=["en", "zh"], not ["en", "de"]'),
         ("search__beam", 2, "search.beam=1, not 2"),
+        ("training__watch", "loss", "training.watch=auto, not loss"),
+        ("training__ema", 0.9, "training.ema=0.0, not 0.9"),
+        ("teaching__r_drop", 1.0, "teaching.r_drop=0.0, not 1.0"),
+        ("teaching__scheduled_sampling", {"half": 9}, "teaching.scheduled_sampling=null, not {"),
     ],
 )
 def test_a_changed_setting_is_refused_with_both_values(
@@ -205,12 +247,14 @@ def test_the_default_and_the_same_value_written_out_are_the_same_setting(
     assert weights(broken) == weights(whole)
 
 
+@pytest.mark.parametrize("ema", [0.0, 0.9])
 def test_a_run_can_be_made_longer_where_its_past_does_not_depend_on_its_length(
-    make: MakeRun, whole: Path, tmp_path: Path
+    ema: float, make: MakeRun, tmp_path: Path
 ) -> None:
-    run_recipe(make(training__steps=6), tmp_path / "run")
-    run_recipe(make(), tmp_path / "run")
-    assert weights(tmp_path / "run") == weights(whole)
+    run_recipe(make(training__ema=ema), tmp_path / "whole")
+    run_recipe(make(training__ema=ema, training__steps=6), tmp_path / "run")
+    run_recipe(make(training__ema=ema), tmp_path / "run")
+    assert weights(tmp_path / "run") == weights(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(

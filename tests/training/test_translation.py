@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from regard.errors import UserError
-from regard.evaluation import bleu
+from regard.evaluation import bleu, chrf
 from regard.models.transformer import Transformer
 from regard.text.pair import Pair
 from regard.text.readers import read_parallel
@@ -30,16 +30,6 @@ from regard.training.translation import (
 CPU = torch.device("cpu")
 FORCED = Teacher(TeachingSettings(), smoothing=0.0)
 ROWS = np.array([3, 100, 200, 7, 400, 99])
-
-
-@pytest.fixture
-def build(make_recipe: Callable[..., Recipe]) -> Callable[..., TranslationTask]:
-    def make(**changes: object) -> TranslationTask:
-        recipe = make_recipe(**changes)
-        torch.manual_seed(1)
-        return prepare(recipe, CPU, Progress(1))
-
-    return make
 
 
 def gradients(task: TranslationTask, *batches: object) -> tuple[float, dict[str, torch.Tensor]]:
@@ -182,6 +172,22 @@ def test_validation_gives_the_plain_loss_and_the_bleu_of_translations(build: Cal
     chosen = task.valid[:20]
     translations = task.translator([pair.source for pair in chosen], beam=1)
     assert scores["bleu"] == bleu(translations, [pair.target for pair in chosen], "zh").value == scores["score"]
+
+
+@pytest.mark.parametrize("watched", ["loss", "bleu", "chrf"])
+def test_the_watched_score_decides(watched: str, build: Callable) -> None:
+    task = build(training__watch=watched)
+    scores = task.validate(task.model)
+    assert scores["score"] == (-scores["loss"] if watched == "loss" else scores[watched])
+    chosen = task.valid[:20]
+    translations = task.translator([pair.source for pair in chosen], beam=1)
+    assert scores["chrf"] == chrf(translations, [pair.target for pair in chosen]).value
+
+
+@pytest.mark.parametrize("watched", ["bleu", "chrf"])
+def test_a_score_of_translations_needs_translations(watched: str, build: Callable) -> None:
+    with pytest.raises(UserError, match=f"watch {watched} needs translations"):
+        build(training__watch=watched, training__valid_sentences=0)
 
 
 def test_without_translations_the_loss_decides(build: Callable) -> None:

@@ -1,0 +1,23 @@
+"""What the tests of training share: a translation task on the toy corpus, without a run around it."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from regard.training.progress import Progress
+from regard.training.recipe import Recipe
+from regard.training.run import prepare
+from regard.training.translation import TranslationTask
+
+
+@pytest.fixture
+def build(make_recipe: Callable[..., Recipe]) -> Callable[..., TranslationTask]:
+    """Prepares a task of the small model, with changes written group__key=value."""
+
+    def make(**changes: object) -> TranslationTask:
+        recipe = make_recipe(**changes)
+        torch.manual_seed(1)
+        return prepare(recipe, torch.device("cpu"), Progress(1))
+
+    return make
