@@ -1,4 +1,4 @@
-"""Writes the tables of README.md and docs/guide.md from benchmarks/results and from the settings themselves.
+"""Writes the tables of README.md and the pages in docs from benchmarks/results and from the settings themselves.
 
 python benchmarks/tables.py           writes them
 python benchmarks/tables.py --check   only says whether they are up to date
@@ -8,8 +8,9 @@ import json
 import re
 import statistics
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -18,6 +19,7 @@ from regard.models.transformer import TransformerConfig
 from regard.training.recipe import Recipe
 
 ROOT = Path(__file__).parent.parent
+HIDDEN = {f"model.{name}" for name in ("source_vocab", "target_vocab", "kind", "pad", "bos", "eos")}
 
 
 def write_results() -> str:
@@ -39,20 +41,49 @@ def write_results() -> str:
     )
 
 
+def write_teaching() -> str:
+    path = ROOT / "benchmarks" / "results" / "teaching.json"
+    if not path.exists():
+        return "No results yet."
+    result = json.loads(path.read_text("utf-8"))
+    lines = ["| method | BLEU | what it should change | with it | without |", "| --- | --- | --- | --- | --- |"]
+    for row in result["rows"]:
+        figures = ("" if row[key] is None else f"{row[key]:.3f}" for key in ("value", "without"))
+        lines.append(f"| {row['method']} | {row['bleu']['value']:.2f} | {row['what']} | {' | '.join(figures)} |")
+    return "\n".join(
+        (
+            *lines,
+            "",
+            f"{result['what'].capitalize()}; signature `{result['rows'][0]['bleu']['signature']}`; "
+            f"`{result['command']}` on {result['machine']}, {result['date']}, torch {result['versions']['torch']}.",
+        )
+    )
+
+
 def write_settings() -> str:
     lines = ["| key | default | |", "| --- | --- | --- |"]
     for group, field in Recipe.model_fields.items():
         kind = TransformerConfig if group == "model" else field.annotation
         assert isinstance(kind, type) and issubclass(kind, BaseModel)
-        for name, inner in kind.model_fields.items():
-            if group == "model" and name in ("source_vocab", "target_vocab", "kind", "pad", "bos", "eos"):
+        for name, inner in describe(kind, f"{group}."):
+            if name in HIDDEN:
                 continue
-            lines.append(f"| `{group}.{name}` | {show_default(inner)} | {inner.description or ''} |")
+            lines.append(f"| `{name}` | {show_default(inner)} | {inner.description or ''} |")
         if group == "model":
             lines.append(
                 "| `model.preset` | `small` | tiny, small, base or big: where the model's other keys start from |"
             )
     return "\n".join(lines)
+
+
+def describe(settings: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
+    """Every key with its field; a group that may be off stands with its own keys."""
+    for name, field in settings.model_fields.items():
+        groups = [kind for kind in get_args(field.annotation) if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if not groups:
+            yield prefix + name, field
+        for group in groups:
+            yield from describe(group, f"{prefix}{name}.")
 
 
 def show_default(field: FieldInfo) -> str:
@@ -67,6 +98,7 @@ def main() -> None:
     for name, marker, text in (
         ("README.md", "results", write_results()),
         ("docs/guide.md", "settings", write_settings()),
+        ("docs/teaching.md", "teaching", write_teaching()),
     ):
         path = ROOT / name
         old = path.read_text("utf-8")

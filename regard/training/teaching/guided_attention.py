@@ -12,6 +12,7 @@ Shapes: B sentences, H heads, T target places, S source places.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
@@ -68,8 +69,8 @@ class GuidedAttention:
             if before is not None:
                 before(attention, q, k, v, mask)
             weights = weights_by_sentence(attention, q, k, mask)
-            if self.settings.heads is not None:
-                weights = weights[:, list(self.settings.heads)]
+            if self.settings.heads is not None:  # an index of numbers would have to be copied to the device
+                weights = torch.stack([weights[:, head] for head in self.settings.heads], 1)
             mass = (weights * prior[:, None]).sum(-1)
             guidance.losses.append((-mass.clamp(min=LEAST_MASS).log().mean(1) * guided).sum())
             guidance.masses.append((mass.detach().mean(1) * guided).sum() / guided.sum().clamp(min=1))
@@ -106,9 +107,10 @@ def diagonal_prior(target: Layout, source: Layout, width: float) -> Tensor:
 
 def aligned_prior(target: Layout, source: Layout, links: Tensor) -> Tensor:
     """One where a row of `links` says (sentence, target place, source place), zero elsewhere."""
-    prior = torch.zeros(len(target.lengths), target.longest, source.longest, device=links.device)
-    prior[links.unbind(1)] = 1.0
-    return prior
+    shape = len(target.lengths), target.longest, source.longest
+    sentence, t, s = links.unbind(1)
+    places = (sentence * target.longest + t) * source.longest + s
+    return torch.zeros(math.prod(shape), device=links.device).index_fill(0, places, 1.0).view(shape)
 
 
 def weights_by_sentence(attention: Attention, q: Tensor, k: Tensor, mask: Mask) -> Tensor:

@@ -1,0 +1,268 @@
+"""Short runs on the built-in corpus that show what each teaching method does: BLEU, and the figure that it is meant to
+move, with it and without it.
+
+    python benchmarks/teaching.py [--steps 400] [--sentences 500] [--device cpu]
+
+Every run has the same seed, data, steps and dropout. Writes benchmarks/results/teaching.json and exits with an error
+where a method does not do what it says.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from regard.text.alignment import link_tokens
+
+from regard.attention import Padded
+from regard.decoding.translator import Translator
+from regard.evaluation import Score, bleu
+from regard.inspection.probe import probe
+from regard.text.grammar import Derivation, derive
+from regard.training.recipe import Recipe
+from regard.training.run import run_recipe
+from regard.training.teaching.guided_attention import aligned_prior, diagonal_prior
+from regard.training.teaching.r_drop import divergence
+from regard.training.teaching.scheduled_sampling import ScheduledSampling
+from regard.training.teaching.settings import SamplingSettings
+
+RESULTS = Path(__file__).parent / "results" / "teaching.json"
+WIDTH, LAYER, HEAD = 0.1, 1, 0
+# The share of the guided head's attention that must fall on the prior, and that the same head must not reach unguided.
+GUIDED, UNGUIDED = {"diagonal": 0.5, "alignments": 0.7}, {"diagonal": 0.4, "alignments": 0.4}
+MIX_TOLERANCE = 0.02
+MODEL = {
+    "model.preset": "small",
+    "model.width": 128,
+    "model.heads": 8,
+    "model.hidden": 512,
+    "model.encoder_layers": 2,
+    "model.decoder_layers": 2,
+    "model.norm": "pre",
+    "model.dropout": 0.1,
+    "tokenizer.size": 2400,
+    "optim.lr": 4e-3,
+    "optim.schedule": "cosine",
+    "optim.warmup": 100,
+    "batch.tokens": 1536,
+    "training.valid_sentences": 0,
+    "training.log_every": 20,
+    "search.beam": 1,
+}
+
+
+@dataclass
+class Bench:
+    """The corpus on disk, what is measured on, and where the runs go."""
+
+    folder: Path
+    steps: int
+    device: str
+    test: list[Derivation]
+    links: list[list[tuple[int, int]]] = field(default_factory=list)
+
+    def train(self, name: str, **changes: Any) -> tuple[Path, float]:
+        """Trains a run with changes written group__key=value; returns it with its seconds."""
+        files = {f"data.{key}": str(self.folder / value) for key, value in FILES.items()}
+        rest = {"training.steps": self.steps, "training.validate_every": self.steps, "training.device": self.device}
+        given = MODEL | files | rest | {key.replace("__", "."): value for key, value in changes.items()}
+        print(f"== {name}")
+        outcome = run_recipe(Recipe.load(None, [], given), self.folder / name)
+        return self.folder / name, outcome.seconds
+
+    def score(self, run: Path) -> Score:
+        """BLEU of greedy translations; the spaces between Chinese words are for the alignment only."""
+        translations = Translator.load(run / "last")([d.pair.source for d in self.test], beam=1)
+        return bleu([text.replace(" ", "") for text in translations], [d.pair.target for d in self.test], "zh")
+
+    @torch.no_grad()
+    def mass(self, run: Path, prior: str) -> float:
+        """The share of one head's attention on a prior, over all test tokens that it guides."""
+        translator = Translator.load(run / "last")
+        name, source_vocabulary = f"decoder.{LAYER}.cross", translator.vocabularies.source
+        total, places = 0.0, 0.0
+        for derivation, links in zip(self.test, self.links, strict=True):
+            source = source_vocabulary.encode(derivation.pair.source)
+            target = translator.vocabularies.target.encode(spell(derivation))
+            with probe(translator.model, [name]) as seen:
+                translator.read([source], [target])
+            layouts = Padded.of([len(target) + 1]), Padded.of([len(source) + 1])
+            if prior == "diagonal":
+                wanted = diagonal_prior(*layouts, WIDTH)
+            else:
+                words = source_vocabulary.words(source), translator.vocabularies.target.words(target)
+                tokens = torch.tensor(link_tokens(links, *words)).view(-1, 2)
+                wanted = aligned_prior(*layouts, torch.nn.functional.pad(tokens, (1, 0)))
+            guided = wanted.any(-1)
+            total += float(((seen[name].weights[:, HEAD] * wanted).sum(-1) * guided).sum())
+            places += float(guided.sum())
+        return total / places
+
+    @torch.no_grad()
+    def disagreement(self, run: Path) -> float:
+        """The divergence between two readings with different dropout, a token, in nats."""
+        model = Translator.load(run / "last").model.train()
+        translator = Translator.load(run / "last")
+        torch.manual_seed(0)
+        total, count = 0.0, 0
+        for derivation in self.test:
+            source = translator.vocabularies.source.encode(derivation.pair.source)
+            target = translator.vocabularies.target.encode(spell(derivation))
+            read = torch.tensor([[*source, model.config.eos]]), torch.tensor([[model.config.bos, *target]])
+            total += float(divergence(model(*read)[0], model(*read)[0]))
+            count += len(target) + 1
+        return total / count
+
+
+FILES = {
+    "source": "train.en",
+    "target": "train.zh",
+    "alignments": "train.align",
+    "valid_source": "valid.en",
+    "valid_target": "valid.zh",
+}
+
+
+def spell(derivation: Derivation) -> str:
+    """The Chinese with a space between words, which is what an alignment counts."""
+    mark = derivation.pair.target.removeprefix("".join(derivation.words))
+    return " ".join([*derivation.words, *mark])
+
+
+def link_words(corpus: list[Derivation], counted: list[Derivation]) -> list[list[tuple[int, int]]]:
+    """Links each Chinese word to the English word that it most often meets, by the Dice coefficient over `counted`."""
+    english, chinese, together = Counter[str](), Counter[str](), Counter[tuple[str, str]]()
+    for derivation in counted:
+        sources, targets = set(words_of(derivation.pair.source)), set(spell(derivation).split())
+        english.update(sources)
+        chinese.update(targets)
+        together.update((s, t) for s in sources for t in targets)
+
+    def dice(s: str, t: str) -> float:
+        return 2 * together[s, t] / (english[s] + chinese[t]) if together[s, t] else 0.0
+
+    linked = []
+    for derivation in corpus:
+        sources = words_of(derivation.pair.source)
+        best = [max(range(len(sources)), key=lambda i, t=t: dice(sources[i], t)) for t in spell(derivation).split()]
+        pairs = zip(best, enumerate(spell(derivation).split()), strict=True)
+        linked.append([(i, j) for i, (j, t) in pairs if dice(sources[i], t) > 0.3])
+    return linked
+
+
+def words_of(english: str) -> list[str]:
+    """The words without case and final mark, one for each that white space parts."""
+    return [word.rstrip(".?").lower() for word in english.split()]
+
+
+def write_corpus(folder: Path, sentences: int) -> tuple[list[Derivation], list[list[tuple[int, int]]]]:
+    """Writes training and validation text with alignments; returns test sentences with theirs."""
+    train, test = derive("train"), derive("test")[:sentences]
+    for split, derivations in (("train", train), ("valid", derive("valid"))):
+        (folder / f"{split}.en").write_text("".join(f"{d.pair.source}\n" for d in derivations), encoding="utf-8")
+        (folder / f"{split}.zh").write_text("".join(f"{spell(d)}\n" for d in derivations), encoding="utf-8")
+    lines = (" ".join(f"{i}-{j}" for i, j in links) for links in link_words(train, train))
+    (folder / "train.align").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return test, link_words(test, train)
+
+
+def mix_of(run: Path, settings: dict[str, Any]) -> list[dict[str, float]]:
+    """For each line of the log, the share of inputs that were predictions, and the share that the schedule says."""
+    share = ScheduledSampling(SamplingSettings.parse(settings, "sampling")).share
+    entries = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    curve, before = [], 0
+    for entry in (entry for entry in entries if "loss" in entry):
+        steps = range(before + 1, entry["step"] + 1)
+        expected = sum(map(share, steps)) / len(steps)
+        curve.append({"step": entry["step"], "sampled": entry.get("sampled", 0.0), "schedule": expected})
+        before = entry["step"]
+    return curve
+
+
+def trained_weights(run: Path) -> dict[str, torch.Tensor]:
+    """The weights as the optimiser left them, whatever average was saved."""
+    place = run / "checkpoints" / (run / "checkpoints" / "last").read_text().strip()
+    state = safetensors.torch.load_file(place / "state.safetensors")
+    return {name: tensor for name, tensor in state.items() if name.startswith("model.")}
+
+
+def measure(bench: Bench) -> tuple[list[dict[str, Any]], list[str]]:
+    """One row a method, and what was missed."""
+    rows: list[dict[str, Any]] = []
+    missed: list[str] = []
+
+    def add(name: str, method: str, settings: dict[str, Any], what: str, value: Any, without: Any, held: bool) -> None:
+        run, seconds = runs[name]
+        row = {"method": method, "settings": settings, "bleu": bench.score(run).as_dict(), "seconds": round(seconds, 1)}
+        rows.append(row | {"what": what, "value": value, "without": without, "held": held})
+        print(json.dumps(rows[-1], ensure_ascii=False))
+        if not held:
+            missed.append(f"{method}: {what} is {value}, without {without}")
+
+    runs = {"plain": bench.train("plain")}
+    plain = runs["plain"][0]
+    add("plain", "teacher forcing", {}, "", None, None, True)
+    for decay in ("linear", "exponential", "inverse-sigmoid"):
+        settings = {"decay": decay, "half": bench.steps // 3, "start": bench.steps // 8, "floor": 0.4}
+        runs[decay] = bench.train(decay, teaching__scheduled_sampling=settings)
+        curve = mix_of(runs[decay][0], settings)
+        furthest = max(abs(point["sampled"] - point["schedule"]) for point in curve)
+        what = "largest distance between the share of predictions and its schedule"
+        add(decay, f"scheduled sampling, {decay}", settings, what, furthest, None, furthest < MIX_TOLERANCE)
+        rows[-1]["mix"] = curve
+    for prior in ("diagonal", "alignments"):
+        settings = {"prior": prior, "steps": bench.steps, "width": WIDTH, "layers": [LAYER], "heads": [HEAD]}
+        runs[prior] = bench.train(prior, teaching__guided_attention=settings)
+        with_it, without = bench.mass(runs[prior][0], prior), bench.mass(plain, prior)
+        held = with_it > GUIDED[prior] and without < UNGUIDED[prior]
+        what = f"share of the guided head's attention on the prior (over {GUIDED[prior]}, else under {UNGUIDED[prior]})"
+        add(prior, f"guided attention, {prior}", settings, what, with_it, without, held)
+    runs["r-drop"] = bench.train("r-drop", teaching__r_drop=1.0)
+    with_it, without = bench.disagreement(runs["r-drop"][0]), bench.disagreement(plain)
+    what = "divergence of two readings, nats a token"
+    add("r-drop", "R-Drop", {"r_drop": 1.0}, what, with_it, without, with_it < without)
+    runs["ema"] = bench.train("ema", training__ema=0.98)
+    own, plain_weights = trained_weights(runs["ema"][0]), trained_weights(plain)
+    same = all(torch.equal(own[name], tensor) for name, tensor in plain_weights.items())
+    saved = safetensors.torch.load_file(runs["ema"][0] / "last" / "model.safetensors")
+    distance = sum(float((saved[n] - own[f"model.{n}"]).square().sum()) for n in saved) ** 0.5
+    what = "distance of the saved weights from the trained ones, which are those of teacher forcing to the bit"
+    add("ema", "EMA", {"ema": 0.98}, what, distance, 0.0, same and distance > 0)
+    return rows, missed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--sentences", type=int, default=500)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        test, links = write_corpus(Path(folder), options.sentences)
+        rows, missed = measure(Bench(Path(folder), options.steps, options.device, test, links))
+    result = {
+        "what": f"the built-in corpus, {options.steps} steps, dropout 0.1, seed 1; {options.sentences} held-out "
+        "sentences, greedy search",
+        "rows": rows,
+        "command": f"python benchmarks/teaching.py --steps {options.steps} --sentences {options.sentences}",
+        "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores",
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+    options.out.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    if missed:
+        sys.exit("missed: " + "; ".join(missed))
+
+
+if __name__ == "__main__":
+    main()
