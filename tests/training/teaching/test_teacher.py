@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from regard.errors import UserError
+from regard.training.meter import Meter
 from regard.training.recipe import Recipe
 from regard.training.teaching.settings import TeachingSettings
 from regard.training.teaching.teacher import Teacher
@@ -140,3 +141,26 @@ def test_wrong_settings_are_refused_by_their_key(change: str, said: str) -> None
     with pytest.raises(UserError) as refused:
         Recipe.load(None, [change], {"data.builtin": "en-zh"})
     assert said in str(refused.value)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("packed", [False, True])
+def test_no_strategy_waits_for_the_gpu(packed: bool, teacher: Teacher, build: Callable[..., TranslationTask]) -> None:
+    task, device = build(), torch.device("cuda")
+    task.model.to(device)
+    batch = linked(task, ROWS, packed).to(device)
+    meter = Meter(device)
+
+    def step() -> None:
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = teacher.loss(task.model, batch, STEP)
+        loss.total.backward()
+        meter.add(loss.total, loss.count, loss.parts)
+
+    step()  # kernels are loaded
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert meter.read()["loss"] > 0
