@@ -16,7 +16,7 @@ import pytest
 from regard import Translator
 
 Command = Callable[..., "Answer"]  # noqa: F821  the fixtures of tests/conftest.py
-COMMANDS = ("demo", "train", "translate", "evaluate")
+COMMANDS = ("demo", "train", "average", "translate", "evaluate")
 SCRIPT = Path(sys.executable).with_name("regard")
 SHORT = ("--set", "training.steps=20", "--set", "training.validate_every=20")
 
