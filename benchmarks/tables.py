@@ -41,6 +41,24 @@ def write_results() -> str:
     )
 
 
+def write_decoding() -> str:
+    path = ROOT / "benchmarks" / "results" / "decoding-cpu.json"
+    if not path.exists():
+        return "No results yet."
+    result = json.loads(path.read_text("utf-8"))
+    lines = [
+        "| batch | beam | transformers `generate`, tokens/s | regard, tokens/s | ratio | same output |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in result["rows"]:
+        theirs, ours = row["huggingface_tokens_per_second"], row["regard_tokens_per_second"]
+        same = f"{row['same_sentences']} of {row['batch']}"
+        lines.append(f"| {row['batch']} | {row['beam']} | {theirs:,.0f} | {ours:,.0f} | {row['ratio']:.2f} | {same} |")
+    versions = f"torch {result['versions']['torch']}, transformers {result['versions']['transformers']}"
+    how = f"{result['model']}; {result['what']}; medians, in turns; {result['machine']}, {versions}, {result['date']}"
+    return "\n".join((*lines, "", f"{how}; `{result['command']}`."))
+
+
 def write_teaching() -> str:
     path = ROOT / "benchmarks" / "results" / "teaching.json"
     if not path.exists():
@@ -97,6 +115,7 @@ def main() -> None:
     stale = []
     for name, marker, text in (
         ("README.md", "results", write_results()),
+        ("README.md", "decoding", write_decoding()),
         ("docs/guide.md", "settings", write_settings()),
         ("docs/teaching.md", "teaching", write_teaching()),
     ):
