@@ -52,7 +52,7 @@ def main() -> None:
         f"{arguments.lines} lines, {speed:.0f} lines/s, {max(early):.0f} MB in the first tenth, {growth:+.0f} MB then"
     )
     result = {
-        "what": f"regard translate of {arguments.lines} lines, beam {arguments.beam}: resident memory and speed of the process",
+        "what": f"regard translate of {arguments.lines} lines, beam {arguments.beam}: resident memory and speed",
         "lines": arguments.lines,
         "lines_per_second": round(speed, 1),
         "highest_mb_in_the_first_tenth": round(max(early), 1),
@@ -70,7 +70,8 @@ def main() -> None:
         "python": platform.python_version(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
-    (RESULTS / f"translate-file-beam{arguments.beam}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    path = RESULTS / f"translate-file-beam{arguments.beam}.json"
+    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     assert growth < ALLOWED_MB, f"memory grew by {growth:.0f} MB after the first tenth"
 
 

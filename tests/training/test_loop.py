@@ -13,6 +13,7 @@ from rich.console import Console
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from regard.errors import UserError
 from regard.training.loop import Outcome, autocast, build_optimiser, train
 from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, Recipe, TrainingSettings
