@@ -12,7 +12,7 @@ from regard.decoding.translator import Translator
 from regard.errors import UserError
 from regard.models.folder import distinct_tensors, find_model, replacing
 from regard.training.checkpoint import load_checkpoints
-from regard.training.loop import CHECKPOINTS
+from regard.training.journal import CHECKPOINTS
 from regard.training.state import model_tensors
 
 
