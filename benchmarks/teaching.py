@@ -38,7 +38,7 @@ from regard.training.teaching.settings import SamplingSettings
 RESULTS = Path(__file__).parent / "results" / "teaching.json"
 WIDTH, LAYER, HEAD = 0.1, 1, 0
 # The share of the guided head's attention that must fall on the prior, and that the same head must not reach unguided.
-GUIDED, UNGUIDED = {"diagonal": 0.5, "alignments": 0.7}, {"diagonal": 0.4, "alignments": 0.4}
+GUIDED, UNGUIDED = {"diagonal": 0.7, "alignments": 0.85}, {"diagonal": 0.6, "alignments": 0.75}
 MIX_TOLERANCE = 0.02
 MODEL = {
     "model.preset": "small",

@@ -12,6 +12,7 @@ from regard.training.checkpoint import save_checkpoint
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
+from regard.training.task import Validation
 from regard.training.translation import TranslationTask
 from tests.conftest import small_recipe
 
@@ -168,7 +169,7 @@ def test_the_average_goes_on(how: dict[str, float], make: MakeRun, tmp_path: Pat
 @pytest.fixture
 def _nothing_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first validation of every run is its best."""
-    monkeypatch.setattr(TranslationTask, "validate", lambda task, model: {"loss": 1.0, "score": 0.0})
+    monkeypatch.setattr(TranslationTask, "validate", lambda task, model: Validation({"loss": 1.0, "score": 0.0}))
 
 
 @pytest.mark.usefixtures("_nothing_is_better")
@@ -180,7 +181,7 @@ def test_a_run_that_stopped_early_is_done_until_its_patience_is_raised(
     assert run_recipe(impatient, tmp_path / "run").stopped_early
     before = everything(tmp_path / "run")
     outcome = run_recipe(impatient, tmp_path / "run")
-    assert "already done, at step 4; a higher training.patience will make it go on" in capsys.readouterr().out
+    assert "already done, at step 4; a higher training.patience makes it go on" in capsys.readouterr().out
     assert (outcome.steps, outcome.best_step, outcome.stopped_early) == (4, 1, True)
     assert everything(tmp_path / "run") == before
     assert run_recipe(make(**{LOOK: 1}, training__patience=5), tmp_path / "run").steps == 6

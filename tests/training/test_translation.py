@@ -177,7 +177,7 @@ def test_validation_gives_the_plain_loss_and_the_bleu_of_translations(build: Cal
 @pytest.mark.parametrize("watched", ["loss", "bleu", "chrf"])
 def test_the_watched_score_decides(watched: str, build: Callable) -> None:
     task = build(training__watch=watched)
-    scores = task.validate(task.model)
+    scores = task.validate(task.model).scores
     assert scores["score"] == (-scores["loss"] if watched == "loss" else scores[watched])
     chosen = task.valid[:20]
     translations = task.translator([pair.source for pair in chosen], beam=1)

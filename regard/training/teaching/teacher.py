@@ -47,6 +47,5 @@ class Teacher:
         if guidance is not None:
             terms["guide"], shares["on_prior"] = guidance.loss(), guidance.mass()
             total = total + weight * terms["guide"]
-        if len(terms) == 1:  # the loss says it already
-            terms = {}
-        return Loss(total, count, terms | {name: share * count for name, share in shares.items()})
+        parts = {name: term.detach() for name, term in terms.items()} if len(terms) > 1 else {}
+        return Loss(total, count, parts | {name: share * count for name, share in shares.items()})

@@ -231,7 +231,7 @@ def test_a_guided_head_looks_at_the_aligned_words(build: Callable[..., Translati
     [
         ({"steps": 10, "layers": [2]}, "guided_attention.layers: the model has 0 to 1, so there is no 2"),
         ({"steps": 10, "heads": [0, -3]}, "guided_attention.heads: the model has 0 to 1, so there is no -3"),
-        ({}, "guided_attention.steps: field required"),
+        ({}, "guided_attention.steps is missing"),
         ({"steps": 10, "layers": []}, "guided_attention.layers: tuple should have at least 1 item"),
         ({"steps": 10, "prior": "diagonall"}, "guided_attention.prior: input should be 'diagonal' or 'alignments'"),
         ({"steps": 10, "wieght": 1}, "unknown key teaching.guided_attention.wieght; did you mean "),
