@@ -9,18 +9,29 @@ import io
 import json
 import lzma
 import zlib
-from collections.abc import Iterable, Iterator
-from itertools import zip_longest
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from regard.errors import UserError
 from regard.text.pair import Pair
+from regard.text.parquet import read_parquet
 
 COMPRESSIONS = (".gz", ".xz", ".zst")
+BOTH_SIDES = (".tsv", ".jsonl", ".parquet")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LONGEST_LINE = 16 * 2**20
 """Bytes; a longer "line" is a binary file or a file without line ends, and would not stay within bounded memory."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A file with pairs, or two side by side; read anew each time."""
+
+    name: str
+    read: Callable[[], Iterator[Pair]]
 
 
 def read_parallel(
@@ -30,36 +41,61 @@ def read_parallel(
     columns: tuple[int, int] = (0, 1),
     keys: tuple[str, str] = ("source", "target"),
 ) -> Iterator[Pair]:
-    """Read the pairs of one .tsv or .jsonl file, or of two line files, by the suffix of `source`.
-
-    A compression suffix (.gz, .xz, .zst) may follow any of them. Pairs with an empty side are yielded as they are.
-
-    Args:
-        source: A .tsv or .jsonl file that holds both sides, or the line file of the source side.
-        target: The line file of the target side, if `source` holds only one.
-        columns: The columns of source and target in a .tsv file, counted from 0.
-        keys: The keys of source and target in a .jsonl file.
+    """Read the pairs of all shards that `find_shards` finds, one after the other.
 
     Raises:
-        UserError: At the call, if one file is given that cannot hold both sides, or a second file next to one that
-            does; during iteration for whatever `read_tsv`, `read_jsonl` and `read_pairs` refuse; at the end of the
-            iteration, if there was not a single pair.
+        UserError: At the call for whatever `find_shards` refuses; during iteration for whatever the readers of the
+            single formats refuse; at the end of the iteration, if there was not a single pair.
     """
+    shards = find_shards(source, target, columns=columns, keys=keys)
+    pairs = chain.from_iterable(shard.read() for shard in shards)
+    return _refuse_emptiness(pairs, str(source) if target is None else f"{source} and {target}")
+
+
+def find_shards(
+    source: Path,
+    target: Path | None = None,
+    *,
+    columns: tuple[int, int] = (0, 1),
+    keys: tuple[str, str] = ("source", "target"),
+) -> list[Shard]:
+    """Find one .tsv, .jsonl or .parquet file, all such files of a folder by name, or two line files.
+
+    A compression suffix (.gz, .xz, .zst) may follow any but .parquet. Pairs with an empty side are yielded as they are.
+
+    Args:
+        source: A file that holds both sides, a folder of them, or the line file of the source side.
+        target: The line file of the target side, if `source` holds only one.
+        columns: The columns of source and target in a .tsv file, counted from 0.
+        keys: The keys of source and target in a .jsonl file, or the names of two columns of a .parquet file.
+
+    Raises:
+        UserError: If one file is given that cannot hold both sides, a second file next to one that does, or a folder
+            without a single shard.
+    """
+    if source.is_dir() and target is None:
+        paths = sorted(path for path in source.iterdir() if _is_shard(path))
+        if not paths:
+            raise UserError(f"{source} is a folder without a single {', '.join(BOTH_SIDES)} file; put the shards there.")
+        return [shard for path in paths for shard in find_shards(path, columns=columns, keys=keys)]
     kind = _suffix_before_compression(source)
     if target is None:
-        if kind == ".tsv":
-            return _refuse_emptiness(read_tsv(source, *columns), str(source))
-        if kind == ".jsonl":
-            return _refuse_emptiness(read_jsonl(source, *keys), str(source))
+        read: dict[str, Callable[[], Iterator[Pair]]] = {
+            ".tsv": lambda: read_tsv(source, *columns),
+            ".jsonl": lambda: read_jsonl(source, *keys),
+            ".parquet": lambda: read_parquet(source, *keys),
+        }
+        if kind in read:
+            return [Shard(str(source), read[kind])]
         raise UserError(
-            f"{source} is given without a target file, so it must hold both sides and end in .tsv or .jsonl "
-            f"(optionally with .gz, .xz or .zst behind)."
+            f"{source} is given without a target file, so it must hold both sides and end in {', '.join(BOTH_SIDES)} "
+            f"(the first two optionally with .gz, .xz or .zst behind), or be a folder of such files."
         )
-    if kind in (".tsv", ".jsonl"):
+    if kind in BOTH_SIDES:
         raise UserError(
             f"{source} is a {kind} file and holds both sides, so the target file {target} must be left out."
         )
-    return _refuse_emptiness(read_pairs(source, target), f"{source} and {target}")
+    return [Shard(str(source), lambda: read_pairs(source, target))]
 
 
 def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
@@ -104,7 +140,7 @@ def read_tsv(path: Path, source_column: int = 0, target_column: int = 1) -> Iter
 
 
 def read_jsonl(path: Path, source: str = "source", target: str = "target") -> Iterator[Pair]:
-    """Read the values of two keys from a file with one JSON object per line.
+    """Read the values of two keys from a file with one JSON object per line; a dot reaches into an object within.
 
     Raises:
         UserError: If a line is not a JSON object (blank lines at the end of the file are tolerated), if one of the
@@ -219,9 +255,11 @@ def _number_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _take_text(row: dict[str, object], key: str, place: str) -> str:
-    if key not in row:
-        raise UserError(f'{place}: the key "{key}" is missing; each line must have it.')
-    text = row[key]
+    text: object = row
+    for part in [key] if key in row else key.split("."):
+        if not isinstance(text, dict) or part not in text:
+            raise UserError(f'{place}: the key "{key}" is missing; each line must have it.')
+        text = text[part]
     if not isinstance(text, str):
         raise UserError(f'{place}: the value of "{key}" is a {type(text).__name__}, but must be a string.')
     try:
@@ -238,6 +276,10 @@ def _suffix_before_compression(path: Path) -> str:
     if path.suffix.lower() in COMPRESSIONS:
         path = path.with_suffix("")
     return path.suffix.lower()
+
+
+def _is_shard(path: Path) -> bool:
+    return _suffix_before_compression(path) in BOTH_SIDES and not path.name.startswith(".")
 
 
 def _refuse_emptiness(pairs: Iterator[Pair], name: str) -> Iterator[Pair]:

@@ -6,10 +6,11 @@ of the special pieces out of reach of the text, and decodes through bytes, so th
 
 import hashlib
 import json
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, groupby, repeat
+from itertools import accumulate, chain, groupby, repeat
 from pathlib import Path
 from typing import ClassVar, Literal, TypeVar
 
@@ -166,6 +167,20 @@ class Tokenizer:
             ValueError: If an id is not in the vocabulary.
         """
         return [piece.replace(" ", SPACE_MARK) for piece in self._look_up(ids, self._pieces)]
+
+    def words(self, ids: Iterable[int]) -> list[int]:
+        """Number, from 0, the white-space separated word that each piece of an encoded text belongs to.
+
+        A piece of white space alone belongs to none and gets -1.
+
+        Raises:
+            ValueError: If an id is not in the vocabulary.
+        """
+        spelled = list(self._look_up(ids, self._bytes))
+        owners: list[int] = []  # of each byte
+        for number, (space, word) in enumerate(re.findall(r"(\s*)(\S*)", b"".join(spelled).decode("utf-8"))):
+            owners += [-1] * len(space.encode("utf-8")) + [number] * len(word.encode("utf-8"))
+        return [owners[end - 1] for end in accumulate(map(len, spelled))]  # a space may lead a piece, never end it
 
     def save(self, path: Path) -> None:
         """Write the tokenizer to a JSON file.

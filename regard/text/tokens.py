@@ -1,0 +1,89 @@
+"""Token sequences in flat arrays, in memory or mapped from files: nothing here makes a copy of a whole array."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Sequences of different length, end to end in one array: sequence i is tokens[offsets[i]:offsets[i + 1]]."""
+
+    tokens: npt.NDArray[np.integer[Any]]
+    offsets: Ints
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]]) -> Ragged:
+        offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        return cls(np.fromiter(chain.from_iterable(rows), np.int32, offsets[-1]), offsets)
+
+    @classmethod
+    def join(cls, parts: Sequence[Ragged]) -> Ragged:
+        """The sequences of all parts, one part after the other."""
+        parts = parts or [cls.of([])]
+        lengths = np.concatenate([part.lengths for part in parts])
+        return cls(np.concatenate([part.tokens for part in parts]), np.concatenate(([0], np.cumsum(lengths))))
+
+    @property
+    def lengths(self) -> Ints:
+        return np.diff(self.offsets)
+
+    def lengths_of(self, rows: Ints) -> Ints:
+        """The lengths of these rows alone."""
+        return self.offsets[rows + 1] - self.offsets[rows]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def take(self, rows: Ints) -> Ragged:
+        """The sequences of these rows, in this order, without a Python loop over them."""
+        lengths = self.lengths_of(rows)
+        offsets = np.concatenate(([0], np.cumsum(lengths)))
+        places = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], lengths)
+        return Ragged(self.tokens[places].astype(np.int32, copy=False), offsets)
+
+    def padded(self, pad: int) -> npt.NDArray[np.int32]:
+        """One row for each sequence, filled up with `pad`."""
+        lengths = self.lengths
+        table = np.full((len(self), int(lengths.max(initial=0))), pad, np.int32)
+        table[np.arange(table.shape[1]) < lengths[:, None]] = self.tokens
+        return table
+
+    def let_go(self) -> None:
+        """Gives back the memory that mapped files took; what is needed again comes back by itself."""
+
+
+@dataclass(frozen=True)
+class ParallelTokens:
+    """A parallel corpus as tokens: the source ends with END, the target stands between BOS and END.
+
+    Where the words are aligned, `links` holds for each pair the linked places: the place of a label (a target token
+    behind BOS), then the place of a source token, and so on in turn. `sizes` counts the pairs of each of the corpora
+    that lie one behind the other in here.
+    """
+
+    source: Ragged
+    target: Ragged
+    links: Ragged | None
+    sizes: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def columns(self) -> dict[str, Ragged]:
+        """All that is kept of a pair, by name."""
+        named = {"source": self.source, "target": self.target, "links": self.links}
+        return {name: ragged for name, ragged in named.items() if ragged is not None}
+
+    def let_go(self) -> None:
+        for ragged in self.columns.values():
+            ragged.let_go()
