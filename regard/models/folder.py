@@ -119,8 +119,9 @@ def replacing(folder: Path) -> Iterator[Path]:
     try:
         fresh.mkdir()
         yield fresh
-        for path in fresh.iterdir():
-            path.chmod(0o666 & ~_umask())  # safetensors lets nobody but the owner read
+        for path in fresh.rglob("*"):
+            if path.is_file():
+                path.chmod(0o666 & ~_umask())  # safetensors lets nobody but the owner read
             sync(path)
         sync(fresh)
         if folder.exists():

@@ -59,8 +59,7 @@ def encode_entries(
             else:
                 sources.append([*s, source.EOS])
                 targets.append([target.BOS, *t, target.EOS])
-                known = entry.links is not None
-                links.append(link_tokens(entry.links, source.words(s), target.words(t)) if known else [])
+                links.append([] if entry.links is None else link_tokens(entry.links, source.words(s), target.words(t)))
         yield ParallelTokens(Ragged.of(sources), Ragged.of(targets), Ragged.of(links), (len(sources),))
 
 

@@ -76,7 +76,9 @@ def find_shards(
     if source.is_dir() and target is None:
         paths = sorted(path for path in source.iterdir() if _is_shard(path))
         if not paths:
-            raise UserError(f"{source} is a folder without a single {', '.join(BOTH_SIDES)} file; put the shards there.")
+            raise UserError(
+                f"{source} is a folder without a single {', '.join(BOTH_SIDES)} file; put the shards there."
+            )
         return [shard for path in paths for shard in find_shards(path, columns=columns, keys=keys)]
     kind = _suffix_before_compression(source)
     if target is None:
@@ -88,8 +90,8 @@ def find_shards(
         if kind in read:
             return [Shard(str(source), read[kind])]
         raise UserError(
-            f"{source} is given without a target file, so it must hold both sides and end in {', '.join(BOTH_SIDES)} "
-            f"(the first two optionally with .gz, .xz or .zst behind), or be a folder of such files."
+            f"{source} is given without a target file, so it must hold both sides and end in .tsv, .jsonl (optionally "
+            f"with .gz, .xz or .zst behind) or .parquet, or be a folder of such files."
         )
     if kind in BOTH_SIDES:
         raise UserError(

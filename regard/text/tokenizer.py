@@ -171,7 +171,7 @@ class Tokenizer:
     def words(self, ids: Iterable[int]) -> list[int]:
         """Number, from 0, the white-space separated word that each piece of an encoded text belongs to.
 
-        A piece of white space alone belongs to none and gets -1.
+        The character of white space right before a word counts to it; a piece of other white space gets -1.
 
         Raises:
             ValueError: If an id is not in the vocabulary.
@@ -179,8 +179,10 @@ class Tokenizer:
         spelled = list(self._look_up(ids, self._bytes))
         owners: list[int] = []  # of each byte
         for number, (space, word) in enumerate(re.findall(r"(\s*)(\S*)", b"".join(spelled).decode("utf-8"))):
+            if word:
+                space, word = space[:-1], space[-1:] + word
             owners += [-1] * len(space.encode("utf-8")) + [number] * len(word.encode("utf-8"))
-        return [owners[end - 1] for end in accumulate(map(len, spelled))]  # a space may lead a piece, never end it
+        return [owners[end - 1] for end in accumulate(map(len, spelled))]  # no piece goes on beyond a word
 
     def save(self, path: Path) -> None:
         """Write the tokenizer to a JSON file.

@@ -12,6 +12,9 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 
+STRETCH = 2**17
+"""Rows looked at together where all of a corpus must be."""
+
 
 @dataclass(frozen=True)
 class Ragged:
@@ -83,6 +86,17 @@ class ParallelTokens:
         """All that is kept of a pair, by name."""
         named = {"source": self.source, "target": self.target, "links": self.links}
         return {name: ragged for name, ragged in named.items() if ragged is not None}
+
+    def longest_rows(self, number: int) -> Ints:
+        """The rows of the longest pairs, by their longer side (BOS not counted), the longest first."""
+        found = np.empty(0, np.int64)
+        for start in range(0, len(self), STRETCH):
+            rows = np.concatenate((found, np.arange(start, min(start + STRETCH, len(self)))))
+            source, target = self.source.lengths_of(rows), self.target.lengths_of(rows) - 1
+            order = np.lexsort((source + target, np.maximum(source, target)))
+            found = rows[order[::-1][:number]]
+        self.let_go()
+        return found
 
     def let_go(self) -> None:
         for ragged in self.columns.values():

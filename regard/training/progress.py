@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Self, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -15,6 +15,8 @@ from rich.progress import Progress as Bar
 from regard.training.task import Sample
 
 SHOWN = 60  # characters of a sentence
+QUIET = 10.0  # seconds between two words about work that takes long
+T = TypeVar("T")
 
 
 class Screen(Console):
@@ -58,6 +60,15 @@ class Progress:
 
     def say(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def watch(self, items: Iterable[T], what: str) -> Iterator[T]:
+        """The items; from time to time it says how many have gone by."""
+        started = said = time.perf_counter()
+        for number, item in enumerate(items, start=1):
+            yield item
+            if number % 10_000 == 0 and (now := time.perf_counter()) - said > QUIET:
+                self.say(f"{what}: {number:,} pairs, {number / (now - started):,.0f} a second")
+                said = now
 
     def resume(self, step: int) -> None:
         """Says from where the run goes on; the time left is estimated from the steps after it alone."""

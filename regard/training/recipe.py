@@ -18,40 +18,80 @@ from regard.models.transformer import TransformerConfig
 from regard.training.teaching.settings import TeachingSettings
 
 PRESETS = ("tiny", "small", "base", "big")
+TEXTS = ("source", "target", "alignments", "valid_source", "valid_target")
 FROM_TOKENIZER = ("source_vocab", "target_vocab", "pad", "bos", "eos")
 
 
-class DataSettings(Settings):
-    """Where the sentences come from: two aligned files, one .tsv or .jsonl, or the built-in corpus."""
+class CorpusSettings(Settings):
+    """One of several corpora."""
 
-    source: Path | None = None
-    target: Path | None = Field(None, description="not needed where source is .tsv or .jsonl")
+    source: Path = Field(description="a line file, a .tsv, .jsonl or .parquet file, or a folder of such shards")
+    target: Path | None = Field(None, description="the line file beside source, where that is one")
+    weight: float = Field(1.0, gt=0, description="how many times an epoch shows each sentence")
+    alignments: Path | None = Field(None, description='linked words, a line a pair, such as "0-0 1-2"')
+    keys: tuple[str, str] = Field(("source", "target"), description="keys of .jsonl, columns of .parquet")
+    columns: tuple[int, int] = Field((0, 1), description="columns of .tsv, counted from 0")
+
+
+class DataSettings(Settings):
+    """Where the sentences come from: files, folders of shards, several corpora, or the built-in one."""
+
+    source: Path | None = Field(
+        None, description="a line file, a .tsv, .jsonl or .parquet file, or a folder of such shards"
+    )
+    target: Path | None = Field(None, description="the line file beside source, where that is one")
+    alignments: Path | None = Field(None, description='linked words, a line a pair, such as "0-0 1-2"')
+    corpora: tuple[CorpusSettings, ...] = Field(
+        (), description="instead of source: several, each with source, target, weight, alignments, keys, columns"
+    )
+    keys: tuple[str, str] = Field(("source", "target"), description="keys of .jsonl, columns of .parquet")
+    columns: tuple[int, int] = Field((0, 1), description="columns of .tsv, counted from 0")
     valid_source: Path | None = None
     valid_target: Path | None = None
+    store: Path | None = Field(None, description="a folder for the tokens that several runs share; else the run's own")
     hold_out: int = Field(1000, ge=1, description="pairs taken from training for validation, where none are given")
     builtin: Literal["en-zh"] | None = None
     languages: tuple[str, str] = Field(
         ("", ""), description="codes such as en and zh; if empty, read off the files' names"
     )
-    longest: int | None = Field(256, gt=1, description="pairs with a side of more tokens are left out, and counted")
+    longest: int | None = Field(
+        256, gt=1, description="pairs with a side of more tokens are left out, counted and listed"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if (self.builtin is None) == (self.source is None):
-            raise ValueError("give either source (with target) or builtin")
+        if [self.builtin is not None, self.source is not None, bool(self.corpora)].count(True) != 1:
+            raise ValueError("give either source (with target), or corpora, or builtin")
+        if self.source is None and (self.target or self.alignments):
+            raise ValueError("target and alignments need source beside them")
         if self.builtin and (self.target or self.valid_source or self.valid_target):
             raise ValueError(f"builtin {self.builtin} brings its own files; give source and target without it")
         if self.valid_target is not None and self.valid_source is None:
             raise ValueError("valid_target needs valid_source beside it")
         return self
 
+    def all_corpora(self) -> tuple[CorpusSettings, ...]:
+        """The corpora, be there one or more; none where the built-in one is used."""
+        if self.source is None:
+            return self.corpora
+        values = {key: getattr(self, key) for key in ("source", "target", "alignments", "keys", "columns")}
+        return (CorpusSettings.parse(values, "data"),)
+
+    def paths(self) -> dict[str, Path]:
+        """Every file or folder that holds text, by its key."""
+        named = {key: getattr(self, key) for key in TEXTS}
+        for number, corpus in enumerate(self.corpora):
+            named |= {f"corpora.{number}.{key}": getattr(corpus, key) for key in TEXTS[:3]}
+        return {key: path for key, path in named.items() if path is not None}
+
     def language_pair(self) -> tuple[str, str]:
         """The codes of both languages, as given or as the files' names end."""
         if self.builtin:
             source, target = self.builtin.split("-")
             return source, target
-        guesses = [_language_of(path) for path in (self.source, self.target)]
-        if self.target is None and re.fullmatch(r"[a-z]{2,3}-[a-z]{2,3}", guesses[0]):  # train.en-de.tsv
+        first = self.all_corpora()[0]
+        guesses = [_language_of(path) for path in (first.source, first.target)]
+        if first.target is None and re.fullmatch(r"[a-z]{2,3}-[a-z]{2,3}", guesses[0]):  # train.en-de.tsv
             guesses = guesses[0].split("-")
         return (self.languages[0] or guesses[0] or "source"), (self.languages[1] or guesses[1] or "target")
 
@@ -62,6 +102,7 @@ class TokenizerSettings(Settings):
     kind: Literal["bpe", "word"] = "bpe"
     size: int = Field(8000, gt=260, description="pieces of a vocabulary, the 260 fixed ones included")
     joint: bool = Field(True, description="one vocabulary for both languages")
+    sample: int = Field(1_000_000, gt=0, description="pairs at most, evenly spaced, from which it is learned")
 
 
 class OptimSettings(Settings):
@@ -99,6 +140,7 @@ class TrainingSettings(Settings):
     keep_checkpoints: int = Field(2, gt=0, description="how many of the newest checkpoints stay")
     seed: int = 1
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1 ...")
+    workers: int = Field(0, ge=0, description="processes that make batches; 0: a thread")
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on a GPU")
     average: float = Field(0.0, ge=0, lt=1, description="share of the last steps whose weights are averaged")
     ema: float = Field(
@@ -195,6 +237,16 @@ class Recipe(Settings):
             raise UserError(str(error).replace("TransformerConfig: ", "model: ", 1)) from None
         return config
 
+    def longest_readable(self) -> int | None:
+        """How many tokens the model has positions for, where these are learned."""
+        config = self.model_config_for(8, 8)
+        return config.max_length if config.positions == "learned" else None
+
+    def longest(self) -> int | None:
+        """The most tokens that a side of a training pair may have."""
+        limits = [limit for limit in (self.data.longest, self.longest_readable()) if limit is not None]
+        return min(limits, default=None)
+
 
 class _Loader(yaml.SafeLoader):
     """YAML 1.1 takes 3e-4 for a string; people who write recipes do not."""
@@ -248,5 +300,5 @@ def _language_of(path: Path | None) -> str:
     """ "en" of train.en.gz; nothing where the name does not end in a short code."""
     if path is None:
         return ""
-    suffixes = [s[1:] for s in path.suffixes if s not in (".gz", ".xz", ".zst", ".txt", ".tsv", ".jsonl")]
+    suffixes = [s[1:] for s in path.suffixes if s not in (".gz", ".xz", ".zst", ".txt", ".tsv", ".jsonl", ".parquet")]
     return suffixes[-1] if suffixes and re.fullmatch(r"[a-z]{2,3}([-_][A-Za-z]+)?", suffixes[-1]) else ""

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import torch
 
-from regard.decoding.translator import Translator, Vocabularies
+from regard.decoding.translator import Translator
 from regard.devices import choose_device
 from regard.errors import UserError
 from regard.interruption import Interruptions
+from regard.models.folder import mend_replaced, replacing
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.text.batching import ParallelTokens
-from regard.text.pair import Pair
 from regard.training.checkpoint import last_name, load_checkpoint, reporting_write_errors
+from regard.training.data import LEFT_OUT, RunData, gather_data, open_data
+from regard.training.fingerprints import check_files, read_fingerprints
 from regard.training.journal import CHECKPOINTS, require_tensorboard
 from regard.training.loop import Outcome, train
 from regard.training.memory import explain_too_large, is_out_of_memory
@@ -24,17 +26,14 @@ from regard.training.recipe import Recipe
 from regard.training.resume import (
     DATA,
     RECIPE,
-    check_files,
     check_settings,
-    check_tokens,
     exclusive,
     is_run,
     is_unused,
     tidy,
-    write_beginning,
     write_recipe,
 )
-from regard.training.translation import TranslationTask, build_vocabularies, open_corpora
+from regard.training.translation import TranslationTask
 
 
 def run_recipe(recipe: Recipe, out: Path) -> Outcome:
@@ -68,9 +67,13 @@ def _begin(recipe: Recipe, out: Path, device: torch.device, progress: Progress, 
     if recipe.batch.layout == "auto":  # settled now, since a position in the data means something else in the other
         layout = "packed" if device.type == "cuda" else "padded"
         recipe = _with_layout(recipe, layout)
-    task = prepare(recipe, device, progress)
     with reporting_write_errors(out, out / CHECKPOINTS):
-        write_beginning(out, recipe, task.translator.vocabularies, (task.train, task.valid_tokens))
+        mend_replaced(out / DATA)
+        with replacing(out / DATA) as folder:
+            gather_data(folder, recipe, progress)
+    task = prepare(recipe, device, progress, open_data(out / DATA, recipe, progress))
+    with reporting_write_errors(out, out / CHECKPOINTS):
+        write_recipe(out, recipe)  # with which the folder becomes a run
     with progress:
         return train(task, recipe.optim, recipe.training, out, progress, None, stop)
 
@@ -89,9 +92,10 @@ def _resume(recipe: Recipe, out: Path, device: torch.device, progress: Progress,
         more = "a higher training.patience makes" if early else "" if bound else "more training.steps make"
         progress.say(f"{out}: this run is already done, at step {step}" + (f"; {more} it go on" if more else ""))
         return Outcome(step, facts["seconds"], facts["best_step"], facts["best_scores"], early)
-    check_files(out, recipe.data)
-    task = prepare(recipe, device, progress, Vocabularies.load(out / DATA))
-    check_tokens(out, (task.train, task.valid_tokens))
+    check_files(recipe.data, read_fingerprints(out / DATA)["files"], f"the run in {out}")
+    with reporting_write_errors(out, out / CHECKPOINTS):
+        data = open_data(out / DATA, recipe, progress)
+    task = prepare(recipe, device, progress, data)
     with reporting_write_errors(out, out / CHECKPOINTS):
         write_recipe(out, recipe)
         tidy(out, step)
@@ -104,40 +108,26 @@ def _with_layout(recipe: Recipe, layout: str) -> Recipe:
     return recipe.changed(batch=recipe.batch.model_dump() | {"layout": layout})
 
 
-def prepare(
-    recipe: Recipe, device: torch.device, progress: Progress, vocabularies: Vocabularies | None = None
-) -> TranslationTask:
-    """Everything that a run needs before its first step; without vocabularies they are learned."""
-    corpora = open_corpora(recipe.data, recipe.training.seed)
-    vocabularies = vocabularies or build_vocabularies(corpora.train, recipe.tokenizer)
-    longest = recipe.data.longest
+def prepare(recipe: Recipe, device: torch.device, progress: Progress, data: RunData | None = None) -> TranslationTask:
+    """Everything that a run needs before its first step; data that is not given is made, and gone with the task."""
+    if data is None:
+        with tempfile.TemporaryDirectory() as name:  # what is mapped outlives its name
+            gather_data(Path(name), recipe, progress)
+            data = open_data(Path(name), recipe, progress)
+    vocabularies = data.vocabularies
     config = recipe.model_config_for(len(vocabularies.source), len(vocabularies.target))
-    if config.positions == "learned":
-        longest = min(longest or config.max_length, config.max_length)
-    tokens = ParallelTokens.encode(corpora.train(), vocabularies.source, vocabularies.target, longest)
-    if not len(tokens):
-        raise UserError(
-            f"no training pair is left: {tokens.skipped_empty} have an empty side, "
-            f"{tokens.skipped_long} have more than data.longest={longest} tokens"
-        )
-    valid = corpora.valid
-    if config.positions == "learned":  # what the model cannot read is left out now, not refused at the first validation
-        valid = [pair for pair in valid if _tokens(pair, vocabularies) < config.max_length]
-    if not any(pair.source.strip() and pair.target.strip() for pair in valid):
-        raise UserError(f"none of the {len(corpora.valid)} validation pairs has two sides that this model can read")
     model = build_model(config, device)
     source, target = recipe.data.language_pair()
     progress.say(
-        f"{source} → {target}: {counted(len(tokens), 'training pair')}, {len(valid):,} for validation; "
+        f"{source} → {target}: {counted(len(data.train), 'training pair')}, {len(data.valid):,} for validation; "
         f"{len(vocabularies.source):,} pieces" + ("" if vocabularies.joint else f" and {len(vocabularies.target):,}")
     )
-    for number, why in ((tokens.skipped_empty, "an empty side"), (tokens.skipped_long, f"over {longest} tokens")):
-        if number:
-            progress.say(f"left out: {counted(number, 'pair')} with {why}")
+    for why, number in data.left_out.items():
+        progress.say(f"left out: {counted(number, 'pair')} with {why}; see {data.folder / LEFT_OUT}")
     parameters = sum(p.numel() for p in model.parameters())
     progress.say(f"{parameters / 1e6:.1f} M parameters on {_describe(device)}")
     translator = Translator(model, vocabularies, (source, target))
-    return TranslationTask(translator, tokens, valid, recipe, device)
+    return TranslationTask(translator, data.train, data.valid, recipe, device)
 
 
 def build_model(config: TransformerConfig, device: torch.device) -> Transformer:
@@ -184,11 +174,6 @@ def _clear(out: Path, made: list[Path]) -> None:
             path.rmdir()
         except OSError:
             return
-
-
-def _tokens(pair: Pair, vocabularies: Vocabularies) -> int:
-    """How many tokens the longer side of a pair has."""
-    return max(len(vocabularies.source.encode(pair.source)), len(vocabularies.target.encode(pair.target)))
 
 
 def _describe(device: torch.device) -> str:

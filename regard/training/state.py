@@ -24,10 +24,11 @@ B = TypeVar("B")
 
 @dataclass(frozen=True)
 class Position:
-    """A place in the training data: how many batches of which epoch have been used."""
+    """A place in the training data: how many batches of which window of which epoch have been used."""
 
     epoch: int = 0
     batch: int = 0
+    window: int = 0
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ import json
 import math
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,30 +18,24 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import Layout, Packed, Padded
-from regard.decoding.translator import Translator, Vocabularies
+from regard.decoding.translator import Translator
 from regard.errors import UserError
 from regard.evaluation import bleu, chrf, tokenisation_for
 from regard.models.transformer import Transformer
-from regard.text.batching import Ints, ParallelTokens, plan_packed, plan_padded
+from regard.text.batching import plan_packed, plan_padded
+from regard.text.encoding import encode_pairs
 from regard.text.pair import Pair
-from regard.text.readers import read_parallel
-from regard.text.tokenizer import Tokenizer
-from regard.training.recipe import DataSettings, Recipe, TokenizerSettings
+from regard.text.shuffling import Order
+from regard.text.tokens import Ints, ParallelTokens, Ragged
+from regard.training.recipe import Recipe
 from regard.training.skips import ADVICE
 from regard.training.state import Placed, Position, Share
 from regard.training.task import Loss, Sample, Validation
 from regard.training.teaching.settings import TeachingSettings
 from regard.training.teaching.teacher import Teacher
+from regard.training.workers import make_in_workers
 
 B = TypeVar("B")
-
-
-@dataclass(frozen=True)
-class Corpora:
-    """The training corpus as something that can be read again and again, and the validation pairs."""
-
-    train: Callable[[], Iterable[Pair]]
-    valid: list[Pair]
 
 
 @dataclass(frozen=True)
@@ -107,22 +102,25 @@ class TranslationTask:
         self.teacher = Teacher(recipe.teaching, recipe.optim.smoothing)
         self.packed = recipe.batch.layout == "packed" or (recipe.batch.layout == "auto" and device.type == "cuda")
         vocabularies = translator.vocabularies
-        self.valid_tokens = ParallelTokens.encode(valid, vocabularies.source, vocabularies.target)
+        self.valid_tokens = encode_pairs(valid, vocabularies.source, vocabularies.target)
+        weights = [corpus.weight for corpus in recipe.data.all_corpora()] or [1.0]
+        self.order = Order.of(recipe.training.seed, train.sizes, weights)
 
     def batches(self, position: Position, share: Share) -> Iterator[Placed[TextBatch]]:
-        return prefetch(self._training_batches(position, share))
+        planned = share.pick(self._planned(position))
+        make = partial(_make, self.train, self.packed, self.model.config.pad)
+        workers = self.recipe.training.workers
+        made = make_in_workers(make, planned, workers) if workers else map(make, planned)
+        return prefetch(Placed(item.batch.to(self.device), item.after) for item in made)
 
     def largest(self) -> TextBatch:
         """The longest sentences, as many as make a batch: no other batch is longer, and hardly any is larger."""
-        source, target = self.train.source.lengths, self.train.target.lengths - 1
-        longer = np.maximum(source, target)
-        most = min(len(longer), self.recipe.batch.tokens)
-        chosen = np.argpartition(longer, len(longer) - most)[-most:]
-        chosen = chosen[np.lexsort((source[chosen] + target[chosen], longer[chosen]))[::-1]]
+        chosen = self.train.longest_rows(self.recipe.batch.tokens)
+        source, target = self.train.source.lengths_of(chosen), self.train.target.lengths_of(chosen) - 1
         if self.packed:
-            places = np.maximum(np.cumsum(source[chosen]), np.cumsum(target[chosen]))
+            places = np.maximum(np.cumsum(source), np.cumsum(target))
         else:
-            places = longer[chosen[0]] * np.arange(1, most + 1)
+            places = max(source[0], target[0]) * np.arange(1, len(chosen) + 1)
         fits = int(np.searchsorted(places, self.recipe.batch.tokens, side="right"))
         return self._collate(self.train, chosen[: max(1, fits)]).to(self.device)
 
@@ -162,9 +160,9 @@ class TranslationTask:
         assert isinstance(model, Transformer)
         model.eval()
         rng = np.random.default_rng(0)
-        batches = (self._collate(self.valid_tokens, rows) for rows in self._plan(self.valid_tokens, rng))
+        plan = self._plan(self.valid_tokens, np.arange(len(self.valid_tokens)), rng)
         forced = Teacher(TeachingSettings(), smoothing=0.0)
-        losses = [forced.loss(model, batch.to(self.device), 0) for batch in batches]
+        losses = [forced.loss(model, self._collate(self.valid_tokens, rows).to(self.device), 0) for rows in plan]
         loss = sum(float(part.total) for part in losses) / max(1, sum(part.count for part in losses))
         if not math.isfinite(loss):
             raise UserError(f"the validation loss is {loss}, so the model has diverged; {ADVICE}, and begin anew")
@@ -195,25 +193,37 @@ class TranslationTask:
         Translator(model, self.translator.vocabularies, self.translator.languages).save(folder)
         (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
 
-    def _training_batches(self, position: Position, share: Share) -> Iterator[Placed[TextBatch]]:
-        for planned in share.pick(self._planned(position)):
-            yield Placed(self._collate(self.train, planned.batch).to(self.device), planned.after)
 
     def _planned(self, position: Position) -> Iterator[Placed[Ints]]:
         """The rows of every training batch from a position on."""
+        windows = range(position.window, self.order.windows)
         used = position.batch
         for epoch in count(position.epoch):
-            rng = np.random.default_rng((self.recipe.training.seed, epoch))
-            for number, rows in enumerate(self._plan(self.train, rng)[used:], used + 1):
-                yield Placed(rows, Position(epoch, number))
-            used = 0
+            for window in windows:
+                rng = np.random.default_rng((self.recipe.training.seed, epoch, window))
+                plan = self._plan(self.train, self.order.rows(epoch, window), rng)
+                for number, rows in enumerate(plan[used:], used + 1):
+                    yield Placed(rows, Position(epoch, number, window))
+                used = 0
+            windows = range(self.order.windows)
 
-    def _plan(self, corpus: ParallelTokens, rng: np.random.Generator) -> list[Ints]:
+    def _plan(self, corpus: ParallelTokens, rows: Ints, rng: np.random.Generator) -> list[Ints]:
+        """Which of these rows share a batch."""
         plan = plan_packed if self.packed else plan_padded
-        return plan(corpus.source.lengths, corpus.target.lengths - 1, self.recipe.batch.tokens, rng)
+        source, target = corpus.source.lengths_of(rows), corpus.target.lengths_of(rows)
+        corpus.let_go()
+        return [rows[chosen] for chosen in plan(source, target - 1, self.recipe.batch.tokens, rng)]
+
 
     def _collate(self, corpus: ParallelTokens, rows: Ints) -> TextBatch:
         return collate(corpus, rows, self.packed, self.model.config.pad)
+
+
+def _make(corpus: ParallelTokens, packed: bool, pad: int, planned: Placed[Ints]) -> Placed[TextBatch]:
+    """The batch of a plan; what was read of a mapped corpus need not stay in memory."""
+    batch = collate(corpus, planned.batch, packed, pad)
+    corpus.let_go()
+    return Placed(batch, planned.after)
 
 
 def collate(corpus: ParallelTokens, rows: Ints, packed: bool, pad: int) -> TextBatch:
@@ -223,16 +233,24 @@ def collate(corpus: ParallelTokens, rows: Ints, packed: bool, pad: int) -> TextB
     first = np.zeros(len(target.tokens), bool)
     first[target.offsets[:-1]] = True
     labels = torch.from_numpy(target.tokens[~first]).long()
+    links = None if corpus.links is None else _collate_links(corpus.links.take(rows))
     if packed:
         last = np.roll(first, -1)  # what stands before a first token is the last of its neighbour
         read, said = torch.from_numpy(source.tokens).long()[None], torch.from_numpy(target.tokens[~last]).long()[None]
         source_layout, target_layout = Packed.of(torch.from_numpy(source.lengths)), Packed.of(steps)
-        return TextBatch(read, source_layout, said, target_layout, labels, None, rows)
+        return TextBatch(read, source_layout, said, target_layout, labels, None, rows, links)
     layout = Padded.of(steps)
     read = torch.from_numpy(source.padded(pad)).long()
     said = torch.from_numpy(target.padded(pad)[:, :-1]).long()
     real = layout.real().flatten().nonzero()[:, 0]
-    return TextBatch(read, Padded.of(torch.from_numpy(source.lengths)), said, layout, labels, real, rows)
+    return TextBatch(read, Padded.of(torch.from_numpy(source.lengths)), said, layout, labels, real, rows, links)
+
+
+def _collate_links(links: Ragged) -> Tensor:
+    """The links of some sentences, (L, 3), with the number of the sentence before each."""
+    places = torch.from_numpy(links.tokens).long().view(-1, 2)
+    sentences = torch.arange(len(links)).repeat_interleave(torch.from_numpy(links.lengths // 2))
+    return torch.cat((sentences[:, None], places), 1)
 
 
 def prefetch(batches: Iterator[B], ahead: int = 4) -> Iterator[B]:
@@ -272,34 +290,3 @@ def prefetch(batches: Iterator[B], ahead: int = 4) -> Iterator[B]:
     finally:
         stop.set()
         thread.join()
-
-
-def open_corpora(data: DataSettings, seed: int) -> Corpora:
-    """The corpora that the settings name; without validation files, some training pairs are held out."""
-    if data.builtin:
-        from regard.text.grammar import corpus
-
-        train = corpus("train")
-        return Corpora(lambda: train, corpus("valid"))
-    assert data.source is not None
-    source, target = data.source, data.target
-    if data.valid_source is not None:
-        return Corpora(lambda: read_parallel(source, target), list(read_parallel(data.valid_source, data.valid_target)))
-    total = sum(1 for _ in read_parallel(source, target))
-    wanted = min(data.hold_out, total // 10)
-    if not wanted:
-        raise UserError(f"{source}: {total} pairs are too few to hold some out; give data.valid_source")
-    held_out = set(np.random.default_rng(seed).choice(total, wanted, replace=False).tolist())
-    valid = [pair for i, pair in enumerate(read_parallel(source, target)) if i in held_out]
-    return Corpora(lambda: (pair for i, pair in enumerate(read_parallel(source, target)) if i not in held_out), valid)
-
-
-def build_vocabularies(pairs: Callable[[], Iterable[Pair]], settings: TokenizerSettings) -> Vocabularies:
-    """Learns the tokenizers from the training corpus."""
-    if settings.joint:
-        joint = Tokenizer.train((text for pair in pairs() for text in pair), settings.size, settings.kind)
-        return Vocabularies(joint, joint)
-    return Vocabularies(
-        Tokenizer.train((pair.source for pair in pairs()), settings.size, settings.kind),
-        Tokenizer.train((pair.target for pair in pairs()), settings.size, settings.kind),
-    )

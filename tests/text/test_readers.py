@@ -11,7 +11,8 @@ import pytest
 from regard.errors import UserError
 from regard.text import readers
 from regard.text.pair import Pair
-from regard.text.readers import read_jsonl, read_lines, read_pairs, read_parallel, read_tsv
+from regard.text.parquet import read_parquet
+from regard.text.readers import find_shards, read_jsonl, read_lines, read_pairs, read_parallel, read_tsv
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -193,6 +194,14 @@ def test_keys_of_a_jsonl_file_are_chosen_by_name(tmp_path: Path) -> None:
     assert list(read_jsonl(path, "en", "de")) == [Pair("one", "eins\n😀")]
 
 
+def test_a_dot_reaches_into_an_object_unless_the_key_has_it_itself(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"translation": {"en": "one", "de": "eins"}, "a.b": "two"}\n')
+    assert list(read_jsonl(path, "translation.en", "translation.de")) == [Pair("one", "eins")]
+    assert list(read_jsonl(path, "a.b", "translation.de")) == [Pair("two", "eins")]
+    assert 'the key "translation.fr" is missing' in refusal(read_jsonl(path, "translation.fr", "a.b"))
+    assert 'the key "a.b.c" is missing' in refusal(read_jsonl(path, "a.b.c", "a.b"))
+
+
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
@@ -230,7 +239,9 @@ def test_two_files_are_read_as_lines(tmp_path: Path) -> None:
 
 
 def test_a_single_line_file_is_refused_at_the_call() -> None:
-    with pytest.raises(UserError, match=r"corpus\.txt\.gz is given without a target file.*\.tsv or \.jsonl"):
+    with pytest.raises(
+        UserError, match=r"corpus\.txt\.gz is given without a target file.*\.tsv, \.jsonl .*or \.parquet"
+    ):
         read_parallel(Path("corpus.txt.gz"))
 
 
@@ -247,3 +258,74 @@ def test_an_empty_corpus_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_pairs_with_an_empty_side_are_yielded(tmp_path: Path) -> None:
     assert list(read_parallel(write(tmp_path / "a.tsv", "\teins\ntwo\t\n"))) == [Pair("", "eins"), Pair("two", "")]
+
+
+# Parquet
+
+
+def write_parquet(path: Path, columns: dict[str, list[object]], **options: object) -> Path:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table(columns), path, **options)
+    return path
+
+
+def test_two_columns_of_a_parquet_file_are_read_over_all_its_row_groups(tmp_path: Path) -> None:
+    texts = [f"Satz {i}" for i in range(20_000)]
+    path = write_parquet(
+        tmp_path / "a.parquet", {"de": texts, "id": [*range(20_000)], "en": texts[::-1]}, row_group_size=7_000
+    )
+    assert list(read_parquet(path, "en", "de")) == [Pair(*pair) for pair in zip(texts[::-1], texts, strict=True)]
+
+
+def test_a_dot_reaches_into_a_column_of_records(tmp_path: Path) -> None:
+    rows: list[object] = [{"en": "one", "de": {"formal": "eins"}}, {"en": "two", "de": {"formal": "zwei"}}]
+    path = write_parquet(tmp_path / "a.parquet", {"translation": rows, "en": ["x", "y"]})
+    pairs = list(read_parquet(path, "translation.en", "translation.de.formal"))
+    assert pairs == [Pair("one", "eins"), Pair("two", "zwei")]
+
+
+def test_a_missing_column_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "a.parquet", {"en": ["one"], "meta": [{"de": "eins"}]})
+    assert f'{path} has no column "de"; it has en, meta.de' in refusal(read_parquet(path, "en", "de"))
+
+
+def test_a_column_without_text_and_a_null_are_refused(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "a.parquet", {"en": ["one", "two"], "de": ["eins", None], "id": [1, 2]})
+    assert 'the column "id" holds int64' in refusal(read_parquet(path, "en", "id"))
+    assert f'{path}, row 2: the value of "de" is null' in refusal(read_parquet(path, "en", "de"))
+
+
+def test_what_is_no_parquet_file_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    whole = write_parquet(tmp_path / "a.parquet", {"source": ["one"] * 99, "target": ["eins"] * 99}).read_bytes()
+    for content in (b"", b"plain text\n", whole[:-9]):
+        path = write(tmp_path / "b.parquet", content)
+        assert f"{path} is damaged or not a Parquet file" in refusal(read_parquet(path))
+    assert "does not exist" in refusal(read_parquet(tmp_path / "c.parquet"))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert "pip install 'regard[data]'" in refusal(read_parquet(path))
+
+
+# Folders
+
+
+def test_a_folder_is_read_shard_by_shard_in_the_order_of_names(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "2.parquet", {"source": ["c"], "target": ["C"]})
+    write(tmp_path / "1.jsonl.gz", gzip.compress(b'{"source": "b", "target": "B"}\n'))
+    write(tmp_path / "0.tsv", "a\tA\n")
+    write(tmp_path / "README.md", "not a shard")
+    write(tmp_path / ".hidden.tsv", "x\tX\n")
+    assert [Path(shard.name).name for shard in find_shards(tmp_path)] == ["0.tsv", "1.jsonl.gz", "2.parquet"]
+    assert list(read_parallel(tmp_path)) == [Pair("a", "A"), Pair("b", "B"), Pair("c", "C")]
+
+
+def test_an_error_in_a_folder_names_the_shard_and_the_line(tmp_path: Path) -> None:
+    write(tmp_path / "0.tsv", "a\tA\n")
+    write(tmp_path / "1.tsv", "b\tB\nc\n")
+    assert f"{tmp_path / '1.tsv'}, line 2: " in refusal(read_parallel(tmp_path))
+
+
+def test_a_folder_without_shards_is_refused_at_the_call(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "a\n")
+    with pytest.raises(UserError, match=r"is a folder without a single \.tsv, \.jsonl, \.parquet file"):
+        read_parallel(tmp_path)

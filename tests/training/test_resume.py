@@ -148,7 +148,7 @@ def test_a_run_that_is_done_says_so_and_does_nothing(
 def test_the_tokenizer_is_not_learned_again(
     make: MakeRun, whole: Path, broken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regard.training.run.build_vocabularies", None)
+    monkeypatch.setattr("regard.training.data.build_vocabularies", None)
     run_recipe(make(), broken)
     assert weights(broken) == weights(whole)
 

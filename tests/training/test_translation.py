@@ -13,19 +13,14 @@ from regard.models.transformer import Transformer
 from regard.text.pair import Pair
 from regard.text.readers import read_parallel
 from regard.text.tokenizer import Tokenizer
+from regard.training.data import build_vocabularies, open_corpora
 from regard.training.progress import Progress
 from regard.training.recipe import DataSettings, Recipe, TokenizerSettings
 from regard.training.run import prepare
 from regard.training.state import Position, Share
 from regard.training.teaching.settings import TeachingSettings
 from regard.training.teaching.teacher import Teacher
-from regard.training.translation import (
-    TranslationTask,
-    build_vocabularies,
-    collate,
-    open_corpora,
-    prefetch,
-)
+from regard.training.translation import TranslationTask, collate, prefetch
 
 CPU = torch.device("cpu")
 FORCED = Teacher(TeachingSettings(), smoothing=0.0)
@@ -102,7 +97,7 @@ def test_label_smoothing_mixes_the_truth_with_every_word(smoothing: float, build
 
 def test_every_epoch_shows_every_sentence_once_in_another_order(build: Callable) -> None:
     task = build()
-    batches = task._training_batches(Position(), Share())
+    batches = task.batches(Position(), Share())
     epochs = []
     for _ in range(2):
         left, seen = len(task.train), []
@@ -118,7 +113,7 @@ def test_every_epoch_shows_every_sentence_once_in_another_order(build: Callable)
 
 def test_batches_go_on_behind_any_position(build: Callable) -> None:
     task = build(batch__tokens=512)
-    plan = len(task._plan(task.train, np.random.default_rng((1, 0))))
+    plan = next(i for i, planned in enumerate(task._planned(Position())) if planned.after.epoch)
     batches = task.batches(Position(), Share())
     placed = [next(batches) for _ in range(2 * plan + 2)]
     assert [item.after for item in placed[plan - 1 : plan + 1]] == [Position(0, plan), Position(1, 1)]
@@ -136,8 +131,8 @@ def test_batches_go_on_behind_any_position(build: Callable) -> None:
 @pytest.mark.parametrize("world", [2, 3])
 def test_the_shares_of_all_processes_are_the_whole(build: Callable, world: int) -> None:
     task = build(batch__tokens=512)
-    alone = task._training_batches(Position(), Share())
-    shares = [task._training_batches(Position(), Share(rank, world)) for rank in range(world)]
+    alone = task.batches(Position(), Share())
+    shares = [task.batches(Position(), Share(rank, world)) for rank in range(world)]
     for _ in range(6):
         group = [next(alone) for _ in range(world)]
         for whole, share in zip(group, shares, strict=True):
@@ -221,12 +216,12 @@ def test_validation_sentences_beyond_the_learned_positions_are_left_out(
 def test_held_out_pairs_and_training_pairs_make_the_whole_and_share_nothing(toy: Path) -> None:
     data = DataSettings(source=toy / "train.en", target=toy / "train.zh", hold_out=40)
     corpora = open_corpora(data, seed=3)
-    train, everything = list(corpora.train()), list(read_parallel(toy / "train.en", toy / "train.zh"))
+    train, everything = list(corpora.pairs()), list(read_parallel(toy / "train.en", toy / "train.zh"))
     assert len(corpora.valid) == 40
     assert not set(train) & set(corpora.valid)
     assert sorted(train + corpora.valid) == sorted(everything)
     assert train == [pair for pair in everything if pair not in corpora.valid]
-    assert list(corpora.train()) == train  # it can be read again
+    assert list(corpora.pairs()) == train  # it can be read again
 
 
 def test_the_seed_decides_what_is_held_out(toy: Path) -> None:
@@ -242,7 +237,7 @@ def test_no_more_than_a_tenth_is_held_out(toy: Path) -> None:
 def test_given_validation_files_leave_the_training_corpus_whole(toy: Path) -> None:
     files = {"source": toy / "train.en", "target": toy / "train.zh"}
     corpora = open_corpora(DataSettings(**files, valid_source=toy / "train.en", valid_target=toy / "train.zh"), 1)
-    assert list(corpora.train()) == corpora.valid
+    assert list(corpora.pairs()) == corpora.valid
     assert len(corpora.valid) == 500
 
 

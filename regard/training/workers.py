@@ -1,0 +1,60 @@
+"""Batches made in other processes, in the order of their plan, so that they are the same as without."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import Generic, TypeVar
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+P = TypeVar("P")
+B = TypeVar("B")
+
+DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
+
+
+def make_in_workers(make: Callable[[P], B], plans: Iterable[P], workers: int) -> Iterator[B]:
+    """`make` of every plan, in order, by processes that are forked now and end with whoever reads this."""
+    loader = DataLoader(
+        _Made(make),
+        batch_size=None,
+        sampler=plans,
+        num_workers=workers,
+        collate_fn=_as_it_is,
+        worker_init_fn=_begin_work,
+        multiprocessing_context="fork",  # a mapped corpus is shared with them, not sent to them
+        generator=torch.Generator(),  # or else this would draw from the random numbers of the training
+    )
+    return iter(loader)
+
+
+class _Made(Dataset[B], Generic[P, B]):
+    """What a loader asks for its batches."""
+
+    def __init__(self, make: Callable[[P], B]) -> None:
+        self.make = make
+
+    def __getitem__(self, plan: P) -> B:
+        return self.make(plan)
+
+
+def _as_it_is(batch: B) -> B:
+    return batch
+
+
+def _begin_work(number: int) -> None:
+    """What a worker does first: leaves Ctrl-C and SIGTERM to its parent, and dies with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _ignore_once)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+
+
+def _ignore_once(number: int, frame: FrameType | None) -> None:
+    """A job's end reaches all its processes: the parent saves first, and its own request is the second."""
+    signal.signal(number, signal.SIG_DFL)
