@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import pickle
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -25,12 +26,12 @@ def make_in_workers(make: Callable[[P], B], plans: Iterable[P], workers: int) ->
         batch_size=None,
         sampler=plans,
         num_workers=workers,
-        collate_fn=_as_it_is,
+        collate_fn=pickle.dumps,  # since shared memory is short in many containers, and noisy when a parent is killed
         worker_init_fn=_begin_work,
         multiprocessing_context="fork",  # a mapped corpus is shared with them, not sent to them
         generator=torch.Generator(),  # or else this would draw from the random numbers of the training
     )
-    return iter(loader)
+    return map(pickle.loads, iter(loader))
 
 
 class _Made(Dataset[B], Generic[P, B]):
@@ -41,10 +42,6 @@ class _Made(Dataset[B], Generic[P, B]):
 
     def __getitem__(self, plan: P) -> B:
         return self.make(plan)
-
-
-def _as_it_is(batch: B) -> B:
-    return batch
 
 
 def _begin_work(number: int) -> None:

@@ -101,11 +101,15 @@ def plan_times() -> list[Death]:
     return [{"seconds": chance.uniform(0.1, 0.4)} for _ in range(14)]
 
 
-@pytest.mark.parametrize("plan", [plan_calls(), plan_times()], ids=["inside saves", "at random times"])
+@pytest.mark.parametrize(
+    ("plan", "workers"),
+    [(plan_calls(), 0), (plan_times(), 0), (plan_times(), 2)],
+    ids=["inside saves", "at random times", "with workers"],
+)
 def test_killed_and_started_again_it_ends_in_the_same_weights(
-    plan: list[Death], toy: Path, tmp_path: Path, whole: Path
+    plan: list[Death], workers: int, toy: Path, tmp_path: Path, whole: Path
 ) -> None:
-    ends, said = drive(plan, words(toy, tmp_path / "run"), tmp_path)
+    ends, said = drive(plan, words(toy, tmp_path / "run", training__workers=workers), tmp_path)
     killed = [call for status, call in ends if status == signal.SIGKILL]
     assert ends[-1] == [0, ""]
     if "call" in plan[0]:

@@ -1,0 +1,111 @@
+import multiprocessing
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.training.progress import Progress
+from regard.training.recipe import Recipe
+from regard.training.run import prepare
+from regard.training.state import Position, Share
+from regard.training.translation import TextBatch, TranslationTask
+from tests.conftest import SMALL, settings_of
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def task(make_recipe: Callable[..., Recipe]) -> Callable[..., TranslationTask]:
+    return lambda **changes: prepare(make_recipe(batch__tokens=128, **changes), CPU, Progress(1))
+
+
+def assert_same(one: TextBatch, other: TextBatch) -> None:
+    for name in ("source", "inputs", "labels", "real"):
+        assert torch.equal(getattr(one, name), getattr(other, name)), name
+    assert torch.equal(one.source_layout.real(), other.source_layout.real())
+
+
+@pytest.mark.parametrize("share", [Share(), Share(1, 3)])
+def test_workers_make_the_same_batches_in_the_same_order(task: Callable[..., TranslationTask], share: Share) -> None:
+    alone, helped = task(), task(training__workers=2)
+    place = next(islice(alone.batches(Position(), Share()), 7, None)).after
+    batches = alone.batches(place, share), helped.batches(place, share)
+    for one, other in islice(zip(*batches, strict=True), 80):  # more than an epoch
+        assert_same(one.batch, other.batch)
+        assert one.after == other.after
+    assert one.after.epoch > 0
+
+
+def test_workers_draw_no_random_numbers_of_the_training(task: Callable[..., TranslationTask]) -> None:
+    helped = task(training__workers=1)
+    before = torch.get_rng_state()
+    next(helped.batches(Position(), Share()))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_workers_end_when_nobody_wants_more_batches(task: Callable[..., TranslationTask]) -> None:
+    batches = task(training__workers=2).batches(Position(), Share())
+    next(batches)
+    assert len(multiprocessing.active_children()) == 2
+    batches.close()
+    del batches
+    assert not multiprocessing.active_children()
+
+
+def children(process: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def runs(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture
+def training(toy: Path, tmp_path: Path, spawn: Callable[..., subprocess.Popen[str]]) -> subprocess.Popen[str]:
+    """A run with two workers, some steps after its beginning."""
+    endless = {"training.steps": 100_000, "training.checkpoint_every": 100_000, "training.log_every": 1}
+    settings = settings_of(SMALL | endless | {"training.workers": 2})
+    files = ("--src", toy / "train.en", "--tgt", toy / "train.zh", "--out", tmp_path / "run")
+    process = spawn("train", *files, *settings)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("step 3/"):
+            break
+    return process
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+@pytest.mark.parametrize(
+    ("number", "everyone", "code"),
+    [
+        (signal.SIGKILL, False, -signal.SIGKILL),
+        (signal.SIGINT, True, 130),  # Ctrl-C reaches all processes of the terminal
+        (signal.SIGTERM, True, 143),  # as does the end of a job
+        (signal.SIGTERM, False, 143),
+    ],
+)
+def test_no_worker_outlives_its_run(
+    number: signal.Signals, everyone: bool, code: int, training: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    workers = children(training.pid)
+    assert len(workers) == 2
+    for process in [*workers, training.pid] if everyone else [training.pid]:
+        os.kill(process, number)
+    _, said = training.communicate(timeout=60)
+    assert training.returncode == code, said
+    deadline = time.monotonic() + 10
+    while any(map(runs, workers)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(runs, workers))
+    assert "Traceback" not in said
+    if number != signal.SIGKILL:
+        assert list((tmp_path / "run" / "checkpoints").glob("step-*")), "the last step was saved first"
