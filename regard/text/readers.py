@@ -90,8 +90,8 @@ def find_shards(
         if kind in read:
             return [Shard(str(source), read[kind])]
         raise UserError(
-            f"{source} is given without a target file, so it must hold both sides and end in .tsv, .jsonl (optionally "
-            f"with .gz, .xz or .zst behind) or .parquet, or be a folder of such files."
+            f"{source} is given without a target file, so it must hold both sides and end in .parquet, .tsv or .jsonl "
+            f"(these two optionally with .gz, .xz or .zst behind), or be a folder of such files."
         )
     if kind in BOTH_SIDES:
         raise UserError(

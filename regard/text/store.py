@@ -47,11 +47,11 @@ def write_store(folder: Path, corpora: Iterable[Iterable[ParallelTokens]], large
     """Writes corpora that stream by, one behind the other, holding no more than a chunk of them.
 
     Args:
-        folder: Made by this function, and worth nothing before it returns.
+        folder: Made unless it is there, and worth nothing before this function returns.
         corpora: Each a stream of chunks.
         largest: The columns to keep, with the largest number that can stand in each.
     """
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     sizes: list[int] = []
     with ExitStack() as stack:
         columns = {

@@ -62,10 +62,10 @@ class DataSettings(Settings):
     def _check(self) -> Self:
         if [self.builtin is not None, self.source is not None, bool(self.corpora)].count(True) != 1:
             raise ValueError("give either source (with target), or corpora, or builtin")
-        if self.source is None and (self.target or self.alignments):
-            raise ValueError("target and alignments need source beside them")
         if self.builtin and (self.target or self.valid_source or self.valid_target):
             raise ValueError(f"builtin {self.builtin} brings its own files; give source and target without it")
+        if self.source is None and (self.target or self.alignments):
+            raise ValueError("target and alignments need source beside them")
         if self.valid_target is not None and self.valid_source is None:
             raise ValueError("valid_target needs valid_source beside it")
         return self

@@ -214,7 +214,6 @@ class TranslationTask:
         corpus.let_go()
         return [rows[chosen] for chosen in plan(source, target - 1, self.recipe.batch.tokens, rng)]
 
-
     def _collate(self, corpus: ParallelTokens, rows: Ints) -> TextBatch:
         return collate(corpus, rows, self.packed, self.model.config.pad)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.text.batching import ParallelTokens
+from regard.text.tokens import ParallelTokens
 from regard.training.memory import Pieces, is_out_of_memory
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
@@ -192,11 +192,11 @@ def test_no_planned_batch_is_longer_than_the_largest_and_few_are_larger(
     chance = np.random.default_rng(seed)
     rows = chance.integers(0, len(task.train), 300)
     corpus = task.train
-    sample = ParallelTokens(corpus.source.take(rows), corpus.target.take(rows))
+    sample = ParallelTokens(corpus.source.take(rows), corpus.target.take(rows), None, (300,))
     recipe = task.recipe.changed(batch=task.recipe.batch.model_dump() | {"tokens": tokens})
     small = TranslationTask(task.translator, sample, task.valid[:1], recipe, task.device)
     largest = small.largest()
-    for planned in small._plan(sample, chance):
+    for planned in small._plan(sample, np.arange(300), chance):
         batch = small._collate(sample, planned)
         assert batch.longest <= largest.longest
         assert batch.places <= max(largest.places + largest.longest, tokens)
