@@ -23,7 +23,7 @@ from regard.text.tokens import ParallelTokens, Ragged
 
 DESCRIPTION = "store.json"
 FORMAT = 1
-KEPT = 2**26
+KEPT = 2**25
 """Bytes: what is mapped of a smaller file may stay in memory."""
 
 
