@@ -41,9 +41,8 @@ SETTINGS = {
     "batch.tokens": 1024,
     "optim.schedule": "constant",
     "training.log_every": 1,
-    "training.valid_sentences": 10,
+    "training.valid_sentences": 0,
     "training.device": "cpu",
-    "search.beam": 1,
 }
 Samples = list[dict[str, float]]
 

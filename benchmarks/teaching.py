@@ -21,12 +21,12 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from regard.text.alignment import link_tokens
 
 from regard.attention import Padded
 from regard.decoding.translator import Translator
 from regard.evaluation import Score, bleu
 from regard.inspection.probe import probe
+from regard.text.alignment import link_tokens
 from regard.text.grammar import Derivation, derive
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe

@@ -193,7 +193,6 @@ class TranslationTask:
         Translator(model, self.translator.vocabularies, self.translator.languages).save(folder)
         (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
 
-
     def _planned(self, position: Position) -> Iterator[Placed[Ints]]:
         """The rows of every training batch from a position on."""
         windows = range(position.window, self.order.windows)
