@@ -24,7 +24,8 @@ def demo(
 def train(
     recipe: Annotated[Path | None, typer.Argument(help="a YAML recipe, or the name of a built-in one")] = None,
     src: Annotated[
-        Path | None, typer.Option(help="source sentences, one a line (.gz, .xz), or a .tsv or .jsonl")
+        Path | None,
+        typer.Option(help="source sentences, one a line (.gz, .xz), or a .tsv, .jsonl, .parquet or a folder of these"),
     ] = None,
     tgt: Annotated[Path | None, typer.Option(help="target sentences, line by line beside the source")] = None,
     valid_src: Annotated[Path | None, typer.Option(help="validation source; else some pairs are held out")] = None,

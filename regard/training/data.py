@@ -37,6 +37,7 @@ from regard.training.fingerprints import (
     settings_of_data,
     write_fingerprints,
 )
+from regard.training.locks import locked
 from regard.training.progress import Progress
 from regard.training.recipe import DataSettings, Recipe, TokenizerSettings
 
@@ -112,10 +113,14 @@ def share_data(folder: Path, recipe: Recipe, progress: Progress, vocabularies: V
     """
     store = recipe.data.store
     assert store is not None
-    mend_replaced(store)
-    if not store.exists():
-        with replacing(store) as fresh:
-            make_data(fresh, recipe, progress, vocabularies)
+    store.parent.mkdir(parents=True, exist_ok=True)
+    with locked(store.parent, lambda: progress.say(f"waiting for another run that makes {store}")):
+        mend_replaced(store)
+        if not store.exists():
+            with replacing(store) as fresh:
+                make_data(fresh, recipe, progress, vocabularies)
+    if not (store / FINGERPRINTS).is_file():
+        raise UserError(f"{store}: exists and is no store of tokens; name another folder in data.store")
     known = read_fingerprints(store)
     check_settings_of_data(recipe, known["settings"], store)
     check_files(recipe.data, known["files"], f"the store {store}")
@@ -139,15 +144,16 @@ def open_data(folder: Path, recipe: Recipe, progress: Progress) -> RunData:
     home = recipe.data.store or folder
     if not (home / VALID).exists() or describe_file(home / VALID, known["valid"])["sha256"] != known["valid"]["sha256"]:
         raise UserError(f"{home / VALID}: has changed since the data was made; begin a new run")
-    mend_replaced(home / STORE)
-    try:
-        train = open_store(home / STORE)
-    except DamagedStoreError as damage:
-        progress.say(f"{home / STORE}: damaged ({damage}), so it is made again")
-        corpora = open_corpora(recipe.data, recipe.training.seed, progress)
-        with replacing(home / STORE) as fresh:
-            write_tokens(fresh, corpora, vocabularies, recipe, LeftOut(), progress)
-        train = open_store(home / STORE)
+    with locked(home, lambda: progress.say(f"waiting for another run that looks after {home}")):
+        mend_replaced(home / STORE)
+        try:
+            train = open_store(home / STORE)
+        except DamagedStoreError as damage:
+            progress.say(f"{home / STORE}: damaged ({damage}), so it is made again")
+            corpora = open_corpora(recipe.data, recipe.training.seed, progress)
+            with replacing(home / STORE) as fresh:
+                write_tokens(fresh, corpora, vocabularies, recipe, LeftOut(), progress)
+            train = open_store(home / STORE)
     if digest_store(home / STORE) != known["tokens"]:
         raise UserError(f"{home}: the corpus gives other tokens than when the run began; begin a new run")
     return RunData(folder, vocabularies, train, list(read_jsonl(home / VALID)), known["left_out"])

@@ -25,7 +25,7 @@ FROM_TOKENIZER = ("source_vocab", "target_vocab", "pad", "bos", "eos")
 class CorpusSettings(Settings):
     """One of several corpora."""
 
-    source: Path = Field(description="a line file, a .tsv, .jsonl or .parquet file, or a folder of such shards")
+    source: Path = Field(description="of each of several corpora, where data.source is not given; a list of such keys")
     target: Path | None = Field(None, description="the line file beside source, where that is one")
     weight: float = Field(1.0, gt=0, description="how many times an epoch shows each sentence")
     alignments: Path | None = Field(None, description='linked words, a line a pair, such as "0-0 1-2"')
@@ -42,7 +42,7 @@ class DataSettings(Settings):
     target: Path | None = Field(None, description="the line file beside source, where that is one")
     alignments: Path | None = Field(None, description='linked words, a line a pair, such as "0-0 1-2"')
     corpora: tuple[CorpusSettings, ...] = Field(
-        (), description="instead of source: several, each with source, target, weight, alignments, keys, columns"
+        (), description="several in place of source, each with source, target, weight, alignments, keys, columns"
     )
     keys: tuple[str, str] = Field(("source", "target"), description="keys of .jsonl, columns of .parquet")
     columns: tuple[int, int] = Field((0, 1), description="columns of .tsv, counted from 0")
@@ -214,6 +214,9 @@ class Recipe(Settings):
         recipe = cls.parse(values, where)
         # A wrong model key is refused now, not after the data has been read.
         recipe.teaching.check_model(recipe.model_config_for(8, 8))
+        guide = recipe.teaching.guided_attention
+        if guide and guide.prior == "alignments" and not any(c.alignments for c in recipe.data.all_corpora()):
+            raise UserError(f"{where}: teaching.guided_attention.prior: alignments needs data.alignments beside it")
         return recipe
 
     def model_config_for(self, source_vocab: int, target_vocab: int) -> TransformerConfig:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ from regard.models.folder import mend_replaced
 from regard.training.checkpoint import replace_text
 from regard.training.fingerprints import FINGERPRINTS
 from regard.training.journal import LOG
+from regard.training.locks import locked
 from regard.training.recipe import FROM_TOKENIZER, TEXTS, Recipe
 
 RECIPE, DATA = "recipe.yaml", "data"
@@ -32,7 +30,6 @@ MAY_CHANGE = (
     "training.patience",
     "training.workers",
 )
-_locks: set[int] = set()
 
 
 def is_run(out: Path) -> bool:
@@ -50,36 +47,17 @@ def is_unused(out: Path) -> bool:
     return not names or (names == {DATA} and (out / DATA / FINGERPRINTS).is_file())
 
 
-@contextmanager
-def exclusive(out: Path) -> Iterator[None]:
-    """Keeps the run folder to this process while the block runs.
+def exclusive(out: Path) -> AbstractContextManager[None]:
+    """Keeps the run folder to this process.
 
     Raises:
         UserError: another process trains here.
     """
-    number = os.open(out, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{out}: another process is training here; wait for it or choose another --out") from None
-        except OSError:
-            pass  # some file systems know no locks, and a run is no worse for that
-        _locks.add(number)
-        yield
-    finally:
-        _locks.discard(number)
-        os.close(number)
 
+    def refuse() -> None:
+        raise UserError(f"{out}: another process is training here; wait for it or choose another --out")
 
-def _let_go_of_locks() -> None:
-    """A child that outlives its parent for a moment must not keep its folder."""
-    for number in _locks:
-        os.close(number)
-    _locks.clear()
-
-
-os.register_at_fork(after_in_child=_let_go_of_locks)
+    return locked(out, refuse)
 
 
 def write_recipe(out: Path, recipe: Recipe) -> None:

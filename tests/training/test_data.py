@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from rich.console import Console
 from regard.errors import UserError
 from regard.text.tokens import ParallelTokens
 from regard.training import data as training_data
-from regard.training.data import make_data, open_corpora, open_data, take_evenly
+from regard.training.data import make_data, open_corpora, open_data, share_data, take_evenly
 from regard.training.progress import Progress
 from regard.training.recipe import DataSettings, Recipe
 from regard.training.run import prepare, run_recipe
@@ -381,6 +382,37 @@ def test_a_store_made_otherwise_is_refused_with_what_differs(recipe: Recipe, tmp
     with pytest.raises(UserError, match=r"1\.tsv: has changed since the store .* began"):
         run_recipe(sharing, tmp_path / "second")
     assert not (tmp_path / "second").exists()
+
+
+def test_a_folder_that_is_no_store_is_left_alone(recipe: Recipe, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "thesis.txt").write_text("x")
+    sharing = recipe.changed(data=recipe.data.model_dump() | {"store": tmp_path / "store"})
+    with pytest.raises(UserError, match=r"store: exists and is no store of tokens"):
+        run_recipe(sharing, tmp_path / "run")
+    assert [path.name for path in (tmp_path / "store").iterdir()] == ["thesis.txt"]
+
+
+def test_runs_that_begin_together_make_a_store_once(recipe: Recipe, tmp_path: Path) -> None:
+    sharing = recipe.changed(data=recipe.data.model_dump() | {"store": tmp_path / "store"})
+    made: list[Path] = []
+
+    def count(folder: Path, *rest: Any) -> None:
+        made.append(folder)
+        make_data(folder, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training_data, "make_data", count)
+        folders = [tmp_path / name for name in ("first", "second")]
+        for folder in folders:
+            folder.mkdir()
+        threads = [Thread(target=share_data, args=(folder, sharing, Silence())) for folder in folders]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(made) == 1
+    assert [open_data(folder, sharing, Silence()).vocabularies.fingerprint() for folder in folders]
 
 
 def test_the_shares_of_processes_cover_every_epoch_of_a_mapped_corpus(made: Path, recipe: Recipe) -> None:
