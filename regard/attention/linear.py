@@ -200,8 +200,9 @@ class RunningSums:
 
 def random_directions(size: int, width: int) -> Tensor:
     """Gaussian vectors, (size, width), at right angles to each other within every group of `width`."""
-    groups = torch.randn(math.ceil(size / width), width, width)
-    turned: Tensor = torch.linalg.qr(groups).Q
+    axes, triangles = torch.linalg.qr(torch.randn(math.ceil(size / width), width, width))
+    # Without these signs the axes would favour some directions: QR leaves them to its algorithm.
+    turned: Tensor = axes * triangles.diagonal(dim1=1, dim2=2).sign()[:, None]
     lengths = torch.randn(size, width).square().sum(1, keepdim=True).sqrt()
     return turned.transpose(1, 2).reshape(-1, width)[:size] * lengths
 

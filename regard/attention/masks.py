@@ -220,7 +220,12 @@ def within(reach: Window, query_place: Tensor, key_place: Tensor) -> Tensor | No
 
 
 def _narrower(one: Window | None, other: Window | None) -> Window:
-    def smaller(side: int) -> int | None:
-        return min((w[side] for w in (one, other) if w is not None and w[side] is not None), default=None)  # type: ignore[type-var]
+    if one is None or other is None:
+        return one or other or (None, None)
+    return _smaller(one[0], other[0]), _smaller(one[1], other[1])
 
-    return smaller(0), smaller(1)
+
+def _smaller(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

@@ -56,8 +56,7 @@ WIDE_KINDS: dict[str, Kind] = {
 NARROW_KINDS: dict[str, Kind] = {
     "local": Local(1, 1),
     "local-reference": Local(1, 1, path="reference"),
-    "local-dilated": Local(1, 1, dilation=2),
-    "local-everyone": Local(1, 0, everyone=1),
+    "local-sparse": Local(1, 1, dilation=2, everyone=1),
     "routing": Routing(HEADS, HEAD_WIDTH, 2).eval(),
     "routing-reference": Routing(HEADS, HEAD_WIDTH, 2, path="reference").eval(),
 }
