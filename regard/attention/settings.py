@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, NonNegativeInt, model_validator
 
 from regard.attention.core import Full, Kind
 from regard.attention.linear import Features, Linear
 from regard.attention.local import Local
 from regard.attention.routing import Routing
 from regard.config import Settings
+from regard.errors import UserError
+
+
+def _both_sides(value: Any) -> Any:
+    return (value, value) if isinstance(value, int) else value
 
 
 class FullSettings(Settings):
@@ -27,16 +33,15 @@ class LocalSettings(Settings):
     """Every token looks at its neighbourhood."""
 
     kind: Literal["local"] = "local"
-    window: Annotated[int, Field(ge=0)] | tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]] = Field(
-        128, description="tokens seen before and after one's own place, or two numbers: [before, after]"
+    window: Annotated[tuple[NonNegativeInt, NonNegativeInt], BeforeValidator(_both_sides)] = Field(
+        (128, 128), description="tokens seen before and after one's own place: one number, or [before, after]"
     )
     dilation: int = Field(1, ge=1, description="distance from one token of the window to the next")
     everyone: int = Field(0, ge=0, description="first tokens of a sequence that see all and are seen by all")
 
     def build(self, heads: int, width: int, scale: float | None = None) -> Kind:
         """The kind for heads of this width."""
-        before, after = (self.window, self.window) if isinstance(self.window, int) else self.window
-        return Local(before, after, self.dilation, self.everyone, scale)
+        return Local(*self.window, self.dilation, self.everyone, scale)
 
 
 class LinearSettings(Settings):
@@ -47,6 +52,12 @@ class LinearSettings(Settings):
         "elu", description="elu: elu(x) + 1; random: close to softmax in the mean; plain: V Kᵀ Q, no features at all"
     )
     size: int | None = Field(None, gt=0, description="how many random features; by default about D log D")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.size is not None and self.features != "random":
+            raise ValueError(f"size is the number of random features; features {self.features!r} has none")
+        return self
 
     def build(self, heads: int, width: int, scale: float | None = None) -> Kind:
         """The kind for heads of this width."""
@@ -66,13 +77,26 @@ class RoutingSettings(Settings):
         return Routing(heads, width, self.clusters, self.decay, self.balance, scale)
 
 
-def _by_name(value: Any) -> Any:
-    """`attention: linear` for `attention: {kind: linear}`."""
-    return {"kind": value} if isinstance(value, str) else value
+_SETTINGS: dict[str, type[Settings]] = {
+    "full": FullSettings,
+    "local": LocalSettings,
+    "linear": LinearSettings,
+    "routing": RoutingSettings,
+}
 
 
-AttentionSettings = Annotated[
-    FullSettings | LocalSettings | LinearSettings | RoutingSettings,
-    Field(discriminator="kind"),
-]
-NamedAttention = Annotated[AttentionSettings, BeforeValidator(_by_name)]
+def _choose(value: Any) -> Any:
+    """The settings of the kind that is named; `attention: linear` is short for `attention: {kind: linear}`."""
+    if isinstance(value, Settings):
+        return value
+    values = {"kind": value} if isinstance(value, str) else value
+    kind = values.get("kind") if isinstance(values, Mapping) else None
+    if kind not in _SETTINGS:
+        raise ValueError(f"kind must be one of {', '.join(_SETTINGS)}, found {value!r}")
+    try:
+        return _SETTINGS[kind].parse(values, kind)
+    except UserError as error:
+        raise ValueError(str(error)) from None
+
+
+AttentionSettings = Annotated[FullSettings | LocalSettings | LinearSettings | RoutingSettings, BeforeValidator(_choose)]

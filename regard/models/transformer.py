@@ -27,7 +27,7 @@ from regard.attention import (
     RunningSums,
     Sinusoidal,
 )
-from regard.attention.settings import FullSettings, NamedAttention
+from regard.attention.settings import AttentionSettings, FullSettings
 from regard.config import Settings
 from regard.layers import Activation, DecoderBlock, EncoderBlock, FeedForward
 from regard.products import linear
@@ -55,7 +55,7 @@ class TransformerConfig(Settings):
     tie: Literal["all", "target", "none"] = Field(
         "all", description="source, target and output share one embedding; only target and output; or none do"
     )
-    attention: NamedAttention = Field(
+    attention: AttentionSettings = Field(
         FullSettings(), description="full, local, linear or routing, with its own keys, for both self-attentions"
     )
     qkv_bias: bool = True
