@@ -3,8 +3,8 @@
     python benchmarks/attention.py [--device cuda] [--peers FOLDER] [--lengths 256 1024] [--budget SECONDS]
 
 One sequence, 8 heads of width 64, causal; float32 on a CPU, bfloat16 on a GPU. Local attention sees 128 tokens back;
-routing has √n clusters, whose balance was learned on other random tokens first. Repetitions of all take turns, so that a
-busy machine slows all alike; medians count. A call that would take longer than the budget, judged by half its length,
+routing has √n clusters, whose balance was learned on other random tokens first. Repetitions of all take turns, so that
+a busy machine slows all alike; medians count. A call that would take longer than the budget, judged by half its length,
 is left out. Peers are whatever of local-attention, routing-transformer, performer-pytorch,
 linear-attention-transformer and flash-linear-attention lies in FOLDER (pip install --no-deps --target FOLDER ...).
 
@@ -46,18 +46,14 @@ def ours(kind: Kind) -> Attend:
     return lambda q, k, v: kind(q, k, v, Mask(causal=True))
 
 
-def balanced_routing(length: int, device: torch.device) -> Routing:
+def balanced_routing(length: int, device: torch.device, steps: int = 60) -> Routing:
     """√n clusters that have seen tokens like those that are measured, though not the same."""
-    kind = Routing(HEADS, WIDTH, round(math.sqrt(length)), decay=0.9, balance=0.05).to(device)
-    for step in range(60):
+    kind = Routing(HEADS, WIDTH, round(math.sqrt(length)), decay=0.9).to(device)
+    for step in range(steps):
         q, k = torch.randn(2, 1, HEADS, min(length, 16_384), WIDTH, device=device)
-        kind.balance = 0.05 * (1 - step / 60)
-        kind._learn(q, *_swap(kind.assign(q, k, Mask()), k))
+        kind.balance = 0.05 * (1 - step / steps)
+        kind.learn(q, k, *kind.assign(q, k, Mask()))
     return kind.eval()
-
-
-def _swap(clusters: tuple[Tensor, Tensor], k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return clusters[0], k, clusters[1]
 
 
 def build_ours(length: int, device: torch.device) -> dict[str, Attend]:
@@ -352,7 +348,7 @@ def main() -> None:
     versions = {"python": platform.python_version(), "torch": torch.__version__}
     result = {
         "what": f"causal attention of one sequence, {HEADS} heads of width {WIDTH}, "
-        f"{'bfloat16' if device.type == 'cuda' else 'float32'}; seconds and bytes of forward, and of forward and backward",
+        f"{'bfloat16' if device.type == 'cuda' else 'float32'}; seconds and bytes of forward, and of both ways",
         "summary": summarise(rows),
         "rows": rows,
         "peers": {name: kind for name, (kind, _) in PEERS.items()},

@@ -73,7 +73,7 @@ class Routing(nn.Module):
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float) -> Tensor:
         of_query, of_key = self.assign(q, k, mask)
         if self.training:
-            self._learn(q, of_query, k, of_key)
+            self.learn(q, k, of_query, of_key)
         path = self.path
         if path == "auto" and (mask.allowed is not None or mask.packed or torch.compiler.is_compiling()):
             path = "dense"  # a compiled graph cannot wait to see how large the clusters turn out
@@ -101,7 +101,7 @@ class Routing(nn.Module):
         return clusters[0], clusters[1]
 
     @torch.no_grad()
-    def _learn(self, q: Tensor, of_query: Tensor, k: Tensor, of_key: Tensor) -> None:
+    def learn(self, q: Tensor, k: Tensor, of_query: Tensor, of_key: Tensor) -> None:
         """Moves the centroids towards their members' mean, and the leads towards equal sizes; padding has no say."""
         sums, sizes = torch.zeros_like(self.centroids), torch.zeros_like(self.leads)
         for side, (x, cluster) in enumerate(((q, of_query), (k, of_key))):
