@@ -1,6 +1,6 @@
 """What each kind of attention costs: time and peak memory from 256 to 65,536 tokens, beside full attention and peers.
 
-    python benchmarks/attention.py [--device cuda] [--peers FOLDER] [--lengths 256 1024] [--budget SECONDS]
+    python benchmarks/attention.py [--device cuda] [--peers FOLDER] [--who local linear] [--lengths 256 1024]
 
 One sequence, 8 heads of width 64, causal; float32 on a CPU, bfloat16 on a GPU. Local attention sees 128 tokens back;
 routing has √n clusters, whose balance was learned on other random tokens first. Repetitions of all take turns, so that
@@ -8,7 +8,8 @@ a busy machine slows all alike; medians count. A call that would take longer tha
 is left out. Peers are whatever of local-attention, routing-transformer, performer-pytorch,
 linear-attention-transformer and flash-linear-attention lies in FOLDER (pip install --no-deps --target FOLDER ...).
 
-Writes benchmarks/results/attention-cpu.json or -gpu.json, and, from both, the plot docs/images/attention-cost.svg.
+Writes benchmarks/results/attention-cpu.json or -gpu.json, where it replaces what it has measured anew and keeps the
+rest; with --plot it draws docs/images/attention-cost.svg from both and measures nothing.
 """
 
 import argparse
@@ -35,6 +36,7 @@ from regard.attention import Full, Kind, Linear, Local, Mask, Routing
 HEADS, WIDTH, WINDOW = 8, 64, 128
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+KINDS = ("full", "local", "linear", "linear-random", "routing")
 LENGTHS = [2**power for power in range(8, 17)]
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -179,47 +181,40 @@ def peak(run: Callable[[], None], device: torch.device) -> int:
 
 
 def measure_length(
-    people: dict[str, Attend],
-    length: int,
-    device: torch.device,
-    repetitions: int,
-    budget: float,
-    expected: dict[str, float],
+    people: dict[str, Attend], length: int, device: torch.device, repetitions: int, budget: float
 ) -> list[dict[str, Any]]:
-    """All who take part at one length, in turns; `expected` is how long each took at half the length."""
+    """All who take part at one length, in turns."""
     inputs = tensors(length, device)
     rows: dict[str, dict[str, Any]] = {}
     for name, attend in people.items():
-        if 2 * expected.get(name, 0) > budget:
-            continue
+        row: dict[str, Any] = {"name": name, "length": length}
         try:
             both(attend, inputs)
-            taken = clock(lambda a=attend: both(a, inputs), device)
-            forward(attend, inputs)
+            row |= {"forward": [], "both": [clock(lambda a=attend: both(a, inputs), device)]}
         except Exception as error:  # whatever a peer raises is its result
-            rows[name] = {"name": name, "length": length, "error": f"{type(error).__name__}: {error}"[:200]}
-            continue
-        rows[name] = {"name": name, "length": length, "forward": [], "both": [taken]}
+            row["error"] = f"{type(error).__name__}: {error}"[:200]
+        rows[name] = row
         if device.type == "cuda":
             torch.cuda.empty_cache()
     turns = [name for name, row in rows.items() if "error" not in row]
-    for _ in range(repetitions):
+    for turn in range(repetitions):
         for name in turns:
             row = rows[name]
-            if row["both"][0] * len(row["both"]) > budget:
+            if turn and 2 * row["both"][0] > budget:  # too slow to be repeated
                 continue
             row["forward"].append(clock(lambda n=name: forward(people[n], inputs), device))
             row["both"].append(clock(lambda n=name: both(people[n], inputs), device))
     for name in turns:
         row = rows[name]
-        row["forward"] = (
-            median(row["forward"]) if row["forward"] else clock(lambda n=name: forward(people[n], inputs), device)
-        )
-        row["both"] = median(row["both"])
-        expected[name] = 2 * row["both"]
+        row["forward"], row["both"] = median(row["forward"]), median(row["both"])
         gc.collect()
         row["forward_bytes"] = peak(lambda n=name: forward(people[n], inputs), device)
         row["both_bytes"] = peak(lambda n=name: both(people[n], inputs), device)
+        print(
+            f"{length:6} {name:30} {row['forward'] * 1e3:10.2f} {row['both'] * 1e3:10.2f} ms "
+            f"{row['both_bytes'] / 2**20:9.1f} MiB",
+            flush=True,
+        )
     return list(rows.values())
 
 
@@ -280,7 +275,7 @@ def plot(target: Path) -> None:
     figure, panels = plt.subplots(len(found), 2, figsize=(10, 4 * len(found)), squeeze=False)
     for line, result in zip(panels, found, strict=True):
         for panel, what, unit, factor in ((line[0], "both", "ms", 1e3), (line[1], "both_bytes", "MiB", 2**-20)):
-            for number, name in enumerate(("full", "local", "linear", "linear-random", "routing")):
+            for number, name in enumerate(KINDS):
                 points = [
                     (row["length"], row[what] * factor) for row in result["rows"] if row["name"] == name and what in row
                 ]
@@ -289,7 +284,7 @@ def plot(target: Path) -> None:
                 points = [
                     (row["length"], row[what] * factor) for row in result["rows"] if row["name"] == name and what in row
                 ]
-                colour = ("full", "local", "linear", "linear-random", "routing").index(kind)
+                colour = KINDS.index(kind)
                 if points:
                     panel.loglog(*zip(*points, strict=True), "--", lw=1, label=name, color=f"C{colour}", alpha=0.7)
             panel.set(xlabel="tokens", ylabel=f"{'time' if unit == 'ms' else 'peak memory'}, {unit}")
@@ -313,6 +308,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What each kind of attention costs.")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--peers", type=Path, help="folder with the peers' packages")
+    parser.add_argument("--who", nargs="+", default=[*KINDS, *PEERS])
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--budget", type=float, default=20.0, help="seconds that one call may take")
@@ -328,40 +324,42 @@ def main() -> None:
     device = torch.device(arguments.device)
     if arguments.peers:
         sys.path.append(str(arguments.peers))
+    target = (arguments.out or RESULTS) / f"attention-{'gpu' if device.type == 'cuda' else 'cpu'}.json"
     rows: list[dict[str, Any]] = []
-    expected: dict[str, float] = {}
     for length in arguments.lengths:
-        people = build_ours(length, device)
+        halves = {row["name"]: row["both"] for row in rows if row["length"] == length // 2 and "both" in row}
+        people = {name: attend for name, attend in build_ours(length, device).items() if name in arguments.who}
         for name, (_, build) in PEERS.items() if arguments.peers else ():
             try:
-                people[name] = build(length)
+                if name in arguments.who:
+                    people[name] = build(length)
             except Exception as error:  # a peer that cannot be imported here takes no part
                 rows.append({"name": name, "length": length, "error": f"{type(error).__name__}: {error}"[:200]})
-        rows += measure_length(people, length, device, arguments.repetitions, arguments.budget, expected)
-        for row in rows:
-            if row["length"] == length:
-                said = (
-                    row.get("error")
-                    or f"{row['forward'] * 1e3:10.2f} {row['both'] * 1e3:10.2f} ms {row['both_bytes'] / 2**20:9.1f} MiB"
-                )
-                print(f"{length:6} {row['name']:30} {said}", flush=True)
-    versions = {"python": platform.python_version(), "torch": torch.__version__}
+        people = {name: attend for name, attend in people.items() if 4 * halves.get(name, 0) <= arguments.budget}
+        rows += measure_length(people, length, device, arguments.repetitions, arguments.budget)
+        save(target, rows, device, arguments)
+
+
+def save(target: Path, rows: list[dict[str, Any]], device: torch.device, arguments: argparse.Namespace) -> None:
+    """Writes what has been measured so far, beside what was measured before."""
+    new = {(row["name"], row["length"]) for row in rows}
+    before = json.loads(target.read_text("utf-8"))["rows"] if target.exists() else []
+    rows = rows + [row for row in before if (row["name"], row["length"]) not in new]
+    rows = sorted(rows, key=lambda row: (row["name"], row["length"]))
+    dtype = "bfloat16" if device.type == "cuda" else "float32"
     result = {
-        "what": f"causal attention of one sequence, {HEADS} heads of width {WIDTH}, "
-        f"{'bfloat16' if device.type == 'cuda' else 'float32'}; seconds and bytes of forward, and of both ways",
+        "what": f"causal attention of one sequence, {HEADS} heads of width {WIDTH}, {dtype}; seconds and bytes of "
+        "forward, and of forward and backward",
         "summary": summarise(rows),
         "rows": rows,
         "peers": {name: kind for name, (kind, _) in PEERS.items()},
         "budget": arguments.budget,
         "machine": machine(device, arguments.threads),
-        "versions": versions,
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": "python benchmarks/attention.py" + (" --device cuda" if device.type == "cuda" else ""),
     }
-    name = f"attention-{'gpu' if device.type == 'cuda' else 'cpu'}.json"
-    target = (arguments.out or RESULTS) / name
     target.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(result["summary"], indent=1))
 
 
 if __name__ == "__main__":

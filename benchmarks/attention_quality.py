@@ -1,11 +1,12 @@
 """What each kind of attention keeps and loses: recall and copying at long range, and the built-in corpus.
 
-    python benchmarks/attention_quality.py [--device cuda] [--jobs 4] [--steps 2000]
+    python benchmarks/attention_quality.py [--device cuda] [--jobs 4] [--tasks recall copy corpus] [--kinds full ...]
 
 recall: pairs of a key and a value, noise, then the keys again in another order; the value must be named after each.
 copy: random letters, a sign, and the same letters again. Both are read by a causal stack of two blocks, width 128,
 4 heads, 256 tokens; accuracy is over 2,000 unseen sequences, on what can be known. corpus: the demo's recipe, with one
-line changed; BLEU on the validation set. Every row is one seed. Writes benchmarks/results/attention-quality.json.
+line changed; BLEU on the validation set. Every row is one seed. Writes benchmarks/results/attention-quality.json, where
+it replaces what it has measured anew and keeps the rest.
 """
 
 import argparse
@@ -153,15 +154,21 @@ def run_all(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         print(json.dumps(row), flush=True)
         return row
 
-    jobs = [(task, kind) for task in (*TASKS, "corpus") for kind in KINDS]
+    jobs = [(task, kind) for task in arguments.tasks for kind in arguments.kinds]
     with ThreadPoolExecutor(arguments.jobs) as pool:
         return list(pool.map(one, jobs))
+
+
+def machine(device: torch.device) -> str:
+    return torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What each kind of attention keeps and loses.")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--steps", type=int, default=2000, help="of recall and copying")
+    parser.add_argument("--tasks", nargs="+", default=[*TASKS, "corpus"])
+    parser.add_argument("--kinds", nargs="+", default=[*KINDS])
+    parser.add_argument("--steps", type=int, default=1000, help="of recall and copying")
     parser.add_argument("--jobs", type=int, default=1, help="how many at a time")
     parser.add_argument("--threads", type=int, default=2, help="of each")
     parser.add_argument("--only", nargs=2, metavar=("TASK", "KIND"))
@@ -172,17 +179,21 @@ def main() -> None:
     if arguments.only:
         task, kind = arguments.only
         found = run_corpus(kind, None, device) if task == "corpus" else run_task(task, kind, arguments.steps, device)
-        print(json.dumps({"task": task, "kind": kind} | found))
+        print(json.dumps({"task": task, "kind": kind, "machine": machine(device)} | found))
         return
+    rows = run_all(arguments)
+    if arguments.out.exists():
+        new = {(row["task"], row["kind"]) for row in rows}
+        before = json.loads(arguments.out.read_text("utf-8"))["rows"]
+        rows += [row for row in before if (row["task"], row["kind"]) not in new]
     result = {
         "what": f"recall of {PAIRS} pairs and copying of {LETTERS} letters, {LAYERS} causal blocks, width {WIDTH}; "
         "the demo's recipe",
         "kinds": KINDS,
-        "rows": run_all(arguments),
-        "machine": torch.cuda.get_device_name() if device.type == "cuda" else platform.processor(),
+        "rows": sorted(rows, key=lambda row: (row["task"], list(KINDS).index(row["kind"]))),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": "python benchmarks/attention_quality.py" + (" --device cuda" if device.type == "cuda" else ""),
+        "command": "python benchmarks/attention_quality.py",
     }
     arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 

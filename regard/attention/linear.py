@@ -22,6 +22,7 @@ from regard.attention.masks import Mask, Padded
 Features = Literal["elu", "random", "plain"]
 LinearPath = Literal["auto", "quadratic", "chunked", "recurrent"]
 CHUNK = 128
+"""Tokens of a chunk; a CPU, to which scores cost more than to a GPU, takes half of it where features are few."""
 
 
 class Sums(NamedTuple):
@@ -70,7 +71,8 @@ class Linear(nn.Module):
         return self._attend(q, k, v, mask)
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
-        scores = self._map_queries(q) @ self._map_keys(k).transpose(-2, -1)
+        wide = torch.promote_types(q.dtype, torch.float32)
+        scores = self._map_queries(q.to(wide)) @ self._map_keys(k.to(wide)).transpose(-2, -1)
         may = mask.dense(q.shape[-2], k.shape[-2], q.device)
         if may is not None:
             scores = scores.masked_fill(~may, 0.0)
@@ -95,8 +97,7 @@ class Linear(nn.Module):
         if isinstance(mask.keys, Padded):
             phi_k = phi_k.masked_fill(~mask.keys.real()[:, None, :, None], 0.0)
         if not mask.causal:
-            dtype = _fast(v)
-            return self._read(phi_q.to(dtype), _add_up(phi_k.to(dtype), v)).to(v.dtype)
+            return self._read(phi_q, _add_up(phi_k, v)).to(v.dtype)
         forward = self._recur if self.path == "recurrent" else self._by_chunks
         earlier = _add_up(phi_k[..., : S - T, :], v[..., : S - T, :]) if S > T else None
         return forward(phi_q, phi_k[..., S - T :, :], v[..., S - T :, :], earlier)[0]
@@ -106,25 +107,22 @@ class Linear(nn.Module):
     def _by_chunks(self, phi_q: Tensor, phi_k: Tensor, v: Tensor, sums: Sums | None) -> tuple[Tensor, Sums]:
         """Within a chunk all scores, of the chunks before it their sums alone."""
         T = v.shape[-2]
-        c = min(CHUNK, T)
-        dtype = _fast(v)
-        phi_q, phi_k, v_ = (_cut(x, c).to(dtype) for x in (phi_q, phi_k, v))
+        c = min(T, CHUNK // 2 if v.device.type == "cpu" and phi_k.shape[-1] <= CHUNK else CHUNK)
+        phi_q, phi_k, values = (_cut(x, c) for x in (phi_q, phi_k, v.to(phi_k.dtype)))
         scores = (phi_q @ phi_k.transpose(-2, -1)).tril()
-        each = _add_up(phi_k, v_)
+        each = _add_up(phi_k, values)
         start = _zeros_like(each) if sums is None else sums
-        values, features = (
-            torch.cat((first[:, :, None], rest), 2).cumsum(2) for first, rest in zip(start, each, strict=True)
-        )
-        context = scores @ v_ + phi_q @ values[:, :, :-1].to(dtype)
+        running = Sums(*(torch.cat((x[:, :, None], y), 2).cumsum(2) for x, y in zip(start, each, strict=True)))
+        earlier = Sums(*(part[:, :, :-1].to(phi_q.dtype) for part in running))
+        context = scores @ values + phi_q @ earlier.values
         if self.features != "plain":
-            wide = values.dtype
-            total = scores.to(wide).sum(-1) + (phi_q.to(wide) @ features[:, :, :-1, :, None]).squeeze(-1)
-            context = _divide(context.to(wide), total)
-        after = Sums(values[:, :, -1], features[:, :, -1])
-        return context.flatten(2, 3)[:, :, :T].to(v.dtype), after
+            context = _divide(context, scores.sum(-1) + (phi_q @ earlier.features[..., None]).squeeze(-1))
+        return context.flatten(2, 3)[:, :, :T].to(v.dtype), Sums(*(part[:, :, -1] for part in running))
 
     def _recur(self, phi_q: Tensor, phi_k: Tensor, v: Tensor, sums: Sums | None) -> tuple[Tensor, Sums]:
         """Token by token."""
+        wide = torch.promote_types(v.dtype, torch.float32)
+        phi_q, phi_k = phi_q.to(wide), phi_k.to(wide)
         context = []
         for t in range(v.shape[-2]):
             here = slice(t, t + 1)
@@ -139,32 +137,31 @@ class Linear(nn.Module):
         context = phi_q @ sums.values.to(phi_q.dtype)
         if self.features == "plain":
             return context
-        wide = sums.features.dtype
-        return _divide(context.to(wide), (phi_q.to(wide) @ sums.features[..., None]).squeeze(-1))
+        return _divide(context, (phi_q @ sums.features[..., None].to(phi_q.dtype)).squeeze(-1))
 
-    # Features
+    # Features: products of them are taken in bfloat16 where q and k come so, else in float32 or better
 
     def _map_queries(self, q: Tensor) -> Tensor:
-        q = q.to(torch.promote_types(q.dtype, torch.float32))
+        dtype = _fast(q)
         if self.features == "plain":
-            return q * self.scale
+            return (q * self.scale).to(dtype)
         if self.features == "elu":
-            return F.elu(q * math.sqrt(self.scale)) + 1
+            return _elu_plus_one(q.to(dtype), self.scale)
         exponent = self._exponent(q)
         # A factor of its own for every query goes out again when the weights are divided by their sum.
-        return (exponent - exponent.amax(-1, keepdim=True).detach()).exp()
+        return (exponent - exponent.amax(-1, keepdim=True).detach()).exp().to(dtype)
 
     def _map_keys(self, k: Tensor) -> Tensor:
-        k = k.to(torch.promote_types(k.dtype, torch.float32))
+        dtype = _fast(k)
         if self.features == "plain":
-            return k
+            return k.to(dtype)
         if self.features == "elu":
-            return F.elu(k * math.sqrt(self.scale)) + 1
+            return _elu_plus_one(k.to(dtype), self.scale)
         # No factor of the loudest key here: it would tell queries about later keys. Far beyond this float32 ends.
-        return self._exponent(k).clamp(-40, 40).exp()
+        return self._exponent(k).clamp(-40, 40).exp().to(dtype)
 
     def _exponent(self, x: Tensor) -> Tensor:
-        x = x * math.sqrt(self.scale)
+        x = x.to(torch.promote_types(x.dtype, torch.float32)) * math.sqrt(self.scale)
         return x @ self.directions.to(x.dtype).T - x.square().sum(-1, keepdim=True) / 2
 
 
@@ -184,11 +181,17 @@ class RunningSums:
     def advance(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The context of the next tokens, which the sums take in."""
         B, H, T, D = q.shape
-        if self.abreast > 1:
-            q, k, v = (x.transpose(1, 2).reshape(B * T, H, 1, D) for x in (q, k, v))
-        context, self.sums = self.kind.advance(q, k, v, self.sums)
         self.length += T
-        return context.view(B, T, H, D).transpose(1, 2) if self.abreast > 1 else context
+        if self.abreast == 1:
+            context, self.sums = self.kind.advance(q, k, v, self.sums)
+            return context
+        if self.sums is None and T == 1:  # the first token, the same for all hypotheses of a row
+            context, sums = self.kind.advance(q, k, v, None)
+            self.sums = Sums(*(part.repeat_interleave(self.abreast, 0) for part in sums))
+            return context
+        q, k, v = (x.transpose(1, 2).reshape(B * T, H, 1, D) for x in (q, k, v))
+        context, self.sums = self.kind.advance(q, k, v, self.sums)
+        return context.view(B, T, H, D).transpose(1, 2)
 
     def follow(self, rows: Tensor, sentences: Tensor | None) -> RunningSums:
         """The sums once hypotheses have changed places: each row goes on from the one that `rows` names."""
@@ -205,6 +208,12 @@ def random_directions(size: int, width: int) -> Tensor:
     turned: Tensor = axes * triangles.diagonal(dim1=1, dim2=2).sign()[:, None]
     lengths = torch.randn(size, width).square().sum(1, keepdim=True).sqrt()
     return turned.transpose(1, 2).reshape(-1, width)[:size] * lengths
+
+
+def _elu_plus_one(x: Tensor, scale: float) -> Tensor:
+    """In two parts: added to an elu near -1, the one would leave nothing but rounding."""
+    x = x if scale == 1 else x * math.sqrt(scale)
+    return x.clamp(max=0).exp() + x.relu()
 
 
 def _add_up(phi_k: Tensor, v: Tensor) -> Sums:
@@ -229,6 +238,6 @@ def _cut(x: Tensor, c: int) -> Tensor:
     return F.pad(x, (0, 0, 0, -T % c)).view(B, H, -1, c, width)
 
 
-def _fast(v: Tensor) -> torch.dtype:
-    """What the large products are taken in; features outgrow float16."""
-    return torch.bfloat16 if v.dtype == torch.bfloat16 else torch.promote_types(v.dtype, torch.float32)
+def _fast(x: Tensor) -> torch.dtype:
+    """Features outgrow float16."""
+    return torch.bfloat16 if x.dtype == torch.bfloat16 else torch.promote_types(x.dtype, torch.float32)

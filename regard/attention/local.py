@@ -196,7 +196,7 @@ class _Blocks:
     @classmethod
     def of(cls, local: Local, tokens: int, causal: bool) -> _Blocks:
         after = 0 if causal else local.after
-        size = max(16, min(128, local.before + after + 1))
+        size = max(16, min(64, local.before + after + 1))
         return cls(tokens, size, local.dilation, math.ceil(local.before / size), math.ceil(after / size))
 
     def cut(self, x: Tensor, fill: int = 0) -> Tensor:

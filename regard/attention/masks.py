@@ -184,9 +184,8 @@ class Mask:
         if isinstance(self.queries, Packed) and isinstance(self.keys, Packed):
             shift = (self.keys.lengths - self.queries.lengths)[self.queries.segments()]
             return self.queries.positions()[0] + shift, self.keys.positions()[0]
-        places = torch.arange(min(0, S - T), S, device=device)
-        if self.abreast > 1:
-            places = places // self.abreast
+        back = torch.arange(max(T, S) - 1, -1, -1, device=device) // self.abreast
+        places = (S - 1) // self.abreast - back
         return places[len(places) - T :], places[len(places) - S :]
 
     def _build_dense(self, T: int, S: int, device: torch.device) -> Tensor | None:

@@ -85,6 +85,13 @@ def test_the_scale_stands_before_the_product() -> None:
         torch.testing.assert_close(kind(q, k, v, Mask()), bare(q / 2, k / 2, v, Mask()), **EXACT)
 
 
+def test_elu_features_of_very_negative_numbers_are_small_but_never_nothing() -> None:
+    q, k, v = tensors(1, 4, dtype=torch.float32)
+    q, k = q.abs() * -20 - 20, k.abs() * -20 - 20
+    torch.testing.assert_close(linear("elu").weights(q / 20, k / 20, Mask()).sum(-1), torch.ones(1, H, 4))
+    assert (linear("elu")(q / 2, k / 2, v, Mask()) != 0).all()
+
+
 # Three forms of one formula
 
 
@@ -199,17 +206,21 @@ def test_running_sums_do_not_grow() -> None:
     assert sizes == {((2, H, D, D), (2, H, D))}
 
 
-def test_running_sums_follow_their_hypotheses() -> None:
+@pytest.mark.parametrize("shared", [False, True], ids=["each its own", "first token shared"])
+def test_running_sums_follow_their_hypotheses(shared: bool) -> None:
     kind = linear("elu")
     past, now = tensors(4, 6), tensors(4, 1)
     rows = torch.tensor([2, 2, 0, 3])
     cache = RunningSums(kind, abreast=2)  # two sentences with two hypotheses each
-    for t in range(6):
+    if shared:
+        past = tuple(torch.cat((x[::2, :, :1].repeat_interleave(2, 0), x[:, :, 1:]), 2) for x in past)
+        cache.advance(*(x[::2, :, :1] for x in past))
+    for t in range(shared, 6):
         cache.advance(*(abreast(x[:, :, t : t + 1], 2) for x in past))
     got = cache.follow(rows, None).advance(*(abreast(x, 2) for x in now))
     whole = [torch.cat((x[rows], y), 2) for x, y in zip(past, now, strict=True)]
     torch.testing.assert_close(got, abreast(kind(*whole, Mask(causal=True))[:, :, -1:], 2), **EXACT)
-    assert cache.length == 12
+    assert cache.length == (11 if shared else 12)
 
 
 def abreast(x: Tensor, copies: int) -> Tensor:

@@ -154,13 +154,16 @@ def test_dropout_drops_weights() -> None:
 
 
 @pytest.mark.parametrize("kind", [Local(1, 1), Local(1, 0, dilation=2), Local(1, 1, everyone=1)], ids=str)
-def test_hypotheses_side_by_side_see_the_window_of_their_own_past(kind: Local) -> None:
+@pytest.mark.parametrize("first", [1, 3], ids=["first token shared", "each its own"])
+def test_hypotheses_side_by_side_see_the_window_of_their_own_past(kind: Local, first: int) -> None:
     places, abreast = 5, 3
-    q, k, v = tensors(1, abreast, places * abreast)
-    family = torch.zeros(1, 1, abreast, places * abreast, dtype=torch.bool)
+    pool = first + (places - 1) * abreast
+    q, k, v = tensors(1, abreast, pool)
+    family = torch.zeros(1, 1, abreast, pool, dtype=torch.bool)
     for hypothesis in range(abreast):
         for place in range(places):
-            family[..., hypothesis, place * abreast + (hypothesis + place) % abreast] = True
+            beside = (hypothesis + place) % abreast
+            family[..., hypothesis, beside % first if place == 0 else first + (place - 1) * abreast + beside] = True
     got = kind(q, k, v, Mask(allowed=family, abreast=abreast))
     for hypothesis in range(abreast):
         past = family[0, 0, hypothesis].nonzero()[:, 0]
