@@ -211,9 +211,10 @@ def random_directions(size: int, width: int) -> Tensor:
 
 
 def _elu_plus_one(x: Tensor, scale: float) -> Tensor:
-    """In two parts: added to an elu near -1, the one would leave nothing but rounding."""
     x = x if scale == 1 else x * math.sqrt(scale)
-    return x.clamp(max=0).exp() + x.relu()
+    if x.dtype == torch.bfloat16:  # near -1 it has so few numbers that little but rounding would be left of the sum
+        return x.clamp(max=0).exp() + x.relu()
+    return F.elu(x).add_(1)
 
 
 def _add_up(phi_k: Tensor, v: Tensor) -> Sums:
@@ -235,7 +236,8 @@ def _divide(context: Tensor, total: Tensor) -> Tensor:
 def _cut(x: Tensor, c: int) -> Tensor:
     """(B, H, T, ·) to (B, H, n, c, ·), filled up with zeros."""
     B, H, T, width = x.shape
-    return F.pad(x, (0, 0, 0, -T % c)).view(B, H, -1, c, width)
+    x = F.pad(x, (0, 0, 0, -T % c)) if T % c else x
+    return x.reshape(B, H, -1, c, width)
 
 
 def _fast(x: Tensor) -> torch.dtype:

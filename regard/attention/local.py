@@ -79,7 +79,8 @@ class Local:
         if q.device.type == "cuda" and half and plain and not isinstance(mask.keys, Padded):
             return "varlen"
         # Short rows fit into so few blocks that cutting them up costs more than it saves.
-        return "dense" if q.shape[-2] <= 2 * (sum(self._reach) + 1) and not mask.packed else "blocks"
+        span = self._reach[0] + (0 if mask.causal else self._reach[1]) + 1
+        return "dense" if q.shape[-2] <= 2 * span and not mask.packed else "blocks"
 
     # One window in a mask
 
@@ -202,7 +203,7 @@ class _Blocks:
     def cut(self, x: Tensor, fill: int = 0) -> Tensor:
         """(B, H, N, D) to (B, R, n, H, c, D)."""
         step = self.size * self.dilation
-        x = F.pad(x, (0, 0, 0, -x.shape[2] % step), value=fill)
+        x = F.pad(x, (0, 0, 0, -x.shape[2] % step), value=fill) if x.shape[2] % step else x
         B, H, N, D = x.shape
         return x.reshape(B, H, N // step, self.size, self.dilation, D).permute(0, 4, 2, 1, 3, 5)
 

@@ -11,7 +11,7 @@ Shapes: B batch, H heads, T queries, S keys, D head width, C clusters, M members
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -78,7 +78,7 @@ class Routing(nn.Module):
         if path == "auto" and (mask.allowed is not None or mask.packed or torch.compiler.is_compiling()):
             path = "dense"  # a compiled graph cannot wait to see how large the clusters turn out
         if path in ("auto", "clusters"):
-            queries, keys = _Members.of(of_query, self.clusters), _Members.of(of_key, self.clusters)
+            queries, keys = _Members.of_both(of_query, of_key, self.clusters)
             if path == "clusters" or 2 * self.clusters * queries.most * keys.most < q.shape[-2] * k.shape[-2]:
                 return self._attend_clusters(q, k, v, mask, queries, keys, dropout)
         plain: Path = "reference" if path == "reference" else "auto"
@@ -91,14 +91,19 @@ class Routing(nn.Module):
         """The cluster of every query, (B, H, T), and of every key, (B, H, S); padding is beyond the last cluster."""
         # Of a causal mask over one padded sequence only the queries' layout is known, and it is the keys', too.
         key_layout = mask.queries if mask.keys is None and q.shape == k.shape else mask.keys
-        clusters = []
-        for side, (x, layout) in enumerate(((q, mask.queries), (k, key_layout))):
-            likeness = _directions(x, self.centroids) @ self.centroids.transpose(-2, -1)
-            nearest = (likeness + self.leads[side][:, None]).argmax(-1)
-            if isinstance(layout, Padded) and layout.size == x.shape[-2]:
-                nearest = nearest.masked_fill(~layout.real()[:, None], self.clusters + side)
-            clusters.append(nearest)
-        return clusters[0], clusters[1]
+        if q.shape == k.shape:
+            of_query, of_key = self._nearest(torch.stack((q, k)), self.leads[:, None])
+        else:
+            of_query, of_key = self._nearest(q, self.leads[0]), self._nearest(k, self.leads[1])
+        if isinstance(mask.queries, Padded) and mask.queries.size == q.shape[-2]:
+            of_query = of_query.masked_fill(~mask.queries.real()[:, None], self.clusters)
+        if isinstance(key_layout, Padded) and key_layout.size == k.shape[-2]:
+            of_key = of_key.masked_fill(~key_layout.real()[:, None], self.clusters + 1)
+        return of_query, of_key
+
+    def _nearest(self, x: Tensor, leads: Tensor) -> Tensor:
+        likeness = _directions(x, self.centroids) @ self.centroids.transpose(-2, -1)
+        return (likeness + leads[..., None, :]).argmax(-1)
 
     @torch.no_grad()
     def learn(self, q: Tensor, k: Tensor, of_query: Tensor, of_key: Tensor) -> None:
@@ -119,30 +124,38 @@ class Routing(nn.Module):
     def _attend_clusters(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, queries: _Members, keys: _Members, dropout: float
     ) -> Tensor:
-        B, H, T, D = q.shape
-        query_place, key_place = mask.places(T, k.shape[-2], q.device)
-        allowed = keys.real[..., None, :]
-        near = within(mask.reach, query_place[queries.tokens][..., :, None], key_place[keys.tokens][..., None, :])
+        C, M = self.clusters, keys.most
+        query_place, key_place = mask.places(q.shape[-2], k.shape[-2], q.device)
+        key = keys.tokens.view(-1, C, 1, M)
+        allowed = key >= 0
+        near = within(mask.reach, query_place[queries.tokens].view(-1, C, queries.most, 1), key_place[key])
         if near is not None:
             allowed = allowed & near
         joined = attend(
-            queries.gather(q).flatten(0, 1),
-            keys.gather(k).flatten(0, 1),
-            keys.gather(v).flatten(0, 1),
-            Mask(allowed=allowed.flatten(0, 1)),
+            queries.gather(q),
+            keys.gather(k),
+            keys.gather(v),
+            Mask(allowed=allowed),
             scale=self.scale,
             dropout=dropout,
         )
-        return queries.spread(joined.view(B, H, -1, D))
+        return queries.spread(joined)
 
 
 class _Members(NamedTuple):
     """Who belongs to which cluster, in rows of equal length, members in their original order."""
 
-    tokens: Tensor  # the token at each place of each cluster, (B, H, C, M)
-    real: Tensor  # whether there is one, (B, H, C, M)
+    tokens: Tensor  # the token at each place of each cluster, (B, H, C · M); -1: there is none
     slots: Tensor  # the place of each token among all places, (B, H, T); padding has none: -1
-    most: int
+    most: int  # M
+
+    @classmethod
+    def of_both(cls, of_query: Tensor, of_key: Tensor, clusters: int) -> tuple[_Members, _Members]:
+        if of_query.shape != of_key.shape:
+            return cls.of(of_query, clusters), cls.of(of_key, clusters)
+        both = cls.of(torch.cat((of_query, of_key)), clusters)  # each operation once, and one wait for the sizes
+        B = len(of_query)
+        return cls(both.tokens[:B], both.slots[:B], both.most), cls(both.tokens[B:], both.slots[B:], both.most)
 
     @classmethod
     def of(cls, cluster: Tensor, clusters: int) -> _Members:
@@ -153,22 +166,44 @@ class _Members(NamedTuple):
         starts, sizes = edges[..., :-1], edges.diff(dim=-1)
         most = max(1, int(sizes.max()))
         place = torch.arange(most, device=cluster.device)
-        at = (starts[..., None] + place).clamp(max=T - 1)
-        tokens = ordered.indices.gather(-1, at.flatten(2)).view(B, H, clusters, most)
+        at = (starts[..., None] + place).clamp(max=T - 1).flatten(2)
+        tokens = ordered.indices.gather(-1, at).masked_fill((place >= sizes[..., None]).flatten(2), -1)
         rank = torch.arange(T, device=cluster.device) - F.pad(starts, (0, 2)).gather(-1, ordered.values)
         sorted_slots = (ordered.values * most + rank).masked_fill(ordered.values >= clusters, -1)
         slots = torch.empty_like(sorted_slots).scatter_(-1, ordered.indices, sorted_slots)
-        return cls(tokens, place < sizes[..., None], slots, most)
+        return cls(tokens, slots, most)
 
     def gather(self, x: Tensor) -> Tensor:
-        """(B, H, T, D) to (B, H, C, M, D)."""
-        index = self.tokens.flatten(2)[..., None].expand(-1, -1, -1, x.shape[-1])
-        return x.gather(2, index).view(*self.tokens.shape, x.shape[-1])
+        """(B, H, T, D) to (B · H, C, M, D)."""
+        B, H, _, D = x.shape
+        return _Rearrange.run(x, self.tokens, self.slots).view(B * H, -1, self.most, D)
 
     def spread(self, x: Tensor) -> Tensor:
-        """(B, H, C · M, D) to (B, H, T, D); padding gets zeros."""
-        index = self.slots.clamp(min=0)[..., None].expand(-1, -1, -1, x.shape[-1])
-        return x.gather(2, index).masked_fill((self.slots < 0)[..., None], 0.0)
+        """(B · H, C, M, D) to (B, H, T, D); padding gets zeros."""
+        return _Rearrange.run(x.reshape(*self.tokens.shape, x.shape[-1]), self.slots, self.tokens)
+
+
+class _Rearrange(torch.autograd.Function):
+    """Rows to other places, where no row goes to two: so the way back is one, too, and needs no adding up."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, there: Tensor, back: Tensor) -> Tensor:
+        ctx.save_for_backward(there, back)
+        B, H, N, D = x.shape
+        first = torch.arange(B * H, device=x.device).view(B, H, 1) * N
+        rows = (there.clamp(min=0) + first).flatten()
+        moved = x.reshape(-1, D).index_select(0, rows).view(B, H, -1, D)
+        return moved.masked_fill_((there < 0)[..., None], 0.0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        there, back = ctx.saved_tensors
+        return _Rearrange.run(grad, back, there), None, None
+
+    @classmethod
+    def run(cls, x: Tensor, there: Tensor, back: Tensor) -> Tensor:
+        moved: Tensor = cls.apply(x, there, back)  # type: ignore[no-untyped-call]
+        return moved
 
 
 def _same(of_query: Tensor, of_key: Tensor) -> Mask:
