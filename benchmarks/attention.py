@@ -5,7 +5,7 @@
 One sequence, 8 heads of width 64, causal; float32 on a CPU, bfloat16 on a GPU. Local attention sees 128 tokens back;
 routing has √n clusters, whose balance was learned on other random tokens first. Repetitions of all take turns, so that
 a busy machine slows all alike; medians count. A call that would take longer than the budget, judged by half its length,
-is left out. Peers are whatever of local-attention, routing-transformer, performer-pytorch,
+is left out. On a CPU malloc keeps what is freed, as it would over the steps of a training. Peers are whatever of local-attention, routing-transformer, performer-pytorch,
 linear-attention-transformer and flash-linear-attention lies in FOLDER (pip install --no-deps --target FOLDER ...).
 
 Writes benchmarks/results/attention-cpu.json or -gpu.json, where it replaces what it has measured anew and keeps the
@@ -38,6 +38,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 KINDS = ("full", "local", "linear", "linear-random", "routing")
 LENGTHS = [2**power for power in range(8, 17)]
+KEEP_FREED = {"MALLOC_MMAP_THRESHOLD_": str(2**33), "MALLOC_TRIM_THRESHOLD_": str(2**35)}
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -88,7 +89,15 @@ def peer_performer(length: int) -> Attend:
 
 
 def peer_linear(length: int) -> Attend:
-    """Sees only whole buckets of 64 before its own, so it has less to do than ours."""
+    """Exact with buckets of one token, which take a matrix for every token."""
+    if length > 8192:
+        raise MemoryError("a matrix for every token would take many gigabytes")
+    attend = importlib.import_module("linear_attention_transformer.linear_attention_transformer").causal_linear_attn
+    return lambda q, k, v: attend(q, k, v, bucket_size=1)
+
+
+def peer_linear_coarse(length: int) -> Attend:
+    """Sees whole buckets before its own and nothing of its own: less work than the others', and another result."""
     attend = importlib.import_module("linear_attention_transformer.linear_attention_transformer").causal_linear_attn
     return lambda q, k, v: attend(q, k, v, bucket_size=64)
 
@@ -109,6 +118,7 @@ PEERS: dict[str, tuple[str, Callable[[int], Attend]]] = {
     "routing-transformer": ("routing", peer_routing),
     "performer-pytorch": ("linear-random", peer_performer),
     "linear-attention-transformer": ("linear", peer_linear),
+    "linear-attention-transformer, coarse": ("", peer_linear_coarse),
     "flash-linear-attention": ("linear", peer_fla),
 }
 
@@ -284,7 +294,7 @@ def plot(target: Path) -> None:
                 points = [
                     (row["length"], row[what] * factor) for row in result["rows"] if row["name"] == name and what in row
                 ]
-                colour = KINDS.index(kind)
+                colour = KINDS.index(kind or "linear")
                 if points:
                     panel.loglog(*zip(*points, strict=True), "--", lw=1, label=name, color=f"C{colour}", alpha=0.7)
             panel.set(xlabel="tokens", ylabel=f"{'time' if unit == 'ms' else 'peak memory'}, {unit}")
@@ -319,6 +329,8 @@ def main() -> None:
     if arguments.plot:
         plot(ROOT / "docs" / "images" / "attention-cost.svg")
         return
+    if arguments.device == "cpu" and not os.environ.keys() >= KEEP_FREED.keys():  # read once, when a process starts
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | KEEP_FREED)
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     device = torch.device(arguments.device)
