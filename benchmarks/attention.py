@@ -5,8 +5,11 @@
 One sequence, 8 heads of width 64, causal; float32 on a CPU, bfloat16 on a GPU. Local attention sees 128 tokens back;
 routing has √n clusters, whose balance was learned on other random tokens first. Repetitions of all take turns, so that
 a busy machine slows all alike; medians count. A call that would take longer than the budget, judged by half its length,
-is left out. On a CPU malloc keeps what is freed, as it would over the steps of a training. Peers are whatever of local-attention, routing-transformer, performer-pytorch,
-linear-attention-transformer and flash-linear-attention lies in FOLDER (pip install --no-deps --target FOLDER ...).
+is left out. On a CPU malloc keeps what is freed, so that nobody pays for the same memory again and again.
+
+Peers are whatever of local-attention, routing-transformer, performer-pytorch, linear-attention-transformer and
+flash-linear-attention lies in FOLDER (pip install --no-deps --target FOLDER ... einops axial-positional-embedding
+mixture-of-experts product-key-memory hyper-connections torch-einops-utils CoLT5-attention linformer fla-core).
 
 Writes benchmarks/results/attention-cpu.json or -gpu.json, where it replaces what it has measured anew and keeps the
 rest; with --plot it draws docs/images/attention-cost.svg from both and measures nothing.
