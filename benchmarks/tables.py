@@ -15,6 +15,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from regard.attention.settings import LinearSettings, LocalSettings, RoutingSettings
 from regard.models.transformer import TransformerConfig
 from regard.training.recipe import Recipe
 
@@ -98,16 +99,82 @@ def describe(settings: type[BaseModel], prefix: str) -> Iterator[tuple[str, Fiel
     """Every key with its field; a group that may be off stands with its own keys."""
     for name, field in settings.model_fields.items():
         groups = [kind for kind in get_args(field.annotation) if isinstance(kind, type) and issubclass(kind, BaseModel)]
-        if not groups:
+        if len(groups) == 1:
+            yield from describe(groups[0], f"{prefix}{name}.")
+        else:  # a plain value, or a choice among groups, which has a page of its own
             yield prefix + name, field
-        for group in groups:
-            yield from describe(group, f"{prefix}{name}.")
+
+
+def write_kinds() -> str:
+    lines = ["| kind | key | default | |", "| --- | --- | --- | --- |"]
+    for settings in (LocalSettings, LinearSettings, RoutingSettings):
+        for name, field in settings.model_fields.items():
+            if name != "kind":
+                kind = settings.model_fields["kind"].get_default()
+                lines.append(f"| {kind} | `{name}` | {show_default(field)} | {field.description} |")
+    return "\n".join(lines)
+
+
+def write_costs() -> str:
+    """How cost grows, where each kind overtakes full attention, and how it stands beside its fastest peer."""
+    parts = []
+    for device in ("cpu", "gpu"):
+        path = ROOT / "benchmarks" / "results" / f"attention-{device}.json"
+        if path.exists():
+            parts.append(write_cost(json.loads(path.read_text("utf-8"))))
+    return "\n\n".join(parts) or "No results yet."
+
+
+def write_cost(result: dict[str, Any]) -> str:
+    lines = [
+        f"{result['machine']}, torch {result['versions']['torch']}, {result['date']}: {result['what']}. Exponents are "
+        "fitted over 4,096 to 65,536 tokens, forward and backward.",
+        "",
+        "| kind | time grows as | memory grows as | faster than full from | at the longest length | fastest peer |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    rows = {(row["name"], row["length"]): row for row in result["rows"] if "both" in row}
+    for kind in ("full", "local", "linear", "linear-random", "routing"):
+        summary = result["summary"][kind]
+        longest = max(length for name, length in rows if name == kind)
+        row = rows[kind, longest]
+        rivals = [
+            (rows[peer, longest]["both"] / row["both"], peer)
+            for peer, same in result["peers"].items()
+            if same == kind and (peer, longest) in rows
+        ]
+        rival = "{1}, {0:.2f}× our time".format(*min(rivals)) if rivals else ""
+        time, memory = (show_exponent(summary["exponents"][what]) for what in ("both", "both_bytes"))
+        at = summary["overtakes_full_at"]["both"]
+        overtakes = "" if kind == "full" else f"{at:,} tokens" if at else "not measured"
+        cost = f"{longest:,}: {row['both'] * 1e3:,.1f} ms, {row['both_bytes'] / 2**20:,.0f} MiB"
+        lines.append(f"| {kind} | {time} | {memory} | {overtakes} | {cost} | {rival} |")
+    return "\n".join(lines)
+
+
+def show_exponent(value: float | None) -> str:
+    return "" if value is None else f"n^{value:.2f}"
+
+
+def write_quality() -> str:
+    path = ROOT / "benchmarks" / "results" / "attention-quality.json"
+    if not path.exists():
+        return "No results yet."
+    result = json.loads(path.read_text("utf-8"))
+    cells = {(row["task"], row["kind"]): row for row in result["rows"]}
+    lines = ["| kind | recall | copying | demo corpus, BLEU |", "| --- | --- | --- | --- |"]
+    for kind, settings in result["kinds"].items():
+        recall, copy = (f"{100 * cells[task, kind]['accuracy']:.1f}%" for task in ("recall", "copy"))
+        lines.append(f"| `{json.dumps(settings)}` | {recall} | {copy} | {cells['corpus', kind]['bleu']:.2f} |")
+    return "\n".join((*lines, "", f"One seed each, torch {result['versions']['torch']}, {result['date']}."))
 
 
 def show_default(field: FieldInfo) -> str:
     value: Any = field.get_default()
     if isinstance(value, tuple):
         value = list(value)
+    if isinstance(value, BaseModel):
+        value = value.model_dump()
     return "" if field.is_required() else f"`{json.dumps(value, default=str)}`"
 
 
@@ -118,6 +185,9 @@ def main() -> None:
         ("README.md", "decoding", write_decoding()),
         ("docs/guide.md", "settings", write_settings()),
         ("docs/teaching.md", "teaching", write_teaching()),
+        ("docs/attention.md", "quality", write_quality()),
+        ("docs/attention.md", "cost", write_costs()),
+        ("docs/attention.md", "kinds", write_kinds()),
     ):
         path = ROOT / name
         old = path.read_text("utf-8")

@@ -8,7 +8,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention import Attention, Cache, KeyValues, Mask
+from regard.attention import Attention, Cache, KeyValues, Mask, RunningSums
 from regard.products import Linear
 
 Activation = Literal["relu", "gelu", "swiglu"]
@@ -106,7 +106,7 @@ class DecoderBlock(nn.Module):
         mask: Mask | None = None,
         memory_mask: Mask | None = None,
         positions: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: Cache | RunningSums | None = None,
     ) -> Tensor:
         x = self.around_attention(x, lambda y: self.attention(y, mask=mask, positions=positions, cache=cache))
         x = self.around_cross(x, lambda y: self.cross(y, memory, mask=memory_mask))

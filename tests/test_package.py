@@ -27,7 +27,7 @@ ARROWS = {
         "config": "errors",
         "devices": "errors",
         "products": "",
-        "attention": "products errors",
+        "attention": "products errors config",
         "text": "errors config",
         "layers": "attention products errors config",
         "models": "attention layers products errors config",

@@ -1,9 +1,12 @@
 """Everything that turns q, k and v into context."""
 
 from regard.attention.core import Full, Kind, attend, attention_weights, unpack, unpack_mask
+from regard.attention.linear import Linear, RunningSums
+from regard.attention.local import Local
 from regard.attention.masks import Layout, Mask, Packed, Padded
 from regard.attention.module import Attention, Cache, KeyValues, unobserved
 from regard.attention.positions import Diagonal, Learned, Rotary, Rotary2D, Sinusoidal
+from regard.attention.routing import Routing
 
 __all__ = [
     "Attention",
@@ -14,11 +17,15 @@ __all__ = [
     "Kind",
     "Layout",
     "Learned",
+    "Linear",
+    "Local",
     "Mask",
     "Packed",
     "Padded",
     "Rotary",
     "Rotary2D",
+    "Routing",
+    "RunningSums",
     "Sinusoidal",
     "attend",
     "attention_weights",

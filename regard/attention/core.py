@@ -128,7 +128,7 @@ def _attend_unpacked(
         raise ValueError("a bias over a packed batch needs path='reference'")
     rows = unpack_mask(mask)
     context = _attend_fused(unpack(q, queries), unpack(k, keys), unpack(v, keys), rows, scale, dropout, None)
-    return context.transpose(1, 2)[queries.segments(), queries.positions()[0]].transpose(0, 1)[None]
+    return repack(context, queries)
 
 
 def _attend_varlen(
@@ -196,6 +196,23 @@ def unpack_mask(mask: Mask) -> Mask:
     query_place = torch.arange(queries.longest, device=device)[:, None] + _shift(queries, keys)
     near = within(mask.reach, query_place, torch.arange(keys.longest, device=device))
     return Mask(keys=Padded(keys.lengths, keys.longest), allowed=None if near is None else near[:, None])
+
+
+def repack(x: Tensor, layout: Packed) -> Tensor:
+    """(sequences, H, longest, D) to (1, H, N, D)."""
+    return x.transpose(1, 2)[layout.segments(), layout.positions()[0]].transpose(0, 1)[None]
+
+
+def in_rows(mask: Mask) -> tuple[Packed, Mask] | None:
+    """The layout of packed sequences that look at themselves, and their mask once `unpack` has laid them in rows.
+
+    None where the batch is not packed, where queries and keys differ, or where a dense part names packed places.
+    """
+    layout = mask.keys
+    if not isinstance(layout, Packed) or mask.queries is not layout or mask.allowed is not None:
+        return None
+    rows = Padded(layout.lengths, layout.longest)
+    return layout, Mask(queries=rows, keys=rows, causal=mask.causal, window=mask.window)
 
 
 _PATHS: dict[Path, Callable[[Tensor, Tensor, Tensor, Mask, float, float, Tensor | None], Tensor]] = {

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -89,7 +90,7 @@ class Packed:
 
 
 Layout = Padded | Packed
-_Build = Callable[[int, int, torch.device], Tensor | None]
+Built = TypeVar("Built")
 Window = tuple[int | None, int | None]  # how many keys before and after; None: no bound on that side
 
 
@@ -103,6 +104,8 @@ class Mask:
         causal: no query sees a later key. Aligned to the end of the keys, so that one query with a cache is right.
         window: how far before and after itself a query sees, aligned as `causal` is.
         allowed: whatever cannot be said symbolically, broadcastable to (B, H, T, S), True where attention is allowed.
+        abreast: how many tokens of a padded row stand side by side at each place, as the hypotheses of a beam do; at
+            the first place there may be fewer.
     """
 
     queries: Layout | None = None
@@ -110,10 +113,8 @@ class Mask:
     causal: bool = False
     window: Window | None = None
     allowed: Tensor | None = None
-    # Every layer of a stack asks the same mask for the same tensor: it is built once.
-    _built: dict[tuple[str, int, int, torch.device], Tensor | None] = field(
-        default_factory=dict, init=False, repr=False
-    )
+    abreast: int = 1
+    _built: dict[tuple[object, ...], Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.queries, Packed) != isinstance(self.keys, Packed):
@@ -128,7 +129,7 @@ class Mask:
         """The mask of a model: `queries` look at `keys`, both as they lie in memory."""
         if causal and queries is keys and not isinstance(keys, Packed):
             # Padding stands behind the real tokens, where causality hides it already.
-            return cls(causal=True)
+            return cls(queries=queries, causal=True)
         return cls(queries=queries, keys=keys, causal=causal)
 
     @property
@@ -155,40 +156,45 @@ class Mask:
             causal=self.causal or other.causal,
             window=_narrower(self.window, other.window) if self.window or other.window else None,
             allowed=allowed,
+            abreast=max(self.abreast, other.abreast),
         )
 
     def dense(self, T: int, S: int, device: torch.device) -> Tensor | None:
         """Builds the boolean tensor, broadcastable to (B, H, T, S); None where everything is allowed."""
-        return self._once("dense", T, S, device, self._build_dense)
+        return self.once(("dense", T, S, device), lambda: self._build_dense(T, S, device))
 
     def blind(self, T: int, S: int, device: torch.device) -> Tensor | None:
         """Marks the queries that may attend to nothing, broadcastable to (B, H, T, 1)."""
 
-        def build(T: int, S: int, device: torch.device) -> Tensor | None:
+        def build() -> Tensor | None:
             may = self.dense(T, S, device)
             return None if may is None else ~may.any(-1, keepdim=True)
 
-        return self._once("blind", T, S, device, build)
+        return self.once(("blind", T, S, device), build)
 
-    def _once(self, name: str, T: int, S: int, device: torch.device, build: _Build) -> Tensor | None:
-        key = (name, T, S, device)
-        if key not in self._built:
-            self._built[key] = build(T, S, device)
-        return self._built[key]
+    def once(self, name: tuple[object, ...], build: Callable[[], Built]) -> Built:
+        """What follows from this mask, by name: every layer of a stack asks for the same, and it is built once."""
+        if name not in self._built:
+            self._built[name] = build()
+        built: Built = self._built[name]
+        return built
+
+    def places(self, T: int, S: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Where each query, (T,), and each key, (S,), stands in its sequence; both sequences end at the same place."""
+        if isinstance(self.queries, Packed) and isinstance(self.keys, Packed):
+            shift = (self.keys.lengths - self.queries.lengths)[self.queries.segments()]
+            return self.queries.positions()[0] + shift, self.keys.positions()[0]
+        back = torch.arange(max(T, S) - 1, -1, -1, device=device) // self.abreast
+        places = (S - 1) // self.abreast - back
+        return places[len(places) - T :], places[len(places) - S :]
 
     def _build_dense(self, T: int, S: int, device: torch.device) -> Tensor | None:
         parts: list[Tensor] = []
         if isinstance(self.queries, Packed) and isinstance(self.keys, Packed):
-            query_segment, key_segment = self.queries.segments(), self.keys.segments()
-            parts.append(query_segment[:, None] == key_segment[None, :])
-            shift = (self.keys.lengths - self.queries.lengths)[query_segment]
-            query_place = self.queries.positions()[0] + shift
-            key_place = self.keys.positions()[0]
-        else:
-            if isinstance(self.keys, Padded):
-                parts.append(self.keys.real()[:, None, None, :])
-            query_place = torch.arange(S - T, S, device=device)
-            key_place = torch.arange(S, device=device)
+            parts.append(self.queries.segments()[:, None] == self.keys.segments()[None, :])
+        elif isinstance(self.keys, Padded):
+            parts.append(self.keys.real()[:, None, None, :])
+        query_place, key_place = self.places(T, S, device)
         near = within(self.reach, query_place[:, None], key_place[None, :])
         if near is not None:
             parts.append(near)
@@ -213,7 +219,12 @@ def within(reach: Window, query_place: Tensor, key_place: Tensor) -> Tensor | No
 
 
 def _narrower(one: Window | None, other: Window | None) -> Window:
-    def smaller(side: int) -> int | None:
-        return min((w[side] for w in (one, other) if w is not None and w[side] is not None), default=None)  # type: ignore[type-var]
+    if one is None or other is None:
+        return one or other or (None, None)
+    return _smaller(one[0], other[0]), _smaller(one[1], other[1])
 
-    return smaller(0), smaller(1)
+
+def _smaller(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

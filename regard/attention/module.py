@@ -12,6 +12,8 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from regard.attention.core import EVERYTHING, Full, Kind
+from regard.attention.linear import Linear as LinearKind
+from regard.attention.linear import RunningSums
 from regard.attention.masks import Mask
 from regard.products import Linear, linear
 
@@ -52,6 +54,10 @@ class Cache:
         self.length = end
         used = self._memory[..., :end, :]
         return KeyValues(used[0], used[1])
+
+    def follow(self, rows: Tensor, sentences: Tensor | None) -> Cache:
+        """The cache once hypotheses have changed places: their tokens stay where they are, unless sentences go."""
+        return self if sentences is None else self.select(sentences)
 
     def select(self, rows: Tensor) -> Cache:
         """The cache of these rows, in this order; rows may be dropped and repeated."""
@@ -123,7 +129,7 @@ class Attention(nn.Module):
         mask: Mask | None = None,
         positions: Tensor | None = None,
         context_positions: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: Cache | RunningSums | None = None,
     ) -> Tensor:
         """Attends from x to itself, or to a context.
 
@@ -133,7 +139,7 @@ class Attention(nn.Module):
             mask: who may attend to whom.
             positions: of x, for rotary attention, (B, T) or (B, T, 2).
             context_positions: of the context, likewise.
-            cache: earlier keys and values of a self-attention; the new ones are added to it.
+            cache: earlier keys and values of a self-attention, from `start_cache`; the new ones are added to it.
         """
         B, T, _ = x.shape
         if context is not None and cache is not None:
@@ -146,17 +152,26 @@ class Attention(nn.Module):
         if context is None:
             q, k, v = (self._split(y) for y in self.qkv(x).chunk(3, -1))
             q, k = self._rotate(q, positions), self._rotate(k, positions)
-            if cache is not None:
+            if isinstance(cache, Cache):
                 k, v = cache.append(k, v)
         else:
             q = self._rotate(self._split(self._linear(x, slice(0, self.width))), positions)
             k, v = context if isinstance(context, KeyValues) else self.project(context, context_positions)
         mask = EVERYTHING if mask is None else mask
         if self.observer is not None:
+            if isinstance(cache, RunningSums):
+                raise ValueError("linear attention keeps no keys while decoding, so there are no weights to be seen")
             self.observer(self, q, k, v, mask)
-        joined = self.kind(q, k, v, mask, self.attention_dropout if self.training else 0.0)
+        if isinstance(cache, RunningSums):
+            joined = cache.advance(q, k, v)
+        else:
+            joined = self.kind(q, k, v, mask, self.attention_dropout if self.training else 0.0)
         y: Tensor = self.out(joined.transpose(1, 2).reshape(B, T, self.width))
         return self.projection_dropout(y) if self.projection_dropout.p else y
+
+    def start_cache(self, abreast: int = 1) -> Cache | RunningSums:
+        """An empty cache of what this kind of attention must remember; tokens of a row stand `abreast` side by side."""
+        return RunningSums(self.kind, abreast) if isinstance(self.kind, LinearKind) else Cache(32 * abreast)
 
     def project(self, context: Tensor, positions: Tensor | None = None) -> KeyValues:
         """The context's keys and values, to be attended to many times."""
@@ -181,7 +196,8 @@ class Attention(nn.Module):
         return turned
 
     def extra_repr(self) -> str:
-        return f"{self.width}, heads={self.heads}, kind={self.kind}"
+        shown = "" if isinstance(self.kind, nn.Module) else f", kind={self.kind}"
+        return f"{self.width}, heads={self.heads}{shown}"
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.attention import Attention, Cache, KeyValues, Mask, Padded
+from regard.attention import Attention, KeyValues, Mask, Padded
 from regard.models.transformer import DecoderState, Transformer
 from regard.products import PackedWeights
 
@@ -37,14 +37,14 @@ class TransformerState:
 
     def select(self, rows: Tensor) -> TransformerState:
         decoder = self.decoder
+        memories, mask = decoder.memories, decoder.memory_mask
         sentences = rows[:: self.copies] // self.copies
-        if len(sentences) != len(self.family) or self.copies == 1:
-            layout = decoder.memory_mask.keys
-            assert isinstance(layout, Padded)
-            memories = [memory.select(sentences) for memory in decoder.memories]
-            caches = [cache.select(sentences) for cache in decoder.caches]
-            decoder = DecoderState(memories, Mask(keys=layout.select(sentences)))
-            decoder.caches = caches
+        gone = len(sentences) != len(self.family) or self.copies == 1
+        if gone:
+            assert isinstance(mask.keys, Padded)
+            memories, mask = [memory.select(sentences) for memory in memories], Mask(keys=mask.keys.select(sentences))
+        caches = [cache.follow(rows, sentences if gone else None) for cache in decoder.caches]
+        decoder = DecoderState(memories, mask, caches)
         family = self.family.flatten(0, 1)[rows].view(len(sentences), self.copies, -1)
         coverage = None if self.coverage is None else self.coverage[rows]
         return TransformerState(decoder, self.copies, family, self.steps, coverage)
@@ -74,10 +74,9 @@ class TransformerStepper:
         rows, layout = pad_rows([[*source, self.eos] for source in sources], self.model.config.pad, self.device)
         with self._packed:
             memory = self.model.encode(rows, layout)
-            decoder = self.model.start(memory, layout)
+            decoder = self.model.start(memory, layout, copies)
         # Projected keys of one head lie pages apart; every step reads them, so they are brought together once.
         decoder.memories = [KeyValues(keys.contiguous(), values.contiguous()) for keys, values in decoder.memories]
-        decoder.caches = [Cache(32 * copies) for _ in decoder.memories]
         family = torch.ones(len(rows), copies, 0, dtype=torch.bool, device=self.device)
         coverage = memory.new_zeros(len(rows) * copies, layout.size) if self.coverage else None
         return TransformerState(decoder, copies, family, 0, coverage)
@@ -90,7 +89,7 @@ class TransformerStepper:
         else:
             own = torch.eye(K, dtype=torch.bool, device=self.device)
         family = torch.cat((state.family, own.expand(B, -1, -1)), 2)
-        mask = Mask(causal=True) if tokens.shape[1] == 1 else Mask(allowed=family[:, None])
+        mask = Mask(causal=True) if tokens.shape[1] == 1 else Mask(allowed=family[:, None], abreast=K)
         with self._packed, self._covering(state):
             logits = self.model.logits(self._read(tokens, mask, state))
         logp = logits.float().log_softmax(-1).expand(-1, K, -1).reshape(B * K, -1)

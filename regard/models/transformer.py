@@ -6,6 +6,7 @@ Shapes: B batch, S source tokens, T target tokens, W width, V vocabulary. A pack
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, Self, cast
 
 import torch
@@ -13,7 +14,20 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from regard.attention import Attention, Cache, KeyValues, Layout, Learned, Mask, Rotary, Sinusoidal
+from regard.attention import (
+    Attention,
+    Cache,
+    Full,
+    KeyValues,
+    Kind,
+    Layout,
+    Learned,
+    Mask,
+    Rotary,
+    RunningSums,
+    Sinusoidal,
+)
+from regard.attention.settings import AttentionSettings, FullSettings
 from regard.config import Settings
 from regard.layers import Activation, DecoderBlock, EncoderBlock, FeedForward
 from regard.products import linear
@@ -41,6 +55,9 @@ class TransformerConfig(Settings):
     tie: Literal["all", "target", "none"] = Field(
         "all", description="source, target and output share one embedding; only target and output; or none do"
     )
+    attention: AttentionSettings = Field(
+        FullSettings(), description="full, local, linear or routing, with its own keys, for both self-attentions"
+    )
     qkv_bias: bool = True
     qk_scale: float | None = None
     dropout: float = Field(0.1, ge=0, lt=1, description="on what each sublayer adds")
@@ -64,6 +81,8 @@ class TransformerConfig(Settings):
             raise ValueError(f"sinusoidal positions need an even width, not {self.width}")
         if self.positions == "rotary" and self.width // self.heads % 2:
             raise ValueError(f"rotary positions need an even head width, not {self.width // self.heads}")
+        if self.attention.kind == "linear" and self.attention_dropout:
+            raise ValueError("attention_dropout drops weights, which linear attention never makes; set it to 0")
         if self.tie == "all" and self.source_vocab != self.target_vocab:
             raise ValueError(
                 f"tie 'all' needs one vocabulary for both sides, not {self.source_vocab} and {self.target_vocab} words"
@@ -102,9 +121,8 @@ class DecoderState:
     A source may be shared by several hypotheses: the target side then has a whole multiple of the source's rows.
     """
 
-    def __init__(self, memories: list[KeyValues], memory_mask: Mask) -> None:
-        self.memories, self.memory_mask = memories, memory_mask
-        self.caches = [Cache() for _ in memories]
+    def __init__(self, memories: list[KeyValues], memory_mask: Mask, caches: Sequence[Cache | RunningSums]) -> None:
+        self.memories, self.memory_mask, self.caches = memories, memory_mask, caches
 
     @property
     def length(self) -> int:
@@ -162,10 +180,11 @@ class Transformer(nn.Module):
         """Vectors (…, W) to scores over the target vocabulary (…, V)."""
         return linear(x, self.output if self.config.tie == "none" else self.target_embedding.weight)
 
-    def start(self, memory: Tensor, memory_layout: Layout | None = None) -> DecoderState:
+    def start(self, memory: Tensor, memory_layout: Layout | None = None, abreast: int = 1) -> DecoderState:
         """The state from which `step` decodes; the source is projected once for all steps."""
-        crosses = [cast(DecoderBlock, block).cross for block in self.decoder]
-        return DecoderState([cross.project(memory) for cross in crosses], Mask(keys=memory_layout))
+        blocks = [cast(DecoderBlock, block) for block in self.decoder]
+        caches = [block.attention.start_cache(abreast) for block in blocks]
+        return DecoderState([block.cross.project(memory) for block in blocks], Mask(keys=memory_layout), caches)
 
     def step(self, target: Tensor, state: DecoderState) -> Tensor:
         """`decode` for the next tokens only, (B, T), usually T = 1; the state remembers them."""
@@ -180,24 +199,27 @@ class Transformer(nn.Module):
 
     def _encoder_block(self) -> EncoderBlock:
         c = self.config
-        return EncoderBlock(self._attention(rotary=True), self._feed_forward(), c.norm, c.dropout, c.norm_eps)
+        return EncoderBlock(self._self_attention(), self._feed_forward(), c.norm, c.dropout, c.norm_eps)
 
     def _decoder_block(self) -> DecoderBlock:
         c = self.config
-        # Source and target count their positions apart, so only attention within one sequence is rotary.
-        attention, cross = self._attention(rotary=True), self._attention(rotary=False)
-        return DecoderBlock(attention, cross, self._feed_forward(), c.norm, c.dropout, c.norm_eps)
+        return DecoderBlock(
+            self._self_attention(), self._cross_attention(), self._feed_forward(), c.norm, c.dropout, c.norm_eps
+        )
 
-    def _attention(self, rotary: bool) -> Attention:
+    def _self_attention(self) -> Attention:
         c = self.config
-        rotate = Rotary(c.width // c.heads) if rotary and c.positions == "rotary" else None
+        rotary = Rotary(c.width // c.heads) if c.positions == "rotary" else None
+        return self._attention(c.attention.build(c.heads, c.width // c.heads, c.qk_scale), rotary)
+
+    def _cross_attention(self) -> Attention:
+        # Source and target count their positions apart, so only attention within one sequence is rotary, or local.
+        return self._attention(Full(self.config.qk_scale))
+
+    def _attention(self, kind: Kind, rotary: Rotary | None = None) -> Attention:
+        c = self.config
         return Attention(
-            c.width,
-            c.heads,
-            qkv_bias=c.qkv_bias,
-            qk_scale=c.qk_scale,
-            attention_dropout=c.attention_dropout,
-            rotary=rotate,
+            c.width, c.heads, qkv_bias=c.qkv_bias, attention_dropout=c.attention_dropout, rotary=rotary, kind=kind
         )
 
     def _feed_forward(self) -> FeedForward:

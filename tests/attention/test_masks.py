@@ -188,7 +188,7 @@ def test_a_padded_decoder_needs_no_mask_but_causality() -> None:
     mask = Mask.between(layout, layout, causal=True)
     assert mask.causal
     assert mask.keys is None
-    assert mask.queries is None
+    assert mask.queries is layout
 
 
 def test_between_keeps_every_layout_that_matters() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.attention import Full, Kind
+from regard.attention import Full, Kind, Linear, Local, Routing
 from regard.models.transformer import Transformer, TransformerConfig
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -30,15 +30,37 @@ TRANSLATORS: dict[str, Callable[[], Transformer]] = {
         )
     },
     "transformer-swiglu-plain": transformer(activation="swiglu", qkv_bias=False, qk_scale=0.5, heads=1),
+    "transformer-local": transformer(attention={"kind": "local", "window": [2, 1]}, positions="rotary"),
+    "transformer-local-sparse": transformer(attention={"kind": "local", "window": 1, "dilation": 2, "everyone": 1}),
+    "transformer-linear": transformer(attention="linear", qk_scale=0.3),
+    "transformer-linear-random": transformer(attention={"kind": "linear", "features": "random"}, positions="rotary"),
+    "transformer-linear-plain": transformer(attention={"kind": "linear", "features": "plain"}, norm="pre"),
+    "transformer-routing": transformer(attention={"kind": "routing", "clusters": 2}),
 }
 
-# Kinds of attention for padded batches, and for packed ones.
-KINDS: dict[str, Kind] = {
+# Kinds of attention for padded batches, and for packed ones. Those of the first list look at all that a mask allows.
+HEADS, HEAD_WIDTH = 2, 8
+torch.manual_seed(0)
+WIDE_KINDS: dict[str, Kind] = {
     "full": Full(),
     "full-reference": Full(path="reference"),
     "full-fused": Full(path="fused"),
     "full-few": Full(path="few"),
+    "local-wide": Local(9, 9),
+    "linear": Linear(HEAD_WIDTH),
+    "linear-random": Linear(HEAD_WIDTH, "random"),
+    "linear-plain": Linear(HEAD_WIDTH, "plain"),
+    "linear-quadratic": Linear(HEAD_WIDTH, path="quadratic"),
+    "routing-one": Routing(HEADS, HEAD_WIDTH, 1).eval(),
 }
+NARROW_KINDS: dict[str, Kind] = {
+    "local": Local(1, 1),
+    "local-reference": Local(1, 1, path="reference"),
+    "local-sparse": Local(1, 1, dilation=2, everyone=1),
+    "routing": Routing(HEADS, HEAD_WIDTH, 2).eval(),
+    "routing-reference": Routing(HEADS, HEAD_WIDTH, 2, path="reference").eval(),
+}
+KINDS = WIDE_KINDS | NARROW_KINDS
 PACKED_KINDS: dict[str, Kind] = {**KINDS, "full-unpacked": Full(path="unpacked")}
 
 
@@ -55,6 +77,16 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 @pytest.fixture(params=PACKED_KINDS)
 def packed_kind(request: pytest.FixtureRequest) -> Kind:
     return PACKED_KINDS[request.param]
+
+
+@pytest.fixture(params=NARROW_KINDS)
+def narrow_kind(request: pytest.FixtureRequest) -> Kind:
+    return NARROW_KINDS[request.param]
+
+
+@pytest.fixture(params=WIDE_KINDS)
+def wide_kind(request: pytest.FixtureRequest) -> Kind:
+    return WIDE_KINDS[request.param]
 
 
 def lively(model: Model) -> Model:

@@ -2,13 +2,14 @@
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.attention import Attention, Full, Kind, Mask, Packed, Padded
+from regard.attention import Attention, Full, Kind, Linear, Local, Mask, Packed, Padded, Routing
 from regard.models.transformer import Transformer, TransformerConfig
 
 VOCAB = 13
@@ -115,10 +116,25 @@ def test_a_packed_query_before_all_keys_gives_zeros_and_zero_gradients(packed_ki
     assert_blind(packed_kind, mask, qkv(5, 4, batch=1), torch.tensor([[True, True, False, False, False]]))
 
 
-def test_what_a_mask_excludes_has_no_weight_and_what_it_allows_has_some(kind: Kind) -> None:
+def test_what_a_mask_excludes_has_no_weight_and_what_it_allows_has_some(wide_kind: Kind) -> None:
     allowed = torch.rand(2, 2, 4, 5, generator=seeded()) < 0.5
     q, k, _ = qkv(4, 5)
-    assert torch.equal(kind.weights(q, k, Mask(allowed=allowed)) > 0, allowed)
+    assert torch.equal(wide_kind.weights(q, k, Mask(allowed=allowed)) != 0, allowed)
+
+
+def test_a_narrow_kind_gives_weight_to_some_of_what_a_mask_allows_and_to_nothing_else(narrow_kind: Kind) -> None:
+    allowed = torch.rand(2, 2, 4, 5, generator=seeded()) < 0.5
+    q, k, _ = qkv(4, 5)
+    given = narrow_kind.weights(q, k, Mask(allowed=allowed)) != 0
+    assert not (given & ~allowed).any()
+    assert given.any()
+    assert not torch.equal(given, allowed)
+
+
+def test_the_weights_are_what_the_values_are_mixed_by(kind: Kind) -> None:
+    q, k, v = qkv(5, 5)
+    for mask in (Mask(), Mask(causal=True), Mask(keys=Padded.of([5, 2]))):
+        torch.testing.assert_close(kind(q, k, v, mask), kind.weights(q, k, mask) @ v, **CLOSE)
 
 
 def test_an_excluded_key_has_no_say(kind: Kind) -> None:
@@ -130,7 +146,16 @@ def test_an_excluded_key_has_no_say(kind: Kind) -> None:
         keys, values = k.detach().clone(), v.detach().clone()
         keys[:, :, s], values[:, :, s] = 9.0, -9.0
         changed = (kind(q, keys, values, mask) != context).any(-1).any(0).any(0)
-        assert torch.equal(changed, allowed[:, s])
+        assert not (changed & ~allowed[:, s]).any()
+
+
+def test_an_allowed_key_has_a_say(wide_kind: Kind) -> None:
+    q, k, v = qkv(4, 5)
+    context = wide_kind(q, k, v, Mask())
+    for s in range(5):
+        values = v.detach().clone()
+        values[:, :, s] = -9.0
+        assert (wide_kind(q, k, values, Mask()) != context).any(-1).all()
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed"])
@@ -174,6 +199,17 @@ def test_a_packed_batch_has_the_gradients_of_a_padded_one(translator: Transforme
         torch.testing.assert_close(packed[name], padded[name], atol=1e-9, rtol=1e-9, msg=lambda m, n=name: f"{n}: {m}")
 
 
+def take_reference_path(attention: Attention) -> None:
+    kind = attention.kind
+    if isinstance(kind, Full | Local):
+        attention.kind = replace(kind, path="reference")
+    elif isinstance(kind, Linear):
+        kind.path = "quadratic"
+    else:
+        assert isinstance(kind, Routing)
+        kind.path = "reference"
+
+
 @pytest.mark.parametrize("layout", ["padded", "packed"])
 def test_the_reference_path_means_the_same_as_the_fastest(translator: Transformer, layout: str) -> None:
     logits = RUNS[layout]
@@ -181,8 +217,7 @@ def test_the_reference_path_means_the_same_as_the_fastest(translator: Transforme
     fastest = logits(translator, sources, targets)
     for module in translator.modules():
         if isinstance(module, Attention):
-            assert isinstance(module.kind, Full)
-            module.kind = Full(scale=module.kind.scale, path="reference")
+            take_reference_path(module)
     assert_same(logits(translator, sources, targets), fastest)
 
 
@@ -210,6 +245,8 @@ def test_hypotheses_that_share_a_source_mean_the_same_as_repeated_sources(transl
 @pytest.mark.parametrize("layout", ["padded", "packed"])
 @torch.no_grad()
 def test_half_precision_means_the_same_within_its_rounding(translator: Transformer, layout: str) -> None:
+    if translator.config.attention.kind == "routing":
+        pytest.skip("rounding may move a token that stands between two clusters into the other one")
     logits = RUNS[layout]
     sources, targets = sentences(SOURCES), sentences(TARGETS, seed=1)
     exact = torch.cat(logits(translator.double(), sources, targets))
@@ -226,10 +263,11 @@ def fresh_compiler() -> Iterator[None]:
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on the CPU")
 @pytest.mark.usefixtures("fresh_compiler")
-def test_a_compiled_model_means_the_same() -> None:
+@pytest.mark.parametrize("attention", ["full", "local", "linear", "routing"])
+def test_a_compiled_model_means_the_same(attention: str) -> None:
     torch.manual_seed(0)
     small = {"width": 16, "heads": 2, "hidden": 24, "encoder_layers": 1, "decoder_layers": 1}
-    model = Transformer(TransformerConfig.base(VOCAB, **small)).eval()
+    model = Transformer(TransformerConfig.base(VOCAB, **small, attention=attention)).eval()
     sources, targets = sentences([5, 2, 4]), sentences([3, 6, 1], seed=1)
     compiled = torch.compile(model, fullgraph=True)
     with torch.no_grad():
@@ -272,8 +310,10 @@ def test_no_gradient_flows_from_an_output_to_a_later_token(translator: Transform
     for b, t in [(b, t) for b, row in enumerate(rows) for t in range(len(row))]:
         here = (segment == b) & (place == t)
         (grad,) = torch.autograd.grad(decoded[here].sin().sum(), seen[0], retain_graph=True)
-        reached = (grad != 0).any(-1)
-        assert torch.equal(reached, (segment == b) & (place <= t))
+        reached, may = (grad != 0).any(-1), (segment == b) & (place <= t)
+        assert not (reached & ~may).any()
+        if translator.config.attention.kind in ("full", "linear"):
+            assert torch.equal(reached, may)
 
 
 @pytest.mark.parametrize("lengths", [(6, 6), (2, 6), (1, 6)], ids=str)
@@ -284,6 +324,15 @@ def test_no_query_hears_a_later_key(kind: Kind, lengths: tuple[int, int]) -> Non
         end = t + 1 + lengths[1] - lengths[0]
         for grad in torch.autograd.grad(context[:, :, t].sin().sum(), (k, v), retain_graph=True):
             assert (grad[:, :, end:] == 0).all()
+
+
+@pytest.mark.parametrize("lengths", [(6, 6), (2, 6), (1, 6)], ids=str)
+def test_every_query_hears_all_keys_up_to_its_own(wide_kind: Kind, lengths: tuple[int, int]) -> None:
+    q, k, v = qkv(*lengths)
+    context = wide_kind(q, k, v, Mask(causal=True))
+    for t in range(lengths[0]):
+        end = t + 1 + lengths[1] - lengths[0]
+        for grad in torch.autograd.grad(context[:, :, t].sin().sum(), (k, v), retain_graph=True):
             assert (grad[:, :, :end] != 0).any(-1).all() or end == 1  # over a single key no weight can change
 
 

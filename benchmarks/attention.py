@@ -1,0 +1,381 @@
+"""What each kind of attention costs: time and peak memory from 256 to 65,536 tokens, beside full attention and peers.
+
+    python benchmarks/attention.py [--device cuda] [--peers FOLDER] [--who local linear] [--lengths 256 1024]
+
+One sequence, 8 heads of width 64, causal; float32 on a CPU, bfloat16 on a GPU. Local attention sees 128 tokens back;
+routing has √n clusters, whose balance was learned on other random tokens first. Repetitions of all take turns, so that
+a busy machine slows all alike; medians count. A call that would take longer than the budget, judged by half its length,
+is left out. On a CPU malloc keeps what is freed, so that nobody pays for the same memory again and again.
+
+Peers are whatever of local-attention, routing-transformer, performer-pytorch, linear-attention-transformer and
+flash-linear-attention lies in FOLDER (pip install --no-deps --target FOLDER ... einops axial-positional-embedding
+mixture-of-experts product-key-memory hyper-connections torch-einops-utils CoLT5-attention linformer fla-core).
+
+Writes benchmarks/results/attention-cpu.json or -gpu.json, where it replaces what it has measured anew and keeps the
+rest; with --plot it draws docs/images/attention-cost.svg from both and measures nothing.
+"""
+
+import argparse
+import datetime
+import gc
+import importlib
+import json
+import math
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.attention import Full, Kind, Linear, Local, Mask, Routing
+
+HEADS, WIDTH, WINDOW = 8, 64, 128
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+KINDS = ("full", "local", "linear", "linear-random", "routing")
+LENGTHS = [2**power for power in range(8, 17)]
+KEEP_FREED = {"MALLOC_MMAP_THRESHOLD_": str(2**33), "MALLOC_TRIM_THRESHOLD_": str(2**35)}
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+# Who takes part
+
+
+def ours(kind: Kind) -> Attend:
+    return lambda q, k, v: kind(q, k, v, Mask(causal=True))
+
+
+def balanced_routing(length: int, device: torch.device, steps: int = 60) -> Routing:
+    """√n clusters that have seen tokens like those that are measured, though not the same."""
+    kind = Routing(HEADS, WIDTH, round(math.sqrt(length)), decay=0.9).to(device)
+    for step in range(steps):
+        q, k = torch.randn(2, 1, HEADS, min(length, 16_384), WIDTH, device=device)
+        kind.balance = 0.05 * (1 - step / steps)
+        kind.learn(q, k, *kind.assign(q, k, Mask()))
+    return kind.eval()
+
+
+def build_ours(length: int, device: torch.device) -> dict[str, Attend]:
+    return {
+        "full": ours(Full()),
+        "local": ours(Local(WINDOW, WINDOW)),
+        "linear": ours(Linear(WIDTH).to(device)),
+        "linear-random": ours(Linear(WIDTH, "random").to(device)),
+        "routing": ours(balanced_routing(length, device)),
+    }
+
+
+def peer_local(length: int) -> Attend:
+    module = importlib.import_module("local_attention").LocalAttention(
+        window_size=WINDOW, causal=True, look_backward=1, exact_windowsize=True, autopad=True, dim=None
+    )
+    return lambda q, k, v: module(q[0], k[0], v[0])[None]
+
+
+def peer_routing(length: int) -> Attend:
+    attention = importlib.import_module("routing_transformer.routing_transformer").KmeansAttention
+    clusters = round(math.sqrt(length))
+    module = attention(clusters, length // clusters, HEADS, WIDTH, causal=True)
+    return _as_module(module, lambda out: out[0])
+
+
+def peer_performer(length: int) -> Attend:
+    attention = importlib.import_module("performer_pytorch").FastAttention
+    return _as_module(attention(WIDTH, nb_features=256, causal=True), lambda out: out)
+
+
+def peer_linear(length: int) -> Attend:
+    """Exact with buckets of one token, which take a matrix for every token."""
+    if length > 8192:
+        raise MemoryError("a matrix for every token would take many gigabytes")
+    attend = importlib.import_module("linear_attention_transformer.linear_attention_transformer").causal_linear_attn
+    return lambda q, k, v: attend(q, k, v, bucket_size=1)
+
+
+def peer_linear_coarse(length: int) -> Attend:
+    """Sees whole buckets before its own and nothing of its own: less work than the others', and another result."""
+    attend = importlib.import_module("linear_attention_transformer.linear_attention_transformer").causal_linear_attn
+    return lambda q, k, v: attend(q, k, v, bucket_size=64)
+
+
+def peer_fla(length: int) -> Attend:
+    """Triton kernels, for GPUs alone."""
+    attend = importlib.import_module("fla.ops.linear_attn").chunk_linear_attn
+
+    def call(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        phi_q, phi_k = F.elu(q) + 1, F.elu(k) + 1
+        return attend(*(x.transpose(1, 2) for x in (phi_q, phi_k, v)), normalize=True)[0].transpose(1, 2)
+
+    return call
+
+
+PEERS: dict[str, tuple[str, Callable[[int], Attend]]] = {
+    "local-attention": ("local", peer_local),
+    "routing-transformer": ("routing", peer_routing),
+    "performer-pytorch": ("linear-random", peer_performer),
+    "linear-attention-transformer": ("linear", peer_linear),
+    "linear-attention-transformer, coarse": ("", peer_linear_coarse),
+    "flash-linear-attention": ("linear", peer_fla),
+}
+
+
+class _Peer:
+    """A peer's module on the right device, called as ours are."""
+
+    def __init__(self, module: nn.Module, result: Callable[[Any], Tensor]) -> None:
+        self.module, self.result = module.eval(), result
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.module.to(q.device)
+        return self.result(self.module(q, k, v))
+
+
+def _as_module(module: nn.Module, result: Callable[[Any], Tensor]) -> Attend:
+    return _Peer(module, result)
+
+
+# Measuring
+
+
+def tensors(length: int, device: torch.device) -> list[Tensor]:
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    return [torch.randn(1, HEADS, length, WIDTH, device=device, dtype=dtype, requires_grad=True) for _ in range(3)]
+
+
+def forward(attend: Attend, inputs: list[Tensor]) -> None:
+    with torch.no_grad():
+        attend(*inputs)
+
+
+def both(attend: Attend, inputs: list[Tensor]) -> None:
+    out = attend(*inputs)
+    torch.autograd.grad(out, inputs, torch.ones_like(out))
+
+
+def clock(run: Callable[[], None], device: torch.device) -> float:
+    """Seconds of one call."""
+    if device.type == "cuda":
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
+        begin.record()
+        run()
+        end.record()
+        torch.cuda.synchronize()
+        return begin.elapsed_time(end) / 1000
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def peak(run: Callable[[], None], device: torch.device) -> int:
+    """The most bytes that a call holds at any one time, beside what it is given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        run()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        run()
+    held = most = 0
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        most = max(most, held)
+    return most
+
+
+def measure_length(
+    people: dict[str, Attend], length: int, device: torch.device, repetitions: int, budget: float
+) -> list[dict[str, Any]]:
+    """All who take part at one length, in turns."""
+    inputs = tensors(length, device)
+    rows: dict[str, dict[str, Any]] = {}
+    for name, attend in people.items():
+        row: dict[str, Any] = {"name": name, "length": length}
+        try:
+            both(attend, inputs)
+            row |= {"forward": [], "both": [clock(lambda a=attend: both(a, inputs), device)]}
+        except Exception as error:  # whatever a peer raises is its result
+            row["error"] = f"{type(error).__name__}: {error}"[:200]
+        rows[name] = row
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+    turns = [name for name, row in rows.items() if "error" not in row]
+    for turn in range(repetitions):
+        for name in turns:
+            row = rows[name]
+            if turn and 2 * row["both"][0] > budget:  # too slow to be repeated
+                continue
+            row["forward"].append(clock(lambda n=name: forward(people[n], inputs), device))
+            row["both"].append(clock(lambda n=name: both(people[n], inputs), device))
+    for name in turns:
+        row = rows[name]
+        row["forward"], row["both"] = median(row["forward"]), median(row["both"])
+        gc.collect()
+        row["forward_bytes"] = peak(lambda n=name: forward(people[n], inputs), device)
+        row["both_bytes"] = peak(lambda n=name: both(people[n], inputs), device)
+        print(
+            f"{length:6} {name:30} {row['forward'] * 1e3:10.2f} {row['both'] * 1e3:10.2f} ms "
+            f"{row['both_bytes'] / 2**20:9.1f} MiB",
+            flush=True,
+        )
+    return list(rows.values())
+
+
+# What the numbers say
+
+
+def fit(rows: list[dict[str, Any]], name: str, what: str, shortest: int = 4096) -> float | None:
+    """The exponent of the power law through the lengths from 4,096 on."""
+    points = [(math.log(row["length"]), math.log(row[what])) for row in rows if row["name"] == name and row.get(what)]
+    points = [(x, y) for x, y in points if x >= math.log(shortest) - 1e-9]
+    if len(points) < 3:
+        return None
+    mean_x, mean_y = (sum(values) / len(points) for values in zip(*points, strict=True))
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
+    return round(slope, 3)
+
+
+def crossover(rows: list[dict[str, Any]], name: str, what: str) -> int | None:
+    """The length from which on `name` takes less than full attention, between two lengths by their power laws."""
+    series = {
+        who: {row["length"]: row[what] for row in rows if row["name"] == who and what in row} for who in ("full", name)
+    }
+    lengths = sorted(series["full"].keys() & series[name].keys())
+    gaps = [(n, math.log(series[name][n] / series["full"][n])) for n in lengths]
+    if not gaps or gaps[-1][1] > 0:
+        return None
+    for (short, above), (long, below) in zip(reversed(gaps[:-1]), reversed(gaps[1:]), strict=True):
+        if above > 0:
+            return round(math.exp(math.log(short) + math.log(long / short) * above / (above - below)))
+    return lengths[0]
+
+
+def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    names = list(dict.fromkeys(row["name"] for row in rows))
+    measures = ("forward", "both", "forward_bytes", "both_bytes")
+    return {
+        name: {
+            "exponents": {what: fit(rows, name, what) for what in measures},
+            "overtakes_full_at": {what: crossover(rows, name, what) for what in ("forward", "both")},
+        }
+        for name in names
+    }
+
+
+def plot(target: Path) -> None:
+    """Time and memory of forward and backward, one panel for each device that has been measured."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "regard"
+    from matplotlib import pyplot as plt
+
+    found = [
+        json.loads(path.read_text())
+        for path in (RESULTS / "attention-cpu.json", RESULTS / "attention-gpu.json")
+        if path.exists()
+    ]
+    figure, panels = plt.subplots(len(found), 2, figsize=(10, 4 * len(found)), squeeze=False)
+    for line, result in zip(panels, found, strict=True):
+        for panel, what, unit, factor in ((line[0], "both", "ms", 1e3), (line[1], "both_bytes", "MiB", 2**-20)):
+            for number, name in enumerate(KINDS):
+                points = [
+                    (row["length"], row[what] * factor) for row in result["rows"] if row["name"] == name and what in row
+                ]
+                panel.loglog(*zip(*points, strict=True), "o-", ms=3, label=name, color=f"C{number}")
+            for name, (kind, _) in PEERS.items():
+                points = [
+                    (row["length"], row[what] * factor) for row in result["rows"] if row["name"] == name and what in row
+                ]
+                colour = KINDS.index(kind or "linear")
+                if points:
+                    panel.loglog(*zip(*points, strict=True), "--", lw=1, label=name, color=f"C{colour}", alpha=0.7)
+            panel.set(xlabel="tokens", ylabel=f"{'time' if unit == 'ms' else 'peak memory'}, {unit}")
+            panel.set_title(result["machine"], fontsize=8)
+            panel.grid(True, which="major", alpha=0.3)
+        line[1].legend(fontsize=7)
+    figure.tight_layout()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target, metadata={"Date": None})
+
+
+def machine(device: torch.device, threads: int) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    cpuinfo = Path("/proc/cpuinfo")
+    names = [line for line in cpuinfo.read_text().splitlines() if "model name" in line] if cpuinfo.exists() else []
+    return f"{names[0].partition(':')[2].strip() if names else platform.processor()}, {threads} threads"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What each kind of attention costs.")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--peers", type=Path, help="folder with the peers' packages")
+    parser.add_argument("--who", nargs="+", default=[*KINDS, *PEERS])
+    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--budget", type=float, default=20.0, help="seconds that one call may take")
+    parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--out", type=Path, help="where the results go instead of benchmarks/results")
+    parser.add_argument("--plot", action="store_true", help="only draw what has been measured")
+    arguments = parser.parse_args()
+    if arguments.plot:
+        plot(ROOT / "docs" / "images" / "attention-cost.svg")
+        return
+    if arguments.device == "cpu" and not os.environ.keys() >= KEEP_FREED.keys():  # read once, when a process starts
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | KEEP_FREED)
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(0)
+    device = torch.device(arguments.device)
+    if arguments.peers:
+        sys.path.append(str(arguments.peers))
+    target = (arguments.out or RESULTS) / f"attention-{'gpu' if device.type == 'cuda' else 'cpu'}.json"
+    rows: list[dict[str, Any]] = []
+    for length in arguments.lengths:
+        halves = {row["name"]: row["both"] for row in rows if row["length"] == length // 2 and "both" in row}
+        people = {name: attend for name, attend in build_ours(length, device).items() if name in arguments.who}
+        for name, (_, build) in PEERS.items() if arguments.peers else ():
+            try:
+                if name in arguments.who:
+                    people[name] = build(length)
+            except Exception as error:  # a peer that cannot be imported here takes no part
+                rows.append({"name": name, "length": length, "error": f"{type(error).__name__}: {error}"[:200]})
+        people = {name: attend for name, attend in people.items() if 4 * halves.get(name, 0) <= arguments.budget}
+        rows += measure_length(people, length, device, arguments.repetitions, arguments.budget)
+        save(target, rows, device, arguments)
+
+
+def save(target: Path, rows: list[dict[str, Any]], device: torch.device, arguments: argparse.Namespace) -> None:
+    """Writes what has been measured so far, beside what was measured before."""
+    new = {(row["name"], row["length"]) for row in rows}
+    before = json.loads(target.read_text("utf-8"))["rows"] if target.exists() else []
+    rows = rows + [row for row in before if (row["name"], row["length"]) not in new]
+    rows = sorted(rows, key=lambda row: (row["name"], row["length"]))
+    dtype = "bfloat16" if device.type == "cuda" else "float32"
+    result = {
+        "what": f"causal attention of one sequence, {HEADS} heads of width {WIDTH}, {dtype}; seconds and bytes of "
+        "forward, and of forward and backward",
+        "summary": summarise(rows),
+        "rows": rows,
+        "peers": {name: kind for name, (kind, _) in PEERS.items()},
+        "budget": arguments.budget,
+        "machine": machine(device, arguments.threads),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "command": "python benchmarks/attention.py" + (" --device cuda" if device.type == "cuda" else ""),
+    }
+    target.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""Linear attention: without the softmax, products may be taken in another order, V (Kᵀ Q) = (V Kᵀ) Q.
+
+The scores of a query and a key are a product of features, φ(q)·φ(k). All that a query needs of the keys is then one sum
+over them, Σ φ(k) vᵀ, which does not grow with their number. Three forms of one formula: quadratic (all scores, the
+reference), chunked (the causal sum by blocks), recurrent (token by token, as in decoding).
+
+Shapes: B batch, H heads, T queries, S keys, D head width, F features, n chunks of c tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.attention.core import in_rows, repack, unpack
+from regard.attention.masks import Mask, Padded
+
+Features = Literal["elu", "random", "plain"]
+LinearPath = Literal["auto", "quadratic", "chunked", "recurrent"]
+CHUNK = 128
+"""Tokens of a chunk; a CPU, to which scores cost more than to a GPU, takes half of it where features are few."""
+
+
+class Sums(NamedTuple):
+    """What the keys seen so far come to: Σ φ(k) vᵀ, (B, H, F, D), and Σ φ(k), (B, H, F), in float32 or better."""
+
+    values: Tensor
+    features: Tensor
+
+
+class Linear(nn.Module):
+    """Attention whose weights are φ(q)·φ(k), divided by their sum; "plain" is the bare product, not divided.
+
+    Args:
+        width: of a head.
+        features: "elu" is elu(x) + 1; "random" are positive random features, whose products have the exponential of
+            softmax as their mean; "plain" is x itself.
+        size: how many random features; about D log D unless given.
+        scale: factor on q·k; unless given 1/√D, and 1 for "elu".
+        path: "auto" takes the fastest that fits; a named path is for tests and benchmarks.
+    """
+
+    directions: Tensor
+
+    def __init__(
+        self,
+        width: int,
+        features: Features = "elu",
+        size: int | None = None,
+        scale: float | None = None,
+        path: LinearPath = "auto",
+    ) -> None:
+        super().__init__()
+        self.features, self.path = features, path
+        self.scale = scale if scale is not None else 1.0 if features == "elu" else 1 / math.sqrt(width)
+        if features == "random":
+            size = max(16, int(width * math.log(width)) // 16 * 16) if size is None else size
+            self.register_buffer("directions", random_directions(size, width))
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
+        if dropout:
+            raise ValueError("linear attention never makes the weights that attention dropout would drop")
+        rows = in_rows(mask)
+        if rows is not None and self.path != "quadratic":
+            layout, mask = rows
+            return repack(self._attend(unpack(q, layout), unpack(k, layout), unpack(v, layout), mask), layout)
+        return self._attend(q, k, v, mask)
+
+    def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
+        wide = torch.promote_types(q.dtype, torch.float32)
+        scores = self._map_queries(q.to(wide)) @ self._map_keys(k.to(wide)).transpose(-2, -1)
+        may = mask.dense(q.shape[-2], k.shape[-2], q.device)
+        if may is not None:
+            scores = scores.masked_fill(~may, 0.0)
+        return scores if self.features == "plain" else _divide(scores, scores.sum(-1))
+
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, sums: Sums | None) -> tuple[Tensor, Sums]:
+        """The context of the next tokens, each of which sees itself and all before it; and the sums behind them."""
+        phi_q, phi_k = self._map_queries(q), self._map_keys(k)
+        forward = self._recur if q.shape[-2] == 1 or self.path == "recurrent" else self._by_chunks
+        return forward(phi_q, phi_k, v, sums)
+
+    def extra_repr(self) -> str:
+        return f"{self.features!r}, scale={self.scale:g}"
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+        T, S = q.shape[-2], k.shape[-2]
+        symbolic = mask.window is None and mask.allowed is None and not mask.packed
+        if self.path == "quadratic" or not symbolic or (mask.causal and T > S):
+            weights = self.weights(q, k, mask)
+            return (weights @ v.to(weights.dtype)).to(v.dtype)
+        phi_q, phi_k = self._map_queries(q), self._map_keys(k)
+        if isinstance(mask.keys, Padded):
+            phi_k = phi_k.masked_fill(~mask.keys.real()[:, None, :, None], 0.0)
+        if not mask.causal:
+            return self._read(phi_q, _add_up(phi_k, v)).to(v.dtype)
+        forward = self._recur if self.path == "recurrent" else self._by_chunks
+        earlier = _add_up(phi_k[..., : S - T, :], v[..., : S - T, :]) if S > T else None
+        return forward(phi_q, phi_k[..., S - T :, :], v[..., S - T :, :], earlier)[0]
+
+    # The causal sum
+
+    def _by_chunks(self, phi_q: Tensor, phi_k: Tensor, v: Tensor, sums: Sums | None) -> tuple[Tensor, Sums]:
+        """Within a chunk all scores, of the chunks before it their sums alone."""
+        T = v.shape[-2]
+        c = min(T, CHUNK // 2 if v.device.type == "cpu" and phi_k.shape[-1] <= CHUNK else CHUNK)
+        phi_q, phi_k, values = (_cut(x, c) for x in (phi_q, phi_k, v.to(phi_k.dtype)))
+        scores = (phi_q @ phi_k.transpose(-2, -1)).tril()
+        each = _add_up(phi_k, values)
+        start = _zeros_like(each) if sums is None else sums
+        running = Sums(*(torch.cat((x[:, :, None], y), 2).cumsum(2) for x, y in zip(start, each, strict=True)))
+        earlier = Sums(*(part[:, :, :-1].to(phi_q.dtype) for part in running))
+        context = scores @ values + phi_q @ earlier.values
+        if self.features != "plain":
+            context = _divide(context, scores.sum(-1) + (phi_q @ earlier.features[..., None]).squeeze(-1))
+        return context.flatten(2, 3)[:, :, :T].to(v.dtype), Sums(*(part[:, :, -1] for part in running))
+
+    def _recur(self, phi_q: Tensor, phi_k: Tensor, v: Tensor, sums: Sums | None) -> tuple[Tensor, Sums]:
+        """Token by token."""
+        wide = torch.promote_types(v.dtype, torch.float32)
+        phi_q, phi_k = phi_q.to(wide), phi_k.to(wide)
+        context = []
+        for t in range(v.shape[-2]):
+            here = slice(t, t + 1)
+            added = _add_up(phi_k[..., here, :], v[..., here, :])
+            sums = added if sums is None else Sums(sums.values + added.values, sums.features + added.features)
+            context.append(self._read(phi_q[..., here, :], sums))
+        assert sums is not None
+        return torch.cat(context, -2).to(v.dtype), sums
+
+    def _read(self, phi_q: Tensor, sums: Sums) -> Tensor:
+        """What queries get from keys that they all see."""
+        context = phi_q @ sums.values.to(phi_q.dtype)
+        if self.features == "plain":
+            return context
+        return _divide(context, (phi_q @ sums.features[..., None].to(phi_q.dtype)).squeeze(-1))
+
+    # Features: products of them are taken in bfloat16 where q and k come so, else in float32 or better
+
+    def _map_queries(self, q: Tensor) -> Tensor:
+        dtype = _fast(q)
+        if self.features == "plain":
+            return (q * self.scale).to(dtype)
+        if self.features == "elu":
+            return _elu_plus_one(q.to(dtype), self.scale)
+        exponent = self._exponent(q)
+        # A factor of its own for every query goes out again when the weights are divided by their sum.
+        return (exponent - exponent.amax(-1, keepdim=True).detach()).exp().to(dtype)
+
+    def _map_keys(self, k: Tensor) -> Tensor:
+        dtype = _fast(k)
+        if self.features == "plain":
+            return k.to(dtype)
+        if self.features == "elu":
+            return _elu_plus_one(k.to(dtype), self.scale)
+        # No factor of the loudest key here: it would tell queries about later keys. Far beyond this float32 ends.
+        return self._exponent(k).clamp(-40, 40).exp().to(dtype)
+
+    def _exponent(self, x: Tensor) -> Tensor:
+        x = x.to(torch.promote_types(x.dtype, torch.float32)) * math.sqrt(self.scale)
+        return x @ self.directions.to(x.dtype).T - x.square().sum(-1, keepdim=True) / 2
+
+
+class RunningSums:
+    """The cache of linear attention: of constant size, however many tokens have been decoded.
+
+    Args:
+        kind: whose sums these are.
+        abreast: how many tokens of a row stand side by side, each the next of a hypothesis of its own.
+    """
+
+    def __init__(self, kind: Linear, abreast: int = 1) -> None:
+        self.kind, self.abreast = kind, abreast
+        self.length = 0
+        self.sums: Sums | None = None  # a row for every hypothesis
+
+    def advance(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The context of the next tokens, which the sums take in."""
+        B, H, T, D = q.shape
+        self.length += T
+        if self.abreast == 1:
+            context, self.sums = self.kind.advance(q, k, v, self.sums)
+            return context
+        if self.sums is None and T == 1:  # the first token, the same for all hypotheses of a row
+            context, sums = self.kind.advance(q, k, v, None)
+            self.sums = Sums(*(part.repeat_interleave(self.abreast, 0) for part in sums))
+            return context
+        q, k, v = (x.transpose(1, 2).reshape(B * T, H, 1, D) for x in (q, k, v))
+        context, self.sums = self.kind.advance(q, k, v, self.sums)
+        return context.view(B, T, H, D).transpose(1, 2)
+
+    def follow(self, rows: Tensor, sentences: Tensor | None) -> RunningSums:
+        """The sums once hypotheses have changed places: each row goes on from the one that `rows` names."""
+        chosen = RunningSums(self.kind, self.abreast)
+        chosen.length = self.length
+        chosen.sums = None if self.sums is None else Sums(*(part[rows] for part in self.sums))
+        return chosen
+
+
+def random_directions(size: int, width: int) -> Tensor:
+    """Gaussian vectors, (size, width), at right angles to each other within every group of `width`."""
+    axes, triangles = torch.linalg.qr(torch.randn(math.ceil(size / width), width, width))
+    # Without these signs the axes would favour some directions: QR leaves them to its algorithm.
+    turned: Tensor = axes * triangles.diagonal(dim1=1, dim2=2).sign()[:, None]
+    lengths = torch.randn(size, width).square().sum(1, keepdim=True).sqrt()
+    return turned.transpose(1, 2).reshape(-1, width)[:size] * lengths
+
+
+def _elu_plus_one(x: Tensor, scale: float) -> Tensor:
+    x = x if scale == 1 else x * math.sqrt(scale)
+    if x.dtype == torch.bfloat16:  # near -1 it has so few numbers that little but rounding would be left of the sum
+        return x.clamp(max=0).exp() + x.relu()
+    return F.elu(x).add_(1)
+
+
+def _add_up(phi_k: Tensor, v: Tensor) -> Sums:
+    """The sums over the tokens in the last dimension but one."""
+    wide = torch.promote_types(v.dtype, torch.float32)
+    return Sums((phi_k.transpose(-2, -1) @ v.to(phi_k.dtype)).to(wide), phi_k.sum(-2, dtype=wide))
+
+
+def _zeros_like(sums: Sums) -> Sums:
+    """As the sums of each chunk, but of no token at all."""
+    return Sums(*(torch.zeros_like(part[:, :, 0]) for part in sums))
+
+
+def _divide(context: Tensor, total: Tensor) -> Tensor:
+    """Zero where there was nothing to add up."""
+    return context / total.masked_fill(total == 0, 1)[..., None]
+
+
+def _cut(x: Tensor, c: int) -> Tensor:
+    """(B, H, T, ·) to (B, H, n, c, ·), filled up with zeros."""
+    B, H, T, width = x.shape
+    x = F.pad(x, (0, 0, 0, -T % c)) if T % c else x
+    return x.reshape(B, H, -1, c, width)
+
+
+def _fast(x: Tensor) -> torch.dtype:
+    """Features outgrow float16."""
+    return torch.bfloat16 if x.dtype == torch.bfloat16 else torch.promote_types(x.dtype, torch.float32)

@@ -1,0 +1,248 @@
+import math
+from typing import get_args
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from regard.attention import Attention, Linear, Mask, Packed, Padded, RunningSums, attention_weights
+from regard.attention.linear import CHUNK, Features, LinearPath, random_directions
+
+H, D = 2, 8
+EXACT = {"atol": 1e-10, "rtol": 1e-10}
+FEATURES = get_args(Features)
+
+
+def tensors(batch: int, T: int, S: int | None = None, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+    source = torch.Generator().manual_seed(T)
+    shape = [(batch, H, n, D) for n in (T, S or T, S or T)]
+    return tuple(torch.randn(*s, generator=source, dtype=torch.float64).to(dtype) for s in shape)
+
+
+def linear(features: Features, path: LinearPath = "auto") -> Linear:
+    torch.manual_seed(0)
+    return Linear(D, features, path=path)
+
+
+# The formula
+
+
+def test_plain_linear_attention_is_the_column_form_of_the_notes() -> None:
+    q, k, v = tensors(1, 5)
+    Q, K, V = (x[0, 0].T for x in (q, k, v))  # tokens are columns
+    for path in ("quadratic", "auto"):
+        got = Linear(D, "plain", scale=1.0, path=path)(q, k, v, Mask())[0, 0].T
+        torch.testing.assert_close(got, V @ (K.T @ Q), **EXACT)
+        torch.testing.assert_close(got, (V @ K.T) @ Q, **EXACT)
+
+
+def test_elu_features_are_elu_plus_one() -> None:
+    q, k, _ = tensors(1, 4)
+    phi_q, phi_k = (torch.where(x > 0, x + 1, x.exp()) for x in (q, k))
+    scores = phi_q @ phi_k.transpose(-2, -1)
+    torch.testing.assert_close(linear("elu").weights(q, k, Mask()), scores / scores.sum(-1, keepdim=True), **EXACT)
+
+
+def test_random_features_come_to_softmax_in_the_mean() -> None:
+    q, k, _ = (x / 2 for x in tensors(1, 6))
+    torch.manual_seed(0)
+    kind = Linear(D, "random", size=200_000).double()
+    torch.testing.assert_close(kind.weights(q, k, Mask()), attention_weights(q, k), atol=0.01, rtol=0)
+
+
+def test_more_random_features_come_closer_to_softmax() -> None:
+    q, k, _ = (x / 2 for x in tensors(4, 30))
+    exact = attention_weights(q, k)
+
+    def error(size: int) -> float:
+        torch.manual_seed(0)
+        errors = [(Linear(D, "random", size).double().weights(q, k, Mask()) - exact).norm() for _ in range(5)]
+        return float(sum(errors))
+
+    assert error(16) > 1.5 * error(128) > 2 * error(2048)
+
+
+def test_random_directions_stand_at_right_angles_and_have_the_lengths_of_gaussian_vectors() -> None:
+    torch.manual_seed(0)
+    directions = random_directions(20, 8)
+    assert directions.shape == (20, 8)
+    group = torch.nn.functional.normalize(directions[:8], dim=1)
+    torch.testing.assert_close(group @ group.T, torch.eye(8), atol=1e-5, rtol=0)
+    many = random_directions(4000, 8).norm(dim=1)
+    assert many.square().mean().item() == pytest.approx(8, rel=0.05)
+    assert many.std() > 0.5
+
+
+def test_the_scale_stands_before_the_product() -> None:
+    q, k, v = tensors(1, 5)
+    for features in FEATURES:
+        torch.manual_seed(0)
+        kind = Linear(D, features, scale=0.25)
+        torch.manual_seed(0)
+        bare = Linear(D, features, scale=1.0)
+        torch.testing.assert_close(kind(q, k, v, Mask()), bare(q / 2, k / 2, v, Mask()), **EXACT)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_elu_features_of_negative_numbers_are_small_but_not_lost_to_rounding(dtype: torch.dtype) -> None:
+    q, k, v = tensors(1, 4)
+    q, k = q - 5, k - 5
+    got = linear("elu")(q.to(dtype), k.to(dtype), v.to(dtype), Mask()).double()
+    exact = linear("elu")(q.to(dtype).double(), k.to(dtype).double(), v.to(dtype).double(), Mask())
+    assert ((got - exact).norm() / exact.norm()).item() < {torch.float32: 1e-4, torch.bfloat16: 1e-2}[dtype]
+
+
+# Three forms of one formula
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("length", [1, 2, CHUNK - 1, CHUNK, 2 * CHUNK + 5])
+def test_quadratic_chunked_and_recurrent_forms_are_equal(features: Features, length: int) -> None:
+    q, k, v = tensors(2, length)
+    forms = [linear(features, path)(q, k, v, Mask(causal=True)) for path in ("quadratic", "chunked", "recurrent")]
+    torch.testing.assert_close(forms[1], forms[0], **EXACT)
+    torch.testing.assert_close(forms[2], forms[0], **EXACT)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    features=st.sampled_from(FEATURES),
+    T=st.integers(1, 20),
+    earlier=st.integers(0, 20),
+    causal=st.booleans(),
+    lengths=st.lists(st.integers(0, 40), min_size=2, max_size=2),
+)
+def test_every_form_is_the_quadratic_one(
+    features: Features, T: int, earlier: int, causal: bool, lengths: list[int]
+) -> None:
+    S = T + earlier
+    q, k, v = tensors(2, T, S)
+    mask = Mask(keys=Padded.of([min(n, S) for n in lengths], S), causal=causal)
+    expected = linear(features, "quadratic")(q, k, v, mask)
+    torch.testing.assert_close(linear(features)(q, k, v, mask), expected, **EXACT)
+    torch.testing.assert_close(linear(features, "recurrent")(q, k, v, mask), expected, **EXACT)
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
+def test_packed_sequences_are_each_as_if_alone(features: Features, causal: bool) -> None:
+    lengths = [5, 1, CHUNK + 2, 2]
+    q, k, v = tensors(1, sum(lengths))
+    layout, kind = Packed.of(lengths), linear(features)
+    got = kind(q, k, v, Mask(queries=layout, keys=layout, causal=causal))
+    parts = zip(*(x.split(lengths, 2) for x in (q, k, v)), strict=True)
+    torch.testing.assert_close(got, torch.cat([kind(*part, Mask(causal=causal)) for part in parts], 2), **EXACT)
+
+
+@pytest.mark.parametrize("features", FEATURES)
+def test_rows_of_padding_give_zeros_and_zero_gradients(features: Features) -> None:
+    inputs = [x.requires_grad_() for x in tensors(2, 9)]
+    layout = Padded.of([9, 0])
+    for causal in (False, True):
+        context = linear(features)(*inputs, Mask(queries=layout, keys=layout, causal=causal))
+        assert (context[1] == 0).all()
+        for grad in torch.autograd.grad(context.sin().sum(), inputs):
+            assert (grad[1] == 0).all()
+            assert (grad[0] != 0).any()
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("path", ["quadratic", "chunked", "recurrent"])
+def test_the_gradients_are_right(features: Features, path: LinearPath) -> None:
+    layout = Padded.of([6, 3])
+    inputs = tuple(x.requires_grad_() for x in tensors(2, 6))
+    kind = linear(features, path).double()
+    for mask in (Mask(keys=layout), Mask(causal=True)):
+        assert torch.autograd.gradcheck(lambda *qkv, m=mask: kind(*qkv, m), inputs, fast_mode=True)
+
+
+def test_gradients_through_several_chunks_are_those_of_the_quadratic_form() -> None:
+    inputs = [x.requires_grad_() for x in tensors(1, 2 * CHUNK + 3)]
+    forms = [linear("elu", path)(*inputs, Mask(causal=True)).sin().sum() for path in ("quadratic", "chunked")]
+    for mine, theirs in zip(*(torch.autograd.grad(form, inputs) for form in forms), strict=True):
+        torch.testing.assert_close(mine, theirs, **EXACT)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("features", FEATURES)
+def test_lower_precision_means_the_same_within_its_rounding(features: Features, dtype: torch.dtype) -> None:
+    for causal in (False, True):
+        exact = linear(features)(*tensors(1, 300), Mask(causal=causal))
+        rough = linear(features)(*tensors(1, 300, dtype=dtype), Mask(causal=causal))
+        assert rough.dtype == dtype
+        error = ((rough.double() - exact).norm() / exact.norm()).item()
+        assert error < {torch.float32: 1e-5, torch.bfloat16: 3e-2}[dtype]
+
+
+@pytest.mark.parametrize("size", [1.0, 30.0, 1000.0])
+def test_random_features_of_large_vectors_stay_finite(size: float) -> None:
+    q, k, v = (x * size for x in tensors(1, 20, dtype=torch.float32))
+    for causal in (False, True):
+        assert linear("random")(q, k, v, Mask(causal=causal)).isfinite().all()
+
+
+# Decoding
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("chunks", [[1] * 12, [5, 1, 6], [12]], ids=str)
+def test_with_running_sums_each_step_is_as_without(features: Features, chunks: list[int]) -> None:
+    q, k, v = tensors(3, 12)
+    kind = linear(features)
+    cache = RunningSums(kind)
+    parts = zip(*(x.split(chunks, 2) for x in (q, k, v)), strict=True)
+    steps = torch.cat([cache.advance(*part) for part in parts], 2)
+    torch.testing.assert_close(steps, kind(q, k, v, Mask(causal=True)), **EXACT)
+    assert cache.length == 12
+
+
+def test_running_sums_do_not_grow() -> None:
+    cache = RunningSums(linear("elu"))
+    sizes = set()
+    for _ in range(5):
+        cache.advance(*tensors(2, 7))
+        assert cache.sums is not None
+        sizes.add(tuple(part.shape for part in cache.sums))
+    assert sizes == {((2, H, D, D), (2, H, D))}
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["each its own", "first token shared"])
+def test_running_sums_follow_their_hypotheses(shared: bool) -> None:
+    kind = linear("elu")
+    past, now = tensors(4, 6), tensors(4, 1)
+    rows = torch.tensor([2, 2, 0, 3])
+    cache = RunningSums(kind, abreast=2)  # two sentences with two hypotheses each
+    if shared:
+        past = tuple(torch.cat((x[::2, :, :1].repeat_interleave(2, 0), x[:, :, 1:]), 2) for x in past)
+        cache.advance(*(x[::2, :, :1] for x in past))
+    for t in range(shared, 6):
+        cache.advance(*(abreast(x[:, :, t : t + 1], 2) for x in past))
+    got = cache.follow(rows, None).advance(*(abreast(x, 2) for x in now))
+    whole = [torch.cat((x[rows], y), 2) for x, y in zip(past, now, strict=True)]
+    torch.testing.assert_close(got, abreast(kind(*whole, Mask(causal=True))[:, :, -1:], 2), **EXACT)
+    assert cache.length == (11 if shared else 12)
+
+
+def abreast(x: Tensor, copies: int) -> Tensor:
+    """(B · copies, H, 1, D) to (B, H, copies, D)."""
+    return x.view(-1, copies, H, D).transpose(1, 2)
+
+
+def test_a_probe_of_decoding_is_refused_because_no_keys_are_kept() -> None:
+    module = Attention(16, 2, kind=Linear(8))
+    module.observer = lambda *seen: None
+    with pytest.raises(ValueError, match="keeps no keys"):
+        module(torch.randn(1, 1, 16), cache=module.start_cache())
+
+
+def test_dropout_on_weights_that_are_never_made_is_refused() -> None:
+    with pytest.raises(ValueError, match="dropout"):
+        linear("elu")(*tensors(1, 3), Mask(), 0.1)
+
+
+def test_the_number_of_random_features_follows_the_width() -> None:
+    assert Linear(64, "random").directions.shape == (256, 64)
+    assert int(64 * math.log(64)) // 16 * 16 == 256
+    assert Linear(64, "random", size=40).directions.shape == (40, 64)

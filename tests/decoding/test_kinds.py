@@ -1,0 +1,62 @@
+"""Search with every kind of attention: what the cache remembers gives the scores of reading the whole sentence."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from regard.decoding.search import SearchSettings, search
+from regard.decoding.stepper import TransformerStepper
+from regard.models.transformer import Transformer, TransformerConfig
+
+VOCAB = 40
+SIZE = {"width": 32, "heads": 4, "hidden": 48, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}
+KINDS: dict[str, Any] = {
+    "local": {"kind": "local", "window": 3},
+    "local sparse": {"kind": "local", "window": 2, "dilation": 2, "everyone": 1},
+    "linear": "linear",
+    "linear random": {"kind": "linear", "features": "random"},
+    "linear plain": {"kind": "linear", "features": "plain"},
+    "routing": {"kind": "routing", "clusters": 3},
+}
+SOURCES = [[5, 9, 3], [4], [8, 8, 30, 6, 17, 22, 11], [12, 7, 25, 31, 19]]
+
+
+def model(attention: Any, positions: str = "rotary") -> Transformer:
+    """Random weights with something to say: they neither repeat one word for ever nor end at once."""
+    torch.manual_seed(3)
+    made = Transformer(TransformerConfig.base(VOCAB, **SIZE, attention=attention, positions=positions)).eval()
+    for module in made.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.weight.data.normal_().sign_()
+    return made.requires_grad_(False)
+
+
+def read_whole(model: Transformer, source: list[int], tokens: list[int]) -> list[float]:
+    """The log-probability of each token and of END, from one reading without a cache."""
+    bos, eos = model.config.bos, model.config.eos
+    logits = model(torch.tensor([[*source, eos]]), torch.tensor([[bos, *tokens]]))[0]
+    said = torch.tensor([*tokens, eos])
+    return logits.log_softmax(-1).gather(1, said[:, None])[:, 0].tolist()
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize("attention", KINDS.values(), ids=KINDS)
+def test_what_search_scores_is_what_one_reading_scores(attention: Any, beam: int) -> None:
+    made = model(attention)
+    settings = SearchSettings(beam=beam, n_best=beam, min_length=6, max_length=16)
+    found = search(TransformerStepper(made), SOURCES, settings)
+    for source, best in zip(SOURCES, found, strict=True):
+        for one in best:
+            assert one.log_probabilities == pytest.approx(read_whole(made, source, one.tokens), abs=1e-4)
+    assert len({tuple(one.tokens) for best in found for one in best}) > 0.7 * len(SOURCES) * beam
+
+
+@pytest.mark.parametrize("attention", KINDS.values(), ids=KINDS)
+def test_a_sentence_is_translated_the_same_alone_and_in_company(attention: Any) -> None:
+    stepper = TransformerStepper(model(attention, "sinusoidal"))
+    settings = SearchSettings(beam=3, max_length=12)
+    together = search(stepper, SOURCES, settings)
+    for source, best in zip(SOURCES, together, strict=True):
+        assert search(stepper, [source], settings)[0][0].tokens == best[0].tokens

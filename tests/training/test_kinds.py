@@ -1,0 +1,78 @@
+"""A translator trains with every kind of attention by one line more in its recipe."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from regard.decoding.translator import Translator
+from regard.text.grammar import corpus
+from regard.text.pair import Pair
+from regard.training.run import run_recipe
+from tests.conftest import small_recipe
+
+KINDS: dict[str, Any] = {
+    "local": {"kind": "local", "window": 4},
+    "linear": "linear",
+    "linear random": {"kind": "linear", "features": "random"},
+    "linear plain": {"kind": "linear", "features": "plain"},
+    "routing": {"kind": "routing", "clusters": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def builtin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some pairs of the built-in corpus, as files."""
+    folder = tmp_path_factory.mktemp("builtin")
+    pairs: list[Pair] = corpus("train", 600)
+    (folder / "train.en").write_text("".join(f"{pair.source}\n" for pair in pairs), encoding="utf-8")
+    (folder / "train.zh").write_text("".join(f"{pair.target}\n" for pair in pairs), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("attention", "layout"),
+    [
+        *(pytest.param(settings, "padded", id=name) for name, settings in KINDS.items()),
+        *(pytest.param(KINDS[name], "packed", id=f"{name} packed") for name in ("local", "linear", "routing")),
+    ],
+)
+def test_one_line_changes_the_kind_and_the_loss_falls(
+    attention: Any, layout: str, builtin: Path, tmp_path: Path
+) -> None:
+    steps = {"training__steps": 40, "training__validate_every": 40, "training__log_every": 10}
+    recipe = small_recipe(
+        builtin / "train.en",
+        builtin / "train.zh",
+        **steps,
+        training__valid_sentences=2,
+        tokenizer__size=600,
+        batch__layout=layout,
+        model__attention=attention,
+    )
+    run_recipe(recipe, tmp_path / "run")
+    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    losses = [entry["loss"] for entry in log if "loss" in entry]
+    assert losses[-1] < losses[0] - 0.5
+    translator = Translator.load(tmp_path / "run")
+    assert translator.model.config.attention.kind == (attention if isinstance(attention, str) else attention["kind"])
+    sentences = [pair.source for pair in corpus("test", 5)]
+    found = [best[0] for best in translator.hypotheses(sentences)]
+    judged = translator.score_tokens(
+        translator.vocabularies.source.encode_batch(sentences), [one.tokens for one in found]
+    )
+    for one, other in zip(found, judged, strict=True):
+        assert one.log_probabilities == pytest.approx(other.log_probabilities, abs=1e-3)
+
+
+def test_what_routing_has_learned_is_in_the_model_folder(builtin: Path, tmp_path: Path) -> None:
+    steps = {"training__steps": 5, "training__validate_every": 5}
+    changes: dict[str, Any] = {"model__attention": "routing", "tokenizer__size": 600}
+    run_recipe(small_recipe(builtin / "train.en", builtin / "train.zh", **steps, **changes), tmp_path / "run")
+    model = Translator.load(tmp_path / "run").model
+    leads = [tensor for name, tensor in model.state_dict().items() if name.endswith("leads")]
+    assert len(leads) == 4
+    assert all((lead != 0).any() for lead in leads)
+    assert all(torch.isfinite(lead).all() for lead in leads)
