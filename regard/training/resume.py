@@ -32,6 +32,7 @@ MAY_CHANGE = (
     "training.samples",
     "training.tensorboard",
     "training.device",
+    "training.sharding",
     "training.patience",
 )
 
