@@ -21,13 +21,13 @@ class Interrupted(KeyboardInterrupt):
 class Interruptions:
     """Turns SIGINT and SIGTERM into `Interrupted` while the block runs; only the main thread can hear them.
 
-    While `patient`, the first one is only noted: whoever holds it back asks `made` and then obeys. A second one is not
-    held back.
+    While `patient`, the first one is only noted: whoever holds it back looks at `noted` and then obeys. A second one is
+    not held back.
     """
 
     def __init__(self) -> None:
         self.patient = False
-        self._noted: int | None = None
+        self.noted: int | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -44,11 +44,11 @@ class Interruptions:
     @property
     def made(self) -> bool:
         """Whether one has been noted."""
-        return self._noted is not None
+        return self.noted is not None
 
     def obey(self) -> NoReturn:
-        assert self._noted is not None
-        raise Interrupted(self._noted)
+        assert self.noted is not None
+        raise Interrupted(self.noted)
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
@@ -63,6 +63,6 @@ class Interruptions:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         insisted = self.made
-        self._noted = number
+        self.noted = number
         if insisted or not self.patient:
             self.obey()

@@ -35,20 +35,23 @@ def train(
 ) -> None:
     """Train a translator from parallel text."""
     from regard.errors import UserError
+    from regard.training.distributed import is_main, one_voice
     from regard.training.recipe import Recipe, builtin_recipes
     from regard.training.run import run_recipe
 
-    if recipe is None and src is None:
-        built_in = ", ".join(builtin_recipes())
-        raise UserError(f"train needs a recipe (a YAML file or one of {built_in}) or --src and --tgt")
-    if out is None:
-        raise UserError("train needs --out, the folder for the run")
-    files = {"source": src, "target": tgt, "valid_source": valid_src, "valid_target": valid_tgt}
-    given: dict[str, Any] = {f"data.{key}": str(path) for key, path in files.items() if path is not None}
-    if src is not None and recipe is not None:
-        given["data.builtin"] = None
-    with exit_code_of_interruption():
+    with exit_code_of_interruption(), one_voice():
+        if recipe is None and src is None:
+            built_in = ", ".join(builtin_recipes())
+            raise UserError(f"train needs a recipe (a YAML file or one of {built_in}) or --src and --tgt")
+        if out is None:
+            raise UserError("train needs --out, the folder for the run")
+        files = {"source": src, "target": tgt, "valid_source": valid_src, "valid_target": valid_tgt}
+        given: dict[str, Any] = {f"data.{key}": str(path) for key, path in files.items() if path is not None}
+        if src is not None and recipe is not None:
+            given["data.builtin"] = None
         outcome = run_recipe(Recipe.load(recipe, change or [], given), out)
+    if not is_main():
+        return
     typer.echo(
         f"{outcome.steps} steps in {outcome.seconds:.0f} s; the best model (step {outcome.best_step}) is {out}/best"
     )

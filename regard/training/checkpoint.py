@@ -1,8 +1,9 @@
 """Checkpoints on disk: whole or not there at all, checked before they are used, and no pickle.
 
-`checkpoints/step-00001234` holds state.safetensors, state.json and manifest.json with the checksums of both; the file
-`checkpoints/last` names the newest. A checkpoint is written beside its place, synced and renamed; then `last` moves;
-then older ones go. Whatever is killed in between leaves the one before it in order.
+`checkpoints/step-00001234` holds state.safetensors (or, where each process has a part of every weight, a file of each),
+state.json, and manifest.json with the checksums of all; the file `checkpoints/last` names the newest. A checkpoint is
+written beside its place, synced and renamed; then `last` moves; then older ones go. Whatever is killed in between
+leaves the one before it in order.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.models.folder import sync
+from regard.training.distributed import Processes
 
 TENSORS, FACTS, MANIFEST, LAST = "state.safetensors", "state.json", "manifest.json", "last"
 FORMAT = 2
@@ -44,9 +46,21 @@ class Checkpoint:
     def step(self) -> int:
         return int(self.facts["step"])
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors, read anew each time, so that nobody holds them longer than needed."""
-        return safetensors.torch.load_file(self.path / TENSORS)
+    @property
+    def processes(self) -> int:
+        """How many processes saved it together."""
+        return int(self.facts.get("processes", 1))
+
+    def tensors(self, like: Callable[[str], Tensor | None] | None = None) -> dict[str, Tensor]:
+        """The tensors, read anew each time, so that nobody holds them longer than needed.
+
+        Those for which `like` gives a tensor that is divided among processes are divided likewise.
+        """
+        if like is None and (self.path / TENSORS).exists():
+            return safetensors.torch.load_file(self.path / TENSORS)
+        from regard.training.shards import load_shards
+
+        return load_shards(self.path, like or (lambda name: None))
 
 
 def save_checkpoint(folder: Path, step: int, tensors: dict[str, Tensor], facts: dict[str, Any], keep: int) -> None:
@@ -55,31 +69,38 @@ def save_checkpoint(folder: Path, step: int, tensors: dict[str, Tensor], facts: 
     Raises:
         UserError: it cannot be written; the checkpoints already there stay as they are.
     """
-    place = folder / f"step-{step:08d}"
-    room = folder / f".{place.name}"
-    with reporting_write_errors(place, folder):
-        folder.mkdir(exist_ok=True)
-        try:
-            shutil.rmtree(room, ignore_errors=True)
-            room.mkdir()
-            safetensors.torch.save_file(tensors, room / TENSORS)
-            (room / FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-            files = {name: _describe(room / name) for name in (TENSORS, FACTS)}
-            for name in files:
-                sync(room / name)
-            manifest = {"format": FORMAT, "files": files}
-            (room / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-            sync(room / MANIFEST)
-            sync(room)
-            if place.exists():  # damaged, or of a run that was killed before `last` named it
-                shutil.rmtree(place)
-            room.rename(place)
-            sync(folder)
-        except BaseException:
-            shutil.rmtree(room, ignore_errors=True)
-            raise
-        replace_text(folder / LAST, place.name + "\n")
-        _prune(folder, step, keep)
+    place, room = _places(folder, step)
+    with reporting_write_errors(place, folder), _clearing(room):
+        _make_room(room)
+        safetensors.torch.save_file(tensors, room / TENSORS)
+        _finish(room, place, facts)
+        _announce(place, step, keep)
+
+
+def save_divided_checkpoint(
+    folder: Path, step: int, tensors: dict[str, Tensor], facts: dict[str, Any], keep: int, processes: Processes
+) -> None:
+    """The same for tensors of which each process holds a part: all write into one folder, which the main one finishes.
+
+    Raises:
+        UserError: in all processes, where one cannot write.
+    """
+    from regard.training.shards import save_shards
+
+    place, room = _places(folder, step)
+
+    def finish() -> None:
+        with reporting_write_errors(place, folder):
+            _finish(room, place, facts)
+            _announce(place, step, keep)
+
+    with _clearing(room):
+        with processes.agreeing(), reporting_write_errors(place, folder):
+            if processes.main:
+                _make_room(room)
+        with processes.agreeing(), reporting_write_errors(place, folder):
+            save_shards(room, tensors, processes.group)
+        processes.on_main(finish)
 
 
 def load_checkpoint(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
@@ -148,18 +169,61 @@ def reporting_write_errors(path: Path, checkpoints: Path) -> Iterator[None]:
         raise UserError(f"{path}: could not be written ({reason}); {outlook}") from error
 
 
+def _places(folder: Path, step: int) -> tuple[Path, Path]:
+    """Where a checkpoint belongs, and where it is written until it is whole."""
+    return folder / f"step-{step:08d}", folder / f".step-{step:08d}"
+
+
+def _make_room(room: Path) -> None:
+    room.parent.mkdir(exist_ok=True)
+    shutil.rmtree(room, ignore_errors=True)
+    room.mkdir()
+
+
+@contextmanager
+def _clearing(room: Path) -> Iterator[None]:
+    """Leaves nothing half-written behind."""
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(room, ignore_errors=True)
+        raise
+
+
+def _finish(room: Path, place: Path, facts: dict[str, Any]) -> None:
+    """Adds facts and checksums to the tensors in `room` and puts it in its place."""
+    (room / FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    files = {path.name: _describe(path) for path in sorted(room.iterdir())}
+    for name in files:
+        sync(room / name)
+    manifest = {"format": FORMAT, "files": files}
+    (room / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    sync(room / MANIFEST)
+    sync(room)
+    if place.exists():  # damaged, or of a run that was killed before `last` named it
+        shutil.rmtree(place)
+    room.rename(place)
+    sync(place.parent)
+
+
+def _announce(place: Path, step: int, keep: int) -> None:
+    """Lets `last` name a finished checkpoint; then older ones go."""
+    replace_text(place.parent / LAST, place.name + "\n")
+    _prune(place.parent, step, keep)
+
+
 def _verify(place: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
             raise DamagedError(f"{MANIFEST} is of format {manifest['format']}, not {FORMAT}")
-        for name in (TENSORS, FACTS):
-            if _describe(place / name) != manifest["files"][name]:
+        for name, described in manifest["files"].items():
+            if _describe(place / name) != described:
                 raise DamagedError(f"{name} is not what was saved")
         facts = json.loads((place / FACTS).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DamagedError(f"{Path(error.filename).name} is missing") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{MANIFEST} or a file it lists cannot be read: {error}") from None
     assert isinstance(facts, dict)
     return facts

@@ -12,9 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.interruption import Interruptions
+from regard.interruption import Interrupted, Interruptions
 from regard.models.folder import replacing
-from regard.training.checkpoint import Checkpoint, reporting_write_errors, save_checkpoint
+from regard.training.checkpoint import (
+    Checkpoint,
+    reporting_write_errors,
+    save_checkpoint,
+    save_divided_checkpoint,
+)
+from regard.training.distributed import Processes
+from regard.training.engines import build_engine
 from regard.training.journal import CHECKPOINTS, Journal
 from regard.training.memory import Gathered, Pieces, explain_too_large, is_out_of_memory, read_peak
 from regard.training.progress import Progress
@@ -23,6 +30,7 @@ from regard.training.schedule import build_schedule
 from regard.training.skips import ADVICE
 from regard.training.state import Placed, Share, TrainingState
 from regard.training.task import B, Loss, Task
+from regard.training.together import Together
 
 
 @dataclass
@@ -44,6 +52,7 @@ def train(
     progress: Progress,
     checkpoint: Checkpoint | None = None,
     stop: Interruptions | None = None,
+    processes: Processes | None = None,
 ) -> Outcome:
     """Trains, validates, and keeps the best and the last model in `out`, with checkpoints from which it can go on.
 
@@ -52,11 +61,13 @@ def train(
             something cannot be written; the last good checkpoint is still there.
         Interrupted: the run was asked to stop; its last step has been saved.
     """
-    stop = stop or Interruptions()
-    loop = _Loop(task, optim, training, out, progress)
+    stop, processes = stop or Interruptions(), processes or Processes()
+    loop = _Loop(task, optim, training, out, progress, processes)
     state = loop.state
     if checkpoint is not None:
-        state.restore(checkpoint.tensors(), checkpoint.facts)
+        loop.restore(checkpoint)
+    if checkpoint is None or checkpoint.processes != processes.world:
+        state.draw_apart(training.seed)
     with loop.journal.open(state.step):
         loop.rehearse()
         loop.run(stop)
@@ -70,19 +81,39 @@ class _Loop(Generic[B]):
     """A run, and its parts: rehearse; then for each step advance, and where due check_skips, log, validate, save."""
 
     def __init__(
-        self, task: Task[B], optim: OptimSettings, training: TrainingSettings, out: Path, progress: Progress
+        self,
+        task: Task[B],
+        optim: OptimSettings,
+        training: TrainingSettings,
+        out: Path,
+        progress: Progress,
+        processes: Processes,
     ) -> None:
         self.task, self.optim, self.training, self.out, self.progress = task, optim, training, out, progress
+        self.processes = processes
         self.checkpoints = out / CHECKPOINTS
-        self.journal = Journal(out, training.tensorboard)
+        self.journal = Journal(out, training.tensorboard and processes.main)
         self.schedule = build_schedule(optim, training.steps, task.width)
-        self.state = TrainingState(task.model, build_optimiser(task.model, optim), optim.skip_above, training.ema)
-        self.pieces = Pieces(task, self._backward)
+        self.engine = build_engine(task, processes, training.sharding)
+        weights = self.engine.weights
+        self.state = TrainingState(weights, build_optimiser(weights, optim), optim.skip_above, training.ema, processes)
+        self.pieces = Together(task, self._backward, processes) if processes.launched else Pieces(task, self._backward)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Goes on from a checkpoint, of whatever number of processes."""
+        state, before, now = self.state, checkpoint.processes, self.processes.world
+        with self.processes.agreeing():
+            state.restore(checkpoint.tensors(state.like if self.engine.sharded else None), checkpoint.facts)
+        if before != now:
+            self.progress.say(
+                f"there were {before} processes and there are {now}: the batches stay the same, but dropout draws "
+                "other random numbers from here on"
+            )
 
     def run(self, stop: Interruptions) -> None:
         """All steps that are left, unless it is asked to stop or its patience ends."""
         state, training = self.state, self.training
-        batches = self.task.batches(state.position, Share())
+        batches = self.task.batches(state.position, Share(self.processes.rank, self.processes.world))
         stop.patient = True
         while not training.is_over(state.step, state.stale):
             norm = self.advance(batches)
@@ -92,12 +123,12 @@ class _Loop(Generic[B]):
                 self.log(norm)
             if self.due(training.validate_every):
                 self.validate()
-            over = training.is_over(state.step, state.stale)
-            if self.due(training.checkpoint_every) or over or stop.made:
+            over, stopped_by = training.is_over(state.step, state.stale), self.processes.largest(stop.noted or 0)
+            if self.due(training.checkpoint_every) or over or stopped_by:
                 self.save()
-            if stop.made and not over:
+            if stopped_by and not over:
                 self.progress.say(f"saved at step {state.step}; the same command goes on from there")
-                stop.obey()
+                raise Interrupted(stopped_by)
         stop.patient = False
 
     def due(self, every: int) -> bool:
@@ -129,10 +160,10 @@ class _Loop(Generic[B]):
         model.train()
         for group in optimiser.param_groups:
             group["lr"] = self.schedule(step)
-        parts = [next(batches) for _ in range(self.optim.accumulate)]
+        parts = [next(batches) for _ in range(self.optim.accumulate // self.processes.world)]
         gathered = self.pieces.gather([part.batch for part in parts], step)
-        loss = self._sum(gathered.losses)
-        norm = nn.utils.clip_grad_norm_(model.parameters(), self.optim.clip or float("inf")).to(state.device)
+        loss = self._sum(gathered)
+        norm = self.engine.clip(self.optim.clip or float("inf")).to(state.device)
         taken = state.skips.judge(step, loss.total / loss.count, norm)
         # The optimiser itself leaves weights and moments alone where this is 1, without our waiting for the device.
         optimiser.found_inf = (~taken).float()  # type: ignore[attr-defined]
@@ -162,11 +193,12 @@ class _Loop(Generic[B]):
             return
         several = f"{skipped.steps} steps, the last of them " if skipped.steps > 1 else ""
         self._note(self.state.step, f"skipped {several}step {skipped.last}: {skipped.why}")
-        if skipped.in_a_row >= self.optim.max_skips:
-            raise UserError(
-                f"{skipped.in_a_row} steps in a row were skipped, the last of them step {skipped.last}: {skipped.why}; "
-                f"{ADVICE}, and begin anew"
-            )
+        with self.processes.agreeing():
+            if skipped.in_a_row >= self.optim.max_skips:
+                raise UserError(
+                    f"{skipped.in_a_row} steps in a row were skipped, the last of them step {skipped.last}: "
+                    f"{skipped.why}; {ADVICE}, and begin anew"
+                )
 
     def log(self, norm: Tensor) -> None:
         state = self.state
@@ -179,18 +211,12 @@ class _Loop(Generic[B]):
     def validate(self) -> None:
         """Scores the model, or the average once there is one, and saves it."""
         state, step = self.state, self.state.step
-        judged = self.task.model if state.average is None else state.average.module
-        assert isinstance(judged, nn.Module)
-        with autocast(state.device, self.training.precision):
-            validation = self.task.validate(judged)
-        scores, samples = validation.scores, validation.samples
-        self.progress.validated(step, scores, samples)
-        self._write({"validation": scores} | ({"samples": [asdict(sample) for sample in samples]} if samples else {}))
-        better = not state.best_scores or scores["score"] > state.best_scores["score"]
-        for name in ("last", "best") if better else ("last",):
-            place = self.out / name
-            with reporting_write_errors(place, self.checkpoints), replacing(place) as folder:
-                self.task.save(folder, judged, {"step": step, "validation": scores})
+        weights = state.model if state.average is None else state.average.module
+        assert isinstance(weights, nn.Module)
+        with self.engine.whole(weights) as judged:
+            scores = self.processes.on_main(lambda: self._score(judged))
+            better = not state.best_scores or scores["score"] > state.best_scores["score"]
+            self.processes.on_main(lambda: self._keep(judged, scores, ("last", "best") if better else ("last",)))
         state.stale = 0 if better else state.stale + 1
         if better:
             state.best_scores, state.best_step = scores, step
@@ -199,21 +225,41 @@ class _Loop(Generic[B]):
     def save(self) -> None:
         """Saves a checkpoint."""
         state, keep = self.state, self.training.keep_checkpoints
-        save_checkpoint(self.checkpoints, state.step, state.tensors(), state.facts(), keep)
+        tensors, facts = state.tensors(), state.facts()
+        if self.engine.sharded:
+            save_divided_checkpoint(self.checkpoints, state.step, tensors, facts, keep, self.processes)
+        else:
+            self.processes.on_main(lambda: save_checkpoint(self.checkpoints, state.step, tensors, facts, keep))
 
-    def _backward(self, batch: B, tokens: int, step: int) -> Loss:
+    def _score(self, judged: nn.Module) -> dict[str, float]:
         with autocast(self.state.device, self.training.precision):
-            loss = self.task.loss(batch, step)
+            validation = self.task.validate(judged)
+        scores, samples = validation.scores, validation.samples
+        self.progress.validated(self.state.step, scores, samples)
+        self._record({"validation": scores} | ({"samples": [asdict(sample) for sample in samples]} if samples else {}))
+        return scores
+
+    def _keep(self, judged: nn.Module, scores: dict[str, float], names: tuple[str, ...]) -> None:
+        for name in names:
+            place = self.out / name
+            with reporting_write_errors(place, self.checkpoints), replacing(place) as folder:
+                self.task.save(folder, judged, {"step": self.state.step, "validation": scores})
+
+    def _backward(self, batch: B, tokens: float, step: int, last: bool = True) -> Loss:
+        with autocast(self.state.device, self.training.precision):
+            loss = self.engine.loss(batch, step, last)
         (loss.total / tokens).backward()  # type: ignore[no-untyped-call]
         return replace(loss, total=loss.total.detach())
 
-    def _sum(self, losses: list[Loss]) -> Loss:
-        """The loss of a whole step; that of nothing is no number."""
+    def _sum(self, gathered: Gathered[B]) -> Loss:
+        """The loss of a whole step, of all processes; that of nothing is no number."""
+        losses = gathered.losses
         if not losses:
             return Loss(torch.full((), float("nan"), device=self.state.device), 1)
         total = torch.stack([loss.total for loss in losses]).sum()
         parts = {name: torch.stack([loss.parts[name] for loss in losses]).sum() for name in losses[0].parts}
-        return Loss(total, sum(loss.count for loss in losses), parts)
+        total, *sums = self.processes.totals([total, *parts.values()])
+        return Loss(total, gathered.tokens, dict(zip(parts, sums, strict=True)))
 
     def _room_for_later(self) -> list[Tensor]:
         """As much memory as the optimiser's moments and the average will take, where they are not there yet."""
@@ -241,6 +287,9 @@ class _Loop(Generic[B]):
         self._write({"step": step, "event": text})
 
     def _write(self, entry: dict[str, Any]) -> None:
+        self.processes.on_main(lambda: self._record(entry))
+
+    def _record(self, entry: dict[str, Any]) -> None:
         state = self.state
         self.journal.write({"step": state.step, "seconds": round(state.seconds, 3), "tokens": state.tokens} | entry)
 

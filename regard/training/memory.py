@@ -50,6 +50,7 @@ class Gathered(Generic[B]):
     """What came of the batches of a step."""
 
     losses: list[Loss]  # of each piece, without graphs
+    tokens: int  # that the step's loss is a mean over
     split: int  # how many of the batches went through in pieces
     failed: list[B]  # what did not fit and was halved
     left_out: list[B]  # what did not fit and could not be halved
@@ -66,7 +67,7 @@ class Pieces(Generic[B]):
         backward: adds the gradients of the batch's loss, divided by a number of tokens; given both and the step.
     """
 
-    def __init__(self, task: Task[B], backward: Callable[[B, int, int], Loss]) -> None:
+    def __init__(self, task: Task[B], backward: Callable[[B, float, int], Loss]) -> None:
         self.task, self.backward = task, backward
         self.too_large = math.inf  # the least size that did not fit; such batches are halved without trying them
 
@@ -83,7 +84,7 @@ class Pieces(Generic[B]):
             try:
                 for group, i in places:
                     losses.append(self.backward(group[i], tokens, step))
-                return Gathered(losses, sum(len(group) > 1 for group in groups), failed, left_out)
+                return Gathered(losses, tokens, sum(len(group) > 1 for group in groups), failed, left_out)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise

@@ -120,7 +120,7 @@ class OptimSettings(Settings):
     )
     max_skips: int = Field(10, gt=0, description="after so many skipped steps in a row the run ends, with advice")
     smoothing: float = Field(0.1, ge=0, lt=1, description="label smoothing")
-    accumulate: int = Field(1, ge=1, description="batches a step")
+    accumulate: int = Field(1, ge=1, description="batches a step, of all processes together")
 
 
 class BatchSettings(Settings):
@@ -142,6 +142,9 @@ class TrainingSettings(Settings):
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1 ...")
     workers: int = Field(0, ge=0, description="processes that make batches; 0: a thread")
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on a GPU")
+    sharding: Literal["ddp", "fsdp"] = Field(
+        "ddp", description="under torchrun: each process holds the whole model, or a part of every weight"
+    )
     average: float = Field(0.0, ge=0, lt=1, description="share of the last steps whose weights are averaged")
     ema: float = Field(
         0.0, ge=0, lt=1, description="decay a step, such as 0.999, of a moving average of the weights; 0: none"

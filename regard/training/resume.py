@@ -27,6 +27,7 @@ MAY_CHANGE = (
     "training.samples",
     "training.tensorboard",
     "training.device",
+    "training.sharding",
     "training.patience",
     "training.workers",
 )

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
+from rich.console import Console
 
 from regard.decoding.translator import Translator
-from regard.devices import choose_device
 from regard.errors import UserError
 from regard.interruption import Interruptions
 from regard.models.folder import mend_replaced, replacing
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.training.checkpoint import last_name, load_checkpoint, reporting_write_errors
+from regard.training.checkpoint import Checkpoint, last_name, load_checkpoint, reporting_write_errors
 from regard.training.data import LEFT_OUT, RunData, gather_data, open_data
+from regard.training.distributed import Processes, check_share, joined
+from regard.training.engines import place_model
 from regard.training.fingerprints import check_files, read_fingerprints
 from regard.training.journal import CHECKPOINTS, require_tensorboard
 from regard.training.loop import Outcome, train
@@ -43,65 +46,97 @@ def run_recipe(recipe: Recipe, out: Path) -> Outcome:
         UserError: the data or a setting is wrong, or the folder holds something else; a run that did not get to its
             first checkpoint or model leaves nothing behind.
     """
-    if not is_run(out) and not is_unused(out):
-        raise UserError(f"{out}: already exists and is not an empty folder; choose another --out, or remove it first")
     if recipe.training.tensorboard:
         require_tensorboard()
-    progress = Progress(recipe.training.steps)
-    device = choose_device(recipe.training.device)
-    torch.manual_seed(recipe.training.seed)
-    made = _make_folder(out)
-    with exclusive(out), Interruptions() as stop:
-        if is_run(out):
-            return _resume(recipe, out, device, progress, stop)
+    with joined(recipe.training.device) as processes, ExitStack() as held:
+        with processes.agreeing():
+            check_share(recipe.optim.accumulate, processes.world)
+        progress = Progress(recipe.training.steps, None if processes.main else Console(quiet=True))
+        torch.manual_seed(recipe.training.seed)
+        made = processes.on_main(lambda: _claim(out, held))
+        stop = held.enter_context(Interruptions())
+        if processes.on_main(lambda: is_run(out)):
+            return _resume(recipe, out, progress, stop, processes)
         try:
-            return _begin(recipe, out, device, progress, stop)
+            return _begin(recipe, out, progress, stop, processes)
         except BaseException:
-            if not (out / "last").exists() and not last_name(out / CHECKPOINTS):
+            if processes.main and not (out / "last").exists() and not last_name(out / CHECKPOINTS):
                 _clear(out, made)
             raise
 
 
-def _begin(recipe: Recipe, out: Path, device: torch.device, progress: Progress, stop: Interruptions) -> Outcome:
+def _begin(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, processes: Processes) -> Outcome:
     """Trains from the first step on."""
     if recipe.batch.layout == "auto":  # settled now, since a position in the data means something else in the other
-        layout = "packed" if device.type == "cuda" else "padded"
+        layout = "packed" if processes.device.type == "cuda" else "padded"
         recipe = _with_layout(recipe, layout)
-    with reporting_write_errors(out, out / CHECKPOINTS):
-        mend_replaced(out / DATA)
-        with replacing(out / DATA) as folder:
-            gather_data(folder, recipe, progress)
-    task = prepare(recipe, device, progress, open_data(out / DATA, recipe, progress))
-    with reporting_write_errors(out, out / CHECKPOINTS):
-        write_recipe(out, recipe)  # with which the folder becomes a run
+
+    def lead() -> TranslationTask:
+        with reporting_write_errors(out, out / CHECKPOINTS):
+            mend_replaced(out / DATA)
+            with replacing(out / DATA) as folder:
+                gather_data(folder, recipe, progress)
+        task = _prepare_again(recipe, out, processes.device, progress)
+        with reporting_write_errors(out, out / CHECKPOINTS):
+            write_recipe(out, recipe)  # with which the folder becomes a run
+        return task
+
+    task = processes.in_turn(lead, lambda: _follow(recipe, out, processes.device, progress))
     with progress:
-        return train(task, recipe.optim, recipe.training, out, progress, None, stop)
+        return train(task, recipe.optim, recipe.training, out, progress, None, stop, processes)
 
 
-def _resume(recipe: Recipe, out: Path, device: torch.device, progress: Progress, stop: Interruptions) -> Outcome:
+def _resume(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, processes: Processes) -> Outcome:
     """Goes on from the last good checkpoint, or from the beginning where the run has none yet."""
-    old = Recipe.load(out / RECIPE)
-    if recipe.batch.layout == "auto":
-        recipe = _with_layout(recipe, old.batch.layout)
-    checkpoint = load_checkpoint(out / CHECKPOINTS, progress.say)
+    recipe, checkpoint = processes.on_main(lambda: _check_resume(recipe, out, progress))
     step = checkpoint.step if checkpoint else 0
-    check_settings(old, recipe, step, out)
     if checkpoint and recipe.training.is_over(step, checkpoint.facts["stale"]):
         facts, early = checkpoint.facts, step < recipe.training.steps
         bound = recipe.optim.schedule == "cosine" or recipe.training.average > 0  # to the number of steps it began with
         more = "a higher training.patience makes" if early else "" if bound else "more training.steps make"
         progress.say(f"{out}: this run is already done, at step {step}" + (f"; {more} it go on" if more else ""))
         return Outcome(step, facts["seconds"], facts["best_step"], facts["best_scores"], early)
-    check_files(recipe.data, read_fingerprints(out / DATA)["files"], f"the run in {out}")
-    with reporting_write_errors(out, out / CHECKPOINTS):
-        data = open_data(out / DATA, recipe, progress)
-    task = prepare(recipe, device, progress, data)
-    with reporting_write_errors(out, out / CHECKPOINTS):
-        write_recipe(out, recipe)
-        tidy(out, step)
+
+    def lead() -> TranslationTask:
+        check_files(recipe.data, read_fingerprints(out / DATA)["files"], f"the run in {out}")
+        task = _prepare_again(recipe, out, processes.device, progress)
+        with reporting_write_errors(out, out / CHECKPOINTS):
+            write_recipe(out, recipe)
+            tidy(out, step)
+        return task
+
+    task = processes.in_turn(lead, lambda: _follow(recipe, out, processes.device, progress))
     progress.resume(step)
     with progress:
-        return train(task, recipe.optim, recipe.training, out, progress, checkpoint, stop)
+        return train(task, recipe.optim, recipe.training, out, progress, checkpoint, stop, processes)
+
+
+def _check_resume(recipe: Recipe, out: Path, progress: Progress) -> tuple[Recipe, Checkpoint | None]:
+    """The recipe with what was settled when the run began, and the checkpoint to go on from."""
+    old = Recipe.load(out / RECIPE)
+    if recipe.batch.layout == "auto":
+        recipe = _with_layout(recipe, old.batch.layout)
+    checkpoint = load_checkpoint(out / CHECKPOINTS, progress.say)
+    check_settings(old, recipe, checkpoint.step if checkpoint else 0, out)
+    return recipe, checkpoint
+
+
+def _follow(recipe: Recipe, out: Path, device: torch.device, progress: Progress) -> TranslationTask:
+    """What every process but the main one does, once that has made the folder a run.
+
+    Raises:
+        UserError: this process does not see the folder.
+    """
+    if not is_run(out):
+        raise UserError(f"{out}: not what the main process sees there; all machines must share the folder of a run")
+    return _prepare_again(recipe, out, device, progress)
+
+
+def _prepare_again(recipe: Recipe, out: Path, device: torch.device, progress: Progress) -> TranslationTask:
+    """`prepare` with the data that the folder of a run holds already."""
+    with reporting_write_errors(out, out / CHECKPOINTS):
+        data = open_data(out / DATA, recipe, progress)
+    return prepare(recipe, device, progress, data)
 
 
 def _with_layout(recipe: Recipe, layout: str) -> Recipe:
@@ -116,7 +151,7 @@ def prepare(recipe: Recipe, device: torch.device, progress: Progress, data: RunD
             data = open_data(Path(name), recipe, progress)
     vocabularies = data.vocabularies
     config = recipe.model_config_for(len(vocabularies.source), len(vocabularies.target))
-    model = build_model(config, device)
+    model = build_model(config, place_model(device, recipe.training.sharding))
     source, target = recipe.data.language_pair()
     progress.say(
         f"{source} → {target}: {counted(len(data.train), 'training pair')}, {len(data.valid):,} for validation; "
@@ -144,6 +179,15 @@ def build_model(config: TransformerConfig, device: torch.device) -> Transformer:
     with torch.device("meta"):  # shapes without memory
         outline = Transformer(config)
     raise explain_too_large(outline, 4)
+
+
+def _claim(out: Path, held: ExitStack) -> list[Path]:
+    """Makes the folder and keeps it to this run while `held` lasts; tells which folders were made, innermost first."""
+    if not is_run(out) and not is_unused(out):
+        raise UserError(f"{out}: already exists and is not an empty folder; choose another --out, or remove it first")
+    made = _make_folder(out)
+    held.enter_context(exclusive(out))
+    return made
 
 
 def _make_folder(out: Path) -> list[Path]:

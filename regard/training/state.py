@@ -8,12 +8,14 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from regard.errors import UserError
 from regard.models.folder import distinct_tensors
+from regard.training.distributed import Processes
 from regard.training.meter import Meter
 from regard.training.skips import Skips
 
@@ -61,6 +63,7 @@ class TrainingState:
         optimiser: of its parameters.
         skip_above: steps with a gradient of a larger norm are skipped.
         ema: decay of the moving average; where it is 0, an average is a mean.
+        processes: those that train the model together; each has random numbers of its own.
     """
 
     def __init__(
@@ -69,8 +72,9 @@ class TrainingState:
         optimiser: torch.optim.Optimizer,
         skip_above: float | None = None,
         ema: float = 0.0,
+        processes: Processes | None = None,
     ) -> None:
-        self.model, self.optimiser, self.ema = model, optimiser, ema
+        self.model, self.optimiser, self.ema, self.processes = model, optimiser, ema, processes or Processes()
         self.device = next(model.parameters()).device
         self.average: AveragedModel | None = None
         self.meter = Meter(self.device)
@@ -104,10 +108,17 @@ class TrainingState:
         for index, values in self.optimiser.state_dict()["state"].items():
             named |= {f"{OPTIMISER}{index}.{key}": tensor.contiguous() for key, tensor in values.items()}
         named[SKIPS] = self.skips.record
-        named[RANDOM_CPU] = torch.get_rng_state()
-        if self.device.type == "cuda":
-            named[RANDOM_CUDA] = torch.cuda.get_rng_state(self.device)
+        for rank, states in enumerate(self.processes.gather(self._random_states())):
+            named |= {_of_rank(name, rank): state for name, state in states.items()}
         return named
+
+    def like(self, name: str) -> Tensor | None:
+        """The weight whose shape a saved tensor of that name has, and like which it is divided among processes."""
+        kind, _, rest = name.partition(".")
+        if f"{kind}." == OPTIMISER:
+            parameters: list[Tensor] = [p for group in self.optimiser.param_groups for p in group["params"]]
+            return parameters[int(rest.partition(".")[0])]
+        return distinct_tensors(self.model).get(rest)
 
     def facts(self) -> dict[str, Any]:
         """All plain values by name."""
@@ -124,6 +135,7 @@ class TrainingState:
             "split": self.split,
             "left_out": self.left_out,
             "seconds": self.seconds,
+            "processes": self.processes.world,
         }
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
@@ -143,9 +155,6 @@ class TrainingState:
             moments.setdefault(int(index), {})[key] = tensor.clone()
         groups = self.optimiser.state_dict()["param_groups"]
         self.optimiser.load_state_dict({"state": moments, "param_groups": groups})
-        torch.set_rng_state(tensors[RANDOM_CPU])
-        if self.device.type == "cuda" and RANDOM_CUDA in tensors:
-            torch.cuda.set_rng_state(tensors[RANDOM_CUDA], self.device)
         self.step, self.tokens, self.position = facts["step"], facts["tokens"], Position(**facts["position"])
         self.best_step, self.best_scores = facts["best_step"], facts["best_scores"]
         self.stale = facts["stale"]
@@ -153,10 +162,34 @@ class TrainingState:
         self.skips.record, self.skips.told = tensors[SKIPS].to(self.device), facts["skips_told"]
         self.split, self.left_out = facts["split"], facts["left_out"]
         self._started = time.perf_counter() - facts["seconds"]
+        if facts.get("processes", 1) == self.processes.world:
+            self._restore_random_states(tensors)
+
+    def draw_apart(self, seed: int) -> None:
+        """Gives each process random numbers of its own, which depend on the seed and the step alone."""
+        if self.processes.rank or self.step:
+            torch.manual_seed(int(np.random.SeedSequence([seed, self.step, self.processes.rank]).generate_state(1)[0]))
+
+    def _random_states(self) -> dict[str, Tensor]:
+        states = {RANDOM_CPU: torch.get_rng_state()}
+        if self.device.type == "cuda":
+            states[RANDOM_CUDA] = torch.cuda.get_rng_state(self.device)
+        return states
+
+    def _restore_random_states(self, tensors: dict[str, Tensor]) -> None:
+        cpu, cuda = (_of_rank(name, self.processes.rank) for name in (RANDOM_CPU, RANDOM_CUDA))
+        torch.set_rng_state(tensors[cpu])
+        if self.device.type == "cuda" and cuda in tensors:
+            torch.cuda.set_rng_state(tensors[cuda], self.device)
 
     def _new_average(self) -> AveragedModel:
         how = get_ema_multi_avg_fn(self.ema) if self.ema else get_swa_multi_avg_fn()  # type: ignore[no-untyped-call]
         return AveragedModel(self.model, multi_avg_fn=how)
+
+
+def _of_rank(name: str, rank: int) -> str:
+    """The name of another process's random state; the main one's is plain."""
+    return f"{name}.{rank}" if rank else name
 
 
 def model_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,0 +1,65 @@
+"""What two processes do under torchrun in test_distributed.py; each writes what it saw to FOLDER/rank.json.
+
+torchrun --nproc-per-node 2 voices.py FOLDER
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from regard.errors import UserError
+from regard.training.distributed import Processes, joined, one_voice
+
+
+def fail(sentence: str) -> Any:
+    raise UserError(sentence)
+
+
+def caught(work: Callable[[], Any]) -> str:
+    try:
+        return f"no error, but {work()}"
+    except UserError as error:
+        return str(error)
+
+
+def see(processes: Processes, folder: Path) -> dict[str, Any]:
+    rank, mark = processes.rank, folder / "mark"
+
+    def lead() -> str:
+        time.sleep(0.2)
+        mark.touch()
+        return "led"
+
+    def fail_in_one(number: int) -> None:
+        with processes.agreeing():
+            if rank == number:
+                fail(f"from {number}")
+
+    return {
+        "sum": processes.sum(rank + 1, 0.5),
+        "largest": processes.largest(3 - rank),
+        "gather": processes.gather({"rank": rank}),
+        "on_main": processes.on_main(lambda: f"by {rank}"),
+        "on_main_fails": caught(lambda: processes.on_main(lambda: fail(f"refused by {rank}"))),
+        "agreeing": [caught(lambda number=number: fail_in_one(number)) for number in range(2)],  # type: ignore[misc]
+        "in_turn": processes.in_turn(lead, lambda: f"followed, mark {mark.exists()}"),
+    }
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    try:
+        with one_voice(), joined("cpu") as processes:
+            (folder / f"{processes.rank}.json").write_text(json.dumps(see(processes, folder)))
+            with processes.agreeing():
+                if processes.rank == 1:
+                    fail("the second process finds no data")
+    except UserError as error:
+        sys.exit(f"regard: {error}")
+
+
+if __name__ == "__main__":
+    main()
