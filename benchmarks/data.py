@@ -38,7 +38,7 @@ SETTINGS = {
     "tokenizer.sample": 200_000,
     "model.preset": "tiny",
     "model.width": 64,
-    "batch.tokens": 1024,
+    "batch.tokens": 2048,
     "optim.schedule": "constant",
     "training.log_every": 1,
     "training.valid_sentences": 0,
