@@ -39,6 +39,7 @@ SHORT = {
     "model.decoder_layers": 1,
     "optim.accumulate": 6,
     "batch.tokens": 64,
+    "teaching.guided_attention": {"steps": 20},  # for a loss of several parts
     "training.steps": STEPS,
     "training.average": 0.4,
     "training.log_every": 1,
@@ -107,11 +108,12 @@ def alone(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def curve(out: Path) -> list[float]:
-    """The loss of every step, then of the validations, the last of which is of averaged weights."""
+    """The loss of every step; what it is made of; then of the validations, the last of which is of averaged weights."""
     entries = [json.loads(line) for line in (out / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    losses = {entry["step"]: entry["loss"] for entry in entries if "loss" in entry}
-    assert list(losses) == list(range(1, STEPS + 1)), "each step once"
-    return [*losses.values(), *(entry["validation"]["loss"] for entry in entries if "validation" in entry)]
+    steps = [entry for entry in entries if "loss" in entry]
+    assert [entry["step"] for entry in steps] == list(range(1, STEPS + 1)), "each step once"
+    figures = [entry[name] for name in ("loss", "cross_entropy", "guide", "tokens") for entry in steps]
+    return figures + [entry["validation"]["loss"] for entry in entries if "validation" in entry]
 
 
 def weights(out: Path, which: str) -> dict[str, torch.Tensor]:
