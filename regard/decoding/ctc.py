@@ -131,8 +131,7 @@ def search_prefixes(logp: Tensor, lengths: Tensor, blank: int, beam: int) -> lis
 
 def _extend(state: _Beam, logp: Tensor, blank: int, beam: int, choice: int) -> _Beam:
     """One more place, (B, V): every prefix stays as it is, or gets one more token."""
-    B, K = state.lengths.shape
-    total, width = state.total, state.tokens.shape[2]
+    total, K, width = state.total, *state.tokens.shape[1:]
     stay_blank = total + logp[:, None, blank]
     repeated = logp.gather(1, state.last.clamp(min=0))
     stay_filled = state.filled + repeated.masked_fill(state.last < 0, -math.inf)

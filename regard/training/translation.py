@@ -97,7 +97,8 @@ class TranslationTask:
         device: torch.device,
     ) -> None:
         self.translator, self.train, self.valid, self.recipe, self.device = translator, train, valid, recipe, device
-        self.model: Transformer = translator.model
+        assert isinstance(translator.model, Transformer)
+        self.model = translator.model
         self.width = self.model.config.width
         self.teacher = Teacher(recipe.teaching, recipe.optim.smoothing)
         self.packed = recipe.batch.layout == "packed" or (recipe.batch.layout == "auto" and device.type == "cuda")
