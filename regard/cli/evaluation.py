@@ -60,12 +60,14 @@ def evaluate(
     sources, references = zip(*read_parallel(src, ref), strict=True)
     rivals = [] if against is None or stored is not None else [against]
     entrants = [evaluation.Entrant.open(path, choose_device(device)) for path in [run, *rivals]]
+    chosen = [settings, *(choose_search(rival, search, **flags) for rival in rivals)]
     metrics = evaluation.Metrics(
         tokenisation=_choose_tokenisation(tokenize, [entrant.language for entrant in entrants], ref),
         lowercase=lowercase,
         ter=ter,
     )
-    for entrant in entrants:
+    for entrant, its in zip(entrants, chosen, strict=True):
+        entrant.fit(its)
         entrant.check_length(len(sources))
         if save and entrant.folder is not None:
             evaluation.check_recordable(entrant.folder)
@@ -73,7 +75,6 @@ def evaluate(
         stand_in = evaluation.System(references, entrants[0].fit(settings))
         evaluation.compare_with_any(evaluation.evaluate(stand_in, sources, references, metrics), stored)
 
-    chosen = [settings, *(choose_search(rival, search, **flags) for rival in rivals)]
     systems = [entrant.translate(sources, its) for entrant, its in zip(entrants, chosen, strict=True)]
     if out is not None:
         try:

@@ -37,7 +37,7 @@ class ParallelTransformerConfig(EncoderDecoderConfig):
     length_reach: int = Field(
         128, gt=0, description="for classifier: how many tokens longer or shorter than its source a target can be"
     )
-    canvas_ratio: float = Field(2.0, gt=0, description="for end and ctc: places of the canvas a source token")
+    canvas_ratio: int = Field(2, gt=0, description="for end and ctc: places of the canvas a source token")
     canvas_extra: int = Field(4, ge=0, description="for end and ctc: further places, whatever the source")
 
     @property
@@ -62,7 +62,7 @@ class ParallelTransformerConfig(EncoderDecoderConfig):
 
     def canvas_lengths(self, source_lengths: Ints) -> Ints:
         """How many places the canvas has, where that follows from the source's length alone, END counted."""
-        return self.limit((self.canvas_ratio * source_lengths).astype(np.int64) + self.canvas_extra)
+        return self.limit(self.canvas_ratio * source_lengths + self.canvas_extra)
 
 
 class ParallelTransformer(EncoderDecoder):
@@ -109,7 +109,7 @@ def stretch(memory: Tensor, memory_layout: Layout | None, canvas: Tensor, layout
         return torch.zeros_like(canvas)
     place, _ = places(canvas, layout)
     if memory_layout is None and layout is None:
-        return memory[:, place[0] * memory.shape[1] // canvas.shape[1]]
+        return memory[:, place[0] * memory.shape[1] // max(1, canvas.shape[1])]
     if isinstance(layout, Packed) and isinstance(memory_layout, Packed):
         segments = layout.segments()
         lengths = memory_layout.lengths[segments]

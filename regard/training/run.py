@@ -15,6 +15,7 @@ from regard.decoding.translator import Translator
 from regard.errors import UserError
 from regard.interruption import Interruptions
 from regard.models.folder import mend_replaced, replacing
+from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.training.checkpoint import Checkpoint, last_name, load_checkpoint, reporting_write_errors
 from regard.training.data import LEFT_OUT, RunData, gather_data, open_data
@@ -24,6 +25,7 @@ from regard.training.fingerprints import check_files, read_fingerprints
 from regard.training.journal import CHECKPOINTS, require_tensorboard
 from regard.training.loop import Outcome, train
 from regard.training.memory import explain_too_large, is_out_of_memory
+from regard.training.parallel.task import ParallelTranslationTask
 from regard.training.progress import Progress, counted
 from regard.training.recipe import Recipe
 from regard.training.resume import (
@@ -162,22 +164,26 @@ def prepare(recipe: Recipe, device: torch.device, progress: Progress, data: RunD
     parameters = sum(p.numel() for p in model.parameters())
     progress.say(f"{parameters / 1e6:.1f} M parameters on {_describe(device)}")
     translator = Translator(model, vocabularies, (source, target))
-    return TranslationTask(translator, data.train, data.valid, recipe, device)
+    tasks = ParallelTranslationTask if isinstance(model, ParallelTransformer) else TranslationTask
+    return tasks(translator, data.train, data.valid, recipe, device)
 
 
-def build_model(config: TransformerConfig, device: torch.device) -> Transformer:
+def build_model(
+    config: TransformerConfig | ParallelTransformerConfig, device: torch.device
+) -> Transformer | ParallelTransformer:
     """A new model with weights drawn at random.
 
     Raises:
         UserError: it does not fit into memory.
     """
+    parallel = isinstance(config, ParallelTransformerConfig)
     try:
-        return Transformer(config).to(device)
+        return ParallelTransformer(config).to(device) if parallel else Transformer(config).to(device)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
     with torch.device("meta"):  # shapes without memory
-        outline = Transformer(config)
+        outline = ParallelTransformer(config) if parallel else Transformer(config)
     raise explain_too_large(outline, 4)
 
 
