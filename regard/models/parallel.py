@@ -25,6 +25,8 @@ from regard.attention import Layout, Mask, Packed
 from regard.models.transformer import EncoderDecoder, EncoderDecoderConfig, places
 
 Ints = npt.NDArray[np.int64]
+SUM_SCALE = 1 / 16
+"""Makes the sum over a sentence of usual length about as large as a single vector."""
 
 
 class ParallelTransformerConfig(EncoderDecoderConfig):
@@ -74,7 +76,7 @@ class ParallelTransformer(EncoderDecoder):
         super().__init__(config)
         if config.length == "classifier":
             self.length = nn.Linear(config.width, 2 * config.length_reach + 1)
-            nn.init.xavier_uniform_(self.length.weight)
+            nn.init.zeros_(self.length.weight)
             nn.init.zeros_(self.length.bias)
 
     def forward(
@@ -95,8 +97,11 @@ class ParallelTransformer(EncoderDecoder):
         return self._decode(x, memory, Mask.between(layout, layout), Mask.between(layout, memory_layout), positions)
 
     def length_logits(self, memory: Tensor, layout: Layout | None = None) -> Tensor:
-        """Scores of each difference between the target's length and the source's, from -reach on, (B, 2 reach + 1)."""
-        y: Tensor = self.length(average(memory, layout))
+        """Scores of each difference between the target's length and the source's, from -reach on, (B, 2 reach + 1).
+
+        They follow from the sum of the source's vectors: what every token adds to the target's length adds up.
+        """
+        y: Tensor = self.length(add_up(memory, layout) * SUM_SCALE)
         return y
 
 
@@ -122,15 +127,13 @@ def stretch(memory: Tensor, memory_layout: Layout | None, canvas: Tensor, layout
     return memory.gather(1, index[..., None].expand(-1, -1, memory.shape[2])) * (lengths > 0)[..., None]
 
 
-def average(x: Tensor, layout: Layout | None) -> Tensor:
-    """The mean vector of each sequence, (sequences, W); zeros for one without tokens."""
+def add_up(x: Tensor, layout: Layout | None) -> Tensor:
+    """The sum of the vectors of each sequence, (sequences, W)."""
     if layout is None:
-        return x.mean(1)
+        return x.sum(1)
     if isinstance(layout, Packed):
-        total = x.new_zeros(len(layout.offsets) - 1, x.shape[2]).index_add(0, layout.segments(), x[0])
-    else:
-        total = (x * layout.real()[..., None]).sum(1)
-    return total / layout.lengths.clamp(min=1)[:, None]
+        return x.new_zeros(len(layout.offsets) - 1, x.shape[2]).index_add(0, layout.segments(), x[0])
+    return (x * layout.real()[..., None]).sum(1)
 
 
 def _lengths(x: Tensor, layout: Layout | None) -> Tensor:

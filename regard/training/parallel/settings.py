@@ -24,7 +24,7 @@ class ParallelTeachingSettings(Settings):
     glance: tuple[Share, Share] = Field(
         (0.5, 0.3), description="share of the wrong tokens that glancing reveals, at the first step and at the last"
     )
-    length_weight: float = Field(0.1, ge=0, description="of the length classifier's loss beside that of the tokens")
+    length_weight: float = Field(0.5, ge=0, description="of the length classifier's loss beside that of the tokens")
 
     def choose(self, model: ParallelTransformerConfig) -> Literal["uniform", "glancing", "none"]:
         """What is revealed to this model.
