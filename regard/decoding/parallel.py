@@ -16,13 +16,13 @@ from torch import Tensor
 
 from regard.attention import Padded
 from regard.decoding import ctc
-from regard.decoding.packing import PackedWeights
 from regard.decoding.rules import Request
 from regard.decoding.search import Found, Trace
 from regard.decoding.settings import AnySettings, ParallelSettings, check_settings_fit
 from regard.decoding.writer import BATCH_TOKENS
 from regard.errors import UserError
 from regard.models.parallel import ParallelTransformer
+from regard.products import PackedWeights
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,8 @@ class ParallelWriter:
         longest = max(sizes)
         rows = [[*source, self.config.eos, *[self.config.pad] * (longest - len(source) - 1)] for source in sources]
         layout = self._layout(sizes)
-        return self.model.encode(torch.tensor(rows, device=self.device), layout), layout, sizes
+        with self._packed:
+            return self.model.encode(torch.tensor(rows, device=self.device), layout), layout, sizes
 
     def _layout(self, lengths: Sequence[int]) -> Padded | None:
         longest = max(lengths)

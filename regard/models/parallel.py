@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from regard.attention import Layout, Mask, Packed
 from regard.models.transformer import EncoderDecoder, EncoderDecoderConfig, places
+from regard.products import Linear
 
 Ints = npt.NDArray[np.int64]
 SUM_SCALE = 1 / 16
@@ -75,7 +76,7 @@ class ParallelTransformer(EncoderDecoder):
     def __init__(self, config: ParallelTransformerConfig) -> None:
         super().__init__(config)
         if config.length == "classifier":
-            self.length = nn.Linear(config.width, 2 * config.length_reach + 1)
+            self.length = Linear(config.width, 2 * config.length_reach + 1)
             nn.init.zeros_(self.length.weight)
             nn.init.zeros_(self.length.bias)
 

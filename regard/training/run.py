@@ -176,15 +176,18 @@ def build_model(
     Raises:
         UserError: it does not fit into memory.
     """
-    parallel = isinstance(config, ParallelTransformerConfig)
     try:
-        return ParallelTransformer(config).to(device) if parallel else Transformer(config).to(device)
+        return _new_model(config).to(device)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
     with torch.device("meta"):  # shapes without memory
-        outline = ParallelTransformer(config) if parallel else Transformer(config)
+        outline = _new_model(config)
     raise explain_too_large(outline, 4)
+
+
+def _new_model(config: TransformerConfig | ParallelTransformerConfig) -> Transformer | ParallelTransformer:
+    return ParallelTransformer(config) if isinstance(config, ParallelTransformerConfig) else Transformer(config)
 
 
 def _claim(out: Path, held: ExitStack) -> list[Path]:
