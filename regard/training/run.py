@@ -165,7 +165,10 @@ def prepare(recipe: Recipe, device: torch.device, progress: Progress, data: RunD
     progress.say(f"{parameters / 1e6:.1f} M parameters on {_describe(device)}")
     translator = Translator(model, vocabularies, (source, target))
     tasks = ParallelTranslationTask if isinstance(model, ParallelTransformer) else TranslationTask
-    return tasks(translator, data.train, data.valid, recipe, device)
+    task = tasks(translator, data.train, data.valid, recipe, device)
+    if note := task.note():
+        progress.say(note)
+    return task
 
 
 def build_model(

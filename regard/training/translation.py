@@ -151,6 +151,10 @@ class TranslationTask:
     def loss(self, batch: TextBatch, step: int) -> Loss:
         return self.teach(self.model, batch, step)
 
+    def note(self) -> str:
+        """What whoever starts a run should know of it, if anything."""
+        return ""
+
     def teach(self, model: nn.Module, batch: TextBatch, step: int) -> Loss:
         """What a model in training is to lower at a step."""
         assert isinstance(model, Transformer)

@@ -6,8 +6,10 @@ from typing import Any
 
 from torch import nn
 
+from regard.errors import UserError
 from regard.models.parallel import ParallelTransformer
 from regard.training.parallel.teacher import ParallelTeacher
+from regard.training.progress import counted
 from regard.training.recipe import ParallelRecipe
 from regard.training.task import Loss
 from regard.training.translation import TextBatch, TranslationTask
@@ -27,6 +29,25 @@ class ParallelTranslationTask(TranslationTask):
             self.recipe.optim.smoothing,
             settings.length_weight,
         )
+
+    def note(self) -> str:
+        """How many pairs are left out since their target is longer than the canvas that their source gives.
+
+        A CTC path needs a blank between equal neighbours, so that it may leave out some more, which the log counts.
+
+        Raises:
+            UserError: none is left.
+        """
+        assert isinstance(self.model, ParallelTransformer)
+        config = self.model.config
+        if config.length == "classifier":
+            return ""
+        needed = self.train.target.lengths - (2 if config.length == "ctc" else 1)  # END has a place only where it cuts
+        long = int((needed > config.canvas_lengths(self.train.source.lengths)).sum())
+        advice = "raise model.canvas_ratio or model.canvas_extra"
+        if long == len(self.train):
+            raise UserError(f"no training pair is left: the target of each is longer than its canvas; {advice}")
+        return f"left out: {counted(long, 'pair')} whose target is longer than the canvas; {advice}" if long else ""
 
     def teach(self, model: nn.Module, batch: TextBatch, step: int) -> Loss:
         assert isinstance(model, ParallelTransformer)

@@ -52,12 +52,13 @@ class ParallelTeacher:
         """Every part is a mean times the number of labels, so that batches of any size weigh alike."""
         count = len(batch.labels)
         memory = model.encode(batch.source, batch.source_layout)
-        if model.config.length == "ctc":
-            return Loss(self._ctc(model, memory, batch, step) * count, count)
-        if model.config.length == "end":
-            return Loss(self._cut(model, memory, batch, step) * count, count)
-        tokens = self._exact(model, memory, batch, step)
-        return Loss((tokens + self.length_weight * length_loss(model, memory, batch)) * count, count)
+        if model.config.length == "classifier":
+            tokens, length = self._exact(model, memory, batch, step), length_loss(model, memory, batch)
+            parts = {"cross_entropy": tokens.detach() * count, "length": length.detach() * count}
+            return Loss((tokens + self.length_weight * length) * count, count, parts)
+        fill = self._ctc if model.config.length == "ctc" else self._cut
+        mean, fits = fill(model, memory, batch, step)
+        return Loss(mean * count, count, {"left_out": (~fits).float().mean() * count})
 
     def share(self, step: int) -> float:
         """How much of what is wrong glancing reveals at a step."""
@@ -78,10 +79,11 @@ class ParallelTeacher:
         logits = self._read(model, memory, batch, canvas, labels, hidden)
         return self._mean(canvas.flatten(logits), labels, hidden.float())
 
-    def _cut(self, model: ParallelTransformer, memory: Tensor, batch: TextBatch, step: int) -> Tensor:
-        """The canvas is longer: END stands behind the target, and everywhere after it.
+    def _cut(self, model: ParallelTransformer, memory: Tensor, batch: TextBatch, step: int) -> tuple[Tensor, Tensor]:
+        """The canvas is longer: END stands behind the target, and everywhere after it. Tells which sentences fit.
 
-        The places after the first END weigh as much as one token, or they would be most of the loss.
+        The places after the first END weigh as much as one token, or they would be most of the loss. A sentence that
+        does not fit is left out.
         """
         canvas = source_canvas(batch.source_layout, model.config)
         table, steps = target_tokens(batch), batch.target_layout.lengths
@@ -93,12 +95,12 @@ class ParallelTeacher:
         )
         behind = (canvas.layout.lengths - steps).clamp(min=1)
         weights = torch.where(within, 1.0, 1 / behind[canvas.sentences])
-        fits = (steps <= canvas.layout.lengths)[canvas.sentences]
+        fits = steps <= canvas.layout.lengths
         logits = self._read(model, memory, batch, canvas, labels, hidden)
-        return self._mean(canvas.flatten(logits), labels, weights * hidden * fits)
+        return self._mean(canvas.flatten(logits), labels, weights * hidden * fits[canvas.sentences]), fits
 
-    def _ctc(self, model: ParallelTransformer, memory: Tensor, batch: TextBatch, step: int) -> Tensor:
-        """The canvas is longer and may stay blank anywhere: all paths that say the target count."""
+    def _ctc(self, model: ParallelTransformer, memory: Tensor, batch: TextBatch, step: int) -> tuple[Tensor, Tensor]:
+        """The canvas is longer and may stay blank anywhere: all paths that say the target count. Tells which fit."""
         canvas = source_canvas(batch.source_layout, model.config)
         blank, sizes = model.config.blank, canvas.layout.lengths
         table, lengths = target_tokens(batch), batch.target_layout.lengths - 1
@@ -113,7 +115,7 @@ class ParallelTeacher:
         logits = canvas.in_rows(self._read(model, memory, batch, canvas, path, hidden))
         found = ctc.log_likelihood(logits.float().log_softmax(-1), sizes, table, lengths, blank)
         fits = found > -torch.inf
-        return -torch.where(fits, found, 0).sum() / (lengths * fits).sum().clamp(min=1)
+        return -torch.where(fits, found, 0).sum() / (lengths * fits).sum().clamp(min=1), fits
 
     def _glance(
         self,
