@@ -62,7 +62,7 @@ def evaluate(
     entrants = [evaluation.Entrant.open(path, choose_device(device)) for path in [run, *rivals]]
     chosen = [settings, *(choose_search(rival, search, **flags) for rival in rivals)]
     metrics = evaluation.Metrics(
-        tokenisation=_choose_tokenisation(tokenize, [entrant.language for entrant in entrants], ref),
+        tokenisation=choose_tokenisation(tokenize, [entrant.language for entrant in entrants], ref),
         lowercase=lowercase,
         ter=ter,
     )
@@ -109,7 +109,7 @@ def evaluate(
         typer.echo("\n".join(str(value) for key in ("differences", "significance") for value in answer.get(key, [])))
 
 
-def _choose_tokenisation(given: str | None, languages: Sequence[str | None], reference: Path) -> str:
+def choose_tokenisation(given: str | None, languages: Sequence[str | None], reference: Path) -> str:
     """The tokeniser asked for, or that of the target language, as the models or else the reference's name tell it."""
     from regard.errors import UserError
     from regard.evaluation import check_tokenisation, tokenisation_for
