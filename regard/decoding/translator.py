@@ -382,14 +382,14 @@ class Translator:
 
     @contextmanager
     def _in_evaluation_mode(self) -> Iterator[None]:
-        modes = [model.training for model in self.models]
+        training = [model for model in self.models if model.training]  # to ask is cheap, to tell every layer is not
         try:
-            for model in self.models:
+            for model in training:
                 model.eval()
             yield
         finally:
-            for model, mode in zip(self.models, modes, strict=True):
-                model.train(mode)
+            for model in training:
+                model.train()
 
 
 def choose_writer(models: Sequence[Transformer | ParallelTransformer]) -> Writer:

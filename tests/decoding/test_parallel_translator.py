@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import regard
+from regard.demo import draw_cross_attention
 from regard.evaluation import bleu
 from regard.training.run import run_recipe
 from tests.conftest import small_recipe, toy_pairs
@@ -140,6 +141,14 @@ def test_a_probe_sees_whole_canvases(guessing: regard.Translator) -> None:
     assert seen["decoder.0.attention"].weights.shape[2:] == (len(best.tokens), len(best.tokens))
     unseen = guessing.hypotheses(["I love apples"], regard.ParallelSettings(rounds=2))[0][0]
     assert unseen.tokens == best.tokens
+
+
+@pytest.mark.parametrize("name", ["guessing", "blanking"])
+def test_the_demo_draws_the_whole_canvas(name: str, request: pytest.FixtureRequest) -> None:
+    translator = request.getfixturevalue(name)
+    picture = draw_cross_attention(translator, "I love apples")
+    assert picture.startswith("<svg")
+    assert translator("I love apples") in picture
 
 
 def test_embeddings_are_the_encoders(guessing: regard.Translator) -> None:
