@@ -57,13 +57,14 @@ BOUNDS: list[tuple[str, dict[str, Any], float]] = [
     ("ctc", {"beam": 5}, 80),
 ]
 
+CTC = ["model.kind=parallel", "model.length=ctc", "batch.layout=padded", "search.beam=1"]
 # Changes to the recipe `multi30k-en-de` for every model that learns from the teacher.
 STUDENTS: dict[str, list[str]] = {
     "deep-shallow": ["model.encoder_layers=12", "model.decoder_layers=1"],
     "mask-predict": ["model.kind=parallel", "search.beam=1", "search.rounds=4"],
     "end": ["model.kind=parallel", "model.length=end", "search.beam=1"],
-    "ctc": ["model.kind=parallel", "model.length=ctc", "parallel.reveal=none", "search.beam=1"],
-    "ctc-glat": ["model.kind=parallel", "model.length=ctc", "parallel.reveal=glancing", "search.beam=1"],
+    "ctc": [*CTC, "parallel.reveal=none"],
+    "ctc-glat": [*CTC, "parallel.reveal=glancing"],
 }
 CONTENDERS: list[tuple[str, str, str]] = [
     ("teacher, greedy", "teacher", "beam=1"),

@@ -130,7 +130,9 @@ class BatchSettings(Settings):
     """How sentences share a step."""
 
     tokens: int = Field(4096, gt=0, description="places of each side of a batch")
-    layout: Literal["auto", "padded", "packed"] = Field("auto", description="auto: packed on a GPU, padded elsewhere")
+    layout: Literal["auto", "padded", "packed"] = Field(
+        "auto", description="auto: packed on a GPU, but for CTC; padded elsewhere"
+    )
 
 
 class TrainingSettings(Settings):
@@ -259,6 +261,11 @@ class Recipe(Settings):
             raise UserError(str(error).replace(f"{configs.__name__}: ", "model: ", 1)) from None
         return config
 
+    @property
+    def packs(self) -> bool:
+        """Whether batches on a GPU are packed unless they are asked to be padded."""
+        return True
+
     def longest_readable(self) -> int | None:
         """How many tokens the model has positions for, where these are learned."""
         config = self.model_config_for(8, 8)
@@ -278,6 +285,11 @@ class ParallelRecipe(Recipe):
     search: ParallelSettings = Field(  # type: ignore[assignment]
         ParallelSettings(), description="for the translations of a validation"
     )
+
+    @property
+    def packs(self) -> bool:
+        """CTC's loss needs a row a sentence, so that sentences of one length should share a batch."""
+        return self.model.get("length") != "ctc"
 
     def check_model(self) -> None:
         """Refuses keys that the model does not have, and teaching and search of which it is not capable.

@@ -70,7 +70,7 @@ def run_recipe(recipe: Recipe, out: Path) -> Outcome:
 def _begin(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, processes: Processes) -> Outcome:
     """Trains from the first step on."""
     if recipe.batch.layout == "auto":  # settled now, since a position in the data means something else in the other
-        layout = "packed" if processes.device.type == "cuda" else "padded"
+        layout = "packed" if processes.device.type == "cuda" and recipe.packs else "padded"
         recipe = _with_layout(recipe, layout)
 
     def lead() -> TranslationTask:

@@ -315,7 +315,7 @@ def test_no_gradient_flows_from_an_output_to_a_later_token(stepwise: Transformer
         (grad,) = torch.autograd.grad(decoded[here].sin().sum(), seen[0], retain_graph=True)
         reached, may = (grad != 0).any(-1), (segment == b) & (place <= t)
         assert not (reached & ~may).any()
-        if translator.config.attention.kind in ("full", "linear"):
+        if stepwise.config.attention.kind in ("full", "linear"):
             assert torch.equal(reached, may)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from regard.errors import UserError
 from regard.models.parallel import ParallelTransformer
+from regard.text.tokens import STRETCH
 from regard.training.parallel.teacher import ParallelTeacher
 from regard.training.progress import counted
 from regard.training.recipe import ParallelRecipe
@@ -42,8 +44,12 @@ class ParallelTranslationTask(TranslationTask):
         config = self.model.config
         if config.length == "classifier":
             return ""
-        needed = self.train.target.lengths - (2 if config.length == "ctc" else 1)  # END has a place only where it cuts
-        long = int((needed > config.canvas_lengths(self.train.source.lengths)).sum())
+        long = 0
+        for start in range(0, len(self.train), STRETCH):
+            rows = np.arange(start, min(start + STRETCH, len(self.train)))
+            needed = self.train.target.lengths_of(rows) - (2 if config.length == "ctc" else 1)
+            long += int((needed > config.canvas_lengths(self.train.source.lengths_of(rows))).sum())
+        self.train.let_go()
         advice = "raise model.canvas_ratio or model.canvas_extra"
         if long == len(self.train):
             raise UserError(f"no training pair is left: the target of each is longer than its canvas; {advice}")
