@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from regard.attention import Attention, Mask, Packed, Padded, attend
     from regard.decoding.hypothesis import Hypothesis
-    from regard.decoding.settings import SearchSettings
+    from regard.decoding.settings import ParallelSettings, SearchSettings
     from regard.decoding.translator import Translator, Wishes
     from regard.errors import UserError
     from regard.inspection.probe import probe
+    from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
     from regard.models.transformer import Transformer, TransformerConfig
     from regard.text.tokenizer import Tokenizer
 
@@ -22,6 +23,9 @@ _HOMES = {
     "Mask": "regard.attention",
     "Packed": "regard.attention",
     "Padded": "regard.attention",
+    "ParallelSettings": "regard.decoding.settings",
+    "ParallelTransformer": "regard.models.parallel",
+    "ParallelTransformerConfig": "regard.models.parallel",
     "SearchSettings": "regard.decoding.settings",
     "Tokenizer": "regard.text.tokenizer",
     "Transformer": "regard.models.transformer",
@@ -39,6 +43,9 @@ __all__ = [
     "Mask",
     "Packed",
     "Padded",
+    "ParallelSettings",
+    "ParallelTransformer",
+    "ParallelTransformerConfig",
     "SearchSettings",
     "Tokenizer",
     "Transformer",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from regard.decoding.settings import SearchSettings
 from regard.decoding.translator import Translator
 from regard.evaluation import bleu, exact_match
 from regard.inspection.drawing import draw_heads
 from regard.inspection.probe import probe
+from regard.models.parallel import ParallelTransformer
 from regard.text.grammar import derive
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
@@ -39,10 +39,9 @@ def score_held_out(translator: Translator) -> None:
     """Prints BLEU and exact matches on the test set, and on its sentences with combinations never seen in training."""
     test = derive("test")
     sources, references = [d.pair.source for d in test], [d.pair.target for d in test]
-    found = translator.hypotheses(sources, SearchSettings(beam=1))
-    translations = [best[0].text for best in found]
+    translations = translator(sources, beam=1)
     novel = [i for i, d in enumerate(test) if d.novel]
-    print(f"{len(test)} held-out sentences, greedy search:")
+    print(f"{len(test)} held-out sentences, {'one pass or few' if is_parallel(translator) else 'greedy search'}:")
     print(f"  {bleu(translations, references, 'zh')}")
     print(f"  {exact_match(translations, references):.1f}% exact matches; ", end="")
     share = exact_match([translations[i] for i in novel], [references[i] for i in novel])
@@ -53,8 +52,14 @@ def draw_cross_attention(translator: Translator, sentence: str) -> str:
     """The heads of the last layer's cross-attention, as SVG: which source tokens each target token was made from."""
     name = f"decoder.{translator.model.config.decoder_layers - 1}.cross"
     with probe(translator.model, [name]) as seen:
-        best = translator.hypotheses([sentence])[0][0]
+        best = translator.hypotheses([sentence], snapshots=is_parallel(translator))[0][0]
     source = translator.vocabularies.source
     labels = [*source.pieces(source.encode(sentence)), "END"]
     weights = seen[name].weights[0].numpy()
-    return draw_heads(weights, labels, [*best.pieces, "END"], f"{sentence} → {best.text}")
+    rows = best.rounds[-1].pieces if best.rounds else best.labels  # a canvas may have more places than tokens
+    return draw_heads(weights, labels, rows, f"{sentence} → {best.text}")
+
+
+def is_parallel(translator: Translator) -> bool:
+    """Whether the model writes all tokens at once."""
+    return isinstance(translator.model, ParallelTransformer)

@@ -8,6 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from regard.cli.evaluation import evaluate
+from regard.cli.racing import bench
 from regard.cli.training import average, demo, train
 from regard.cli.translation import embed, translate
 from regard.cli.watching import plot
@@ -19,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (demo, train, plot, average, translate, embed, evaluate):
+for command in (demo, train, plot, average, translate, embed, evaluate, bench):
     app.command()(command)
 
 

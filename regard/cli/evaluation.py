@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.options import Alpha, Beam, Device, MoreSearch, Penalty, choose_search
+from regard.cli.options import Alpha, Beam, Device, Lengths, MoreSearch, Penalty, Rounds, choose_search
 
 
 def evaluate(
@@ -25,6 +25,8 @@ def evaluate(
     beam: Beam = None,
     length_penalty: Penalty = None,
     alpha: Alpha = None,
+    rounds: Rounds = None,
+    lengths: Lengths = None,
     search: MoreSearch = None,
     tokenize: Annotated[
         str | None,
@@ -44,7 +46,8 @@ def evaluate(
     from regard.text.readers import read_parallel
 
     # Whatever can be refused is refused here, before hours of translating.
-    settings = choose_search(search, beam=beam, length_penalty=length_penalty, alpha=alpha)
+    flags = {"beam": beam, "length_penalty": length_penalty, "alpha": alpha, "rounds": rounds, "lengths": lengths}
+    settings = choose_search(run, search, **flags)
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         raise UserError(f"{out}: no file can be written there; --out needs a file name in an existing folder")
     if out is not None and any(out.exists() and out.samefile(path) for path in (src, ref) if path.exists()):
@@ -57,20 +60,22 @@ def evaluate(
     sources, references = zip(*read_parallel(src, ref), strict=True)
     rivals = [] if against is None or stored is not None else [against]
     entrants = [evaluation.Entrant.open(path, choose_device(device)) for path in [run, *rivals]]
+    chosen = [settings, *(choose_search(rival, search, **flags) for rival in rivals)]
     metrics = evaluation.Metrics(
-        tokenisation=_choose_tokenisation(tokenize, [entrant.language for entrant in entrants], ref),
+        tokenisation=choose_tokenisation(tokenize, [entrant.language for entrant in entrants], ref),
         lowercase=lowercase,
         ter=ter,
     )
-    for entrant in entrants:
+    for entrant, its in zip(entrants, chosen, strict=True):
+        entrant.fit(its)
         entrant.check_length(len(sources))
         if save and entrant.folder is not None:
             evaluation.check_recordable(entrant.folder)
     if stored is not None:  # conditions do not depend on the translations, so the references can stand in for them
-        stand_in = evaluation.System(references, settings if entrants[0].folder else None)
+        stand_in = evaluation.System(references, entrants[0].fit(settings))
         evaluation.compare_with_any(evaluation.evaluate(stand_in, sources, references, metrics), stored)
 
-    systems = [entrant.translate(sources, settings) for entrant in entrants]
+    systems = [entrant.translate(sources, its) for entrant, its in zip(entrants, chosen, strict=True)]
     if out is not None:
         try:
             out.write_text("".join(f"{line}\n" for line in systems[0].translations), encoding="utf-8")
@@ -104,7 +109,7 @@ def evaluate(
         typer.echo("\n".join(str(value) for key in ("differences", "significance") for value in answer.get(key, [])))
 
 
-def _choose_tokenisation(given: str | None, languages: Sequence[str | None], reference: Path) -> str:
+def choose_tokenisation(given: str | None, languages: Sequence[str | None], reference: Path) -> str:
     """The tokeniser asked for, or that of the target language, as the models or else the reference's name tell it."""
     from regard.errors import UserError
     from regard.evaluation import check_tokenisation, tokenisation_for

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from regard.decoding.settings import SearchSettings
+    from regard.decoding.settings import AnySettings
 
 
 Run = Annotated[Path, typer.Argument(help="a model folder, or a training run that holds one")]
-Beam = Annotated[int | None, typer.Option(help="hypotheses kept a sentence, 5 unless given; 1 is greedy search")]
+Beam = Annotated[
+    int | None,
+    typer.Option(help="hypotheses kept a sentence, 5 unless given; 1 is greedy search, and what a CTC model has"),
+]
+Rounds = Annotated[
+    int | None, typer.Option(help="for a model that writes all tokens at once: passes that refine them, 4 unless given")
+]
+Lengths = Annotated[
+    int | None, typer.Option(help="for a model that guesses the length: how many lengths are tried, 1 unless given")
+]
 Penalty = Annotated[
     str | None,
     typer.Option(help="scores are divided by length^alpha (average), ((5+length)/6)^alpha (wu), or not (none)"),
@@ -36,15 +45,16 @@ MoreSearch = Annotated[
         "--search",
         metavar="KEY=VALUE",
         help="any other setting of the search: coverage, stop, min_length, max_length, max_ratio, max_extra, "
-        "no_repeat, groups, diversity; may be repeated",
+        "no_repeat, groups, diversity, rerank; may be repeated",
     ),
 ]
 
 
-def choose_search(further: Sequence[str] | None, **flags: object) -> SearchSettings:
-    """The settings of the flags that were given and of --search KEY=VALUE, checked against each other."""
-    from regard.decoding.settings import SearchSettings
+def choose_search(run: Path, further: Sequence[str] | None, **flags: object) -> AnySettings:
+    """The settings of the flags that were given and of --search KEY=VALUE, of the kind that the run's model takes."""
+    from regard.decoding.settings import parse_settings, settings_of_kind
     from regard.errors import UserError
+    from regard.models.folder import find_model, model_kind, read_config
 
     values = {key: value for key, value in flags.items() if value is not None}
     for change in further or ():
@@ -55,7 +65,11 @@ def choose_search(further: Sequence[str] | None, **flags: object) -> SearchSetti
         if key in values:
             raise UserError(f"--search {change}: {key} is given twice; choose one")
         values[key] = value.strip()
-    return SearchSettings.parse(values, "options")
+    kind = "transformer"
+    with suppress(UserError):  # whoever opens the folder says what is wrong with it
+        folder = find_model(run)
+        kind = model_kind(folder, read_config(folder))
+    return parse_settings(settings_of_kind(kind), values, "options")
 
 
 @contextmanager

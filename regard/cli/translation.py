@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Alpha, Beam, Device, Key, MoreSearch, Penalty, Run, Source, choose_search
+from regard.cli.options import (
+    Alpha,
+    Beam,
+    Device,
+    Key,
+    Lengths,
+    MoreSearch,
+    Penalty,
+    Rounds,
+    Run,
+    Source,
+    choose_search,
+)
 
 if TYPE_CHECKING:
     from regard.decoding.translator import Wishes
@@ -55,6 +67,8 @@ def translate(
     top_k: Annotated[int | None, typer.Option(help="sample among the k likeliest tokens")] = None,
     top_p: Annotated[float | None, typer.Option(help="sample among the likeliest tokens of this share")] = None,
     seed: Annotated[int | None, typer.Option(help="another seed gives other samples")] = None,
+    rounds: Rounds = None,
+    lengths: Lengths = None,
     search: MoreSearch = None,
     device: Device = "auto",
 ) -> None:
@@ -66,6 +80,7 @@ def translate(
     from regard.interruption import Interrupted, Interruptions
 
     settings = choose_search(
+        run,
         search,
         beam=beam,
         n_best=n_best,
@@ -75,6 +90,8 @@ def translate(
         top_k=top_k,
         top_p=top_p,
         seed=seed,
+        rounds=rounds,
+        lengths=lengths,
     )
     several = n_best is not None or settings.n_best > 1
     form: files.Form = "json" if as_json else "n-best" if several else "text"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, Self, cast
 
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.settings import SearchSettings
+from regard.decoding.settings import AnySettings
 from regard.decoding.translator import WINDOW, Translator, Wishes
 from regard.errors import UserError
 from regard.interruption import Interruptions
@@ -47,7 +47,7 @@ def translate_lines(
     translator: Translator,
     lines: Iterable[str],
     write: Callable[[str], object],
-    settings: SearchSettings,
+    settings: AnySettings,
     wishes: Wishes | None = None,
     *,
     form: Form = "text",

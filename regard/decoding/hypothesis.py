@@ -16,6 +16,21 @@ class Node:
 
 
 @dataclass(frozen=True)
+class Round:
+    """The whole canvas after one pass of a model that writes all tokens at once, as it reads.
+
+    Attributes:
+        pieces: at every place; "·" is CTC's blank, "END" what cuts the canvas.
+        log_probabilities: of each, when it was written.
+        written: whether this pass wrote it, or one before.
+    """
+
+    pieces: list[str]
+    log_probabilities: list[float]
+    written: list[bool]
+
+
+@dataclass(frozen=True)
 class Hypothesis:
     """One translation of a text.
 
@@ -24,11 +39,14 @@ class Hypothesis:
         score: the sum of log-probabilities after penalties; comparable among hypotheses of one search.
         tokens: ids, without END.
         pieces: the tokens as they read, spaces as "▁".
-        log_probabilities: of each token, and of END last.
+        log_probabilities: of each token, and of END last, if the model says one: those with a length classifier or
+            CTC do not.
         source_pieces: the tokens of the source.
-        alignment: where asked for: how much each target token, END last, looked at each source token, END last.
+        alignment: where asked for: how much each target token, END last if there is one, looked at each source token,
+            END last.
         phrases: whether each required phrase stands in the text, and each forbidden one does not.
         tree: where asked for: every expansion of the beam that led here; the same for all hypotheses of a text.
+        rounds: where asked for, of a model that writes all tokens at once: the canvas after each of its passes.
     """
 
     text: str
@@ -40,3 +58,9 @@ class Hypothesis:
     alignment: list[list[float]] | None = None
     phrases: dict[str, bool] = field(default_factory=dict)
     tree: list[Node] | None = None
+    rounds: list[Round] | None = None
+
+    @property
+    def labels(self) -> list[str]:
+        """The pieces as the rows of `alignment` have them, with END where the model says one."""
+        return [*self.pieces, "END"] if len(self.log_probabilities) > len(self.tokens) else self.pieces

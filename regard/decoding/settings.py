@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from regard.config import Settings
+from regard.errors import UserError
 
 DEFAULT_BEAM = 5
+DEFAULT_ROUNDS = 4
 
 
 class SearchSettings(Settings):
@@ -70,6 +74,10 @@ class SearchSettings(Settings):
             return self.n_best
         return DEFAULT_BEAM if self.beam is None else self.beam
 
+    def in_force(self) -> dict[str, Any]:
+        """Every setting as it is, also where it was left to the default."""
+        return self.model_dump(mode="json") | {"beam": self.width}
+
     def limit(self, source_length: int) -> int:
         """The most tokens, END included, that a translation of so many source tokens may have."""
         if self.max_length is not None:
@@ -82,3 +90,84 @@ class SearchSettings(Settings):
         if self.length_penalty == "none":
             return torch.ones_like(length)
         return (length if self.length_penalty == "average" else (5 + length) / 6) ** self.alpha
+
+
+class ParallelSettings(Settings):
+    """How a model that writes all tokens at once fills its canvas."""
+
+    rounds: int | None = Field(
+        None,
+        ge=1,
+        le=100,
+        description="passes over the canvas, between which the least certain tokens are masked again; "
+        f"{DEFAULT_ROUNDS} unless given, where the model can",
+    )
+    lengths: int = Field(1, ge=1, le=100, description="likeliest lengths that are tried at once; the best result wins")
+    beam: int = Field(1, ge=1, le=1000, description="of a CTC model's prefix search; 1 takes its best path")
+    n_best: int = Field(1, ge=1, description="hypotheses returned a sentence")
+    rerank: Path | None = Field(None, description="a model that writes token by token, which chooses among the results")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        candidates = self.lengths * self.beam
+        if self.n_best > candidates:
+            raise ValueError(f"n_best {self.n_best} is more than the {candidates} results of lengths or beam")
+        if self.rerank is not None and candidates == 1:
+            raise ValueError("rerank chooses among several results; give lengths, or beam with a CTC model")
+        return self
+
+    def fit(self, length: Literal["classifier", "end", "ctc"]) -> Self:
+        """The settings as a model takes them that knows its length so.
+
+        Raises:
+            UserError: it cannot do what they ask for.
+        """
+        refines = length == "classifier"
+        asked = {"rounds": (self.rounds or 1, refines), "lengths": (self.lengths, refines)}
+        for name, (value, possible) in (asked | {"beam": (self.beam, length == "ctc")}).items():
+            if value > 1 and not possible:
+                needed = "length: ctc" if name == "beam" else "length: classifier"
+                raise UserError(f"{name} {value} needs a model with {needed}; this one has length: {length}")
+        return self if self.rounds else self.changed(rounds=DEFAULT_ROUNDS if refines else 1)
+
+    def in_force(self) -> dict[str, Any]:
+        """Every setting as it is."""
+        return self.model_dump(mode="json")
+
+
+AnySettings = SearchSettings | ParallelSettings
+_WAYS: dict[type[AnySettings], str] = {
+    SearchSettings: "writes one token after another",
+    ParallelSettings: "writes all tokens at once",
+}
+
+
+def settings_of_kind(kind: str) -> type[AnySettings]:
+    """The settings of a kind of model, as config.json names it."""
+    return ParallelSettings if kind == "parallel" else SearchSettings
+
+
+def check_settings_fit(settings: AnySettings, wanted: type[AnySettings]) -> None:
+    """Does nothing where these settings are for a model that takes `wanted`.
+
+    Raises:
+        UserError: they are for the other way of writing.
+    """
+    if not isinstance(settings, wanted):
+        raise UserError(f"this model {_WAYS[wanted]}: give {wanted.__name__}, not {type(settings).__name__}")
+
+
+def parse_settings(wanted: type[AnySettings], values: Mapping[str, Any], where: str) -> AnySettings:
+    """The settings that a model takes, from plain values.
+
+    Raises:
+        UserError: a value is wrong, or a key is unknown or for models that write the other way.
+    """
+    (other,) = set(_WAYS) - {wanted}
+    for key in values:
+        if key not in wanted.model_fields and key in other.model_fields:
+            raise UserError(
+                f"{where}: {key} is for a model that {_WAYS[other]}; this one {_WAYS[wanted]} and takes "
+                f"{', '.join(wanted.model_fields)}"
+            )
+    return wanted.parse(values, where)

@@ -6,27 +6,29 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import accumulate, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from regard.attention import Attention, Mask, unobserved
-from regard.decoding.ensemble import EnsembleStepper
-from regard.decoding.hypothesis import Hypothesis, Node
+from regard.attention import unobserved
+from regard.decoding.hypothesis import Hypothesis, Node, Round
+from regard.decoding.parallel import Filled, ParallelWriter, Pass
 from regard.decoding.rules import Phrase, Request
-from regard.decoding.search import Found, Trace, search
-from regard.decoding.settings import SearchSettings
-from regard.decoding.stepper import TransformerStepper, pad_rows, penalise_coverage
+from regard.decoding.search import Found, Trace
+from regard.decoding.settings import AnySettings, ParallelSettings, parse_settings
+from regard.decoding.stepper import pad_rows
+from regard.decoding.stepwise import StepWriter
+from regard.decoding.writer import BATCH_TOKENS, Writer, seeing_cross_attention
 from regard.errors import UserError
 from regard.models.folder import CONFIG, find_model, load_model, read_config, save_model
-from regard.models.transformer import Transformer
+from regard.models.parallel import ParallelTransformer
+from regard.models.transformer import EncoderDecoder, Transformer
 from regard.text.tokenizer import Tokenizer
 
 JOINT, SOURCE, TARGET = "tokenizer.json", "source.tokenizer.json", "target.tokenizer.json"
-BATCH_TOKENS = 4096
 WINDOW = 2048
 
 
@@ -83,14 +85,15 @@ class Translator:
 
     def __init__(
         self,
-        model: Transformer,
+        model: Transformer | ParallelTransformer,
         vocabularies: Vocabularies,
         languages: tuple[str, str] = ("source", "target"),
-        others: Sequence[Transformer] = (),
+        others: Sequence[Transformer | ParallelTransformer] = (),
     ) -> None:
         self.model, self.vocabularies, self.languages = model, vocabularies, languages
         self.models = [model, *others]
-        self._steppers: dict[bool, EnsembleStepper] = {}
+        self.writer = choose_writer(self.models)
+        self._rerankers: dict[Path, Translator] = {}
 
     @classmethod
     def load(cls, path: str | Path, *others: str | Path, device: str | torch.device = "cpu") -> Translator:
@@ -100,12 +103,13 @@ class Translator:
             UserError: a file is missing or damaged, or the files do not belong together.
         """
         first = cls._load_one(find_model(Path(path)), device)
+        members = []
         for other in others:
             member = cls._load_one(find_model(Path(other)), device)
             if member.vocabularies.fingerprint() != first.vocabularies.fingerprint():
                 raise UserError(f"{other}: its tokenizer differs from that of {path}; an ensemble needs one for all")
-            first.models.append(member.model)
-        return first
+            members.append(member.model)
+        return cls(first.model, first.vocabularies, first.languages, members) if members else first
 
     @classmethod
     def _load_one(cls, folder: Path, device: str | torch.device) -> Translator:
@@ -131,17 +135,26 @@ class Translator:
     def __call__(self, text: str | Sequence[str], **search: Any) -> Any:
         """The best translation of a string, or of every string in a list.
 
-        Keywords are those of `SearchSettings`, such as beam=4. With n_best the answer is hypotheses with their scores
-        and alignments, best first, in place of each string.
+        Keywords are those of `SearchSettings`, such as beam=4, or for a model that writes all tokens at once those of
+        `ParallelSettings`, such as rounds=4. With n_best the answer is hypotheses with their scores and alignments,
+        best first, in place of each string.
         """
-        settings = SearchSettings.parse(search, "translate")
+        settings = parse_settings(self.writer.settings, search, "translate")
         several = "n_best" in search
         found = self.hypotheses([text] if isinstance(text, str) else text, settings, alignments=several)
         answers = found if several else [best[0].text for best in found]
         return answers[0] if isinstance(text, str) else answers
 
+    def fit(self, settings: AnySettings | None = None) -> AnySettings:
+        """The settings as this model takes them, with what it chooses where they leave a choice.
+
+        Raises:
+            UserError: it cannot do what they ask for.
+        """
+        return self.writer.prepare(settings or self.writer.settings(), Request(()), trees=False, snapshots=False)
+
     def stream(
-        self, lines: Iterable[str], settings: SearchSettings | None = None, first: int = 1, **wanted: Any
+        self, lines: Iterable[str], settings: AnySettings | None = None, first: int = 1, **wanted: Any
     ) -> Iterator[list[Hypothesis]]:
         """The n best translations of every line, in order, with no more than a window of lines in memory.
 
@@ -155,58 +168,60 @@ class Translator:
     def hypotheses(
         self,
         texts: Sequence[str],
-        settings: SearchSettings | None = None,
+        settings: AnySettings | None = None,
         wishes: Wishes | None = None,
         alignments: bool = False,
         trees: bool = False,
+        snapshots: bool = False,
         first: int = 1,
     ) -> list[list[Hypothesis]]:
         """The n best translations of every text, best first; a blank text has itself as its only translation.
 
         Args:
             texts: sentences, or longer texts, each translated as one.
-            settings: how to search.
+            settings: how to search, or for a model that writes all at once how to fill its canvas.
             wishes: what every translation must begin with, say, or not say.
             alignments: whether hypotheses carry what they looked at.
             trees: whether hypotheses carry the whole beam.
+            snapshots: whether hypotheses carry the canvas after each round.
             first: the number of the first text, for errors.
         """
-        settings, wishes = settings or SearchSettings(), wishes or Wishes()
+        wishes = wishes or Wishes()
         encoded = self._encode(texts, first)
         request = self._understand(wishes)
+        settings = self.writer.prepare(settings or self.writer.settings(), request, trees, snapshots)
+        found: dict[int, list[Found]] = {}
         results: list[list[Hypothesis]] = [[Hypothesis(text, 0.0)] for text in texts]
         filled = [i for i, text in enumerate(texts) if text.strip()]
-        stepper = self._stepper(coverage=settings.coverage > 0)
         with self._evaluating() as observed:
-            for batch in batches_by_tokens(filled, encoded, BATCH_TOKENS):
-                trace = Trace() if trees else None
+            for batch in batches_by_tokens(filled, encoded, self.writer.batch_tokens(settings)):
+                trace = Trace() if trees or snapshots else None
                 requests = [replace(request, source=encoded[i]) for i in batch]
-                found = search(stepper, requests, settings, trace)
-                for place, (i, best) in enumerate(zip(batch, found, strict=True)):
+                written = self.writer.write(requests, settings, trace)
+                for place, (i, best) in enumerate(zip(batch, written, strict=True)):
+                    found[i] = best
                     results[i] = [self._hypothesis(one_best, encoded[i], wishes) for one_best in best]
-                    if trace is not None:
+                    if trees and trace is not None:
                         results[i] = [replace(h, tree=self._tree(trace, place)) for h in results[i]]
+            if isinstance(settings, ParallelSettings) and settings.rerank is not None:
+                self._rerank(texts, found, results, settings.rerank, settings.n_best)
             if alignments:
-                self._align(filled, encoded, results)
+                self._align(encoded, found, results)
         if observed and filled:
             with self._in_evaluation_mode():
-                self.read([encoded[i] for i in filled], [results[i][0].tokens for i in filled])
+                self.writer.review([encoded[i] for i in filled], [found[i][0] for i in filled])
         return results
 
-    @torch.no_grad()
     def read(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
-        """The log-probabilities of given translations, (B, T, V): row t is what is said after t target tokens."""
-        config = self.model.config
-        device = self.model.target_embedding.weight.device
-        read, read_layout = pad_rows([[*source, config.eos] for source in sources], config.pad, device)
-        said, said_layout = pad_rows([[config.bos, *target] for target in targets], config.pad, device)
-        each: list[Tensor] = [m(read, said, read_layout, said_layout).float().log_softmax(-1) for m in self.models]
-        if len(each) == 1:
-            return each[0]
-        return torch.stack(each).logsumexp(0) - torch.tensor(float(len(each))).log().to(device)
+        """The log-probabilities of given translations, (B, T, V).
+
+        Row t is what a model that writes token by token says after t target tokens, or what one that writes all at
+        once says at place t.
+        """
+        return self.writer.read(sources, targets)
 
     def score(
-        self, sources: str | Sequence[str], targets: str | Sequence[str], settings: SearchSettings | None = None
+        self, sources: str | Sequence[str], targets: str | Sequence[str], settings: AnySettings | None = None
     ) -> Any:
         """Given translations as hypotheses: their scores are what search would have given to the same tokens.
 
@@ -224,24 +239,17 @@ class Translator:
         self,
         sources: Sequence[Sequence[int]],
         targets: Sequence[Sequence[int]],
-        settings: SearchSettings | None = None,
+        settings: AnySettings | None = None,
     ) -> list[Hypothesis]:
         """`score` for tokens, both sides without END."""
-        settings = settings or SearchSettings()
+        settings = self.fit(settings)
         results: list[Hypothesis | None] = [None] * len(sources)
         both = [[*source, *target] for source, target in zip(sources, targets, strict=True)]
         with self._evaluating():
-            for batch in batches_by_tokens(range(len(both)), both, BATCH_TOKENS):
-                with _seeing_cross_attention(self.models) as seen:
-                    logp = self.read([sources[i] for i in batch], [targets[i] for i in batch])
-                for place, (row, i) in enumerate(zip(logp, batch, strict=True)):
-                    said = torch.tensor([*targets[i], self.model.config.eos], device=row.device)
-                    gains = row[: len(said)].gather(1, said[:, None])[:, 0]
-                    score = gains.double().sum() / settings.normaliser(torch.tensor(len(said), device=row.device))
-                    if settings.coverage:
-                        looked = [maps[place, : len(said), : len(sources[i]) + 1] for maps in self._last_layers(seen)]
-                        score += settings.coverage * sum(penalise_coverage(m.sum(0)) for m in looked) / len(looked)
-                    results[i] = self._hypothesis(Found(list(targets[i]), float(score), gains.tolist()), sources[i])
+            for batch in batches_by_tokens(range(len(both)), both, self.writer.batch_tokens(settings)):
+                found = self.writer.score([sources[i] for i in batch], [targets[i] for i in batch], settings)
+                for i, one in zip(batch, found, strict=True):
+                    results[i] = self._hypothesis(one, sources[i])
         return [result for result in results if result is not None]
 
     @torch.no_grad()
@@ -263,17 +271,6 @@ class Translator:
                     vectors[i] = tokens.mean(0) if pool == "mean" else tokens.clone()
         return vectors
 
-    def _last_layers(self, seen: list[Tensor]) -> list[Tensor]:
-        """Of the cross-attentions of all models, each model's last."""
-        ends = accumulate(len(model.decoder) for model in self.models)
-        return [seen[end - 1] for end in ends]
-
-    def _stepper(self, coverage: bool) -> EnsembleStepper:
-        """Kept from call to call: a stepper prepares the weights for its steps once."""
-        if coverage not in self._steppers:
-            self._steppers[coverage] = EnsembleStepper([TransformerStepper(m, coverage) for m in self.models])
-        return self._steppers[coverage]
-
     def _hypothesis(self, found: Found, source: Sequence[int], wishes: Wishes | None = None) -> Hypothesis:
         target = self.vocabularies.target
         text = target.decode(found.tokens)
@@ -285,25 +282,58 @@ class Translator:
             log_probabilities=found.log_probabilities,
             source_pieces=self.vocabularies.source.pieces(source),
             phrases=wishes.report(text) if wishes else {},
+            rounds=[self._round(one) for one in found.passes] if isinstance(found, Filled) and found.passes else None,
         )
+
+    def _round(self, seen: Pass) -> Round:
+        names = {self.model.config.eos: "END"}
+        if isinstance(self.model, ParallelTransformer) and self.model.config.length == "ctc":
+            names[self.model.config.blank] = "·"
+        pieces = self.vocabularies.target.pieces(seen.tokens)
+        shown = [names.get(token, piece) for token, piece in zip(seen.tokens, pieces, strict=True)]
+        return Round(shown, seen.log_probabilities, seen.written)
 
     def _tree(self, trace: Trace, place: int) -> list[Node]:
         pieces = self.vocabularies.target.pieces
         eos = self.model.config.eos
         return [Node(e, "END" if e.token == eos else pieces([e.token])[0]) for e in trace.trees[place]]
 
-    def _align(self, filled: list[int], encoded: list[list[int]], results: list[list[Hypothesis]]) -> None:
+    def _align(self, encoded: list[list[int]], found: dict[int, list[Found]], results: list[list[Hypothesis]]) -> None:
         """Reads every hypothesis once more to see what it looked at, on average over layers, heads and models."""
-        pairs = [(i, n) for i in filled for n in range(len(results[i]))]
-        both = [[*encoded[i], *results[i][n].tokens] for i, n in pairs]
+        pairs = [(i, n) for i in found for n in range(len(found[i]))]
+        both = [[*encoded[i], *found[i][n].tokens] for i, n in pairs]
         for batch in batches_by_tokens(range(len(pairs)), both, BATCH_TOKENS):
             chosen = [pairs[place] for place in batch]
-            with _seeing_cross_attention(self.models) as seen:
-                self.read([encoded[i] for i, _ in chosen], [results[i][n].tokens for i, n in chosen])
+            with seeing_cross_attention(self.models) as seen:
+                self.writer.review([encoded[i] for i, _ in chosen], [found[i][n] for i, n in chosen])
             maps = torch.stack(seen).mean(0)
             for row, (i, n) in zip(maps, chosen, strict=True):
-                whole = row[: len(results[i][n].tokens) + 1, : len(encoded[i]) + 1]
+                whole = row[self.writer.rows(found[i][n]), : len(encoded[i]) + 1]
                 results[i][n] = replace(results[i][n], alignment=whole.tolist())
+
+    def _rerank(
+        self,
+        texts: Sequence[str],
+        found: dict[int, list[Found]],
+        results: list[list[Hypothesis]],
+        path: Path,
+        n_best: int,
+    ) -> None:
+        """Puts the hypotheses in the order, and gives them the scores, of another model."""
+        if path not in self._rerankers:
+            self._rerankers[path] = Translator.load(path, device=self.model.target_embedding.weight.device)
+        judge = self._rerankers[path]
+        if not isinstance(judge.writer, StepWriter):
+            raise UserError(
+                f"rerank {path}: it writes all tokens at once; a model that writes token by token can judge"
+            )
+        pairs = [(i, n) for i in found for n in range(len(found[i]))]
+        judged = judge.score([texts[i] for i, _ in pairs], [results[i][n].text for i, n in pairs])
+        scores = {pair: hypothesis.score for pair, hypothesis in zip(pairs, judged, strict=True)}
+        for i in found:
+            order = sorted(range(len(found[i])), key=lambda n, i=i: -scores[i, n])[:n_best]  # type: ignore[misc]
+            results[i] = [replace(results[i][n], score=scores[i, n]) for n in order]
+            found[i] = [found[i][n] for n in order]
 
     def _encode(self, texts: Sequence[str], first: int) -> list[list[int]]:
         if isinstance(texts, str):
@@ -352,32 +382,30 @@ class Translator:
 
     @contextmanager
     def _in_evaluation_mode(self) -> Iterator[None]:
-        modes = [model.training for model in self.models]
+        training = [model for model in self.models if model.training]  # to ask is cheap, to tell every layer is not
         try:
-            for model in self.models:
+            for model in training:
                 model.eval()
             yield
         finally:
-            for model, mode in zip(self.models, modes, strict=True):
-                model.train(mode)
+            for model in training:
+                model.train()
 
 
-@contextmanager
-def _seeing_cross_attention(models: Sequence[Transformer]) -> Iterator[list[Tensor]]:
-    """Collects the weights of every cross-attention, averaged over heads, (B, T, S) each."""
-    seen: list[Tensor] = []
+def choose_writer(models: Sequence[Transformer | ParallelTransformer]) -> Writer:
+    """The way in which these models write.
 
-    def see(attention: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> None:
-        seen.append(attention.kind.weights(q, k, mask).mean(1))
-
-    crosses = [module for model in models for name, module in model.named_modules() if name.endswith(".cross")]
-    for cross in crosses:
-        cross.observer = see
-    try:
-        yield seen
-    finally:
-        for cross in crosses:
-            cross.observer = None
+    Raises:
+        UserError: several are to vote, and one of them writes all tokens at once.
+    """
+    stepwise = [model for model in models if isinstance(model, Transformer)]
+    if len(stepwise) == len(models):
+        return StepWriter(stepwise)
+    if len(models) > 1:
+        raise UserError("models vote token by token: a model that writes all at once can only translate alone")
+    (model,) = models
+    assert isinstance(model, ParallelTransformer)
+    return ParallelWriter(model)
 
 
 def batches_by_tokens(indices: Iterable[int], encoded: Sequence[Sequence[int]], tokens: int) -> Iterator[list[int]]:
@@ -392,7 +420,7 @@ def batches_by_tokens(indices: Iterable[int], encoded: Sequence[Sequence[int]], 
         yield batch
 
 
-def _check_length(tokens: int, number: int, model: Transformer) -> None:
+def _check_length(tokens: int, number: int, model: EncoderDecoder) -> None:
     config = model.config
     if config.positions == "learned" and tokens + 1 > config.max_length:
         raise UserError(

@@ -16,7 +16,7 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 
 from regard.config import Settings
-from regard.decoding.settings import SearchSettings
+from regard.decoding.settings import AnySettings, ParallelSettings, SearchSettings
 from regard.decoding.translator import Translator
 from regard.errors import UserError
 from regard.evaluation.metrics import Metrics, Score, check_sizes
@@ -54,10 +54,15 @@ class Conditions(Settings):
     def differences(self, other: Conditions) -> dict[str, tuple[Any, Any]]:
         """What differs, by name, with both values; a metric that only one of them has is no difference.
 
-        Where the search of one of them is unknown, searches are not compared.
+        Where the search of one of them is unknown, or one wrote token by token and the other all at once, searches are
+        not compared.
         """
         mine, others = dict(self._facts()), dict(other._facts())
-        if self.search is not None and other.search is not None:
+        if (
+            self.search is not None
+            and other.search is not None
+            and ("rounds" in self.search) == ("rounds" in other.search)
+        ):
             mine |= {f"search {key}": value for key, value in self.search_in_full().items()}
             others |= {f"search {key}": value for key, value in other.search_in_full().items()}
         pairs = {name: (mine.get(name), others.get(name)) for name in mine | others}
@@ -72,14 +77,21 @@ class Conditions(Settings):
 
     def search_in_full(self) -> dict[str, Any]:
         """The search settings; those that were added to regard after the score was measured have their defaults."""
-        return SearchSettings().model_dump(mode="json") | (self.search or {})
+        return self._search_defaults() | (self.search or {})
 
     def describe_search(self) -> str:
-        """The beam, the length penalty, and every other setting that is not the default."""
-        search, defaults = self.search_in_full(), SearchSettings().model_dump(mode="json")
+        """What matters most of the search, and every other setting that is not the default."""
+        search, defaults = self.search_in_full(), self._search_defaults()
+        if "rounds" in search:
+            return ", ".join(f"{key} {show(value)}" for key, value in search.items() if value != defaults[key])
         beam, penalty, alpha = (show(search.pop(key)) for key in ("beam", "length_penalty", "alpha"))
         others = "".join(f", {key} {show(value)}" for key, value in search.items() if value != defaults.get(key))
         return f"beam {beam}, length penalty {penalty} {alpha}{others}"
+
+    def _search_defaults(self) -> dict[str, Any]:
+        """Of the kind of settings that this search had: a model that writes all tokens at once has rounds."""
+        kind = ParallelSettings if self.search and "rounds" in self.search else SearchSettings
+        return kind().model_dump(mode="json")
 
     def _facts(self) -> Iterator[tuple[str, Any]]:
         yield "tokenisation", self.tokenisation
@@ -136,7 +148,7 @@ class System:
     """What is scored: one translation a sentence, and, where regard made them, with which search and model."""
 
     translations: Sequence[str]
-    search: SearchSettings | None = None
+    search: AnySettings | None = None
     model: str | None = None
 
 
@@ -168,14 +180,22 @@ class Entrant:
             return None
         return self.content.languages[1]
 
-    def translate(self, sources: Sequence[str], search: SearchSettings) -> System:
+    def fit(self, search: AnySettings) -> AnySettings | None:
+        """The settings as its model takes them; None for translations that came from elsewhere.
+
+        Raises:
+            UserError: the model cannot do what they ask for.
+        """
+        return self.content.fit(search) if isinstance(self.content, Translator) else None
+
+    def translate(self, sources: Sequence[str], search: AnySettings) -> System:
         """The system with its best translation of every source; those of a file are taken as they are."""
         if not isinstance(self.content, Translator):
             return System(self.content)
         found = self.content.hypotheses(sources, search)
         # A translation is a line of a file for whoever scores it elsewhere, so it is one here.
         texts = [best[0].text.replace("\n", " ") for best in found]
-        return System(texts, search, self.model)
+        return System(texts, self.fit(search), self.model)
 
     def keep(self, report: Report) -> None:
         """Records the report in the model folder, if there is one.
@@ -215,8 +235,7 @@ def evaluate(system: System, sources: Sequence[str], references: Sequence[str], 
         tokenisation=metrics.tokenisation,
         lowercase=metrics.lowercase,
         signatures=signatures,
-        # The width is the beam in force, also where it was left to the default.
-        search=system.search and system.search.model_dump(mode="json") | {"beam": system.search.width},
+        search=system.search and system.search.in_force(),
         data=Data(lines=len(references), reference_length=length, sha256=_hash_lines(sources, references)),
     )
     now = datetime.now(UTC).isoformat(timespec="seconds")

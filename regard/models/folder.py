@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.registry import MODELS
+from regard.models.transformer import EncoderDecoder
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 FORMAT = 1
 
-_KINDS: dict[str, Callable[[Any, str], nn.Module]] = {
-    "transformer": lambda values, where: Transformer(TransformerConfig.parse(values, where)),
-}
 
-
-def save_model(folder: Path, model: Transformer, about: dict[str, Any]) -> None:
+def save_model(folder: Path, model: EncoderDecoder, about: dict[str, Any]) -> None:
     """Writes the model's two files into an existing folder; `about` is kept in config.json beside the model's own."""
     config = {"format": FORMAT, "model": model.config.model_dump()} | about
     (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -45,12 +42,9 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[Any, d
     """
     config = read_config(folder)
     path = folder / WEIGHTS
-    values = config["model"]
-    kind = values.get("kind") if isinstance(values, dict) else None
-    if kind not in _KINDS:
-        raise UserError(f"{folder / CONFIG}: model.kind is {kind!r}; this version knows {', '.join(_KINDS)}")
+    values, kind = config["model"], MODELS[model_kind(folder, config)]
     with torch.device("meta"):  # shapes without memory, so that an absurd config costs nothing before it is refused
-        outline = _KINDS[kind](values, f"{folder / CONFIG}: model")
+        outline = kind.build(values, f"{folder / CONFIG}: model")
     try:
         tensors = safetensors.torch.load_file(path, device=str(device))
     except FileNotFoundError:
@@ -66,7 +60,7 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[Any, d
             raise UserError(
                 f"{path}: tensor {name} is {list(tensors[name].shape)}, {CONFIG} says {list(expected[name].shape)}"
             )
-    model = _KINDS[kind](values, f"{folder / CONFIG}: model")
+    model = kind.build(values, f"{folder / CONFIG}: model")
     model.load_state_dict(tensors, strict=False)
     return model.to(device).eval(), config
 
@@ -85,6 +79,19 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or config.get("format") != FORMAT or "model" not in config:
         raise UserError(f"{path}: not a regard model folder of format {FORMAT}")
     return config
+
+
+def model_kind(folder: Path, config: dict[str, Any]) -> str:
+    """Which of `MODELS` a config.json describes.
+
+    Raises:
+        UserError: none of them.
+    """
+    values = config["model"]
+    kind = values.get("kind") if isinstance(values, dict) else None
+    if not isinstance(kind, str) or kind not in MODELS:
+        raise UserError(f"{folder / CONFIG}: model.kind is {kind!r}; this version knows {', '.join(MODELS)}")
+    return kind
 
 
 def find_model(path: Path) -> Path:

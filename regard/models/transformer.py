@@ -33,10 +33,9 @@ from regard.layers import Activation, DecoderBlock, EncoderBlock, FeedForward
 from regard.products import linear
 
 
-class TransformerConfig(Settings):
-    """Everything that a Transformer is built from. The defaults are the paper's base model."""
+class EncoderDecoderConfig(Settings):
+    """Everything that an encoder and a decoder are built from. The defaults are the paper's base model."""
 
-    kind: Literal["transformer"] = "transformer"
     source_vocab: int = Field(gt=0)
     target_vocab: int = Field(gt=0)
     width: int = Field(512, gt=0)
@@ -115,6 +114,12 @@ class TransformerConfig(Settings):
         return cls.base(vocab, **{"width": 128, "heads": 4, "hidden": 256, **layers, "norm": "pre"} | changes)
 
 
+class TransformerConfig(EncoderDecoderConfig):
+    """Everything that a `Transformer` is built from."""
+
+    kind: Literal["transformer"] = "transformer"
+
+
 class DecoderState:
     """What decoding one more token needs: each layer's keys and values, of the source and of the target so far.
 
@@ -130,10 +135,13 @@ class DecoderState:
         return self.caches[0].length if self.caches else 0
 
 
-class Transformer(nn.Module):
-    """An encoder reads the source; a decoder writes the target one token after another, looking back at both."""
+class EncoderDecoder(nn.Module):
+    """An encoder that reads the source and a decoder that looks back at it; subclasses say how the target is written.
 
-    def __init__(self, config: TransformerConfig) -> None:
+    What the two have in common stands here: embeddings, both stacks, the output.
+    """
+
+    def __init__(self, config: EncoderDecoderConfig) -> None:
         super().__init__()
         self.config = config
         self.source_embedding = Embedding(config.source_vocab, config)
@@ -146,16 +154,9 @@ class Transformer(nn.Module):
             self.output = nn.Parameter(torch.empty(config.target_vocab, config.width))
             nn.init.normal_(self.output, std=config.width**-0.5)
 
-    def forward(
-        self, source: Tensor, target: Tensor, source_layout: Layout | None = None, target_layout: Layout | None = None
-    ) -> Tensor:
-        """The logits of every next target token, (B, T, V), given the source and all target tokens up to it."""
-        memory = self.encode(source, source_layout)
-        return self.logits(self.decode(target, memory, target_layout, source_layout))
-
     def encode(self, source: Tensor, layout: Layout | None = None) -> Tensor:
         """Source tokens (B, S) to context-aware vectors (B, S, W)."""
-        positions, longest = _places(source, layout)
+        positions, longest = places(source, layout)
         mask = Mask.between(layout, layout)
         x = self.source_embedding(source, positions, longest)
         for block in self.encoder:
@@ -163,14 +164,8 @@ class Transformer(nn.Module):
         memory: Tensor = self.encoder_norm(x)
         return memory
 
-    def decode(
-        self, target: Tensor, memory: Tensor, layout: Layout | None = None, memory_layout: Layout | None = None
-    ) -> Tensor:
-        """Target tokens (B, T) to vectors (B, T, W), each of which sees no later token."""
-        positions, longest = _places(target, layout)
-        mask = Mask.between(layout, layout, causal=True)
-        memory_mask = Mask.between(layout, memory_layout)
-        x = self.target_embedding(target, positions, longest)
+    def _decode(self, x: Tensor, memory: Tensor, mask: Mask, memory_mask: Mask, positions: Tensor) -> Tensor:
+        """Embedded target tokens through the decoder, (B, T, W); the masks say what of target and source they see."""
         for block in self.decoder:
             x = block(x, memory, mask, memory_mask, positions)
         y: Tensor = self.decoder_norm(x)
@@ -179,23 +174,6 @@ class Transformer(nn.Module):
     def logits(self, x: Tensor) -> Tensor:
         """Vectors (…, W) to scores over the target vocabulary (…, V)."""
         return linear(x, self.output if self.config.tie == "none" else self.target_embedding.weight)
-
-    def start(self, memory: Tensor, memory_layout: Layout | None = None, abreast: int = 1) -> DecoderState:
-        """The state from which `step` decodes; the source is projected once for all steps."""
-        blocks = [cast(DecoderBlock, block) for block in self.decoder]
-        caches = [block.attention.start_cache(abreast) for block in blocks]
-        return DecoderState([block.cross.project(memory) for block in blocks], Mask(keys=memory_layout), caches)
-
-    def step(self, target: Tensor, state: DecoderState) -> Tensor:
-        """`decode` for the next tokens only, (B, T), usually T = 1; the state remembers them."""
-        size = state.length + target.shape[1]
-        positions = torch.arange(state.length, size, device=target.device)[None]
-        mask = Mask(causal=True)
-        x = self.target_embedding(target, positions, size)
-        for block, memory, cache in zip(self.decoder, state.memories, state.caches, strict=True):
-            x = block(x, memory, mask, state.memory_mask, positions, cache)
-        y: Tensor = self.decoder_norm(x)
-        return y
 
     def _encoder_block(self) -> EncoderBlock:
         c = self.config
@@ -231,10 +209,48 @@ class Transformer(nn.Module):
         return nn.LayerNorm(c.width, c.norm_eps) if c.has_final_norm else nn.Identity()
 
 
+class Transformer(EncoderDecoder):
+    """An encoder reads the source; a decoder writes the target one token after another, looking back at both."""
+
+    config: TransformerConfig
+
+    def forward(
+        self, source: Tensor, target: Tensor, source_layout: Layout | None = None, target_layout: Layout | None = None
+    ) -> Tensor:
+        """The logits of every next target token, (B, T, V), given the source and all target tokens up to it."""
+        memory = self.encode(source, source_layout)
+        return self.logits(self.decode(target, memory, target_layout, source_layout))
+
+    def decode(
+        self, target: Tensor, memory: Tensor, layout: Layout | None = None, memory_layout: Layout | None = None
+    ) -> Tensor:
+        """Target tokens (B, T) to vectors (B, T, W), each of which sees no later token."""
+        positions, longest = places(target, layout)
+        mask, memory_mask = Mask.between(layout, layout, causal=True), Mask.between(layout, memory_layout)
+        return self._decode(self.target_embedding(target, positions, longest), memory, mask, memory_mask, positions)
+
+    def start(self, memory: Tensor, memory_layout: Layout | None = None, abreast: int = 1) -> DecoderState:
+        """The state from which `step` decodes; the source is projected once for all steps."""
+        blocks = [cast(DecoderBlock, block) for block in self.decoder]
+        caches = [block.attention.start_cache(abreast) for block in blocks]
+        return DecoderState([block.cross.project(memory) for block in blocks], Mask(keys=memory_layout), caches)
+
+    def step(self, target: Tensor, state: DecoderState) -> Tensor:
+        """`decode` for the next tokens only, (B, T), usually T = 1; the state remembers them."""
+        size = state.length + target.shape[1]
+        positions = torch.arange(state.length, size, device=target.device)[None]
+        mask = Mask(causal=True)
+        x = self.target_embedding(target, positions, size)
+        for block, memory, cache in zip(self.decoder, state.memories, state.caches, strict=True):
+            x = block(x, memory, mask, state.memory_mask, positions, cache)
+        y: Tensor = self.decoder_norm(x)
+        return y
+
+
 class Embedding(nn.Module):
     """A row for every token, scaled by √W so that it outweighs the position that is added to it."""
 
-    def __init__(self, vocab: int, config: TransformerConfig) -> None:
+    def __init__(self, vocab: int, config: EncoderDecoderConfig) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab, config.width))
         nn.init.normal_(self.weight, std=config.width**-0.5)
@@ -256,8 +272,8 @@ class Embedding(nn.Module):
         return y
 
 
-def _places(tokens: Tensor, layout: Layout | None) -> tuple[Tensor, int]:
+def places(x: Tensor, layout: Layout | None) -> tuple[Tensor, int]:
     """Each token's place in its sequence, and how many places there are at the most."""
     if layout is None:
-        return torch.arange(tokens.shape[1], device=tokens.device)[None], tokens.shape[1]
+        return torch.arange(x.shape[1], device=x.device)[None], x.shape[1]
     return layout.positions(), layout.longest

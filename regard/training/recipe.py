@@ -12,9 +12,12 @@ import yaml
 from pydantic import Field, model_validator
 
 from regard.config import Settings, explain_unknown
-from regard.decoding.settings import SearchSettings
+from regard.decoding.settings import ParallelSettings, SearchSettings
 from regard.errors import UserError
+from regard.models.parallel import ParallelTransformerConfig
+from regard.models.registry import MODELS
 from regard.models.transformer import TransformerConfig
+from regard.training.parallel.settings import ParallelTeachingSettings
 from regard.training.teaching.settings import TeachingSettings
 
 PRESETS = ("tiny", "small", "base", "big")
@@ -127,7 +130,9 @@ class BatchSettings(Settings):
     """How sentences share a step."""
 
     tokens: int = Field(4096, gt=0, description="places of each side of a batch")
-    layout: Literal["auto", "padded", "packed"] = Field("auto", description="auto: packed on a GPU, padded elsewhere")
+    layout: Literal["auto", "padded", "packed"] = Field(
+        "auto", description="auto: packed on a GPU, but for CTC; padded elsewhere"
+    )
 
 
 class TrainingSettings(Settings):
@@ -185,7 +190,7 @@ class Recipe(Settings):
     data: DataSettings = Field(description="the corpus: source and target, or builtin")
     tokenizer: TokenizerSettings = TokenizerSettings()
     model: dict[str, Any] = Field(
-        {}, description="preset (tiny, small, base or big) and any key of the model to change"
+        {}, description="kind, preset (tiny, small, base or big) and any key of the model to change"
     )
     optim: OptimSettings = OptimSettings()
     batch: BatchSettings = BatchSettings()
@@ -193,8 +198,8 @@ class Recipe(Settings):
     training: TrainingSettings = TrainingSettings()
     search: SearchSettings = Field(SearchSettings(), description="for the translations of a validation")
 
-    @classmethod
-    def load(cls, path: Path | None, changes: Sequence[str] = (), given: dict[str, Any] | None = None) -> Self:
+    @staticmethod
+    def load(path: Path | None, changes: Sequence[str] = (), given: dict[str, Any] | None = None) -> Recipe:
         """Reads a recipe, by path or by the name of a built-in one, then lays `given` and `key=value` changes over it.
 
         Raises:
@@ -214,21 +219,34 @@ class Recipe(Settings):
                 _put(values, key.strip(), yaml.load(text, _Loader), f"--set {change}")
             except yaml.YAMLError:
                 raise UserError(f"--set {change}: the value is not valid YAML") from None
-        recipe = cls.parse(values, where)
-        # A wrong model key is refused now, not after the data has been read.
-        recipe.teaching.check_model(recipe.model_config_for(8, 8))
+        recipe = _RECIPES.get(_kind_of(values), Recipe).parse(values, where)
+        recipe.check_model()  # a wrong model key is refused now, not after the data has been read
         guide = recipe.teaching.guided_attention
         if guide and guide.prior == "alignments" and not any(c.alignments for c in recipe.data.all_corpora()):
             raise UserError(f"{where}: teaching.guided_attention.prior: alignments needs data.alignments beside it")
         return recipe
 
-    def model_config_for(self, source_vocab: int, target_vocab: int) -> TransformerConfig:
+    def check_model(self) -> None:
+        """Refuses keys that the model does not have, and teaching that it cannot be given.
+
+        Raises:
+            UserError: the first that is wrong.
+        """
+        config = self.model_config_for(8, 8)
+        assert isinstance(config, TransformerConfig)
+        self.teaching.check_model(config)
+
+    def model_config_for(self, source_vocab: int, target_vocab: int) -> TransformerConfig | ParallelTransformerConfig:
         """The model's configuration, once the sizes of the vocabularies are known."""
         changes = dict(self.model)
         preset = changes.pop("preset", "small")
         if preset not in PRESETS:
             raise UserError(f"model.preset: {preset!r} is not one of {', '.join(PRESETS)}")
-        known = ["preset", *(key for key in TransformerConfig.model_fields if key not in FROM_TOKENIZER)]
+        kind = changes.get("kind", "transformer")
+        if kind not in MODELS:
+            raise UserError(f"model.kind: {kind!r} is not one of {', '.join(MODELS)}")
+        configs = MODELS[kind].config
+        known = ["preset", *(key for key in configs.model_fields if key not in FROM_TOKENIZER)]
         for key in changes:
             if key in FROM_TOKENIZER:
                 raise UserError(f"model.{key}: follows from the tokenizer, so a recipe cannot set it")
@@ -238,10 +256,15 @@ class Recipe(Settings):
             raise UserError("model.tie: 'all' needs one vocabulary for both sides; set model.tie=target")
         vocab = source_vocab if self.tokenizer.joint else (source_vocab, target_vocab)
         try:
-            config: TransformerConfig = getattr(TransformerConfig, preset)(vocab, **changes)
+            config: TransformerConfig | ParallelTransformerConfig = getattr(configs, preset)(vocab, **changes)
         except UserError as error:
-            raise UserError(str(error).replace("TransformerConfig: ", "model: ", 1)) from None
+            raise UserError(str(error).replace(f"{configs.__name__}: ", "model: ", 1)) from None
         return config
+
+    @property
+    def packs(self) -> bool:
+        """Whether batches on a GPU are packed unless they are asked to be padded."""
+        return True
 
     def longest_readable(self) -> int | None:
         """How many tokens the model has positions for, where these are learned."""
@@ -252,6 +275,42 @@ class Recipe(Settings):
         """The most tokens that a side of a training pair may have."""
         limits = [limit for limit in (self.data.longest, self.longest_readable()) if limit is not None]
         return min(limits, default=None)
+
+
+class ParallelRecipe(Recipe):
+    """A training run of a model that writes all tokens at once."""
+
+    parallel: ParallelTeachingSettings = ParallelTeachingSettings()
+    # Other settings in the same place, which the kind of the model decides on: no recipe is read as the wrong one.
+    search: ParallelSettings = Field(  # type: ignore[assignment]
+        ParallelSettings(), description="for the translations of a validation"
+    )
+
+    @property
+    def packs(self) -> bool:
+        """CTC's loss needs a row a sentence, so that sentences of one length should share a batch."""
+        return self.model.get("length") != "ctc"
+
+    def check_model(self) -> None:
+        """Refuses keys that the model does not have, and teaching and search of which it is not capable.
+
+        Raises:
+            UserError: the first that is wrong.
+        """
+        config = self.model_config_for(8, 8)
+        assert isinstance(config, ParallelTransformerConfig)
+        if self.teaching != TeachingSettings():
+            raise UserError("teaching: for a model that writes one token after another; for this one there is parallel")
+        self.parallel.choose(config)
+        self.search.fit(config.length)
+
+
+_RECIPES = {"transformer": Recipe, "parallel": ParallelRecipe}
+
+
+def _kind_of(values: dict[str, Any]) -> str:
+    model = values.get("model")
+    return str(model.get("kind", "transformer")) if isinstance(model, dict) else "transformer"
 
 
 class _Loader(yaml.SafeLoader):

@@ -15,6 +15,7 @@ from regard.decoding.translator import Translator
 from regard.errors import UserError
 from regard.interruption import Interruptions
 from regard.models.folder import mend_replaced, replacing
+from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.training.checkpoint import Checkpoint, last_name, load_checkpoint, reporting_write_errors
 from regard.training.data import LEFT_OUT, RunData, gather_data, open_data
@@ -24,6 +25,7 @@ from regard.training.fingerprints import check_files, read_fingerprints
 from regard.training.journal import CHECKPOINTS, require_tensorboard
 from regard.training.loop import Outcome, train
 from regard.training.memory import explain_too_large, is_out_of_memory
+from regard.training.parallel.task import ParallelTranslationTask
 from regard.training.progress import Progress, counted
 from regard.training.recipe import Recipe
 from regard.training.resume import (
@@ -68,7 +70,7 @@ def run_recipe(recipe: Recipe, out: Path) -> Outcome:
 def _begin(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, processes: Processes) -> Outcome:
     """Trains from the first step on."""
     if recipe.batch.layout == "auto":  # settled now, since a position in the data means something else in the other
-        layout = "packed" if processes.device.type == "cuda" else "padded"
+        layout = "packed" if processes.device.type == "cuda" and recipe.packs else "padded"
         recipe = _with_layout(recipe, layout)
 
     def lead() -> TranslationTask:
@@ -162,23 +164,33 @@ def prepare(recipe: Recipe, device: torch.device, progress: Progress, data: RunD
     parameters = sum(p.numel() for p in model.parameters())
     progress.say(f"{parameters / 1e6:.1f} M parameters on {_describe(device)}")
     translator = Translator(model, vocabularies, (source, target))
-    return TranslationTask(translator, data.train, data.valid, recipe, device)
+    tasks = ParallelTranslationTask if isinstance(model, ParallelTransformer) else TranslationTask
+    task = tasks(translator, data.train, data.valid, recipe, device)
+    if note := task.note():
+        progress.say(note)
+    return task
 
 
-def build_model(config: TransformerConfig, device: torch.device) -> Transformer:
+def build_model(
+    config: TransformerConfig | ParallelTransformerConfig, device: torch.device
+) -> Transformer | ParallelTransformer:
     """A new model with weights drawn at random.
 
     Raises:
         UserError: it does not fit into memory.
     """
     try:
-        return Transformer(config).to(device)
+        return _new_model(config).to(device)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
     with torch.device("meta"):  # shapes without memory
-        outline = Transformer(config)
+        outline = _new_model(config)
     raise explain_too_large(outline, 4)
+
+
+def _new_model(config: TransformerConfig | ParallelTransformerConfig) -> Transformer | ParallelTransformer:
+    return ParallelTransformer(config) if isinstance(config, ParallelTransformerConfig) else Transformer(config)
 
 
 def _claim(out: Path, held: ExitStack) -> list[Path]:

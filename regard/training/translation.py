@@ -21,6 +21,7 @@ from regard.attention import Layout, Packed, Padded
 from regard.decoding.translator import Translator
 from regard.errors import UserError
 from regard.evaluation import bleu, chrf, tokenisation_for
+from regard.models.parallel import ParallelTransformer
 from regard.models.transformer import Transformer
 from regard.text.batching import plan_packed, plan_padded
 from regard.text.encoding import encode_pairs
@@ -97,7 +98,7 @@ class TranslationTask:
         device: torch.device,
     ) -> None:
         self.translator, self.train, self.valid, self.recipe, self.device = translator, train, valid, recipe, device
-        self.model: Transformer = translator.model
+        self.model = translator.model
         self.width = self.model.config.width
         self.teacher = Teacher(recipe.teaching, recipe.optim.smoothing)
         self.packed = recipe.batch.layout == "packed" or (recipe.batch.layout == "auto" and device.type == "cuda")
@@ -148,7 +149,21 @@ class TranslationTask:
         return f"batch.tokens={batch.places // 2}"
 
     def loss(self, batch: TextBatch, step: int) -> Loss:
-        return self.teacher.loss(self.model, batch, step)
+        return self.teach(self.model, batch, step)
+
+    def note(self) -> str:
+        """What whoever starts a run should know of it, if anything."""
+        return ""
+
+    def teach(self, model: nn.Module, batch: TextBatch, step: int) -> Loss:
+        """What a model in training is to lower at a step."""
+        assert isinstance(model, Transformer)
+        return self.teacher.loss(model, batch, step)
+
+    def examine(self, model: nn.Module, batch: TextBatch) -> Loss:
+        """The plain loss, without smoothing or anything that is for learning alone."""
+        assert isinstance(model, Transformer)
+        return Teacher(TeachingSettings(), smoothing=0.0).loss(model, batch, 0)
 
     @torch.no_grad()
     def validate(self, model: nn.Module) -> Validation:
@@ -157,12 +172,11 @@ class TranslationTask:
         Raises:
             UserError: the loss is no number.
         """
-        assert isinstance(model, Transformer)
+        assert isinstance(model, (Transformer, ParallelTransformer))
         model.eval()
         rng = np.random.default_rng(0)
         plan = self._plan(self.valid_tokens, np.arange(len(self.valid_tokens)), rng)
-        forced = Teacher(TeachingSettings(), smoothing=0.0)
-        losses = [forced.loss(model, self._collate(self.valid_tokens, rows).to(self.device), 0) for rows in plan]
+        losses = [self.examine(model, self._collate(self.valid_tokens, rows).to(self.device)) for rows in plan]
         loss = sum(float(part.total) for part in losses) / max(1, sum(part.count for part in losses))
         if not math.isfinite(loss):
             raise UserError(f"the validation loss is {loss}, so the model has diverged; {ADVICE}, and begin anew")
@@ -189,7 +203,7 @@ class TranslationTask:
         return [i * sentences // wanted for i in range(wanted)]
 
     def save(self, folder: Path, model: nn.Module, scores: dict[str, Any]) -> None:
-        assert isinstance(model, Transformer)
+        assert isinstance(model, (Transformer, ParallelTransformer))
         Translator(model, self.translator.vocabularies, self.translator.languages).save(folder)
         (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
 

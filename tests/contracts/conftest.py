@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from regard.attention import Full, Kind, Linear, Local, Routing
-from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
+from regard.models.transformer import EncoderDecoder, Transformer, TransformerConfig
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -21,8 +22,13 @@ def transformer(**changes: object) -> Callable[[], Transformer]:
     return lambda: Transformer(TransformerConfig.base(VOCAB, **SIZE | changes))
 
 
-# Models that read a source and write a target: (source, target, source_layout, target_layout) -> logits.
-TRANSLATORS: dict[str, Callable[[], Transformer]] = {
+def parallel(**changes: object) -> Callable[[], ParallelTransformer]:
+    """One of the ordinary words of these tests is the mask, so that canvases are partly known."""
+    return lambda: ParallelTransformer(ParallelTransformerConfig.base(VOCAB, **SIZE | {"bos": 5} | changes))
+
+
+# Models that write one token after another, to which the contract of causality applies.
+STEPWISE: dict[str, Callable[[], Transformer]] = {
     **{
         f"transformer-{norm}-{positions}-{tie}": transformer(norm=norm, positions=positions, tie=tie)
         for norm, positions, tie in product(
@@ -36,6 +42,16 @@ TRANSLATORS: dict[str, Callable[[], Transformer]] = {
     "transformer-linear-random": transformer(attention={"kind": "linear", "features": "random"}, positions="rotary"),
     "transformer-linear-plain": transformer(attention={"kind": "linear", "features": "plain"}, norm="pre"),
     "transformer-routing": transformer(attention={"kind": "routing", "clusters": 2}),
+}
+
+# Models that read a source and write a target: (source, target, source_layout, target_layout) -> logits. In those that
+# write all tokens at once, a later token may of course change an earlier output.
+TRANSLATORS: dict[str, Callable[[], EncoderDecoder]] = {
+    **STEPWISE,
+    "parallel-classifier-post-sinusoidal": parallel(length="classifier"),
+    "parallel-end-pre-learned-target": parallel(length="end", norm="pre", positions="learned", tie="target"),
+    "parallel-ctc-pre-rotary-none": parallel(length="ctc", norm="pre", positions="rotary", tie="none"),
+    "parallel-ctc-local": parallel(length="ctc", attention={"kind": "local", "window": [2, 1]}),
 }
 
 # Kinds of attention for padded batches, and for packed ones. Those of the first list look at all that a mask allows.
@@ -65,8 +81,13 @@ PACKED_KINDS: dict[str, Kind] = {**KINDS, "full-unpacked": Full(path="unpacked")
 
 
 @pytest.fixture(params=TRANSLATORS)
-def translator(request: pytest.FixtureRequest) -> Transformer:
+def translator(request: pytest.FixtureRequest) -> EncoderDecoder:
     return lively(TRANSLATORS[request.param]())
+
+
+@pytest.fixture(params=STEPWISE)
+def stepwise(request: pytest.FixtureRequest) -> Transformer:
+    return lively(STEPWISE[request.param]())
 
 
 @pytest.fixture(params=KINDS)

@@ -155,7 +155,7 @@ def test_what_the_model_repeats_comes_out_as_it_went_in(
     def repeat(stepper: object, requests: list[Request], *_: object) -> list[list[Found]]:
         return [[Found(list(request.source), 0.0, [])] for request in requests]
 
-    monkeypatch.setattr("regard.decoding.translator.search", repeat)
+    monkeypatch.setattr("regard.decoding.stepwise.search", repeat)
     assert translator([text, "", text]) == [text, "", text]
 
 

@@ -1,0 +1,293 @@
+"""The honest trade: what writing all tokens at once gains in speed and costs in quality, against a cached baseline.
+
+    python benchmarks/parallel.py builtin [--out FOLDER]
+
+trains on the built-in corpus, checks that each of the three ways to know the length learns, and writes
+benchmarks/results/parallel-builtin.json.
+
+    python benchmarks/parallel.py teacher  --data DATA --out OUT     the usual model, from the published text
+    python benchmarks/parallel.py distill  --data DATA --out OUT     its translations of the training set
+    python benchmarks/parallel.py students --data DATA --out OUT     all others, from these, side by side
+    python benchmarks/parallel.py timing   --data DATA --out OUT [--device cpu]
+
+do the same on Multi30k in pieces. DATA holds train, val and test_2016_flickr as .en.gz and .de.gz in the tokenised
+form. Every piece goes on where it was interrupted, and what is finished is not done again; `--minutes` ends training in
+good time. `--teacher RUN` takes a model that is there already. The last piece writes OUT/parallel-DEVICE.json and .svg.
+"""
+
+import argparse
+import datetime
+import json
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.decoding.settings import SearchSettings
+from regard.decoding.translator import Translator
+from regard.devices import choose_device
+from regard.evaluation import bleu, exact_match
+from regard.evaluation.speed import Contender, Result, describe_machine, race, tabulate
+from regard.evaluation.trade import save_trade
+from regard.text.grammar import derive
+from regard.text.readers import read_lines, read_pairs
+
+RESULTS = Path(__file__).parent / "results"
+
+# Changes to the recipe `demo`, and the least BLEU that each way of writing must reach on the built-in corpus.
+BUILTIN: dict[str, list[str]] = {
+    "token by token": [],
+    "classifier": ["model.kind=parallel", "training.steps=2500", "parallel.length_weight=1.0"],
+    "end": ["model.kind=parallel", "model.length=end", "model.canvas_ratio=1", "training.steps=1200"],
+    "ctc": ["model.kind=parallel", "model.length=ctc", "model.canvas_ratio=1", "training.steps=1200"],
+}
+BOUNDS: list[tuple[str, dict[str, Any], float]] = [
+    ("token by token", {"beam": 1}, 95),
+    ("classifier", {"rounds": 1}, 80),
+    ("classifier", {"rounds": 4}, 90),
+    ("end", {}, 80),
+    ("ctc", {}, 80),
+    ("ctc", {"beam": 5}, 80),
+]
+
+CTC = ["model.kind=parallel", "model.length=ctc", "batch.layout=padded", "search.beam=1"]
+# Changes to the recipe `multi30k-en-de` for every model that learns from the teacher.
+STUDENTS: dict[str, list[str]] = {
+    "deep-shallow": ["model.encoder_layers=12", "model.decoder_layers=1"],
+    "mask-predict": ["model.kind=parallel", "search.beam=1", "search.rounds=4"],
+    "end": ["model.kind=parallel", "model.length=end", "search.beam=1"],
+    "ctc": [*CTC, "parallel.reveal=none"],
+    "ctc-glat": [*CTC, "parallel.reveal=glancing"],
+}
+CONTENDERS: list[tuple[str, str, str]] = [
+    ("teacher, greedy", "teacher", "beam=1"),
+    ("teacher, beam 5", "teacher", "beam=5"),
+    ("12+1 layers, greedy", "deep-shallow", "beam=1"),
+    ("12+1 layers, beam 5", "deep-shallow", "beam=5"),
+    ("mask-predict, 1 round", "mask-predict", "rounds=1"),
+    ("mask-predict, 4 rounds", "mask-predict", "rounds=4"),
+    ("mask-predict, 10 rounds", "mask-predict", "rounds=10"),
+    ("mask-predict, 10 rounds, 3 lengths", "mask-predict", "rounds=10,lengths=3"),
+    ("cut at END", "end", ""),
+    ("CTC", "ctc", ""),
+    ("CTC + GLAT", "ctc-glat", ""),
+    ("CTC + GLAT, prefix beam 5", "ctc-glat", "beam=5"),
+]
+ONE_PASS = ("mask-predict, 1 round", "cut at END", "CTC", "CTC + GLAT")
+
+
+def describe_run() -> dict[str, Any]:
+    return {
+        "command": "python " + " ".join(sys.argv),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+def start(recipe: str, out: Path, changes: Sequence[str], files: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    """Begins a training run, or goes on with it; what it says goes to OUT.log."""
+    settings = [word for change in changes for word in ("--set", change)]
+    words = [sys.executable, "-m", "regard.cli", "train", recipe, *files, "--out", str(out), *settings]
+    log = out.with_name(f"{out.name}.log").open("ab")
+    return subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
+
+
+def wait_for(processes: dict[str, subprocess.Popen[bytes]], out: Path, minutes: float | None) -> None:
+    """Waits for runs, and asks them to save and stop when the time is over."""
+    deadline = time.monotonic() + 60 * minutes if minutes else None
+    stopped = False
+    while any(process.poll() is None for process in processes.values()):
+        time.sleep(5)
+        if int(time.monotonic()) % 60 < 5:
+            for name in processes:
+                lines = (out / f"{name}.log").read_text(errors="replace").strip().splitlines()
+                print(f"{name}: {lines[-1] if lines else ''}", flush=True)
+        if deadline and time.monotonic() > deadline and not stopped:
+            stopped = True
+            for process in processes.values():
+                if process.poll() is None:
+                    process.send_signal(signal.SIGTERM)
+    for name, process in processes.items():
+        print(f"{name}: {'done' if process.returncode == 0 else f'ended with {process.returncode}'}", flush=True)
+    if stopped:
+        sys.exit("the time was over; the same command goes on")
+    if failed := [name for name, process in processes.items() if process.returncode]:
+        sys.exit(f"{', '.join(failed)}: see the log in {out}")
+
+
+def is_done(run: Path) -> bool:
+    log = run.with_name(f"{run.name}.log")
+    return log.exists() and "next: regard translate" in log.read_text(errors="replace")
+
+
+# The built-in corpus
+
+
+def check_builtin(out: Path) -> None:
+    """Trains each kind one after the other, so that the machine is each one's own."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name, changes in BUILTIN.items():
+        run = out / name.replace(" ", "-")
+        if not is_done(run):
+            print(f"training {name}", flush=True)
+            wait_for({run.name: start("demo", run, changes)}, out, None)
+    test = derive("test")
+    sources, references = [d.pair.source for d in test], [d.pair.target for d in test]
+    rows, missed = [], []
+    for name, settings, bound in BOUNDS:
+        translations = Translator.load(out / name.replace(" ", "-"))(sources, **settings)
+        score, exact = bleu(translations, references, "zh"), exact_match(translations, references)
+        print(f"{name} {settings}: {score.value:.2f} BLEU, {exact:.1f}% exact", flush=True)
+        rows.append({"model": name, "search": settings, "score": score.as_dict(), "exact_matches_percent": exact})
+        missed += [f"{name} {settings}: {score.value:.2f} is below {bound}"] if score.value < bound else []
+    result = {
+        "what": f"the built-in corpus, {len(test)} held-out sentences",
+        "changes_to_the_recipe_demo": BUILTIN,
+        "rows": rows,
+        "machine": describe_machine(torch.device("cpu")),
+    }
+    (RESULTS / "parallel-builtin.json").write_text(
+        json.dumps(result | describe_run(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+    if missed:
+        sys.exit("; ".join(missed))
+
+
+# Multi30k
+
+
+def files_of(data: Path, train: Path | None = None) -> list[str]:
+    """The options of `regard train` that name the corpus; a distilled one has its own training files."""
+    pair = [train / "distilled.en", train / "distilled.de"] if train else [data / "train.en.gz", data / "train.de.gz"]
+    names = ("--src", "--tgt", "--valid-src", "--valid-tgt")
+    paths = [*pair, data / "val.en.gz", data / "val.de.gz"]
+    return [word for name, path in zip(names, paths, strict=True) for word in (name, str(path))]
+
+
+def train_teacher(data: Path, out: Path, changes: list[str], minutes: float | None) -> None:
+    if not is_done(out / "teacher"):
+        wait_for({"teacher": start("multi30k-en-de", out / "teacher", changes, files_of(data))}, out, minutes)
+
+
+def distill(data: Path, out: Path, teacher: Path) -> None:
+    """The training set with the teacher's translations in place of the references: what its students learn from."""
+    if (out / "distilled.de").exists():
+        return
+    translator = Translator.load(teacher, device=choose_device("auto"))
+    sources = list(read_lines(data / "train.en.gz"))
+    begin = time.monotonic()
+    lines = []
+    for number, best in enumerate(translator.stream(sources, SearchSettings(beam=5)), 1):
+        lines.append(best[0].text.replace("\n", " "))
+        if number % 4096 == 0:
+            print(f"{number} of {len(sources)} sentences in {time.monotonic() - begin:.0f} s", flush=True)
+    (out / "distilled.en").write_text("".join(f"{line}\n" for line in sources), encoding="utf-8")
+    fresh = out / ".distilled.de"
+    fresh.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    fresh.replace(out / "distilled.de")
+
+
+def train_students(data: Path, out: Path, names: Sequence[str], changes: list[str], minutes: float | None) -> None:
+    """All at once: models of this size leave most of a GPU idle."""
+    waiting = [name for name in names if not is_done(out / name)]
+    files = files_of(data, out)
+    started = {name: start("multi30k-en-de", out / name, [*STUDENTS[name], *changes], files) for name in waiting}
+    wait_for(started, out, minutes)
+
+
+def time_all(data: Path, out: Path, teacher: Path, device: torch.device, seconds: float, batches: list[int]) -> None:
+    """Times and scores everything that is trained, and says which bounds are kept."""
+    pairs = list(read_pairs(data / "test_2016_flickr.en.gz", data / "test_2016_flickr.de.gz"))
+    sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    results: list[Result] = []
+    for name, run, options in CONTENDERS:
+        folder = teacher if run == "teacher" else out / run
+        if not folder.exists():
+            print(f"{name}: not trained, left out", flush=True)
+            continue
+        found = Contender.open(f"{folder}:{options}" if options else str(folder), device)
+        named = Contender(name, found.translator, found.settings)
+        results.append(race(named, sources, references, batches, seconds, "none"))
+        print(tabulate(results).splitlines()[-1], flush=True)
+    print(tabulate(results))
+    kind = "gpu" if device.type == "cuda" else "cpu"
+    result = {
+        "what": "Multi30k en-de, test_2016_flickr, tokenised and lowercased; median times of a batch, text to text",
+        "changes_to_the_recipe_multi30k-en-de": STUDENTS,
+        "machine": describe_machine(device),
+        "results": [one.as_dict() for one in results],
+        "bounds": check_bounds(results),
+    }
+    path = out / f"parallel-{kind}.json"
+    path.write_text(json.dumps(result | describe_run(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    save_trade(results, out / f"parallel-{kind}.svg", f"Multi30k en-de on {describe_machine(device)}")
+
+
+def check_bounds(results: list[Result]) -> dict[str, Any]:
+    """The quality and the speed of the best against the teacher's, in one line each."""
+    scores = {result.name: result.score.value for result in results if result.score}
+    usual = max(value for name, value in scores.items() if name.startswith("teacher"))
+    one_pass = {name: scores[name] for name in ONE_PASS if name in scores}
+    refined = [value for name, value in scores.items() if name.startswith("mask-predict")]
+    greedy = next(result for result in results if result.name == "teacher, greedy")
+    found: dict[str, Any] = {"teacher_bleu": usual}
+    if one_pass:
+        best = max(one_pass, key=lambda name: one_pass[name])
+        fastest = next(result for result in results if result.name == best)
+        found["best_one_pass"] = best
+        found["best_one_pass_percent_of_teacher_bleu (at least 90)"] = round(100 * one_pass[best] / usual, 2)
+        found["best_one_pass_times_faster_at_batch_1 (on a GPU at least 5)"] = round(
+            greedy.milliseconds(1) / fastest.milliseconds(1), 2
+        )
+    if refined:
+        found["mask_predict_percent_of_teacher_bleu (at least 95)"] = round(100 * max(refined) / usual, 2)
+    for name, value in found.items():
+        print(f"{name}: {value}", flush=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("piece", choices=["builtin", "teacher", "distill", "students", "timing"])
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("runs/parallel"))
+    parser.add_argument("--teacher", type=Path, help="a trained run in place of OUT/teacher")
+    parser.add_argument("--only", action="append", choices=list(STUDENTS), help="students to train; all unless given")
+    parser.add_argument("--set", action="append", default=[], dest="changes", help="a change to every recipe")
+    parser.add_argument("--minutes", type=float, help="training is asked to stop after so long")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of timing for each size of batch")
+    parser.add_argument("--batch", type=int, action="append")
+    parser.add_argument("--again", action="store_true", help="forget what was trained before")
+    arguments = parser.parse_args()
+    out: Path = arguments.out
+    if arguments.again and out.exists():
+        shutil.rmtree(out)
+    if arguments.piece == "builtin":
+        check_builtin(out)
+        return
+    if arguments.data is None:
+        parser.error("--data is needed")
+    out.mkdir(parents=True, exist_ok=True)
+    teacher = arguments.teacher or out / "teacher"
+    if arguments.piece == "teacher":
+        train_teacher(arguments.data, out, arguments.changes, arguments.minutes)
+    elif arguments.piece == "distill":
+        distill(arguments.data, out, teacher)
+    elif arguments.piece == "students":
+        names = arguments.only or list(STUDENTS)
+        train_students(arguments.data, out, names, arguments.changes, arguments.minutes)
+    else:
+        batches = arguments.batch or [1, 8, 64]
+        time_all(arguments.data, out, teacher, choose_device(arguments.device), arguments.seconds, batches)
+
+
+if __name__ == "__main__":
+    main()

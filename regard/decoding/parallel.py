@@ -1,0 +1,344 @@
+"""Writing all tokens at once: one pass over a canvas of masks, or several that refine it (mask-predict).
+
+Shapes: R rows (every length that is tried of every sentence), T places of the canvas, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.attention import Padded
+from regard.decoding import ctc
+from regard.decoding.rules import Request
+from regard.decoding.search import Found, Trace
+from regard.decoding.settings import AnySettings, ParallelSettings, check_settings_fit
+from regard.decoding.writer import BATCH_TOKENS
+from regard.errors import UserError
+from regard.models.parallel import ParallelTransformer
+from regard.products import PackedWeights
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A canvas after one pass: the token at every place, its log-probability, and whether this pass wrote it."""
+
+    tokens: list[int]
+    log_probabilities: list[float]
+    written: list[bool]
+
+
+@dataclass(frozen=True)
+class Filled(Found):
+    """A hypothesis, and where it stood: the canvas that its last pass read, and the place of each of its tokens.
+
+    Log-probabilities include END's only where END cut the canvas.
+    """
+
+    canvas: list[int] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    passes: list[Pass] = field(default_factory=list)
+
+
+@dataclass
+class _Canvases:
+    """Rows that are filled together. A layout is None where all rows are equally long, which is faster."""
+
+    tokens: Tensor  # (R, T)
+    gains: Tensor  # (R, T): log-probabilities
+    lengths: list[int]
+    layout: Padded | None
+    memory: Tensor  # (R, S, W)
+    memory_layout: Padded | None
+
+
+class ParallelWriter:
+    """Writes with a `ParallelTransformer`."""
+
+    settings: type[AnySettings] = ParallelSettings
+
+    def __init__(self, model: ParallelTransformer) -> None:
+        self.model, self.config = model, model.config
+        self._packed = PackedWeights()
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.target_embedding.weight.device
+
+    def prepare(self, settings: AnySettings, request: Request, trees: bool, snapshots: bool) -> AnySettings:
+        check_settings_fit(settings, ParallelSettings)
+        assert isinstance(settings, ParallelSettings)
+        asked = {"prefix": request.prefix, "required phrases": request.required, "forbidden phrases": request.forbidden}
+        for name in [name for name, given in (asked | {"the tree of a beam": trees}).items() if given]:
+            raise UserError(
+                f"{name}: only for a model that writes one token after another; this one writes all at once"
+            )
+        return settings.fit(self.config.length)
+
+    def batch_tokens(self, settings: AnySettings) -> int:
+        """Every place of every canvas has a row of logits, so batches are smaller than those of a search."""
+        assert isinstance(settings, ParallelSettings)
+        places = settings.lengths if self.config.length == "classifier" else self.config.canvas_ratio
+        return max(1, int(BATCH_TOKENS / 2 / max(1.0, places)))
+
+    @torch.inference_mode()
+    def write(
+        self, requests: Sequence[Request], settings: AnySettings, trace: Trace | None = None
+    ) -> list[list[Found]]:
+        assert isinstance(settings, ParallelSettings)
+        if not requests:
+            return []
+        memory, layout, sizes = self._encode([request.source for request in requests])
+        lengths = self._choose_lengths(memory, layout, sizes, settings.lengths)
+        owners = [i for i, tried in enumerate(lengths) for _ in tried]
+        canvases = self._blank_canvases(memory, sizes, owners, [n for tried in lengths for n in tried])
+        if self.config.length == "ctc":
+            return self._write_paths(canvases, settings, trace)
+        canvas, passes = self._refine(canvases, settings.rounds or 1, trace is not None)
+        return self._collect(canvases, canvas, passes, owners, settings)
+
+    @torch.no_grad()
+    def read(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
+        """What one pass over a canvas of masks says; with "end" and "ctc" the source alone decides on its length."""
+        memory, _, sizes = self._encode(sources)
+        return self._fill(self._blank_canvases(memory, sizes, range(len(sources)), self._places_for(sizes, targets)))
+
+    @torch.no_grad()
+    def review(self, sources: Sequence[Sequence[int]], found: Sequence[Found]) -> None:
+        memory, _, sizes = self._encode(sources)
+        canvases = self._blank_canvases(memory, sizes, range(len(sources)), [len(_canvas(one)) for one in found])
+        for row, one in enumerate(found):
+            canvas = _canvas(one)
+            canvases.tokens[row, : len(canvas)] = torch.tensor(canvas, dtype=torch.long)
+        self._fill(canvases)
+
+    def rows(self, found: Found) -> list[int]:
+        assert isinstance(found, Filled)
+        return found.places
+
+    @torch.no_grad()
+    def score(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], settings: AnySettings
+    ) -> list[Found]:
+        """As one pass scores them; a target that does not fit on its canvas is impossible, -inf."""
+        _, _, sizes = self._encode(sources)
+        canvases = self._places_for(sizes, targets)
+        logp = self.read(sources, targets)
+        if self.config.length == "ctc":
+            return self._score_paths(logp, canvases, targets)
+        found: list[Found] = []
+        for row, target, places in zip(logp, targets, canvases, strict=True):
+            said = [*target, self.config.eos][:places] if self.config.length == "end" else list(target)
+            chosen = torch.tensor(said, dtype=torch.long, device=self.device)
+            gains = row[: len(said)].gather(1, chosen[:, None])[:, 0].tolist()
+            score = sum(gains) / max(1, len(gains)) if len(said) >= len(target) else -math.inf
+            blank = [self.config.mask] * places
+            found.append(Filled(list(target), score, gains, canvas=blank, places=list(range(len(said)))))
+        return found
+
+    def _encode(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Padded | None, list[int]]:
+        """The encoder's vectors of sources given without END, and how many there are of each."""
+        self._packed.refresh()
+        sizes = [len(source) + 1 for source in sources]
+        longest = max(sizes)
+        rows = [[*source, self.config.eos, *[self.config.pad] * (longest - len(source) - 1)] for source in sources]
+        layout = self._layout(sizes)
+        with self._packed:
+            return self.model.encode(torch.tensor(rows, device=self.device), layout), layout, sizes
+
+    def _layout(self, lengths: Sequence[int]) -> Padded | None:
+        longest = max(lengths)
+        if min(lengths) == longest:
+            return None
+        return Padded(torch.tensor(lengths, device=self.device), longest)
+
+    def _choose_lengths(
+        self, memory: Tensor, layout: Padded | None, sizes: Sequence[int], wanted: int
+    ) -> list[list[int]]:
+        """The lengths of canvas that are tried for each sentence, the likeliest first; a translation is not empty."""
+        if self.config.length != "classifier":
+            return [[n] for n in self._places(sizes)]
+        reach = self.config.length_reach
+        logits = self.model.length_logits(memory, layout).float()
+        # The source's END is counted in its size, the target has none.
+        lengths = np.asarray(sizes)[:, None] - 1 + np.arange(-reach, reach + 1)
+        impossible = torch.from_numpy((lengths < 1) | (lengths != self.config.limit(lengths)))
+        logits = logits.masked_fill(impossible.to(self.device), -math.inf)
+        best = logits.topk(min(wanted, logits.shape[1]), 1)
+        return [
+            [int(row[place]) for value, place in zip(values, places, strict=True) if value > -math.inf]
+            for row, values, places in zip(lengths, best.values.tolist(), best.indices.tolist(), strict=True)
+        ]
+
+    def _places(self, sizes: Sequence[int]) -> list[int]:
+        lengths: list[int] = self.config.canvas_lengths(np.asarray(sizes, np.int64)).tolist()
+        return lengths
+
+    def _places_for(self, sizes: Sequence[int], targets: Sequence[Sequence[int]]) -> list[int]:
+        return [len(target) for target in targets] if self.config.length == "classifier" else self._places(sizes)
+
+    def _blank_canvases(
+        self, memory: Tensor, sizes: Sequence[int], owners: Sequence[int], lengths: Sequence[int]
+    ) -> _Canvases:
+        """A row of masks for every length; `owners` says of which sentence."""
+        several = len(owners) > len(sizes)
+        shape = (len(owners), max(lengths))
+        return _Canvases(
+            tokens=torch.full(shape, self.config.mask, device=self.device),
+            gains=torch.zeros(shape, device=self.device),
+            lengths=list(lengths),
+            layout=self._layout(lengths),
+            memory=memory[torch.tensor(owners, device=self.device)] if several else memory,
+            memory_layout=self._layout([sizes[i] for i in owners]),
+        )
+
+    def _fill(self, canvases: _Canvases) -> Tensor:
+        """The log-probabilities of what may be written at every place, (R, T, V), by one pass."""
+        c = canvases
+        with self._packed:
+            logits = self.model.logits(self.model.decode(c.tokens, c.memory, c.layout, c.memory_layout))
+        logp = logits.float().log_softmax(-1)
+        for token in self.config.unsayable:
+            logp[..., token] = -math.inf
+        return logp
+
+    def _refine(self, canvases: _Canvases, rounds: int, traced: bool) -> tuple[Tensor, list[list[Pass]]]:
+        """Fills the canvases in so many passes; returns what the last one read, and a snapshot of each if asked.
+
+        Between two passes the least certain tokens are masked again, fewer each time: after pass r of n, (n - r) / n of
+        them (mask-predict, Ghazvininejad et al. 2019). Certainty is the probability a token had when it was written.
+        """
+        c = canvases
+        lengths = torch.tensor(c.lengths, device=self.device)
+        read = c.tokens
+        passes: list[list[Pass]] = [[] for _ in c.lengths] if traced else []
+        hidden = torch.ones_like(c.tokens, dtype=torch.bool)
+        for done in range(rounds):
+            if done:
+                if not max(c.lengths) * (rounds - done) // rounds:
+                    break  # even the longest is too short for a single mask
+                hidden = least_certain(c.gains, lengths, lengths * (rounds - done) // rounds)
+                c.tokens = read = c.tokens.masked_fill(hidden, self.config.mask)
+            best = self._fill(c).max(-1)
+            c.tokens = torch.where(hidden, best.indices, c.tokens)
+            c.gains = torch.where(hidden, best.values, c.gains)
+            for row, snapshot in zip(passes, _snapshots(c, hidden) if traced else (), strict=traced):
+                row.append(snapshot)
+        return read, passes
+
+    def _collect(
+        self,
+        canvases: _Canvases,
+        read: Tensor,
+        passes: list[list[Pass]],
+        owners: list[int],
+        settings: ParallelSettings,
+    ) -> list[list[Found]]:
+        """Rows as hypotheses of their sentences, best first; with "end", what follows the first END is dropped."""
+        c = canvases
+        rows = zip(owners, c.lengths, c.tokens.tolist(), c.gains.tolist(), read.tolist(), strict=True)
+        found: list[tuple[int, Found]] = []
+        for number, (owner, places, tokens, gains, canvas) in enumerate(rows):
+            kept = tokens[:places]
+            said = places
+            if self.config.length == "end" and self.config.eos in kept:
+                kept = kept[: kept.index(self.config.eos)]
+                said = len(kept) + 1
+            score = sum(gains[:said]) / said
+            snapshots = passes[number] if passes else []
+            found.append((owner, Filled(kept, score, gains[:said], canvas[:places], list(range(said)), snapshots)))
+        groups = ([one for _, one in group] for _, group in groupby(found, key=lambda pair: pair[0]))
+        kept_of_each = settings.lengths if settings.rerank else settings.n_best
+        return [sorted(group, key=lambda one: -one.score)[:kept_of_each] for group in groups]
+
+    def _write_paths(self, canvases: _Canvases, settings: ParallelSettings, trace: Trace | None) -> list[list[Found]]:
+        """What canvases with blanks say: by each one's best path, or by a search over all of their paths."""
+        c, blank = canvases, self.config.blank
+        logp = self._fill(c)
+        c.gains, c.tokens = logp.max(-1)
+        if settings.beam == 1:
+            found = [[one] for one in self._read_paths(c)]
+        else:
+            lengths = torch.tensor(c.lengths, device=self.device)
+            searched = ctc.search_prefixes(logp, lengths, blank, settings.beam)
+            kept = settings.beam if settings.rerank else settings.n_best
+            found = self._align_found(logp, c, [sentence[:kept] for sentence in searched])
+        if trace is None:
+            return [list(one) for one in found]
+        passes = _snapshots(c, torch.ones_like(c.tokens, dtype=torch.bool))
+        return [[replace(one, passes=[seen]) for one in ones] for ones, seen in zip(found, passes, strict=True)]
+
+    def _read_paths(self, canvases: _Canvases) -> list[Filled]:
+        """The likeliest path of every canvas; its score is that path's log-probability alone."""
+        begins = ctc.begins(canvases.tokens, self.config.blank)
+        rows = zip(canvases.lengths, canvases.tokens.tolist(), canvases.gains.tolist(), begins.tolist(), strict=True)
+        found = []
+        for places, path, gains, begin in rows:
+            where = [place for place in range(places) if begin[place]]
+            canvas = [self.config.mask] * places
+            tokens, certain = [path[place] for place in where], [gains[place] for place in where]
+            found.append(Filled(tokens, sum(gains[:places]), certain, canvas, where))
+        return found
+
+    def _align_found(
+        self, logp: Tensor, canvases: _Canvases, found: list[list[tuple[list[int], float]]]
+    ) -> list[list[Filled]]:
+        """Targets found by prefix search, each with the places where its likeliest path has it."""
+        owners = [i for i, sentence in enumerate(found) for _ in sentence]
+        targets = [tokens for sentence in found for tokens, _ in sentence]
+        aligned = iter(self._align(logp[owners], [canvases.lengths[i] for i in owners], targets))
+        return [[replace(next(aligned), score=score) for _, score in sentence] for sentence in found]
+
+    def _score_paths(self, logp: Tensor, lengths: list[int], targets: Sequence[Sequence[int]]) -> list[Found]:
+        table, sizes = self._table(targets)
+        scores = ctc.log_likelihood(
+            logp, torch.tensor(lengths, device=self.device), table, sizes, self.config.blank
+        ).tolist()
+        aligned = self._align(logp, lengths, targets)
+        return [replace(one, score=score) for one, score in zip(aligned, scores, strict=True)]
+
+    def _align(self, logp: Tensor, lengths: list[int], targets: Sequence[Sequence[int]]) -> list[Filled]:
+        """Given targets on the canvas: where each token begins in the likeliest path, and how likely it is there."""
+        table, sizes = self._table(targets)
+        places = torch.tensor(lengths, device=self.device)
+        path = ctc.align(logp, places, table, sizes, self.config.blank)
+        gains = logp.gather(2, path[..., None])[..., 0].tolist()
+        begins = ctc.begins(path, self.config.blank).tolist()
+        found = []
+        for target, length, gain, begin in zip(targets, lengths, gains, begins, strict=True):
+            where = [place for place in range(length) if begin[place]]
+            canvas = [self.config.mask] * length
+            found.append(Filled(list(target), 0.0, [gain[place] for place in where], canvas, where))
+        return found
+
+    def _table(self, targets: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Targets as one padded tensor, and their lengths."""
+        sizes = [len(target) for target in targets]
+        longest = max([1, *sizes])
+        rows = [[*target, *[self.config.eos] * (longest - len(target))] for target in targets]
+        return torch.tensor(rows, device=self.device), torch.tensor(sizes, device=self.device)
+
+
+def least_certain(gains: Tensor, lengths: Tensor, counts: Tensor) -> Tensor:
+    """Marks so many places of every row (R, T) that were written with the least probability."""
+    places = torch.arange(gains.shape[1], device=gains.device)
+    inside = places < lengths[:, None]
+    order = gains.masked_fill(~inside, math.inf).argsort(stable=True)
+    ranks = torch.empty_like(order).scatter_(1, order, places.expand_as(order))
+    return ranks < counts[:, None]
+
+
+def _canvas(found: Found) -> list[int]:
+    assert isinstance(found, Filled)
+    return found.canvas
+
+
+def _snapshots(canvases: _Canvases, written: Tensor) -> list[Pass]:
+    rows = zip(canvases.lengths, canvases.tokens.tolist(), canvases.gains.tolist(), written.tolist(), strict=True)
+    return [Pass(tokens[:n], gains[:n], marks[:n]) for n, tokens, gains, marks in rows]

@@ -1,0 +1,89 @@
+"""Writing one token after another: search over a stepper, for one model or for several that vote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from regard.decoding.ensemble import EnsembleStepper
+from regard.decoding.rules import Request
+from regard.decoding.search import Found, Trace, search
+from regard.decoding.settings import AnySettings, SearchSettings, check_settings_fit
+from regard.decoding.stepper import TransformerStepper, pad_rows, penalise_coverage
+from regard.decoding.writer import BATCH_TOKENS, seeing_cross_attention
+from regard.errors import UserError
+from regard.models.transformer import Transformer
+
+
+class StepWriter:
+    """Writes with a `Transformer`, or with several that have the same vocabularies."""
+
+    settings: type[AnySettings] = SearchSettings
+
+    def __init__(self, models: Sequence[Transformer]) -> None:
+        self.models = models
+        self.config = models[0].config
+        self._steppers: dict[bool, EnsembleStepper] = {}
+
+    def prepare(self, settings: AnySettings, request: Request, trees: bool, snapshots: bool) -> AnySettings:
+        check_settings_fit(settings, SearchSettings)
+        if snapshots:
+            raise UserError("snapshots of rounds are for a model that writes all tokens at once; this one has trees")
+        return settings
+
+    def batch_tokens(self, settings: AnySettings) -> int:
+        return BATCH_TOKENS
+
+    def write(
+        self, requests: Sequence[Request], settings: AnySettings, trace: Trace | None = None
+    ) -> list[list[Found]]:
+        assert isinstance(settings, SearchSettings)
+        return search(self._stepper(coverage=settings.coverage > 0), requests, settings, trace)
+
+    @torch.no_grad()
+    def read(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
+        """Row t is what is said after t target tokens."""
+        device = self.models[0].target_embedding.weight.device
+        read, read_layout = pad_rows([[*source, self.config.eos] for source in sources], self.config.pad, device)
+        said, said_layout = pad_rows([[self.config.bos, *target] for target in targets], self.config.pad, device)
+        each: list[Tensor] = [m(read, said, read_layout, said_layout).float().log_softmax(-1) for m in self.models]
+        if len(each) == 1:
+            return each[0]
+        return torch.stack(each).logsumexp(0) - torch.tensor(float(len(each))).log().to(device)
+
+    def review(self, sources: Sequence[Sequence[int]], found: Sequence[Found]) -> None:
+        self.read(sources, [one.tokens for one in found])
+
+    def rows(self, found: Found) -> list[int]:
+        return list(range(len(found.tokens) + 1))
+
+    def score(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], settings: AnySettings
+    ) -> list[Found]:
+        assert isinstance(settings, SearchSettings)
+        with seeing_cross_attention(self.models if settings.coverage else ()) as seen:
+            logp = self.read(sources, targets)
+        found = []
+        for place, (source, target, row) in enumerate(zip(sources, targets, logp, strict=True)):
+            said = torch.tensor([*target, self.config.eos], device=row.device)
+            gains = row[: len(said)].gather(1, said[:, None])[:, 0]
+            score = gains.double().sum() / settings.normaliser(torch.tensor(len(said), device=row.device))
+            if settings.coverage:
+                looked = [maps[place, : len(said), : len(source) + 1] for maps in self._last_layers(seen)]
+                score += settings.coverage * sum(penalise_coverage(m.sum(0)) for m in looked) / len(looked)
+            found.append(Found(list(target), float(score), gains.tolist()))
+        return found
+
+    def _last_layers(self, seen: list[Tensor]) -> list[Tensor]:
+        """Of the cross-attentions of all models, each model's last."""
+        ends = accumulate(len(model.decoder) for model in self.models)
+        return [seen[end - 1] for end in ends]
+
+    def _stepper(self, coverage: bool) -> EnsembleStepper:
+        """Kept from call to call: a stepper prepares the weights for its steps once."""
+        if coverage not in self._steppers:
+            self._steppers[coverage] = EnsembleStepper([TransformerStepper(m, coverage) for m in self.models])
+        return self._steppers[coverage]

@@ -1,0 +1,69 @@
+"""`Writer`: how a model writes translations, as `Translator` sees it. Tokens in, tokens out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from regard.attention import Attention, Mask
+from regard.decoding.rules import Request
+from regard.decoding.search import Found, Trace
+from regard.decoding.settings import AnySettings
+
+BATCH_TOKENS = 4096
+
+
+class Writer(Protocol):
+    """A way of writing: token by token in stepwise.py, all at once in parallel.py."""
+
+    settings: type[AnySettings]
+
+    def prepare(self, settings: AnySettings, request: Request, trees: bool, snapshots: bool) -> AnySettings:
+        """The settings as this model takes them.
+
+        Raises:
+            UserError: it cannot write like that.
+        """
+
+    def batch_tokens(self, settings: AnySettings) -> int:
+        """How many padded source tokens are worked on at once."""
+
+    def write(
+        self, requests: Sequence[Request], settings: AnySettings, trace: Trace | None = None
+    ) -> list[list[Found]]:
+        """The best hypotheses of every request, best first; with a trace, also how they came about."""
+
+    def read(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
+        """The log-probabilities of the token at every place of given translations, (B, T, V)."""
+
+    def review(self, sources: Sequence[Sequence[int]], found: Sequence[Found]) -> None:
+        """Passes hypotheses through the model once more, whole sentences at once, for whoever observes it."""
+
+    def rows(self, found: Found) -> list[int]:
+        """In which row of the attention seen in a `review` each token stands, END too where it is said."""
+
+    def score(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], settings: AnySettings
+    ) -> list[Found]:
+        """Given translations, scored as `write` would score them."""
+
+
+@contextmanager
+def seeing_cross_attention(models: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
+    """Collects the weights of every cross-attention, averaged over heads, (B, T, S) each."""
+    seen: list[Tensor] = []
+
+    def see(attention: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> None:
+        seen.append(attention.kind.weights(q, k, mask).mean(1))
+
+    crosses = [module for model in models for name, module in model.named_modules() if name.endswith(".cross")]
+    for cross in crosses:
+        cross.observer = see
+    try:
+        yield seen
+    finally:
+        for cross in crosses:
+            cross.observer = None

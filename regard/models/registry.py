@@ -1,0 +1,32 @@
+"""The kinds of model that a recipe can train and a folder can hold, by the name that config.json gives them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from regard.config import Settings
+from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
+from regard.models.transformer import Transformer, TransformerConfig
+
+
+class ModelKind(NamedTuple):
+    """A configuration and what is built from it."""
+
+    config: type[Settings]
+    model: type[nn.Module]
+
+    def build(self, values: Any, where: str) -> nn.Module:
+        """The model that these values describe.
+
+        Raises:
+            UserError: a value is wrong; `where` names the place.
+        """
+        return self.model(self.config.parse(values, where))
+
+
+MODELS = {
+    "transformer": ModelKind(TransformerConfig, Transformer),
+    "parallel": ModelKind(ParallelTransformerConfig, ParallelTransformer),
+}

@@ -1,0 +1,1 @@
+"""Teaching a model that writes all tokens at once."""

@@ -1,0 +1,168 @@
+"""The loss of a batch for a model that writes all tokens at once.
+
+What the model reads is a canvas on which some tokens of the reference stand and the rest is masked; what it must say is
+the rest. Which tokens stand there decides what it learns:
+
+- none: to write everything from the source alone;
+- uniform: any share of them, so that it can refine what it has written (mask-predict, Ghazvininejad et al. 2019);
+- glancing: of those that a first look gets wrong, a share that falls while training (GLAT, Qian et al. 2021), so that
+  it first learns words that depend on others, and in the end to do without.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.decoding import ctc
+from regard.models.parallel import ParallelTransformer
+from regard.training.parallel.canvas import Canvas, source_canvas, target_canvas
+from regard.training.task import Loss
+
+if TYPE_CHECKING:
+    from regard.training.translation import TextBatch
+
+
+class ParallelTeacher:
+    """Masks the reference, and scores what the model makes of it.
+
+    Args:
+        reveal: which tokens of the reference the model sees.
+        glance: the share that glancing reveals of the wrong tokens, at the first step and at the last.
+        steps: how many steps there are.
+        smoothing: of the labels; CTC has none.
+        length_weight: of the length classifier's loss.
+    """
+
+    def __init__(
+        self,
+        reveal: Literal["uniform", "glancing", "none"] = "none",
+        glance: tuple[float, float] = (0.5, 0.3),
+        steps: int = 1,
+        smoothing: float = 0.0,
+        length_weight: float = 0.1,
+    ) -> None:
+        self.reveal, self.glance, self.steps = reveal, glance, steps
+        self.smoothing, self.length_weight = smoothing, length_weight
+
+    def loss(self, model: ParallelTransformer, batch: TextBatch, step: int) -> Loss:
+        """Every part is a mean times the number of labels, so that batches of any size weigh alike."""
+        count = len(batch.labels)
+        memory = model.encode(batch.source, batch.source_layout)
+        if model.config.length == "classifier":
+            tokens, length = self._exact(model, memory, batch, step), length_loss(model, memory, batch)
+            parts = {"cross_entropy": tokens.detach() * count, "length": length.detach() * count}
+            return Loss((tokens + self.length_weight * length) * count, count, parts)
+        fill = self._ctc if model.config.length == "ctc" else self._cut
+        mean, fits = fill(model, memory, batch, step)
+        return Loss(mean * count, count, {"left_out": (~fits).float().mean() * count})
+
+    def share(self, step: int) -> float:
+        """How much of what is wrong glancing reveals at a step."""
+        first, last = self.glance
+        return first + (last - first) * min(1.0, step / self.steps)
+
+    def _exact(self, model: ParallelTransformer, memory: Tensor, batch: TextBatch, step: int) -> Tensor:
+        """The canvas has just the target's length."""
+        canvas = target_canvas(batch.target_layout)
+        labels = target_tokens(batch)[canvas.sentences, canvas.places]
+        if self.reveal == "uniform":
+            lengths = canvas.layout.lengths
+            hidden = canvas.pick((torch.rand(lengths.shape, device=lengths.device) * lengths).long() + 1)
+        else:
+            hidden = ~self._glance(
+                model, memory, batch, canvas, labels, torch.ones_like(labels, dtype=torch.bool), step
+            )
+        logits = self._read(model, memory, batch, canvas, labels, hidden)
+        return self._mean(canvas.flatten(logits), labels, hidden.float())
+
+    def _cut(self, model: ParallelTransformer, memory: Tensor, batch: TextBatch, step: int) -> tuple[Tensor, Tensor]:
+        """The canvas is longer: END stands behind the target, and everywhere after it. Tells which sentences fit.
+
+        The places after the first END weigh as much as one token, or they would be most of the loss. A sentence that
+        does not fit is left out.
+        """
+        canvas = source_canvas(batch.source_layout, model.config)
+        table, steps = target_tokens(batch), batch.target_layout.lengths
+        within = canvas.places < steps[canvas.sentences]
+        places = canvas.places.clamp(max=table.shape[1] - 1)
+        labels = torch.where(within, table[canvas.sentences, places], model.config.eos)
+        hidden = ~self._glance(
+            model, memory, batch, canvas, labels, canvas.places < (steps - 1)[canvas.sentences], step
+        )
+        behind = (canvas.layout.lengths - steps).clamp(min=1)
+        weights = torch.where(within, 1.0, 1 / behind[canvas.sentences])
+        fits = steps <= canvas.layout.lengths
+        logits = self._read(model, memory, batch, canvas, labels, hidden)
+        return self._mean(canvas.flatten(logits), labels, weights * hidden * fits[canvas.sentences]), fits
+
+    def _ctc(self, model: ParallelTransformer, memory: Tensor, batch: TextBatch, step: int) -> tuple[Tensor, Tensor]:
+        """The canvas is longer and may stay blank anywhere: all paths that say the target count. Tells which fit."""
+        canvas = source_canvas(batch.source_layout, model.config)
+        blank, sizes = model.config.blank, canvas.layout.lengths
+        table, lengths = target_tokens(batch), batch.target_layout.lengths - 1
+        path = torch.full_like(canvas.places, blank)
+        hidden = torch.ones_like(path, dtype=torch.bool)
+        if self.reveal == "glancing":
+            with torch.no_grad():
+                seen = canvas.in_rows(self._read(model, memory, batch, canvas, path, hidden)).float().log_softmax(-1)
+                path = canvas.from_rows(ctc.align(seen, sizes, table, lengths, blank))
+                wrong = canvas.from_rows(seen.argmax(-1)) != path
+            hidden = ~canvas.pick((self.share(step) * canvas.count(wrong)).long())
+        logits = canvas.in_rows(self._read(model, memory, batch, canvas, path, hidden))
+        found = ctc.log_likelihood(logits.float().log_softmax(-1), sizes, table, lengths, blank)
+        fits = found > -torch.inf
+        return -torch.where(fits, found, 0).sum() / (lengths * fits).sum().clamp(min=1), fits
+
+    def _glance(
+        self,
+        model: ParallelTransformer,
+        memory: Tensor,
+        batch: TextBatch,
+        canvas: Canvas,
+        labels: Tensor,
+        among: Tensor,
+        step: int,
+    ) -> Tensor:
+        """Which places are shown after a first look, (N,): a share of as many as it gets wrong, among those marked."""
+        if self.reveal != "glancing":
+            return torch.zeros_like(among)
+        with torch.no_grad():
+            seen = self._read(model, memory, batch, canvas, labels, torch.ones_like(among))
+            wrong = (canvas.flatten(seen.argmax(-1)) != labels) & among
+        return canvas.pick((self.share(step) * canvas.count(wrong)).long(), among)
+
+    def _read(
+        self,
+        model: ParallelTransformer,
+        memory: Tensor,
+        batch: TextBatch,
+        canvas: Canvas,
+        labels: Tensor,
+        hidden: Tensor,
+    ) -> Tensor:
+        """The logits at every place of the canvas, on which the labels stand as far as they are not hidden."""
+        shown = canvas.lay_out(labels.masked_fill(hidden, model.config.mask), model.config.pad)
+        return model.logits(model.decode(shown, memory, canvas.layout, batch.source_layout))
+
+    def _mean(self, logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+        each = F.cross_entropy(logits.float(), labels, label_smoothing=self.smoothing, reduction="none")
+        return (each * weights).sum() / weights.sum().clamp(min=1)
+
+
+def target_tokens(batch: TextBatch) -> Tensor:
+    """The targets, END last, one a row; behind the end of a row stands anything, (B, longest)."""
+    layout = batch.target_layout
+    starts = layout.lengths.cumsum(0) - layout.lengths
+    index = starts[:, None] + torch.arange(layout.longest, device=starts.device)
+    return batch.labels[index.clamp(max=len(batch.labels) - 1)]
+
+
+def length_loss(model: ParallelTransformer, memory: Tensor, batch: TextBatch) -> Tensor:
+    """The mean cross-entropy of how much longer the targets are; what lies out of reach counts as the furthest."""
+    reach = model.config.length_reach
+    difference = (batch.target_layout.lengths - batch.source_layout.lengths).clamp(-reach, reach)
+    return F.cross_entropy(model.length_logits(memory, batch.source_layout).float(), (difference + reach).long())
