@@ -70,8 +70,7 @@ class Local:
         return self.before * self.dilation, self.after * self.dilation
 
     def _fastest(self, q: Tensor, k: Tensor, mask: Mask, dropout: float) -> LocalPath:
-        alike = q.shape[-2] == k.shape[-2] and mask.queries is mask.keys
-        alike = alike or (q.shape[-2] == k.shape[-2] and mask.keys is None)
+        alike = q.shape[-2] == k.shape[-2] and (mask.keys is None or mask.queries is mask.keys)
         if not alike or mask.window is not None or mask.allowed is not None:
             return "dense"
         plain = self.dilation == 1 and not self.everyone and not dropout

@@ -114,8 +114,9 @@ class Routing(nn.Module):
             sums += (members.transpose(-2, -1) @ _directions(x, sums)).sum(0)
             sizes[side] = members.sum((0, 2))
         moved = F.normalize(self.decay * self.centroids + (1 - self.decay) * F.normalize(sums, dim=-1), dim=-1)
-        used = sizes.sum(0)[..., None] > 0
-        self.centroids.copy_(torch.where(used, moved, self.centroids))
+        # Empty clusters stay where they are; so do all in a step whose numbers are none, which the loop will skip.
+        sound = (sizes.sum(0)[..., None] > 0) & moved.isfinite().all(-1, keepdim=True)
+        self.centroids.copy_(torch.where(sound, moved, self.centroids))
         shares = self.clusters * sizes / sizes.sum(-1, keepdim=True).clamp(min=1)
         self.leads.add_(self.balance * (1 - shares).clamp(-1, 1))
 

@@ -143,11 +143,14 @@ class _Loop(Generic[B]):
         """
         device, task = self.state.device, self.task
         task.model.train()
+        before = [(buffer, buffer.clone()) for buffer in task.model.buffers()]  # some learn in the forward pass itself
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             room = self._room_for_later()
             tried = self.pieces.gather([task.largest()], self.state.step + 1)
             del room
         task.model.zero_grad(set_to_none=True)
+        for buffer, old in before:
+            buffer.copy_(old)
         for batch in tried.left_out:
             raise UserError(f"{task.describe(batch)} does not fit into memory; try {task.advise(batch)}")
         if tried.failed:

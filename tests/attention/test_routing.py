@@ -219,6 +219,14 @@ def test_padding_teaches_nothing() -> None:
         torch.testing.assert_close(leads, learned[0][1])
 
 
+def test_numbers_that_are_none_teach_nothing_that_lasts() -> None:
+    kind = routing().train()
+    q, k, v = tensors(2, 9)
+    q[0, 0, 3] = float("nan")
+    kind(q, k, v, Mask())
+    assert all(buffer.isfinite().all() for buffer in kind.buffers())
+
+
 def test_outside_training_nothing_is_learned() -> None:
     kind = routing()
     before = {name: buffer.clone() for name, buffer in kind.named_buffers()}

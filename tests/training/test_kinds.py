@@ -76,3 +76,25 @@ def test_what_routing_has_learned_is_in_the_model_folder(builtin: Path, tmp_path
     assert len(leads) == 4
     assert all((lead != 0).any() for lead in leads)
     assert all(torch.isfinite(lead).all() for lead in leads)
+
+
+def test_routing_goes_on_from_a_checkpoint_to_the_same_clusters(builtin: Path, tmp_path: Path) -> None:
+    def run(steps: int, out: Path) -> dict[str, torch.Tensor]:
+        recipe = small_recipe(
+            builtin / "train.en",
+            builtin / "train.zh",
+            training__steps=steps,
+            training__validate_every=100,
+            training__valid_sentences=0,
+            optim__schedule="constant",
+            tokenizer__size=600,
+            model__attention="routing",
+        )
+        run_recipe(recipe, out)
+        return Translator.load(out / "last").model.state_dict()
+
+    run(3, tmp_path / "parts")
+    resumed, straight = run(6, tmp_path / "parts"), run(6, tmp_path / "whole")
+    assert any(name.endswith("centroids") for name in straight)
+    for name, tensor in straight.items():
+        assert torch.equal(resumed[name], tensor), name
