@@ -98,6 +98,7 @@ class TrainingState:
         """Takes the present weights into the mean, or the moving average; the first time it is just these."""
         if self.average is None:
             self.average = self._new_average()
+        _fit_buffers(self.average.module, self.model)
         self.average.update_parameters(self.model)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -195,6 +196,14 @@ def _of_rank(name: str, rank: int) -> str:
 def model_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The weights among what `TrainingState.tensors` gave."""
     return _part(tensors, MODEL)
+
+
+def _fit_buffers(copy: nn.Module, model: nn.Module) -> None:
+    """Gives a copy room for tables that have grown since it was made, such as that of the positions."""
+    for ours, theirs in zip(copy.modules(), model.modules(), strict=True):
+        for name, buffer in theirs.named_buffers(recurse=False):
+            if ours.get_buffer(name).shape != buffer.shape:
+                setattr(ours, name, torch.empty_like(buffer))
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

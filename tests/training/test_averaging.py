@@ -6,9 +6,10 @@ import pytest
 import safetensors.torch
 import torch
 
-from regard import Translator
+from regard import Transformer, TransformerConfig, Translator
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
+from regard.training.state import TrainingState
 
 Command = Callable[..., "Answer"]  # noqa: F821  the fixture of tests/conftest.py
 SHORT = {
@@ -105,3 +106,15 @@ def test_what_exists_is_not_replaced(train: Callable[..., Path], command: Comman
     run = train("run")
     assert "already exists" in command("average", run, run, "--out", run).refusal
     assert (run / "recipe.yaml").exists()
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+def test_an_average_follows_a_model_whose_table_of_positions_grows(ema: float) -> None:
+    model = Transformer(TransformerConfig.tiny(vocab=20))
+    state = TrainingState(model, torch.optim.AdamW(model.parameters(), fused=True), ema=ema)
+    state.update_average()
+    long = torch.randint(4, 20, (1, 300))
+    expected = model.eval()(long, long)
+    state.update_average()
+    assert state.average is not None
+    torch.testing.assert_close(state.average.module.eval()(long, long), expected)
