@@ -1,21 +1,24 @@
 """Short runs on the built-in corpus that show what each teaching method does: BLEU, and the figure that it is meant to
 move, with it and without it.
 
-    python benchmarks/teaching.py [--steps 400] [--sentences 500] [--device cpu]
+    python benchmarks/teaching.py [--steps 400] [--sentences 500] [--device cpu] [--jobs 1]
 
-Every run has the same seed, data, steps and dropout. Writes benchmarks/results/teaching.json and exits with an error
-where a method does not do what it says.
+Every run has the same seed, data, steps and dropout; `--jobs` of them go at once. Writes
+benchmarks/results/teaching.json and exits with an error where a method does not do what it says.
 """
 
 import argparse
 import datetime
 import json
+import multiprocessing
 import os
 import platform
 import sys
 import tempfile
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -70,14 +73,21 @@ class Bench:
     test: list[Derivation]
     links: list[list[tuple[int, int]]] = field(default_factory=list)
 
-    def train(self, name: str, **changes: Any) -> tuple[Path, float]:
-        """Trains a run with changes written group__key=value; returns it with its seconds."""
+    def train(self, name: str, changes: dict[str, Any], threads: int) -> float:
+        """Trains a run with these changes to the settings; returns its seconds."""
+        torch.set_num_threads(threads)
         files = {f"data.{key}": str(self.folder / value) for key, value in FILES.items()}
         rest = {"training.steps": self.steps, "training.validate_every": self.steps, "training.device": self.device}
-        given = MODEL | files | rest | {key.replace("__", "."): value for key, value in changes.items()}
         print(f"== {name}")
-        outcome = run_recipe(Recipe.load(None, [], given), self.folder / name)
-        return self.folder / name, outcome.seconds
+        return run_recipe(Recipe.load(None, [], MODEL | files | rest | changes), self.folder / name).seconds
+
+    def train_all(self, runs: dict[str, dict[str, Any]], jobs: int) -> dict[str, tuple[Path, float]]:
+        """Trains runs, some at a time, each in a process of its own; returns each with its seconds."""
+        threads = max(1, (os.cpu_count() or 1) // jobs)
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(jobs, context, max_tasks_per_child=1) as pool:
+            seconds = pool.map(self.train, runs, runs.values(), repeat(threads))
+            return {name: (self.folder / name, taken) for name, taken in zip(runs, seconds, strict=True)}
 
     def score(self, run: Path) -> Score:
         """BLEU of greedy translations; the spaces between Chinese words are for the alignment only."""
@@ -195,7 +205,7 @@ def trained_weights(run: Path) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in state.items() if name.startswith("model.")}
 
 
-def measure(bench: Bench) -> tuple[list[dict[str, Any]], list[str]]:
+def measure(bench: Bench, jobs: int) -> tuple[list[dict[str, Any]], list[str]]:
     """One row a method, and what was missed."""
     rows: list[dict[str, Any]] = []
     missed: list[str] = []
@@ -208,29 +218,37 @@ def measure(bench: Bench) -> tuple[list[dict[str, Any]], list[str]]:
         if not held:
             missed.append(f"{method}: {what} is {value}, without {without}")
 
-    runs = {"plain": bench.train("plain")}
+    sampling = {
+        decay: {"decay": decay, "half": bench.steps // 3, "start": bench.steps // 8, "floor": 0.4}
+        for decay in ("linear", "exponential", "inverse-sigmoid")
+    }
+    guides = {
+        prior: {"prior": prior, "steps": bench.steps, "width": WIDTH, "layers": [LAYER], "heads": [HEAD]}
+        for prior in ("diagonal", "alignments")
+    }
+    runs = bench.train_all(
+        {"plain": {}}
+        | {name: {"teaching.scheduled_sampling": settings} for name, settings in sampling.items()}
+        | {name: {"teaching.guided_attention": settings} for name, settings in guides.items()}
+        | {"r-drop": {"teaching.r_drop": 1.0}, "ema": {"training.ema": 0.98}},
+        jobs,
+    )
     plain = runs["plain"][0]
     add("plain", "teacher forcing", {}, "", None, None, True)
-    for decay in ("linear", "exponential", "inverse-sigmoid"):
-        settings = {"decay": decay, "half": bench.steps // 3, "start": bench.steps // 8, "floor": 0.4}
-        runs[decay] = bench.train(decay, teaching__scheduled_sampling=settings)
+    for decay, settings in sampling.items():
         curve = mix_of(runs[decay][0], settings)
         furthest = max(abs(point["sampled"] - point["schedule"]) for point in curve)
         what = "largest distance between the share of predictions and its schedule"
         add(decay, f"scheduled sampling, {decay}", settings, what, furthest, None, furthest < MIX_TOLERANCE)
         rows[-1]["mix"] = curve
-    for prior in ("diagonal", "alignments"):
-        settings = {"prior": prior, "steps": bench.steps, "width": WIDTH, "layers": [LAYER], "heads": [HEAD]}
-        runs[prior] = bench.train(prior, teaching__guided_attention=settings)
+    for prior, settings in guides.items():
         with_it, without = bench.mass(runs[prior][0], prior), bench.mass(plain, prior)
         held = with_it > GUIDED[prior] and without < UNGUIDED[prior]
         what = f"share of the guided head's attention on the prior (over {GUIDED[prior]}, else under {UNGUIDED[prior]})"
         add(prior, f"guided attention, {prior}", settings, what, with_it, without, held)
-    runs["r-drop"] = bench.train("r-drop", teaching__r_drop=1.0)
     with_it, without = bench.disagreement(runs["r-drop"][0]), bench.disagreement(plain)
     what = "divergence of two readings, nats a token"
     add("r-drop", "R-Drop", {"r_drop": 1.0}, what, with_it, without, with_it < without)
-    runs["ema"] = bench.train("ema", training__ema=0.98)
     own, plain_weights = trained_weights(runs["ema"][0]), trained_weights(plain)
     same = all(torch.equal(own[name], tensor) for name, tensor in plain_weights.items())
     saved = safetensors.torch.load_file(runs["ema"][0] / "last" / "model.safetensors")
@@ -245,16 +263,18 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--sentences", type=int, default=500)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         test, links = write_corpus(Path(folder), options.sentences)
-        rows, missed = measure(Bench(Path(folder), options.steps, options.device, test, links))
+        rows, missed = measure(Bench(Path(folder), options.steps, options.device, test, links), options.jobs)
     result = {
         "what": f"the built-in corpus, {options.steps} steps, dropout 0.1, seed 1; {options.sentences} held-out "
         "sentences, greedy search",
         "rows": rows,
-        "command": f"python benchmarks/teaching.py --steps {options.steps} --sentences {options.sentences}",
+        "command": f"python benchmarks/teaching.py --steps {options.steps} --sentences {options.sentences} "
+        f"--device {options.device} --jobs {options.jobs}",
         "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores",
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
