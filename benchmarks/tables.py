@@ -16,7 +16,11 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from regard.attention.settings import LinearSettings, LocalSettings, RoutingSettings
+from regard.decoding.settings import ParallelSettings
+from regard.evaluation.speed import Result, tabulate
+from regard.models.parallel import ParallelTransformerConfig
 from regard.models.transformer import TransformerConfig
+from regard.training.parallel.settings import ParallelTeachingSettings
 from regard.training.recipe import Recipe
 
 ROOT = Path(__file__).parent.parent
@@ -93,6 +97,46 @@ def write_settings() -> str:
                 "| `model.preset` | `small` | tiny, small, base or big: where the model's other keys start from |"
             )
     return "\n".join(lines)
+
+
+def write_parallel() -> str:
+    """The settings that a model which writes all tokens at once has beside, or instead of, the usual ones."""
+    lines = ["| key | default | |", "| --- | --- | --- |"]
+    own = set(ParallelTransformerConfig.model_fields) - set(TransformerConfig.model_fields)
+    groups = (
+        ("model", ParallelTransformerConfig),
+        ("parallel", ParallelTeachingSettings),
+        ("search", ParallelSettings),
+    )
+    for group, settings in groups:
+        for name, field in settings.model_fields.items():
+            if group != "model" or name in own:
+                lines.append(f"| `{group}.{name}` | {show_default(field)} | {field.description} |")
+    return "\n".join(lines)
+
+
+def write_trade() -> str:
+    """What writing all tokens at once gains and costs, as far as it has been measured."""
+    parts = []
+    folder = ROOT / "benchmarks" / "results"
+    if (folder / "parallel-builtin.json").exists():
+        result = json.loads((folder / "parallel-builtin.json").read_text("utf-8"))
+        lines = ["| model | search | BLEU | exact |", "| --- | --- | --- | --- |"]
+        for row in result["rows"]:
+            search = ", ".join(f"{key} {value}" for key, value in row["search"].items())
+            exact = f"{row['exact_matches_percent']:.1f}%"
+            lines.append(f"| {row['model']} | {search} | {row['score']['value']:.2f} | {exact} |")
+        parts.append(
+            "\n".join((f"{result['what'].capitalize()}; `{result['command']}`, {result['date']}.", "", *lines))
+        )
+    for device in ("gpu", "cpu"):
+        path = folder / f"parallel-{device}.json"
+        if path.exists():
+            result = json.loads(path.read_text("utf-8"))
+            how = f"{result['what']}; {result['machine']}, torch {result['versions']['torch']}, {result['date']}"
+            table = tabulate([Result.from_dict(one) for one in result["results"]])
+            parts.append(f"{how}; in brackets, how much faster than the first:\n\n{table}")
+    return "\n\n".join(parts) or "No results yet."
 
 
 def describe(settings: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
@@ -188,6 +232,8 @@ def main() -> None:
         ("docs/attention.md", "quality", write_quality()),
         ("docs/attention.md", "cost", write_costs()),
         ("docs/attention.md", "kinds", write_kinds()),
+        ("docs/parallel.md", "parallel", write_parallel()),
+        ("docs/parallel.md", "trade", write_trade()),
     ):
         path = ROOT / name
         old = path.read_text("utf-8")

@@ -127,8 +127,7 @@ class ParallelWriter:
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], settings: AnySettings
     ) -> list[Found]:
         """As one pass scores them; a target that does not fit on its canvas is impossible, -inf."""
-        _, _, sizes = self._encode(sources)
-        canvases = self._places_for(sizes, targets)
+        canvases = self._places_for([len(source) + 1 for source in sources], targets)
         logp = self.read(sources, targets)
         if self.config.length == "ctc":
             return self._score_paths(logp, canvases, targets)

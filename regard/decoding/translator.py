@@ -331,7 +331,7 @@ class Translator:
         judged = judge.score([texts[i] for i, _ in pairs], [results[i][n].text for i, n in pairs])
         scores = {pair: hypothesis.score for pair, hypothesis in zip(pairs, judged, strict=True)}
         for i in found:
-            order = sorted(range(len(found[i])), key=lambda n, i=i: -scores[i, n])[:n_best]  # type: ignore[misc]
+            order = [n for _, n in sorted((-scores[i, n], n) for n in range(len(found[i])))][:n_best]
             results[i] = [replace(results[i][n], score=scores[i, n]) for n in order]
             found[i] = [found[i][n] for n in order]
 
