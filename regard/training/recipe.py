@@ -17,6 +17,7 @@ from regard.errors import UserError
 from regard.models.parallel import ParallelTransformerConfig
 from regard.models.registry import MODELS
 from regard.models.transformer import TransformerConfig
+from regard.text.suffixes import BOTH_SIDES, COMPRESSIONS
 from regard.training.parallel.settings import ParallelTeachingSettings
 from regard.training.teaching.settings import TeachingSettings
 
@@ -365,5 +366,5 @@ def _language_of(path: Path | None) -> str:
     """ "en" of train.en.gz; nothing where the name does not end in a short code."""
     if path is None:
         return ""
-    suffixes = [s[1:] for s in path.suffixes if s not in (".gz", ".xz", ".zst", ".txt", ".tsv", ".jsonl", ".parquet")]
+    suffixes = [s[1:] for s in path.suffixes if s.lower() not in (*COMPRESSIONS, *BOTH_SIDES, ".txt")]
     return suffixes[-1] if suffixes and re.fullmatch(r"[a-z]{2,3}([-_][A-Za-z]+)?", suffixes[-1]) else ""
