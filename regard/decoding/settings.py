@@ -25,7 +25,7 @@ class SearchSettings(Settings):
     length_penalty: Literal["average", "wu", "none"] = Field(
         "average", description="score divided by length^alpha, by ((5 + length) / 6)^alpha, or not at all"
     )
-    alpha: float = Field(1.0, ge=0)
+    alpha: float = Field(1.0, ge=0, description="the exponent of the length penalty")
     coverage: float = Field(0.0, ge=0, description="weight of Wu et al.'s penalty on source tokens never looked at")
     stop: Literal["exact", "first"] = Field(
         "exact", description="stop when nothing unfinished can still win, or as soon as `beam` hypotheses have ended"
@@ -46,6 +46,8 @@ class SearchSettings(Settings):
     def _check(self) -> Self:
         if self.max_length is not None and self.min_length >= self.max_length:
             raise ValueError(f"min_length {self.min_length} leaves no room below max_length {self.max_length}")
+        if self.length_penalty == "none" and self.alpha != 1:
+            raise ValueError(f"alpha {self.alpha:g} has no effect with length_penalty none; leave it away")
         if self.samples:
             given = [name for name in ("temperature", "top_k", "top_p") if getattr(self, name) is not None]
             if self.beam not in (None, 1):
