@@ -26,7 +26,7 @@ def check_output(output: Path, resume: bool, read: Sequence[Path]) -> None:
     if output.suffix.lower() in COMPRESSIONS:
         raise UserError(f"{output}: translations are not compressed; choose a name without {output.suffix}")
     if output.exists() and any(path.exists() and output.samefile(path) for path in read):
-        raise UserError(f"{output} is the --input; choose another name for the translations")
+        raise UserError(f"{output} is what is to be read; choose another name for the translations")
     if output.is_dir():
         raise UserError(f"{output} is a directory; translations need a file name")
     if output.is_file() and not resume:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from itertools import islice
 from pathlib import Path
+from types import TracebackType
 from typing import BinaryIO, Literal, Self, cast
 
 from regard.errors import UserError
@@ -95,17 +96,17 @@ class Output:
 
 
 class SideBySide:
-    """Two outputs that grow together: the n-th record of one belongs to the n-th of the other.
+    """Files that grow together, one or more: the n-th record of each belongs to the n-th of the others.
 
     Raises:
         UserError: a file exists and is not to be gone on with, or cannot be written.
     """
 
     def __init__(
-        self, paths: tuple[Path, Path], interruptions: Interruptions, going_on: tuple[GoingOn, GoingOn] | None = None
+        self, paths: Sequence[Path], interruptions: Interruptions, going_on: Sequence[GoingOn] | None = None
     ) -> None:
+        known: Sequence[GoingOn | None] = going_on or [None] * len(paths)
         self._interruptions = interruptions
-        known: Sequence[GoingOn | None] = going_on or (None, None)
         self._sides = [Output(path, interruptions, one) for path, one in zip(paths, known, strict=True)]
 
     def __enter__(self) -> Self:
@@ -115,22 +116,31 @@ class SideBySide:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._stack.__exit__(*error)  # type: ignore[arg-type]
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
 
     @property
     def records(self) -> int:
+        """How many records all of them hold."""
         return min(side.records for side in self._sides)
 
-    def append(self, source: str, target: str) -> None:
+    def append(self, *records: str) -> None:
         """Writes a record to each, and lets no interruption come between."""
         with self._interruptions.held_back():
-            for side, record in zip(self._sides, (source, target), strict=True):
+            for side, record in zip(self._sides, records, strict=True):
                 side.append(record)
 
     def explain_interruption(self) -> str:
         """One sentence: how much is there, and what to do about the rest."""
-        return self._sides[0].explain_interruption()
+        return self._sides[-1].explain_interruption()
+
+
+def count_side_by_side(paths: Sequence[Path], at_once: int = 1) -> list[GoingOn]:
+    """What files that grew together hold of the records that all of them have."""
+    common = min(count_lines(path, at_once)[0] for path in paths)
+    return [count_lines(path, at_once, common) for path in paths]
 
 
 def count_lines(path: Path, at_once: int = 1, at_most: int | None = None) -> GoingOn:

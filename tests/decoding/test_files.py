@@ -21,7 +21,7 @@ from regard import SearchSettings, Translator, UserError, Wishes
 from regard.decoding import files, progress, translator
 from regard.decoding.files import count_records, read_texts, translate_lines, write_record
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.output import Output, SideBySide, count_lines
+from regard.decoding.output import Output, SideBySide, count_lines, count_side_by_side
 from regard.decoding.progress import LineProgress
 from regard.interruption import Interrupted, Interruptions
 
@@ -338,9 +338,7 @@ def test_outputs_side_by_side_stay_in_step(tmp_path: Path) -> None:
     assert [path.read_text() for path in paths] == ["a\n", "b\n"]
     paths[0].write_text("a\nc\ne\n")  # as a killed process may leave it
     paths[1].write_text("b\nd")
-    done = min(count_lines(path)[0] for path in paths)
-    going_on = (count_lines(paths[0], at_most=done), count_lines(paths[1], at_most=done))
-    with SideBySide(paths, Interruptions(), going_on) as sides:
+    with SideBySide(paths, Interruptions(), count_side_by_side(paths)) as sides:
         assert sides.records == 1
         sides.append("C\n", "D\n")
     assert [path.read_text() for path in paths] == ["a\nC\n", "b\nD\n"]
@@ -458,7 +456,7 @@ def test_wrong_use_of_files_is_refused_and_nothing_is_touched(
     old, given = tmp_path / "old", ("--input", source)
     cases: list[tuple[tuple[object, ...], str]] = [
         ((*given, "--output", old), "old exists already; go on with it by --resume"),
-        ((*given, "--output", source, "--resume"), "is the --input"),
+        ((*given, "--output", source, "--resume"), "is what is to be read"),
         ((*given, "--resume"), "--resume needs --output"),
         ((*given, "I love apples"), "choose one"),
         ((*given, "--output", tmp_path), "is a directory"),
