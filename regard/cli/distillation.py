@@ -13,10 +13,12 @@ from regard.cli.options import (
     Beam,
     Change,
     Device,
+    Lengths,
     MoreSearch,
     Others,
     Penalty,
     Resume,
+    Rounds,
     Run,
     Seed,
     Temperature,
@@ -58,6 +60,8 @@ def distill(
     top_k: TopK = None,
     top_p: TopP = None,
     seed: Seed = None,
+    rounds: Rounds = None,
+    lengths: Lengths = None,
     search: MoreSearch = None,
     change: Change = None,
     device: Device = "auto",
@@ -71,11 +75,11 @@ def distill(
     from regard.models.folder import find_model
     from regard.training.distillation import Distillation, Note, distil, write_pairs
 
-    flags = {"beam": beam, "length_penalty": length_penalty, "alpha": alpha}
-    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    flags = {"beam": beam, "length_penalty": length_penalty, "alpha": alpha, "rounds": rounds, "lengths": lengths}
+    flags |= {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     if closest is not None and n_best is None:
-        n_best = choose_search(search, **flags, **sampling).width
-    settings = choose_search(search, n_best=n_best, **flags, **sampling)
+        n_best = choose_search(teacher, search, **flags).candidates
+    settings = choose_search(teacher, search, n_best=n_best, **flags)
     _check_choice(closest, settings.n_best)
     how = Distillation.parse(
         {"search": settings, "closest": closest, "keep_reference": keep_reference, "longest": longest}, "options"
@@ -150,9 +154,9 @@ def _open_corpus(recipe: Path | None, changes: Sequence[str], src: Path | None, 
     from regard.text.pair import Pair
     from regard.text.readers import read_lines, read_parallel
     from regard.text.suffixes import BOTH_SIDES, kind_of
+    from regard.training.data import open_corpora
     from regard.training.distillation import Corpus
     from regard.training.recipe import Recipe
-    from regard.training.translation import open_corpora
 
     if (recipe is None) == (src is None):
         raise UserError("distill needs either --src, a file, or --recipe, whose training pairs are taken")
@@ -160,7 +164,7 @@ def _open_corpus(recipe: Path | None, changes: Sequence[str], src: Path | None, 
         if tgt is not None:
             raise UserError("--tgt belongs to --src; a recipe names its own files")
         wanted = Recipe.load(recipe, changes)
-        return Corpus(open_corpora(wanted.data, wanted.training.seed).train, referenced=True)
+        return Corpus(open_corpora(wanted.data, wanted.training.seed).pairs, referenced=True)
     assert src is not None
     if changes:
         raise UserError("--set changes a recipe; give --recipe, or leave it away")

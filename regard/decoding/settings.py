@@ -80,6 +80,11 @@ class SearchSettings(Settings):
         """Every setting as it is, also where it was left to the default."""
         return self.model_dump(mode="json") | {"beam": self.width}
 
+    @property
+    def candidates(self) -> int:
+        """How many hypotheses of a sentence there are to choose from, unless it is said."""
+        return DEFAULT_BEAM if self.samples else self.width
+
     def limit(self, source_length: int) -> int:
         """The most tokens, END included, that a translation of so many source tokens may have."""
         if self.max_length is not None:
@@ -111,12 +116,16 @@ class ParallelSettings(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        candidates = self.lengths * self.beam
-        if self.n_best > candidates:
-            raise ValueError(f"n_best {self.n_best} is more than the {candidates} results of lengths or beam")
-        if self.rerank is not None and candidates == 1:
+        if self.n_best > self.candidates:
+            raise ValueError(f"n_best {self.n_best} is more than the {self.candidates} results of lengths or beam")
+        if self.rerank is not None and self.candidates == 1:
             raise ValueError("rerank chooses among several results; give lengths, or beam with a CTC model")
         return self
+
+    @property
+    def candidates(self) -> int:
+        """How many hypotheses of a sentence can be returned at the most."""
+        return self.lengths * self.beam
 
     def fit(self, length: Literal["classifier", "end", "ctc"]) -> Self:
         """The settings as a model takes them that knows its length so.

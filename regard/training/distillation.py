@@ -20,7 +20,7 @@ from pydantic import Field
 from regard.config import Settings
 from regard.decoding.files import translate_items, without_line_ends
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.settings import SearchSettings
+from regard.decoding.settings import AnySettings, SearchSettings
 from regard.decoding.translator import WINDOW, Translator
 from regard.errors import UserError
 from regard.evaluation import choose_closest, tokenisation_for
@@ -32,7 +32,7 @@ from regard.training.checkpoint import replace_text
 class Distillation(Settings):
     """How a corpus is distilled."""
 
-    search: SearchSettings = SearchSettings()
+    search: AnySettings = SearchSettings()
     closest: Literal["chrf", "bleu"] | None = Field(
         None, description="of the n best take the one nearest to the reference, not the likeliest"
     )
