@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 def distill(
     teacher: Run,
     src: Annotated[
-        Path | None, typer.Option(help="what to translate: a file of lines (.gz, .xz), or a .tsv or .jsonl")
+        Path | None,
+        typer.Option(help="what to translate: a file of lines (.gz, .xz), a .tsv, .jsonl or .parquet, or a folder"),
     ] = None,
     tgt: Annotated[Path | None, typer.Option(help="its translations, for --closest and --keep-reference")] = None,
     recipe: Annotated[Path | None, typer.Option(help="take the training pairs of a recipe instead of files")] = None,
@@ -135,7 +136,7 @@ def _choose_paths(out: Path | None, out_src: Path | None, out_tgt: Path | None) 
     from regard.text.suffixes import BOTH_SIDES
 
     if out is not None and out_src is None and out_tgt is None:
-        if out.suffix.lower() not in BOTH_SIDES:
+        if out.suffix.lower() not in (".tsv", ".jsonl"):
             raise UserError(f"{out}: --out holds both sides, so it must end in .tsv or .jsonl; or give --out-src")
         return [out]
     if out is None and out_src is not None and out_tgt is not None:
@@ -143,7 +144,7 @@ def _choose_paths(out: Path | None, out_src: Path | None, out_tgt: Path | None) 
             raise UserError(f"{out_src}: --out-src and --out-tgt are one file; choose two names")
         for path in (out_src, out_tgt):
             if path.suffix.lower() in BOTH_SIDES:
-                raise UserError(f"{path}: a {path.suffix} file holds both sides; give it as --out alone")
+                raise UserError(f"{path}: the name is that of a file of both sides; give a .tsv or .jsonl as --out")
         return [out_src, out_tgt]
     raise UserError("distill needs either --out, a .tsv or .jsonl file, or both --out-src and --out-tgt")
 
@@ -168,7 +169,7 @@ def _open_corpus(recipe: Path | None, changes: Sequence[str], src: Path | None, 
     assert src is not None
     if changes:
         raise UserError("--set changes a recipe; give --recipe, or leave it away")
-    if tgt is not None or kind_of(src) in BOTH_SIDES:
+    if tgt is not None or src.is_dir() or kind_of(src) in BOTH_SIDES:
         return Corpus(lambda: read_parallel(src, tgt), referenced=True)
     return Corpus(lambda: (Pair(line, "") for line in read_lines(src)), referenced=False)
 

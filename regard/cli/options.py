@@ -43,11 +43,11 @@ Change = Annotated[
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
 Source = Annotated[
     Path | None,
-    typer.Option("--input", help="a file of lines (.gz, .xz), a .tsv or a .jsonl; by default standard input"),
+    typer.Option("--input", help="lines (.gz, .xz), a .tsv, .jsonl or .parquet; by default standard input"),
 ]
 Key = Annotated[
     str | None,
-    typer.Option(help="where the text is in a .jsonl --input, 'source' unless given, or in a .tsv, column 0"),
+    typer.Option(help="where the text is in a .jsonl or .parquet --input, 'source' unless given, or in a .tsv, 0"),
 ]
 Resume = Annotated[
     bool, typer.Option("--resume", help="go on with an output that was interrupted; give the same options again")

@@ -19,6 +19,7 @@ from regard.decoding.output import GoingOn, count_lines, whole_lines
 from regard.decoding.settings import AnySettings
 from regard.decoding.translator import WINDOW, Translator, Wishes
 from regard.errors import UserError
+from regard.text.parquet import read_parquet
 from regard.text.readers import read_jsonl, read_lines, read_tsv
 from regard.text.suffixes import kind_of
 
@@ -170,24 +171,25 @@ def without_line_ends(text: str) -> str:
 
 
 def read_texts(path: Path, key: str | None = None) -> Iterator[str]:
-    """The lines of a file, the values of one key ("source" unless given) of a .jsonl file, or a column of a .tsv file.
+    """The lines of a file, the values of one key ("source" unless given) of a .jsonl or .parquet file, or a column.
 
-    Columns are counted from 0, the source's unless given.
+    The columns of a .tsv file are counted from 0, which is the source's.
 
     Raises:
         UserError: a key is given for a file that has none, is no column's number, or the file cannot be read.
     """
     kind = kind_of(path)
-    if kind == ".jsonl":
+    if kind in (".jsonl", ".parquet"):
         key = "source" if key is None else key
-        return (pair.source for pair in read_jsonl(path, key, key))
+        read = read_jsonl if kind == ".jsonl" else read_parquet
+        return (pair.source for pair in read(path, key, key))
     if kind == ".tsv":
         if key is not None and not key.isdecimal():
             raise UserError(f"{path}: --key {key} is no column of a .tsv file; columns are numbers, counted from 0")
         column = int(key or 0)
         return (pair.source for pair in read_tsv(path, column, column))
     if key is not None:
-        raise UserError(f"{path}: only a .jsonl file has keys, and a .tsv file columns; leave --key away")
+        raise UserError(f"{path}: only .jsonl and .parquet files have keys, and .tsv files columns; leave --key away")
     return read_lines(path)
 
 

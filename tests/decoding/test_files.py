@@ -466,7 +466,7 @@ def test_wrong_use_of_files_is_refused_and_nothing_is_touched(
         ((*given, "--output", tmp_path / "long", "--resume"), f"{LINES + 1} lines, but the input has only {LINES}"),
         ((*given, "--output", old, "--resume", "--n-best", 2), "old is not an n-best list"),
         ((*given, "--output", old, "--resume", "--json"), "old was not written with --json"),
-        ((*given, "--key", "text"), "only a .jsonl file has keys"),
+        ((*given, "--key", "text"), "only .jsonl and .parquet files have keys"),
         (("--input", tmp_path / "two.tsv", "--key", "en"), "--key en is no column"),
         (("--input", tmp_path / "two.tsv", "--key", 2), "two.tsv, line 1: 2 tab-separated"),
         (("I", "--key", "text"), "--key needs --input"),
@@ -492,6 +492,14 @@ def test_the_first_column_of_a_table_is_the_source(tmp_path: Path) -> None:
     path = tmp_path / "table.tsv"
     path.write_text("I\t我\n\t\nYou\t你\n")
     assert list(read_texts(path)) == ["I", "", "You"]
+
+
+def test_a_column_of_a_parquet_file_is_chosen_by_its_name(tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "table.parquet"
+    parquet.write_table(arrow.table({"source": ["I", ""], "en": ["You", "We"], "number": [1, 2]}), path)
+    assert list(read_texts(path)) == ["I", ""]
+    assert list(read_texts(path, "en")) == ["You", "We"]
 
 
 def test_the_keys_of_objects_are_read_without_their_neighbours(tmp_path: Path) -> None:
