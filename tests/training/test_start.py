@@ -192,6 +192,25 @@ def test_an_encoder_alone_is_taken_and_the_decoder_is_new(
         run_recipe(recipe(toy, "train", **start(trained_run, parts="encoder"), **wrong), tmp_path / "wrong")
 
 
+def test_a_model_that_writes_at_once_takes_the_encoder_of_one_that_does_not(
+    toy: Path, trained_run: Path, tmp_path: Path
+) -> None:
+    kept = {key: value for key, value in SMALL.items() if not key.startswith(("model.", "tokenizer.", "search."))}
+    files = {"data.source": str(toy / "train.en"), "data.target": str(toy / "train.zh")}
+    wanted = kept | files | {"model.kind": "parallel", "training.steps": 4, "start.from": str(trained_run)}
+    run_recipe(Recipe.load(None, [], wanted | {"start.parts": "encoder"}), tmp_path / "parallel")
+    began = load_file(tmp_path / "parallel" / "data" / "start.safetensors")
+    old = load_file(trained_run / "best" / "model.safetensors")
+    taken = [name for name in old if name.startswith(("encoder", "source_embedding"))]
+    assert all(torch.equal(began[name], old[name]) for name in taken)
+    assert Translator.load(tmp_path / "parallel").model.config.kind == "parallel"
+    with pytest.raises(UserError, match=r"model\.kind: .* is of the kind transformer, not parallel"):
+        run_recipe(Recipe.load(None, [], wanted), tmp_path / "wrong")
+    words = wanted | {"start.from": str(tmp_path / "parallel"), "start.tokens": [WORD]}
+    run_recipe(Recipe.load(None, [], words), tmp_path / "grown")
+    assert len(Translator.load(tmp_path / "grown").vocabularies.source) == len(old["source_embedding.weight"]) + 1
+
+
 # Going on
 
 
