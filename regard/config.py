@@ -63,7 +63,8 @@ def explain_unknown(key: str, known: Iterable[str]) -> str:
 
 
 def _keys(settings: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    for name, field in settings.model_fields.items():
+    for attribute, field in settings.model_fields.items():
+        name = field.alias or attribute
         yield prefix + name
         for kind in (field.annotation, *get_args(field.annotation)):  # a group that may be off is "Group | None"
             if isinstance(kind, type) and issubclass(kind, BaseModel):

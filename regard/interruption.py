@@ -52,13 +52,13 @@ class Interruptions:
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
-        """No interruption within, but for who insists: it follows at the end."""
-        self.patient = True
+        """No interruption within, but for who insists: it follows at the end of the outermost such block."""
+        before, self.patient = self.patient, True
         try:
             yield
         finally:
-            self.patient = False
-        if self.made:
+            self.patient = before
+        if self.made and not self.patient:
             self.obey()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer
 
 from regard import Translator
+from regard.cli import app
 
 Command = Callable[..., "Answer"]  # noqa: F821  the fixtures of tests/conftest.py
-COMMANDS = ("demo", "train", "average", "translate", "evaluate")
+COMMANDS = tuple(typer.main.get_command(app).commands)
 SCRIPT = Path(sys.executable).with_name("regard")
 SHORT = ("--set", "training.steps=20", "--set", "training.validate_every=20")
 
@@ -104,6 +106,27 @@ def test_evaluate_prints_scores_with_their_signatures_and_writes_the_translation
     assert float(bleu) > 90
     assert re.search(r"^chrF2 +[\d.]+ .*nc:6\|nw:0\|space:no\|version:", answer.out, re.M)
     assert len(out.read_text(encoding="utf-8").splitlines()) == 500
+
+
+@pytest.mark.parametrize("kind", ["tsv", "jsonl.gz"])
+def test_one_file_may_hold_sources_and_references(
+    kind: str, toy: Path, own_run: Path, tmp_path: Path, command: Command
+) -> None:
+    sides = [(toy / f"train.{language}").read_text(encoding="utf-8").splitlines()[:9] for language in ("en", "zh")]
+    pairs = list(zip(*sides, strict=True))
+    text = "".join(
+        f"{source}\t{target}\n" if kind == "tsv" else json.dumps({"source": source, "target": target}) + "\n"
+        for source, target in pairs
+    ).encode("utf-8")
+    path = tmp_path / f"test.en-zh.{kind}"
+    path.write_bytes(gzip.compress(text) if kind.endswith("gz") else text)
+    for name, side in zip(("a.en", "a.zh"), sides, strict=True):
+        (tmp_path / name).write_text("\n".join(side) + "\n", encoding="utf-8")
+    apart = command("evaluate", own_run, "--src", tmp_path / "a.en", "--ref", tmp_path / "a.zh")
+    assert command("evaluate", own_run, "--src", path).out == apart.out
+    assert "tok:zh" in command("evaluate", tmp_path / "a.zh", "--src", path).out  # the language is in the name
+    assert "must be left out" in command("evaluate", own_run, "--src", path, "--ref", tmp_path / "a.zh").refusal
+    assert "must hold both sides" in command("evaluate", own_run, "--src", tmp_path / "a.en").refusal
 
 
 def test_the_protocol_of_an_evaluation_can_be_chosen(

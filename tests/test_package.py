@@ -24,6 +24,7 @@ ARROWS = {
     for part, others in {
         "errors": "",
         "interruption": "",
+        "progress": "",
         "config": "errors",
         "devices": "errors",
         "products": "",
@@ -31,17 +32,17 @@ ARROWS = {
         "text": "errors config",
         "layers": "attention products errors config",
         "models": "attention layers products errors config",
-        "decoding": "attention layers models text products interruption errors config",
+        "decoding": "attention layers models text products interruption progress errors config",
         "inspection": "attention layers models errors config",
         "evaluation": "models text decoding errors config",
-        "training": "attention layers models text decoding evaluation devices interruption errors config",
+        "training": "attention layers models text decoding evaluation devices interruption progress errors config",
         "demo": "models text decoding inspection evaluation training errors config",
         "cli": "models text decoding inspection evaluation training demo devices interruption errors config",
         "__init__": "attention models text decoding inspection errors",
         "__main__": "cli",
     }.items()
 }
-LEAVES_WITHOUT_TORCH = {"errors", "interruption", "config", "text", "cli", "__init__"}
+LEAVES_WITHOUT_TORCH = {"errors", "interruption", "progress", "config", "text", "cli", "__init__"}
 
 
 def imports(path: Path) -> set[str]:

@@ -7,6 +7,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from regard.cli.distillation import distill
 from regard.cli.evaluation import evaluate
 from regard.cli.racing import bench
 from regard.cli.training import average, demo, train
@@ -20,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (demo, train, plot, average, translate, embed, evaluate, bench):
+for command in (demo, train, plot, average, distill, translate, embed, evaluate, bench):
     app.command()(command)
 
 

@@ -14,8 +14,8 @@ from regard.cli.options import Alpha, Beam, Device, Lengths, MoreSearch, Penalty
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="a model folder, a run that holds one, or a file of translations")],
-    src: Annotated[Path, typer.Option(help="source sentences, one a line")],
-    ref: Annotated[Path, typer.Option(help="reference translations, one a line")],
+    src: Annotated[Path, typer.Option(help="source sentences, one a line, or a .tsv or .jsonl with the references")],
+    ref: Annotated[Path | None, typer.Option(help="reference translations, one a line")] = None,
     against: Annotated[
         Path | None, typer.Option(help="compare with a model, a file of translations, or the scores in a scores.json")
     ] = None,
@@ -50,7 +50,7 @@ def evaluate(
     settings = choose_search(run, search, **flags)
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         raise UserError(f"{out}: no file can be written there; --out needs a file name in an existing folder")
-    if out is not None and any(out.exists() and out.samefile(path) for path in (src, ref) if path.exists()):
+    if out is not None and any(out.exists() and out.samefile(path) for path in (src, ref) if path and path.exists()):
         raise UserError(f"{out}: --out would replace what is read; choose another name")
     stored = None
     if against is not None and against.suffix == ".json":
@@ -62,7 +62,7 @@ def evaluate(
     entrants = [evaluation.Entrant.open(path, choose_device(device)) for path in [run, *rivals]]
     chosen = [settings, *(choose_search(rival, search, **flags) for rival in rivals)]
     metrics = evaluation.Metrics(
-        tokenisation=choose_tokenisation(tokenize, [entrant.language for entrant in entrants], ref),
+        tokenisation=choose_tokenisation(tokenize, [entrant.language for entrant in entrants], src, ref),
         lowercase=lowercase,
         ter=ter,
     )
@@ -109,15 +109,16 @@ def evaluate(
         typer.echo("\n".join(str(value) for key in ("differences", "significance") for value in answer.get(key, [])))
 
 
-def choose_tokenisation(given: str | None, languages: Sequence[str | None], reference: Path) -> str:
-    """The tokeniser asked for, or that of the target language, as the models or else the reference's name tell it."""
+def choose_tokenisation(
+    given: str | None, languages: Sequence[str | None], source: Path, reference: Path | None
+) -> str:
+    """The tokeniser asked for, or that of the target language, as the models or else the files' names tell it."""
     from regard.errors import UserError
     from regard.evaluation import check_tokenisation, tokenisation_for
-    from regard.text.readers import COMPRESSIONS
+    from regard.training.recipe import DataSettings
 
-    plain = reference.with_suffix("") if reference.suffix.lower() in COMPRESSIONS else reference
-    language = next((language for language in languages if language), plain.suffix.removeprefix("."))
-    chosen = given or tokenisation_for(language)
+    guess = DataSettings(source=source, target=reference).language_pair()[1]
+    chosen = given or tokenisation_for(next((language for language in languages if language), guess))
     try:
         check_tokenisation(chosen)
     except UserError as error:

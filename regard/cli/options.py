@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 
 Run = Annotated[Path, typer.Argument(help="a model folder, or a training run that holds one")]
+Others = Annotated[
+    list[Path] | None, typer.Option("--with", metavar="RUN", help="a further model, which votes; may be repeated")
+]
 Beam = Annotated[
     int | None,
     typer.Option(help="hypotheses kept a sentence, 5 unless given; 1 is greedy search, and what a CTC model has"),
@@ -30,15 +33,25 @@ Penalty = Annotated[
     typer.Option(help="scores are divided by length^alpha (average), ((5+length)/6)^alpha (wu), or not (none)"),
 ]
 Alpha = Annotated[float | None, typer.Option(help="the exponent of the length penalty")]
+Temperature = Annotated[float | None, typer.Option(help="sample; below 1 sharper, above 1 flatter")]
+TopK = Annotated[int | None, typer.Option(help="sample among the k likeliest tokens")]
+TopP = Annotated[float | None, typer.Option(help="sample among the likeliest tokens of this share")]
+Seed = Annotated[int | None, typer.Option(help="another seed gives other samples")]
 Change = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a setting, such as optim.lr=3e-4")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
 Source = Annotated[
     Path | None,
-    typer.Option("--input", help="a file of lines (.gz, .xz), or a .jsonl; by default standard input"),
+    typer.Option("--input", help="lines (.gz, .xz), a .tsv, .jsonl or .parquet; by default standard input"),
 ]
-Key = Annotated[str | None, typer.Option(help="the key of the text in a .jsonl --input, 'source' unless given")]
+Key = Annotated[
+    str | None,
+    typer.Option(help="where the text is in a .jsonl or .parquet --input, 'source' unless given, or in a .tsv, 0"),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="go on with an output that was interrupted; give the same options again")
+]
 MoreSearch = Annotated[
     list[str] | None,
     typer.Option(

@@ -55,7 +55,7 @@ def bench(
     contenders = [Contender.open(run, chosen) for run in runs]
     tokenisation = "none"
     if ref is not None:
-        tokenisation = choose_tokenisation(tokenize, [c.translator.languages[1] for c in contenders], ref)
+        tokenisation = choose_tokenisation(tokenize, [c.translator.languages[1] for c in contenders], src, ref)
     results = []
     for contender in contenders:
         results.append(race(contender, sources, references, sizes, seconds, tokenisation))

@@ -30,6 +30,9 @@ def train(
     tgt: Annotated[Path | None, typer.Option(help="target sentences, line by line beside the source")] = None,
     valid_src: Annotated[Path | None, typer.Option(help="validation source; else some pairs are held out")] = None,
     valid_tgt: Annotated[Path | None, typer.Option(help="validation target")] = None,
+    start_from: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="begin with the weights and the tokenizer of a trained model")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="folder for the run; one that was interrupted goes on")] = None,
     change: Change = None,
 ) -> None:
@@ -47,6 +50,8 @@ def train(
             raise UserError("train needs --out, the folder for the run")
         files = {"source": src, "target": tgt, "valid_source": valid_src, "valid_target": valid_tgt}
         given: dict[str, Any] = {f"data.{key}": str(path) for key, path in files.items() if path is not None}
+        if start_from is not None:
+            given["start.from"] = str(start_from)
         if src is not None and recipe is not None:
             given["data.builtin"] = None
         outcome = run_recipe(Recipe.load(recipe, change or [], given), out)

@@ -16,12 +16,19 @@ from regard.cli.options import (
     Key,
     Lengths,
     MoreSearch,
+    Others,
     Penalty,
+    Resume,
     Rounds,
     Run,
+    Seed,
     Source,
+    Temperature,
+    TopK,
+    TopP,
     choose_search,
 )
+from regard.cli.writing import check_output, writing
 
 if TYPE_CHECKING:
     from regard.decoding.translator import Wishes
@@ -37,9 +44,7 @@ def translate(
     output: Annotated[
         Path | None, typer.Option(help="a new file for the translations, by default standard output")
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="go on with an --output that was interrupted; give the same options again")
-    ] = False,
+    resume: Resume = False,
     as_json: Annotated[
         bool,
         typer.Option("--json", help="a JSON object a line: the source, its translations and what is known of them"),
@@ -50,9 +55,7 @@ def translate(
     alignments: Annotated[
         bool, typer.Option("--alignments", help="with --json: how much each token looked at each source token")
     ] = False,
-    others: Annotated[
-        list[Path] | None, typer.Option("--with", metavar="RUN", help="a further model, which votes; may be repeated")
-    ] = None,
+    others: Others = None,
     prefix: Annotated[str, typer.Option(help="what every translation begins with")] = "",
     require: Annotated[
         list[str] | None, typer.Option(metavar="PHRASE", help="what every translation must say; may be repeated")
@@ -63,10 +66,10 @@ def translate(
     beam: Beam = None,
     length_penalty: Penalty = None,
     alpha: Alpha = None,
-    temperature: Annotated[float | None, typer.Option(help="sample; below 1 sharper, above 1 flatter")] = None,
-    top_k: Annotated[int | None, typer.Option(help="sample among the k likeliest tokens")] = None,
-    top_p: Annotated[float | None, typer.Option(help="sample among the likeliest tokens of this share")] = None,
-    seed: Annotated[int | None, typer.Option(help="another seed gives other samples")] = None,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    seed: Seed = None,
     rounds: Rounds = None,
     lengths: Lengths = None,
     search: MoreSearch = None,
@@ -74,25 +77,14 @@ def translate(
 ) -> None:
     """Translate sentences given as arguments, or the lines of a file or of standard input, in bounded memory."""
     from regard.decoding import files
-    from regard.decoding.progress import LineProgress
+    from regard.decoding.output import Output
     from regard.decoding.translator import Translator
     from regard.devices import choose_device
-    from regard.interruption import Interrupted, Interruptions
 
-    settings = choose_search(
-        run,
-        search,
-        beam=beam,
-        n_best=n_best,
-        length_penalty=length_penalty,
-        alpha=alpha,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        rounds=rounds,
-        lengths=lengths,
-    )
+    flags = {"beam": beam, "n_best": n_best, "length_penalty": length_penalty, "alpha": alpha}
+    at_once = {"rounds": rounds, "lengths": lengths}
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    settings = choose_search(run, search, **flags, **sampling, **at_once)
     several = n_best is not None or settings.n_best > 1
     form: files.Form = "json" if as_json else "n-best" if several else "text"
     _check_translation(text, source, key, output, resume, alignments and not as_json)
@@ -101,24 +93,18 @@ def translate(
     wishes = _choose_wishes(prefix, require or (), forbid or ())
     translator = Translator.load(run, *(others or ()), device=choose_device(device))
     shown = not text and not (output is None and sys.stdout.isatty())  # on a terminal, the lines show how far it is
-    with Interruptions() as interruptions:
-        records = files.Output(output, interruptions, going_on)
-        try:
-            with records, LineProgress(total, records.records, shown=shown) as progress:
-                tally = files.translate_lines(
-                    translator,
-                    lines,
-                    records.append,
-                    settings,
-                    wishes,
-                    form=form,
-                    alignments=alignments,
-                    done=records.records,
-                    watch=progress.advance,
-                )
-        except Interrupted as interrupted:
-            typer.echo(f"regard: {records.explain_interruption()}", err=True)
-            sys.exit(128 + interrupted.signal)
+    with writing(lambda stop: Output(output, stop, going_on), total, shown) as (records, progress):
+        tally = files.translate_lines(
+            translator,
+            lines,
+            records.append,
+            settings,
+            wishes,
+            form=form,
+            alignments=alignments,
+            done=records.records,
+            watch=progress.advance,
+        )
     if going_on is not None and not tally.records:
         typer.echo(f"regard: {output} is finished: it holds the translations of all {records.records} lines", err=True)
     if tally.unmet:
@@ -175,30 +161,17 @@ def _check_translation(
 ) -> None:
     """Refuses what contradicts itself, before a model is loaded."""
     from regard.errors import UserError
-    from regard.text.readers import COMPRESSIONS
 
     if text and source is not None:
         raise UserError(f"sentences are given both as arguments and in --input {source}; choose one")
     if key is not None and source is None:
-        raise UserError("--key needs --input, a .jsonl file")
+        raise UserError("--key needs --input, a .jsonl or .tsv file")
     if alignments_without_json:
         raise UserError("--alignments are written as JSON only; add --json")
-    if output is None:
-        if resume:
-            raise UserError("--resume needs --output, the file to go on with")
-        return
-    if output.suffix.lower() in COMPRESSIONS:
-        raise UserError(f"{output}: translations are not compressed; choose a name without {output.suffix}")
-    if output.exists() and source is not None and source.exists() and output.samefile(source):
-        raise UserError(f"{output} is the --input; choose another name for the translations")
-    if output.is_dir():
-        raise UserError(f"{output} is a directory; --output needs a file name")
-    if output.is_file() and not resume:
-        raise UserError(f"{output} exists already; go on with it by --resume, or choose another name")
-    if not output.parent.is_dir():
-        raise UserError(f"{output}: there is no folder {output.parent}")
-    if resume and output.exists() and not output.is_file():
-        raise UserError(f"{output} is no ordinary file, so --resume cannot go on with it")
+    if output is not None:
+        check_output(output, resume, [] if source is None else [source])
+    elif resume:
+        raise UserError("--resume needs --output, the file to go on with")
 
 
 def _open_input(source: Path | None, key: str | None) -> tuple[Iterator[str], int | None]:

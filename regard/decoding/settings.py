@@ -25,7 +25,7 @@ class SearchSettings(Settings):
     length_penalty: Literal["average", "wu", "none"] = Field(
         "average", description="score divided by length^alpha, by ((5 + length) / 6)^alpha, or not at all"
     )
-    alpha: float = Field(1.0, ge=0)
+    alpha: float = Field(1.0, ge=0, description="the exponent of the length penalty")
     coverage: float = Field(0.0, ge=0, description="weight of Wu et al.'s penalty on source tokens never looked at")
     stop: Literal["exact", "first"] = Field(
         "exact", description="stop when nothing unfinished can still win, or as soon as `beam` hypotheses have ended"
@@ -46,6 +46,8 @@ class SearchSettings(Settings):
     def _check(self) -> Self:
         if self.max_length is not None and self.min_length >= self.max_length:
             raise ValueError(f"min_length {self.min_length} leaves no room below max_length {self.max_length}")
+        if self.length_penalty == "none" and self.alpha != 1:
+            raise ValueError(f"alpha {self.alpha:g} has no effect with length_penalty none; leave it away")
         if self.samples:
             given = [name for name in ("temperature", "top_k", "top_p") if getattr(self, name) is not None]
             if self.beam not in (None, 1):
@@ -78,6 +80,11 @@ class SearchSettings(Settings):
         """Every setting as it is, also where it was left to the default."""
         return self.model_dump(mode="json") | {"beam": self.width}
 
+    @property
+    def candidates(self) -> int:
+        """How many hypotheses of a sentence there are to choose from, unless it is said."""
+        return DEFAULT_BEAM if self.samples else self.width
+
     def limit(self, source_length: int) -> int:
         """The most tokens, END included, that a translation of so many source tokens may have."""
         if self.max_length is not None:
@@ -109,12 +116,16 @@ class ParallelSettings(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        candidates = self.lengths * self.beam
-        if self.n_best > candidates:
-            raise ValueError(f"n_best {self.n_best} is more than the {candidates} results of lengths or beam")
-        if self.rerank is not None and candidates == 1:
+        if self.n_best > self.candidates:
+            raise ValueError(f"n_best {self.n_best} is more than the {self.candidates} results of lengths or beam")
+        if self.rerank is not None and self.candidates == 1:
             raise ValueError("rerank chooses among several results; give lengths, or beam with a CTC model")
         return self
+
+    @property
+    def candidates(self) -> int:
+        """How many hypotheses of a sentence can be returned at the most."""
+        return self.lengths * self.beam
 
     def fit(self, length: Literal["classifier", "end", "ctc"]) -> Self:
         """The settings as a model takes them that knows its length so.

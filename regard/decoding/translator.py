@@ -57,6 +57,15 @@ class Vocabularies:
         joint = Tokenizer.load(folder / JOINT)
         return cls(joint, joint)
 
+    def extended(self, tokens: Sequence[str]) -> Vocabularies:
+        """Both sides with further pieces, which are never split.
+
+        Raises:
+            UserError: a token cannot be added; it is named.
+        """
+        source = self.source.extended(tokens)
+        return Vocabularies(source, source if self.joint else self.target.extended(tokens))
+
     def fingerprint(self) -> str:
         return f"{self.source.fingerprint()}-{self.target.fingerprint()}"
 

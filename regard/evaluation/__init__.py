@@ -1,7 +1,17 @@
 """Scores that carry their protocol: metrics, reports, comparisons that refuse what cannot be compared."""
 
 from regard.evaluation.comparison import compare, compare_by_resampling, compare_with_any
-from regard.evaluation.metrics import Metrics, Score, bleu, check_tokenisation, chrf, exact_match, ter, tokenisation_for
+from regard.evaluation.metrics import (
+    Metrics,
+    Score,
+    bleu,
+    check_tokenisation,
+    choose_closest,
+    chrf,
+    exact_match,
+    ter,
+    tokenisation_for,
+)
 from regard.evaluation.report import (
     Entrant,
     Report,
@@ -23,6 +33,7 @@ __all__ = [
     "bleu",
     "check_recordable",
     "check_tokenisation",
+    "choose_closest",
     "chrf",
     "compare",
     "compare_by_resampling",

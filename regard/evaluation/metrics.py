@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
@@ -65,6 +65,15 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     return 100 * equal / len(references)
 
 
+def choose_closest(
+    hypotheses: Sequence[str], reference: str, metric: Literal["chrf", "bleu"], tokenisation: str = "13a"
+) -> int:
+    """The place of the hypothesis that is nearest to the reference; of equally near ones, the first."""
+    measure = CHRF() if metric == "chrf" else _make_bleu(tokenisation, False, effective_order=True)
+    scores = [measure.sentence_score(hypothesis, [reference]).score for hypothesis in hypotheses]
+    return scores.index(max(scores))
+
+
 def check_tokenisation(name: str) -> None:
     """Does nothing where sacreBLEU can tokenise so.
 
@@ -95,13 +104,13 @@ def check_sizes(hypotheses: Sequence[str], references: Sequence[str]) -> None:
         raise UserError("there is nothing to score: no references")
 
 
-def _make_bleu(tokenisation: str, lowercase: bool) -> BLEU:
+def _make_bleu(tokenisation: str, lowercase: bool, effective_order: bool = False) -> BLEU:
     if tokenisation not in BLEU.TOKENIZERS:
         raise UserError(
             f"sacreBLEU has no tokeniser {tokenisation!r}; choose one of {', '.join(sorted(BLEU.TOKENIZERS))}"
         )
     try:
-        return BLEU(tokenize=tokenisation, lowercase=lowercase, force=True)
+        return BLEU(tokenize=tokenisation, lowercase=lowercase, force=True, effective_order=effective_order)
     except (RuntimeError, ImportError):
         package = _PACKAGE_OF.get(tokenisation, "sentencepiece")
         raise UserError(

@@ -18,9 +18,8 @@ from typing import BinaryIO, cast
 from regard.errors import UserError
 from regard.text.pair import Pair
 from regard.text.parquet import read_parquet
+from regard.text.suffixes import BOTH_SIDES, kind_of
 
-COMPRESSIONS = (".gz", ".xz", ".zst")
-BOTH_SIDES = (".tsv", ".jsonl", ".parquet")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LONGEST_LINE = 16 * 2**20
 """Bytes; a longer "line" is a binary file or a file without line ends, and would not stay within bounded memory."""
@@ -80,7 +79,7 @@ def find_shards(
                 f"{source} is a folder without a single {', '.join(BOTH_SIDES)} file; put the shards there."
             )
         return [shard for path in paths for shard in find_shards(path, columns=columns, keys=keys)]
-    kind = _suffix_before_compression(source)
+    kind = kind_of(source)
     if target is None:
         read: dict[str, Callable[[], Iterator[Pair]]] = {
             ".tsv": lambda: read_tsv(source, *columns),
@@ -188,10 +187,16 @@ def _decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
+            doubt = "looks like UTF-16" if _looks_like_utf16(line) else "is not valid UTF-8"
             raise UserError(
-                f"{name}, line {number}: byte {error.start + 1} of the line is not valid UTF-8; save it as UTF-8"
+                f"{name}, line {number}: byte {error.start + 1} of the line {doubt}; save it as UTF-8"
             ) from error
         yield text.removesuffix("\n").removesuffix("\r")
+
+
+def _looks_like_utf16(line: bytes) -> bool:
+    """Whether bytes begin with UTF-16's byte order mark, or hold the zeros that it gives to every Latin letter."""
+    return line.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in line
 
 
 def _read_raw_lines(path: Path) -> Iterator[bytes]:
@@ -274,14 +279,8 @@ def _take_text(row: dict[str, object], key: str, place: str) -> str:
     return text
 
 
-def _suffix_before_compression(path: Path) -> str:
-    if path.suffix.lower() in COMPRESSIONS:
-        path = path.with_suffix("")
-    return path.suffix.lower()
-
-
 def _is_shard(path: Path) -> bool:
-    return _suffix_before_compression(path) in BOTH_SIDES and not path.name.startswith(".")
+    return kind_of(path) in BOTH_SIDES and not path.name.startswith(".")
 
 
 def _refuse_emptiness(pairs: Iterator[Pair], name: str) -> Iterator[Pair]:

@@ -48,15 +48,17 @@ WORDS = {
 # A text that a file which is not one of ours would change or take for special pieces.
 _PROBE = f"  <eos> <0x41>É{SPACE_MARK}\n "
 
+_PREPENDING = {"type": "Prepend", "prepend": " "}
+
 _Entry = TypeVar("_Entry")
 
 
 class Tokenizer:
     """A vocabulary of pieces and the rule that cuts a text into them.
 
-    The ids are, in this order: four specials, the 256 bytes, the learned pieces. A character that is no piece is
-    spelled in bytes, so `<unk>` never comes out of a text. For every text, `decode(encode(text))` is the text in
-    Unicode normal form C. Text is data: "<eos>" in a text is five characters, never the special piece.
+    The ids are, in this order: four specials, the 256 bytes, the learned pieces, those added later. A character that
+    is no piece is spelled in bytes, so `<unk>` never comes out of a text. For every text, `decode(encode(text))` is the
+    text in Unicode normal form C. Text is data: "<eos>" in a text is five characters, never the special piece.
     """
 
     PAD: ClassVar[int] = 0
@@ -69,6 +71,8 @@ class Tokenizer:
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         """Wrap a tokenizer of the library; `train` and `load` make the ones that keep this class's promises."""
         self._backend = backend
+        # The library would put the space before every part of a text that stands between two added pieces.
+        backend.normalizer = normalizers.Sequence([])
         vocabulary = backend.get_vocab()
         self._pieces = sorted(vocabulary, key=vocabulary.__getitem__)
         fixed = [b"" for _ in self.SPECIALS] + [bytes([byte]) for byte in range(256)]
@@ -112,9 +116,44 @@ class Tokenizer:
                 ignore_merges=kind == "word",  # look a word up whole before spelling it
             )
         )
-        backend.normalizer = normalizers.Prepend(" ")
         backend.pre_tokenizer = splitter
         return cls(backend)
+
+    def extended(self, tokens: Sequence[str]) -> "Tokenizer":
+        """A tokenizer with further pieces, which are never split, wherever in a text they stand.
+
+        A text that holds none of them is cut as before. A space at a token's beginning belongs to it.
+
+        Raises:
+            UserError: If a token is blank, holds a control character or "▁", is given twice, or is one piece already.
+        """
+        backend = self._copy()
+        new: list[str] = []
+        for token in tokens:
+            new.append(self._check_new(token, new))
+        backend.add_tokens([tokenizers.AddedToken(token, normalized=False) for token in new])
+        return Tokenizer(backend)
+
+    def _check_new(self, token: str, others: Sequence[str]) -> str:
+        """The token in normal form, if it can be added."""
+        text, name = _normalise(token, f"the token {token!r}"), f"The new token {token!r}"
+        if not text.strip():
+            raise UserError(f"{name} is blank; a token needs at least one visible character.")
+        if any(unicodedata.category(character) in ("Cc", "Zl", "Zp") for character in text):
+            raise UserError(f"{name} holds a control character or a line end; leave it away.")
+        if SPACE_MARK in text:
+            raise UserError(f'{name} holds "{SPACE_MARK}", which stands for a space; write the space itself.')
+        if text in others:
+            raise UserError(f"{name} is given twice; give it once.")
+        whole = len(self.encode_inside(text)) == 1 or len(self.encode(text)) == 1
+        if whole or text in self._backend.get_vocab():
+            raise UserError(f"{name} is a piece of this vocabulary already; leave it away.")
+        return text
+
+    @property
+    def kind(self) -> Literal["bpe", "word"]:
+        """How it was learned."""
+        return "word" if json.loads(self._backend.to_str())["model"]["ignore_merges"] else "bpe"
 
     def __len__(self) -> int:
         return len(self._pieces)
@@ -125,7 +164,7 @@ class Tokenizer:
         Raises:
             UserError: If the text holds a lone surrogate.
         """
-        return self._backend.encode(_normalise(text, "the text")).ids
+        return self._backend.encode(_after_space(_normalise(text, "the text"))).ids
 
     def encode_inside(self, text: str) -> list[int]:
         """Turn a text into ids as it stands within a longer one, close to what precedes it: no space is added.
@@ -133,9 +172,7 @@ class Tokenizer:
         Raises:
             UserError: If the text holds a lone surrogate.
         """
-        plain = tokenizers.Tokenizer.from_str(self._backend.to_str())
-        plain.normalizer = normalizers.Sequence([])
-        return plain.encode(_normalise(text, "the text")).ids
+        return self._backend.encode(_normalise(text, "the text")).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Turn many texts into ids, faster than one by one.
@@ -147,7 +184,8 @@ class Tokenizer:
         for start in range(0, len(texts), BATCH):
             batch = texts[start : start + BATCH]
             normalised = [
-                _normalise(text, f"text {number} of the batch") for number, text in enumerate(batch, start=start)
+                _after_space(_normalise(text, f"text {number} of the batch"))
+                for number, text in enumerate(batch, start=start)
             ]
             ids.extend(encoding.ids for encoding in self._backend.encode_batch_fast(normalised))
         return ids
@@ -191,7 +229,9 @@ class Tokenizer:
             UserError: If the file cannot be written.
         """
         try:
-            path.write_text(self._backend.to_str(pretty=True), encoding="utf-8", newline="\n")
+            whole = self._copy()
+            whole.normalizer = normalizers.Prepend(" ")
+            path.write_text(whole.to_str(pretty=True), encoding="utf-8", newline="\n")
         except OSError as error:
             raise UserError(f"{path} cannot be written ({error.strerror}); give a writable path.") from error
 
@@ -220,7 +260,10 @@ class Tokenizer:
                 raise UserError(f"{path}: the id of {piece} is {found}, but must be {index}; train it with regard.")
         if sorted(vocabulary.values()) != list(range(len(vocabulary))):
             raise UserError(f"{path}: the ids have gaps or doubles, but must run from 0 to {len(vocabulary) - 1}.")
+        normaliser = json.loads(content)["normalizer"]
         tokenizer = cls(backend)
+        if normaliser != _PREPENDING or not all(map(_is_ours, backend.get_added_tokens_decoder().values())):
+            raise UserError(f"{path} holds a tokenizer that does not keep the text as it is; train it with regard.")
         if tokenizer.decode(tokenizer.encode(_PROBE)) != _PROBE:
             raise UserError(f"{path} holds a tokenizer that does not keep the text as it is; train it with regard.")
         return tokenizer
@@ -231,7 +274,12 @@ class Tokenizer:
         state = json.loads(self._backend.to_str())
         model = state["model"]
         decisive = [self._pieces, model["merges"], model["ignore_merges"], state["pre_tokenizer"]]
+        added = [token["content"] for token in state["added_tokens"]]
+        decisive += [added] if added else []
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode("utf-8")).hexdigest()[:16]
+
+    def _copy(self) -> tokenizers.Tokenizer:
+        return tokenizers.Tokenizer.from_str(self._backend.to_str())
 
     def _look_up(self, ids: Iterable[int], table: Sequence[_Entry]) -> Iterator[_Entry]:
         for index in ids:
@@ -255,11 +303,21 @@ def _normalise(text: str, name: str) -> str:
     return unicodedata.normalize("NFC", text)
 
 
+def _after_space(text: str) -> str:
+    """The text as it is cut: its first word begins with a space like all others."""
+    return f" {text}" if text else text
+
+
+def _is_ours(token: tokenizers.AddedToken) -> bool:
+    """Whether an added piece takes exactly its own characters out of a text, as those of `extended` do."""
+    return not (token.special or token.normalized or token.single_word or token.lstrip or token.rstrip)
+
+
 def _count_words(lines: Iterable[str], splitter: pre_tokenizers.PreTokenizer) -> Counter[str]:
     words: Counter[str] = Counter()
     for number, line in enumerate(lines, start=1):
         if line:
-            text = " " + _normalise(line, f"line {number} of the training text")
+            text = _after_space(_normalise(line, f"line {number} of the training text"))
             words.update(word for word, _ in splitter.pre_tokenize_str(text))
     if not any(word.strip() for word in words):
         raise UserError("The training text of the tokenizer is empty; it needs at least one line with a word.")

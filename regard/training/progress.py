@@ -6,12 +6,11 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 
+from regard.progress import Display
 from regard.training.task import Sample
 
 SHOWN = 60  # characters of a sentence
@@ -28,38 +27,14 @@ class Screen(Console):
         sys.stderr.write("regard: nobody reads the output any more; the run goes on, and so does its log\n")
 
 
-class Progress:
+class Progress(Display):
     """Shows steps, loss, learning rate, speed, time left and validation scores."""
 
     def __init__(self, steps: int, console: Console | None = None) -> None:
+        super().__init__("step {task.completed}/{task.total}", steps, console=console or Screen())
         self.steps = steps
-        self.console = console or Screen()
         self.started = time.perf_counter()
         self.first = 0
-        self.bar: Bar | None = None
-        if self.console.is_terminal:
-            columns = (
-                TextColumn("step {task.completed}/{task.total}"),
-                BarColumn(bar_width=24),
-                TextColumn("{task.fields[text]}"),
-                TimeElapsedColumn(),
-                TextColumn("left"),
-                TimeRemainingColumn(),
-            )
-            self.bar = Bar(*columns, console=self.console)
-            self.line = self.bar.add_task("", total=steps, text="")
-
-    def __enter__(self) -> Self:
-        if self.bar:
-            self.bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.bar:
-            self.bar.stop()
-
-    def say(self, text: str) -> None:
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def watch(self, items: Iterable[T], what: str) -> Iterator[T]:
         """The items; from time to time it says how many have gone by."""
@@ -77,9 +52,7 @@ class Progress:
 
     def step(self, step: int, report: dict[str, float]) -> None:
         text = f"loss {report['loss']:.3f}  {report['tokens_per_second']:,.0f} tokens/s  lr {report['lr']:.2e}"
-        if self.bar:
-            self.bar.update(self.line, completed=step, text=text)
-        else:
+        if not self.draw(step, text):
             left = (time.perf_counter() - self.started) / (step - self.first) * (self.steps - step)
             self.say(f"step {step}/{self.steps}  {text}  {left:.0f} s left")
 

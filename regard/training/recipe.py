@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from regard.config import Settings, explain_unknown
 from regard.decoding.settings import ParallelSettings, SearchSettings
@@ -17,6 +17,7 @@ from regard.errors import UserError
 from regard.models.parallel import ParallelTransformerConfig
 from regard.models.registry import MODELS
 from regard.models.transformer import TransformerConfig
+from regard.text.suffixes import BOTH_SIDES, COMPRESSIONS
 from regard.training.parallel.settings import ParallelTeachingSettings
 from regard.training.teaching.settings import TeachingSettings
 
@@ -97,6 +98,25 @@ class DataSettings(Settings):
         if first.target is None and re.fullmatch(r"[a-z]{2,3}-[a-z]{2,3}", guesses[0]):  # train.en-de.tsv
             guesses = guesses[0].split("-")
         return (self.languages[0] or guesses[0] or "source"), (self.languages[1] or guesses[1] or "target")
+
+
+class StartSettings(Settings):
+    """What a run begins with in place of random weights and a new tokenizer: those of a model folder."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    folder: Path | None = Field(None, alias="from", description="a model folder, or a run that holds one")
+    parts: Literal["all", "encoder"] = Field(
+        "all", description="all of the model; or only its encoder, while the rest begins anew"
+    )
+    tokens: tuple[str, ...] = Field((), description="new words of the vocabulary, never split")
+    tokens_file: Path | None = Field(None, description="further new words, one a line")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.folder is None and (self.tokens or self.tokens_file or self.parts != "all"):
+            raise ValueError("parts and tokens belong to the model that a run begins with; give start.from too")
+        return self
 
 
 class TokenizerSettings(Settings):
@@ -188,6 +208,7 @@ class Recipe(Settings):
     """A whole training run."""
 
     data: DataSettings = Field(description="the corpus: source and target, or builtin")
+    start: StartSettings = StartSettings()
     tokenizer: TokenizerSettings = TokenizerSettings()
     model: dict[str, Any] = Field(
         {}, description="kind, preset (tiny, small, base or big) and any key of the model to change"
@@ -220,7 +241,8 @@ class Recipe(Settings):
             except yaml.YAMLError:
                 raise UserError(f"--set {change}: the value is not valid YAML") from None
         recipe = _RECIPES.get(_kind_of(values), Recipe).parse(values, where)
-        recipe.check_model()  # a wrong model key is refused now, not after the data has been read
+        if recipe.start.folder is None:  # else the folder decides about the keys that are not given
+            recipe.check_model()  # a wrong model key is refused now, not after the data has been read
         guide = recipe.teaching.guided_attention
         if guide and guide.prior == "alignments" and not any(c.alignments for c in recipe.data.all_corpora()):
             raise UserError(f"{where}: teaching.guided_attention.prior: alignments needs data.alignments beside it")
@@ -365,5 +387,5 @@ def _language_of(path: Path | None) -> str:
     """ "en" of train.en.gz; nothing where the name does not end in a short code."""
     if path is None:
         return ""
-    suffixes = [s[1:] for s in path.suffixes if s not in (".gz", ".xz", ".zst", ".txt", ".tsv", ".jsonl", ".parquet")]
+    suffixes = [s[1:] for s in path.suffixes if s.lower() not in (*COMPRESSIONS, *BOTH_SIDES, ".txt")]
     return suffixes[-1] if suffixes and re.fullmatch(r"[a-z]{2,3}([-_][A-Za-z]+)?", suffixes[-1]) else ""

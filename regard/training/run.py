@@ -38,6 +38,7 @@ from regard.training.resume import (
     tidy,
     write_recipe,
 )
+from regard.training.start import Start, restore_start, save_start, settle_again
 from regard.training.translation import TranslationTask
 
 
@@ -69,6 +70,14 @@ def run_recipe(recipe: Recipe, out: Path) -> Outcome:
 
 def _begin(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, processes: Processes) -> Outcome:
     """Trains from the first step on."""
+    start: Start | None = None
+
+    def settle() -> Recipe:
+        nonlocal start
+        start = None if recipe.start.folder is None else Start.open(recipe)
+        return recipe if start is None else start.settings
+
+    recipe = processes.on_main(settle)
     if recipe.batch.layout == "auto":  # settled now, since a position in the data means something else in the other
         layout = "packed" if processes.device.type == "cuda" and recipe.packs else "padded"
         recipe = _with_layout(recipe, layout)
@@ -77,13 +86,18 @@ def _begin(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, p
         with reporting_write_errors(out, out / CHECKPOINTS):
             mend_replaced(out / DATA)
             with replacing(out / DATA) as folder:
-                gather_data(folder, recipe, progress)
-        task = _prepare_again(recipe, out, processes.device, progress)
+                gather_data(folder, recipe, progress, None if start is None else start.vocabularies)
+            data = open_data(out / DATA, recipe, progress)
+        task = prepare(recipe, processes.device, progress, data)
         with reporting_write_errors(out, out / CHECKPOINTS):
+            if start is not None:
+                start.fill(task.model)
+                save_start(out / DATA, task.model)
+                progress.say(start.describe())
             write_recipe(out, recipe)  # with which the folder becomes a run
         return task
 
-    task = processes.in_turn(lead, lambda: _follow(recipe, out, processes.device, progress))
+    task = processes.in_turn(lead, lambda: _follow(recipe, out, processes.device, progress, None))
     with progress:
         return train(task, recipe.optim, recipe.training, out, progress, None, stop, processes)
 
@@ -101,13 +115,13 @@ def _resume(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, 
 
     def lead() -> TranslationTask:
         check_files(recipe.data, read_fingerprints(out / DATA)["files"], f"the run in {out}")
-        task = _prepare_again(recipe, out, processes.device, progress)
+        task = _prepare_again(recipe, out, processes.device, progress, checkpoint)
         with reporting_write_errors(out, out / CHECKPOINTS):
             write_recipe(out, recipe)
             tidy(out, step)
         return task
 
-    task = processes.in_turn(lead, lambda: _follow(recipe, out, processes.device, progress))
+    task = processes.in_turn(lead, lambda: _follow(recipe, out, processes.device, progress, checkpoint))
     progress.resume(step)
     with progress:
         return train(task, recipe.optim, recipe.training, out, progress, checkpoint, stop, processes)
@@ -116,6 +130,7 @@ def _resume(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, 
 def _check_resume(recipe: Recipe, out: Path, progress: Progress) -> tuple[Recipe, Checkpoint | None]:
     """The recipe with what was settled when the run began, and the checkpoint to go on from."""
     old = Recipe.load(out / RECIPE)
+    recipe = settle_again(recipe, old, out)
     if recipe.batch.layout == "auto":
         recipe = _with_layout(recipe, old.batch.layout)
     checkpoint = load_checkpoint(out / CHECKPOINTS, progress.say)
@@ -123,7 +138,9 @@ def _check_resume(recipe: Recipe, out: Path, progress: Progress) -> tuple[Recipe
     return recipe, checkpoint
 
 
-def _follow(recipe: Recipe, out: Path, device: torch.device, progress: Progress) -> TranslationTask:
+def _follow(
+    recipe: Recipe, out: Path, device: torch.device, progress: Progress, checkpoint: Checkpoint | None
+) -> TranslationTask:
     """What every process but the main one does, once that has made the folder a run.
 
     Raises:
@@ -131,14 +148,19 @@ def _follow(recipe: Recipe, out: Path, device: torch.device, progress: Progress)
     """
     if not is_run(out):
         raise UserError(f"{out}: not what the main process sees there; all machines must share the folder of a run")
-    return _prepare_again(recipe, out, device, progress)
+    return _prepare_again(recipe, out, device, progress, checkpoint)
 
 
-def _prepare_again(recipe: Recipe, out: Path, device: torch.device, progress: Progress) -> TranslationTask:
-    """`prepare` with the data that the folder of a run holds already."""
+def _prepare_again(
+    recipe: Recipe, out: Path, device: torch.device, progress: Progress, checkpoint: Checkpoint | None
+) -> TranslationTask:
+    """`prepare` with what the folder of a run holds: the data, and the weights of a beginning where they are needed."""
     with reporting_write_errors(out, out / CHECKPOINTS):
         data = open_data(out / DATA, recipe, progress)
-    return prepare(recipe, device, progress, data)
+    task = prepare(recipe, device, progress, data)
+    if checkpoint is None and recipe.start.folder is not None:
+        restore_start(out / DATA, task.model)
+    return task
 
 
 def _with_layout(recipe: Recipe, layout: str) -> Recipe:

@@ -80,6 +80,7 @@ PHRASES = {
 }
 
 CONTRADICTIONS = {
+    "alpha without a penalty": (("--length-penalty", "none", "--alpha", "0.6"), "alpha 0.6 has no effect"),
     "top-k with a beam": (("--top-k", "5", "--beam", "4"), "beam 4 and top_k contradict each other"),
     "top-p with a beam": (("--top-p", "0.5", "--beam", "4"), "beam 4 and top_p contradict each other"),
     "temperature with a beam": (("--temperature", "1", "--beam", "2"), "beam 2 and temperature contradict each other"),

@@ -19,14 +19,9 @@ from rich.console import Console
 
 from regard import SearchSettings, Translator, UserError, Wishes
 from regard.decoding import files, progress, translator
-from regard.decoding.files import (
-    Output,
-    count_records,
-    read_texts,
-    translate_lines,
-    write_record,
-)
+from regard.decoding.files import count_records, read_texts, translate_lines, write_record
 from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.output import Output, SideBySide, count_lines, count_side_by_side
 from regard.decoding.progress import LineProgress
 from regard.interruption import Interrupted, Interruptions
 
@@ -61,7 +56,7 @@ def loaded(trained_run: Path) -> Translator:
 # Input and output
 
 
-@pytest.mark.parametrize("kind", ["en", "en.gz", "en.xz", "jsonl", "jsonl.gz"])
+@pytest.mark.parametrize("kind", ["en", "en.gz", "en.xz", "jsonl", "jsonl.gz", "tsv", "tsv.gz"])
 def test_every_kind_of_input_gives_the_same_lines(
     kind: str, source: Path, trained_run: Path, tmp_path: Path, command: Command
 ) -> None:
@@ -69,10 +64,12 @@ def test_every_kind_of_input_gives_the_same_lines(
     if "jsonl" in kind:
         lines = content.decode().splitlines()
         content = "".join(json.dumps({"id": 1, "en": line}) + "\n" for line in lines).encode()
+    if "tsv" in kind:
+        content = "".join(f"3\t{line}\n" for line in content.decode().splitlines()).encode()
     squeeze = {"gz": gzip.compress, "xz": lzma.compress}.get(kind.rpartition(".")[2], bytes)
     path, output = tmp_path / f"input.{kind}", tmp_path / "output.zh"
     path.write_bytes(squeeze(content))
-    key = ("--key", "en") if "jsonl" in kind else ()
+    key = ("--key", "en") if "jsonl" in kind else ("--key", "1") if "tsv" in kind else ()
     answer = command("translate", trained_run, "--input", path, *key, "--output", output, *GREEDY)
     assert (answer.code, answer.out, answer.err) == (0, "", "")
     expected = command("translate", trained_run, *GREEDY, stdin=source.read_bytes()).out
@@ -317,6 +314,48 @@ def test_an_interruption_waits_for_the_record_unless_it_is_insisted_on(tmp_path:
         pytest.fail("the second one was not heard")
 
 
+def test_held_back_within_held_back_an_interruption_waits_for_the_outer_one() -> None:
+    reached = []
+    with Interruptions() as interruptions, pytest.raises(Interrupted), interruptions.held_back():
+        with interruptions.held_back():
+            signal.raise_signal(signal.SIGTERM)
+        reached.append("the end")
+    assert reached == ["the end"]
+
+
+def test_outputs_side_by_side_stay_in_step(tmp_path: Path) -> None:
+    paths = (tmp_path / "source", tmp_path / "target")
+    with pytest.raises(UserError, match="target exists already"):
+        paths[1].write_text("mine\n")
+        with SideBySide(paths, Interruptions()):
+            pytest.fail("it is somebody's")
+    assert not paths[0].exists()
+    paths[1].unlink()
+    with pytest.raises(Interrupted), Interruptions() as interruptions, SideBySide(paths, interruptions) as sides:
+        append = sides._sides[0].append
+        sides._sides[0].append = lambda record: (append(record), signal.raise_signal(signal.SIGINT))
+        sides.append("a\n", "b\n")
+    assert [path.read_text() for path in paths] == ["a\n", "b\n"]
+    paths[0].write_text("a\nc\ne\n")  # as a killed process may leave it
+    paths[1].write_text("b\nd")
+    with SideBySide(paths, Interruptions(), count_side_by_side(paths)) as sides:
+        assert sides.records == 1
+        sides.append("C\n", "D\n")
+    assert [path.read_text() for path in paths] == ["a\nC\n", "b\nD\n"]
+
+
+def test_lines_are_counted_by_whole_records(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"1\n22\n333\n4")
+    assert [count_lines(path), count_lines(path, 2), count_lines(path, 3), count_lines(path, 4)] == [
+        (3, 9),
+        (1, 5),
+        (1, 9),
+        (0, 0),
+    ]
+    assert count_lines(path, at_most=2) == (2, 5)
+
+
 def test_an_output_cuts_off_what_an_error_leaves_of_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "output"
     with pytest.raises(Interrupted), Interruptions() as interruptions, Output(path, interruptions) as output:
@@ -412,11 +451,12 @@ def test_wrong_use_of_files_is_refused_and_nothing_is_touched(
     (tmp_path / "old").write_text("mine\n")
     (tmp_path / "long").write_text("x\n" * (LINES + 1))
     (tmp_path / "objects.jsonl").write_text('{"text": "I"}\n')
+    (tmp_path / "two.tsv").write_text("I\t我\n")
     (tmp_path / "bad").write_bytes(b"I\n" * 30 + b"\xff\n")
     old, given = tmp_path / "old", ("--input", source)
     cases: list[tuple[tuple[object, ...], str]] = [
         ((*given, "--output", old), "old exists already; go on with it by --resume"),
-        ((*given, "--output", source, "--resume"), "is the --input"),
+        ((*given, "--output", source, "--resume"), "is what is to be read"),
         ((*given, "--resume"), "--resume needs --output"),
         ((*given, "I love apples"), "choose one"),
         ((*given, "--output", tmp_path), "is a directory"),
@@ -426,7 +466,9 @@ def test_wrong_use_of_files_is_refused_and_nothing_is_touched(
         ((*given, "--output", tmp_path / "long", "--resume"), f"{LINES + 1} lines, but the input has only {LINES}"),
         ((*given, "--output", old, "--resume", "--n-best", 2), "old is not an n-best list"),
         ((*given, "--output", old, "--resume", "--json"), "old was not written with --json"),
-        ((*given, "--key", "text"), "only a .jsonl file has keys"),
+        ((*given, "--key", "text"), "only .jsonl and .parquet files have keys"),
+        (("--input", tmp_path / "two.tsv", "--key", "en"), "--key en is no column"),
+        (("--input", tmp_path / "two.tsv", "--key", 2), "two.tsv, line 1: 2 tab-separated"),
         (("I", "--key", "text"), "--key needs --input"),
         (("I", "--alignments"), "add --json"),
         (("--input", tmp_path / "objects.jsonl", "--output", tmp_path / "new"), 'line 1: the key "source" is missing'),
@@ -444,6 +486,20 @@ def test_wrong_use_of_files_is_refused_and_nothing_is_touched(
         assert said in answer.refusal, words
         assert answer.out == ""
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+def test_the_first_column_of_a_table_is_the_source(tmp_path: Path) -> None:
+    path = tmp_path / "table.tsv"
+    path.write_text("I\t我\n\t\nYou\t你\n")
+    assert list(read_texts(path)) == ["I", "", "You"]
+
+
+def test_a_column_of_a_parquet_file_is_chosen_by_its_name(tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "table.parquet"
+    parquet.write_table(arrow.table({"source": ["I", ""], "en": ["You", "We"], "number": [1, 2]}), path)
+    assert list(read_texts(path)) == ["I", ""]
+    assert list(read_texts(path, "en")) == ["You", "We"]
 
 
 def test_the_keys_of_objects_are_read_without_their_neighbours(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ penalties = st.fixed_dictionaries(
         "min_length": st.integers(0, 2),
         "no_repeat": st.integers(0, 2),
     }
-)
+).filter(lambda options: options["length_penalty"] != "none" or options["alpha"] == 1)
 
 
 def enumerate_best(stepper: TableStepper, request: Request, options: SearchSettings) -> list[tuple[int, ...]]:

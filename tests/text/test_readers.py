@@ -70,6 +70,12 @@ def test_invalid_utf8_is_refused_with_file_and_line(tmp_path: Path) -> None:
     assert f"{path}, line 3: byte 3 " in refusal(lines)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf16_is_recognised(tmp_path: Path, encoding: str) -> None:
+    said = refusal(read_lines(write(tmp_path / "a.txt", "One\nnaïve\n".encode(encoding))))
+    assert "looks like UTF-16; save it as UTF-8" in said
+
+
 @pytest.mark.parametrize("suffix", [".gz", ".xz"])
 def test_compressed_text_is_read(tmp_path: Path, suffix: str) -> None:
     path = write(tmp_path / f"a.txt{suffix}", compress("Übung\n練習\n".encode(), suffix))

@@ -340,3 +340,114 @@ def test_a_file_with_special_tokens_in_the_text_is_refused_by_name(tmp_path: Pat
 def test_an_unwritable_path_is_refused_by_name(tokenizer: Tokenizer, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"absent.tokenizer\.json cannot be written"):
         tokenizer.save(tmp_path / "absent" / "tokenizer.json")
+
+
+# Pieces that are added
+
+
+NEW = ["<ent>", " Zoë", "苹果汁", "<ent", "a b", "🜚"]
+
+
+@pytest.fixture(params=KINDS)
+def extended(request: pytest.FixtureRequest) -> Tokenizer:
+    return TOKENIZERS[request.param].extended(NEW)
+
+
+def test_added_tokens_are_one_piece_behind_the_others(extended: Tokenizer) -> None:
+    old = len(extended) - len(NEW)
+    for number, token in enumerate(NEW):
+        assert extended.encode_inside(token) == [old + number]
+        assert extended.encode_inside(f"x{token}y").count(old + number) == 1
+    assert extended.pieces([old, old + 1]) == ["<ent>", "▁Zoë"]
+    assert extended.pieces(extended.encode("Zoë <ent> Zoë"))[0] == "▁Zoë"
+
+
+@given(parts=st.lists(st.one_of(st.text(max_size=8), st.sampled_from(NEW)), max_size=8))
+@settings(deadline=None)
+def test_text_with_added_tokens_comes_back_as_it_was(parts: list[str]) -> None:
+    text = "".join(parts)
+    for kind in KINDS:
+        tokenizer = TOKENIZERS[kind].extended(NEW)
+        assert tokenizer.decode(tokenizer.encode(text)) == unicodedata.normalize("NFC", text)
+        (batched,) = tokenizer.encode_batch([text])
+        assert batched == tokenizer.encode(text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_without_added_tokens_is_cut_as_before(kind: str, extended: Tokenizer) -> None:
+    texts = [text for text in [*LINES, *MARKUP, *TRICKY] if not any(token in f" {text}" for token in NEW)]
+    assert len(texts) > 10
+    old = TOKENIZERS[kind]
+    assert old.extended(NEW).encode_batch(texts) == old.encode_batch(texts)
+
+
+def test_a_saved_tokenizer_keeps_its_added_tokens(extended: Tokenizer, tmp_path: Path) -> None:
+    extended.save(tmp_path / "tokenizer.json")
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    text = "a <ent> and Zoë<ent>"
+    assert loaded.encode(text) == extended.encode(text)
+    assert loaded.fingerprint() == extended.fingerprint()
+    again = loaded.extended(["<more>"])
+    assert again.encode_inside("<more>") == [len(extended)]
+    assert again.encode(text) == extended.encode(text)
+
+
+def test_added_and_learned_pieces_are_told_apart_by_the_fingerprint() -> None:
+    tokenizer = TOKENIZERS["bpe"]
+    prints = {t.fingerprint() for t in (tokenizer, tokenizer.extended(["<a>"]), tokenizer.extended(["<b>"]))}
+    assert len(prints) == 3
+    assert tokenizer.extended([]).fingerprint() == tokenizer.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("token", "said"),
+    [
+        ("", "blank"),
+        (" \u3000", "blank"),
+        ("a\nb", "control character"),
+        ("a\tb", "control character"),
+        ("\x7f", "control character"),
+        ("a\u2028b", "control character"),
+        ("▁a", "stands for a space"),
+        ("<eos>", "already"),
+        ("<0x41>", "already"),
+        ("a\udc00", "lone surrogate"),
+    ],
+)
+def test_tokens_that_cannot_be_added_are_refused_by_name(token: str, said: str, tokenizer: Tokenizer) -> None:
+    with pytest.raises(UserError, match=said):
+        tokenizer.extended(["<fine>", token])
+
+
+def test_a_token_is_added_once_and_not_where_it_is_one_piece(tokenizer: Tokenizer) -> None:
+    with pytest.raises(UserError, match="'<a>' is given twice"):
+        tokenizer.extended(["<a>", "<a>"])
+    with pytest.raises(UserError, match="already"):
+        tokenizer.extended(["<a>"]).extended(["<a>"])
+    word = next(piece for piece in tokenizer.pieces(range(260, len(tokenizer))) if piece.startswith("▁") and piece[1:])
+    with pytest.raises(UserError, match="already"):  # its spelling within a sentence has the space
+        tokenizer.extended([word[1:]])
+
+
+@pytest.mark.parametrize("flag", ["single_word", "lstrip", "rstrip", "normalized", "special"])
+def test_a_file_whose_added_tokens_take_more_than_themselves_is_refused(flag: str, tmp_path: Path) -> None:
+    def change(state: Any) -> None:
+        state["added_tokens"][0][flag] = True
+
+    path = change_saved(TOKENIZERS["bpe"].extended(["<x>"]), tmp_path / "added.json", change)
+    with pytest.raises(UserError, match=r"added\.json holds a tokenizer that does not keep the text"):
+        Tokenizer.load(path)
+
+
+def test_a_file_that_changes_text_is_refused_by_name(tmp_path: Path) -> None:
+    def lowercase(state: Any) -> None:
+        state["normalizer"] = {"type": "Lowercase"}
+
+    path = change_saved(TOKENIZERS["bpe"], tmp_path / "lower.json", lowercase)
+    with pytest.raises(UserError, match=r"lower\.json holds a tokenizer that does not keep the text"):
+        Tokenizer.load(path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tokenizer_knows_its_kind(kind: str) -> None:
+    assert TOKENIZERS[kind].kind == TOKENIZERS[kind].extended(["<x>"]).kind == kind

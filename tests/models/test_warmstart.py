@@ -1,0 +1,133 @@
+"""Weights that begin another model: copied by name, and with more words."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from regard.errors import UserError
+from regard.models.folder import distinct_tensors
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.warmstart import ENCODER, copy_tensors, grow
+
+SIZE = {"width": 16, "heads": 2, "hidden": 24, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}
+SOURCE, TARGET = [[4, 5], [6]], [[4, 7, 8], [9, 9], [10]]
+
+
+def build(vocab: int | tuple[int, int] = 12, seed: int = 0, **changes: Any) -> Transformer:
+    torch.manual_seed(seed)
+    return Transformer(TransformerConfig.base(vocab, **SIZE | changes)).eval()
+
+
+def tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in distinct_tensors(model).items()}
+
+
+# Growing
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+@pytest.mark.parametrize("tie", ["all", "target", "none"])
+def test_a_grown_model_says_of_the_old_words_what_it_said_before(tie: str, positions: str) -> None:
+    model = build(12 if tie == "all" else (12, 14), tie=tie, positions=positions).double()
+    before = tensors(model)
+    grown = grow(model, SOURCE, TARGET)
+    source, target = torch.randint(12, (3, 7)), torch.randint(12, (3, 5))
+    old, new = (one.decode(target, one.encode(source)) for one in (model, grown))
+    assert torch.equal(old, new)
+    said = grown.logits(new)
+    words = model.config.target_vocab
+    assert said.shape[-1] == words + (len(SOURCE) if tie == "all" else len(TARGET))
+    # Every number is the same product of the same numbers; a wider table may only add them up in another order.
+    assert torch.allclose(said[..., :words], model.logits(old), rtol=0, atol=1e-14)
+    assert (grown.config.source_vocab, grown.config.target_vocab) == (14, 14 if tie == "all" else 17)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in distinct_tensors(model).items())
+    for name, tensor in distinct_tensors(grown).items():
+        assert torch.equal(tensor[: len(before[name])], before[name]), name
+
+
+@pytest.mark.parametrize("tie", ["all", "target", "none"])
+def test_new_rows_begin_near_the_mean_of_the_words_that_spelled_them(tie: str) -> None:
+    model = build(12 if tie == "all" else (12, 14), tie=tie)
+    grown = grow(model, SOURCE, TARGET)
+    spelled = {"source_embedding.weight": SOURCE, "target_embedding.weight": TARGET, "output": TARGET}
+    old, new = distinct_tensors(model), distinct_tensors(grown)
+    tables = [name for name in spelled if name in old]
+    assert len(tables) == {"all": 1, "target": 2, "none": 3}[tie]
+    for name in tables:
+        for row, pieces in zip(new[name][len(old[name]) :], spelled[name], strict=True):
+            distance = (row - old[name][pieces].mean(0)).norm()
+            assert 0 < distance < 0.1 * old[name].norm(dim=1).mean()
+    assert (grown.source_embedding.weight is grown.target_embedding.weight) == (tie == "all")
+
+
+def test_the_seed_decides_about_new_rows_and_nothing_else_does() -> None:
+    model = build()
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    one = tensors(grow(model, SOURCE, SOURCE, seed=3))
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(2)
+    assert all(torch.equal(tensor, one[name]) for name, tensor in tensors(grow(model, SOURCE, SOURCE, seed=3)).items())
+    other = tensors(grow(model, SOURCE, SOURCE, seed=4))["source_embedding.weight"]
+    assert not torch.equal(other[12:], one["source_embedding.weight"][12:])
+
+
+def test_words_of_the_same_letters_do_not_begin_alike() -> None:
+    rows = grow(build(), [[4, 5], [5, 4]], []).source_embedding.weight[12:]
+    assert not torch.equal(rows[0], rows[1])
+
+
+# Copying
+
+
+def test_all_tensors_are_copied_by_name() -> None:
+    model, other = build(seed=1), build(seed=2)
+    copy_tensors(model, tensors(other), "other")
+    assert all(torch.equal(tensor, tensors(other)[name]) for name, tensor in distinct_tensors(model).items())
+
+
+def test_an_encoder_alone_is_copied_and_the_rest_stays() -> None:
+    model, other = build(seed=1, decoder_layers=1, norm="pre"), build(seed=2, norm="pre", tie="none")
+    before, given = tensors(model), tensors(other)
+    copy_tensors(model, given, "other", ENCODER)
+    for name, tensor in distinct_tensors(model).items():
+        assert torch.equal(tensor, (given if name.startswith(ENCODER) else before)[name]), name
+    source = torch.randint(12, (2, 6))
+    assert torch.equal(model.encode(source), other.encode(source))
+
+
+def test_another_kind_of_model_with_such_an_encoder_can_take_it() -> None:
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            whole = build(seed=5)
+            self.source_embedding, self.encoder, self.encoder_norm = (
+                whole.source_embedding,
+                whole.encoder,
+                whole.encoder_norm,
+            )
+            self.lengths = nn.Linear(16, 3)
+
+    reader, other = Reader(), build(seed=6)
+    copy_tensors(reader, tensors(other), "other", ENCODER)
+    for name, tensor in reader.state_dict().items():
+        if not name.startswith("lengths"):
+            assert torch.equal(tensor, other.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"width": 8, "hidden": 24}, r"tensor encoder\.0\.\S+ is \[16\] in other, but \[8\] in this model"),
+        ({"encoder_layers": 3}, r"other has no tensor encoder\.2\.\S+, which this model needs"),
+        ({"encoder_layers": 1}, r"other has a tensor encoder\.1\.\S+, which this model lacks"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused_by_name_and_nothing_is_copied(changes: dict[str, int], said: str) -> None:
+    model = build(seed=1, **changes)
+    before = tensors(model)
+    with pytest.raises(UserError, match=said):
+        copy_tensors(model, tensors(build(seed=2)), "other", ENCODER)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in distinct_tensors(model).items())

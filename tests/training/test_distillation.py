@@ -1,0 +1,323 @@
+"""A teacher's translations of a corpus as a student's corpus: line by line, resumable, and good to train on."""
+
+import gzip
+import hashlib
+import json
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from itertools import cycle, islice
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from regard import SearchSettings, Translator, UserError
+from regard.decoding import files, translator
+from regard.evaluation import choose_closest
+from regard.text.pair import Pair
+from regard.text.readers import read_parallel
+from regard.training import distillation
+from regard.training.distillation import Corpus, Distillation, distil
+from tests.conftest import SMALL, Command, settings_of
+
+GREEDY = ("--beam", "1", "--device", "cpu")
+LINES = 40
+LONG = "I love apples and books " * 30
+
+
+@pytest.fixture(autouse=True)
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (translator, files, distillation):
+        monkeypatch.setattr(module, "WINDOW", 8)
+
+
+@pytest.fixture
+def corpus(toy: Path, tmp_path: Path) -> list[Pair]:
+    """Some lines of the toy corpus, with blank ones and a long one among them, as corpus.en and corpus.zh."""
+    pairs = list(islice(read_parallel(toy / "train.en", toy / "train.zh"), LINES))
+    pairs[3] = pairs[-1] = Pair("", "")
+    pairs[20] = Pair(LONG, "太长")
+    for side, language in enumerate(("en", "zh")):
+        text = "".join(f"{pair[side]}\n" for pair in pairs)
+        (tmp_path / f"corpus.{language}").write_text(text, encoding="utf-8")
+    return pairs
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def expected(trained_run: Path, corpus: list[Pair]) -> list[str]:
+    """What the teacher says, nothing where there is nothing to read or too much."""
+    found = Translator.load(trained_run)([pair.source for pair in corpus], beam=1)
+    return ["" if pair.source == LONG else text for pair, text in zip(corpus, found, strict=True)]
+
+
+# What is written
+
+
+def test_two_files_hold_the_source_and_the_teachers_translations_line_by_line(
+    corpus: list[Pair], trained_run: Path, tmp_path: Path, command: Command
+) -> None:
+    out = ("--out-src", tmp_path / "d.en", "--out-tgt", tmp_path / "d.zh")
+    answer = command("distill", trained_run, "--src", tmp_path / "corpus.en", *out, "--longest", 50, *GREEDY)
+    assert (answer.code, answer.err) == (0, "")
+    assert f"{LINES} lines: 2 blank, 1 of more than 50 tokens, {LINES - 3} translated" in answer.out
+    assert f"next: regard train --src {tmp_path}/d.en --tgt {tmp_path}/d.zh" in answer.out
+    assert (tmp_path / "d.en").read_bytes() == (tmp_path / "corpus.en").read_bytes()
+    assert lines(tmp_path / "d.zh") == expected(trained_run, corpus)
+    assert lines(tmp_path / "d.zh")[0] == "我喜欢苹果"
+    note = json.loads((tmp_path / "d.zh.json").read_text(encoding="utf-8"))
+    weights = (trained_run / "best" / "model.safetensors").read_bytes()
+    assert note["teachers"] == [hashlib.sha256(weights).hexdigest()[:12]]
+    assert note["settings"]["search"]["beam"] == 1
+    assert (note["complete"], note["pairs"], note["blank"], note["too_long"]) == (True, LINES, 2, 1)
+    assert note["corpus"]["lines"] == LINES
+    for name, checksum in note["files"].items():
+        assert hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() == checksum
+    assert note["files"].keys() == {"d.en", "d.zh"}
+
+
+@pytest.mark.parametrize("kind", ["tsv", "jsonl"])
+@pytest.mark.parametrize("source", ["en.gz", "tsv", "jsonl"])
+def test_other_kinds_of_file_hold_the_same_pairs(
+    kind: str, source: str, corpus: list[Pair], trained_run: Path, tmp_path: Path, command: Command
+) -> None:
+    path = tmp_path / f"in.{source}"
+    if source == "en.gz":
+        path.write_bytes(gzip.compress((tmp_path / "corpus.en").read_bytes()))
+    else:
+        rows = (f"{s}\t{t}" if source == "tsv" else json.dumps({"source": s, "target": t}) for s, t in corpus)
+        path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    out = tmp_path / f"d.{kind}"
+    assert command("distill", trained_run, "--src", path, "--out", out, "--longest", 50, *GREEDY).code == 0
+    distilled = [Pair(pair.source, text) for pair, text in zip(corpus, expected(trained_run, corpus), strict=True)]
+    assert list(read_parallel(out)) == distilled
+
+
+def test_a_recipes_training_pairs_can_be_distilled(
+    trained_run: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch, toy: Path
+) -> None:
+    from regard.text import grammar
+
+    monkeypatch.setitem(grammar.SIZES, "train", 20)
+    short = ("--search", "max_length=5")
+    answer = command("distill", trained_run, "--recipe", "demo", "--out", tmp_path / "d.tsv", *GREEDY, *short)
+    assert (answer.code, answer.err) == (0, "")
+    assert [pair.source for pair in read_parallel(tmp_path / "d.tsv")] == [p.source for p in grammar.corpus("train")]
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(f"data: {{source: {toy}/train.en, target: {toy}/train.zh, hold_out: 30}}\n")
+    answer = command("distill", trained_run, "--recipe", recipe, "--out", tmp_path / "e.tsv", *GREEDY, *short)
+    assert answer.out.startswith("470 lines")  # what is held out for validation is not shown to the student
+
+
+def test_the_reference_can_be_kept_beside_the_translation(
+    corpus: list[Pair], trained_run: Path, tmp_path: Path, command: Command
+) -> None:
+    sides = ("--src", tmp_path / "corpus.en", "--tgt", tmp_path / "corpus.zh")
+    out = ("--out", tmp_path / "d.tsv", "--keep-reference", "--longest", 50)
+    assert command("distill", trained_run, *sides, *out, *GREEDY).code == 0
+    pairs = list(read_parallel(tmp_path / "d.tsv"))
+    assert pairs[::2] == [Pair(pair.source, pair.target) for pair in corpus]
+    assert [pair.target for pair in pairs[1::2]] == expected(trained_run, corpus)
+    assert json.loads((tmp_path / "d.tsv.json").read_text(encoding="utf-8"))["pairs"] == 2 * LINES
+
+
+@pytest.mark.parametrize("metric", ["chrf", "bleu"])
+def test_the_translation_nearest_to_the_reference_can_be_chosen(
+    metric: str, corpus: list[Pair], trained_run: Path, tmp_path: Path, command: Command
+) -> None:
+    sources = [pair.source for pair in corpus[:10]]
+    found = Translator.load(trained_run).hypotheses(sources, SearchSettings(beam=4, n_best=4))
+    rows = (f"{source}\t{hypotheses[-1].text}\n" for source, hypotheses in zip(sources, found, strict=True))
+    (tmp_path / "in.tsv").write_text("".join(rows), encoding="utf-8")  # the last of the n best as the reference
+    words = ("distill", trained_run, "--src", tmp_path / "in.tsv", "--beam", 4)
+    assert command(*words, "--out", tmp_path / "d.tsv", "--closest", metric).code == 0
+    assert (tmp_path / "d.tsv").read_bytes() == (tmp_path / "in.tsv").read_bytes()
+    assert command(*words, "--out", tmp_path / "few.tsv", "--closest", metric, "--n-best", 2).code == 0
+    chosen = [pair.target for pair in read_parallel(tmp_path / "few.tsv")]
+    for text, hypotheses in zip(chosen, found, strict=True):
+        texts = [hypothesis.text for hypothesis in hypotheses]
+        assert text in texts[:2]
+        assert text == texts[choose_closest(texts[:2], texts[-1], metric, "zh")]
+
+
+def test_nearness_is_measured_and_the_first_of_equals_wins() -> None:
+    texts = ["the cat sat", "a dog stood here", "a dog stood there", "a dog stood there"]
+    assert choose_closest(texts, "a dog stood there", "chrf") == choose_closest(texts, "a dog stood there", "bleu") == 2
+    assert choose_closest(["x", "y"], "z", "chrf") == 0
+
+
+def test_tabs_and_line_ends_within_a_text_do_not_break_the_file(
+    trained_run: Path, tmp_path: Path, command: Command
+) -> None:
+    (tmp_path / "in.jsonl").write_text(json.dumps({"source": "I\tlove\napples", "target": ""}) + "\n")
+    for name in ("d.tsv", "d.jsonl"):
+        out = ("--out", tmp_path / name)
+        assert command("distill", trained_run, "--src", tmp_path / "in.jsonl", *out, *GREEDY).code == 0
+    (table,), (objects,) = (list(read_parallel(tmp_path / name)) for name in ("d.tsv", "d.jsonl"))
+    assert (table.source, objects.source) == ("I love apples", "I\tlove\napples")
+
+
+def test_lines_beyond_learned_positions_are_too_long(loaded_learned: Translator) -> None:
+    taken: list[Pair] = []
+    corpus = Corpus(lambda: [Pair("a b", ""), Pair("a b " * 9, "")], referenced=False)
+    counts = distil(loaded_learned, corpus, Distillation(search=SearchSettings(beam=1, max_length=3)), taken.extend)
+    assert (counts.lines, counts.blank, counts.long) == (2, 0, 1)
+    assert taken[1].target == ""
+
+
+@pytest.fixture
+def loaded_learned() -> Translator:
+    from regard import Tokenizer, Transformer, TransformerConfig
+    from regard.decoding.translator import Vocabularies
+
+    tokenizer = Tokenizer.train(["a b"] * 3, 270)
+    size = {"width": 8, "heads": 2, "hidden": 8, "encoder_layers": 1, "decoder_layers": 1}
+    config = TransformerConfig.base(len(tokenizer), positions="learned", max_length=12, **size)
+    return Translator(Transformer(config), Vocabularies(tokenizer, tokenizer))
+
+
+# Going on
+
+
+@pytest.mark.parametrize("options", [(), ("--keep-reference",)], ids=["plain", "with references"])
+def test_going_on_gives_the_same_bytes_wherever_it_stopped(
+    options: tuple[str, ...], corpus: list[Pair], trained_run: Path, tmp_path: Path, command: Command
+) -> None:
+    words = ("distill", trained_run, "--src", tmp_path / "corpus.en", "--tgt", tmp_path / "corpus.zh", *GREEDY)
+    words = (*words, "--longest", 50, *options)
+    whole = (tmp_path / "w.en", tmp_path / "w.zh")
+    part = (tmp_path / "p.en", tmp_path / "p.zh")
+    assert command(*words, "--out-src", whole[0], "--out-tgt", whole[1]).code == 0
+    source, target = (path.read_bytes() for path in whole)
+    note = json.loads((tmp_path / "w.zh.json").read_text(encoding="utf-8"))
+    for cut_source, cut_target in ((0, None), (300, 200), (len(source), 1), (201, len(target)), (None, None)):
+        for path, content, cut in zip(part, (source, target), (cut_source, cut_target), strict=True):
+            path.unlink(missing_ok=True)
+            if cut is not None:
+                path.write_bytes(content[:cut])
+        shutil.copy(tmp_path / "w.zh.json", tmp_path / "p.zh.json")
+        answer = command(*words, "--out-src", part[0], "--out-tgt", part[1], "--resume")
+        assert (answer.code, answer.err) == (0, "")
+        assert (part[0].read_bytes(), part[1].read_bytes()) == (source, target)
+        found = json.loads((tmp_path / "p.zh.json").read_text(encoding="utf-8"))
+        assert (found["blank"], found["too_long"], found["pairs"]) == (2, 1, note["pairs"])
+        assert list(found["files"].values()) == list(note["files"].values())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_killed_process_can_go_on(
+    number: signal.Signals,
+    toy: Path,
+    trained_run: Path,
+    tmp_path: Path,
+    command: Command,
+    spawn: Callable[..., subprocess.Popen[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()  # the process has windows of the usual size
+    source, part, whole = tmp_path / "in.en", tmp_path / "part.tsv", tmp_path / "whole.tsv"
+    text = (toy / "train.en").read_text(encoding="utf-8").splitlines()
+    source.write_text("".join(f"{line}\n" for line in islice(cycle(text), 5000)), encoding="utf-8")
+    words = ("distill", trained_run, "--src", source, *GREEDY, "--search", "max_length=3")
+    process = spawn(*words, "--out", part)
+    limit = time.monotonic() + 60
+    while not part.exists() or not part.stat().st_size:
+        assert process.poll() is None, "it ended before it could be interrupted"
+        assert time.monotonic() < limit
+        time.sleep(0.005)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL)
+    assert number != signal.SIGINT or "--resume" in err
+    assert 0 < part.read_bytes().count(b"\n") < 5000
+    assert not json.loads((tmp_path / "part.tsv.json").read_text(encoding="utf-8"))["complete"]
+    assert command(*words, "--out", part, "--resume").code == 0
+    assert command(*words, "--out", whole).code == 0
+    assert part.read_bytes() == whole.read_bytes()
+
+
+def test_going_on_with_something_else_is_refused_by_name(
+    corpus: list[Pair], trained_run: Path, tmp_path: Path, command: Command
+) -> None:
+    out = tmp_path / "d.tsv"
+    words = ("distill", trained_run, "--src", tmp_path / "corpus.en", "--out", out)
+    assert command(*words, *GREEDY).code == 0
+    before = out.read_bytes()
+    said = command(*words, "--beam", 2, "--resume").refusal
+    assert "settings.search.beam 1, not 2" in said
+    other = shutil.copytree(trained_run / "best", tmp_path / "other")
+    tensors = load_file(other / "model.safetensors")
+    save_file({name: tensor + 1 for name, tensor in tensors.items()}, other / "model.safetensors")
+    assert "begun with teachers [" in command("distill", other, *words[2:], *GREEDY, "--resume").refusal
+    (tmp_path / "corpus.en").write_text("I love apples\n" * LINES)
+    assert "begun with corpus.sha256 " in command(*words, *GREEDY, "--resume").refusal
+    (tmp_path / "d.tsv.json").write_text("{")
+    assert "d.tsv.json: missing or damaged" in command(*words, *GREEDY, "--resume").refusal
+    assert out.read_bytes() == before
+
+
+# What is refused
+
+
+def test_wrong_use_is_refused_and_nothing_is_left(
+    corpus: list[Pair], trained_run: Path, tmp_path: Path, command: Command
+) -> None:
+    src, out = ("--src", tmp_path / "corpus.en"), ("--out", tmp_path / "d.tsv")
+    (tmp_path / "old.tsv").write_text("mine\n")
+    (tmp_path / "note.tsv.json").write_text("mine\n")
+    (tmp_path / "bad.en").write_bytes(b"I\n\xff\n")
+    cases: list[tuple[tuple[object, ...], str]] = [
+        ((*src,), "needs either --out"),
+        ((*src, *out, "--out-src", tmp_path / "a"), "needs either --out"),
+        ((*src, "--out", tmp_path / "d.zh"), "must end in .tsv or .jsonl"),
+        ((*src, "--out", tmp_path / "d.tsv.gz"), "must end in .tsv or .jsonl"),
+        ((*src, "--out-src", tmp_path / "a", "--out-tgt", tmp_path / "a"), "are one file"),
+        ((*src, "--out-src", tmp_path / "a.tsv", "--out-tgt", tmp_path / "b"), "a file of both sides"),
+        ((*src, "--out", tmp_path / "d.parquet"), "must end in .tsv or .jsonl"),
+        ((*src, "--out-src", tmp_path / "a", "--out-tgt", tmp_path / "corpus.en", "--resume"), "is what is to be read"),
+        ((*src, "--out", tmp_path / "old.tsv"), "old.tsv exists already"),
+        ((*src, "--out", tmp_path / "old.tsv", "--resume"), "old.tsv.json: missing or damaged"),
+        ((*src, "--out", tmp_path / "note.tsv"), "note.tsv.json exists already"),
+        ((*src, *out, "--recipe", "demo"), "needs either --src"),
+        ((*out,), "needs either --src"),
+        ((*src, *out, "--set", "training.seed=2"), "--set changes a recipe"),
+        ((*src, *out, "--closest", "chrf"), "has no references"),
+        ((*src, *out, "--keep-reference"), "has no references"),
+        ((*src, *out, "--closest", "ter"), "closest"),
+        ((*src, *out, "--closest", "chrf", "--beam", 1), "several translations"),
+        ((*src, *out, "--n-best", 2), "--n-best is what --closest chooses from"),
+        ((*src, *out, "--longest", 1), "longest"),
+        (("--src", tmp_path / "bad.en", *out), "bad.en, line 2"),
+        ((*src, *out, "--with", tmp_path / "none"), "no such model folder"),
+    ]
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    for words, said in cases:
+        assert said in command("distill", trained_run, *words).refusal, words
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_references_that_are_missing_are_refused_from_python_too(trained_run: Path) -> None:
+    corpus = Corpus(lambda: [Pair("I love apples", "")], referenced=False)
+    with pytest.raises(UserError, match="no references"):
+        distil(Translator.load(trained_run), corpus, Distillation(keep_reference=True), print)
+
+
+# The student
+
+
+def test_a_student_learns_from_what_the_teacher_says(
+    toy: Path, trained_run: Path, tmp_path: Path, command: Command
+) -> None:
+    out = ("--out-src", tmp_path / "d.en", "--out-tgt", tmp_path / "d.zh")
+    assert command("distill", trained_run, "--src", toy / "train.en", *out, *GREEDY).code == 0
+    files = ("--src", tmp_path / "d.en", "--tgt", tmp_path / "d.zh", "--out", tmp_path / "student")
+    trained = command("train", *files, *settings_of(SMALL | {"model.decoder_layers": 1}))
+    assert (trained.code, trained.err) == (0, "")
+    assert "470 training pairs" in trained.out
+    asked = ("I love apples", "We want tea and dogs")
+    assert command("translate", tmp_path / "student", *asked).out == command("translate", trained_run, *asked).out

@@ -1,0 +1,275 @@
+"""Runs that begin with a trained model: its weights, its tokenizer with new words, or its encoder alone."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from regard import Translator
+from regard.errors import UserError
+from regard.models.folder import distinct_tensors
+from regard.training.recipe import Recipe
+from regard.training.run import run_recipe
+from tests.conftest import SMALL, Command, settings_of
+from tests.training.test_resume import crashing_at, everything, log, weights
+
+Make = Callable[..., Recipe]
+WORD = "<ent>"
+
+
+@pytest.fixture
+def entities(tmp_path: Path) -> Path:
+    """A folder with a synthetic corpus in which a name is the same token on both sides."""
+    subjects = {"I": "我", "You": "你", "They": "他们", "We": "我们"}
+    verbs = {"love": "喜欢", "buy": "买", "see": "看见", "want": "要"}
+    pairs = [
+        (f"{s} {v} {WORD}{tail}", f"{subjects[s]}{verbs[v]}{WORD}{zh}")
+        for s in subjects
+        for v in verbs
+        for tail, zh in (("", ""), (" and tea", "和茶"), (" and books", "和书"), (f" and {WORD}", f"和{WORD}"))
+    ]
+    (tmp_path / "ent.en").write_text("".join(f"{source}\n" for source, _ in pairs), encoding="utf-8")
+    (tmp_path / "ent.zh").write_text("".join(f"{target}\n" for _, target in pairs), encoding="utf-8")
+    return tmp_path
+
+
+def recipe(folder: Path, name: str, **changes: Any) -> Recipe:
+    """A recipe that names data and steps, and leaves model and tokenizer to what it begins with."""
+    kept = {key: value for key, value in SMALL.items() if not key.startswith(("model.", "tokenizer."))}
+    files = {"data.source": str(folder / f"{name}.en"), "data.target": str(folder / f"{name}.zh")}
+    short = {"optim.schedule": "constant", "optim.lr": 3e-3, "optim.warmup": 0, "training.steps": 10}
+    looks = {"training.validate_every": 4, "training.log_every": 1, "training.checkpoint_every": 2}
+    return Recipe.load(None, [], kept | files | short | looks | {k.replace("__", "."): v for k, v in changes.items()})
+
+
+def start(run: Path, **more: Any) -> dict[str, Any]:
+    return {"start": {"from": str(run)} | more}
+
+
+def first_loss(out: Path) -> float:
+    return float(log(out)[0][1])
+
+
+# The folder's weights
+
+
+def test_a_run_begins_with_the_folders_weights_and_leaves_the_folder_alone(
+    toy: Path, trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = everything(trained_run)
+    run_recipe(recipe(toy, "train", **start(trained_run), training__steps=1), tmp_path / "tuned")
+    assert f"beginning with the weights of {trained_run}" in capsys.readouterr().out
+    run_recipe(recipe(toy, "train", training__steps=1, model={"preset": "tiny"}), tmp_path / "fresh")
+    assert first_loss(tmp_path / "tuned") < 0.5 * first_loss(tmp_path / "fresh")
+    began = load_file(tmp_path / "tuned" / "data" / "start.safetensors")
+    old = load_file(trained_run / "best" / "model.safetensors")
+    assert began.keys() == old.keys()
+    assert all(torch.equal(began[name], old[name]) for name in old)
+    assert everything(trained_run) == before
+
+
+def test_model_tokenizer_and_languages_are_the_folders(toy: Path, trained_run: Path, tmp_path: Path) -> None:
+    for language in ("en", "zh"):
+        shutil.copy(toy / f"train.{language}", tmp_path / f"plain_{language}.txt")
+    files = {"data__source": str(tmp_path / "plain_en.txt"), "data__target": str(tmp_path / "plain_zh.txt")}
+    tuned = recipe(toy, "train", **start(trained_run), **files, training__steps=1, model={"dropout": 0.3})
+    run_recipe(tuned, tmp_path / "tuned")
+    old, new = Translator.load(trained_run), Translator.load(tmp_path / "tuned")
+    assert new.vocabularies.fingerprint() == old.vocabularies.fingerprint()
+    assert new.languages == old.languages == ("en", "zh")
+    assert new.model.config == old.model.config.changed(dropout=0.3)
+    kept = Recipe.load(tmp_path / "tuned" / "recipe.yaml")
+    assert (kept.tokenizer.size, kept.model["width"]) == (len(old.vocabularies.source), 32)
+
+
+def test_the_folders_own_recipe_does_not_contradict_it(toy: Path, trained_run: Path, tmp_path: Path) -> None:
+    given = {"data.source": str(toy / "train.en"), "data.target": str(toy / "train.zh")}
+    short = {"training.steps": 1, "start.from": str(trained_run)}
+    run_recipe(Recipe.load(trained_run / "recipe.yaml", [], given | short), tmp_path / "again")
+    run_recipe(Recipe.load(None, [], SMALL | given | short), tmp_path / "and again")
+    assert weights(tmp_path / "again") == weights(tmp_path / "and again")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model": {"width": 64}}, "model.width: 64 contradicts 32"),
+        ({"model": {"preset": "tiny"}}, "model.width: 128 contradicts 32"),
+        ({"model": {"norm": "post"}}, "model.norm: post contradicts pre"),
+        ({"model": {"widht": 32}}, "unknown key model.widht; did you mean model.width?"),
+        ({"tokenizer": {"kind": "word"}}, "tokenizer.kind: word contradicts bpe"),
+        ({"tokenizer": {"joint": False}}, "tokenizer.joint: False contradicts True"),
+        ({"tokenizer": {"size": 300}}, "tokenizer.size: 300 contradicts 340"),
+        ({"start": {"from": "no/such"}}, "no/such: no such model folder"),
+        ({"start.tokens": ["", "<a>"]}, "start.tokens: The new token '' is blank"),
+        ({"start.tokens": ["apples"]}, "is a piece of this vocabulary already"),
+        ({"start.tokens": ["<eos>"]}, "is a piece of this vocabulary already"),
+        ({"start.tokens": ["a\nb"]}, "control character"),
+        ({"start.tokens_file": "no.such"}, "no.such does not exist"),
+    ],
+)
+def test_what_contradicts_the_folder_is_refused_by_name_and_nothing_is_left(
+    changes: dict[str, Any], said: str, toy: Path, trained_run: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=said.replace("(", r"\(")):
+        run_recipe(recipe(toy, "train", **start(trained_run) | changes), tmp_path / "tuned")
+    assert not (tmp_path / "tuned").exists()
+
+
+def test_tokens_and_parts_need_a_folder() -> None:
+    for key, value in (("tokens", ["<a>"]), ("tokens_file", "t"), ("parts", "encoder")):
+        with pytest.raises(UserError, match=r"give start\.from too"):
+            Recipe.load(None, [], {"data.builtin": "en-zh", f"start.{key}": value})
+
+
+def test_the_command_line_begins_with_a_run(toy: Path, trained_run: Path, tmp_path: Path, command: Command) -> None:
+    files = ("--src", toy / "train.en", "--tgt", toy / "train.zh", "--out", tmp_path / "tuned")
+    short = settings_of({"training.steps": 2, "data.hold_out": 30, "training.device": "cpu"})
+    answer = command("train", *files, "--start-from", trained_run, *short)
+    assert (answer.code, answer.err) == (0, "")
+    assert Translator.load(tmp_path / "tuned")("I love apples") == "我喜欢苹果"
+
+
+# New words
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_a_new_word_is_one_piece_and_can_be_learned(
+    joint: bool, entities: Path, trained_run: Path, tmp_path: Path, make_recipe: Make
+) -> None:
+    run = trained_run
+    if not joint:
+        run = tmp_path / "separate"
+        run_recipe(make_recipe(tokenizer__joint=False, tokenizer__size=300), run)
+    (tmp_path / "words").write_text("<unused>\n\n")
+    words = start(run, tokens=[WORD], tokens_file=str(tmp_path / "words"))
+    tuned = recipe(entities, "ent", **words, training__steps=60, training__validate_every=60, data__hold_out=5)
+    run_recipe(tuned, tmp_path / "tuned")
+    old, new = Translator.load(run), Translator.load(tmp_path / "tuned")
+    for before, now in (
+        (old.vocabularies.source, new.vocabularies.source),
+        (old.vocabularies.target, new.vocabularies.target),
+    ):
+        assert now.encode_inside(WORD) == [len(before)]
+        assert len(now) == len(before) + 2
+        assert now.encode("I love apples") == before.encode("I love apples")
+    assert new.vocabularies.joint == joint
+    assert WORD not in old(f"I love {WORD}")
+    assert new([f"I love {WORD}", f"We want {WORD} and tea"]) == [f"我喜欢{WORD}", f"我们要{WORD}和茶"]
+    assert len(new.hypotheses([f"I love {WORD}"])[0][0].pieces) <= 4
+
+
+def test_old_words_have_their_old_rows_at_the_beginning(entities: Path, trained_run: Path, tmp_path: Path) -> None:
+    run_recipe(recipe(entities, "ent", **start(trained_run, tokens=[WORD]), training__steps=1), tmp_path / "tuned")
+    began = load_file(tmp_path / "tuned" / "data" / "start.safetensors")
+    old = load_file(trained_run / "best" / "model.safetensors")
+    assert began["source_embedding.weight"].shape[0] == old["source_embedding.weight"].shape[0] + 1
+    assert all(torch.equal(began[name][: len(old[name])], old[name]) for name in old)
+
+
+# The encoder alone
+
+
+def test_an_encoder_alone_is_taken_and_the_decoder_is_new(
+    toy: Path, trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = {"decoder_layers": 1, "tie": "none", "dropout": 0.0}
+    run_recipe(recipe(toy, "train", **start(trained_run, parts="encoder"), model=other), tmp_path / "tuned")
+    assert f"beginning with the encoder of {trained_run}" in capsys.readouterr().out
+    began = load_file(tmp_path / "tuned" / "data" / "start.safetensors")
+    old = distinct_tensors(Translator.load(trained_run).model)
+    taken = {name for name in began if name in old and torch.equal(began[name], old[name])}
+    assert {name for name in began if name.startswith(("encoder", "source_embedding"))} <= taken
+    fresh = ("target_embedding.weight", "output", "decoder.0.attention.qkv.weight")
+    assert not taken & set(fresh) and set(fresh) <= began.keys()
+    with pytest.raises(UserError, match=r"model\.heads: 4 contradicts 2"):
+        wrong = {"model": {"heads": 4}}
+        run_recipe(recipe(toy, "train", **start(trained_run, parts="encoder"), **wrong), tmp_path / "wrong")
+
+
+def test_a_model_that_writes_at_once_takes_the_encoder_of_one_that_does_not(
+    toy: Path, trained_run: Path, tmp_path: Path
+) -> None:
+    kept = {key: value for key, value in SMALL.items() if not key.startswith(("model.", "tokenizer.", "search."))}
+    files = {"data.source": str(toy / "train.en"), "data.target": str(toy / "train.zh")}
+    wanted = kept | files | {"model.kind": "parallel", "training.steps": 4, "start.from": str(trained_run)}
+    run_recipe(Recipe.load(None, [], wanted | {"start.parts": "encoder"}), tmp_path / "parallel")
+    began = load_file(tmp_path / "parallel" / "data" / "start.safetensors")
+    old = load_file(trained_run / "best" / "model.safetensors")
+    taken = [name for name in old if name.startswith(("encoder", "source_embedding"))]
+    assert all(torch.equal(began[name], old[name]) for name in taken)
+    assert Translator.load(tmp_path / "parallel").model.config.kind == "parallel"
+    with pytest.raises(UserError, match=r"model\.kind: .* is of the kind transformer, not parallel"):
+        run_recipe(Recipe.load(None, [], wanted), tmp_path / "wrong")
+    words = wanted | {"start.from": str(tmp_path / "parallel"), "start.tokens": [WORD]}
+    run_recipe(Recipe.load(None, [], words), tmp_path / "grown")
+    assert len(Translator.load(tmp_path / "grown").vocabularies.source) == len(old["source_embedding.weight"]) + 1
+
+
+# Going on
+
+
+@pytest.fixture(scope="module")
+def lively() -> dict[str, Any]:
+    return {"model": {"dropout": 0.2}, "data__hold_out": 5, "optim__accumulate": 2}
+
+
+@pytest.mark.parametrize("parts", ["all", "encoder"])
+@pytest.mark.parametrize("crash", [1, 7])
+def test_a_run_goes_on_without_the_folder_it_began_with(
+    parts: str, crash: int, entities: Path, trained_run: Path, tmp_path: Path, lively: dict[str, Any]
+) -> None:
+    folder = shutil.copytree(trained_run, tmp_path / "folder")
+    (tmp_path / "words").write_text(f"{WORD}\n")
+    words = start(folder, parts=parts, tokens=["<x>"], tokens_file=str(tmp_path / "words"))
+    tuned = recipe(entities, "ent", **words, **lively)
+    run_recipe(tuned, tmp_path / "whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("regard.training.run._clear", lambda *_: None)  # as if the process had been killed
+        with crashing_at(crash):
+            run_recipe(tuned, tmp_path / "part")
+    shutil.rmtree(folder)
+    (tmp_path / "words").unlink()
+    run_recipe(tuned, tmp_path / "part")
+    assert weights(tmp_path / "part") == weights(tmp_path / "whole")
+    assert log(tmp_path / "part") == log(tmp_path / "whole")
+
+
+def test_a_folder_that_has_changed_does_not_matter_but_another_beginning_does(
+    entities: Path, trained_run: Path, tmp_path: Path, lively: dict[str, Any]
+) -> None:
+    folder = shutil.copytree(trained_run, tmp_path / "folder")
+    begin = start(folder, tokens=[WORD])
+    out = tmp_path / "run"
+    with crashing_at(7):
+        run_recipe(recipe(entities, "ent", **begin, **lively), out)
+    (folder / "best" / "config.json").write_text("{}")
+    for changes, said in (
+        ({"start": {"from": str(folder)}}, r'began with start\.tokens=\["<ent>"\], not \[\]'),
+        ({"start": {"from": str(folder), "tokens": [WORD], "parts": "encoder"}}, r"start\.parts=all, not encoder"),
+        ({"start": {}}, "began with "),
+        ({"model": {"width": 64}}, r"model\.width: 64 contradicts 32"),
+    ):
+        with pytest.raises(UserError, match=said):
+            run_recipe(recipe(entities, "ent", **begin | lively | changes), out)
+    run_recipe(recipe(entities, "ent", **begin, **lively), out)
+    assert json.loads((out / "last" / "scores.json").read_text())["step"] == 10
+
+
+def test_weights_of_a_beginning_that_are_damaged_are_refused(
+    entities: Path, trained_run: Path, tmp_path: Path, lively: dict[str, Any]
+) -> None:
+    out = tmp_path / "run"
+    tuned = recipe(entities, "ent", **start(trained_run), **lively)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("regard.training.run._clear", lambda *_: None)
+        with crashing_at(1):
+            run_recipe(tuned, out)
+    (out / "data" / "start.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match=r"start\.safetensors: missing or damaged"):
+        run_recipe(tuned, out)
