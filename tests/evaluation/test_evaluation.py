@@ -427,7 +427,7 @@ def worse(trained_run: Path, tmp_path: Path) -> Path:
     torch.manual_seed(0)
     with torch.no_grad():
         for weights in translator.model.parameters():
-            weights.add_(0.05 * torch.randn_like(weights))
+            weights.add_(0.15 * torch.randn_like(weights))
     (tmp_path / "worse").mkdir()
     translator.save(tmp_path / "worse")
     return tmp_path / "worse"
