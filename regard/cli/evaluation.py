@@ -44,13 +44,16 @@ def evaluate(
     from regard.devices import choose_device
     from regard.errors import UserError
     from regard.text.readers import read_parallel
+    from regard.training.checkpoint import replace_text
 
     # Whatever can be refused is refused here, before hours of translating.
     flags = {"beam": beam, "length_penalty": length_penalty, "alpha": alpha, "rounds": rounds, "lengths": lengths}
     settings = choose_search(run, search, **flags)
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         raise UserError(f"{out}: no file can be written there; --out needs a file name in an existing folder")
-    if out is not None and any(out.exists() and out.samefile(path) for path in (src, ref) if path and path.exists()):
+    if out is not None and any(
+        out.exists() and out.samefile(path) for path in (src, ref, run, against) if path and path.exists()
+    ):
         raise UserError(f"{out}: --out would replace what is read; choose another name")
     stored = None
     if against is not None and against.suffix == ".json":
@@ -78,7 +81,7 @@ def evaluate(
     systems = [entrant.translate(sources, its) for entrant, its in zip(entrants, chosen, strict=True)]
     if out is not None:
         try:
-            out.write_text("".join(f"{line}\n" for line in systems[0].translations), encoding="utf-8")
+            replace_text(out, "".join(f"{line}\n" for line in systems[0].translations))
         except OSError as error:
             raise UserError(f"{out}: cannot be written ({error.strerror})") from None
     reports = [evaluation.evaluate(system, sources, references, metrics) for system in systems]

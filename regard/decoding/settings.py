@@ -15,6 +15,8 @@ from regard.errors import UserError
 
 DEFAULT_BEAM = 5
 DEFAULT_ROUNDS = 4
+MOST_TOKENS = 100_000
+"""Memory for the longest translation is set aside at once, so that there is a limit to what may be asked for."""
 
 
 class SearchSettings(Settings):
@@ -30,10 +32,16 @@ class SearchSettings(Settings):
     stop: Literal["exact", "first"] = Field(
         "exact", description="stop when nothing unfinished can still win, or as soon as `beam` hypotheses have ended"
     )
-    min_length: int = Field(0, ge=0, description="tokens that a translation has at least, END not counted")
-    max_length: int | None = Field(None, ge=1, description="tokens at the most, END counted, in place of the ratio")
-    max_ratio: float = Field(2.0, ge=0, description="a translation has at most max_ratio · source + max_extra tokens")
-    max_extra: int = Field(20, ge=0)
+    min_length: int = Field(
+        0, ge=0, lt=MOST_TOKENS, description="tokens that a translation has at least, END not counted"
+    )
+    max_length: int | None = Field(
+        None, ge=1, le=MOST_TOKENS, description="tokens at the most, END counted, in place of the ratio"
+    )
+    max_ratio: float = Field(
+        2.0, ge=0, le=100, description="a translation has at most max_ratio · source + max_extra tokens"
+    )
+    max_extra: int = Field(20, ge=0, le=MOST_TOKENS)
     no_repeat: int = Field(0, ge=0, description="no sequence of so many tokens comes twice; 0 allows it")
     groups: int = Field(1, ge=1, description="parts of the beam that are kept different from each other")
     diversity: float = Field(0.5, ge=0, description="what a token loses for each earlier group that chose it")

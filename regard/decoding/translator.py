@@ -150,7 +150,7 @@ class Translator:
         """
         settings = parse_settings(self.writer.settings, search, "translate")
         several = "n_best" in search
-        found = self.hypotheses([text] if isinstance(text, str) else text, settings, alignments=several)
+        found = self.hypotheses([text] if isinstance(text, str) else _list(text), settings, alignments=several)
         answers = found if several else [best[0].text for best in found]
         return answers[0] if isinstance(text, str) else answers
 
@@ -196,6 +196,7 @@ class Translator:
             first: the number of the first text, for errors.
         """
         wishes = wishes or Wishes()
+        texts = _list(texts, first)
         encoded = self._encode(texts, first)
         request = self._understand(wishes)
         settings = self.writer.prepare(settings or self.writer.settings(), request, trees, snapshots)
@@ -240,6 +241,7 @@ class Translator:
             return self.score([sources], [targets], settings)[0]
         if isinstance(sources, str) or isinstance(targets, str):
             raise UserError("score takes a text and its translation, or a list of each")
+        sources, targets = _list(sources), _list(targets)
         if len(sources) != len(targets):
             raise UserError(f"{len(sources)} sources cannot be scored with {len(targets)} translations")
         return self.score_tokens(self._encode(sources, 1), self.vocabularies.target.encode_batch(targets), settings)
@@ -267,6 +269,9 @@ class Translator:
 
         `first` is the number of the first text, for errors.
         """
+        if pool not in ("mean", "none"):
+            raise UserError(f"pool: {pool!r} is not mean, one vector a text, or none, one a token")
+        texts = _list(texts, first)
         encoded = self._encode(texts, first)
         vectors: list[Tensor] = [torch.empty(0)] * len(texts)
         config = self.model.config
@@ -344,11 +349,9 @@ class Translator:
             results[i] = [replace(results[i][n], score=scores[i, n]) for n in order]
             found[i] = [found[i][n] for n in order]
 
-    def _encode(self, texts: Sequence[str], first: int) -> list[list[int]]:
-        if isinstance(texts, str):
-            raise UserError("give a list of texts; a single string would be taken apart into its characters")
+    def _encode(self, texts: list[str], first: int) -> list[list[int]]:
         try:
-            encoded = self.vocabularies.source.encode_batch(list(texts))
+            encoded = self.vocabularies.source.encode_batch(texts)
         except UserError:
             for number, text in enumerate(texts, first):
                 try:
@@ -364,12 +367,20 @@ class Translator:
     def _understand(self, wishes: Wishes) -> Request:
         """The wishes as tokens."""
         target = self.vocabularies.target
+        for name in ("required", "forbidden"):
+            if isinstance(getattr(wishes, name), str):
+                raise UserError(f"{name}: give a tuple of phrases, such as ({getattr(wishes, name)!r},)")
         for phrase in (*wishes.required, *wishes.forbidden):
             if not phrase.strip():
                 raise UserError("a required or forbidden phrase is empty; leave it away or give some text")
-        both = set(wishes.required) & set(wishes.forbidden)
-        if both:
-            raise UserError(f"{sorted(both)[0]!r} is both required and forbidden; choose one")
+        for phrase in wishes.forbidden:
+            for wanted in (*wishes.required, wishes.prefix or ""):
+                if phrase == wanted:
+                    raise UserError(f"{phrase!r} is both required and forbidden; choose one")
+                if phrase in wanted:
+                    raise UserError(
+                        f"{phrase!r} is forbidden, but stands in {wanted!r}, which is asked for; choose one"
+                    )
         forbidden = {way for phrase in wishes.forbidden for way in self._spellings(phrase)}
         required = tuple(self._spellings(phrase)[0] for phrase in wishes.required)
         return Request((), tuple(target.encode(wishes.prefix)) if wishes.prefix else (), required, tuple(forbidden))
@@ -427,6 +438,21 @@ def batches_by_tokens(indices: Iterable[int], encoded: Sequence[Sequence[int]], 
         batch.append(i)
     if batch:
         yield batch
+
+
+def _list(texts: Iterable[str], first: int = 1) -> list[str]:
+    """The texts, each a string.
+
+    Raises:
+        UserError: they are none, or one of them is not; says which.
+    """
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+        raise UserError(f"give a list of texts, not {type(texts).__name__}")
+    listed = list(texts)
+    for number, text in enumerate(listed, first):
+        if not isinstance(text, str):
+            raise UserError(f"sentence {number}: a text is a string, not {type(text).__name__}")
+    return listed
 
 
 def _check_length(tokens: int, number: int, model: EncoderDecoder) -> None:

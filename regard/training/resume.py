@@ -72,8 +72,10 @@ def tidy(out: Path, step: int) -> None:
         mend_replaced(out / name)
     path = out / LOG
     if path.exists():
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        replace_text(path, "".join(f"{line}\n" for line in lines if _logged_step(line) <= step))
+        # Only "\n" ends a line: the other line ends of Unicode may stand in a sample sentence.
+        with path.open(encoding="utf-8", errors="replace", newline="\n") as log:
+            kept = [line for line in log if line.endswith("\n") and _logged_step(line) <= step]
+        replace_text(path, "".join(kept))
 
 
 def check_settings(old: Recipe, new: Recipe, step: int, out: Path) -> None:
@@ -95,7 +97,7 @@ def check_settings(old: Recipe, new: Recipe, step: int, out: Path) -> None:
     said = f"{out}: training.steps cannot change from {old.training.steps} to {new.training.steps}"
     if old.optim.schedule == "cosine":
         raise UserError(f"{said}, since the cosine schedule of the steps already done depends on it")
-    if not old.training.ema and step >= min(old.training.average_from, new.training.average_from):
+    if old.training.average and step >= min(old.training.average_from, new.training.average_from):
         raise UserError(f"{said} at step {step}, since the weights are averaged from a step that depends on it")
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from regard import Translator
+from regard import Translator, Wishes
 from regard.decoding import progress
+from regard.errors import UserError
 
 Command = Callable[..., "Answer"]  # noqa: F821  the fixtures of tests/conftest.py
 LONE_SURROGATE = "caf\udce9"  # what Python makes of an argument that is not valid UTF-8
@@ -111,3 +112,51 @@ def test_what_contradicts_itself_is_refused_and_leaves_no_file(
     assert said in answer.refusal
     assert answer.out == ""
     assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("texts", "why"),
+    [
+        (None, "give a list of texts, not NoneType"),
+        (b"I love apples", "give a list of texts, not bytes"),
+        (["I love apples", None], "sentence 2: a text is a string, not NoneType"),
+        ([1], "sentence 1: a text is a string, not int"),
+    ],
+)
+def test_what_is_no_text_is_refused(texts: object, why: str, trained_run: Path) -> None:
+    translator = Translator.load(trained_run)
+    for ask in (translator, translator.hypotheses, translator.embed, lambda given: translator.score(given, ["x"])):
+        with pytest.raises(UserError, match=why):
+            ask(texts)
+
+
+def test_texts_may_come_one_by_one(trained_run: Path) -> None:
+    translator = Translator.load(trained_run)
+    assert translator(text for text in ["I love apples"]) == ["我喜欢苹果"]
+    assert len(translator.embed(iter(["I love apples", "I"]))) == 2
+    assert len(translator.score(iter(["I love apples"]), iter(["我喜欢苹果"]))) == 1
+
+
+@pytest.mark.parametrize(
+    ("wishes", "why"),
+    [
+        (Wishes(required=("苹果",), forbidden=("苹",)), "'苹' is forbidden, but stands in '苹果'"),
+        (Wishes(prefix="我喜欢", forbidden=("我",)), "'我' is forbidden, but stands in '我喜欢'"),
+        (Wishes(required="苹果"), "required: give a tuple of phrases"),
+    ],
+)
+def test_wishes_that_contradict_each_other_are_refused(wishes: Wishes, why: str, trained_run: Path) -> None:
+    with pytest.raises(UserError, match=why):
+        Translator.load(trained_run).hypotheses(["I love apples"], wishes=wishes)
+
+
+@pytest.mark.parametrize("setting", ["max_ratio=inf", "max_ratio=1e9", "max_length=1000000000", "coverage=inf"])
+def test_numbers_without_bound_are_refused(setting: str, trained_run: Path, command: Command) -> None:
+    answer = command("translate", trained_run, "I love apples", "--search", setting)
+    assert answer.code == 2
+    assert setting.partition("=")[0] in answer.err
+
+
+def test_a_way_to_pool_that_does_not_exist_is_refused(trained_run: Path) -> None:
+    with pytest.raises(UserError, match="pool: 'max' is not mean"):
+        Translator.load(trained_run).embed(["I love apples"], pool="max")  # type: ignore[arg-type]

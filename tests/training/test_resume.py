@@ -11,6 +11,7 @@ from regard.errors import UserError
 from regard.training.checkpoint import save_checkpoint
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
+from regard.training.resume import tidy
 from regard.training.run import run_recipe
 from regard.training.task import Validation
 from regard.training.translation import TranslationTask
@@ -370,3 +371,22 @@ def test_a_run_that_is_done_promises_more_steps_only_where_they_are_possible(
     run_recipe(recipe, tmp_path / "run")
     run_recipe(recipe, tmp_path / "run")
     assert ("more training.steps make it go on" in capsys.readouterr().out) == can_go_on
+
+
+def test_a_sentence_with_other_line_ends_stays_in_the_log(tmp_path: Path) -> None:
+    odd = "a\u2028b\u0085c"
+    entries = [{"step": 1}, {"step": 2, "samples": [odd]}, {"step": 3}]
+    lines = [json.dumps(entry, ensure_ascii=False) for entry in entries]
+    (tmp_path / "log.jsonl").write_text("".join(f"{line}\n" for line in lines) + '{"step": 1', encoding="utf-8")
+    tidy(tmp_path, 2)
+    kept = (tmp_path / "log.jsonl").read_text(encoding="utf-8")
+    assert kept == "".join(f"{line}\n" for line in lines[:2])
+
+
+def test_a_run_that_is_done_says_so_also_where_fewer_steps_are_asked_for(
+    make_recipe: Callable[..., Recipe], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = {"training__validate_every": 4, "training__valid_sentences": 0, "optim__schedule": "constant"}
+    run_recipe(make_recipe(training__steps=4, **short), tmp_path / "run")
+    assert run_recipe(make_recipe(training__steps=2, **short), tmp_path / "run").steps == 4
+    assert "already done" in capsys.readouterr().out
