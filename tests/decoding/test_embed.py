@@ -107,7 +107,7 @@ def test_wrong_use_is_refused_and_nothing_is_touched(source: Path, trained_run: 
         ((*given, "--out", old, "--pool", "max"), "mean (a vector a line) or none (a vector a token), not 'max'"),
         ((*given, "--out", folder / "out.csv"), "out.csv: the name must end in .npy or .safetensors"),
         ((*given, "--out", folder / "no" / "out.npy"), "existing folder"),
-        ((*given, "--out", old, "--key", "x"), "only a .jsonl file has keys"),
+        ((*given, "--out", old, "--key", "x"), "only .jsonl and .parquet files have keys"),
         (("--input", folder / "none.en", "--out", old), "none.en does not exist"),
         (("--input", folder / "bad.en", "--out", old), "bad.en, line 2"),
         (given, "--out"),
