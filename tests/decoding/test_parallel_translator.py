@@ -122,7 +122,7 @@ def test_another_model_chooses_among_the_results(guessing: regard.Translator, tr
         scores = [judge.score(source, hypothesis.text).score for hypothesis in other]
         assert scores == sorted(scores, reverse=True)
         assert [hypothesis.score for hypothesis in other] == pytest.approx(scores, abs=1e-4)
-    assert [one[0].text for one in plain] != [one[0].text for one in judged]
+    assert [[h.text for h in one] for one in plain] != [[h.text for h in one] for one in judged]
     best = guessing(SENTENCES[:12], rounds=1, lengths=4, rerank=trained_run)
     assert best == [one[0].text for one in judged]
 
