@@ -30,14 +30,13 @@ from typing import Any
 
 import torch
 
-from regard.decoding.settings import SearchSettings
 from regard.decoding.translator import Translator
 from regard.devices import choose_device
 from regard.evaluation import bleu, exact_match
 from regard.evaluation.speed import Contender, Result, describe_machine, race, tabulate
 from regard.evaluation.trade import save_trade
 from regard.text.grammar import derive
-from regard.text.readers import read_lines, read_pairs
+from regard.text.readers import read_pairs
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -178,27 +177,20 @@ def train_teacher(data: Path, out: Path, changes: list[str], minutes: float | No
 
 def distill(data: Path, out: Path, teacher: Path) -> None:
     """The training set with the teacher's translations in place of the references: what its students learn from."""
-    if (out / "distilled.de").exists():
-        return
-    translator = Translator.load(teacher, device=choose_device("auto"))
-    sources = list(read_lines(data / "train.en.gz"))
-    begin = time.monotonic()
-    lines = []
-    for number, best in enumerate(translator.stream(sources, SearchSettings(beam=5)), 1):
-        lines.append(best[0].text.replace("\n", " "))
-        if number % 4096 == 0:
-            print(f"{number} of {len(sources)} sentences in {time.monotonic() - begin:.0f} s", flush=True)
-    (out / "distilled.en").write_text("".join(f"{line}\n" for line in sources), encoding="utf-8")
-    fresh = out / ".distilled.de"
-    fresh.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    fresh.replace(out / "distilled.de")
+    files = ["--src", data / "train.en.gz", "--out-src", out / "distilled.en", "--out-tgt", out / "distilled.de"]
+    words = [sys.executable, "-m", "regard.cli", "distill", teacher, *files, "--beam", "5", "--resume"]
+    subprocess.run([str(word) for word in words], check=True)
 
 
-def train_students(data: Path, out: Path, names: Sequence[str], changes: list[str], minutes: float | None) -> None:
-    """All at once: models of this size leave most of a GPU idle."""
-    waiting = [name for name in names if not is_done(out / name)]
-    files = files_of(data, out)
-    started = {name: start("multi30k-en-de", out / name, [*STUDENTS[name], *changes], files) for name in waiting}
+def train_students(
+    data: Path, out: Path, teacher: Path, names: Sequence[str], changes: list[str], minutes: float | None
+) -> None:
+    """All at once: models of this size leave most of a GPU idle. Those of the teacher's size begin with its encoder."""
+    started = {}
+    for name in [name for name in names if not is_done(out / name)]:
+        warm = [] if name == "deep-shallow" else [f"start.from={teacher}", "start.parts=encoder"]
+        recipe = [*STUDENTS[name], *warm, *changes]
+        started[name] = start("multi30k-en-de", out / name, recipe, files_of(data, out))
     wait_for(started, out, minutes)
 
 
@@ -283,7 +275,7 @@ def main() -> None:
         distill(arguments.data, out, teacher)
     elif arguments.piece == "students":
         names = arguments.only or list(STUDENTS)
-        train_students(arguments.data, out, names, arguments.changes, arguments.minutes)
+        train_students(arguments.data, out, teacher, names, arguments.changes, arguments.minutes)
     else:
         batches = arguments.batch or [1, 8, 64]
         time_all(arguments.data, out, teacher, choose_device(arguments.device), arguments.seconds, batches)

@@ -56,6 +56,7 @@ class _Canvases:
     layout: Padded | None
     memory: Tensor  # (R, S, W)
     memory_layout: Padded | None
+    length_gains: list[float | None] = field(default_factory=list)  # log-probabilities of the lengths, if guessed
 
 
 class ParallelWriter:
@@ -95,9 +96,10 @@ class ParallelWriter:
         if not requests:
             return []
         memory, layout, sizes = self._encode([request.source for request in requests])
-        lengths = self._choose_lengths(memory, layout, sizes, settings.lengths)
-        owners = [i for i, tried in enumerate(lengths) for _ in tried]
-        canvases = self._blank_canvases(memory, sizes, owners, [n for tried in lengths for n in tried])
+        guesses = self._guess_lengths(memory, layout, sizes, settings.lengths)
+        owners = [i for i, tried in enumerate(guesses) for _ in tried]
+        canvases = self._blank_canvases(memory, sizes, owners, [n for tried in guesses for n, _ in tried])
+        canvases.length_gains = [gain for tried in guesses for _, gain in tried]
         if self.config.length == "ctc":
             return self._write_paths(canvases, settings, trace)
         canvas, passes = self._refine(canvases, settings.rounds or 1, trace is not None)
@@ -127,16 +129,18 @@ class ParallelWriter:
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], settings: AnySettings
     ) -> list[Found]:
         """As one pass scores them; a target that does not fit on its canvas is impossible, -inf."""
-        canvases = self._places_for([len(source) + 1 for source in sources], targets)
-        logp = self.read(sources, targets)
+        memory, layout, sizes = self._encode(sources)
+        canvases = self._places_for(sizes, targets)
+        logp = self._fill(self._blank_canvases(memory, sizes, range(len(sources)), canvases))
         if self.config.length == "ctc":
             return self._score_paths(logp, canvases, targets)
+        lengths = self._length_gains(memory, layout, sizes, targets)
         found: list[Found] = []
-        for row, target, places in zip(logp, targets, canvases, strict=True):
+        for row, target, places, length in zip(logp, targets, canvases, lengths, strict=True):
             said = [*target, self.config.eos][:places] if self.config.length == "end" else list(target)
             chosen = torch.tensor(said, dtype=torch.long, device=self.device)
             gains = row[: len(said)].gather(1, chosen[:, None])[:, 0].tolist()
-            score = sum(gains) / max(1, len(gains)) if len(said) >= len(target) else -math.inf
+            score = _mean(gains, length) if len(said) >= len(target) else -math.inf
             blank = [self.config.mask] * places
             found.append(Filled(list(target), score, gains, canvas=blank, places=list(range(len(said)))))
         return found
@@ -157,23 +161,35 @@ class ParallelWriter:
             return None
         return Padded(torch.tensor(lengths, device=self.device), longest)
 
-    def _choose_lengths(
+    def _guess_lengths(
         self, memory: Tensor, layout: Padded | None, sizes: Sequence[int], wanted: int
-    ) -> list[list[int]]:
-        """The lengths of canvas that are tried for each sentence, the likeliest first; a translation is not empty."""
+    ) -> list[list[tuple[int, float | None]]]:
+        """The lengths that are tried for each sentence with their log-probabilities; a translation is not empty."""
         if self.config.length != "classifier":
-            return [[n] for n in self._places(sizes)]
+            return [[(n, None)] for n in self._places(sizes)]
         reach = self.config.length_reach
-        logits = self.model.length_logits(memory, layout).float()
+        logp = self.model.length_logits(memory, layout).float().log_softmax(-1)
         # The source's END is counted in its size, the target has none.
         lengths = np.asarray(sizes)[:, None] - 1 + np.arange(-reach, reach + 1)
         impossible = torch.from_numpy((lengths < 1) | (lengths != self.config.limit(lengths)))
-        logits = logits.masked_fill(impossible.to(self.device), -math.inf)
-        best = logits.topk(min(wanted, logits.shape[1]), 1)
+        best = logp.masked_fill(impossible.to(self.device), -math.inf).topk(min(wanted, logp.shape[1]), 1)
         return [
-            [int(row[place]) for value, place in zip(values, places, strict=True) if value > -math.inf]
-            for row, values, places in zip(lengths, best.values.tolist(), best.indices.tolist(), strict=True)
+            [(int(row[place]), gain) for gain, place in zip(gains, places, strict=True) if gain > -math.inf]
+            for row, gains, places in zip(lengths, best.values.tolist(), best.indices.tolist(), strict=True)
         ]
+
+    def _length_gains(
+        self, memory: Tensor, layout: Padded | None, sizes: Sequence[int], targets: Sequence[Sequence[int]]
+    ) -> list[float | None]:
+        """The log-probabilities of the lengths of given targets; what lies out of reach counts as the furthest."""
+        if self.config.length != "classifier":
+            return [None] * len(sizes)
+        reach = self.config.length_reach
+        logp = self.model.length_logits(memory, layout).float().log_softmax(-1)
+        further = [len(target) - size + 1 for target, size in zip(targets, sizes, strict=True)]
+        index = torch.tensor(further, device=self.device).clamp(-reach, reach) + reach
+        gains: list[float | None] = logp.gather(1, index[:, None])[:, 0].tolist()
+        return gains
 
     def _places(self, sizes: Sequence[int]) -> list[int]:
         lengths: list[int] = self.config.canvas_lengths(np.asarray(sizes, np.int64)).tolist()
@@ -241,15 +257,15 @@ class ParallelWriter:
     ) -> list[list[Found]]:
         """Rows as hypotheses of their sentences, best first; with "end", what follows the first END is dropped."""
         c = canvases
-        rows = zip(owners, c.lengths, c.tokens.tolist(), c.gains.tolist(), read.tolist(), strict=True)
+        rows = zip(owners, c.lengths, c.length_gains, c.tokens.tolist(), c.gains.tolist(), read.tolist(), strict=True)
         found: list[tuple[int, Found]] = []
-        for number, (owner, places, tokens, gains, canvas) in enumerate(rows):
+        for number, (owner, places, length, tokens, gains, canvas) in enumerate(rows):
             kept = tokens[:places]
             said = places
             if self.config.length == "end" and self.config.eos in kept:
                 kept = kept[: kept.index(self.config.eos)]
                 said = len(kept) + 1
-            score = sum(gains[:said]) / said
+            score = _mean(gains[:said], length)
             snapshots = passes[number] if passes else []
             found.append((owner, Filled(kept, score, gains[:said], canvas[:places], list(range(said)), snapshots)))
         groups = ([one for _, one in group] for _, group in groupby(found, key=lambda pair: pair[0]))
@@ -331,6 +347,12 @@ def least_certain(gains: Tensor, lengths: Tensor, counts: Tensor) -> Tensor:
     order = gains.masked_fill(~inside, math.inf).argsort(stable=True)
     ranks = torch.empty_like(order).scatter_(1, order, places.expand_as(order))
     return ranks < counts[:, None]
+
+
+def _mean(gains: list[float], length: float | None) -> float:
+    """The mean log-probability of the tokens, and of the length where it was guessed, as if that were a token too."""
+    said = gains if length is None else [*gains, length]
+    return sum(said) / max(1, len(said))
 
 
 def _canvas(found: Found) -> list[int]:

@@ -104,7 +104,9 @@ def refine_plainly(model: ParallelTransformer, source: list[int], places: int, r
         for place in hidden:
             gain, token = said[place].max(-1)
             tokens[place], gains[place] = int(token), float(gain)
-    return tokens, sum(gains) / places
+    further = places - len(source)
+    length = model.length_logits(model.encode(torch.tensor([[*source, EOS]])))[0].log_softmax(-1)[4 + further]
+    return tokens, (sum(gains) + float(length)) / (places + 1)
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 4, 10])

@@ -83,7 +83,6 @@ def test_hypotheses_carry_what_those_of_a_search_do(guessing: regard.Translator)
     for one in best:
         assert one.labels == one.pieces  # no END
         assert len(one.log_probabilities) == len(one.tokens) == len(one.alignment)
-        assert one.score == pytest.approx(np.mean(one.log_probabilities), abs=1e-5)
         assert np.asarray(one.alignment).shape == (len(one.tokens), len(one.source_pieces) + 1)
         assert np.asarray(one.alignment).sum(1) == pytest.approx(1, abs=1e-4)
 
@@ -123,7 +122,7 @@ def test_another_model_chooses_among_the_results(guessing: regard.Translator, tr
         scores = [judge.score(source, hypothesis.text).score for hypothesis in other]
         assert scores == sorted(scores, reverse=True)
         assert [hypothesis.score for hypothesis in other] == pytest.approx(scores, abs=1e-4)
-    assert [one[0].text for one in plain] != [one[0].text for one in judged]
+    assert [[h.text for h in one] for one in plain] != [[h.text for h in one] for one in judged]
     best = guessing(SENTENCES[:12], rounds=1, lengths=4, rerank=trained_run)
     assert best == [one[0].text for one in judged]
 
