@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Generic, NamedTuple
 
 import torch
@@ -192,7 +193,11 @@ class Beam(Generic[S]):
             for i in decided.nonzero()[:, 0].tolist():
                 found = collect(self.ended_tokens[i], self.ended_gains[i], self.ended_lengths[i], self.ended_scores[i])
                 taken = int((self.ended_worth[i] > -math.inf).sum())
-                self.results[int(self.sentences[i])] = found[: min(taken, self.settings.n_best)]
+                returned = found[: min(taken, self.settings.n_best)]
+                self.results[int(self.sentences[i])] = returned
+                if self.recorder is not None:
+                    unfinished = "enough others had ended" if self._stops_when_full() else "it could no longer win"
+                    self.recorder.close(i, returned, step, unfinished)
             keep = (~decided).nonzero()[:, 0]
             rows = rows[keep]
             self._keep(keep)
@@ -213,12 +218,16 @@ class Beam(Generic[S]):
         """Whether each sentence's best hypotheses are settled."""
         best = self.totals.max(1).values
         none_lives = best == -math.inf
-        if self.settings.stop == "first" or self.settings.width == 1:  # a beam of one is greedy search
+        if self._stops_when_full():
             return none_lives | (self.ended_worth[:, -1] > -math.inf)
         # A sum of log-probabilities only falls, and coverage only costs. What the sum is divided by grows with the
         # length, so the most a living hypothesis can still reach is its present sum divided as at the limit.
         reachable = best / self.settings.normaliser(self.rules.limits)
         return none_lives | (self.ended_worth[:, self.settings.n_best - 1] >= reachable)
+
+    def _stops_when_full(self) -> bool:
+        """Whether a sentence is decided by how many have ended, whatever the living could still reach."""
+        return self.settings.stop == "first" or self.settings.width == 1  # a beam of one is greedy search
 
 
 class Recorder:
@@ -265,11 +274,41 @@ class Recorder:
             tree, parent = self.trees[b], self.nodes[b][k]
             tree.append(Expansion(len(tree), parent, step, token, gain, total, total / normaliser, fate))
 
+    def close(self, row: int, returned: Sequence[Found], step: int, unfinished: str) -> None:
+        """Says what became in the end of a decided sentence's hypotheses that were kept or ended.
+
+        Those returned stay "ended", and those that were continued stay "kept".
+        """
+        tree = self.trees[row]
+        continued = {e.parent for e in tree if e.fate in ("kept", "ended")}
+        winners = {tuple(one.tokens) for one in returned}
+        said_before: set[tuple[int, ...]] = set()
+        for e in list(tree):
+            if e.fate == "kept" and e.node not in continued:
+                why = unfinished if e.step == step - 1 else "its continuations were outbid"
+                tree[e.node] = replace(e, fate=f"dropped: {why}")
+            elif e.fate == "ended":
+                said = _said(tree, e)
+                if said in said_before:
+                    tree[e.node] = replace(e, fate="ended: another group had said the same")
+                elif said not in winners:
+                    tree[e.node] = replace(e, fate="ended: others were better")
+                said_before.add(said)
+
     def keep(self, sentences: Tensor) -> None:
         rows = sentences.tolist()
         self.trees = [self.trees[i] for i in rows]
         self.nodes = [self.nodes[i] for i in rows]
         self.fresh = [self.fresh[i] for i in rows]
+
+
+def _said(tree: Sequence[Expansion], end: Expansion) -> tuple[int, ...]:
+    """The tokens that lead to an END."""
+    tokens, node = [], end.parent
+    while node != -1:
+        tokens.append(tree[node].token)
+        node = tree[node].parent
+    return tuple(reversed(tokens))
 
 
 def _rows(x: Tensor, index: Tensor) -> Tensor:

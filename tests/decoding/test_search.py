@@ -207,6 +207,50 @@ def test_the_tree_holds_every_candidate_and_leads_to_the_result() -> None:
         assert {e.step for e in tree if e.fate.startswith("forbidden")} <= {4}
 
 
+OUTBID, BEATEN = "dropped: its continuations were outbid", "ended: others were better"
+CANNOT_WIN, ENOUGH = "dropped: it could no longer win", "dropped: enough others had ended"
+TWICE = "ended: another group had said the same"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"beam": 3}, {OUTBID, BEATEN, CANNOT_WIN}),
+        ({"beam": 3, "n_best": 3, "coverage": 0.3}, {OUTBID, BEATEN}),
+        ({"beam": 3, "stop": "first"}, {OUTBID, BEATEN, ENOUGH}),
+        ({"beam": 1}, {ENOUGH}),
+        ({"beam": 4, "groups": 2, "n_best": 2}, {OUTBID, BEATEN, TWICE}),
+    ],
+    ids=str,
+)
+def test_the_tree_says_what_became_of_every_hypothesis(options: dict[str, object], expected: set[str]) -> None:
+    fates = set()
+    for seed in range(20):
+        stepper, trace = TableStepper(VOCABULARY, seed), Trace()
+        chosen = SearchSettings.parse(options | {"max_length": 6}, "test")
+        for b, best in enumerate(search(stepper, SOURCES, chosen, trace)):
+            tree = trace.trees[b]
+            fates |= {e.fate for e in tree}
+            returned = [e for e in tree if e.fate == "ended"]
+            texts = []
+            for e in returned:
+                said: list[int] = []
+                node = e.parent
+                while node != -1:
+                    assert tree[node].fate == "kept"
+                    said, node = [tree[node].token, *said], tree[node].parent
+                texts.append(said)
+            assert sorted(texts) == sorted(one.tokens for one in best)
+            continued = {e.parent for e in tree}
+            for leaf in (e for e in tree if e.node not in continued):
+                assert leaf.fate == "ended" or ": " in leaf.fate
+            # Whatever is kept was continued by something that was itself in the beam.
+            final = {CANNOT_WIN, ENOUGH, OUTBID}
+            lived = {e.parent for e in tree if e.fate.startswith(("kept", "ended")) or e.fate in final}
+            assert all((e.node in lived) == (e.fate == "kept") for e in tree)
+    assert expected <= fates
+
+
 @pytest.mark.parametrize(
     ("request_", "options", "why"),
     [
