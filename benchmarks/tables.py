@@ -141,7 +141,8 @@ def write_trade() -> str:
 
 def describe(settings: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
     """Every key with its field; a group that may be off stands with its own keys."""
-    for name, field in settings.model_fields.items():
+    for attribute, field in settings.model_fields.items():
+        name = field.alias or attribute
         groups = [kind for kind in get_args(field.annotation) if isinstance(kind, type) and issubclass(kind, BaseModel)]
         if len(groups) == 1:
             yield from describe(groups[0], f"{prefix}{name}.")

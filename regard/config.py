@@ -14,7 +14,7 @@ from regard.errors import UserError
 class Settings(BaseModel):
     """Base of every configuration: immutable, strict about keys, one sentence for each mistake."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @classmethod
     def parse(cls, values: object, where: str) -> Self:

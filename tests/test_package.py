@@ -14,6 +14,8 @@ import typer
 
 import regard
 from regard.cli import app
+from regard.errors import UserError
+from regard.training.recipe import Recipe
 
 HOME = Path(regard.__file__).parent
 README, DOCS = HOME.parent / "README.md", HOME.parent / "docs"
@@ -198,6 +200,45 @@ def test_the_check_of_commands_finds_wrong_ones() -> None:
     for words in wrong:
         with pytest.raises(Exception, match=r"trian|--baem"):
             parse(words)
+
+
+@pytest.mark.parametrize("path", [README, *sorted(DOCS.glob("*.md"))], ids=lambda path: path.name)
+def test_every_file_that_is_linked_exists(path: Path) -> None:
+    targets = [target.partition("#")[0] for target in links(path.read_text(encoding="utf-8"))]
+    assert [target for target in targets if not (path.parent / target).exists()] == []
+
+
+def links(text: str) -> list[str]:
+    """The targets of links and pictures within the repository."""
+    return [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if not re.match(r"[a-z]+:", target)]
+
+
+def test_links_to_other_places_are_told_apart() -> None:
+    assert links("![a](b.svg) [c](https://d.e/f) [g](../h.md#i) [j](mailto:k@l.m)") == ["b.svg", "../h.md#i"]
+
+
+def test_every_key_in_the_table_of_settings_is_known() -> None:
+    (table,) = re.findall(r"<!-- settings -->\n(.*?)<!-- /settings -->", (DOCS / "guide.md").read_text("utf-8"), re.S)
+    keys = re.findall(r"^\| `([\w.]+)` \|", table, re.M)
+    assert len(keys) == len(table.splitlines()) - 2
+    assert {"start.from", "optim.lr", "model.preset"} <= set(keys)
+    assert [key for key in keys if not is_known(key)] == []
+
+
+@pytest.mark.parametrize("key", ["start.folder", "model.hights", "data.corpora.wieght", "optm.lr"])
+def test_the_check_of_keys_finds_wrong_ones(key: str) -> None:
+    assert not is_known(key)
+
+
+def is_known(key: str) -> bool:
+    """Whether recipes have a key, whatever they say about a value of nothing."""
+    group, _, name = key.rpartition(".")
+    change = f"data.corpora=[{{source: a, {name}: null}}]" if group == "data.corpora" else f"{key}=null"
+    try:
+        Recipe.load(None, [change], {} if group == "data.corpora" else {"data.builtin": "en-zh"})
+    except UserError as error:
+        return "unknown key" not in str(error)
+    return True
 
 
 def test_the_readmes_python_runs(trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from regard.models.folder import sync
 from regard.training.distributed import Processes
 
 TENSORS, FACTS, MANIFEST, LAST = "state.safetensors", "state.json", "manifest.json", "last"
-FORMAT = 2
+FORMAT = 3
 
 
 class DamagedError(Exception):

@@ -27,7 +27,6 @@ from regard.training.memory import Gathered, Pieces, explain_too_large, is_out_o
 from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, TrainingSettings
 from regard.training.schedule import build_schedule
-from regard.training.skips import ADVICE
 from regard.training.state import Placed, Share, TrainingState
 from regard.training.task import B, Loss, Task
 from regard.training.together import Together
@@ -200,7 +199,7 @@ class _Loop(Generic[B]):
             if skipped.in_a_row >= self.optim.max_skips:
                 raise UserError(
                     f"{skipped.in_a_row} steps in a row were skipped, the last of them step {skipped.last}: "
-                    f"{skipped.why}; {ADVICE}, and begin anew"
+                    f"{skipped.why}; {skipped.advice}, and begin anew"
                 )
 
     def log(self, norm: Tensor) -> None:

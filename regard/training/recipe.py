@@ -53,7 +53,9 @@ class DataSettings(Settings):
     valid_source: Path | None = None
     valid_target: Path | None = None
     store: Path | None = Field(None, description="a folder for the tokens that several runs share; else the run's own")
-    hold_out: int = Field(1000, ge=1, description="pairs taken from training for validation, where none are given")
+    hold_out: int = Field(
+        1000, ge=1, description="pairs taken from training, a tenth of it at most, for validation where none are given"
+    )
     builtin: Literal["en-zh"] | None = None
     languages: tuple[str, str] = Field(
         ("", ""), description="codes such as en and zh; if empty, read off the files' names"
@@ -139,7 +141,10 @@ class OptimSettings(Settings):
     weight_decay: float = Field(0.0, ge=0)
     clip: float | None = Field(1.0, gt=0, description="bound on the gradient's norm")
     skip_above: float | None = Field(
-        None, gt=0, description="a step whose gradient has a larger norm is skipped, as one that is no number always is"
+        None,
+        gt=0,
+        description="a step whose gradient has a larger norm is skipped, as one that is no number always is; "
+        "by default 100 times the mean norm of the steps before, once there are 100",
     )
     max_skips: int = Field(10, gt=0, description="after so many skipped steps in a row the run ends, with advice")
     smoothing: float = Field(0.1, ge=0, lt=1, description="label smoothing")
@@ -165,7 +170,7 @@ class TrainingSettings(Settings):
     keep_checkpoints: int = Field(2, gt=0, description="how many of the newest checkpoints stay")
     seed: int = 1
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1 ...")
-    workers: int = Field(0, ge=0, description="processes that make batches; 0: a thread")
+    workers: int = Field(0, ge=0, le=64, description="processes that make batches; 0: a thread")
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on a GPU")
     sharding: Literal["ddp", "fsdp"] = Field(
         "ddp", description="under torchrun: each process holds the whole model, or a part of every weight"

@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 
 ADVICE = "lower optim.lr or optim.clip, lengthen optim.warmup, or set training.precision=float32"
+EXPLODED = "lower optim.lr, lengthen optim.warmup, or raise optim.skip_above if such a norm is usual here"
+TIMES = 100  # the mean norm, over which a gradient counts as exploded where no bound is set
+ENOUGH = 100  # steps taken, before their mean norm tells what is usual
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,7 @@ class Skipped:
     in_a_row: int  # up to the present step, earlier readings included
     last: int
     why: str  # of the last one
+    advice: str  # what to change, should there be many like the last one
 
 
 class Skips:
@@ -26,22 +30,30 @@ class Skips:
 
     Args:
         device: where losses and gradients lie.
-        above: a gradient with a larger norm than this is skipped too.
+        above: a gradient with a larger norm than this is skipped too; by default one that is far over the mean.
     """
 
     def __init__(self, device: torch.device, above: float | None = None) -> None:
-        self.above = math.inf if above is None else above
-        # How many in all, how many in a row up to now; the last one's step, loss and norm of the gradient.
-        self.record = torch.zeros(5, dtype=torch.float64, device=device)
+        self.above = above
+        # How many were skipped in all, how many in a row up to now; the last one's step, loss, norm of the gradient and
+        # bound on it; how many were taken, and the sum of their norms.
+        self.record = torch.zeros(8, dtype=torch.float64, device=device)
         self.told = 0
 
     def judge(self, step: int, loss: Tensor, norm: Tensor) -> Tensor:
         """Whether the step of this mean loss and norm may be taken: a truth value on the device."""
-        taken = loss.isfinite() & norm.isfinite() & (norm <= self.above)
-        total, in_a_row, *last = self.record
-        skipped = torch.stack((total + 1, in_a_row + 1, torch.full_like(total, step), loss.double(), norm.double()))
-        self.record = torch.where(taken, torch.stack((total, torch.zeros_like(total), *last)), skipped)
+        total, in_a_row, *last, count, norms = self.record
+        loss, norm, bound = loss.double(), norm.double(), self._bound(count, norms)
+        taken = loss.isfinite() & norm.isfinite() & (norm <= bound)
+        after = torch.stack((total, torch.zeros_like(total), *last, count + 1, norms + norm))
+        skipped = (total + 1, in_a_row + 1, torch.full_like(total, step), loss, norm, bound, count, norms)
+        self.record = torch.where(taken, after, torch.stack(skipped))
         return taken
+
+    def _bound(self, count: Tensor, norms: Tensor) -> Tensor:
+        if self.above is not None:
+            return torch.full_like(norms, self.above)
+        return torch.where(count >= ENOUGH, TIMES * norms / count, math.inf)
 
     @property
     def total(self) -> int:
@@ -50,9 +62,12 @@ class Skips:
 
     def read(self) -> Skipped | None:
         """What was skipped since the last reading; None where nothing was."""
-        total, in_a_row, step, loss, norm = self.record.tolist()
+        total, in_a_row, step, loss, norm, bound, *_ = self.record.tolist()
         fresh, self.told = int(total) - self.told, int(total)
         if not fresh:
             return None
-        why = f"its loss was {loss:.3g} and its gradient's norm {norm:.3g}"
-        return Skipped(fresh, int(in_a_row), int(step), why)
+        why, advice = f"its loss was {loss:.3g} and its gradient's norm {norm:.3g}", ADVICE
+        if math.isfinite(loss) and math.isfinite(norm):
+            mean = "" if self.above is not None else f", {TIMES} times the mean of the steps before"
+            why, advice = f"{why}, over optim.skip_above ({bound:.3g}{mean})", EXPLODED
+        return Skipped(fresh, int(in_a_row), int(step), why, advice)

@@ -103,8 +103,8 @@ def plan_times() -> list[Death]:
 
 @pytest.mark.parametrize(
     ("plan", "workers"),
-    [(plan_calls(), 0), (plan_times(), 0), (plan_times(), 2)],
-    ids=["inside saves", "at random times", "with workers"],
+    [(plan_calls(), 0), (plan_calls()[20:], 2), (plan_times(), 0), (plan_times(), 2)],
+    ids=["inside saves", "inside saves, with workers", "at random times", "at random times, with workers"],
 )
 def test_killed_and_started_again_it_ends_in_the_same_weights(
     plan: list[Death], workers: int, toy: Path, tmp_path: Path, whole: Path
@@ -113,9 +113,9 @@ def test_killed_and_started_again_it_ends_in_the_same_weights(
     killed = [call for status, call in ends if status == signal.SIGKILL]
     assert ends[-1] == [0, ""]
     if "call" in plan[0]:
-        assert len(killed) == len(plan) >= 40
+        assert len(killed) == len(plan) >= 20
         assert {"save_file", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir"} == set(killed)
-        assert len(set(re.findall(r"resuming from step (\d+)", said))) >= 10
+        assert len(set(re.findall(r"resuming from step (\d+)", said))) >= len(plan) // 4
     else:
         assert len(killed) >= 2  # on a quick machine it has ended by then
     assert "Traceback" not in said

@@ -1,4 +1,4 @@
-"""Issue 3: same weights, same settings, same best hypothesis and score as Hugging Face's MarianMTModel.generate."""
+"""Same weights, same settings, same best hypothesis and score as Hugging Face's MarianMTModel.generate."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Issue 3: what a sentence becomes does not depend on which sentences are translated beside it."""
+"""What a sentence becomes does not depend on which sentences are translated beside it."""
 
 import random
 

@@ -152,14 +152,25 @@ def test_text_is_replaced_whole(tmp_path: Path) -> None:
 # Saves that fail, or end, in the midst
 
 
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+WRAPPED = safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+READ_ONLY = [OSError(number, os.strerror(number)) for number in (errno.EROFS, errno.EACCES)]
+
+
 def fail_at(number: int, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Lets the n-th call that changes the disk raise an error; returns the list of calls made."""
+    """Lets the n-th call that changes the disk raise an error; returns the list of calls made.
+
+    After the end of a process, or on a disk that has become read-only, no later call does anything either.
+    """
     made: list[str] = []
+    lasting = isinstance(error, Crash) or error in READ_ONLY
+    uncounted = () if isinstance(error, Crash) else ("unlink", "rmdir")  # a failure to clear away is no failure to save
 
     def failing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*words: Any, **options: Any) -> Any:
-            made.append(name)
-            if len(made) == number or (len(made) > number and isinstance(error, Crash)):
+            if name not in uncounted:
+                made.append(name)
+            if len(made) == number or (len(made) > number and lasting):
                 raise error
             return function(*words, **options)
 
@@ -167,35 +178,40 @@ def fail_at(number: int, error: BaseException, monkeypatch: pytest.MonkeyPatch) 
 
     for name in ("fsync", "rename", "replace", "mkdir"):
         monkeypatch.setattr(os, name, failing(name, getattr(os, name)))
-    for name in ("unlink", "rmdir") if isinstance(error, Crash) else ():  # the dead clear nothing away
+    for name in ("unlink", "rmdir") if lasting else ():  # the dead clear nothing away
         monkeypatch.setattr(os, name, failing(name, getattr(os, name)))
     monkeypatch.setattr(safetensors.torch, "save_file", failing("save_file", safetensors.torch.save_file))
     return made
 
 
-FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-WRAPPED = safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
-
-
-def calls_of_a_save(folder: Path, crash: bool) -> int:
+def calls_of_a_save(folder: Path, error: BaseException) -> int:
     trial = shutil.copytree(folder, folder.parent / "trial")
     with pytest.MonkeyPatch.context() as patch:
-        made = fail_at(10**9, Crash() if crash else FULL, patch)
+        made = fail_at(10**9, error, patch)
         save(trial, 3)
     return len(made)
 
 
-@pytest.mark.parametrize("error", [FULL, WRAPPED], ids=["os", "safetensors"])
-def test_a_full_disk_at_any_point_of_a_save_leaves_the_last_good_one(
-    error: Exception, folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (FULL, "No space left on device"),
+        (WRAPPED, "Error while .*: No space left on device .*"),
+        (READ_ONLY[0], "Read-only file system"),
+        (READ_ONLY[1], "Permission denied"),
+    ],
+    ids=["full", "full for safetensors", "read-only", "not permitted"],
+)
+def test_a_disk_that_takes_no_more_at_any_point_of_a_save_leaves_the_last_good_one(
+    error: Exception, reason: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = calls_of_a_save(folder, crash=False)
+    calls = calls_of_a_save(folder, error)
     assert calls >= 10
     for number in range(2, calls + 1):  # the first makes the folder of checkpoints, which is there already
         run = shutil.copytree(folder, folder.parent / f"run-{number}")
         with monkeypatch.context() as patch:
             fail_at(number, error, patch)
-            with pytest.raises(UserError, match=r"step-00000003: could not be written \(.*No space left") as refused:
+            with pytest.raises(UserError, match=rf"step-00000003: could not be written \({reason}\);") as refused:
                 save(run, 3)
         last = (run / "last").read_text().strip()
         assert str(refused.value).endswith(f"the same command goes on from {last}")
@@ -203,7 +219,7 @@ def test_a_full_disk_at_any_point_of_a_save_leaves_the_last_good_one(
         assert found is not None
         assert (found.path.name, said) == (last, [])
         assert found.tensors()["step"] == found.step
-        save(run, 3)  # once there is room again
+        save(run, 3)  # once it takes more again
         assert names(run) == ["last", "step-00000002", "step-00000003"]
 
 
@@ -216,7 +232,7 @@ def test_the_first_save_that_fails_says_that_there_is_none(tmp_path: Path, monke
 def test_a_process_that_ends_at_any_point_of_a_save_leaves_a_good_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = calls_of_a_save(folder, crash=True)
+    calls = calls_of_a_save(folder, Crash())
     loaded = []
     for number in range(1, calls + 1):
         run = shutil.copytree(folder, folder.parent / f"run-{number}")

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,21 @@ def test_a_recipe_survives_being_written_and_read(name: str, tmp_path: Path) -> 
 )
 def test_numbers_mean_what_they_look_like(text: str, value: float) -> None:
     assert Recipe.load(None, [f"optim.lr={text}"], BUILTIN).optim.lr == value
+
+
+@pytest.mark.parametrize("value", [".inf", "-.inf", ".nan", "inf", "nan"])
+@pytest.mark.parametrize("key", ["optim.lr", "optim.skip_above", "optim.betas.1", "teaching.r_drop", "model.dropout"])
+def test_what_is_no_finite_number_is_refused(key: str, value: str) -> None:
+    change = f"optim.betas=[0.9, {value}]" if "betas" in key else f"{key}={value}"
+    with pytest.raises(UserError) as refused:
+        Recipe.load(None, [change], BUILTIN)
+    sentence = str(refused.value).removeprefix("settings: ").replace("model: ", "model.")
+    assert re.fullmatch(f"{key}: input should be a finite number, found '?-?(inf|nan)'?", sentence)
+
+
+def test_so_many_workers_are_a_typing_error() -> None:
+    with pytest.raises(UserError, match=r"training.workers: input should be less than or equal to 64, found 1000000"):
+        Recipe.load(None, ["training.workers=1000000"], BUILTIN)
 
 
 def test_changes_lie_over_given_values_and_those_over_the_file(tmp_path: Path) -> None:

@@ -80,7 +80,24 @@ def test_a_gradient_that_explodes_is_skipped_where_a_bound_is_set(tmp_path: Path
     run(bounded, tmp_path / "bounded", {"skip_above": 1000})
     assert bounded.weights[4] == bounded.weights[3] != bounded.weights[2]
     (event,) = [entry["event"] for entry in log(tmp_path / "bounded") if "event" in entry]
-    assert "its gradient's norm " in event
+    assert event.endswith(", over optim.skip_above (1e+03)")
+
+
+def test_a_gradient_that_explodes_is_skipped_without_a_bound_once_it_is_known_what_is_usual(tmp_path: Path) -> None:
+    task = Spoiled(points(6), {99: 1e3, 121: 1e6, 122: 2.0})
+    run(task, tmp_path / "out", {"lr": 1e-6}, steps=125)
+    assert task.weights[100] != task.weights[99]
+    assert task.weights[122] == task.weights[121]
+    assert task.weights[123] != task.weights[122]
+    (event,) = [entry["event"] for entry in log(tmp_path / "out") if "event" in entry]
+    assert event.startswith("skipped step 121: ")
+    assert event.endswith(", 100 times the mean of the steps before)")
+
+
+def test_gradients_that_stay_over_the_bound_end_the_run_and_the_bound_is_named(tmp_path: Path) -> None:
+    sentence = r"^3 steps in a row .*, over optim.skip_above \(1e-06\); lower optim.lr, .* or raise optim.skip_above"
+    with pytest.raises(UserError, match=sentence):
+        run(Line(points(6)), tmp_path / "out", {"max_skips": 3, "skip_above": 1e-6}, log_every=100)
 
 
 def test_too_many_in_a_row_end_the_run_with_advice_and_the_checkpoint_stays(tmp_path: Path) -> None:
@@ -110,13 +127,29 @@ def test_a_reading_tells_what_is_new() -> None:
     found = skips.read()
     assert found is not None
     assert (found.steps, found.in_a_row, found.last) == (2, 2, 3)
-    assert found.why == "its loss was 1 and its gradient's norm 11"
+    assert found.why == "its loss was 1 and its gradient's norm 11, over optim.skip_above (10)"
+    assert "raise optim.skip_above" in found.advice
     assert skips.read() is None
     assert judge(4, 1, 1)
     assert not judge(5, math.inf, 1)
     found = skips.read()
     assert found is not None
     assert (found.steps, found.in_a_row, found.last, skips.total) == (1, 1, 5, 3)
+    assert "skip_above" not in found.why + found.advice
+
+
+def test_what_is_usual_is_the_mean_norm_of_the_steps_taken() -> None:
+    skips = Skips(CPU)
+
+    def judge(norm: float) -> bool:
+        return bool(skips.judge(1, torch.tensor(1.0), torch.tensor(norm)))
+
+    assert all(judge(norm) for norm in [1.0, 3.0] * 49 + [1.0])
+    assert not judge(math.nan)
+    assert judge(3.0)  # the hundredth that is taken
+    assert not judge(201.0)
+    assert judge(199.0)
+    assert judge(201.0)  # for the mean has risen
 
 
 # Translation
