@@ -164,7 +164,7 @@ def describe(samples: Samples) -> dict[str, Any]:
         "seconds": samples[-1]["seconds"],
         "peak_rss_mb": max(sample["rss_mb"] for sample in samples),
         "peak_anonymous_mb": max(sample["anonymous_mb"] for sample in samples),
-        "samples": samples[:: max(1, len(samples) // 120)],
+        "samples": samples[:: max(1, len(samples) // 40)],
     }
 
 

@@ -223,8 +223,7 @@ class TranslationTask:
     def _plan(self, corpus: ParallelTokens, rows: Ints, rng: np.random.Generator) -> list[Ints]:
         """Which of these rows share a batch."""
         plan = plan_packed if self.packed else plan_padded
-        source, target = corpus.source.lengths_of(rows), corpus.target.lengths_of(rows)
-        corpus.let_go()
+        source, target = corpus.lengths_of(rows)
         return [rows[chosen] for chosen in plan(source, target - 1, self.recipe.batch.tokens, rng)]
 
     def _collate(self, corpus: ParallelTokens, rows: Ints) -> TextBatch:

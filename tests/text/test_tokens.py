@@ -1,8 +1,9 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.text.tokens import Ragged
+from regard.text.tokens import ParallelTokens, Ragged
 
 ROWS = [[5, 6, 7], [], [8], [9, 10]]
 
@@ -35,6 +36,21 @@ def test_padded_rows_are_filled_up_at_the_end(given_rows: list[list[int]]) -> No
     longest = max(map(len, given_rows), default=0)
     assert table.shape == (len(given_rows), longest)
     assert table.tolist() == [row + [0] * (longest - len(row)) for row in given_rows]
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=60), st.data())
+def test_lengths_come_in_the_order_asked_for(lengths: list[tuple[int, int]], data: st.DataObject) -> None:
+    sides = [Ragged.of([[1] * length for length in side]) for side in zip(*lengths, strict=True)]
+    tokens = ParallelTokens(*sides, None, (len(lengths),))
+    rows = data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=60))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("regard.text.tokens.PIECE", 7)
+        source, target = tokens.lengths_of(np.array(rows, np.int64))
+        assert list(zip(source, target, strict=True)) == [lengths[row] for row in rows]
+        patch.setattr("regard.text.tokens.STRETCH", 10)
+        longest = tokens.longest_rows(5)
+    sizes = sorted((max(s, t - 1), s + t) for s, t in lengths)[::-1]
+    assert [(max(lengths[row][0], lengths[row][1] - 1), sum(lengths[row])) for row in longest] == sizes[:5]
 
 
 def test_padding_is_the_asked_for_number() -> None:
