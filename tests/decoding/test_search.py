@@ -221,7 +221,7 @@ TWICE = "ended: another group had said the same"
         ({"beam": 1}, {ENOUGH}),
         ({"beam": 4, "groups": 2, "n_best": 2}, {OUTBID, BEATEN, TWICE}),
     ],
-    ids=str,
+    ids=["beam", "coverage", "first", "greedy", "groups"],
 )
 def test_the_tree_says_what_became_of_every_hypothesis(options: dict[str, object], expected: set[str]) -> None:
     fates = set()
