@@ -71,8 +71,11 @@ class PackedWeights:
         if place not in self._copies:
             packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
             self._copies[place] = (weight, _sample(weight).clone(), packed)
-        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._copies[place][2], bias, "none", [], "")
-        return y
+        rows = x.reshape(-1, x.shape[-1])
+        size = _roomy(len(rows))
+        padded = rows if size == len(rows) else F.pad(rows, (0, 0, 0, size - len(rows)))
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(padded, self._copies[place][2], bias, "none", [], "")
+        return y[: len(rows)].view(*x.shape[:-1], len(weight))
 
     def _fits(self, x: Tensor, weight: Tensor) -> bool:
         plain = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
@@ -84,6 +87,12 @@ class _InUse(threading.local):
 
 
 _in_use = _InUse()
+
+
+def _roomy(rows: int) -> int:
+    """So many rows or a few more: what the library keeps for every number of rows would otherwise fill the memory."""
+    step = 16 if rows <= 128 else 128 if rows <= 1024 else 1024
+    return rows if rows <= 1 else -(-rows // step) * step
 
 
 def _sample(weight: Tensor) -> Tensor:
