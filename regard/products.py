@@ -90,8 +90,11 @@ _in_use = _InUse()
 
 
 def _roomy(rows: int) -> int:
-    """So many rows or a few more: what the library keeps for every number of rows would otherwise fill the memory."""
-    step = 16 if rows <= 128 else 128 if rows <= 1024 else 1024
+    """So many rows or up to a quarter more: four numbers between one power of two and the next.
+
+    The library keeps something for every number of rows that it meets, which over a long file would fill the memory.
+    """
+    step = max(4, (1 << (rows - 1).bit_length()) // 8)
     return rows if rows <= 1 else -(-rows // step) * step
 
 
