@@ -4,7 +4,7 @@ from regard.attention.core import Full, Kind, attend, attention_weights, unpack,
 from regard.attention.linear import Linear, RunningSums
 from regard.attention.local import Local
 from regard.attention.masks import Layout, Mask, Packed, Padded
-from regard.attention.module import Attention, Cache, KeyValues, unobserved
+from regard.attention.module import Attention, Cache, KeyValues, observing, unobserved
 from regard.attention.positions import Diagonal, Learned, Rotary, Rotary2D, Sinusoidal
 from regard.attention.routing import Routing
 
@@ -29,6 +29,7 @@ __all__ = [
     "Sinusoidal",
     "attend",
     "attention_weights",
+    "observing",
     "unobserved",
     "unpack",
     "unpack_mask",

@@ -5,7 +5,7 @@ Shapes: B batch, H heads, T queries, S keys, D head width; W = H · D, the model
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -201,13 +201,21 @@ class Attention(nn.Module):
 
 
 @contextmanager
+def observing(attentions: Iterable[Attention], observe: Observer | None) -> Iterator[None]:
+    """These attentions have this observer, or none, while the block runs; then those that they had before."""
+    before = {attention: attention.observer for attention in attentions}
+    try:
+        for attention in before:
+            attention.observer = observe
+        yield
+    finally:
+        for attention, observer in before.items():
+            attention.observer = observer
+
+
+@contextmanager
 def unobserved(model: nn.Module) -> Iterator[bool]:
     """Nobody sees the attention of this model while the block runs; tells whether anybody would have."""
-    watched = {m: m.observer for m in model.modules() if isinstance(m, Attention) and m.observer is not None}
-    try:
-        for module in watched:
-            module.observer = None
+    watched = [m for m in model.modules() if isinstance(m, Attention) and m.observer is not None]
+    with observing(watched, None):
         yield bool(watched)
-    finally:
-        for module, observer in watched.items():
-            module.observer = observer

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.attention import Attention, KeyValues, Mask, Padded
+from regard.attention import Attention, KeyValues, Mask, Padded, observing
 from regard.models.transformer import DecoderState, Transformer
 from regard.products import PackedWeights
 
@@ -119,11 +119,8 @@ class TransformerStepper:
 
         cross = self.model.get_submodule(f"decoder.{len(self.model.decoder) - 1}.cross")
         assert isinstance(cross, Attention)
-        cross.observer = add
-        try:
+        with observing([cross], add):
             yield
-        finally:
-            cross.observer = None
 
 
 def penalise_coverage(received: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from regard.attention import Attention, Mask
+from regard.attention import Attention, Mask, observing
 from regard.decoding.rules import Request
 from regard.decoding.search import Found, Trace
 from regard.decoding.settings import AnySettings
@@ -59,11 +59,7 @@ def seeing_cross_attention(models: Sequence[nn.Module]) -> Iterator[list[Tensor]
     def see(attention: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> None:
         seen.append(attention.kind.weights(q, k, mask).mean(1))
 
-    crosses = [module for model in models for name, module in model.named_modules() if name.endswith(".cross")]
-    for cross in crosses:
-        cross.observer = see
-    try:
+    named = (pair for model in models for pair in model.named_modules())
+    crosses = [module for name, module in named if isinstance(module, Attention) and name.endswith(".cross")]
+    with observing(crosses, see):
         yield seen
-    finally:
-        for cross in crosses:
-            cross.observer = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from regard.attention import Attention, Mask
+from regard.attention import Attention, Mask, observing
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,5 @@ def probe(model: nn.Module, names: Collection[str] | None = None) -> Iterator[di
     def observe(attention: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> None:
         seen[chosen[attention]] = Seen(attention.kind.weights(q, k, mask).detach())
 
-    before = {module: module.observer for module in chosen}
-    try:
-        for module in chosen:
-            module.observer = observe
+    with observing(chosen, observe):
         yield seen
-    finally:
-        for module, observer in before.items():
-            module.observer = observer

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
-from regard.attention import Attention, Layout, Mask, Packed, unpack, unpack_mask
+from regard.attention import Attention, Layout, Mask, Packed, observing, unpack, unpack_mask
 from regard.errors import UserError
 from regard.layers import DecoderBlock
 from regard.models.transformer import Transformer
@@ -76,13 +76,8 @@ class GuidedAttention:
             guidance.masses.append((mass.detach().mean(1) * guided).sum() / guided.sum().clamp(min=1))
 
         observers = {attention: attention.observer for attention in self._chosen(model)}
-        try:
-            for attention in observers:
-                attention.observer = observe
+        with observing(observers, observe):
             yield guidance
-        finally:
-            for attention, before in observers.items():
-                attention.observer = before
 
     def _chosen(self, model: Transformer) -> list[Attention]:
         crosses = [cast(DecoderBlock, block).cross for block in model.decoder]
