@@ -9,10 +9,12 @@ benchmarks/results/parallel-builtin.json.
     python benchmarks/parallel.py distill  --data DATA --out OUT     its translations of the training set
     python benchmarks/parallel.py students --data DATA --out OUT     all others, from these, side by side
     python benchmarks/parallel.py timing   --data DATA --out OUT [--device cpu]
+    python benchmarks/parallel.py plot
 
 do the same on Multi30k in pieces. DATA holds train, val and test_2016_flickr as .en.gz and .de.gz in the tokenised
 form. Every piece goes on where it was interrupted, and what is finished is not done again; `--minutes` ends training in
-good time. `--teacher RUN` takes a model that is there already. The last piece writes OUT/parallel-DEVICE.json and .svg.
+good time. `--teacher RUN` takes a model that is there already. `timing` writes OUT/parallel-DEVICE.json; `plot` draws
+those that lie in benchmarks/results into docs/images.
 """
 
 import argparse
@@ -34,11 +36,11 @@ from regard.decoding.translator import Translator
 from regard.devices import choose_device
 from regard.evaluation import bleu, exact_match
 from regard.evaluation.speed import Contender, Result, describe_machine, race, tabulate
-from regard.evaluation.trade import save_trade
 from regard.text.grammar import derive
 from regard.text.readers import read_pairs
 
 RESULTS = Path(__file__).parent / "results"
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
 
 # Changes to the recipe `demo`, and the least BLEU that each way of writing must reach on the built-in corpus.
 BUILTIN: dict[str, list[str]] = {
@@ -219,7 +221,19 @@ def time_all(data: Path, out: Path, teacher: Path, device: torch.device, seconds
     }
     path = out / f"parallel-{kind}.json"
     path.write_text(json.dumps(result | describe_run(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    save_trade(results, out / f"parallel-{kind}.svg", f"Multi30k en-de on {describe_machine(device)}")
+
+
+def plot_all() -> None:
+    """Draws every result of `timing`; apart from it, since a machine with a GPU may have nothing to draw with."""
+    from regard.evaluation.trade import save_trade
+
+    for path in RESULTS.glob("parallel-[cg]pu.json"):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        picture = IMAGES / f"{path.stem}.svg"
+        save_trade(
+            [Result.from_dict(one) for one in result["results"]], picture, f"Multi30k en-de on {result['machine']}"
+        )
+        print(picture)
 
 
 def check_bounds(results: list[Result]) -> dict[str, Any]:
@@ -247,7 +261,7 @@ def check_bounds(results: list[Result]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("piece", choices=["builtin", "teacher", "distill", "students", "timing"])
+    parser.add_argument("piece", choices=["builtin", "teacher", "distill", "students", "timing", "plot"])
     parser.add_argument("--data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("runs/parallel"))
     parser.add_argument("--teacher", type=Path, help="a trained run in place of OUT/teacher")
@@ -264,6 +278,9 @@ def main() -> None:
         shutil.rmtree(out)
     if arguments.piece == "builtin":
         check_builtin(out)
+        return
+    if arguments.piece == "plot":
+        plot_all()
         return
     if arguments.data is None:
         parser.error("--data is needed")
