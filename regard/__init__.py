@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from regard.decoding.settings import ParallelSettings, SearchSettings
     from regard.decoding.translator import Translator, Wishes
     from regard.errors import UserError
+    from regard.inspection.heads import ablate
     from regard.inspection.probe import probe
     from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
     from regard.models.transformer import Transformer, TransformerConfig
@@ -33,6 +34,7 @@ _HOMES = {
     "Translator": "regard.decoding.translator",
     "UserError": "regard.errors",
     "Wishes": "regard.decoding.translator",
+    "ablate": "regard.inspection.heads",
     "attend": "regard.attention",
     "probe": "regard.inspection.probe",
 }
@@ -53,6 +55,7 @@ __all__ = [
     "Translator",
     "UserError",
     "Wishes",
+    "ablate",
     "attend",
     "probe",
 ]

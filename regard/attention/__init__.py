@@ -1,10 +1,10 @@
 """Everything that turns q, k and v into context."""
 
-from regard.attention.core import Full, Kind, attend, attention_weights, unpack, unpack_mask
+from regard.attention.core import Full, Kind, attend, attention_scores, attention_weights, unpack, unpack_mask
 from regard.attention.linear import Linear, RunningSums
 from regard.attention.local import Local
 from regard.attention.masks import Layout, Mask, Packed, Padded
-from regard.attention.module import Attention, Cache, KeyValues, observing, unobserved
+from regard.attention.module import Attention, Cache, KeyValues, observing, scaling, unobserved
 from regard.attention.positions import Diagonal, Learned, Rotary, Rotary2D, Sinusoidal
 from regard.attention.routing import Routing
 
@@ -28,8 +28,10 @@ __all__ = [
     "RunningSums",
     "Sinusoidal",
     "attend",
+    "attention_scores",
     "attention_weights",
     "observing",
+    "scaling",
     "unobserved",
     "unpack",
     "unpack_mask",
