@@ -17,6 +17,7 @@ from regard.inspection.attentions import check_heads, find_attentions
 
 Quantity = Literal["weights", "scores", "q", "k", "v", "context"]
 QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
+WEIGHTS_ALONE: tuple[Quantity, ...] = ("weights",)
 
 
 @dataclass
@@ -87,7 +88,7 @@ def probe(
     model: nn.Module,
     names: Collection[str] | None = None,
     heads: Collection[int] | Mapping[str, Collection[int]] | None = None,
-    record: Collection[Quantity] = ("weights",),
+    record: Collection[Quantity] = WEIGHTS_ALONE,
     keep: int | None = 1,
 ) -> Iterator[dict[str, Seen]]:
     """Records what the attentions of a model see while the block runs, by the attention's name in the model.
@@ -100,7 +101,7 @@ def probe(
         model: any model that is built from `Attention`.
         names: which attentions to record, such as "decoder.3.cross"; all unless given.
         heads: which heads of each, or of each name; all unless given.
-        record: which of weights, scores, q, k, v and context.
+        record: which of weights, scores, q, k, v and context; the weights unless given.
         keep: how many of the last calls are kept: memory grows with every one. None keeps all.
 
     Raises:
