@@ -36,10 +36,11 @@ ARROWS = {
         "models": "attention layers products errors config",
         "decoding": "attention layers models text products interruption progress errors config",
         "inspection": "attention layers models errors config",
+        "looking": "models decoding inspection devices errors",
         "evaluation": "models text decoding errors config",
         "training": "attention layers models text decoding evaluation devices interruption progress errors config",
         "demo": "models text decoding inspection evaluation training errors config",
-        "cli": "models text decoding inspection evaluation training demo devices interruption errors config",
+        "cli": "models text decoding inspection looking evaluation training demo devices interruption errors config",
         "__init__": "attention models text decoding inspection errors",
         "__main__": "cli",
     }.items()
