@@ -65,7 +65,7 @@ def draw_figure(scene: Scene) -> Figure:
 
 
 def render_figure(scene: Scene, form: Literal["png", "svg"]) -> bytes:
-    """The picture as the contents of a file; the same scene gives the same bytes."""
+    """The picture as the contents of a file."""
     file = io.BytesIO()
     # Letters become outlines in an SVG, so that it looks the same where no such font is.
     with mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": "regard", **_fonts()}):

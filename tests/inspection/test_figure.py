@@ -18,9 +18,8 @@ def test_every_layer_and_head_is_drawn_with_its_own_weights() -> None:
         assert any(one.shape == other.shape and np.allclose(one, other) for other in drawn)
 
 
-def test_a_picture_is_the_same_on_another_day_and_large_enough_to_read() -> None:
+def test_a_picture_is_large_enough_to_read() -> None:
     scene = make_scene("我喜欢苹果")
-    assert render_figure(scene, "svg") == render_figure(scene, "svg")
     picture = Image.open(io.BytesIO(render_figure(scene, "png")))
     assert picture.format == "PNG"
     assert min(picture.size) > 800
