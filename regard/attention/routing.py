@@ -11,18 +11,23 @@ Shapes: B batch, H heads, T queries, S keys, D head width, C clusters, M members
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.attention.core import Path, attend, attention_weights, in_rows, repack, unpack
 from regard.attention.masks import Mask, Padded, within
 
 RoutingPath = Literal["auto", "reference", "dense", "clusters"]
 PIECE = 4096
-"""Tokens that are compared with the centroids at a time."""
+"""Tokens that are compared with the centroids at a time: all of a long sequence would fill the memory."""
+STEP = 16
+"""On a GPU rows of clusters are a multiple of this long: its kernels copy masks of other shapes first."""
 
 
 class Routing(nn.Module):
@@ -102,21 +107,21 @@ class Routing(nn.Module):
         return of_query, of_key
 
     def _nearest(self, x: Tensor, leads: Tensor) -> Tensor:
-        """The cluster of every token; a piece of the tokens at a time, so that the likenesses never fill the memory."""
-        pieces = [x] if torch.compiler.is_compiling() else x.split(PIECE, -2)
+        """The cluster of every token."""
         centroids = self.centroids.transpose(-2, -1)
-        return torch.cat(
-            [(_directions(piece, centroids) @ centroids).add_(leads[..., None, :]).argmax(-1) for piece in pieces], -1
-        )
+        likenesses = ((_directions(piece, centroids) @ centroids).add_(leads[..., None, :]) for piece in _pieces(x, -2))
+        return torch.cat([likeness.argmax(-1) for likeness in likenesses], -1)
 
     @torch.no_grad()
     def learn(self, q: Tensor, k: Tensor, of_query: Tensor, of_key: Tensor) -> None:
         """Moves the centroids towards their members' mean, and the leads towards equal sizes; padding has no say."""
         sums, sizes = torch.zeros_like(self.centroids), torch.zeros_like(self.leads)
+        names = torch.arange(self.clusters, device=q.device)
         for side, (x, cluster) in enumerate(((q, of_query), (k, of_key))):
-            members = F.one_hot(cluster, self.clusters + 2)[..., : self.clusters].to(sums.dtype)
-            sums += (members.transpose(-2, -1) @ _directions(x, sums)).sum(0)
-            sizes[side] = members.sum((0, 2))
+            for piece, of_piece in zip(_pieces(x, -2), _pieces(cluster, -1), strict=True):
+                members = (of_piece[..., None] == names).to(sums.dtype)
+                sums += (members.transpose(-2, -1) @ _directions(piece, sums)).sum(0)
+                sizes[side] += members.sum((0, 2))
         moved = F.normalize(self.decay * self.centroids + (1 - self.decay) * F.normalize(sums, dim=-1), dim=-1)
         # Empty clusters stay where they are; so do all in a step whose numbers are none, which the loop will skip.
         sound = (sizes.sum(0)[..., None] > 0) & moved.isfinite().all(-1, keepdim=True)
@@ -139,7 +144,9 @@ class Routing(nn.Module):
         q, k, v = queries.gather(q), keys.gather(k), keys.gather(v)
         if q.device.type == "cpu":  # whose kernel lays heads last, so that with more than one all would be copied
             q, k, v, allowed = (x.flatten(0, 1)[:, None] for x in (q, k, v, allowed))
-        return queries.spread(attend(q, k, v, Mask(allowed=allowed), scale=self.scale, dropout=dropout))
+        with _any_shape(q.device):
+            joined = attend(q, k, v, Mask(allowed=allowed), scale=self.scale, dropout=dropout)
+        return queries.spread(joined)
 
 
 class _Members(NamedTuple):
@@ -168,6 +175,7 @@ class _Members(NamedTuple):
         edges = torch.searchsorted(ordered.values, bounds)
         starts, sizes = edges[..., :-1], edges.diff(dim=-1)
         most = max(1, int(sizes.max()))
+        most += -most % STEP if cluster.is_cuda else 0
         place = torch.arange(most, device=cluster.device)
         at = (starts[..., None] + place).clamp(max=T - 1).flatten(2)
         tokens = ordered.indices.gather(-1, at).masked_fill((place >= sizes[..., None]).flatten(2), -1)
@@ -216,6 +224,18 @@ class _Rearrange(torch.autograd.Function):
 
 def _same(of_query: Tensor, of_key: Tensor) -> Mask:
     return Mask(allowed=of_query[..., None] == of_key[..., None, :])
+
+
+def _any_shape(device: torch.device) -> AbstractContextManager[None]:
+    """On a GPU, the kernels that need no plan: cuDNN would make one for every new size of the largest cluster."""
+    if device.type != "cuda":
+        return nullcontext()
+    backends: AbstractContextManager[None] = sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+    return backends
+
+
+def _pieces(x: Tensor, dim: int) -> Sequence[Tensor]:
+    return (x,) if torch.compiler.is_compiling() else x.split(PIECE, dim)
 
 
 def _directions(x: Tensor, like: Tensor) -> Tensor:
