@@ -328,7 +328,7 @@ def main() -> None:
     parser.add_argument("--who", nargs="+", default=[*OURS, *PEERS])
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--budget", type=float, default=20.0, help="seconds that one call may take")
+    parser.add_argument("--budget", type=float, default=10.0, help="seconds that one call may take")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--out", type=Path, help="where the results go instead of benchmarks/results")
     parser.add_argument("--merge", type=Path, nargs="+", default=[], help="only add these results, from --out, to ours")
