@@ -235,7 +235,7 @@ def _any_shape(device: torch.device) -> AbstractContextManager[None]:
 
 
 def _pieces(x: Tensor, dim: int) -> Sequence[Tensor]:
-    return (x,) if torch.compiler.is_compiling() else x.split(PIECE, dim)
+    return (x,) if torch.compiler.is_compiling() else torch.split(x, PIECE, dim)
 
 
 def _directions(x: Tensor, like: Tensor) -> Tensor:
