@@ -18,8 +18,9 @@ Pixels = npt.NDArray[np.uint8]
 Mode = Literal["RGB", "L"]
 
 SUFFIXES = frozenset(
-    (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".avif", ".jp2")
-    + (".ppm", ".pgm", ".pbm", ".pnm")
+    f".{name}"
+    for names in ("jpg jpeg jpe jfif png gif bmp webp", "tif tiff ppm pgm pbm pnm avif jp2")
+    for name in names.split()
 )
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000")
 """Those that are only pictures: EPS, for one, would start another program."""
