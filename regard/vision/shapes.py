@@ -22,6 +22,7 @@ SIZE = 32
 GRID = 128
 REACH = 2.0
 """The grid of distances goes from -REACH to REACH; a shape fills about -1 to 1."""
+MOST_TURN = math.pi / 6
 CHUNK = 2048
 Points = list[tuple[float, float]]
 
@@ -40,11 +41,11 @@ def _render(labels: Tensor, size: int, generator: torch.Generator) -> Tensor:
     roll = _Roll(len(labels), generator)
     texture = _texture(roll, size)
     colour, back_colour = _two_colours(roll)
-    back = back_colour + texture * roll(0.04, 0.16, 1, 1, 1)
+    back = back_colour + texture * roll(0.03, 0.12, 1, 1, 1)
     front = colour + texture.flip(3) * roll(0, 0.1, 1, 1, 1)
-    radius = roll(0.45, 0.75)
+    radius = roll(0.55, 0.85)
     x, y = roll(-1, 1) * (1 - radius), roll(-1, 1) * (1 - radius)
-    image = back + _cover(_distances()[labels], x, y, radius, roll(0, 2 * math.pi), size) * (front - back)
+    image = back + _cover(_distances()[labels], x, y, radius, roll(-MOST_TURN, MOST_TURN), size) * (front - back)
     image = image + _bar(roll, x, y, radius, size) * (roll(0, 1, 3, 1, 1) - image)
     along = torch.linspace(-1, 1, size)
     light = 1 + roll(-0.2, 0.2, 1, 1, 1) * along + roll(-0.2, 0.2, 1, 1, 1) * along[:, None]
