@@ -67,11 +67,10 @@ class _Roll:
 
 
 def _two_colours(roll: _Roll) -> tuple[Tensor, Tensor]:
-    """Colours that can be told apart, (B, 3, 1, 1) each."""
-    back = roll(0, 1, 3, 1, 1)
-    apart = F.normalize(roll.normal(3, 1, 1), dim=1) * roll(0.45, 0.9, 1, 1, 1)
-    front = torch.where((back + apart - 0.5).abs() <= 0.5, back + apart, back - apart)
-    return front.clamp(0, 1), back
+    """The colours of a shape and of what is behind it, which is darker: (B, 3, 1, 1) each."""
+    back = roll(0, 0.5, 3, 1, 1)
+    lighter = F.normalize(roll(0, 1, 3, 1, 1), dim=1) * roll(0.4, 0.8, 1, 1, 1)
+    return (back + lighter).clamp(max=1), back
 
 
 def _texture(roll: _Roll, size: int) -> Tensor:
