@@ -41,7 +41,7 @@ def _render(labels: Tensor, size: int, generator: torch.Generator) -> Tensor:
     roll = _Roll(len(labels), generator)
     texture = _texture(roll, size)
     colour, back_colour = _two_colours(roll)
-    back = back_colour + texture * roll(0.03, 0.12, 1, 1, 1)
+    back = back_colour + texture * roll(0.03, 0.1, 1, 1, 1)
     front = colour + texture.flip(3) * roll(0, 0.1, 1, 1, 1)
     radius = roll(0.55, 0.85)
     x, y = roll(-1, 1) * (1 - radius), roll(-1, 1) * (1 - radius)
@@ -49,7 +49,7 @@ def _render(labels: Tensor, size: int, generator: torch.Generator) -> Tensor:
     image = image + _bar(roll, x, y, radius, size) * (roll(0, 1, 3, 1, 1) - image)
     along = torch.linspace(-1, 1, size)
     light = 1 + roll(-0.2, 0.2, 1, 1, 1) * along + roll(-0.2, 0.2, 1, 1, 1) * along[:, None]
-    noise = roll.normal(3, size, size) * roll(0, 0.05, 1, 1, 1)
+    noise = roll.normal(3, size, size) * roll(0, 0.04, 1, 1, 1)
     return to_bytes((image * light + noise) * 255)
 
 
@@ -99,7 +99,7 @@ def _bar(roll: _Roll, x: Tensor, y: Tensor, radius: Tensor, size: int) -> Tensor
     angle = roll(0, 2 * math.pi, 1, 1)
     along = torch.linspace(-1, 1, size)
     across = (along - x.view(-1, 1, 1)) * angle.cos() + (along[:, None] - y.view(-1, 1, 1)) * angle.sin()
-    middle, half = roll(-1, 1, 1, 1), roll(-0.15, 0.15, 1, 1)
+    middle, half = roll(-1, 1, 1, 1), roll(-0.12, 0.12, 1, 1)
     outside = (across / radius.view(-1, 1, 1) - middle).abs() - half
     return (0.5 - outside * radius.view(-1, 1, 1) * size / 2).clamp(0, 1)[:, None] * (half > 0)[:, None]
 
