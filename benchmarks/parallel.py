@@ -27,6 +27,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from regard.devices import choose_device
 from regard.evaluation import bleu, exact_match
 from regard.evaluation.speed import Contender, Result, describe_machine, race, tabulate
 from regard.text.grammar import derive
-from regard.text.readers import read_pairs
+from regard.text.readers import read_lines, read_pairs
 
 RESULTS = Path(__file__).parent / "results"
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
@@ -177,11 +178,37 @@ def train_teacher(data: Path, out: Path, changes: list[str], minutes: float | No
         wait_for({"teacher": start("multi30k-en-de", out / "teacher", changes, files_of(data))}, out, minutes)
 
 
-def distill(data: Path, out: Path, teacher: Path) -> None:
-    """The training set with the teacher's translations in place of the references: what its students learn from."""
-    files = ["--src", data / "train.en.gz", "--out-src", out / "distilled.en", "--out-tgt", out / "distilled.de"]
+def distill(data: Path, out: Path, teacher: Path, more: Sequence[Path]) -> None:
+    """The training set with the teacher's translations in place of the references: what its students learn from.
+
+    Captions that nobody has translated serve as well: the teacher does.
+    """
+    sources = out / "sources.en"
+    if not sources.exists():
+        sentences = list(read_lines(data / "train.en.gz"))
+        known = {line for name in ("train", "val", "test_2016_flickr") for line in read_lines(data / f"{name}.en.gz")}
+        for path in more:
+            fresh = [line for line in dict.fromkeys(map(tokenise, read_lines(path))) if line not in known]
+            print(f"{path}: {len(fresh):,} sentences that stand neither in training nor in validation or test")
+            sentences += fresh
+            known.update(fresh)
+        sources.write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    files = ["--src", sources, "--out-src", out / "distilled.en", "--out-tgt", out / "distilled.de"]
     words = [sys.executable, "-m", "regard.cli", "distill", teacher, *files, "--beam", "5", "--resume"]
     subprocess.run([str(word) for word in words], check=True)
+
+
+@cache
+def moses() -> tuple[Any, Any]:
+    from sacremoses import MosesPunctNormalizer, MosesTokenizer
+
+    return MosesPunctNormalizer("en"), MosesTokenizer("en")
+
+
+def tokenise(line: str) -> str:
+    """English as Multi30k's published form has it: lowercased, normalised and tokenised by Moses."""
+    normaliser, tokenizer = moses()
+    return str(tokenizer.tokenize(normaliser.normalize(line.lower()), return_str=True))
 
 
 def train_students(
@@ -265,6 +292,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("runs/parallel"))
     parser.add_argument("--teacher", type=Path, help="a trained run in place of OUT/teacher")
+    parser.add_argument(
+        "--more", type=Path, action="append", default=[], help="further English sentences for the teacher to translate"
+    )
     parser.add_argument("--only", action="append", choices=list(STUDENTS), help="students to train; all unless given")
     parser.add_argument("--set", action="append", default=[], dest="changes", help="a change to every recipe")
     parser.add_argument("--minutes", type=float, help="training is asked to stop after so long")
@@ -289,7 +319,7 @@ def main() -> None:
     if arguments.piece == "teacher":
         train_teacher(arguments.data, out, arguments.changes, arguments.minutes)
     elif arguments.piece == "distill":
-        distill(arguments.data, out, teacher)
+        distill(arguments.data, out, teacher, arguments.more)
     elif arguments.piece == "students":
         names = arguments.only or list(STUDENTS)
         train_students(arguments.data, out, teacher, names, arguments.changes, arguments.minutes)

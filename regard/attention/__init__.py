@@ -5,7 +5,16 @@ from regard.attention.linear import Linear, RunningSums
 from regard.attention.local import Local
 from regard.attention.masks import Layout, Mask, Packed, Padded
 from regard.attention.module import Attention, Cache, KeyValues, observing, scaling, unobserved
-from regard.attention.positions import Diagonal, Learned, Rotary, Rotary2D, Sinusoidal
+from regard.attention.positions import (
+    Diagonal,
+    Learned,
+    Rotary,
+    Rotary2D,
+    Sinusoidal,
+    Sinusoidal2D,
+    grid_positions,
+    resize_grid,
+)
 from regard.attention.routing import Routing
 
 __all__ = [
@@ -27,10 +36,13 @@ __all__ = [
     "Routing",
     "RunningSums",
     "Sinusoidal",
+    "Sinusoidal2D",
     "attend",
     "attention_scores",
     "attention_weights",
+    "grid_positions",
     "observing",
+    "resize_grid",
     "scaling",
     "unobserved",
     "unpack",

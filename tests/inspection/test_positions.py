@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.attention import Diagonal, Learned, Rotary, Rotary2D, Sinusoidal
+from regard.attention import Diagonal, Learned, Rotary, Rotary2D, Sinusoidal, Sinusoidal2D
 from regard.errors import UserError
 from regard.inspection.positions import encode_positions, find_positions, rotary_angles, similarity
 from regard.models.transformer import Transformer, TransformerConfig
@@ -45,6 +45,13 @@ def test_rotary_positions_on_a_grid() -> None:
     assert (angles[:4, :4] == 0).all()  # the first row
     assert (angles[::4, 4:] == 0).all()  # the first column
     np.testing.assert_allclose(similarity(rotary, GRID)[0], np.cos(angles).mean(-1), atol=1e-6)
+
+
+def test_sinusoidal_positions_on_a_grid_are_alike_by_their_offsets_alone() -> None:
+    alike = similarity(Sinusoidal2D(32), GRID)
+    at = {place: index for index, place in enumerate(GRID)}
+    assert alike[at[0, 0], at[1, 2]] == pytest.approx(alike[at[1, 1], at[2, 3]], abs=1e-6)
+    assert alike[at[0, 0], at[0, 1]] > alike[at[0, 0], at[2, 3]]
 
 
 def test_positions_beyond_the_last_learned_one_are_refused() -> None:

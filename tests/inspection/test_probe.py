@@ -20,6 +20,7 @@ from regard.attention import (
     attention_weights,
     core,
 )
+from regard.attention.relative import Relative
 from regard.errors import UserError
 from regard.inspection.probe import QUANTITIES
 from regard.models.transformer import Transformer, TransformerConfig
@@ -217,6 +218,16 @@ KINDS = {
     "linear-plain": Linear(8, "plain"),
     "routing": Routing(2, 8, 2).eval(),
 }
+
+
+def test_windows_with_a_learned_bias_are_seen_too() -> None:
+    torch.manual_seed(1)
+    attention = Attention(16, 2, kind=Relative((2, 3), 2)).eval()
+    with regard.probe(attention, record=QUANTITIES) as seen:
+        attention(torch.randn(4, 6, 16))
+    (record,) = seen.values()
+    torch.testing.assert_close(record.scores.softmax(-1), record.weights)
+    torch.testing.assert_close(record.weights @ record.v, record.context, atol=1e-5, rtol=1e-4)
 
 
 def layouts(packed: bool) -> Mask:
