@@ -37,7 +37,6 @@ TITLES: dict[Group, str] = {
     "encoder": "encoder: the source looks at itself",
 }
 MOST_LABELS = 48  # tokens beside a map; with more they could not be read
-PLAIN: dict[str, Any] = {"parse_math": False}  # a $ in a sentence is a $
 
 
 def draw_figure(scene: Scene) -> Figure:
@@ -50,12 +49,11 @@ def draw_figure(scene: Scene) -> Figure:
     tokens = max(scene.alignment.shape)
     top = 1.5 + min(5.0, max(1.6, 0.24 * tokens))
     width = max(7.0, 1.5 + side * across)
-    with mpl.rc_context(_fonts()):
+    with mpl.rc_context(_style()):
         figure = Figure((width, top + sum(tall)), layout="constrained")
-        parts = figure.subfigures(1 + len(groups), 1, height_ratios=[top, *tall])
-        parts = [parts] if isinstance(parts, SubFigure) else list(parts)
+        parts = figure.subfigures(1 + len(groups), 1, squeeze=False, height_ratios=[top, *tall])[:, 0]
         title = "\n".join(_lines(text, int(width * 10)) for text in (scene.source, scene.translation))
-        parts[0].suptitle(title, fontsize=12, **PLAIN)
+        parts[0].suptitle(title, fontsize=12)
         axes = parts[0].subplots()
         _draw_map(axes, scene.alignment, scene.labels["translation"], scene.labels["source"], 9)
         axes.set_xlabel("mean over all heads from target to source", fontsize=8, color="#66707f")
@@ -67,8 +65,7 @@ def draw_figure(scene: Scene) -> Figure:
 def render_figure(scene: Scene, form: Literal["png", "svg"]) -> bytes:
     """The picture as the contents of a file."""
     file = io.BytesIO()
-    # Letters become outlines in an SVG, so that it looks the same where no such font is.
-    with mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": "regard", **_fonts()}):
+    with mpl.rc_context(_style()):
         undated = {"Date": None} if form == "svg" else None
         draw_figure(scene).savefig(file, format=form, dpi=160, metadata=undated)
     return file.getvalue()
@@ -101,7 +98,7 @@ def _draw_map(axes: Axes, weights: Floats, rows: Sequence[str], columns: Sequenc
         spine.set_linewidth(0.6)
     for axis, labels in ((axes.xaxis, columns), (axes.yaxis, rows)):
         shown = labels if len(labels) <= MOST_LABELS else []
-        axis.set_ticks(range(len(shown)), [_short(label) for label in shown], fontsize=size, **PLAIN)
+        axis.set_ticks(range(len(shown)), [_short(label) for label in shown], fontsize=size)
     axes.tick_params(axis="x", labelrotation=90 if size < 8 else 45)
     if size >= 8:
         for label in axes.get_xticklabels():
@@ -131,7 +128,13 @@ def _short(label: str) -> str:
     return label if len(label) <= 14 else f"{label[:13]}…"
 
 
-def _fonts() -> dict[str, Any]:
+def _style() -> Any:
+    """Matplotlib's settings: fonts that have the characters, and text that is nothing but text."""
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     installed = set(font_manager.get_font_names())
-    return {"font.family": ["DejaVu Sans", *(name for name in FONTS if name in installed)]}
+    return {
+        "font.family": ["DejaVu Sans", *(name for name in FONTS if name in installed)],
+        "text.parse_math": False,  # a $ in a sentence is a $
+        "svg.fonttype": "path",  # letters become outlines, which look the same where no such font is
+        "svg.hashsalt": "regard",
+    }
