@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,34 @@ FLAGS = [
 MISSING = "no Chromium: install it with `apt-get install chromium` to run the tests of pages"
 
 
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """Chromium; tests that need it are skipped where there is none, and say what to install."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="no Playwright: pip install playwright")
+@contextmanager
+def launched() -> Iterator[Any]:
+    """Chromium, until the block ends.
+
+    Raises:
+        ImportError: Playwright is missing.
+        FileNotFoundError: Chromium is.
+    """
+    from playwright.sync_api import sync_playwright
+
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if path is None:
-        pytest.skip(MISSING)
-    with sync_api.sync_playwright() as playwright:
+        raise FileNotFoundError(MISSING)
+    with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield chromium
         chromium.close()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Chromium; tests that need it are skipped where there is none, and say what to install."""
+    pytest.importorskip("playwright", reason="no Playwright: pip install playwright")
+    try:
+        with launched() as chromium:
+            yield chromium
+    except FileNotFoundError as missing:
+        pytest.skip(str(missing))
 
 
 class Visit:

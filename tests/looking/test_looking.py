@@ -8,6 +8,7 @@ from regard.errors import UserError
 from regard.looking import look_at
 from regard.looking.translation import look_at_translation
 from tests.conftest import Command
+from tests.test_package import DOCS, blocks
 
 SENTENCE = "I love apples"
 
@@ -80,6 +81,18 @@ def test_what_cannot_be_looked_at_is_refused(command: Command, trained_run: Path
     assert "blank" in refusal(trained_run, " ", "--out", tmp_path / "a.html")
     assert "no such model folder" in refusal(tmp_path / "nothing", SENTENCE, "--out", tmp_path / "a.html")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_python_of_the_page_on_looking_runs(
+    trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snippets = blocks((DOCS / "looking.md").read_text(encoding="utf-8"), "python")
+    assert len(snippets) >= 3
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "demo").symlink_to(trained_run)
+    monkeypatch.chdir(tmp_path)
+    for snippet in snippets:
+        exec(compile(snippet, "looking.md", "exec"), {"__name__": "looking"})
 
 
 def test_a_model_of_another_kind_is_refused_with_its_kind(trained_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

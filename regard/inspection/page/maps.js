@@ -31,6 +31,21 @@ export function makeMap(values, rows, columns) {
   return { values, rows, columns, high: high || 1, signed };
 }
 
+/** The map in at most `size` rows and columns; each keeps the strongest of what it stands for. */
+export function shrink(map, size) {
+  const rows = Math.min(map.rows, size);
+  const columns = Math.min(map.columns, size);
+  if (rows === map.rows && columns === map.columns) return map;
+  const values = new Float32Array(rows * columns);
+  for (let i = 0; i < map.values.length; i++) {
+    const row = Math.floor((Math.floor(i / map.columns) * rows) / map.rows);
+    const column = Math.floor(((i % map.columns) * columns) / map.columns);
+    const place = row * columns + column;
+    if (Math.abs(map.values[i]) > Math.abs(values[place])) values[place] = map.values[i];
+  }
+  return { ...map, values, rows, columns };
+}
+
 /** Where a value stands on the map's scale, from 0 to 1. */
 export function shareOf(map, value) {
   return map.signed ? (value / map.high + 1) / 2 : value / map.high;

@@ -1,7 +1,7 @@
 // A map as a matrix: a row for every token that looks, a column for every token that is looked at.
 
 import { FONT, LONGEST_LABEL, fit, inks, prepare, widest } from "./canvas.js";
-import { shareOf } from "./maps.js";
+import { shareOf, shrink } from "./maps.js";
 
 const LEAN = Math.PI / 3.4; // the labels of the columns lean by so much
 
@@ -23,8 +23,8 @@ export function paint(map, scale) {
 /** Draws a map into a small square. */
 export function drawThumbnail(canvas, map, scale, size) {
   const context = prepare(canvas, size, size);
-  context.imageSmoothingEnabled = Math.max(map.rows, map.columns) > size;
-  context.drawImage(paint(map, scale), 0, 0, size, size);
+  context.imageSmoothingEnabled = false;
+  context.drawImage(paint(shrink(map, size), scale), 0, 0, size, size);
 }
 
 /** A matrix with its labels on a canvas. `room` is the width it should fit into; `zoom` makes cells larger. */
