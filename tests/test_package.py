@@ -32,6 +32,7 @@ ARROWS = {
         "products": "",
         "attention": "products errors config",
         "text": "errors config",
+        "vision": "errors config",
         "layers": "attention products errors config",
         "models": "attention layers products errors config",
         "decoding": "attention layers models text products interruption progress errors config",

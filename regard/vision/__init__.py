@@ -1,0 +1,1 @@
+"""Image sets, augmentation and rendered scenes; this package knows no model."""
