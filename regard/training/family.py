@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
-from torch import nn
 
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
@@ -20,15 +19,15 @@ class Start(Protocol):
     def settings(self) -> Recipe:
         """The recipe with all that follows from it."""
 
-    def fill(self, model: nn.Module) -> None:
-        """Gives the model its weights.
+    def fill(self, task: Task[Any]) -> None:
+        """Gives the task's new model its weights.
 
         Raises:
             UserError: they do not fit.
         """
 
     def describe(self) -> str:
-        """One sentence for whoever watches."""
+        """One sentence for whoever watches, once the model has its weights."""
 
 
 R = TypeVar("R", bound=Recipe)
@@ -67,14 +66,18 @@ class Family(Protocol[R, S, Data]):
     def flatten(self, recipe: R) -> dict[str, Any]:
         """Every setting that must stay as it is while a run goes on, by its full name, as plain values."""
 
-    def list_files(self, recipe: R) -> dict[str, Path]:
-        """Every file that the data is made from, by a name that does not depend on where it lies."""
-
     def gather(self, folder: Path, recipe: R, progress: Progress, start: S | None) -> None:
         """Makes the data of a run into an empty folder, which has fingerprints.json then.
 
         Raises:
             UserError: a file cannot be read or does not hold what it should.
+        """
+
+    def check(self, folder: Path, recipe: R, owner: str) -> None:
+        """Refuses files that are not those of which `gather` made what is in the folder; where they lie is all one.
+
+        Raises:
+            UserError: one has changed, come or gone; it is named, and so is the `owner` of the folder.
         """
 
     def open(self, folder: Path, recipe: R, progress: Progress) -> Data:

@@ -19,7 +19,6 @@ from regard.training.checkpoint import Checkpoint, last_name, load_checkpoint, r
 from regard.training.distributed import Processes, check_share, joined
 from regard.training.families import family_of
 from regard.training.family import Start
-from regard.training.fingerprints import check_files, read_fingerprints
 from regard.training.journal import CHECKPOINTS, require_tensorboard
 from regard.training.loop import Outcome, train
 from regard.training.progress import Progress
@@ -50,7 +49,8 @@ def run_recipe(recipe: Recipe, out: Path) -> Outcome:
     with joined(recipe.training.device) as processes, ExitStack() as held:
         with processes.agreeing():
             check_share(recipe.optim.accumulate, processes.world)
-        progress = Progress(recipe.training.steps, None if processes.main else Console(quiet=True))
+        screen = None if processes.main else Console(quiet=True)
+        progress = Progress(recipe.training.steps, screen, family_of(recipe.kind).unit)
         torch.manual_seed(recipe.training.seed)
         made = processes.on_main(lambda: _claim(out, held))
         stop = held.enter_context(Interruptions())
@@ -86,7 +86,7 @@ def _begin(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, p
         task = prepare(recipe, processes.device, progress, data)
         with reporting_write_errors(out, out / CHECKPOINTS):
             if start is not None:
-                start.fill(task.model)
+                start.fill(task)
                 save_start(out / DATA, task.model)
                 progress.say(start.describe())
             write_recipe(out, recipe)  # with which the folder becomes a run
@@ -110,7 +110,7 @@ def _resume(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, 
         return Outcome(step, facts["seconds"], facts["best_step"], facts["best_scores"], early)
 
     def lead() -> Task[Any]:
-        check_files(family.list_files(recipe), read_fingerprints(out / DATA)["files"], f"the run in {out}")
+        family.check(out / DATA, recipe, f"the run in {out}")
         task = _prepare_again(recipe, out, processes.device, progress, checkpoint)
         with reporting_write_errors(out, out / CHECKPOINTS):
             write_recipe(out, recipe)

@@ -11,6 +11,7 @@ import torch
 from regard.decoding.translator import Translator
 from regard.training.building import build_model, describe_model
 from regard.training.engines import place_model
+from regard.training.fingerprints import check_files, read_fingerprints
 from regard.training.progress import Progress, counted
 from regard.training.translation.data import LEFT_OUT, RunData, gather_data, open_data
 from regard.training.translation.origins import list_files
@@ -51,13 +52,13 @@ class Translation:
         values["data"]["languages"] = list(recipe.data.language_pair())
         return {f"{group}.{key}": value for group, part in values.items() for key, value in part.items()}
 
-    def list_files(self, recipe: TranslationRecipe) -> dict[str, Path]:
-        return list_files(recipe.data)
-
     def gather(
         self, folder: Path, recipe: TranslationRecipe, progress: Progress, start: TranslatorStart | None
     ) -> None:
         gather_data(folder, recipe, progress, None if start is None else start.vocabularies)
+
+    def check(self, folder: Path, recipe: TranslationRecipe, owner: str) -> None:
+        check_files(list_files(recipe.data), read_fingerprints(folder)["files"], owner)
 
     def open(self, folder: Path, recipe: TranslationRecipe, progress: Progress) -> RunData:
         return open_data(folder, recipe, progress)

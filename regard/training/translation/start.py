@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.decoding.translator import Translator, Vocabularies
 from regard.errors import UserError
@@ -16,6 +16,7 @@ from regard.models.folder import distinct_tensors
 from regard.models.transformer import EncoderDecoderConfig
 from regard.models.warmstart import ENCODER, copy_tensors, grow
 from regard.text.readers import read_lines
+from regard.training.task import Task
 from regard.training.translation.recipe import FROM_TOKENIZER, TranslationRecipe, TranslatorStartSettings
 
 OF_DECODER = ("decoder_layers", "tie")
@@ -55,13 +56,13 @@ class TranslatorStart:
         model = grow(loaded.model, spelled[0], spelled[1], recipe.training.seed) if tokens else loaded.model
         return cls(folder, recipe.start.parts, new, distinct_tensors(model), settled)
 
-    def fill(self, model: nn.Module) -> None:
-        """Gives the model the folder's weights, or those of its encoder.
+    def fill(self, task: Task[Any]) -> None:
+        """Gives the task's model the folder's weights, or those of its encoder.
 
         Raises:
             UserError: a tensor does not fit; it is named.
         """
-        copy_tensors(model, self.tensors, str(self.folder), ENCODER if self.parts == "encoder" else ("",))
+        copy_tensors(task.model, self.tensors, str(self.folder), ENCODER if self.parts == "encoder" else ("",))
 
     def describe(self) -> str:
         """One sentence for whoever watches."""
