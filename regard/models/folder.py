@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import safetensors
 import safetensors.torch
@@ -92,6 +92,18 @@ def model_kind(folder: Path, config: dict[str, Any]) -> str:
     if not isinstance(kind, str) or kind not in MODELS:
         raise UserError(f"{folder / CONFIG}: model.kind is {kind!r}; this version knows {', '.join(MODELS)}")
     return kind
+
+
+def expect_reader(folder: Path, reads: Literal["text", "images"]) -> None:
+    """Does nothing where the model of a folder reads such things.
+
+    Raises:
+        UserError: it is no model folder, or its model reads others.
+    """
+    found = MODELS[model_kind(folder, read_config(folder))].reads
+    if found != reads:
+        hint = {"text": "a text model; use regard translate", "images": "an image model; use regard classify"}
+        raise UserError(f"{folder} is {hint[found]}")
 
 
 def find_model(path: Path) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from regard.config import Settings
 from regard.models.model import Model
@@ -12,10 +12,11 @@ from regard.models.vit import ViT, ViTConfig
 
 
 class ModelKind(NamedTuple):
-    """A configuration and what is built from it."""
+    """A configuration, what is built from it, and what that reads."""
 
     config: type[Settings]
     model: type[Model]
+    reads: Literal["text", "images"]
 
     def build(self, values: Any, where: str) -> Model:
         """The model that these values describe.
@@ -27,7 +28,7 @@ class ModelKind(NamedTuple):
 
 
 MODELS = {
-    "transformer": ModelKind(TransformerConfig, Transformer),
-    "parallel": ModelKind(ParallelTransformerConfig, ParallelTransformer),
-    "vit": ModelKind(ViTConfig, ViT),
+    "transformer": ModelKind(TransformerConfig, Transformer, "text"),
+    "parallel": ModelKind(ParallelTransformerConfig, ParallelTransformer, "text"),
+    "vit": ModelKind(ViTConfig, ViT, "images"),
 }
