@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.models.model import Model
-from regard.models.registry import MODELS
+from regard.models.registry import MODELS, Reads
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 FORMAT = 1
@@ -94,16 +94,25 @@ def model_kind(folder: Path, config: dict[str, Any]) -> str:
     return kind
 
 
-def expect_reader(folder: Path, reads: Literal["text", "images"]) -> None:
+def expect_reader(folder: Path, wanted: Reads) -> None:
     """Does nothing where the model of a folder reads such things.
 
     Raises:
         UserError: it is no model folder, or its model reads others.
     """
-    found = MODELS[model_kind(folder, read_config(folder))].reads
-    if found != reads:
+    found = what_is_read(folder)
+    if found != wanted:
         hint = {"text": "a text model; use regard translate", "images": "an image model; use regard classify"}
         raise UserError(f"{folder} is {hint[found]}")
+
+
+def what_is_read(folder: Path) -> Reads:
+    """What the model of a folder reads.
+
+    Raises:
+        UserError: it is no model folder.
+    """
+    return MODELS[model_kind(folder, read_config(folder))].reads
 
 
 def find_model(path: Path) -> Path:

@@ -10,13 +10,15 @@ from regard.models.parallel import ParallelTransformer, ParallelTransformerConfi
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.vit import ViT, ViTConfig
 
+Reads = Literal["text", "images"]
+
 
 class ModelKind(NamedTuple):
     """A configuration, what is built from it, and what that reads."""
 
     config: type[Settings]
     model: type[Model]
-    reads: Literal["text", "images"]
+    reads: Reads
 
     def build(self, values: Any, where: str) -> Model:
         """The model that these values describe.
