@@ -37,6 +37,7 @@ ARROWS = {
         "models": "attention layers products errors config",
         "decoding": "attention layers models text products interruption progress errors config",
         "inspection": "attention layers models errors config",
+        "interop": "models errors config",
         "evaluation": "models text decoding errors config",
         "recognition": "models vision errors config",
         "training": "attention layers models text vision decoding recognition evaluation devices interruption progress "

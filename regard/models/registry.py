@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 from regard.config import Settings
 from regard.models.model import Model
 from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
+from regard.models.swin import Swin, SwinConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.vit import ViT, ViTConfig
 
@@ -33,4 +34,5 @@ MODELS = {
     "transformer": ModelKind(TransformerConfig, Transformer, "text"),
     "parallel": ModelKind(ParallelTransformerConfig, ParallelTransformer, "text"),
     "vit": ModelKind(ViTConfig, ViT, "images"),
+    "swin": ModelKind(SwinConfig, Swin, "images"),
 }

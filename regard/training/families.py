@@ -14,6 +14,7 @@ FAMILIES: dict[str, AnyFamily] = {
     "transformer": Translation(TranslationRecipe, TranslationTask),
     "parallel": Translation(ParallelRecipe, ParallelTranslationTask),
     "vit": Classification(),
+    "swin": Classification(),
 }
 
 
