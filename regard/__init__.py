@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from regard.inspection.probe import probe
     from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
     from regard.models.transformer import Transformer, TransformerConfig
+    from regard.recognition.classifier import Classifier
     from regard.text.tokenizer import Tokenizer
 
 _HOMES = {
     "Attention": "regard.attention",
+    "Classifier": "regard.recognition.classifier",
     "Hypothesis": "regard.decoding.hypothesis",
     "Mask": "regard.attention",
     "Packed": "regard.attention",
@@ -39,6 +41,7 @@ _HOMES = {
 
 __all__ = [
     "Attention",
+    "Classifier",
     "Hypothesis",
     "Mask",
     "Packed",
