@@ -36,6 +36,7 @@ ARROWS = {
         "models": "attention layers products errors config",
         "decoding": "attention layers models text products interruption progress errors config",
         "inspection": "attention layers models errors config",
+        "interop": "models errors config",
         "evaluation": "models text decoding errors config",
         "training": "attention layers models text decoding evaluation devices interruption progress errors config",
         "demo": "models text decoding inspection evaluation training errors config",

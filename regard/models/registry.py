@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from regard.config import Settings
 from regard.models.model import Model
 from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
+from regard.models.swin import Swin, SwinConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.vit import ViT, ViTConfig
 
@@ -30,4 +31,5 @@ MODELS = {
     "transformer": ModelKind(TransformerConfig, Transformer),
     "parallel": ModelKind(ParallelTransformerConfig, ParallelTransformer),
     "vit": ModelKind(ViTConfig, ViT),
+    "swin": ModelKind(SwinConfig, Swin),
 }
