@@ -195,7 +195,9 @@ class SwinStage(nn.Module):
         shift = [
             size // 2 if layer % 2 and places > size else 0 for places, size in zip(grid, self.window, strict=True)
         ]
-        return cut_windows(grid, self.window, (shift[0], shift[1]), device or torch.device("cpu"))
+        # A compiler sees through the memory of earlier cuts, but not without a warning.
+        cut = cut_windows if torch.compiler.is_compiling() else _known_windows
+        return cut(grid, self.window, (shift[0], shift[1]), device or torch.device("cpu"))
 
 
 class SwinBlock(nn.Module):
@@ -260,7 +262,6 @@ class Windows(NamedTuple):
         return Mask() if self.may is None else Mask(allowed=self.may.repeat(batch, 1, 1)[:, None])
 
 
-@lru_cache(maxsize=64)
 def cut_windows(grid: Grid, window: Grid, shift: Grid, device: torch.device) -> Windows:
     """Cuts a grid of tokens into windows that begin `shift` rows and columns into it and go round its edges."""
     (rows, columns), (height, width) = grid, window
@@ -279,6 +280,9 @@ def cut_windows(grid: Grid, window: Grid, shift: Grid, device: torch.device) -> 
         y, x = ((part - by) % size for part, by, size in zip((y, x), shift, whole, strict=True))
         places = (y // height * across + x // width) * height * width + y % height * width + x % width
     return Windows(tokens, places, None if shift == (0, 0) and grid == whole else may)
+
+
+_known_windows = lru_cache(maxsize=64)(cut_windows)
 
 
 def _apart(places_nT: Tensor) -> Tensor:
