@@ -41,9 +41,9 @@ class SwinConfig(Settings):
     layers: tuple[PositiveInt, ...] = Field((2, 2, 6, 2), min_length=1, max_length=8, description="of each stage")
     heads: tuple[PositiveInt, ...] = Field((3, 6, 12, 24), description="of each stage")
     expansion: int = Field(4, gt=0, description="how many times wider the feed-forward is inside")
-    qkv_bias: bool = True
-    qk_scale: float | None = None
-    norm_eps: float = Field(1e-5, gt=0)
+    qkv_bias: bool = Field(True, description="whether queries, keys and values have a bias")
+    qk_scale: float | None = Field(None, description="factor on the scores; 1/√(width of a head) unless given")
+    norm_eps: float = Field(1e-5, gt=0, description="keeps the norms from dividing by nothing")
     dropout: float = Field(0.0, ge=0, lt=1, description="on the embedded patches and on what each sublayer adds")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="on attention weights")
     drop_path: float = Field(
