@@ -8,7 +8,7 @@ from regard.config import Settings
 from regard.models.model import Model
 from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
 from regard.models.swin import Swin, SwinConfig
-from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.transformer import EncoderDecoderConfig, Transformer, TransformerConfig
 from regard.models.vit import ViT, ViTConfig
 
 
@@ -33,3 +33,6 @@ MODELS = {
     "vit": ModelKind(ViTConfig, ViT),
     "swin": ModelKind(SwinConfig, Swin),
 }
+
+TRANSLATING = [name for name, kind in MODELS.items() if issubclass(kind.config, EncoderDecoderConfig)]
+"""Those that read a text and write one."""

@@ -10,11 +10,13 @@ import yaml
 from torch import Tensor
 
 from regard.attention import Attention
+from regard.decoding.translator import Translator
 from regard.errors import UserError
 from regard.inspection.probe import probe
 from regard.models.folder import CONFIG, WEIGHTS, load_model, save_model
 from regard.models.swin import Swin
 from regard.models.vit import ViT, ViTConfig
+from regard.training.recipe import Recipe
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 Seeing = ViT | Swin
@@ -87,6 +89,29 @@ def test_a_folder_with_a_size_that_does_not_fit_is_refused(tmp_path: Path) -> No
     (tmp_path / CONFIG).write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(UserError, match=r"config.json: model: an image of 30×32 .*; 28×32 or 32×32 would fit"):
         load_model(tmp_path)
+
+
+def test_a_model_of_images_is_not_asked_to_translate(tmp_path: Path) -> None:
+    save_model(tmp_path, ViT(ViTConfig.micro(3, layers=1)), {})
+    with pytest.raises(UserError, match="kind vit, which does not translate; transformer and parallel do"):
+        Translator.load(tmp_path)
+    with pytest.raises(UserError, match=r"model\.kind: 'vit' is not one of transformer, parallel"):
+        Recipe.parse({"model": {"kind": "vit"}, "data": {"builtin": "en-zh"}}, "recipe").model_config_for(8, 8)
+
+
+@pytest.mark.parametrize("seeing", ["vit-class-learned", "vit-mean-rotary", "vit-registers-scaled"], indirect=True)
+def test_full_attention_to_all_patches_needs_no_mask(seeing: Seeing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mask would keep a GPU from its fastest kernel."""
+    calls: list[dict[str, object]] = []
+    fused = F.scaled_dot_product_attention
+
+    def spy(*tensors: Tensor, **options: object) -> Tensor:
+        calls.append(options)
+        return fused(*tensors, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
+    seeing.train()(images(2, 32))
+    assert [call.get("attn_mask") for call in calls] == [None, None]
 
 
 ONE_LINE = ["full", "{kind: local, window: 4}", "linear", "{kind: routing, clusters: 4}"]
