@@ -21,7 +21,9 @@ from regard.evaluation.speed import Result, tabulate
 from regard.models.parallel import ParallelTransformerConfig
 from regard.models.transformer import TransformerConfig
 from regard.training.parallel.settings import ParallelTeachingSettings
-from regard.training.recipe import Recipe
+from regard.training.translation.recipe import TranslationRecipe
+from regard.vision.augmentation import PRESETS, AugmentationSettings
+from regard.vision.sets import ImageSettings
 
 ROOT = Path(__file__).parent.parent
 HIDDEN = {f"model.{name}" for name in ("source_vocab", "target_vocab", "kind", "pad", "bos", "eos")}
@@ -85,7 +87,7 @@ def write_teaching() -> str:
 
 def write_settings() -> str:
     lines = ["| key | default | |", "| --- | --- | --- |"]
-    for group, field in Recipe.model_fields.items():
+    for group, field in TranslationRecipe.model_fields.items():
         kind = TransformerConfig if group == "model" else field.annotation
         assert isinstance(kind, type) and issubclass(kind, BaseModel)
         for name, inner in describe(kind, f"{group}."):
@@ -207,6 +209,39 @@ def compare(rows: dict[tuple[str, int], Any], kind: str, peer: str) -> str:
     return f"{peer} at {max(lengths):,}: {time:.2f}× our time, {memory:.2f}× our memory"
 
 
+def write_fields(settings: type[BaseModel]) -> str:
+    lines = ["| key | default | |", "| --- | --- | --- |"]
+    for name, field in settings.model_fields.items():
+        lines.append(f"| `{name}` | {show_default(field)} | {field.description} |")
+    return "\n".join(lines)
+
+
+def write_presets() -> str:
+    shown = (
+        f"`{name}`: {', '.join(f'{k} {v}' for k, v in values.items())}" for name, values in PRESETS.items() if values
+    )
+    return f"{write_fields(AugmentationSettings)}\n\n{'; '.join(shown)}."
+
+
+def write_images_speed() -> str:
+    """Images a second, by set and by preset."""
+    parts = []
+    for path in sorted((ROOT / "benchmarks" / "results").glob("images-*.json")):
+        result = json.loads(path.read_text("utf-8"))
+        lines = [
+            "| set | size | stored | read from the store | decoded as asked for |",
+            "| --- | --- | --- | --- | --- |",
+        ]
+        for row in result["sets"]:
+            figures = (f"{row[key]:,}" for key in ("store", "read_stored", "read_streamed"))
+            lines.append(f"| {row['set']} | {row['size']} | {' | '.join(figures)} |")
+        changed = (f"{row['preset']} at {row['size']}: {row['per_second']:,}" for row in result["augmentation"])
+        how = f"Images a second on {result['machine']}, torch {result['versions']['torch']}, {result['date']}"
+        rest = f"Augmentation in batches of 256: {'; '.join(changed)}. Shapes drawn: {result['shapes']:,}."
+        parts.append("\n".join((f"{how}:", "", *lines, "", rest)))
+    return "\n\n".join(parts) or "No results yet."
+
+
 def show_exponent(value: float | None) -> str:
     return "" if value is None else f"n^{value:.2f}"
 
@@ -261,6 +296,9 @@ def main() -> None:
         ("docs/attention.md", "kinds", write_kinds()),
         ("docs/parallel.md", "parallel", write_parallel()),
         ("docs/parallel.md", "trade", write_trade()),
+        ("docs/images.md", "images", write_fields(ImageSettings)),
+        ("docs/images.md", "augmentation", write_presets()),
+        ("docs/images.md", "speed", write_images_speed()),
     ):
         path = ROOT / name
         old = path.read_text("utf-8")

@@ -12,13 +12,11 @@ Shapes: B batch, H heads, T queries, S keys, D head width, C clusters, M members
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.attention.core import Path, attend, attention_weights, in_rows, repack, unpack
 from regard.attention.masks import Mask, Padded, within
@@ -144,9 +142,7 @@ class Routing(nn.Module):
         q, k, v = queries.gather(q), keys.gather(k), keys.gather(v)
         if q.device.type == "cpu":  # whose kernel lays heads last, so that with more than one all would be copied
             q, k, v, allowed = (x.flatten(0, 1)[:, None] for x in (q, k, v, allowed))
-        with _any_shape(q.device):
-            joined = attend(q, k, v, Mask(allowed=allowed), scale=self.scale, dropout=dropout)
-        return queries.spread(joined)
+        return queries.spread(attend(q, k, v, Mask(allowed=allowed), scale=self.scale, dropout=dropout))
 
 
 class _Members(NamedTuple):
@@ -224,14 +220,6 @@ class _Rearrange(torch.autograd.Function):
 
 def _same(of_query: Tensor, of_key: Tensor) -> Mask:
     return Mask(allowed=of_query[..., None] == of_key[..., None, :])
-
-
-def _any_shape(device: torch.device) -> AbstractContextManager[None]:
-    """On a GPU, the kernels that need no plan: cuDNN would make one for every new size of the largest cluster."""
-    if device.type != "cuda":
-        return nullcontext()
-    backends: AbstractContextManager[None] = sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
-    return backends
 
 
 def _pieces(x: Tensor, dim: int) -> Sequence[Tensor]:
