@@ -11,14 +11,24 @@ from regard.cli.options import Change, exit_code_of_interruption
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="folder for the trained model")] = Path("runs/demo"),
+    out: Annotated[
+        Path | None, typer.Option(help="folder for the trained model, runs/demo or runs/vision unless given")
+    ] = None,
+    vision: Annotated[
+        bool, typer.Option("--vision", help="a classifier of rendered shapes in place of a translator")
+    ] = False,
     change: Change = None,
 ) -> None:
-    """Train an English-Chinese translator on the built-in corpus, score it, draw what it looks at."""
-    from regard.demo import run_demo
-
+    """Train a translator on the built-in corpus, or a classifier on shapes; score it, draw what it looks at."""
     with exit_code_of_interruption():
-        run_demo(out, change or [])
+        if vision:
+            from regard.demo.vision import run_vision_demo
+
+            run_vision_demo(out or Path("runs/vision"), change or [])
+        else:
+            from regard.demo.translation import run_demo
+
+            run_demo(out or Path("runs/demo"), change or [])
 
 
 def train(
