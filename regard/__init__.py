@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from regard.models.swin import Swin, SwinConfig
     from regard.models.transformer import Transformer, TransformerConfig
     from regard.models.vit import ViT, ViTConfig
+    from regard.recognition.classifier import Classifier
     from regard.text.tokenizer import Tokenizer
 
 _HOMES = {
     "Attention": "regard.attention",
+    "Classifier": "regard.recognition.classifier",
     "Hypothesis": "regard.decoding.hypothesis",
     "Mask": "regard.attention",
     "Packed": "regard.attention",
@@ -45,6 +47,7 @@ _HOMES = {
 
 __all__ = [
     "Attention",
+    "Classifier",
     "Hypothesis",
     "Mask",
     "Packed",
