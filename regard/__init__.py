@@ -13,12 +13,15 @@ if TYPE_CHECKING:
     from regard.decoding.translator import Translator, Wishes
     from regard.errors import UserError
     from regard.inspection.probe import probe
+    from regard.models.croco import CroCo, CroCoConfig
     from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
     from regard.models.transformer import Transformer, TransformerConfig
     from regard.text.tokenizer import Tokenizer
 
 _HOMES = {
     "Attention": "regard.attention",
+    "CroCo": "regard.models.croco",
+    "CroCoConfig": "regard.models.croco",
     "Hypothesis": "regard.decoding.hypothesis",
     "Mask": "regard.attention",
     "Packed": "regard.attention",
@@ -39,6 +42,8 @@ _HOMES = {
 
 __all__ = [
     "Attention",
+    "CroCo",
+    "CroCoConfig",
     "Hypothesis",
     "Mask",
     "Packed",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from regard.config import Settings
+from regard.models.croco import CroCo, CroCoConfig
 from regard.models.model import Model
 from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
 from regard.models.transformer import Transformer, TransformerConfig
@@ -30,4 +31,5 @@ MODELS = {
     "transformer": ModelKind(TransformerConfig, Transformer),
     "parallel": ModelKind(ParallelTransformerConfig, ParallelTransformer),
     "vit": ModelKind(ViTConfig, ViT),
+    "croco": ModelKind(CroCoConfig, CroCo),
 }

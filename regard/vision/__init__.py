@@ -1,0 +1,1 @@
+"""Images: what a model sees."""
