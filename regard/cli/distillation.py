@@ -155,16 +155,16 @@ def _open_corpus(recipe: Path | None, changes: Sequence[str], src: Path | None, 
     from regard.text.pair import Pair
     from regard.text.readers import read_lines, read_parallel
     from regard.text.suffixes import BOTH_SIDES, kind_of
-    from regard.training.data import open_corpora
     from regard.training.distillation import Corpus
-    from regard.training.recipe import Recipe
+    from regard.training.translation.data import open_corpora
+    from regard.training.translation.recipe import TranslationRecipe
 
     if (recipe is None) == (src is None):
         raise UserError("distill needs either --src, a file, or --recipe, whose training pairs are taken")
     if recipe is not None:
         if tgt is not None:
             raise UserError("--tgt belongs to --src; a recipe names its own files")
-        wanted = Recipe.load(recipe, changes)
+        wanted = TranslationRecipe.load(recipe, changes)
         return Corpus(open_corpora(wanted.data, wanted.training.seed).pairs, referenced=True)
     assert src is not None
     if changes:

@@ -118,7 +118,7 @@ def choose_tokenisation(
     """The tokeniser asked for, or that of the target language, as the models or else the files' names tell it."""
     from regard.errors import UserError
     from regard.evaluation import check_tokenisation, tokenisation_for
-    from regard.training.recipe import DataSettings
+    from regard.training.translation.recipe import DataSettings
 
     guess = DataSettings(source=source, target=reference).language_pair()[1]
     chosen = given or tokenisation_for(next((language for language in languages if language), guess))

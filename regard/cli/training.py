@@ -39,6 +39,7 @@ def train(
     """Train a translator from parallel text."""
     from regard.errors import UserError
     from regard.training.distributed import is_main, one_voice
+    from regard.training.families import family_of
     from regard.training.recipe import Recipe, builtin_recipes
     from regard.training.run import run_recipe
 
@@ -54,13 +55,14 @@ def train(
             given["start.from"] = str(start_from)
         if src is not None and recipe is not None:
             given["data.builtin"] = None
-        outcome = run_recipe(Recipe.load(recipe, change or [], given), out)
+        wanted = Recipe.load(recipe, change or [], given)
+        outcome = run_recipe(wanted, out)
     if not is_main():
         return
     typer.echo(
         f"{outcome.steps} steps in {outcome.seconds:.0f} s; the best model (step {outcome.best_step}) is {out}/best"
     )
-    typer.echo(f"next: regard translate {out} < FILE")
+    typer.echo(f"next: {family_of(wanted.kind).suggest(out)}")
 
 
 def average(

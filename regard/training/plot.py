@@ -19,7 +19,8 @@ from matplotlib.ticker import EngFormatter
 from regard.errors import UserError
 from regard.training.journal import LOG
 
-Horizontal = Literal["step", "seconds", "tokens"]
+Horizontal = Literal["step", "seconds", "tokens", "images"]
+COUNTED = ("tokens", "images")
 FORMATS = (".png", ".svg", ".pdf")
 # Okabe and Ito's colours, which colour-blind people can tell apart; without the yellow, which fades on paper.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -56,9 +57,14 @@ SCORES = (Curve("BLEU", ("validation", "bleu"), DOTS), Curve("chrF", ("validatio
 PANELS = (
     Panel("loss", LOSSES, events=True),
     Panel("score", SCORES),
+    Panel(
+        "accuracy, %",
+        (Curve("first", ("validation", "accuracy"), DOTS), Curve("first five", ("validation", "top5"), SQUARES)),
+    ),
     Panel("learning rate", (Curve("", ("lr",), LINE),)),
     Panel("norm of the gradient", (Curve("", ("gradient_norm",), LINE),), "log"),
     Panel("tokens per second", (Curve("", ("tokens_per_second",), LINE),), "from zero"),
+    Panel("images per second", (Curve("", ("images_per_second",), LINE),), "from zero"),
     Panel("peak memory, MB", (Curve("", ("memory",), LINE),), "from zero"),
 )
 
@@ -135,8 +141,8 @@ def _draw_panel(axes: Axes, panel: Panel, logs: Sequence[list[Entry]], horizonta
         handles = [Line2D([], [], color="#555555", label=curve.name, **curve.style) for curve in legend]
         axes.legend(handles=handles, frameon=False, fontsize=9)
     axes.set_title(panel.title, loc="left", fontsize=11)
-    axes.set_xlabel("training tokens" if horizontal == "tokens" else horizontal)
-    if horizontal == "tokens":
+    axes.set_xlabel(f"training {horizontal}" if horizontal in COUNTED else horizontal)
+    if horizontal in COUNTED:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(color="#e4e4e4", linewidth=0.8)
     axes.set_axisbelow(True)

@@ -1,1 +1,1 @@
-"""Images: what a model sees."""
+"""Image sets, augmentation and rendered scenes; this package knows no model."""

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from regard.errors import UserError
-from regard.training.recipe import DataSettings, Recipe, builtin_recipes
+from regard.training.recipe import Recipe, builtin_recipes
+from regard.training.translation.recipe import DataSettings
 
 BUILTIN = {"data.builtin": "en-zh"}
 

@@ -1,0 +1,39 @@
+"""Small sets of images on the disk."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+
+def picture(seed: int = 0, width: int = 8, height: int = 6, channels: int = 3) -> np.ndarray:
+    """Pixels that are like no other seed's."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, channels), np.uint8)
+    return pixels if channels > 1 else pixels[..., 0]
+
+
+def encoded(seed: int = 0, form: str = "PNG", **shape: int) -> bytes:
+    """The same pixels as a file."""
+    file = io.BytesIO()
+    Image.fromarray(picture(seed, **shape)).save(file, form)
+    return file.getvalue()
+
+
+def write(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def folder_of_classes(root: Path, counts: dict[str, int], form: str = "PNG") -> Path:
+    """CLASS/0.png, CLASS/1.png, ...; every image of a set its own."""
+    seed = 0
+    for name, count in counts.items():
+        (root / name).mkdir(parents=True, exist_ok=True)
+        for number in range(count):
+            write(root / name / f"{number}.{form.lower()}", encoded(seed, form))
+            seed += 1
+    return root
