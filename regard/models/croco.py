@@ -88,9 +88,9 @@ class CroCoConfig(Settings):
 
     @classmethod
     def mini(cls, **changes: Any) -> Self:
-        """For views of 64 to 128 pixels, 9 million parameters."""
-        encoder = {"patch": 8, "width": 256, "heads": 4, "layers": 6}
-        return cls.base(**encoder | {"decoder_width": 256, "decoder_heads": 4, "decoder_layers": 4} | changes)
+        """For views of 64 to 128 pixels, 10 million parameters."""
+        encoder = {"patch": 8, "width": 256, "heads": 4, "layers": 4}
+        return cls.base(**encoder | {"decoder_width": 256, "decoder_heads": 4, "decoder_layers": 6} | changes)
 
     @classmethod
     def micro(cls, **changes: Any) -> Self:
@@ -215,7 +215,7 @@ class PixelHead(nn.Module):
     def __init__(self, config: CroCoConfig) -> None:
         super().__init__()
         self.linear = Linear(config.decoder_width, config.channels * config.patch**2)
-        nn.init.xavier_uniform_(self.linear.weight)
+        nn.init.normal_(self.linear.weight, std=0.02)
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, x: Tensor, rows: int, columns: int) -> Tensor:

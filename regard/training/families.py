@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from regard.training.completion.family import TwoViews
 from regard.training.family import AnyFamily
 from regard.training.parallel.task import ParallelTranslationTask
 from regard.training.recipe import DEFAULT_KIND
@@ -12,6 +13,7 @@ from regard.training.translation.task import TranslationTask
 FAMILIES: dict[str, AnyFamily] = {
     "transformer": Translation(TranslationRecipe, TranslationTask),
     "parallel": Translation(ParallelRecipe, ParallelTranslationTask),
+    "croco": TwoViews(),
 }
 
 

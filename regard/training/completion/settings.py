@@ -1,0 +1,35 @@
+"""What the training of a two-view model is told, beside what every run is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from regard.config import Settings
+from regard.vision.scenes import SceneSettings
+
+
+class PairDataSettings(Settings):
+    """Where the pairs of views come from: rendered scenes, or a folder of photographs."""
+
+    scenes: SceneSettings = Field(SceneSettings(), description="what rendered scenes are like")
+    folder: Path | None = Field(
+        None, description="in place of scenes: a folder whose folders hold two images each, crops of which are a pair"
+    )
+    hold_out: int = Field(256, ge=2, description="how many pairs, never trained on, a validation looks at")
+
+
+class PairBatchSettings(Settings):
+    """How pairs share a step."""
+
+    pairs: int = Field(64, gt=0, description="pairs of a batch")
+
+
+class CompletionSettings(Settings):
+    """How the first view is hidden."""
+
+    masked: float = Field(0.9, gt=0, lt=1, description="share of the first view's patches that the model must fill in")
+    alone: float = Field(
+        0.1, ge=0, lt=1, description="share of the pairs with a blank second view: what one view can do by itself"
+    )
