@@ -38,7 +38,8 @@ ARROWS = {
         "decoding": "attention layers models text products interruption progress errors config",
         "inspection": "attention layers models errors config",
         "evaluation": "attention layers models text vision decoding inspection errors config",
-        "training": "attention layers models text vision decoding evaluation devices interruption progress errors config",
+        "training": "attention layers models text vision decoding evaluation devices interruption progress "
+        "errors config",
         "demo": "models text decoding inspection evaluation training errors config",
         "cli": "models text decoding inspection evaluation training demo devices interruption errors config",
         "__init__": "attention models text decoding inspection errors",

@@ -189,6 +189,19 @@ def test_pairs_that_are_to_be_apart_have_nothing_in_common() -> None:
     assert 8 <= (mixed.flatten(1).float().mean(1) < 0.01).sum() <= 32
 
 
+def test_gradual_pairs_are_of_all_degrees() -> None:
+    far = SMALL.changed(turn=40.0, baseline=1.2)
+    own = camera((0, 0, 0)).pixels().view(24, 32, 2)
+
+    def moved(settings: SceneSettings) -> Tensor:
+        matches = find_matches(render_pairs(settings, 4, numbers(60)))[0]
+        return (matches.place - own).norm(dim=-1).flatten(1).nanmedian(1).values
+
+    all_at_once, gradual = moved(far), moved(far.changed(gradual=True))
+    assert (gradual < 2).sum() > (all_at_once < 2).sum() + 5
+    assert gradual.quantile(0.95) > 0.5 * all_at_once.quantile(0.95)
+
+
 def test_the_disparity_of_a_rectified_pair_is_where_the_other_view_has_it() -> None:
     pairs = render_stereo(SMALL, 2, numbers(10))
     first, second = pairs.cameras

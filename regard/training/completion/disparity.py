@@ -33,7 +33,7 @@ class StereoPairs:
 class DisparityTask(TwoViewTask[StereoPairs]):
     """The disparities of rendered stereo pairs, in units of a patch, from the whole of both views."""
 
-    def make(self, numbers: Tensor) -> StereoPairs:
+    def make(self, numbers: Tensor, batch: int = 0) -> StereoPairs:
         settings, seed = self.recipe.data.scenes, self.recipe.training.seed
         rendered = [render_stereo(settings, seed, part) for part in numbers.split(AT_A_TIME)]
         left, right = (torch.cat([pairs.views[i].image for pairs in rendered]) for i in (0, 1))

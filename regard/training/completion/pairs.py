@@ -52,7 +52,7 @@ class PhotoPairs:
 
     def __init__(self, folders: list[Path], size: tuple[int, int], seed: int, held_out: int) -> None:
         self.size, self.seed, self.train = size, seed, len(folders) - held_out
-        self.images = [torch.stack([_read(path) for path in images_of(folder)]) for folder in folders]
+        self.images = [_read_pair(folder) for folder in folders]
         for folder, images in zip(folders, self.images, strict=True):
             if images.shape[-2] < size[0] or images.shape[-1] < size[1]:
                 raise UserError(
@@ -109,5 +109,10 @@ def images_of(folder: Path) -> list[Path]:
     return images
 
 
-def _read(path: Path) -> Tensor:
-    return torch.tensor(decode(path)).permute(2, 0, 1)
+def _read_pair(folder: Path) -> Tensor:
+    """Both images of a pair, (2, 3, H, W), as bytes."""
+    one, other = (torch.tensor(decode(path)).permute(2, 0, 1) for path in images_of(folder))
+    if one.shape != other.shape:
+        sizes = " and ".join(f"{image.shape[1]}×{image.shape[2]}" for image in (one, other))
+        raise UserError(f"{folder}: its images are of {sizes} pixels; the two of a pair must have the same size")
+    return torch.stack((one, other))

@@ -57,14 +57,15 @@ class TwoViewTask(ABC, Generic[P]):
         self.width = model.config.width
 
     @abstractmethod
-    def make(self, numbers: Tensor) -> P:
-        """The pairs with these numbers, as a batch of training."""
+    def make(self, numbers: Tensor, batch: int) -> P:
+        """The pairs with these numbers, as training batch number `batch`."""
 
     def batches(self, position: Position, share: Share) -> Iterator[Placed[P]]:
         planned = (Placed(number, Position(batch=number + 1)) for number in count(position.batch))
         return (Placed(self._batch(item.batch), item.after) for item in share.pick(planned))
 
     def largest(self) -> P:
+        """The first: no other one has more patches to read."""
         return self._batch(0)
 
     def count(self, batch: P) -> int:
@@ -98,7 +99,7 @@ class TwoViewTask(ABC, Generic[P]):
 
     def _batch(self, number: int) -> P:
         size = self.recipe.batch.pairs
-        return self.make(torch.arange(size, device=self.device) + number * size)
+        return self.make(torch.arange(size, device=self.device) + number * size, number)
 
 
 class CompletionTask(TwoViewTask[HiddenPairs]):
@@ -108,10 +109,10 @@ class CompletionTask(TwoViewTask[HiddenPairs]):
         super().__init__(model, recipe, device)
         self.source = source
 
-    def make(self, numbers: Tensor) -> HiddenPairs:
+    def make(self, numbers: Tensor, batch: int) -> HiddenPairs:
         view1, view2 = self.source.take(numbers)
         draws = Draws(self.recipe.training.seed + 1, numbers)  # numbers of their own, not those of the scenes
-        seen = choose_seen(self.model, view1, self.recipe.completion.masked, draws)
+        seen = choose_seen(self.model, view1, self.recipe.completion.masked_at(batch), draws)
         alone = draws.happens(self.recipe.completion.alone)
         return HiddenPairs(view1, torch.where(alone[:, None, None, None], BLANK, view2), seen)
 

@@ -46,15 +46,16 @@ class Cameras:
     def rays(self, pixels: Tensor) -> Tensor:
         """Directions through pixels, (P, 2) or (B, P, 2), as long as one step forward, (B, P, 3)."""
         height, width = self.size
-        aside = (pixels - pixels.new_tensor((width / 2, height / 2))) / self.focal[:, None, None]
-        return aside[..., :1] * self.axes[:, None, 0] + aside[..., 1:] * self.axes[:, None, 1] + self.axes[:, None, 2]
+        x = (pixels[..., :1] - width / 2) / self.focal[:, None, None]
+        y = (pixels[..., 1:] - height / 2) / self.focal[:, None, None]
+        return x * self.axes[:, None, 0] + y * self.axes[:, None, 1] + self.axes[:, None, 2]
 
     def project(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Where points (B, P, 3) appear, (B, P, 2), and how deep they lie, (B, P); no pixel where that is not ahead."""
         height, width = self.size
         x, y, depth = ((points - self.place[:, None]) @ self.axes.transpose(1, 2)).unbind(-1)
-        aside = torch.stack((x, y), -1) / depth[..., None] * self.focal[:, None, None]
-        pixels = aside + aside.new_tensor((width / 2, height / 2))
+        scale = self.focal[:, None] / depth
+        pixels = torch.stack((x * scale + width / 2, y * scale + height / 2), -1)
         return torch.where(depth[..., None] > 0, pixels, torch.nan), depth
 
     def contains(self, pixels: Tensor) -> Tensor:
@@ -78,10 +79,11 @@ def first_cameras(draws: Draws, settings: SceneSettings) -> Cameras:
 
 def second_cameras(draws: Draws, settings: SceneSettings, first: Cameras) -> Cameras:
     """Cameras moved aside, which look at about the same point; some look away from all that the first ones see."""
-    away = draws.uniform(0, settings.baseline, 1) * draws.directions()
+    scale = draws.uniform(0, 1) if settings.gradual else torch.ones_like(first.focal)
+    away = scale[:, None] * draws.uniform(0, settings.baseline, 1) * draws.directions()
     depth = FIXATION * draws.uniform(0.7, 1.4)
     most = (settings.turn, settings.turn, settings.roll)
-    yaw, pitch, roll = (_radians(draws.uniform(-angle, angle)) for angle in most)
+    yaw, pitch, roll = (_radians(scale * draws.uniform(-angle, angle)) for angle in most)
     aside, down, along = (away.unsqueeze(-2) @ first.axes.transpose(1, 2)).squeeze(-2).unbind(-1)
     ahead = depth - along
     toward_yaw, toward_pitch = torch.atan2(-aside, ahead), torch.atan2(-down, torch.hypot(aside, ahead))

@@ -21,6 +21,9 @@ class SceneSettings(Settings):
     baseline: float = Field(1.0, ge=0, le=1.2, description="the largest distance between the two cameras")
     turn: float = Field(10.0, ge=0, le=60, description="degrees that the second camera looks aside at the most")
     roll: float = Field(5.0, ge=0, le=180, description="degrees that the second camera is tilted at the most")
+    gradual: bool = Field(
+        False, description="whether pairs of all degrees are mixed, from the same view twice to as far as is allowed"
+    )
     apart: float = Field(0.05, ge=0, le=1, description="share of the pairs whose views have nothing in common")
 
     @model_validator(mode="after")
