@@ -5,7 +5,7 @@ Shapes: B pairs, N patches of a view, K patches of the first view that are seen,
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -108,15 +108,18 @@ class CompletionScores:
 @torch.no_grad()
 def score_completion(model: CroCo, batches: Iterable[LabelledPairs], masked: float, seed: int = 0) -> CompletionScores:
     """Scores a model in evaluation mode; what is masked follows from the seed and a pair's place among all."""
-    sums: Counter[str] = Counter()
+    sums: defaultdict[str, float] = defaultdict(float)
     for pairs in batches:
         B, device = len(pairs.view1), pairs.view1.device
-        numbers = torch.arange(B, device=device) + sums["pairs"]
-        seen = choose_seen(model, pairs.view1, masked, Draws(seed, numbers.long()))
+        numbers = torch.arange(B, device=device) + int(sums["pairs"])
+        seen = choose_seen(model, pairs.view1, masked, Draws(seed, numbers))
         truth, covisible = pairs.true_patches(model.config.patch)
         hidden = choose_masked(seen, truth.shape[1])
         found = covisible.gather(1, hidden)
-        sums.update(pairs=B, patches=hidden.numel(), covisible_hidden=int(found.sum()), covisible=int(covisible.sum()))
+        sums["pairs"] += B
+        sums["patches"] += hidden.numel()
+        sums["covisible"] += int(covisible.sum())
+        sums["covisible hidden"] += int(found.sum())
         sums["overlap"] += float(pairs.covisible.float().mean()) * B
         for name, view2 in second_views(pairs.view2).items():
             loss = hidden_loss(model, pairs.view1, view2, seen)
@@ -126,7 +129,7 @@ def score_completion(model: CroCo, batches: Iterable[LabelledPairs], masked: flo
             sums[f"hits {name}"] += _hits(attended.patch, truth, covisible)
         own = grid_positions(*model.patch_embedding.grid(pairs.view1), device)
         sums["hits own"] += _hits(own[None], truth, covisible)
-    names, few = ("true", "shuffled", "none"), max(1, sums["covisible_hidden"])
+    names, few = ("true", "shuffled", "none"), max(1, sums["covisible hidden"])
     return CompletionScores(
         int(sums["pairs"]),
         sums["overlap"] / sums["pairs"],

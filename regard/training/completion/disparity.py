@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.models.croco import CroCo
-from regard.training.completion.pairs import AT_A_TIME
+from regard.training.completion.pairs import in_parts
 from regard.training.completion.task import TwoViewTask
 from regard.training.task import Loss, Validation
 from regard.vision.scenes import render_stereo
@@ -35,7 +35,7 @@ class DisparityTask(TwoViewTask[StereoPairs]):
 
     def make(self, numbers: Tensor, batch: int = 0) -> StereoPairs:
         settings, seed = self.recipe.data.scenes, self.recipe.training.seed
-        rendered = [render_stereo(settings, seed, part) for part in numbers.split(AT_A_TIME)]
+        rendered = [render_stereo(settings, seed, part) for part in in_parts(numbers)]
         left, right = (torch.cat([pairs.views[i].image for pairs in rendered]) for i in (0, 1))
         return StereoPairs(left, right, torch.cat([pairs.disparity() for pairs in rendered]))
 
@@ -67,4 +67,5 @@ NAMES = ("pixels_off", "share_off_by_one", "pixels_off_flat")
 
 def predict_disparity(model: CroCo, left: Tensor, right: Tensor) -> Tensor:
     """In pixels, (B, H, W); the model's outputs are in patches, so that they are about as large as one."""
-    return model(left, right)[:, 0].float() * model.config.patch
+    found: Tensor = model(left, right)[:, 0].float() * model.config.patch
+    return found

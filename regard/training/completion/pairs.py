@@ -6,6 +6,7 @@ trained on.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +23,12 @@ AT_A_TIME = 256
 """Scenes rendered at a time, which bounds the memory that it takes."""
 
 
+def in_parts(numbers: Tensor, size: int | None = None) -> Iterator[Tensor]:
+    """The numbers, so many at a time."""
+    size = size or AT_A_TIME
+    return (numbers[start : start + size] for start in range(0, len(numbers), size))
+
+
 class PairSource(Protocol):
     """Views in pairs, (B, 3, H, W) each, by their numbers (B,), on the device of these."""
 
@@ -35,7 +42,7 @@ class ScenePairs:
         self.settings, self.seed = settings, seed
 
     def take(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        rendered = [render_pairs(self.settings, self.seed, part).views for part in numbers.split(AT_A_TIME)]
+        rendered = [render_pairs(self.settings, self.seed, part).views for part in in_parts(numbers)]
         first, second = (torch.cat([views[i].image for views in rendered]) for i in (0, 1))
         return first, second
 

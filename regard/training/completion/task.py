@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from regard.evaluation.completion import BLANK, choose_seen, hidden_loss, second_views
 from regard.models.croco import CroCo
 from regard.models.folder import save_model
-from regard.training.completion.pairs import HELD_OUT, PairSource
+from regard.training.completion.pairs import HELD_OUT, PairSource, in_parts
 from regard.training.completion.recipe import TwoViewRecipe
 from regard.training.state import Placed, Position, Share
 from regard.training.task import Loss, Validation
@@ -95,7 +95,7 @@ class TwoViewTask(ABC, Generic[P]):
     def held_out(self) -> list[Tensor]:
         """The numbers of the validation's pairs, as many at a time as a batch has."""
         numbers = torch.arange(self.recipe.data.hold_out, device=self.device) + HELD_OUT
-        return [part for part in numbers.split(max(2, self.recipe.batch.pairs)) if len(part) > 1]
+        return [part for part in in_parts(numbers, max(2, self.recipe.batch.pairs)) if len(part) > 1]
 
     def _batch(self, number: int) -> P:
         size = self.recipe.batch.pairs
