@@ -9,22 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli.options import (
-    Alpha,
-    Beam,
     Change,
     Device,
-    Lengths,
-    MoreSearch,
     Others,
-    Penalty,
     Resume,
-    Rounds,
     Run,
-    Seed,
-    Temperature,
-    TopK,
-    TopP,
-    choose_search,
+    Search,
+    with_search,
 )
 from regard.cli.writing import check_output, writing
 
@@ -33,8 +24,10 @@ if TYPE_CHECKING:
     from regard.training.distillation import Corpus, Distillation
 
 
+@with_search()
 def distill(
     teacher: Run,
+    search: Search,
     src: Annotated[
         Path | None,
         typer.Option(help="what to translate: a file of lines (.gz, .xz), a .tsv, .jsonl or .parquet, or a folder"),
@@ -54,16 +47,6 @@ def distill(
     ] = False,
     longest: Annotated[int, typer.Option(help="lines of more tokens stay without a translation")] = 256,
     others: Others = None,
-    beam: Beam = None,
-    length_penalty: Penalty = None,
-    alpha: Alpha = None,
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    seed: Seed = None,
-    rounds: Rounds = None,
-    lengths: Lengths = None,
-    search: MoreSearch = None,
     change: Change = None,
     device: Device = "auto",
 ) -> None:
@@ -76,11 +59,9 @@ def distill(
     from regard.models.folder import find_model
     from regard.training.distillation import Distillation, Note, distil, write_pairs
 
-    flags = {"beam": beam, "length_penalty": length_penalty, "alpha": alpha, "rounds": rounds, "lengths": lengths}
-    flags |= {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     if closest is not None and n_best is None:
-        n_best = choose_search(teacher, search, **flags).candidates
-    settings = choose_search(teacher, search, n_best=n_best, **flags)
+        n_best = search.settings(teacher).candidates
+    settings = search.settings(teacher, n_best=n_best)
     _check_choice(closest, settings.n_best)
     how = Distillation.parse(
         {"search": settings, "closest": closest, "keep_reference": keep_reference, "longest": longest}, "options"

@@ -30,13 +30,18 @@ def train(
     tgt: Annotated[Path | None, typer.Option(help="target sentences, line by line beside the source")] = None,
     valid_src: Annotated[Path | None, typer.Option(help="validation source; else some pairs are held out")] = None,
     valid_tgt: Annotated[Path | None, typer.Option(help="validation target")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="for a model of images: a folder of class folders, with or without train/ and test/ above"),
+    ] = None,
+    valid: Annotated[Path | None, typer.Option(help="images to validate with; else a split, or some held out")] = None,
     start_from: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="begin with the weights and the tokenizer of a trained model")
+        Path | None, typer.Option(metavar="RUN", help="begin with a trained model, its weights and its tokenizer")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="folder for the run; one that was interrupted goes on")] = None,
     change: Change = None,
 ) -> None:
-    """Train a translator from parallel text."""
+    """Train a translator from parallel text, a classifier from images, or a model of two views."""
     from regard.errors import UserError
     from regard.training.distributed import is_main, one_voice
     from regard.training.families import family_of
@@ -44,17 +49,20 @@ def train(
     from regard.training.run import run_recipe
 
     with exit_code_of_interruption(), one_voice():
-        if recipe is None and src is None:
+        if recipe is None and src is None and data is None and not change:
             built_in = ", ".join(builtin_recipes())
-            raise UserError(f"train needs a recipe (a YAML file or one of {built_in}) or --src and --tgt")
+            raise UserError(f"train needs a recipe (a YAML file or one of {built_in}), --src and --tgt, or --data")
         if out is None:
             raise UserError("train needs --out, the folder for the run")
         files = {"source": src, "target": tgt, "valid_source": valid_src, "valid_target": valid_tgt}
+        files |= {"images": data, "valid": valid}
         given: dict[str, Any] = {f"data.{key}": str(path) for key, path in files.items() if path is not None}
         if start_from is not None:
             given["start.from"] = str(start_from)
         if src is not None and recipe is not None:
             given["data.builtin"] = None
+        if data is not None and recipe is None:
+            given["model.kind"] = "vit"  # unless --set says otherwise
         wanted = Recipe.load(recipe, change or [], given)
         outcome = run_recipe(wanted, out)
     if not is_main():

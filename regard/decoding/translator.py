@@ -23,7 +23,7 @@ from regard.decoding.stepper import pad_rows
 from regard.decoding.stepwise import StepWriter
 from regard.decoding.writer import BATCH_TOKENS, Writer, seeing_cross_attention
 from regard.errors import UserError
-from regard.models.folder import CONFIG, find_model, load_model, read_config, save_model
+from regard.models.folder import CONFIG, expect_reader, find_model, load_model, save_model
 from regard.models.parallel import ParallelTransformer
 from regard.models.transformer import EncoderDecoder, Transformer
 from regard.text.tokenizer import Tokenizer
@@ -122,7 +122,7 @@ class Translator:
 
     @classmethod
     def _load_one(cls, folder: Path, device: str | torch.device) -> Translator:
-        read_config(folder)
+        expect_reader(folder, "text")
         vocabularies = Vocabularies.load(folder)
         model, about = load_model(folder, device)
         rows = (model.config.source_vocab, model.config.target_vocab)

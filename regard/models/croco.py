@@ -111,7 +111,7 @@ class CroCo(Model):
         self.encoder = nn.ModuleList(self._encoder_block(rate) for rate in _rising(c.drop_path, c.layers))
         self.encoder_norm = nn.LayerNorm(c.width, c.norm_eps)
         self.bridge = Linear(c.width, c.decoder_width)
-        self.mask_embedding = nn.Parameter(torch.empty(c.decoder_width))
+        self.mask_token = nn.Parameter(torch.empty(c.decoder_width))
         self.decoder = nn.ModuleList(self._decoder_block(rate) for rate in _rising(c.drop_path, c.decoder_layers))
         self.decoder_norm = nn.LayerNorm(c.decoder_width, c.norm_eps)
         self.head = PixelHead(c) if c.head == "pixels" else DenseHead(c)
@@ -120,7 +120,7 @@ class CroCo(Model):
         self.decoder_positions = Sinusoidal2D(c.decoder_width) if added else None
         nn.init.xavier_uniform_(self.bridge.weight)
         nn.init.zeros_(self.bridge.bias)
-        nn.init.normal_(self.mask_embedding, std=0.02)
+        nn.init.normal_(self.mask_token, std=0.02)
 
     def forward(self, view1: Tensor, view2: Tensor, seen: Tensor | None = None) -> Tensor:
         """What the head makes of the first view, next to the second.
@@ -184,7 +184,7 @@ class CroCo(Model):
         """Seen patches at their places, and the mask everywhere else, (B, N, V)."""
         if seen is None:
             return x
-        masks = self.mask_embedding.to(x.dtype).expand(len(x), count, -1)
+        masks = self.mask_token.to(x.dtype).expand(len(x), count, -1)
         return masks.scatter(1, seen[..., None].expand(-1, -1, x.shape[-1]), x)
 
     def _places(self, images: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from regard.training.classification.family import Classification
 from regard.training.completion.family import TwoViews
 from regard.training.family import AnyFamily
 from regard.training.parallel.task import ParallelTranslationTask
@@ -13,6 +14,8 @@ from regard.training.translation.task import TranslationTask
 FAMILIES: dict[str, AnyFamily] = {
     "transformer": Translation(TranslationRecipe, TranslationTask),
     "parallel": Translation(ParallelRecipe, ParallelTranslationTask),
+    "vit": Classification(),
+    "swin": Classification(),
     "croco": TwoViews(),
 }
 

@@ -19,15 +19,12 @@ class Start(Protocol):
     def settings(self) -> Recipe:
         """The recipe with all that follows from it."""
 
-    def fill(self, task: Task[Any]) -> None:
-        """Gives the task's new model its weights.
+    def fill(self, task: Task[Any]) -> str:
+        """Gives the task's new model its weights, and says so in a sentence for whoever watches.
 
         Raises:
             UserError: they do not fit.
         """
-
-    def describe(self) -> str:
-        """One sentence for whoever watches, once the model has its weights."""
 
 
 R = TypeVar("R", bound=Recipe)

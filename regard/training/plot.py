@@ -53,18 +53,19 @@ DOTS: dict[str, Any] = {"linewidth": 1.2, "linestyle": "--", "marker": "o", "mar
 SQUARES = DOTS | {"linestyle": ":", "marker": "s"}
 TICKS: dict[str, Any] = {"linestyle": "", "marker": "|", "markersize": 9}
 LOSSES = (Curve("training", ("loss",), LINE), Curve("validation", ("validation", "loss"), DOTS))
-SCORES = (Curve("BLEU", ("validation", "bleu"), DOTS), Curve("chrF", ("validation", "chrf"), SQUARES))
+SCORES = (
+    Curve("BLEU", ("validation", "bleu"), DOTS),
+    Curve("chrF", ("validation", "chrf"), SQUARES),
+    Curve("accuracy, %", ("validation", "accuracy"), DOTS),
+    Curve("accuracy of the first five, %", ("validation", "top5"), SQUARES),
+)
+SPEEDS = (Curve("tokens", ("tokens_per_second",), LINE), Curve("images", ("images_per_second",), LINE))
 PANELS = (
     Panel("loss", LOSSES, events=True),
     Panel("score", SCORES),
-    Panel(
-        "accuracy, %",
-        (Curve("first", ("validation", "accuracy"), DOTS), Curve("first five", ("validation", "top5"), SQUARES)),
-    ),
     Panel("learning rate", (Curve("", ("lr",), LINE),)),
     Panel("norm of the gradient", (Curve("", ("gradient_norm",), LINE),), "log"),
-    Panel("tokens per second", (Curve("", ("tokens_per_second",), LINE),), "from zero"),
-    Panel("images per second", (Curve("", ("images_per_second",), LINE),), "from zero"),
+    Panel("speed, per second", SPEEDS, "from zero"),
     Panel("peak memory, MB", (Curve("", ("memory",), LINE),), "from zero"),
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from rich.console import Console
@@ -37,14 +37,25 @@ class Progress(Display):
         self.started = time.perf_counter()
         self.first = 0
 
-    def watch(self, items: Iterable[T], what: str, noun: str = "pairs") -> Iterator[T]:
+    def watch(self, items: Iterable[T], what: str) -> Iterator[T]:
         """The items; from time to time it says how many have gone by."""
-        started = said = time.perf_counter()
+        tell = self.counter(what, "pairs")
         for number, item in enumerate(items, start=1):
             yield item
-            if number % 10_000 == 0 and (now := time.perf_counter()) - said > QUIET:
+            if number % 10_000 == 0:
+                tell(number)
+
+    def counter(self, what: str, noun: str) -> Callable[[int], None]:
+        """Something to be told how many are done, which from time to time says so."""
+        started = said = time.perf_counter()
+
+        def tell(number: int) -> None:
+            nonlocal said
+            if (now := time.perf_counter()) - said > QUIET:
                 self.say(f"{what}: {number:,} {noun}, {number / (now - started):,.0f} a second")
                 said = now
+
+        return tell
 
     def resume(self, step: int) -> None:
         """Says from where the run goes on; the time left is estimated from the steps after it alone."""

@@ -86,9 +86,9 @@ def _begin(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, p
         task = prepare(recipe, processes.device, progress, data)
         with reporting_write_errors(out, out / CHECKPOINTS):
             if start is not None:
-                start.fill(task)
+                said = start.fill(task)
                 save_start(out / DATA, task.model)
-                progress.say(start.describe())
+                progress.say(said)
             write_recipe(out, recipe)  # with which the folder becomes a run
         return task
 

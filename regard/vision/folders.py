@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from regard.errors import UserError
 from regard.vision.decoding import SUFFIXES
-from regard.vision.listing import Listing, split_of
+from regard.vision.listing import Listing, natural, split_of
 from regard.vision.sources import Files
 
 NOT_OURS = frozenset({"__MACOSX", "@eaDir", "$RECYCLE.BIN"})
@@ -24,12 +23,6 @@ class Tree:
     images: list[str] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
     others: int = 0
-
-
-def natural(name: str) -> tuple[list[tuple[int, int, str]], str]:
-    """A key that sorts 2 before 10, whatever stands round them."""
-    parts = re.split(r"(\d+)", name.casefold())
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part], name
 
 
 def is_hidden(name: str) -> bool:

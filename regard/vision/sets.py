@@ -15,9 +15,12 @@ from pydantic import Field
 from regard.config import Settings
 from regard.errors import UserError
 from regard.vision.decoding import MOST_PIXELS, ImageError, Pixels
-from regard.vision.folders import natural, read_folder
-from regard.vision.listing import Listing
+from regard.vision.folders import read_folder
+from regard.vision.idx import find_idx, read_idx
+from regard.vision.listing import Listing, find_shards, natural
+from regard.vision.shards import TARS, read_tars
 from regard.vision.sources import Source
+from regard.vision.tables import read_csv, read_parquet
 
 Indices = npt.NDArray[np.int64]
 Split = Literal["train", "valid", "test"]
@@ -185,7 +188,27 @@ def _open(path: Path, settings: ImageSettings) -> tuple[Listing, ImageSet]:
 def _read(path: Path, settings: ImageSettings) -> Listing:
     if not path.exists():
         raise UserError(f"{path}: no such file or folder")
-    return read_folder(path)
+    name = path.name.lower()
+    if path.is_dir():
+        if pairs := find_idx(path):
+            return read_idx(path, pairs)
+        if shards := find_shards(path, (".parquet",)):
+            return read_parquet(path, shards, settings.columns)
+        if shards := find_shards(path, TARS):
+            return read_tars(path, shards)
+        return read_folder(path)
+    if name.endswith((".csv", ".tsv")):
+        return read_csv(path, settings.columns)
+    if name.endswith(".parquet"):
+        return read_parquet(path, [path], settings.columns)
+    if name.endswith(TARS):
+        return read_tars(path, [path])
+    if pairs := find_idx(path):
+        return read_idx(path, pairs)
+    raise UserError(
+        f"{path}: not a set of images; it must be a folder of classes, a .csv, a .parquet, a .tar (with .gz, .xz or "
+        f".bz2 behind), a file like train-images-idx3-ubyte, or a folder of those"
+    )
 
 
 def _part(everything: ImageSet, listing: Listing, split: Split) -> ImageSet:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
-from regard.vision.decoding import MOST_PIXELS, ImageError, Pixels, decode, is_grey
+import numpy as np
+from PIL import Image
+
+from regard.vision.decoding import MOST_PIXELS, ImageError, Mode, Pixels, decode, is_grey
 
 
 class Source(Protocol):
@@ -73,3 +79,84 @@ class Files:
 
     def read(self, row: int, channels: int, pixels: int = MOST_PIXELS, detail: int | None = None) -> Pixels:
         return decode(self.folder / self.names[row], "L" if channels == 1 else "RGB", pixels=pixels, detail=detail)
+
+
+class Spool:
+    """A nameless temporary file, gone with the process: compressed images are unpacked there and not into memory."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile(prefix="regard-")  # noqa: SIM115 - lives as long as the images are read
+        self._end = 0
+
+    def append(self, stream: IO[bytes]) -> tuple[int, int]:
+        """Copies a stream; where it begins and how long it is."""
+        start = self._end
+        shutil.copyfileobj(stream, self._file, 2**20)
+        self._end = self._file.tell()
+        return start, self._end - start
+
+    def finish(self) -> None:
+        """Everything is there from now on."""
+        self._file.flush()
+
+    def read(self, offset: int, size: int) -> bytes:
+        return os.pread(self._file.fileno(), size, offset)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Each image a stretch of a file that holds many."""
+
+    where: Path
+    names: Sequence[str]
+    files: Sequence[Path | Spool]
+    which: Sequence[int]
+    """In which of the files each image lies."""
+    offsets: Sequence[int]
+    sizes: Sequence[int]
+
+    def size(self, row: int) -> int:
+        return self.sizes[row]
+
+    def content(self, row: int) -> bytes:
+        file, offset, size = self.files[self.which[row]], self.offsets[row], self.sizes[row]
+        try:
+            if isinstance(file, Spool):
+                content = file.read(offset, size)
+            else:
+                with file.open("rb", buffering=0) as stream:
+                    content = os.pread(stream.fileno(), size, offset)
+        except OSError as error:
+            raise ImageError(self.title(row), f"cannot be read ({error.strerror})") from None
+        if len(content) < size:
+            raise ImageError(self.title(row), "its file has become shorter")
+        return content
+
+    def title(self, row: int) -> str:
+        """What an image is called in a message."""
+        return f"{self.where}: {self.names[row]}"
+
+    def grey(self, row: int) -> bool:
+        return is_grey(self.content(row), self.title(row))
+
+    def read(self, row: int, channels: int, pixels: int = MOST_PIXELS, detail: int | None = None) -> Pixels:
+        mode: Mode = "L" if channels == 1 else "RGB"
+        return decode(self.content(row), mode, self.title(row), pixels=pixels, detail=detail)
+
+
+@dataclass(frozen=True)
+class Raw(Packed):
+    """Stretches of bare pixels: (height, width, channels) of the images of each file."""
+
+    shapes: Sequence[tuple[int, int, int]]
+
+    def grey(self, row: int) -> bool:
+        return self.shapes[self.which[row]][2] == 1
+
+    def read(self, row: int, channels: int, pixels: int = MOST_PIXELS, detail: int | None = None) -> Pixels:
+        array = np.frombuffer(self.content(row), np.uint8).reshape(self.shapes[self.which[row]])
+        if array.shape[2] == channels:
+            return array
+        if channels == 3:
+            return array.repeat(3, 2)
+        return np.asarray(Image.fromarray(array).convert("L"))[:, :, None]

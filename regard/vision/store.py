@@ -1,8 +1,8 @@
 """Images on the disk, decoded once: one array of pixels in a plain .npy file, mapped into memory, not loaded.
 
 `pixels.npy` holds (number, channels, size, size), `labels.npy` their classes, `rows.npy` where they stand in their set;
-`left-out.tsv` lists the bad images with reasons, and `store.json` describes all of it, with checksums. A set that is too
-large for that is only checked: there is no `pixels.npy`, and images are decoded whenever they are asked for.
+`left-out.tsv` lists the bad images with reasons, and `store.json` describes all of it, with checksums. A set that is
+too large for that is only checked: there is no `pixels.npy`, and images are decoded whenever they are asked for.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ def test_disparity_begins_with_what_completion_has_learned(tmp_path: Path) -> No
         ({"data__scenes": {"size": [18, 16]}}, "data.scenes.size: an image of 18×16 .* 16×16 or 20×16 would fit"),
         ({"data__scenes": {"objets": 3}}, "did you mean data.scenes.objects"),
         ({"completion__masked": 1.0}, "completion.masked"),
-        ({"model__head": "dense", "data__folder": "photos"}, "data.folder: photographs come without disparities"),
+        ({"model__head": "dense", "data__images": "photos"}, "data.images: photographs come without disparities"),
     ],
 )
 def test_what_cannot_be_is_refused_when_the_recipe_is_read(changes: dict[str, object], sentence: str) -> None:
@@ -227,10 +227,10 @@ def test_photographs_are_cut_at_the_same_place_of_both(photos: Path) -> None:
 
 
 def test_a_run_on_photographs_notices_when_one_changes(photos: Path, tmp_path: Path) -> None:
-    wanted = recipe(data__folder=str(photos), training__steps=2)
+    wanted = recipe(data__images=str(photos), training__steps=2)
     run_recipe(wanted, tmp_path / "run")
     Image.new("RGB", (24, 20)).save(photos / "a" / "view1.png")
-    longer = recipe(data__folder=str(photos), training__steps=4)
+    longer = recipe(data__images=str(photos), training__steps=4)
     with pytest.raises(UserError, match=r"view1.png: has changed since the run"):
         run_recipe(longer, tmp_path / "run")
 
@@ -250,7 +250,7 @@ def test_bad_photographs_are_refused(
 ) -> None:
     spoil(photos)
     with pytest.raises(UserError, match=sentence):
-        run_recipe(recipe(data__folder=str(photos)), tmp_path / "run")
+        run_recipe(recipe(data__images=str(photos)), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

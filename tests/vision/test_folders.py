@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import UserError
-from regard.vision.folders import list_images, natural
+from regard.vision.folders import list_images
+from regard.vision.listing import natural
 from regard.vision.sets import ImageSettings, open_images, open_splits
 from tests.vision.making import encoded, folder_of_classes, picture, write
 

@@ -40,7 +40,7 @@ class TwoViews:
         """The model's settings with its preset filled in, a folder's only as given or not."""
         values = recipe.model_dump(mode="json")
         values["model"] = recipe.model_settings().model_dump(mode="json")
-        values["data"]["folder"] = None if recipe.data.folder is None else "a folder"
+        values["data"]["images"] = None if recipe.data.images is None else "a folder"
         values["start"]["from"] = None if recipe.start.folder is None else "a path"
         return {f"{group}.{key}": value for group, part in values.items() for key, value in part.items()}
 
@@ -53,16 +53,16 @@ class TwoViews:
 
     def open(self, folder: Path, recipe: TwoViewRecipe, progress: Progress) -> PairSource:
         data, seed = recipe.data, recipe.training.seed
-        if data.folder is None:
+        if data.images is None:
             return ScenePairs(data.scenes, seed)
-        folders = find_pairs(data.folder)
+        folders = find_pairs(data.images)
         return PhotoPairs(folders, data.scenes.size, seed, max(1, len(folders) // 10))
 
     def prepare(self, recipe: TwoViewRecipe, device: torch.device, progress: Progress, data: PairSource) -> Task[Any]:
         model = build_model(recipe.model_settings(), place_model(device, recipe.training.sharding))
         assert isinstance(model, CroCo)
         height, width = recipe.data.scenes.size
-        what = "rendered scenes" if recipe.data.folder is None else f"the photographs in {recipe.data.folder}"
+        what = "rendered scenes" if recipe.data.images is None else f"the photographs in {recipe.data.images}"
         progress.say(f"pairs of {height}×{width} pixels from {what}; {describe_model(model, device)}")
         if model.config.head == "dense":
             return DisparityTask(model, recipe, device)
@@ -74,6 +74,6 @@ class TwoViews:
 
 def list_files(recipe: TwoViewRecipe) -> dict[str, Path]:
     """Every photograph, by the names of its folder and itself."""
-    if recipe.data.folder is None:
+    if recipe.data.images is None:
         return {}
-    return {f"{path.name}/{image.name}": image for path in find_pairs(recipe.data.folder) for image in images_of(path)}
+    return {f"{path.name}/{image.name}": image for path in find_pairs(recipe.data.images) for image in images_of(path)}

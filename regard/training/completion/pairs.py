@@ -91,7 +91,7 @@ def find_pairs(folder: Path) -> list[Path]:
         UserError: there are fewer than two, or one holds another number of images.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder; data.folder holds a folder with two images for every pair")
+        raise UserError(f"{folder}: no such folder; data.images holds a folder with two images for every pair")
     found = sorted(path for path in folder.iterdir() if path.is_dir())
     for path in found:
         images_of(path)

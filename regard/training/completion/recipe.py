@@ -40,8 +40,8 @@ class TwoViewRecipe(Recipe):
             check_divisible(self.data.scenes.size, (config.patch, config.patch))
         except UserError as error:
             raise UserError(f"data.scenes.size: {error}") from None
-        if config.head == "dense" and self.data.folder is not None:
-            raise UserError("data.folder: photographs come without disparities; give data.scenes instead")
+        if config.head == "dense" and self.data.images is not None:
+            raise UserError("data.images: photographs come without disparities; give data.scenes instead")
 
     def model_settings(self) -> CroCoConfig:
         """The model's configuration.

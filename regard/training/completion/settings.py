@@ -15,7 +15,7 @@ class PairDataSettings(Settings):
     """Where the pairs of views come from: rendered scenes, or a folder of photographs."""
 
     scenes: SceneSettings = Field(SceneSettings(), description="what rendered scenes are like")
-    folder: Path | None = Field(
+    images: Path | None = Field(
         None, description="in place of scenes: a folder whose folders hold two images each, crops of which are a pair"
     )
     hold_out: int = Field(256, ge=2, description="how many pairs, never trained on, a validation looks at")

@@ -48,16 +48,14 @@ class TwoViewStart:
         same_head = all(getattr(config, key) == getattr(model.config, key) for key in OF_HEAD)
         return cls(folder, distinct_tensors(model), same_head, settled)
 
-    def fill(self, task: Task[Any]) -> None:
-        """Gives the task's model the folder's weights; a head that the folder does not have stays new."""
+    def fill(self, task: Task[Any]) -> str:
+        """Gives the task's model the folder's weights, and says so; a head that the folder does not have stays new."""
         model = task.model
         names = [name for name in distinct_tensors(model) if self.same_head or not name.startswith("head.")]
         given = {
             name: tensor for name, tensor in self.tensors.items() if self.same_head or not name.startswith("head.")
         }
         copy_tensors(model, given, str(self.folder), names)
-
-    def describe(self) -> str:
         return f"beginning with the weights of {self.folder}" + ("" if self.same_head else " and a new head")
 
 

@@ -38,6 +38,7 @@ from regard.training.fingerprints import (
 )
 from regard.training.locks import locked
 from regard.training.progress import Progress
+from regard.training.sharing import make_shared
 from regard.training.translation.origins import list_files, settings_of_data
 from regard.training.translation.recipe import DataSettings, TokenizerSettings, TranslationRecipe
 
@@ -120,14 +121,7 @@ def share_data(
     """
     store = recipe.data.store
     assert store is not None
-    store.parent.mkdir(parents=True, exist_ok=True)
-    with locked(store.parent, lambda: progress.say(f"waiting for another run that makes {store}")):
-        mend_replaced(store)
-        if not store.exists():
-            with replacing(store) as fresh:
-                make_data(fresh, recipe, progress, vocabularies)
-    if not (store / FINGERPRINTS).is_file():
-        raise UserError(f"{store}: exists and is no store of tokens; name another folder in data.store")
+    make_shared(store, lambda fresh: make_data(fresh, recipe, progress, vocabularies), "tokens", progress)
     known = read_fingerprints(store, **FURTHER)
     check_settings_of_data(settings_of_data(recipe), known["settings"], store)
     check_files(list_files(recipe.data), known["files"], f"the store {store}")

@@ -56,16 +56,13 @@ class TranslatorStart:
         model = grow(loaded.model, spelled[0], spelled[1], recipe.training.seed) if tokens else loaded.model
         return cls(folder, recipe.start.parts, new, distinct_tensors(model), settled)
 
-    def fill(self, task: Task[Any]) -> None:
-        """Gives the task's model the folder's weights, or those of its encoder.
+    def fill(self, task: Task[Any]) -> str:
+        """Gives the task's model the folder's weights, or those of its encoder, and says so.
 
         Raises:
             UserError: a tensor does not fit; it is named.
         """
         copy_tensors(task.model, self.tensors, str(self.folder), ENCODER if self.parts == "encoder" else ("",))
-
-    def describe(self) -> str:
-        """One sentence for whoever watches."""
         return f"beginning with the {'encoder' if self.parts == 'encoder' else 'weights'} of {self.folder}"
 
 
