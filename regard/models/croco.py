@@ -146,7 +146,9 @@ class CroCo(Model):
         """The decoder's features of all patches of the first view, which know of the second, (B, N, V)."""
         memory, positions2 = self.bridge(self._encode(view2)), self._places(view2)
         positions1 = self._places(view1)
-        x = self._with_masks(self.bridge(self._encode(view1, seen)), seen, positions1.shape[1])
+        # Under autocast, what residual connections add to stays in the weights' precision, here and in the encoder.
+        x = self.bridge(self._encode(view1, seen)).to(self.mask_token.dtype)
+        x = self._with_masks(x, seen, positions1.shape[1])
         if self.decoder_positions is not None:
             x = x + self.decoder_positions(positions1, _longest(view1))
             memory = memory + self.decoder_positions(positions2, _longest(view2))
@@ -169,7 +171,7 @@ class CroCo(Model):
 
     def _encode(self, images: Tensor, seen: Tensor | None = None) -> Tensor:
         """The patches of the images, or those that are seen, in context, (B, N or K, W)."""
-        x = self.patch_embedding((images - self.config.mean) / self.config.std)
+        x = self.patch_embedding((images - self.config.mean) / self.config.std).to(self.mask_token.dtype)
         positions = self._places(images)
         if self.encoder_positions is not None:
             x = x + self.encoder_positions(positions, _longest(images))
@@ -184,7 +186,7 @@ class CroCo(Model):
         """Seen patches at their places, and the mask everywhere else, (B, N, V)."""
         if seen is None:
             return x
-        masks = self.mask_token.to(x.dtype).expand(len(x), count, -1)
+        masks = self.mask_token.expand(len(x), count, -1)
         return masks.scatter(1, seen[..., None].expand(-1, -1, x.shape[-1]), x)
 
     def _places(self, images: Tensor) -> Tensor:

@@ -79,7 +79,7 @@ def first_cameras(draws: Draws, settings: SceneSettings) -> Cameras:
 
 def second_cameras(draws: Draws, settings: SceneSettings, first: Cameras) -> Cameras:
     """Cameras moved aside, which look at about the same point; some look away from all that the first ones see."""
-    scale = draws.uniform(0, 1) if settings.gradual else torch.ones_like(first.focal)
+    scale = draws.uniform(0, 1).sqrt() if settings.gradual else torch.ones_like(first.focal)
     away = scale[:, None] * draws.uniform(0, settings.baseline, 1) * draws.directions()
     depth = FIXATION * draws.uniform(0.7, 1.4)
     most = (settings.turn, settings.turn, settings.roll)
