@@ -102,6 +102,20 @@ def test_a_box_behind_the_camera_is_not_seen() -> None:
     assert torch.equal(render(behind, camera((0, 0, 0))).depth, render(room_with(), camera((0, 0, 0))).depth)
 
 
+def test_the_tiles_of_a_room_are_told_apart() -> None:
+    world = room_with()
+    mean = {}
+    for name, yaw in (("ahead", 0), ("right", 90), ("behind", 180), ("left", 270)):
+        image = render(world, camera((0, 0, 0), yaw=yaw)).image[0]
+        mean[name] = [image[:, 6:12, 4:14].mean((1, 2)), image[:, 12:18, 18:28].mean((1, 2))]
+    colours = torch.stack([colour for both in mean.values() for colour in both])
+    assert (torch.cdist(colours, colours) + torch.eye(8)).min() > 0.02
+    surfaces = world._surface(torch.tensor([[[4.0, 1, 1], [-4, 1, 1], [4, -1, 1], [1, 1, 5]]]), cast(
+        world, torch.zeros(1, 3), torch.tensor([[[4.0, 1, 1], [-4, 1, 1], [4, -1, 1], [1, 1, 5]]])
+    ))  # fmt: skip
+    assert len(set(surfaces[0].tolist())) == 4
+
+
 def test_every_pixel_has_a_depth_and_a_colour() -> None:
     pairs = render_pairs(SMALL, 3, numbers(20))
     for views in pairs.views:
@@ -122,8 +136,7 @@ def test_what_is_covisible_has_the_same_colour_in_the_other_view() -> None:
         rays = there.rays(place.nan_to_num())
         hits = cast(pairs.world, there.place, rays)
         points = there.place[:, None] + hits.distance[..., None] * rays
-        colour = pairs.world.textures.colour(points, hits.box)
-        colour = colour * pairs.world.brightness.flatten(1).gather(1, hits.box * 3 + hits.axis)[..., None]
+        colour = pairs.world.colour(points, hits)
         own = pairs.views[here].image.permute(0, 2, 3, 1).flatten(1, 2)
         different = (colour - own).abs().amax(-1) > 0.01
         covisible = matches.covisible.flatten(1)
@@ -140,7 +153,7 @@ def test_the_other_image_shows_it_at_the_place_that_is_said() -> None:
     def error(shift: float) -> float:
         where = (matches.place.nan_to_num() + shift) / 48 * 2 - 1
         found = F.grid_sample(pairs.views[1].image, where, align_corners=False)
-        return float((found - pairs.views[0].image).abs().mean(1)[matches.covisible].mean())
+        return float((found - pairs.views[0].image).abs().mean(1)[matches.covisible].median())  # few are edges
 
     assert error(0.0) < 0.01
     assert error(0.0) < 0.5 * min(error(1.0), error(-1.0))
@@ -198,8 +211,8 @@ def test_gradual_pairs_are_of_all_degrees() -> None:
         return (matches.place - own).norm(dim=-1).flatten(1).nanmedian(1).values
 
     all_at_once, gradual = moved(far), moved(far.changed(gradual=True))
-    assert (gradual < 2).sum() > (all_at_once < 2).sum() + 5
-    assert gradual.quantile(0.95) > 0.5 * all_at_once.quantile(0.95)
+    assert gradual.quantile(0.1) < 0.6 * all_at_once.quantile(0.1)
+    assert gradual.quantile(0.95) > 0.6 * all_at_once.quantile(0.95)
 
 
 def test_the_disparity_of_a_rectified_pair_is_where_the_other_view_has_it() -> None:

@@ -71,7 +71,5 @@ def render(world: World, cameras: Cameras) -> Views:
     rays = cameras.rays(cameras.pixels())
     hits = cast(world, cameras.place, rays)
     points = cameras.place[:, None] + hits.distance[..., None] * rays
-    colours = world.textures.colour(points, hits.box)
-    colours = colours * world.brightness.flatten(1).gather(1, hits.box * 3 + hits.axis)[..., None]
-    image = colours.view(-1, height, width, 3).permute(0, 3, 1, 2).contiguous()
+    image = world.colour(points, hits).view(-1, height, width, 3).permute(0, 3, 1, 2).contiguous()
     return Views(image, hits.distance.view(-1, height, width))

@@ -3,7 +3,7 @@
 Every object is made of several fields, each one of noise, stripes, checks or blobs with a scale, a direction and a
 colour of its own, made from a few waves. They are laid out in space, not on the faces: a carved block, not wallpaper.
 
-Shapes: B scenes, K boxes, F fields, M waves of a field, P points.
+Shapes: B scenes, K surfaces, F fields, M waves of a field, P points.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KINDS = 4
 
 @dataclass(frozen=True)
 class Textures:
-    """What the surfaces of each box look like.
+    """What the surfaces of each scene look like.
 
     Args:
         waves: the wave vectors in the directions of space, and the phase, (B, K, F, M, 4).
@@ -40,17 +40,17 @@ class Textures:
     ground: Tensor
     sharpness: float
 
-    def colour(self, points: Tensor, box: Tensor) -> Tensor:
-        """The colours of points (B, P, 3) on boxes (B, P), between 0 and 1, (B, P, 3)."""
-        mixed = _of(self.ground, box)
+    def colour(self, points: Tensor, surface: Tensor) -> Tensor:
+        """The colours of points (B, P, 3) on surfaces (B, P), between 0 and 1, (B, P, 3)."""
+        mixed = _of(self.ground, surface)
         for field in range(FIELDS):
-            mixed = mixed + self._field(field, points, box)[..., None] * _of(self.colours[:, :, field], box)
+            mixed = mixed + self._field(field, points, surface)[..., None] * _of(self.colours[:, :, field], surface)
         return 0.5 + 0.5 * mixed.tanh()
 
-    def _field(self, field: int, points: Tensor, box: Tensor) -> Tensor:
-        vectors = _of(self.waves[:, :, field].flatten(2), box).view(*box.shape, WAVES, 4)
+    def _field(self, field: int, points: Tensor, surface: Tensor) -> Tensor:
+        vectors = _of(self.waves[:, :, field].flatten(2), surface).view(*surface.shape, WAVES, 4)
         waves = ((points[..., None, :] * vectors[..., :3]).sum(-1) + vectors[..., 3]).cos()
-        kind = _of(self.kinds[:, :, field, None], box)[..., 0]
+        kind = _of(self.kinds[:, :, field, None], surface)[..., 0]
         together = waves.sum(-1)
         first, second = (self.sharpness * waves[..., :2]).tanh().unbind(-1)
         blobs = (self.sharpness * (together - 0.7)).tanh()
@@ -60,7 +60,7 @@ class Textures:
 
 
 def paint(draws: Draws, settings: SceneSettings, centre: Tensor, axes: Tensor) -> Textures:
-    """Textures for boxes at these centres (B, K, 3) with these axes (B, K, 3, 3), with which they turn."""
+    """Textures for surfaces of boxes at these centres (B, K, 3) with these axes (B, K, 3, 3), with which they turn."""
     K, shape = centre.shape[1], (centre.shape[1], FIELDS, WAVES)
     shortest, longest = settings.wavelength
     length = shortest * (longest / shortest) ** draws.uniform(0, 1, K, FIELDS, 1)
@@ -74,6 +74,6 @@ def paint(draws: Draws, settings: SceneSettings, centre: Tensor, axes: Tensor) -
     return Textures(torch.cat((vectors, phase[..., None]), -1), kinds, colours, ground, settings.sharpness)
 
 
-def _of(table: Tensor, box: Tensor) -> Tensor:
-    """The row (B, K, N) of each point's box, (B, P, N)."""
-    return table.gather(1, box[..., None].expand(-1, -1, table.shape[2]))
+def _of(table: Tensor, surface: Tensor) -> Tensor:
+    """The row (B, K, N) of each point's surface, (B, P, N)."""
+    return table.gather(1, surface[..., None].expand(-1, -1, table.shape[2]))

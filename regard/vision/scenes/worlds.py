@@ -18,6 +18,8 @@ from regard.vision.scenes.textures import Textures, paint
 
 PANELS = 0.4
 """The share of objects that are flat."""
+TILES = 24
+"""Of the room: each wall, the floor and the ceiling is four tiles, so that no two parts of a room look alike."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class World:
         axes: the directions of their edges, one a row, (B, K, 3, 3).
         half: half of their edges' lengths, (B, K, 3).
         brightness: of the two faces across each axis, (B, K, 3).
-        textures: what is painted on them.
+        textures: what is painted on the tiles of the room and on each other box, (B, 24 + K - 1) of them.
     """
 
     centre: Tensor
@@ -37,6 +39,16 @@ class World:
     half: Tensor
     brightness: Tensor
     textures: Textures
+
+    def colour(self, points: Tensor, hits: Hits) -> Tensor:
+        """The colours of points (B, P, 3) that were hit, (B, P, 3)."""
+        lightness = self.brightness.flatten(1).gather(1, hits.box * 3 + hits.axis)
+        return self.textures.colour(points, self._surface(points, hits)) * lightness[..., None]
+
+    def _surface(self, points: Tensor, hits: Hits) -> Tensor:
+        """Which texture a point has: a tile of the room is known by the wall's axis and the octant of the point."""
+        x, y, z = ((points - self.centre[:, :1]) @ self.axes[:, 0].transpose(1, 2) > 0).long().unbind(-1)
+        return torch.where(hits.box == 0, hits.axis * 8 + 4 * x + 2 * y + z, hits.box + TILES - 1)
 
 
 @dataclass(frozen=True)
@@ -65,7 +77,9 @@ def build_worlds(draws: Draws, settings: SceneSettings) -> World:
     brightness = 0.55 + 0.45 * (axes @ light[:, None, :, None]).squeeze(-1).abs()
     if not settings.shading:
         brightness = torch.ones_like(brightness)
-    textures = paint(draws, settings, centre, axes)
+    tiles = torch.zeros(TILES, dtype=torch.long, device=centre.device)
+    owners = torch.cat((tiles, torch.arange(1, K + 1, device=centre.device)))
+    textures = paint(draws, settings, centre[:, owners], axes[:, owners])
     return World(centre, axes, torch.cat((room[:, None], half), 1), brightness, textures)
 
 
