@@ -12,7 +12,8 @@ flash-linear-attention lies in FOLDER (pip install --no-deps --target FOLDER ...
 mixture-of-experts product-key-memory hyper-connections torch-einops-utils CoLT5-attention linformer fla-core).
 
 Writes benchmarks/results/attention-cpu.json or -gpu.json, where it replaces what it has measured anew and keeps the
-rest; with --plot it draws docs/images/attention-cost.svg from both and measures nothing.
+rest; --out writes elsewhere, and --merge brings such files home. With --plot it draws docs/images/attention-cost.svg
+from both and measures nothing.
 """
 
 import argparse
@@ -39,7 +40,6 @@ from regard.attention import Full, Kind, Linear, Local, Mask, Routing
 HEADS, WIDTH, WINDOW = 8, 64, 128
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-KINDS = ("full", "local", "linear", "linear-random", "routing")
 LENGTHS = [2**power for power in range(8, 17)]
 KEEP_FREED = {"MALLOC_MMAP_THRESHOLD_": str(2**33), "MALLOC_TRIM_THRESHOLD_": str(2**35)}
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -56,20 +56,19 @@ def balanced_routing(length: int, device: torch.device, steps: int = 60) -> Rout
     """√n clusters that have seen tokens like those that are measured, though not the same."""
     kind = Routing(HEADS, WIDTH, round(math.sqrt(length)), decay=0.9).to(device)
     for step in range(steps):
-        q, k = torch.randn(2, 1, HEADS, min(length, 16_384), WIDTH, device=device)
+        q, k = torch.randn(2, 1, HEADS, min(length, 8192), WIDTH, device=device)
         kind.balance = 0.05 * (1 - step / steps)
         kind.learn(q, k, *kind.assign(q, k, Mask()))
     return kind.eval()
 
 
-def build_ours(length: int, device: torch.device) -> dict[str, Attend]:
-    return {
-        "full": ours(Full()),
-        "local": ours(Local(WINDOW, WINDOW)),
-        "linear": ours(Linear(WIDTH).to(device)),
-        "linear-random": ours(Linear(WIDTH, "random").to(device)),
-        "routing": ours(balanced_routing(length, device)),
-    }
+OURS: dict[str, Callable[[int, torch.device], Kind]] = {
+    "full": lambda length, device: Full(),
+    "local": lambda length, device: Local(WINDOW, WINDOW),
+    "linear": lambda length, device: Linear(WIDTH).to(device),
+    "linear-random": lambda length, device: Linear(WIDTH, "random").to(device),
+    "routing": balanced_routing,
+}
 
 
 def peer_local(length: int) -> Attend:
@@ -280,30 +279,35 @@ def plot(target: Path) -> None:
     matplotlib.rcParams["svg.hashsalt"] = "regard"
     from matplotlib import pyplot as plt
 
+    from regard.evaluation.trade import COLOURS
+
     found = [
-        json.loads(path.read_text())
+        json.loads(path.read_text("utf-8"))
         for path in (RESULTS / "attention-cpu.json", RESULTS / "attention-gpu.json")
         if path.exists()
     ]
-    figure, panels = plt.subplots(len(found), 2, figsize=(10, 4 * len(found)), squeeze=False)
-    for line, result in zip(panels, found, strict=True):
-        for panel, what, unit, factor in ((line[0], "both", "ms", 1e3), (line[1], "both_bytes", "MiB", 2**-20)):
-            for number, name in enumerate(KINDS):
+    dashes = {kind: iter(("--", ":", "-.")) for kind in OURS}
+    lines = [(name, name, "o-") for name in OURS]
+    lines += [(name, kind, next(dashes[kind])) for name, (kind, _) in PEERS.items() if kind]
+    figure, panels = plt.subplots(len(found), 2, figsize=(11, 4.5 * len(found)), squeeze=False)
+    for (time_panel, memory_panel), result in zip(panels, found, strict=True):
+        for panel, what, label, factor in (
+            (time_panel, "both", "time, ms", 1e3),
+            (memory_panel, "both_bytes", "peak memory, MiB", 2**-20),
+        ):
+            for name, kind, style in lines:
                 points = [
                     (row["length"], row[what] * factor) for row in result["rows"] if row["name"] == name and what in row
                 ]
-                panel.loglog(*zip(*points, strict=True), "o-", ms=3, label=name, color=f"C{number}")
-            for name, (kind, _) in PEERS.items():
-                points = [
-                    (row["length"], row[what] * factor) for row in result["rows"] if row["name"] == name and what in row
-                ]
-                colour = KINDS.index(kind or "linear")
                 if points:
-                    panel.loglog(*zip(*points, strict=True), "--", lw=1, label=name, color=f"C{colour}", alpha=0.7)
-            panel.set(xlabel="tokens", ylabel=f"{'time' if unit == 'ms' else 'peak memory'}, {unit}")
+                    colour = COLOURS[list(OURS).index(kind)]
+                    width = 1.6 if name in OURS else 1.0
+                    panel.loglog(*zip(*points, strict=True), style, ms=3, lw=width, label=name, color=colour)
+            panel.set(xlabel="tokens", ylabel=label)
+            panel.set_xscale("log", base=2)
             panel.set_title(result["machine"], fontsize=8)
             panel.grid(True, which="major", alpha=0.3)
-        line[1].legend(fontsize=7)
+        memory_panel.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.02, 0.5))
     figure.tight_layout()
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, metadata={"Date": None})
@@ -321,14 +325,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What each kind of attention costs.")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--peers", type=Path, help="folder with the peers' packages")
-    parser.add_argument("--who", nargs="+", default=[*KINDS, *PEERS])
+    parser.add_argument("--who", nargs="+", default=[*OURS, *PEERS])
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--budget", type=float, default=20.0, help="seconds that one call may take")
+    parser.add_argument("--budget", type=float, default=10.0, help="seconds that one call may take")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--out", type=Path, help="where the results go instead of benchmarks/results")
+    parser.add_argument("--merge", type=Path, nargs="+", default=[], help="only add these results, from --out, to ours")
     parser.add_argument("--plot", action="store_true", help="only draw what has been measured")
     arguments = parser.parse_args()
+    for path in arguments.merge:
+        add(RESULTS / path.name, json.loads(path.read_text("utf-8")))
+    if arguments.merge:
+        return
     if arguments.plot:
         plot(ROOT / "docs" / "images" / "attention-cost.svg")
         return
@@ -343,7 +352,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for length in arguments.lengths:
         halves = {row["name"]: row["both"] for row in rows if row["length"] == length // 2 and "both" in row}
-        people = {name: attend for name, attend in build_ours(length, device).items() if name in arguments.who}
+        people = {name: ours(build(length, device)) for name, build in OURS.items() if name in arguments.who}
         for name, (_, build) in PEERS.items() if arguments.peers else ():
             try:
                 if name in arguments.who:
@@ -357,23 +366,30 @@ def main() -> None:
 
 def save(target: Path, rows: list[dict[str, Any]], device: torch.device, arguments: argparse.Namespace) -> None:
     """Writes what has been measured so far, beside what was measured before."""
-    new = {(row["name"], row["length"]) for row in rows}
-    before = json.loads(target.read_text("utf-8"))["rows"] if target.exists() else []
-    rows = rows + [row for row in before if (row["name"], row["length"]) not in new]
-    rows = sorted(rows, key=lambda row: (row["name"], row["length"]))
     dtype = "bfloat16" if device.type == "cuda" else "float32"
     result = {
         "what": f"causal attention of one sequence, {HEADS} heads of width {WIDTH}, {dtype}; seconds and bytes of "
         "forward, and of forward and backward",
-        "summary": summarise(rows),
-        "rows": rows,
         "peers": {name: kind for name, (kind, _) in PEERS.items()},
         "budget": arguments.budget,
         "machine": machine(device, arguments.threads),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": "python benchmarks/attention.py" + (" --device cuda" if device.type == "cuda" else ""),
+        "command": "python benchmarks/attention.py --peers FOLDER"
+        + (" --device cuda" if device.type == "cuda" else ""),
+        "rows": rows,
     }
+    add(target, result)
+
+
+def add(target: Path, result: dict[str, Any]) -> None:
+    """Puts results into a file; what was measured before and not again stays."""
+    new = {(row["name"], row["length"]) for row in result["rows"]}
+    before = json.loads(target.read_text("utf-8"))["rows"] if target.exists() else []
+    rows = result["rows"] + [row for row in before if (row["name"], row["length"]) not in new]
+    rows = sorted(rows, key=lambda row: (row["name"], row["length"]))
+    result = result | {"summary": summarise(rows), "rows": rows}
+    target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 

@@ -1,12 +1,12 @@
 """What each kind of attention keeps and loses: recall and copying at long range, and the built-in corpus.
 
-    python benchmarks/attention_quality.py [--device cuda] [--jobs 4] [--tasks recall copy corpus] [--kinds full ...]
+    python benchmarks/attention_quality.py [--device cuda] [--jobs 4] [--tasks recall copy] [--kinds full ...]
 
 recall: pairs of a key and a value, noise, then the keys again in another order; the value must be named after each.
 copy: random letters, a sign, and the same letters again. Both are read by a causal stack of two blocks, width 64,
 2 heads, 128 tokens; accuracy is over 1,000 unseen sequences, on what can be known. corpus: the demo's recipe, with one
-line changed; BLEU on the validation set. Every row is one seed. Writes benchmarks/results/attention-quality.json, where
-it replaces what it has measured anew and keeps the rest.
+line changed; BLEU on the validation set. Each with several seeds, every one in a process of its own. Writes
+benchmarks/results/attention-quality.json, where it replaces what it has measured anew and keeps the rest.
 """
 
 import argparse
@@ -103,9 +103,9 @@ class Reader(nn.Module):
         return y
 
 
-def run_task(task: str, kind: str, steps: int, device: torch.device) -> dict[str, Any]:
+def run_task(task: str, kind: str, seed: int, steps: int, device: torch.device) -> dict[str, Any]:
     """Trains on fresh sequences, never one twice; the accuracy is on unseen ones."""
-    torch.manual_seed(1)
+    torch.manual_seed(seed)
     make, model = TASKS[task], Reader(KINDS[kind]).to(device)
     optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 2e-3, total_steps=steps, pct_start=0.1)
@@ -119,9 +119,9 @@ def run_task(task: str, kind: str, steps: int, device: torch.device) -> dict[str
         optimiser.step()
         schedule.step()
         if step % 100 == 0:
-            print(f"{task} {kind} {step}: {loss.item():.3f}", file=sys.stderr, flush=True)
+            print(f"{task} {kind} {seed} {step}: {loss.item():.3f}", file=sys.stderr, flush=True)
     model.eval()
-    torch.manual_seed(2)
+    torch.manual_seed(1000)
     right = asked = 0
     with torch.no_grad():
         for _ in range(10):
@@ -132,9 +132,9 @@ def run_task(task: str, kind: str, steps: int, device: torch.device) -> dict[str
     return {"accuracy": right / asked, "steps": steps, "seconds": round(time.perf_counter() - begin, 1)}
 
 
-def run_corpus(kind: str, steps: int | None, device: torch.device) -> dict[str, Any]:
+def run_corpus(kind: str, seed: int, steps: int | None, device: torch.device) -> dict[str, Any]:
     """The demo's recipe with another attention."""
-    changes = [f"model.attention={json.dumps(KINDS[kind])}", f"training.device={device.type}"]
+    changes = [f"model.attention={json.dumps(KINDS[kind])}", f"training.device={device.type}", f"training.seed={seed}"]
     changes += [] if steps is None else [f"training.steps={steps}", f"training.validate_every={steps}"]
     recipe = Recipe.load(Path("demo"), changes)
     with tempfile.TemporaryDirectory() as folder:
@@ -143,36 +143,42 @@ def run_corpus(kind: str, steps: int | None, device: torch.device) -> dict[str, 
 
 
 def run_all(arguments: argparse.Namespace) -> None:
-    """Every task with every kind, each in a process of its own; whatever is done is saved at once."""
+    """Every task with every kind and seed, each in a process of its own; whatever is done is saved at once."""
     saving = threading.Lock()
 
-    def one(job: tuple[str, str]) -> None:
-        command = [sys.executable, __file__, "--only", *job, "--device", arguments.device, "--steps", arguments.steps]
+    def one(job: tuple[str, str, int]) -> None:
+        command = [sys.executable, __file__, "--only", *job, "--device", arguments.device]
         command += ["--threads", arguments.threads]
+        command += [] if arguments.steps is None else ["--steps", arguments.steps]
         done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True, check=True)
         row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         print(json.dumps(row), flush=True)
         with saving:
             save(arguments.out, row)
 
-    jobs = [(task, kind) for task in arguments.tasks for kind in arguments.kinds]
+    # The longest first, and one seed of all before the next of any.
+    jobs = [(task, kind, seed) for seed in arguments.seeds for task in arguments.tasks for kind in arguments.kinds]
     with ThreadPoolExecutor(arguments.jobs) as pool:
         list(pool.map(one, jobs))
 
 
 def save(target: Path, row: dict[str, Any]) -> None:
     """Puts one row into the results, in place of the same one measured before."""
+
+    def name(row: dict[str, Any]) -> tuple[str, int, int]:
+        return row["task"], list(KINDS).index(row["kind"]), row["seed"]
+
     before = json.loads(target.read_text("utf-8"))["rows"] if target.exists() else []
-    rows = [row, *(old for old in before if (old["task"], old["kind"]) != (row["task"], row["kind"]))]
     result = {
         "what": f"recall of {PAIRS} pairs and copying of {LETTERS} letters, {LAYERS} causal blocks, width {WIDTH}; "
         "the demo's recipe",
         "kinds": KINDS,
-        "rows": sorted(rows, key=lambda row: (row["task"], list(KINDS).index(row["kind"]))),
+        "rows": sorted([row, *(old for old in before if name(old) != name(row))], key=name),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": "python benchmarks/attention_quality.py",
     }
+    target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
@@ -183,20 +189,24 @@ def machine(device: torch.device) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="What each kind of attention keeps and loses.")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--tasks", nargs="+", default=[*TASKS, "corpus"])
+    parser.add_argument("--tasks", nargs="+", default=["corpus", *TASKS])
     parser.add_argument("--kinds", nargs="+", default=[*KINDS])
-    parser.add_argument("--steps", type=int, default=1000, help="of recall and copying")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--steps", type=int, help="for a trial; otherwise 1,000, and what the recipe says")
     parser.add_argument("--jobs", type=int, default=1, help="how many at a time")
     parser.add_argument("--threads", type=int, default=2, help="of each")
-    parser.add_argument("--only", nargs=2, metavar=("TASK", "KIND"))
+    parser.add_argument("--only", nargs=3, metavar=("TASK", "KIND", "SEED"))
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     device = torch.device(arguments.device)
     if arguments.only:
-        task, kind = arguments.only
-        found = run_corpus(kind, None, device) if task == "corpus" else run_task(task, kind, arguments.steps, device)
-        print(json.dumps({"task": task, "kind": kind, "machine": machine(device)} | found))
+        task, kind, seed = arguments.only[0], arguments.only[1], int(arguments.only[2])
+        if task == "corpus":
+            found = run_corpus(kind, seed, arguments.steps, device)
+        else:
+            found = run_task(task, kind, seed, arguments.steps or 1000, device)
+        print(json.dumps({"task": task, "kind": kind, "seed": seed, "machine": machine(device)} | found))
         return
     run_all(arguments)
 

@@ -9,10 +9,12 @@ benchmarks/results/parallel-builtin.json.
     python benchmarks/parallel.py distill  --data DATA --out OUT     its translations of the training set
     python benchmarks/parallel.py students --data DATA --out OUT     all others, from these, side by side
     python benchmarks/parallel.py timing   --data DATA --out OUT [--device cpu]
+    python benchmarks/parallel.py plot
 
 do the same on Multi30k in pieces. DATA holds train, val and test_2016_flickr as .en.gz and .de.gz in the tokenised
 form. Every piece goes on where it was interrupted, and what is finished is not done again; `--minutes` ends training in
-good time. `--teacher RUN` takes a model that is there already. The last piece writes OUT/parallel-DEVICE.json and .svg.
+good time. `--teacher RUN` takes a model that is there already. `timing` writes OUT/parallel-DEVICE.json; `plot` draws
+those that lie in benchmarks/results into docs/images.
 """
 
 import argparse
@@ -25,6 +27,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +37,11 @@ from regard.decoding.translator import Translator
 from regard.devices import choose_device
 from regard.evaluation import bleu, exact_match
 from regard.evaluation.speed import Contender, Result, describe_machine, race, tabulate
-from regard.evaluation.trade import save_trade
 from regard.text.grammar import derive
-from regard.text.readers import read_pairs
+from regard.text.readers import read_lines, read_pairs
 
 RESULTS = Path(__file__).parent / "results"
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
 
 # Changes to the recipe `demo`, and the least BLEU that each way of writing must reach on the built-in corpus.
 BUILTIN: dict[str, list[str]] = {
@@ -175,11 +178,37 @@ def train_teacher(data: Path, out: Path, changes: list[str], minutes: float | No
         wait_for({"teacher": start("multi30k-en-de", out / "teacher", changes, files_of(data))}, out, minutes)
 
 
-def distill(data: Path, out: Path, teacher: Path) -> None:
-    """The training set with the teacher's translations in place of the references: what its students learn from."""
-    files = ["--src", data / "train.en.gz", "--out-src", out / "distilled.en", "--out-tgt", out / "distilled.de"]
+def distill(data: Path, out: Path, teacher: Path, more: Sequence[Path]) -> None:
+    """The training set with the teacher's translations in place of the references: what its students learn from.
+
+    Captions that nobody has translated serve as well: the teacher does.
+    """
+    sources = out / "sources.en"
+    if not sources.exists():
+        sentences = list(read_lines(data / "train.en.gz"))
+        known = {line for name in ("train", "val", "test_2016_flickr") for line in read_lines(data / f"{name}.en.gz")}
+        for path in more:
+            fresh = [line for line in dict.fromkeys(map(tokenise, read_lines(path))) if line not in known]
+            print(f"{path}: {len(fresh):,} sentences that stand neither in training nor in validation or test")
+            sentences += fresh
+            known.update(fresh)
+        sources.write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    files = ["--src", sources, "--out-src", out / "distilled.en", "--out-tgt", out / "distilled.de"]
     words = [sys.executable, "-m", "regard.cli", "distill", teacher, *files, "--beam", "5", "--resume"]
     subprocess.run([str(word) for word in words], check=True)
+
+
+@cache
+def moses() -> tuple[Any, Any]:
+    from sacremoses import MosesPunctNormalizer, MosesTokenizer
+
+    return MosesPunctNormalizer("en"), MosesTokenizer("en")
+
+
+def tokenise(line: str) -> str:
+    """English as Multi30k's published form has it: lowercased, normalised and tokenised by Moses."""
+    normaliser, tokenizer = moses()
+    return str(tokenizer.tokenize(normaliser.normalize(line.lower()), return_str=True))
 
 
 def train_students(
@@ -219,7 +248,19 @@ def time_all(data: Path, out: Path, teacher: Path, device: torch.device, seconds
     }
     path = out / f"parallel-{kind}.json"
     path.write_text(json.dumps(result | describe_run(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    save_trade(results, out / f"parallel-{kind}.svg", f"Multi30k en-de on {describe_machine(device)}")
+
+
+def plot_all() -> None:
+    """Draws every result of `timing`; apart from it, since a machine with a GPU may have nothing to draw with."""
+    from regard.evaluation.trade import save_trade
+
+    for path in RESULTS.glob("parallel-[cg]pu.json"):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        picture = IMAGES / f"{path.stem}.svg"
+        save_trade(
+            [Result.from_dict(one) for one in result["results"]], picture, f"Multi30k en-de on {result['machine']}"
+        )
+        print(picture)
 
 
 def check_bounds(results: list[Result]) -> dict[str, Any]:
@@ -247,10 +288,13 @@ def check_bounds(results: list[Result]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("piece", choices=["builtin", "teacher", "distill", "students", "timing"])
+    parser.add_argument("piece", choices=["builtin", "teacher", "distill", "students", "timing", "plot"])
     parser.add_argument("--data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("runs/parallel"))
     parser.add_argument("--teacher", type=Path, help="a trained run in place of OUT/teacher")
+    parser.add_argument(
+        "--more", type=Path, action="append", default=[], help="further English sentences for the teacher to translate"
+    )
     parser.add_argument("--only", action="append", choices=list(STUDENTS), help="students to train; all unless given")
     parser.add_argument("--set", action="append", default=[], dest="changes", help="a change to every recipe")
     parser.add_argument("--minutes", type=float, help="training is asked to stop after so long")
@@ -265,6 +309,9 @@ def main() -> None:
     if arguments.piece == "builtin":
         check_builtin(out)
         return
+    if arguments.piece == "plot":
+        plot_all()
+        return
     if arguments.data is None:
         parser.error("--data is needed")
     out.mkdir(parents=True, exist_ok=True)
@@ -272,7 +319,7 @@ def main() -> None:
     if arguments.piece == "teacher":
         train_teacher(arguments.data, out, arguments.changes, arguments.minutes)
     elif arguments.piece == "distill":
-        distill(arguments.data, out, teacher)
+        distill(arguments.data, out, teacher, arguments.more)
     elif arguments.piece == "students":
         names = arguments.only or list(STUDENTS)
         train_students(arguments.data, out, teacher, names, arguments.changes, arguments.minutes)

@@ -22,6 +22,8 @@ from regard.models.parallel import ParallelTransformerConfig
 from regard.models.transformer import TransformerConfig
 from regard.training.parallel.settings import ParallelTeachingSettings
 from regard.training.recipe import Recipe
+from regard.vision.augmentation import PRESETS, AugmentationSettings
+from regard.vision.sets import ImageSettings
 
 ROOT = Path(__file__).parent.parent
 HIDDEN = {f"model.{name}" for name in ("source_vocab", "target_vocab", "kind", "pad", "bos", "eos")}
@@ -167,34 +169,77 @@ def write_costs() -> str:
         path = ROOT / "benchmarks" / "results" / f"attention-{device}.json"
         if path.exists():
             parts.append(write_cost(json.loads(path.read_text("utf-8"))))
+    if parts and (ROOT / "docs" / "images" / "attention-cost.svg").exists():
+        parts.append("![Time and memory of each kind by the number of tokens](images/attention-cost.svg)")
     return "\n\n".join(parts) or "No results yet."
 
 
 def write_cost(result: dict[str, Any]) -> str:
     lines = [
         f"{result['machine']}, torch {result['versions']['torch']}, {result['date']}: {result['what']}. Exponents are "
-        "fitted over 4,096 to 65,536 tokens, forward and backward.",
+        "fitted over 4,096 to 65,536 tokens; all figures are of forward and backward together.",
         "",
-        "| kind | time grows as | memory grows as | faster than full from | at the longest length | fastest peer |",
+        "| kind | time grows as | memory grows as | faster than full from | at the longest | same work by peers |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     rows = {(row["name"], row["length"]): row for row in result["rows"] if "both" in row}
-    for kind in ("full", "local", "linear", "linear-random", "routing"):
+    kinds = [kind for kind in ("full", "local", "linear", "linear-random", "routing") if kind in result["summary"]]
+    for kind in kinds:
         summary = result["summary"][kind]
         longest = max(length for name, length in rows if name == kind)
         row = rows[kind, longest]
-        rivals = [
-            (rows[peer, longest]["both"] / row["both"], peer)
-            for peer, same in result["peers"].items()
-            if same == kind and (peer, longest) in rows
-        ]
-        rival = "{1}, {0:.2f}× our time".format(*min(rivals)) if rivals else ""
         time, memory = (show_exponent(summary["exponents"][what]) for what in ("both", "both_bytes"))
         at = summary["overtakes_full_at"]["both"]
-        overtakes = "" if kind == "full" else f"{at:,} tokens" if at else "not measured"
+        shortest = min(length for name, length in rows if name == kind)
+        overtakes = f"{at:,} tokens{' or fewer' if at == shortest else ''}" if at else "no length measured"
+        overtakes = "" if kind == "full" else overtakes
         cost = f"{longest:,}: {row['both'] * 1e3:,.1f} ms, {row['both_bytes'] / 2**20:,.0f} MiB"
-        lines.append(f"| {kind} | {time} | {memory} | {overtakes} | {cost} | {rival} |")
+        peers = "; ".join(compare(rows, kind, peer) for peer, same in result["peers"].items() if same == kind)
+        lines.append(f"| {kind} | {time} | {memory} | {overtakes} | {cost} | {peers} |")
     return "\n".join(lines)
+
+
+def compare(rows: dict[tuple[str, int], Any], kind: str, peer: str) -> str:
+    """A peer beside ours at the longest length that both have been measured at."""
+    lengths = [length for name, length in rows if name == peer and (kind, length) in rows]
+    if not lengths:
+        return f"{peer}: does not run here"
+    ours, theirs = rows[kind, max(lengths)], rows[peer, max(lengths)]
+    time, memory = (theirs[what] / ours[what] for what in ("both", "both_bytes"))
+    return f"{peer} at {max(lengths):,}: {time:.2f}× our time, {memory:.2f}× our memory"
+
+
+def write_fields(settings: type[BaseModel]) -> str:
+    lines = ["| key | default | |", "| --- | --- | --- |"]
+    for name, field in settings.model_fields.items():
+        lines.append(f"| `{name}` | {show_default(field)} | {field.description} |")
+    return "\n".join(lines)
+
+
+def write_presets() -> str:
+    shown = (
+        f"`{name}`: {', '.join(f'{k} {v}' for k, v in values.items())}" for name, values in PRESETS.items() if values
+    )
+    return f"{write_fields(AugmentationSettings)}\n\n{'; '.join(shown)}."
+
+
+def write_images_speed() -> str:
+    """Images a second, by set and by preset."""
+    parts = []
+    for path in sorted((ROOT / "benchmarks" / "results").glob("images-*.json")):
+        result = json.loads(path.read_text("utf-8"))
+        lines = [
+            "| set | size | stored | read from the store | decoded as asked for |",
+            "| --- | --- | --- | --- | --- |",
+        ]
+        for row in result["sets"]:
+            figures = (f"{row[key]:,}" for key in ("store", "read_stored", "read_streamed"))
+            lines.append(f"| {row['set']} | {row['size']} | {' | '.join(figures)} |")
+        changed = (f"{row['preset']} at {row['size']}: {row['per_second']:,}" for row in result["augmentation"])
+        how = f"Images a second on {result['machine']}, torch {result['versions']['torch']}, {result['date']}"
+        rest = f"Augmentation in batches of 256: {'; '.join(changed)}. Shapes drawn: {result['shapes']:,}."
+        parts.append("\n".join((f"{how}:", "", *lines, "", rest)))
+    return "\n\n".join(parts) or "No results yet."
 
 
 def show_exponent(value: float | None) -> str:
@@ -206,12 +251,28 @@ def write_quality() -> str:
     if not path.exists():
         return "No results yet."
     result = json.loads(path.read_text("utf-8"))
-    cells = {(row["task"], row["kind"]): row for row in result["rows"]}
     lines = ["| kind | recall | copying | demo corpus, BLEU |", "| --- | --- | --- | --- |"]
     for kind, settings in result["kinds"].items():
-        recall, copy = (f"{100 * cells[task, kind]['accuracy']:.1f}%" for task in ("recall", "copy"))
-        lines.append(f"| `{json.dumps(settings)}` | {recall} | {copy} | {cells['corpus', kind]['bleu']:.2f} |")
-    return "\n".join((*lines, "", f"One seed each, torch {result['versions']['torch']}, {result['date']}."))
+        cells = (
+            show_quality([row for row in result["rows"] if (row["task"], row["kind"]) == (task, kind)])
+            for task in ("recall", "copy", "corpus")
+        )
+        lines.append(f"| `{json.dumps(settings)}` | {' | '.join(cells)} |")
+    seeds = len({row["seed"] for row in result["rows"]})
+    how = f"{result['what'].capitalize()}; means of {seeds} seeds, in brackets the worst and the best"
+    return "\n".join(
+        (*lines, "", f"{how}; torch {result['versions']['torch']}, {result['date']}; `{result['command']}`.")
+    )
+
+
+def show_quality(rows: list[dict[str, Any]]) -> str:
+    """The mean over seeds, with its range."""
+    values = [row["bleu"] if "bleu" in row else 100 * row["accuracy"] for row in rows]
+    if not values:
+        return ""
+    digits, unit = (2, "") if "bleu" in rows[0] else (1, "%")
+    mean, least, most = (f"{value:.{digits}f}" for value in (statistics.mean(values), min(values), max(values)))
+    return f"{mean}{unit} ({least} to {most})"
 
 
 def show_default(field: FieldInfo) -> str:
@@ -235,6 +296,9 @@ def main() -> None:
         ("docs/attention.md", "kinds", write_kinds()),
         ("docs/parallel.md", "parallel", write_parallel()),
         ("docs/parallel.md", "trade", write_trade()),
+        ("docs/images.md", "images", write_fields(ImageSettings)),
+        ("docs/images.md", "augmentation", write_presets()),
+        ("docs/images.md", "speed", write_images_speed()),
     ):
         path = ROOT / name
         old = path.read_text("utf-8")

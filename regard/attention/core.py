@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.attention.masks import Mask, Packed, Padded, within
 
@@ -23,6 +24,8 @@ Path = Literal["auto", "reference", "fused", "few", "unpacked", "varlen"]
 FEW = 16
 """Up to so many queries a CPU is done sooner with two plain products than with the blocks of the fused kernel."""
 EVERYTHING = Mask()
+ANY_SHAPE = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""On a GPU, the kernels that need no plan: cuDNN makes one for every new shape, and padded batches have many."""
 
 
 def attend(
@@ -93,13 +96,20 @@ def _attend_fused(
     if only_causal and T in (1, S):
         # One query at the end of the keys sees them all; its is_causal flag would align it to their beginning.
         return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=T == S, scale=scale)
-    may, blind = mask.dense(T, S, device), mask.blind(T, S, device)
-    if may is None or blind is None:
+    may = mask.dense(T, S, device)
+    if may is None:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=scale)
+    if device.type == "cpu":  # which gives zeros for a row without a single key, and is slow to read booleans
+        addend = mask.once(("addend", T, S, q.dtype), lambda: torch.where(may, 0.0, -math.inf).to(q.dtype))
+        addend = addend if bias is None else addend + bias
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=addend, dropout_p=dropout, scale=scale)
+    blind = mask.blind(T, S, device)
+    assert blind is not None
     # Backends differ in what a row without a single key gives, some NaN: let it see everything, then take that back.
     open_mask = may | blind
     addend = open_mask if bias is None else bias.masked_fill(~open_mask, -math.inf)
-    context = F.scaled_dot_product_attention(q, k, v, attn_mask=addend, dropout_p=dropout, scale=scale)
+    with sdpa_kernel(ANY_SHAPE):
+        context = F.scaled_dot_product_attention(q, k, v, attn_mask=addend, dropout_p=dropout, scale=scale)
     return context.masked_fill(blind, 0.0)
 
 

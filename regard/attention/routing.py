@@ -11,6 +11,7 @@ Shapes: B batch, H heads, T queries, S keys, D head width, C clusters, M members
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -21,6 +22,10 @@ from regard.attention.core import Path, attend, attention_weights, in_rows, repa
 from regard.attention.masks import Mask, Padded, within
 
 RoutingPath = Literal["auto", "reference", "dense", "clusters"]
+PIECE = 4096
+"""Tokens that are compared with the centroids at a time: all of a long sequence would fill the memory."""
+STEP = 16
+"""On a GPU rows of clusters are a multiple of this long: its kernels copy masks of other shapes first."""
 
 
 class Routing(nn.Module):
@@ -78,7 +83,8 @@ class Routing(nn.Module):
         if path == "auto" and (mask.allowed is not None or mask.packed or torch.compiler.is_compiling()):
             path = "dense"  # a compiled graph cannot wait to see how large the clusters turn out
         if path in ("auto", "clusters"):
-            queries, keys = _Members.of_both(of_query, of_key, self.clusters)
+            everyone = mask.keys is None and mask.queries is None
+            queries, keys = _Members.of_both(of_query, of_key, self.clusters, everyone)
             if path == "clusters" or 2 * self.clusters * queries.most * keys.most < q.shape[-2] * k.shape[-2]:
                 return self._attend_clusters(q, k, v, mask, queries, keys, dropout)
         plain: Path = "reference" if path == "reference" else "auto"
@@ -91,10 +97,7 @@ class Routing(nn.Module):
         """The cluster of every query, (B, H, T), and of every key, (B, H, S); padding is beyond the last cluster."""
         # Of a causal mask over one padded sequence only the queries' layout is known, and it is the keys', too.
         key_layout = mask.queries if mask.keys is None and q.shape == k.shape else mask.keys
-        if q.shape == k.shape:
-            of_query, of_key = self._nearest(torch.stack((q, k)), self.leads[:, None])
-        else:
-            of_query, of_key = self._nearest(q, self.leads[0]), self._nearest(k, self.leads[1])
+        of_query, of_key = self._nearest(q, self.leads[0]), self._nearest(k, self.leads[1])
         if isinstance(mask.queries, Padded) and mask.queries.size == q.shape[-2]:
             of_query = of_query.masked_fill(~mask.queries.real()[:, None], self.clusters)
         if isinstance(key_layout, Padded) and key_layout.size == k.shape[-2]:
@@ -102,17 +105,21 @@ class Routing(nn.Module):
         return of_query, of_key
 
     def _nearest(self, x: Tensor, leads: Tensor) -> Tensor:
-        likeness = _directions(x, self.centroids) @ self.centroids.transpose(-2, -1)
-        return (likeness + leads[..., None, :]).argmax(-1)
+        """The cluster of every token."""
+        centroids = self.centroids.transpose(-2, -1)
+        likenesses = ((_directions(piece, centroids) @ centroids).add_(leads[..., None, :]) for piece in _pieces(x, -2))
+        return torch.cat([likeness.argmax(-1) for likeness in likenesses], -1)
 
     @torch.no_grad()
     def learn(self, q: Tensor, k: Tensor, of_query: Tensor, of_key: Tensor) -> None:
         """Moves the centroids towards their members' mean, and the leads towards equal sizes; padding has no say."""
         sums, sizes = torch.zeros_like(self.centroids), torch.zeros_like(self.leads)
+        names = torch.arange(self.clusters, device=q.device)
         for side, (x, cluster) in enumerate(((q, of_query), (k, of_key))):
-            members = F.one_hot(cluster, self.clusters + 2)[..., : self.clusters].to(sums.dtype)
-            sums += (members.transpose(-2, -1) @ _directions(x, sums)).sum(0)
-            sizes[side] = members.sum((0, 2))
+            for piece, of_piece in zip(_pieces(x, -2), _pieces(cluster, -1), strict=True):
+                members = (of_piece[..., None] == names).to(sums.dtype)
+                sums += (members.transpose(-2, -1) @ _directions(piece, sums)).sum(0)
+                sizes[side] += members.sum((0, 2))
         moved = F.normalize(self.decay * self.centroids + (1 - self.decay) * F.normalize(sums, dim=-1), dim=-1)
         # Empty clusters stay where they are; so do all in a step whose numbers are none, which the loop will skip.
         sound = (sizes.sum(0)[..., None] > 0) & moved.isfinite().all(-1, keepdim=True)
@@ -132,15 +139,10 @@ class Routing(nn.Module):
         near = within(mask.reach, query_place[queries.tokens].view(-1, C, queries.most, 1), key_place[key])
         if near is not None:
             allowed = allowed & near
-        joined = attend(
-            queries.gather(q),
-            keys.gather(k),
-            keys.gather(v),
-            Mask(allowed=allowed),
-            scale=self.scale,
-            dropout=dropout,
-        )
-        return queries.spread(joined)
+        q, k, v = queries.gather(q), keys.gather(k), keys.gather(v)
+        if q.device.type == "cpu":  # whose kernel lays heads last, so that with more than one all would be copied
+            q, k, v, allowed = (x.flatten(0, 1)[:, None] for x in (q, k, v, allowed))
+        return queries.spread(attend(q, k, v, Mask(allowed=allowed), scale=self.scale, dropout=dropout))
 
 
 class _Members(NamedTuple):
@@ -149,66 +151,79 @@ class _Members(NamedTuple):
     tokens: Tensor  # the token at each place of each cluster, (B, H, C · M); -1: there is none
     slots: Tensor  # the place of each token among all places, (B, H, T); padding has none: -1
     most: int  # M
+    everyone: bool  # whether every token has a place, because none is padding
 
     @classmethod
-    def of_both(cls, of_query: Tensor, of_key: Tensor, clusters: int) -> tuple[_Members, _Members]:
+    def of_both(cls, of_query: Tensor, of_key: Tensor, clusters: int, everyone: bool) -> tuple[_Members, _Members]:
         if of_query.shape != of_key.shape:
-            return cls.of(of_query, clusters), cls.of(of_key, clusters)
-        both = cls.of(torch.cat((of_query, of_key)), clusters)  # each operation once, and one wait for the sizes
+            return cls.of(of_query, clusters, everyone), cls.of(of_key, clusters, everyone)
+        both = cls.of(torch.cat((of_query, of_key)), clusters, everyone)  # one wait for the sizes
         B = len(of_query)
-        return cls(both.tokens[:B], both.slots[:B], both.most), cls(both.tokens[B:], both.slots[B:], both.most)
+        return both._replace(tokens=both.tokens[:B], slots=both.slots[:B]), both._replace(
+            tokens=both.tokens[B:], slots=both.slots[B:]
+        )
 
     @classmethod
-    def of(cls, cluster: Tensor, clusters: int) -> _Members:
+    def of(cls, cluster: Tensor, clusters: int, everyone: bool) -> _Members:
         B, H, T = cluster.shape
         ordered = torch.sort(cluster, dim=-1, stable=True)
         bounds = torch.arange(clusters + 1, device=cluster.device).expand(B, H, -1).contiguous()
         edges = torch.searchsorted(ordered.values, bounds)
         starts, sizes = edges[..., :-1], edges.diff(dim=-1)
         most = max(1, int(sizes.max()))
+        most += -most % STEP if cluster.is_cuda else 0
         place = torch.arange(most, device=cluster.device)
         at = (starts[..., None] + place).clamp(max=T - 1).flatten(2)
         tokens = ordered.indices.gather(-1, at).masked_fill((place >= sizes[..., None]).flatten(2), -1)
         rank = torch.arange(T, device=cluster.device) - F.pad(starts, (0, 2)).gather(-1, ordered.values)
         sorted_slots = (ordered.values * most + rank).masked_fill(ordered.values >= clusters, -1)
         slots = torch.empty_like(sorted_slots).scatter_(-1, ordered.indices, sorted_slots)
-        return cls(tokens, slots, most)
+        return cls(tokens, slots, most, everyone)
 
     def gather(self, x: Tensor) -> Tensor:
-        """(B, H, T, D) to (B · H, C, M, D)."""
+        """(B, H, T, D) to (B · H, C, M, D); without padding, some token stands where there is none."""
         B, H, _, D = x.shape
-        return _Rearrange.run(x, self.tokens, self.slots).view(B * H, -1, self.most, D)
+        return _Rearrange.run(x, self.tokens, self.slots, self.everyone, self.everyone).view(B * H, -1, self.most, D)
 
     def spread(self, x: Tensor) -> Tensor:
         """(B · H, C, M, D) to (B, H, T, D); padding gets zeros."""
-        return _Rearrange.run(x.reshape(*self.tokens.shape, x.shape[-1]), self.slots, self.tokens)
+        x = x.reshape(*self.tokens.shape, x.shape[-1])
+        return _Rearrange.run(x, self.slots, self.tokens, self.everyone, False)
 
 
 class _Rearrange(torch.autograd.Function):
-    """Rows to other places, where no row goes to two: so the way back is one, too, and needs no adding up."""
+    """Rows to other places, where no row goes to two: so the way back is one, too, and needs no adding up.
+
+    `some` says of either way that any row will do where none belongs; otherwise there will be zeros.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, there: Tensor, back: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, there: Tensor, back: Tensor, some: bool, some_back: bool) -> Tensor:
         ctx.save_for_backward(there, back)
+        ctx.some = some_back, some
         B, H, N, D = x.shape
         first = torch.arange(B * H, device=x.device).view(B, H, 1) * N
         rows = (there.clamp(min=0) + first).flatten()
         moved = x.reshape(-1, D).index_select(0, rows).view(B, H, -1, D)
-        return moved.masked_fill_((there < 0)[..., None], 0.0)
+        return moved if some else moved.masked_fill_((there < 0)[..., None], 0.0)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
         there, back = ctx.saved_tensors
-        return _Rearrange.run(grad, back, there), None, None
+        return _Rearrange.run(grad, back, there, *ctx.some), None, None, None, None
 
     @classmethod
-    def run(cls, x: Tensor, there: Tensor, back: Tensor) -> Tensor:
-        moved: Tensor = cls.apply(x, there, back)  # type: ignore[no-untyped-call]
+    def run(cls, x: Tensor, there: Tensor, back: Tensor, some: bool, some_back: bool) -> Tensor:
+        moved: Tensor = cls.apply(x, there, back, some, some_back)  # type: ignore[no-untyped-call]
         return moved
 
 
 def _same(of_query: Tensor, of_key: Tensor) -> Mask:
     return Mask(allowed=of_query[..., None] == of_key[..., None, :])
+
+
+def _pieces(x: Tensor, dim: int) -> Sequence[Tensor]:
+    return (x,) if torch.compiler.is_compiling() else torch.split(x, PIECE, dim)
 
 
 def _directions(x: Tensor, like: Tensor) -> Tensor:

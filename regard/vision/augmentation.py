@@ -43,7 +43,7 @@ class AugmentationSettings(Settings):
     scale: tuple[float, float] | None = Field(
         None, description="random resized crop: smallest and largest share of the area, as [0.08, 1] for photographs"
     )
-    ratio: tuple[float, float] = Field((3 / 4, 4 / 3), description="narrowest and widest shape of such a crop")
+    ratio: tuple[float, float] = Field((0.75, 1.3333), description="narrowest and widest shape of such a crop")
     flip: float = Field(0, ge=0, le=1, description="share of images that are turned left to right")
     brightness: float = Field(0, ge=0, le=1, description="jitter: light is multiplied by 1 ± at most this")
     contrast: float = Field(0, ge=0, le=1, description="jitter: contrast is multiplied by 1 ± at most this")

@@ -22,6 +22,7 @@ SIZE = 32
 GRID = 128
 REACH = 2.0
 """The grid of distances goes from -REACH to REACH; a shape fills about -1 to 1."""
+MOST_TURN = math.pi / 6
 CHUNK = 2048
 Points = list[tuple[float, float]]
 
@@ -40,15 +41,15 @@ def _render(labels: Tensor, size: int, generator: torch.Generator) -> Tensor:
     roll = _Roll(len(labels), generator)
     texture = _texture(roll, size)
     colour, back_colour = _two_colours(roll)
-    back = back_colour + texture * roll(0.04, 0.16, 1, 1, 1)
+    back = back_colour + texture * roll(0.03, 0.1, 1, 1, 1)
     front = colour + texture.flip(3) * roll(0, 0.1, 1, 1, 1)
-    radius = roll(0.45, 0.75)
+    radius = roll(0.55, 0.85)
     x, y = roll(-1, 1) * (1 - radius), roll(-1, 1) * (1 - radius)
-    image = back + _cover(_distances()[labels], x, y, radius, roll(0, 2 * math.pi), size) * (front - back)
+    image = back + _cover(_distances()[labels], x, y, radius, roll(-MOST_TURN, MOST_TURN), size) * (front - back)
     image = image + _bar(roll, x, y, radius, size) * (roll(0, 1, 3, 1, 1) - image)
     along = torch.linspace(-1, 1, size)
     light = 1 + roll(-0.2, 0.2, 1, 1, 1) * along + roll(-0.2, 0.2, 1, 1, 1) * along[:, None]
-    noise = roll.normal(3, size, size) * roll(0, 0.05, 1, 1, 1)
+    noise = roll.normal(3, size, size) * roll(0, 0.04, 1, 1, 1)
     return to_bytes((image * light + noise) * 255)
 
 
@@ -66,11 +67,10 @@ class _Roll:
 
 
 def _two_colours(roll: _Roll) -> tuple[Tensor, Tensor]:
-    """Colours that can be told apart, (B, 3, 1, 1) each."""
-    back = roll(0, 1, 3, 1, 1)
-    apart = F.normalize(roll.normal(3, 1, 1), dim=1) * roll(0.45, 0.9, 1, 1, 1)
-    front = torch.where((back + apart - 0.5).abs() <= 0.5, back + apart, back - apart)
-    return front.clamp(0, 1), back
+    """The colours of a shape and of what is behind it, which is darker: (B, 3, 1, 1) each."""
+    back = roll(0, 0.5, 3, 1, 1)
+    lighter = F.normalize(roll(0, 1, 3, 1, 1), dim=1) * roll(0.4, 0.8, 1, 1, 1)
+    return (back + lighter).clamp(max=1), back
 
 
 def _texture(roll: _Roll, size: int) -> Tensor:
@@ -99,7 +99,7 @@ def _bar(roll: _Roll, x: Tensor, y: Tensor, radius: Tensor, size: int) -> Tensor
     angle = roll(0, 2 * math.pi, 1, 1)
     along = torch.linspace(-1, 1, size)
     across = (along - x.view(-1, 1, 1)) * angle.cos() + (along[:, None] - y.view(-1, 1, 1)) * angle.sin()
-    middle, half = roll(-1, 1, 1, 1), roll(-0.15, 0.15, 1, 1)
+    middle, half = roll(-1, 1, 1, 1), roll(-0.12, 0.12, 1, 1)
     outside = (across / radius.view(-1, 1, 1) - middle).abs() - half
     return (0.5 - outside * radius.view(-1, 1, 1) * size / 2).clamp(0, 1)[:, None] * (half > 0)[:, None]
 

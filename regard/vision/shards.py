@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import json
 import lzma
+import posixpath
 import tarfile
 import zlib
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from regard.errors import UserError
 from regard.vision.decoding import SUFFIXES
@@ -70,20 +71,21 @@ def _read_tar(shard: Path, number: int, members: _Members, spool: Spool) -> None
     folders = dict.fromkeys(members.tree.folders)
     with tarfile.open(shard) as archive:
         for member in archive:
-            name = PurePosixPath(member.name)
-            if any(is_hidden(part) for part in name.parts):
+            name = posixpath.normpath(member.name).lstrip("/")
+            parts = name.split("/")
+            if any(is_hidden(part) for part in parts):
                 continue
-            for above in reversed((name if member.isdir() else name.parent, *name.parents)):
-                if above.name:
-                    folders.setdefault(str(above))
+            if member.isdir() or "/".join(parts[:-1]) not in folders:
+                depths = range(1, len(parts) + member.isdir())
+                folders |= dict.fromkeys("/".join(parts[:depth]) for depth in depths)
             if not member.isreg() or member.sparse is not None:
                 continue
-            suffix = name.suffix.lower()
+            suffix = posixpath.splitext(name)[1].lower()
             content = archive.extractfile(member)
             assert content is not None
             if suffix in SUFFIXES:
                 start, size = (member.offset_data, member.size) if plain else spool.append(content)
-                members.tree.images.append(str(name))
+                members.tree.images.append(name)
                 members.shard.append(number)
                 members.which.append(number if plain else -1)  # the last file is the temporary one
                 members.offsets.append(start)
@@ -93,7 +95,7 @@ def _read_tar(shard: Path, number: int, members: _Members, spool: Spool) -> None
                 if note is None:
                     members.tree.others += 1
                 else:
-                    members.notes[number, _key(str(name))] = note
+                    members.notes[number, _key(name)] = note
             else:
                 members.tree.others += 1
     members.tree.folders = list(folders)

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 import numpy as np
 from PIL import Image
@@ -81,6 +81,12 @@ class Files:
         return decode(self.folder / self.names[row], "L" if channels == 1 else "RGB", pixels=pixels, detail=detail)
 
 
+class Readable(Protocol):
+    """A stream of bytes."""
+
+    def read(self, size: int = -1, /) -> bytes: ...
+
+
 class Spool:
     """A nameless temporary file, gone with the process: compressed images are unpacked there and not into memory."""
 
@@ -88,7 +94,7 @@ class Spool:
         self._file = tempfile.TemporaryFile(prefix="regard-")  # noqa: SIM115 - lives as long as the images are read
         self._end = 0
 
-    def append(self, stream: IO[bytes]) -> tuple[int, int]:
+    def append(self, stream: Readable) -> tuple[int, int]:
         """Copies a stream; where it begins and how long it is."""
         start = self._end
         shutil.copyfileobj(stream, self._file, 2**20)

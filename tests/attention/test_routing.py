@@ -201,6 +201,17 @@ def test_one_step_is_a_moving_average_of_the_members_directions() -> None:
     torch.testing.assert_close(kind.centroids[:, 0], expected)
 
 
+def test_a_long_sequence_is_taken_in_pieces_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = tensors(2, 23)
+    results = []
+    for piece in (4096, 5):
+        monkeypatch.setattr("regard.attention.routing.PIECE", piece)
+        kind = routing(path="clusters").train()
+        results.append((kind(q, k, v, Mask(causal=True)), kind.centroids, kind.leads))
+    for whole, pieces in zip(*results, strict=True):
+        torch.testing.assert_close(pieces, whole, **EXACT)
+
+
 def test_padding_teaches_nothing() -> None:
     lengths = [6, 2]
     q, k, v = tensors(2, 6)

@@ -11,12 +11,14 @@ the rest. Which tokens stand there decides what it learns:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.attention import Layout
 from regard.decoding import ctc
 from regard.models.parallel import ParallelTransformer
 from regard.training.parallel.canvas import Canvas, source_canvas, target_canvas
@@ -24,6 +26,22 @@ from regard.training.task import Loss
 
 if TYPE_CHECKING:
     from regard.training.translation.task import TextBatch
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A model that has read its sources, and the canvas that it is to fill."""
+
+    model: ParallelTransformer
+    memory: Tensor
+    source_layout: Layout
+    canvas: Canvas
+
+    def read(self, labels: Tensor, hidden: Tensor) -> Tensor:
+        """The logits at every place of the canvas, on which the labels stand as far as they are not hidden."""
+        config = self.model.config
+        shown = self.canvas.lay_out(labels.masked_fill(hidden, config.mask), config.pad)
+        return self.model.logits(self.model.decode(shown, self.memory, self.canvas.layout, self.source_layout))
 
 
 class ParallelTeacher:
@@ -50,14 +68,15 @@ class ParallelTeacher:
 
     def loss(self, model: ParallelTransformer, batch: TextBatch, step: int) -> Loss:
         """Every part is a mean times the number of labels, so that batches of any size weigh alike."""
-        count = len(batch.labels)
+        count, config = len(batch.labels), model.config
         memory = model.encode(batch.source, batch.source_layout)
-        if model.config.length == "classifier":
-            tokens, length = self._exact(model, memory, batch, step), length_loss(model, memory, batch)
+        if config.length == "classifier":
+            reader = Reader(model, memory, batch.source_layout, target_canvas(batch.target_layout))
+            tokens, length = self._exact(reader, batch, step), length_loss(model, memory, batch)
             parts = {"cross_entropy": tokens.detach() * count, "length": length.detach() * count}
             return Loss((tokens + self.length_weight * length) * count, count, parts)
-        fill = self._ctc if model.config.length == "ctc" else self._cut
-        mean, fits = fill(model, memory, batch, step)
+        reader = Reader(model, memory, batch.source_layout, source_canvas(batch.source_layout, config))
+        mean, fits = (self._ctc if config.length == "ctc" else self._cut)(reader, batch, step)
         return Loss(mean * count, count, {"left_out": (~fits).float().mean() * count})
 
     def share(self, step: int) -> float:
@@ -65,88 +84,62 @@ class ParallelTeacher:
         first, last = self.glance
         return first + (last - first) * min(1.0, step / self.steps)
 
-    def _exact(self, model: ParallelTransformer, memory: Tensor, batch: TextBatch, step: int) -> Tensor:
+    def _exact(self, reader: Reader, batch: TextBatch, step: int) -> Tensor:
         """The canvas has just the target's length."""
-        canvas = target_canvas(batch.target_layout)
+        canvas = reader.canvas
         labels = target_tokens(batch)[canvas.sentences, canvas.places]
         if self.reveal == "uniform":
             lengths = canvas.layout.lengths
             hidden = canvas.pick((torch.rand(lengths.shape, device=lengths.device) * lengths).long() + 1)
         else:
-            hidden = ~self._glance(
-                model, memory, batch, canvas, labels, torch.ones_like(labels, dtype=torch.bool), step
-            )
-        logits = self._read(model, memory, batch, canvas, labels, hidden)
-        return self._mean(canvas.flatten(logits), labels, hidden.float())
+            hidden = ~self._glance(reader, labels, torch.ones_like(labels, dtype=torch.bool), step)
+        return self._mean(canvas.flatten(reader.read(labels, hidden)), labels, hidden.float())
 
-    def _cut(self, model: ParallelTransformer, memory: Tensor, batch: TextBatch, step: int) -> tuple[Tensor, Tensor]:
+    def _cut(self, reader: Reader, batch: TextBatch, step: int) -> tuple[Tensor, Tensor]:
         """The canvas is longer: END stands behind the target, and everywhere after it. Tells which sentences fit.
 
         The places after the first END weigh as much as one token, or they would be most of the loss. A sentence that
         does not fit is left out.
         """
-        canvas = source_canvas(batch.source_layout, model.config)
+        canvas = reader.canvas
         table, steps = target_tokens(batch), batch.target_layout.lengths
         within = canvas.places < steps[canvas.sentences]
         places = canvas.places.clamp(max=table.shape[1] - 1)
-        labels = torch.where(within, table[canvas.sentences, places], model.config.eos)
-        hidden = ~self._glance(
-            model, memory, batch, canvas, labels, canvas.places < (steps - 1)[canvas.sentences], step
-        )
+        labels = torch.where(within, table[canvas.sentences, places], reader.model.config.eos)
+        hidden = ~self._glance(reader, labels, canvas.places < (steps - 1)[canvas.sentences], step)
         behind = (canvas.layout.lengths - steps).clamp(min=1)
         weights = torch.where(within, 1.0, 1 / behind[canvas.sentences])
         fits = steps <= canvas.layout.lengths
-        logits = self._read(model, memory, batch, canvas, labels, hidden)
-        return self._mean(canvas.flatten(logits), labels, weights * hidden * fits[canvas.sentences]), fits
+        weights = weights * hidden * fits[canvas.sentences]
+        return self._mean(canvas.flatten(reader.read(labels, hidden)), labels, weights), fits
 
-    def _ctc(self, model: ParallelTransformer, memory: Tensor, batch: TextBatch, step: int) -> tuple[Tensor, Tensor]:
+    def _ctc(self, reader: Reader, batch: TextBatch, step: int) -> tuple[Tensor, Tensor]:
         """The canvas is longer and may stay blank anywhere: all paths that say the target count. Tells which fit."""
-        canvas = source_canvas(batch.source_layout, model.config)
-        blank, sizes = model.config.blank, canvas.layout.lengths
+        canvas, blank = reader.canvas, reader.model.config.blank
+        sizes = canvas.layout.lengths
         table, lengths = target_tokens(batch), batch.target_layout.lengths - 1
         path = torch.full_like(canvas.places, blank)
         hidden = torch.ones_like(path, dtype=torch.bool)
         if self.reveal == "glancing":
             with torch.no_grad():
-                seen = canvas.in_rows(self._read(model, memory, batch, canvas, path, hidden)).float().log_softmax(-1)
+                seen = canvas.in_rows(reader.read(path, hidden)).float().log_softmax(-1)
                 path = canvas.from_rows(ctc.align(seen, sizes, table, lengths, blank))
                 wrong = canvas.from_rows(seen.argmax(-1)) != path
             hidden = ~canvas.pick((self.share(step) * canvas.count(wrong)).long())
-        logits = canvas.in_rows(self._read(model, memory, batch, canvas, path, hidden))
+        logits = canvas.in_rows(reader.read(path, hidden))
         found = ctc.log_likelihood(logits.float().log_softmax(-1), sizes, table, lengths, blank)
         fits = found > -torch.inf
         return -torch.where(fits, found, 0).sum() / (lengths * fits).sum().clamp(min=1), fits
 
-    def _glance(
-        self,
-        model: ParallelTransformer,
-        memory: Tensor,
-        batch: TextBatch,
-        canvas: Canvas,
-        labels: Tensor,
-        among: Tensor,
-        step: int,
-    ) -> Tensor:
+    def _glance(self, reader: Reader, labels: Tensor, among: Tensor, step: int) -> Tensor:
         """Which places are shown after a first look, (N,): a share of as many as it gets wrong, among those marked."""
         if self.reveal != "glancing":
             return torch.zeros_like(among)
+        canvas = reader.canvas
         with torch.no_grad():
-            seen = self._read(model, memory, batch, canvas, labels, torch.ones_like(among))
+            seen = reader.read(labels, torch.ones_like(among))
             wrong = (canvas.flatten(seen.argmax(-1)) != labels) & among
         return canvas.pick((self.share(step) * canvas.count(wrong)).long(), among)
-
-    def _read(
-        self,
-        model: ParallelTransformer,
-        memory: Tensor,
-        batch: TextBatch,
-        canvas: Canvas,
-        labels: Tensor,
-        hidden: Tensor,
-    ) -> Tensor:
-        """The logits at every place of the canvas, on which the labels stand as far as they are not hidden."""
-        shown = canvas.lay_out(labels.masked_fill(hidden, model.config.mask), model.config.pad)
-        return model.logits(model.decode(shown, memory, canvas.layout, batch.source_layout))
 
     def _mean(self, logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
         each = F.cross_entropy(logits.float(), labels, label_smoothing=self.smoothing, reduction="none")
