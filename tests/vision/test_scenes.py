@@ -212,7 +212,7 @@ def test_gradual_pairs_are_of_all_degrees() -> None:
 
     all_at_once, gradual = moved(far), moved(far.changed(gradual=True))
     assert gradual.quantile(0.1) < 0.6 * all_at_once.quantile(0.1)
-    assert gradual.quantile(0.95) > 0.6 * all_at_once.quantile(0.95)
+    assert gradual.quantile(0.95) > 0.5 * all_at_once.quantile(0.95)
 
 
 def test_the_disparity_of_a_rectified_pair_is_where_the_other_view_has_it() -> None:
