@@ -21,7 +21,7 @@ from regard.evaluation.speed import Result, tabulate
 from regard.models.parallel import ParallelTransformerConfig
 from regard.models.transformer import TransformerConfig
 from regard.training.parallel.settings import ParallelTeachingSettings
-from regard.training.recipe import Recipe
+from regard.training.translation.recipe import TranslationRecipe
 from regard.vision.augmentation import PRESETS, AugmentationSettings
 from regard.vision.sets import ImageSettings
 
@@ -87,7 +87,7 @@ def write_teaching() -> str:
 
 def write_settings() -> str:
     lines = ["| key | default | |", "| --- | --- | --- |"]
-    for group, field in Recipe.model_fields.items():
+    for group, field in TranslationRecipe.model_fields.items():
         kind = TransformerConfig if group == "model" else field.annotation
         assert isinstance(kind, type) and issubclass(kind, BaseModel)
         for name, inner in describe(kind, f"{group}."):

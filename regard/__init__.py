@@ -15,11 +15,15 @@ if TYPE_CHECKING:
     from regard.inspection.probe import probe
     from regard.models.croco import CroCo, CroCoConfig
     from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
+    from regard.models.swin import Swin, SwinConfig
     from regard.models.transformer import Transformer, TransformerConfig
+    from regard.models.vit import ViT, ViTConfig
+    from regard.recognition.classifier import Classifier
     from regard.text.tokenizer import Tokenizer
 
 _HOMES = {
     "Attention": "regard.attention",
+    "Classifier": "regard.recognition.classifier",
     "CroCo": "regard.models.croco",
     "CroCoConfig": "regard.models.croco",
     "Hypothesis": "regard.decoding.hypothesis",
@@ -30,11 +34,15 @@ _HOMES = {
     "ParallelTransformer": "regard.models.parallel",
     "ParallelTransformerConfig": "regard.models.parallel",
     "SearchSettings": "regard.decoding.settings",
+    "Swin": "regard.models.swin",
+    "SwinConfig": "regard.models.swin",
     "Tokenizer": "regard.text.tokenizer",
     "Transformer": "regard.models.transformer",
     "TransformerConfig": "regard.models.transformer",
     "Translator": "regard.decoding.translator",
     "UserError": "regard.errors",
+    "ViT": "regard.models.vit",
+    "ViTConfig": "regard.models.vit",
     "Wishes": "regard.decoding.translator",
     "attend": "regard.attention",
     "probe": "regard.inspection.probe",
@@ -42,6 +50,7 @@ _HOMES = {
 
 __all__ = [
     "Attention",
+    "Classifier",
     "CroCo",
     "CroCoConfig",
     "Hypothesis",
@@ -52,11 +61,15 @@ __all__ = [
     "ParallelTransformer",
     "ParallelTransformerConfig",
     "SearchSettings",
+    "Swin",
+    "SwinConfig",
     "Tokenizer",
     "Transformer",
     "TransformerConfig",
     "Translator",
     "UserError",
+    "ViT",
+    "ViTConfig",
     "Wishes",
     "attend",
     "probe",

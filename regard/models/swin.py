@@ -42,9 +42,9 @@ class SwinConfig(Settings):
     layers: tuple[PositiveInt, ...] = Field((2, 2, 6, 2), min_length=1, max_length=8, description="of each stage")
     heads: tuple[PositiveInt, ...] = Field((3, 6, 12, 24), description="of each stage")
     expansion: int = Field(4, gt=0, description="how many times wider the feed-forward is inside")
-    qkv_bias: bool = True
-    qk_scale: float | None = None
-    norm_eps: float = Field(1e-5, gt=0)
+    qkv_bias: bool = Field(True, description="whether queries, keys and values have a bias")
+    qk_scale: float | None = Field(None, description="factor on the scores; 1/√(width of a head) unless given")
+    norm_eps: float = Field(1e-5, gt=0, description="keeps the norms from dividing by nothing")
     dropout: float = Field(0.0, ge=0, lt=1, description="on the embedded patches and on what each sublayer adds")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="on attention weights")
     drop_path: float = Field(
@@ -202,7 +202,9 @@ class SwinStage(nn.Module):
         shift = [
             size // 2 if layer % 2 and places > size else 0 for places, size in zip(grid, self.window, strict=True)
         ]
-        return cut_windows(grid, self.window, (shift[0], shift[1]), device or torch.device("cpu"))
+        # A compiler sees through the memory of earlier cuts, but not without a warning.
+        cut = cut_windows if torch.compiler.is_compiling() else _known_windows
+        return cut(grid, self.window, (shift[0], shift[1]), device or torch.device("cpu"))
 
 
 class SwinBlock(nn.Module):
@@ -267,7 +269,6 @@ class Windows(NamedTuple):
         return Mask() if self.may is None else Mask(allowed=self.may.repeat(batch, 1, 1)[:, None])
 
 
-@lru_cache(maxsize=64)
 def cut_windows(grid: Grid, window: Grid, shift: Grid, device: torch.device) -> Windows:
     """Cuts a grid of tokens into windows that begin `shift` rows and columns into it and go round its edges."""
     (rows, columns), (height, width) = grid, window
@@ -286,6 +287,9 @@ def cut_windows(grid: Grid, window: Grid, shift: Grid, device: torch.device) -> 
         y, x = ((part - by) % size for part, by, size in zip((y, x), shift, whole, strict=True))
         places = (y // height * across + x // width) * height * width + y % height * width + x % width
     return Windows(tokens, places, None if shift == (0, 0) and grid == whole else may)
+
+
+_known_windows = lru_cache(maxsize=64)(cut_windows)
 
 
 def _apart(places_nT: Tensor) -> Tensor:

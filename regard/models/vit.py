@@ -32,11 +32,11 @@ class ViTConfig(Settings):
     channels: int = Field(3, gt=0, description="3 for colour, 1 for grey")
     patch: Size = Field((16, 16), description="height and width of a patch: one number, or [height, width]")
     classes: int = Field(0, ge=0, description="how many classes the head tells apart; 0: no head, features alone")
-    width: int = Field(768, gt=0)
-    layers: int = Field(12, ge=0, le=1000)
-    heads: int = Field(12, gt=0)
+    width: int = Field(768, gt=0, description="of every token")
+    layers: int = Field(12, ge=0, le=1000, description="blocks of attention and feed-forward")
+    heads: int = Field(12, gt=0, description="of every attention; they must divide the width")
     hidden: int = Field(3072, gt=0, description="width inside the feed-forward")
-    activation: Activation = "gelu"
+    activation: Activation = Field("gelu", description="inside the feed-forward: relu, gelu or swiglu")
     pooling: Literal["class", "mean"] = Field(
         "class", description="what stands for the image: a class token of its own, or the mean of the patches"
     )
@@ -47,9 +47,9 @@ class ViTConfig(Settings):
     attention: AttentionSettings = Field(
         FullSettings(), description="full, local, linear or routing, with its own keys; tokens count row after row"
     )
-    qkv_bias: bool = True
-    qk_scale: float | None = None
-    norm_eps: float = Field(1e-6, gt=0)
+    qkv_bias: bool = Field(True, description="whether queries, keys and values have a bias")
+    qk_scale: float | None = Field(None, description="factor on the scores; 1/√(width of a head) unless given")
+    norm_eps: float = Field(1e-6, gt=0, description="keeps the norms from dividing by nothing")
     layer_scale: float | None = Field(
         None, description="first value of a learned factor on what each sublayer adds; none unless given"
     )

@@ -31,7 +31,7 @@ from regard.training.state import Placed, Share, TrainingState
 from regard.training.task import B, Loss, Task
 from regard.training.together import Together
 
-NEVER_DECAYED = ("embedding", "positions", "class_token", "registers", "bias_table")
+NEVER_DECAYED = ("embedding", "positions", "class_token", "registers", ".table")
 """Parts of the names of tables, each row of which stands for a word, a place or a token of its own."""
 
 

@@ -220,6 +220,25 @@ def test_swin_has_the_names_of_timm() -> None:
     assert len(names) == len(model.state_dict())
 
 
+@pytest.mark.parametrize("size", [48, 16])
+@torch.no_grad()
+def test_positions_are_resized_as_transformers_resizes_them(size: int) -> None:
+    theirs = lively(transformers.ViTForImageClassification(transformers.ViTConfig(**HF_SMALL)))
+    config = ViTConfig(**SMALL, norm_eps=1e-12)
+    model = ours(config, from_huggingface(theirs.state_dict(), config)).resized(size, antialias=False)
+    expected = theirs(images(size), interpolate_pos_encoding=True).logits
+    torch.testing.assert_close(model(images(size)), expected, **CLOSE)
+
+
+@pytest.mark.parametrize("size", [48, 16])
+def test_positions_are_resized_as_timm_resizes_them(size: int) -> None:
+    resample = peer("timm.layers").resample_abs_pos_embed
+    model = ViT(ViTConfig(**SMALL))
+    new = model.resized(size).positions
+    expected = resample(model.positions[None], [size // 8, size // 8], [4, 4], num_prefix_tokens=1)[0]
+    torch.testing.assert_close(new, expected.detach(), atol=1e-6, rtol=0)
+
+
 # The models by the names that people know them by, whole
 
 
