@@ -6,9 +6,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from regard.decoding.settings import AnySettings
-from regard.errors import UserError
 from regard.inspection.scene import Scene
-from regard.models.folder import find_model, model_kind, read_config
+from regard.models.folder import expect_reader, find_model
 
 
 def look_at(
@@ -28,16 +27,14 @@ def look_at(
         device: where it works.
 
     Raises:
-        UserError: there is no model, or it cannot work on what is given.
+        UserError: there is no model, or none that reads text, or it cannot work on what is given.
     """
     from regard.decoding.translator import Translator
     from regard.devices import choose_device
     from regard.looking.translation import look_at_translation
 
     folder = find_model(run)
-    kind = model_kind(folder, read_config(folder))
-    if kind not in ("transformer", "parallel"):
-        raise UserError(f"{run}: its model is of kind {kind}, which translates nothing; look at a translator's run")
+    expect_reader(folder, "text")
     translator = Translator.load(folder, device=choose_device(device))
     about = f"{run} · {' → '.join(translator.languages)}"
     return look_at_translation(translator, given, names, settings, about)

@@ -7,6 +7,8 @@ import regard
 from regard.errors import UserError
 from regard.looking import look_at
 from regard.looking.translation import look_at_translation
+from regard.models.folder import save_model
+from regard.models.vit import ViT, ViTConfig
 from tests.conftest import Command
 from tests.test_package import DOCS, blocks
 
@@ -95,7 +97,8 @@ def test_the_python_of_the_page_on_looking_runs(
         exec(compile(snippet, "looking.md", "exec"), {"__name__": "looking"})
 
 
-def test_a_model_of_another_kind_is_refused_with_its_kind(trained_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.looking.model_kind", lambda *_: "vit")
-    with pytest.raises(UserError, match="of kind vit"):
-        look_at(trained_run, SENTENCE)
+def test_a_model_that_reads_no_text_is_refused(tmp_path: Path) -> None:
+    config = ViTConfig.mini(classes=3)
+    save_model(tmp_path, ViT(config), {})
+    with pytest.raises(UserError, match="an image model"):
+        look_at(tmp_path, SENTENCE)
