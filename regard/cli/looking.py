@@ -12,7 +12,7 @@ from regard.cli.options import Beam, Device, MoreSearch, Rounds, Run, choose_sea
 
 def look(
     run: Run,
-    sentence: Annotated[str, typer.Argument(help="what to translate")],
+    given: Annotated[str, typer.Argument(help="a sentence for a translator; for an image model, a file")],
     out: Annotated[
         Path, typer.Option(help="a page that works from disk, .html, or a picture, .png or .svg; replaced if there")
     ] = Path("look.html"),
@@ -25,11 +25,9 @@ def look(
     search: MoreSearch = None,
     device: Device = "auto",
 ) -> None:
-    """Translate a sentence and show what every layer and head looked at: a page to click through, or a picture."""
-    from regard.inspection.output import check_picture, save_scene
-    from regard.looking import look_at
+    """Translate a sentence, or classify an image, and show what layers and heads looked at: a page, or a picture."""
+    from regard import looking
 
-    check_picture(out)
-    scene = look_at(run, sentence, only, choose_search(run, search, beam=beam, rounds=rounds), device)
-    save_scene(scene, out)
-    typer.echo(f"{scene.translation}\n{out}")
+    settings = choose_search(run, search, beam=beam, rounds=rounds)
+    typer.echo(looking.look(run, given, out, only, settings, device))
+    typer.echo(out)

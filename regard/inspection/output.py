@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from regard.errors import UserError
@@ -32,9 +34,20 @@ def save_scene(scene: Scene, out: Path) -> None:
         UserError: the file cannot be written.
     """
     check_picture(out)
+    with replacing_file(out) as part:
+        part.write_bytes(_render(scene, out.suffix.lower()))
+
+
+@contextmanager
+def replacing_file(out: Path) -> Iterator[Path]:
+    """A path to write to, which takes the place of `out` once the block has ended without an error.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
     part = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        part.write_bytes(_render(scene, out.suffix.lower()))
+        yield part
         part.replace(out)
     except OSError as error:
         raise UserError(f"{out}: cannot be written ({error.strerror})") from None

@@ -2,13 +2,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import regard
 from regard.errors import UserError
 from regard.looking import look_at
 from regard.looking.translation import look_at_translation
-from regard.models.folder import save_model
-from regard.models.vit import ViT, ViTConfig
+from regard.recognition.classifier import Classifier
 from tests.conftest import Command
 from tests.test_package import DOCS, blocks
 
@@ -97,8 +97,23 @@ def test_the_python_of_the_page_on_looking_runs(
         exec(compile(snippet, "looking.md", "exec"), {"__name__": "looking"})
 
 
-def test_a_model_that_reads_no_text_is_refused(tmp_path: Path) -> None:
-    config = ViTConfig.mini(classes=3)
-    save_model(tmp_path, ViT(config), {})
+def test_an_image_is_drawn_with_what_its_class_owes_to_each_patch(
+    command: Command, image_run: Path, painted: Path, tmp_path: Path
+) -> None:
+    photo = next(path for path in sorted((painted / "test").rglob("*")) if path.is_file())
+    answer = command("look", image_run, photo, "--out", tmp_path / "look.png")
+    assert answer.code == 0, answer.err
+    assert answer.out.startswith(photo.parent.name)
+    config = Classifier.load(image_run).model.config
+    with Image.open(tmp_path / "look.png") as picture:
+        panels = 1 + config.layers + config.heads
+        assert picture.height > picture.width / 4 * (panels // 4)
+    assert "written as .png" in command("look", image_run, photo, "--out", tmp_path / "look.html").refusal
+    assert "--only" in command("look", image_run, photo, "--out", tmp_path / "a.png", "--only", "x").refusal
+    assert "nothing.png" in command("look", image_run, "nothing.png", "--out", tmp_path / "a.png").refusal
+    assert [path.name for path in tmp_path.iterdir()] == ["look.png"]
+
+
+def test_a_model_that_reads_no_text_is_given_no_sentence(image_run: Path) -> None:
     with pytest.raises(UserError, match="an image model"):
-        look_at(tmp_path, SENTENCE)
+        look_at(image_run, SENTENCE)
