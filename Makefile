@@ -8,6 +8,8 @@ demo: .venv/installed
 	@$(BIN)/regard demo --out runs/demo
 
 test: .venv/installed-for-tests
+	@command -v chromium chromium-browser google-chrome >/dev/null || apt-get install -y -qq chromium >/dev/null 2>&1 \
+		|| echo "== no Chromium, so the tests of pages are skipped; apt-get install chromium would bring it"
 	@echo "== ruff" && $(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@echo "== mypy" && $(BIN)/mypy
 	@echo "== pytest" && $(BIN)/pytest -n 2

@@ -65,19 +65,30 @@ def attention_weights(
     q: Tensor, k: Tensor, mask: Mask | None = None, *, scale: float | None = None, bias: Tensor | None = None
 ) -> Tensor:
     """The weights softmax(q kᵀ · scale + bias) alone, (B, H, T, S), in float32 or better."""
-    mask = mask or EVERYTHING
-    precision = torch.promote_types(q.dtype, torch.float32)
-    with torch.autocast(q.device.type, enabled=False):  # which would take the product back to half precision
-        scores = q.to(precision) @ k.to(precision).transpose(-2, -1)
-    scores = scores * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
-    if bias is not None:
-        scores = scores + bias
-    may = mask.dense(q.shape[-2], k.shape[-2], q.device)
+    scores = _scores(q, k, scale, bias)
+    may = (mask or EVERYTHING).dense(q.shape[-2], k.shape[-2], q.device)
     if may is None:
         return scores.softmax(-1)
     # The lowest finite number instead of -inf: a row of -inf alone would be NaN. The second fill makes "excluded"
     # exactly zero, also in such a row, and keeps gradients from passing through it.
-    return scores.masked_fill(~may, torch.finfo(precision).min).softmax(-1).masked_fill(~may, 0.0)
+    return scores.masked_fill(~may, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~may, 0.0)
+
+
+def attention_scores(
+    q: Tensor, k: Tensor, mask: Mask | None = None, *, scale: float | None = None, bias: Tensor | None = None
+) -> Tensor:
+    """What the softmax is taken of, q kᵀ · scale + bias, (B, H, T, S), with -inf where the mask excludes."""
+    scores = _scores(q, k, scale, bias)
+    may = (mask or EVERYTHING).dense(q.shape[-2], k.shape[-2], q.device)
+    return scores if may is None else scores.masked_fill(~may, -math.inf)
+
+
+def _scores(q: Tensor, k: Tensor, scale: float | None, bias: Tensor | None) -> Tensor:
+    precision = torch.promote_types(q.dtype, torch.float32)
+    with torch.autocast(q.device.type, enabled=False):  # which would take the product back to half precision
+        scores = q.to(precision) @ k.to(precision).transpose(-2, -1)
+    scores = scores * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    return scores if bias is None else scores + bias
 
 
 def _attend_reference(
@@ -243,6 +254,9 @@ class Kind(Protocol):
     def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         """What each query gave to each key, (B, H, T, S)."""
 
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
+        """What the weights are made of, (B, H, T, S): scaled and masked, by -inf before a softmax, else by 0."""
+
 
 @dataclass(frozen=True)
 class Full:
@@ -256,3 +270,6 @@ class Full:
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         return attention_weights(q, k, mask, scale=self.scale)
+
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
+        return attention_scores(q, k, mask, scale=self.scale)

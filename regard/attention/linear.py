@@ -71,12 +71,14 @@ class Linear(nn.Module):
         return self._attend(q, k, v, mask)
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
+        scores = self.scores(q, k, mask)
+        return scores if self.features == "plain" else _divide(scores, scores.sum(-1))
+
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         wide = torch.promote_types(q.dtype, torch.float32)
         scores = self._map_queries(q.to(wide)) @ self._map_keys(k.to(wide)).transpose(-2, -1)
         may = mask.dense(q.shape[-2], k.shape[-2], q.device)
-        if may is not None:
-            scores = scores.masked_fill(~may, 0.0)
-        return scores if self.features == "plain" else _divide(scores, scores.sum(-1))
+        return scores if may is None else scores.masked_fill(~may, 0.0)
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, sums: Sums | None) -> tuple[Tensor, Sums]:
         """The context of the next tokens, each of which sees itself and all before it; and the sums behind them."""

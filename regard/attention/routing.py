@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.core import Path, attend, attention_weights, in_rows, repack, unpack
+from regard.attention.core import Path, attend, attention_scores, attention_weights, in_rows, repack, unpack
 from regard.attention.masks import Mask, Padded, within
 
 RoutingPath = Literal["auto", "reference", "dense", "clusters"]
@@ -71,6 +71,9 @@ class Routing(nn.Module):
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         return attention_weights(q, k, mask & _same(*self.assign(q, k, mask)), scale=self.scale)
+
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
+        return attention_scores(q, k, mask & _same(*self.assign(q, k, mask)), scale=self.scale)
 
     def extra_repr(self) -> str:
         return f"clusters={self.clusters}, decay={self.decay:g}, balance={self.balance:g}"
