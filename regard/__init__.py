@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from regard.decoding.translator import Translator, Wishes
     from regard.errors import UserError
     from regard.inspection.probe import probe
+    from regard.models.croco import CroCo, CroCoConfig
     from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
     from regard.models.swin import Swin, SwinConfig
     from regard.models.transformer import Transformer, TransformerConfig
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "Attention": "regard.attention",
     "Classifier": "regard.recognition.classifier",
+    "CroCo": "regard.models.croco",
+    "CroCoConfig": "regard.models.croco",
     "Hypothesis": "regard.decoding.hypothesis",
     "Mask": "regard.attention",
     "Packed": "regard.attention",
@@ -48,6 +51,8 @@ _HOMES = {
 __all__ = [
     "Attention",
     "Classifier",
+    "CroCo",
+    "CroCoConfig",
     "Hypothesis",
     "Mask",
     "Packed",

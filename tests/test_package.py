@@ -40,7 +40,7 @@ ARROWS = {
         "decoding": "attention layers models text products interruption progress errors config",
         "inspection": "attention layers models errors config",
         "interop": "models errors config",
-        "evaluation": "models text decoding errors config",
+        "evaluation": "attention layers models text vision decoding inspection errors config",
         "recognition": "models vision errors config",
         "training": "attention layers models text vision decoding recognition evaluation devices interruption progress "
         "errors config",

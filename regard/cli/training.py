@@ -51,7 +51,7 @@ def train(
     out: Annotated[Path | None, typer.Option(help="folder for the run; one that was interrupted goes on")] = None,
     change: Change = None,
 ) -> None:
-    """Train a translator from parallel text, or a classifier from images."""
+    """Train a translator from parallel text, a classifier from images, or a model of two views."""
     from regard.errors import UserError
     from regard.training.distributed import is_main, one_voice
     from regard.training.families import family_of
@@ -59,7 +59,7 @@ def train(
     from regard.training.run import run_recipe
 
     with exit_code_of_interruption(), one_voice():
-        if recipe is None and src is None and data is None:
+        if recipe is None and src is None and data is None and not change:
             built_in = ", ".join(builtin_recipes())
             raise UserError(f"train needs a recipe (a YAML file or one of {built_in}), --src and --tgt, or --data")
         if out is None:

@@ -102,7 +102,11 @@ def expect_reader(folder: Path, wanted: Reads) -> None:
     """
     found = what_is_read(folder)
     if found != wanted:
-        hint = {"text": "a text model; use regard translate", "images": "an image model; use regard classify"}
+        hint = {
+            "text": "a text model; use regard translate",
+            "images": "an image model; use regard classify",
+            "pairs": "a model of two views; use it from Python, as regard.CroCo",
+        }
         raise UserError(f"{folder} is {hint[found]}")
 
 

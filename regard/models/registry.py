@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 from regard.config import Settings
+from regard.models.croco import CroCo, CroCoConfig
 from regard.models.model import Model
 from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
 from regard.models.swin import Swin, SwinConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.vit import ViT, ViTConfig
 
-Reads = Literal["text", "images"]
+Reads = Literal["text", "images", "pairs"]
 
 
 class ModelKind(NamedTuple):
@@ -35,4 +36,5 @@ MODELS = {
     "parallel": ModelKind(ParallelTransformerConfig, ParallelTransformer, "text"),
     "vit": ModelKind(ViTConfig, ViT, "images"),
     "swin": ModelKind(SwinConfig, Swin, "images"),
+    "croco": ModelKind(CroCoConfig, CroCo, "pairs"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from regard.training.classification.family import Classification
+from regard.training.completion.family import TwoViews
 from regard.training.family import AnyFamily
 from regard.training.parallel.task import ParallelTranslationTask
 from regard.training.recipe import DEFAULT_KIND
@@ -15,6 +16,7 @@ FAMILIES: dict[str, AnyFamily] = {
     "parallel": Translation(ParallelRecipe, ParallelTranslationTask),
     "vit": Classification(),
     "swin": Classification(),
+    "croco": TwoViews(),
 }
 
 
