@@ -77,7 +77,7 @@ class Run:
         try:
             self.code = self.process.wait(max(1.0, end - time.monotonic()))
         except subprocess.TimeoutExpired:
-            self.process.send_signal(signal.SIGINT)
+            self.process.send_signal(signal.SIGTERM)  # SIGINT is ignored below a background job
             try:
                 self.code = self.process.wait(GRACE)
             except subprocess.TimeoutExpired:
