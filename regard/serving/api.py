@@ -144,7 +144,7 @@ def _describe(model: Model) -> ApiModel:
     about = model.about
     source, target = about.languages or (None, None)
     return ApiModel(
-        name=about.name,
+        name=model.order.name,
         kind=about.kind,
         operations=list(about.operations),
         parameters=about.parameters,

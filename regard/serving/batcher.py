@@ -98,7 +98,8 @@ class Batcher:
                 yield result
         finally:
             for entry in entries:
-                entry.answer.cancel()
+                if not entry.answer.cancel() and not entry.answer.cancelled():
+                    entry.answer.exception()  # looked at, or asyncio would complain that nobody has
 
     def _enqueue(self, jobs: Sequence[Job]) -> list[Entry]:
         waiting = len(self._queue)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from functools import cache
 from typing import Any
 
 NAMES = {
@@ -77,6 +79,14 @@ def name_of(code: str) -> str:
     return NAMES.get(code, code)
 
 
+@cache
+def _read_tables() -> Any:
+    """The identifier of all languages; a second of work, and a hundred megabytes."""
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
 class Detector:
     """Guesses the language of a text among a few.
 
@@ -84,17 +94,14 @@ class Detector:
     """
 
     def __init__(self) -> None:
-        # Read when it is first needed: a second of work, and of use only where there are languages to choose from.
         self._identifier: Any = None
         self._known: frozenset[str] = frozenset()
         self._among: list[str] = []
 
     def load(self) -> None:
-        """Reads the tables; a second of work."""
-        from py3langid.langid import MODEL_FILE, LanguageIdentifier
-
+        """Reads the tables, if that has not been done."""
         if self._identifier is None:
-            self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+            self._identifier = copy(_read_tables())
             self._known = frozenset(self._identifier.labels)
 
     def rank(self, text: str, candidates: Sequence[str]) -> list[tuple[str, float]]:

@@ -47,7 +47,7 @@ class Split:
     def lay_out(self, translations: Sequence[str]) -> tuple[str, list[int]]:
         """The text that `join` gives, and where in it each translation begins."""
         parts, starts, length = [self.lead], list[int](), len(self.lead)
-        followings = [*translations[1:], ""]
+        followings = [*translations, ""][1:]
         for sentence, translation, following in zip(self.sentences, translations, followings, strict=True):
             starts.append(length)
             parts += [translation, _space_between(translation, sentence, following)]
