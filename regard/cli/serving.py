@@ -31,8 +31,12 @@ def serve(
     search: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="a setting of the search, such as beam=1")
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="processes a model, each with a copy of it; two unless given"),
+    ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads a model; the cores are shared out unless given")
+        int | None, typer.Option(min=1, help="CPU threads a process; the cores are shared out unless given")
     ] = None,
     log_text: Annotated[bool, typer.Option("--log-text", help="let the log hold what users send")] = False,
     device: Device = "auto",
@@ -45,16 +49,16 @@ def serve(
     except ModuleNotFoundError as error:
         raise UserError(f"serving needs {error.name}; install it with pip install 'regard[serve]'") from None
     from regard.serving.limits import Limits
-    from regard.serving.process import threads_for
+    from regard.serving.process import share_cores
     from regard.serving.service import Offer
     from regard.serving.work import Order
 
     named = _name(runs)
     chosen = _read(search, "--search")
-    each = threads or threads_for(len(named))
-    orders = [Order(name, path, device, each, chosen) for name, path in named.items()]
+    team, each = share_cores(len(named))
+    orders = [Order(name, path, device, threads or each, chosen) for name, path in named.items()]
     limits = Limits.parse(_read(limit, "--limit"), "--limit")
-    run(Offer(orders, limits, keys, tuple(cors or ()), log_text), host, port)
+    run(Offer(orders, workers or team, limits, keys, tuple(cors or ()), log_text), host, port)
 
 
 def key(

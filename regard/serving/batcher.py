@@ -19,6 +19,8 @@ from regard.serving.problems import Problem, bad, broken, overloaded, too_late
 from regard.serving.process import WorkerError, WorkError
 from regard.serving.work import About, Job, Options
 
+PATIENCE = 5
+"""How many times the usual wait a batch waits at the most while company keeps coming."""
 LONGEST_PAUSE = 30.0
 """Seconds between two attempts to start a worker that does not start."""
 
@@ -48,30 +50,50 @@ class Entry:
     arrived: float = field(default_factory=time.monotonic)
 
 
-class Batcher:
-    """Jobs in, results out, by way of a worker that takes one batch at a time.
+@dataclass(eq=False)
+class Lane:
+    """A worker and what it is at; `turn` is held as long as it has a batch."""
 
-    A batch takes the oldest job and what keeps it company, up to so many tokens; a model that is free waits a few
-    milliseconds for it. A batch that fails is done again one by one, so that only what is at fault fails; a worker
-    that dies is started again. Jobs whose client has left, or whose deadline has passed, are dropped.
+    worker: AnyWorker
+    well: bool = True
+    free_since: float = 0.0
+    last: float | None = None  # seconds that its last batch took
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Batcher:
+    """Jobs in, results out, by way of workers that take one batch at a time each.
+
+    A batch takes the oldest job and what keeps it company, up to so many tokens; workers that are free share what
+    waits. A worker that is free waits a few milliseconds for company, and a little longer while it keeps coming. A
+    batch that fails is done again one by one, so that only what is at fault fails; a worker that dies is started
+    again. Jobs whose client has left, or whose deadline has passed, are dropped.
     """
 
     def __init__(
-        self, start: Callable[[], Awaitable[AnyWorker]], limits: Limits, metrics: ModelMetrics, worker: AnyWorker
+        self,
+        start: Callable[[], Awaitable[AnyWorker]],
+        limits: Limits,
+        metrics: ModelMetrics,
+        workers: Sequence[AnyWorker],
     ) -> None:
         self._start, self._limits, self._metrics = start, limits, metrics
-        self.worker = worker
-        self.well = True
+        self._lanes = [Lane(worker) for worker in workers]
         self._queue: deque[Entry] = deque()
         self._arrival = asyncio.Event()
-        self._turn = asyncio.Lock()
+        self._last_arrival = 0.0
         self._speed = 0.0  # tokens a second, lately
         metrics.watch_queue(self._queue.__len__)
-        self._task = asyncio.create_task(self._loop())
+        self._tasks = [asyncio.create_task(self._loop(lane)) for lane in self._lanes]
 
     @property
     def about(self) -> About:
-        return self.worker.about
+        return self._lanes[0].worker.about
+
+    @property
+    def well(self) -> bool:
+        """Whether all workers are at work, and none is being started again."""
+        return all(lane.well for lane in self._lanes)
 
     async def submit(self, jobs: Sequence[Job]) -> list[Any]:
         """The results of all jobs, in order.
@@ -111,48 +133,53 @@ class Batcher:
         loop = asyncio.get_running_loop()
         entries = [Entry(job, deadline, loop.create_future()) for job in jobs]
         self._queue.extend(entries)
+        self._last_arrival = time.monotonic()
         self._arrival.set()
         return entries
 
-    async def replace(self, worker: AnyWorker) -> None:
-        """Another worker from the next batch on; the one before ends with the batch that it has."""
-        async with self._turn:
-            before, self.worker = self.worker, worker
-        await before.stop()
+    async def replace(self, workers: Sequence[AnyWorker]) -> None:
+        """Other workers, each from its next batch on; those before end with the batch that they have."""
+        for lane, worker in zip(self._lanes, workers, strict=True):
+            async with lane.turn:
+                before, lane.worker = lane.worker, worker
+            await before.stop()
 
     async def stop(self) -> None:
-        """Ends the worker; jobs that still wait are dropped."""
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
-        await self.worker.stop()
+        """Ends the workers; jobs that still wait are dropped."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(lane.worker.stop() for lane in self._lanes))
 
-    async def _loop(self) -> None:
+    async def _loop(self, lane: Lane) -> None:
         while True:
-            await self._gather()
-            async with self._turn:
+            await self._gather(lane)
+            async with lane.turn:
                 batch = self._pick()
                 try:
                     if batch:
-                        await self._work(batch)
+                        await self._work(lane, batch)
                 except Exception:  # a mistake of ours must cost these clients an answer, not all clients all answers
                     note("batch lost", logging.ERROR, exc_info=True, model=self.about.name)
                     for entry in batch:
                         _fail(entry, broken())
+            lane.free_since = time.monotonic()
 
-    async def _gather(self) -> None:
-        """Returns when there is a batch to do: enough for a whole one, or the oldest has waited long enough."""
+    async def _gather(self, lane: Lane) -> None:
+        """Returns when there is a batch to do: enough for a whole one, or nobody has come for a while."""
         while not self._queue:
             self._arrival.clear()
             await self._arrival.wait()
-        until = self._queue[0].arrived + self._limits.wait
-        while self._is_small() and (pause := until - time.monotonic()) > 0:
-            self._arrival.clear()
-            try:
-                async with asyncio.timeout(pause):
-                    await self._arrival.wait()
-            except TimeoutError:
+        pause = self._limits.wait if lane.last is None else min(self._limits.wait, lane.last / 10)
+        while self._queue and self._is_small():
+            latest = max(self._queue[0].arrived, lane.free_since) + PATIENCE * pause
+            until = min(max(self._last_arrival, lane.free_since) + pause, latest)
+            if (left := until - time.monotonic()) <= 0:
                 return
+            self._arrival.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._arrival.wait()
 
     def _is_small(self) -> bool:
         if len(self._queue) >= self._limits.batch_items:
@@ -162,10 +189,12 @@ class Batcher:
     def _pick(self) -> list[Entry]:
         """Takes the next batch from the queue: the oldest and its company, in order; the dropped go too."""
         limits, now = self._limits, time.monotonic()
+        free = 1 + sum(lane.well and not lane.turn.locked() for lane in self._lanes)
+        most = min(limits.batch_items, -(-len(self._queue) // free))
         batch: list[Entry] = []
         kept: list[Entry] = []
         tokens = 0
-        while self._queue and len(batch) < limits.batch_items and tokens < limits.batch_tokens:
+        while self._queue and len(batch) < most and tokens < limits.batch_tokens:
             entry = self._queue.popleft()
             if entry.answer.done():
                 self._metrics.dropped.inc()
@@ -179,31 +208,32 @@ class Batcher:
         self._queue.extendleft(reversed(kept))
         return batch
 
-    async def _work(self, batch: Sequence[Entry]) -> None:
+    async def _work(self, lane: Lane, batch: Sequence[Entry]) -> None:
         """Does a batch, if need be one by one."""
         first = batch[0].job
         began = time.monotonic()
         problem: Problem
         try:
             async with asyncio.timeout(2 * self._limits.deadline):
-                results = await self.worker.run(first.operation, first.options, [entry.job.item for entry in batch])
+                results = await lane.worker.run(first.operation, first.options, [entry.job.item for entry in batch])
         except UserError as error:
             problem = bad(str(error))
         except WorkError as error:
             note("work failed", model=self.about.name, sentences=len(batch), error=str(error))
             problem = broken()
         except (WorkerError, TimeoutError) as error:
-            await self._revive(error)
+            await self._revive(lane, error)
             problem = broken()
         else:
-            self._finish(batch, results, time.monotonic() - began)
+            lane.last = time.monotonic() - began
+            self._finish(batch, results, lane.last)
             return
         if len(batch) == 1:
             _fail(batch[0], problem)
             return
         for entry in batch:
             if not entry.answer.done():
-                await self._work([entry])
+                await self._work(lane, [entry])
 
     def _finish(self, batch: Sequence[Entry], results: Sequence[Any], seconds: float) -> None:
         tokens = sum(entry.job.size for entry in batch)
@@ -214,24 +244,24 @@ class Batcher:
             if not entry.answer.done():
                 entry.answer.set_result(result)
 
-    async def _revive(self, error: Exception) -> None:
-        """Starts the worker again, however often that takes."""
-        self.well = False
-        self.worker.kill()
+    async def _revive(self, lane: Lane, error: Exception) -> None:
+        """Starts a worker again, however often that takes."""
+        lane.well = False
+        lane.worker.kill()
         reason = str(error) or "it took too long, and was ended"
         pause = 0.5
         while True:
             note("worker died", model=self.about.name, error=reason)
             self._metrics.restarts.inc()
             try:
-                self.worker = await self._start()
+                lane.worker = await self._start()
             except (UserError, WorkerError) as problem:
                 reason = str(problem)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
             else:
                 break
-        self.well = True
+        lane.well = True
 
 
 def _fail(entry: Entry, problem: Problem) -> None:

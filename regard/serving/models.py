@@ -35,8 +35,16 @@ class Model:
 class Models:
     """Every model that is served, in the order in which they were given: of two for one pair, the first is chosen."""
 
-    def __init__(self, orders: Sequence[Order], limits: Limits, metrics: Metrics, start: Start = Worker.start) -> None:
-        self._orders, self._limits, self._metrics, self._start = orders, limits, metrics, start
+    def __init__(
+        self,
+        orders: Sequence[Order],
+        limits: Limits,
+        metrics: Metrics,
+        start: Start = Worker.start,
+        workers: int = 1,
+    ) -> None:
+        self._orders, self._limits, self._metrics = orders, limits, metrics
+        self._start, self._workers = start, workers
         self._models: dict[str, Model] = {}
         self._changing = asyncio.Lock()
 
@@ -47,20 +55,29 @@ class Models:
             UserError: one of them cannot be loaded.
         """
         async with self._changing:
-            workers = await asyncio.gather(*map(self._start, self._orders), return_exceptions=True)
-            errors = [one for one in workers if isinstance(one, BaseException)]
-            started = [one for one in workers if not isinstance(one, BaseException)]
+            teams = await asyncio.gather(*map(self._team, self._orders), return_exceptions=True)
+            errors = [one for one in teams if isinstance(one, BaseException)]
+            started = [one for one in teams if not isinstance(one, BaseException)]
             if errors:
-                for worker in started:
-                    await worker.stop()
+                await asyncio.gather(*(worker.stop() for team in started for worker in team))
                 raise errors[0]
             self._models = {
-                order.name: self._set_up(order, worker) for order, worker in zip(self._orders, started, strict=True)
+                order.name: self._set_up(order, team) for order, team in zip(self._orders, started, strict=True)
             }
 
-    def _set_up(self, order: Order, worker: AnyWorker) -> Model:
-        batcher = Batcher(lambda: self._start(order), self._limits, self._metrics.model(order.name), worker)
-        return Model(order, batcher, self._reader(worker))
+    async def _team(self, order: Order) -> list[AnyWorker]:
+        """The workers of one model, all of them or none."""
+        workers = await asyncio.gather(*(self._start(order) for _ in range(self._workers)), return_exceptions=True)
+        errors = [one for one in workers if isinstance(one, BaseException)]
+        started = [one for one in workers if not isinstance(one, BaseException)]
+        if errors:
+            await asyncio.gather(*(worker.stop() for worker in started))
+            raise errors[0]
+        return started
+
+    def _set_up(self, order: Order, team: Sequence[AnyWorker]) -> Model:
+        batcher = Batcher(lambda: self._start(order), self._limits, self._metrics.model(order.name), team)
+        return Model(order, batcher, self._reader(team[0]))
 
     def _reader(self, worker: AnyWorker) -> Reader | None:
         return None if worker.about.tokenizer is None else Reader(worker.about, self._limits)
@@ -68,19 +85,18 @@ class Models:
     async def reload(self) -> None:
         """Loads every folder again; a model that does not load stays as it was."""
         async with self._changing:
-            for model in self._models.values():
+            for model in self.all:
                 try:
-                    worker = await self._start(model.order)
+                    team = await self._team(model.order)
                 except (UserError, WorkerError) as error:
                     note("model not replaced", model=model.order.name, error=str(error))
                     continue
-                await model.batcher.replace(worker)
-                model.reader = self._reader(worker)
+                await model.batcher.replace(team)
+                model.reader = self._reader(team[0])
                 note("model replaced", model=model.order.name)
 
     async def stop(self) -> None:
-        for model in self._models.values():
-            await model.batcher.stop()
+        await asyncio.gather(*(model.batcher.stop() for model in self.all))
 
     @property
     def well(self) -> bool:

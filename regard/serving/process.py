@@ -122,6 +122,13 @@ class Worker:
             self._process.wait()
 
 
-def threads_for(models: int) -> int:
-    """How many cores each of so many models may keep busy."""
-    return max(1, len(os.sched_getaffinity(0)) // models) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def share_cores(models: int) -> tuple[int, int]:
+    """How many workers each of so many models gets on this machine, and how many threads each worker.
+
+    Two workers with half of the threads each do more than one with all, and one is at work while the other is spoken
+    with; more would mostly need more memory.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    each = max(1, cores // models)
+    workers = min(2, each)
+    return workers, each // workers

@@ -30,6 +30,7 @@ class Offer:
     """What is served, to whom, within which limits."""
 
     orders: Sequence[Order]
+    workers: int = 1
     limits: Limits = field(default_factory=Limits)
     keys: Path | None = None
     origins: Sequence[str] = ()
@@ -55,7 +56,7 @@ class Service:
     def __init__(self, offer: Offer, models: Models | None = None) -> None:
         self.offer, self.limits = offer, offer.limits
         self.metrics = Metrics()
-        self.models = models or Models(offer.orders, offer.limits, self.metrics)
+        self.models = models or Models(offer.orders, offer.limits, self.metrics, workers=offer.workers)
         self.keys = Keys.load(offer.keys) if offer.keys else None
         self.detector = Detector()
         self.draining = False

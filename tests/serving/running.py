@@ -27,7 +27,7 @@ class Running:
     """`regard serve ...`, its address and its log."""
 
     def __init__(self, *words: object) -> None:
-        command = [*SHELL, "serve", *map(str, words), "--port", "0", "--threads", "1"]
+        command = [*SHELL, "serve", *map(str, words), "--port", "0", "--workers", "1", "--threads", "1"]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -40,7 +40,7 @@ def open_client(tokenizer: Tokenizer) -> Open:
 
         bounds = Limits(**(limits or {}))
         orders = [Order(name, Path(name)) for name in echoes]
-        service = Service(Offer(orders, bounds, **offer), Models(orders, bounds, Metrics(), worker))
+        service = Service(Offer(orders, limits=bounds, **offer), Models(orders, bounds, Metrics(), worker))
         with TestClient(make_app(service), raise_server_exceptions=False) as client:
             wait_until(lambda: service.ready)
             client.echoes = echoes

@@ -34,14 +34,20 @@ def echo(tokenizer: Tokenizer) -> Echo:
     return Echo(tokenizer)
 
 
-def run(work: Callable[[Batcher], Awaitable[Any]], echo: Echo, again: Again = None, **limits: Any) -> Any:
+def run(
+    work: Callable[[Batcher], Awaitable[Any]],
+    echo: Echo,
+    again: Again = None,
+    others: Sequence[Echo] = (),
+    **limits: Any,
+) -> Any:
     """What comes of some work with a batcher."""
 
     async def start() -> Echo:
         return again() if again else echo
 
     async def main() -> Any:
-        batcher = Batcher(start, Limits(**limits), Metrics().model("echo"), echo)
+        batcher = Batcher(start, Limits(**limits), Metrics().model("echo"), [echo, *others])
         try:
             return await asyncio.wait_for(work(batcher), 20)
         finally:
@@ -219,7 +225,7 @@ def test_another_worker_takes_over_between_two_batches(echo: Echo, tokenizer: To
         first = asyncio.create_task(batcher.submit([job("a")]))
         while not echo.batches:
             await asyncio.sleep(0.001)
-        replacing = asyncio.create_task(batcher.replace(other))
+        replacing = asyncio.create_task(batcher.replace([other]))
         second = asyncio.create_task(batcher.submit([job("b")]))
         await asyncio.sleep(0.02)
         assert not echo.ended
@@ -253,3 +259,48 @@ def test_results_stream_in_order_as_they_come(echo: Echo) -> None:
     echo.before = lambda items: asyncio.sleep(0.01)
     assert run(work, echo, batch_items=1) == ["A", "B"]
     assert echo.batches == [["a"], ["b"], ["c"]]  # the third had begun, the fourth was dropped
+
+
+def test_workers_that_are_free_share_what_waits(echo: Echo, tokenizer: Tokenizer) -> None:
+    other = Echo(tokenizer)
+    for one in (echo, other):
+        one.before = lambda items: asyncio.sleep(0.01)
+
+    async def work(batcher: Batcher) -> Any:
+        return await asyncio.gather(*(batcher.submit([job(f"{i}")]) for i in range(9)))
+
+    assert [texts(answer) for answer in run(work, echo, others=[other])] == [[str(i)] for i in range(9)]
+    assert sorted(map(len, echo.batches + other.batches)) == [4, 5]
+
+
+def test_while_one_worker_is_started_again_the_other_goes_on(echo: Echo, tokenizer: Tokenizer) -> None:
+    other = Echo(tokenizer)
+
+    def die(items: Sequence[str]) -> None:
+        raise WorkerError("killed")
+
+    async def work(batcher: Batcher) -> Any:
+        gate = asyncio.Event()
+        other.before = lambda items: None if gate.is_set() else gate.wait()
+        echo.before = die
+        tasks = [asyncio.create_task(batcher.submit([job(name)])) for name in "ab"]
+        while batcher.well:
+            await asyncio.sleep(0.001)
+        gate.set()
+        assert texts(await batcher.submit([job("c")])) == ["C"]
+        return tasks, batcher.well
+
+    async def never() -> Echo:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def main() -> None:
+        batcher = Batcher(never, Limits(), Metrics().model("echo"), [echo, other])
+        tasks, well = await asyncio.wait_for(work(batcher), 20)
+        assert not well
+        assert sum(task.done() for task in tasks) == 1
+        for task in tasks:
+            task.cancel()
+        await batcher.stop()
+
+    asyncio.run(main())
