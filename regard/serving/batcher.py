@@ -208,10 +208,11 @@ class Batcher:
         self._queue.extendleft(reversed(kept))
         return batch
 
-    async def _work(self, lane: Lane, batch: Sequence[Entry]) -> None:
-        """Does a batch, if need be one by one."""
+    async def _work(self, lane: Lane, batch: Sequence[Entry], again: bool = False) -> None:
+        """Does a batch, if need be one by one; what was alone when its worker died is tried once more."""
         first = batch[0].job
         began = time.monotonic()
+        died = False
         problem: Problem
         try:
             async with asyncio.timeout(2 * self._limits.deadline):
@@ -223,17 +224,17 @@ class Batcher:
             problem = broken()
         except (WorkerError, TimeoutError) as error:
             await self._revive(lane, error)
-            problem = broken()
+            problem, died = broken(), True
         else:
             lane.last = time.monotonic() - began
             self._finish(batch, results, lane.last)
             return
-        if len(batch) == 1:
+        if len(batch) == 1 and (again or not died):
             _fail(batch[0], problem)
             return
         for entry in batch:
             if not entry.answer.done():
-                await self._work(lane, [entry])
+                await self._work(lane, [entry], again=died)
 
     def _finish(self, batch: Sequence[Entry], results: Sequence[Any], seconds: float) -> None:
         tokens = sum(entry.job.size for entry in batch)

@@ -27,6 +27,9 @@ _CODE = frozenset({"code", "kbd", "samp", "var"})
 _UNTRANSLATED = _CODE | {"script", "style", "textarea", "pre", "svg", "math", "template", "noscript"}
 _LEFT_ALONE = re.compile(r"""\stranslate\s*=\s*["']?no\b|\sclass\s*=\s*["']?[^"'>]*\bnotranslate\b""", re.I)
 
+DEPTH = 50
+"""Elements within each other that are told apart; deeper ones are points."""
+
 
 @dataclass
 class Mark:
@@ -46,6 +49,11 @@ class Passage:
     text: str = ""
     marks: list[Mark] = field(default_factory=list)
     split: Split = field(default_factory=lambda: Split("", ()))
+
+    @property
+    def speaks(self) -> bool:
+        """Whether there is anything to translate."""
+        return any(character.isalnum() for character in self.text)
 
     def render(self, translations: Sequence[Translation]) -> str:
         """The passage in the other language."""
@@ -90,38 +98,35 @@ class Page:
 
 def _read(text: str) -> Iterator[str | Passage]:
     """Passages, and what stands between them as it is."""
-    passage, raw, open_marks = Passage(), [""], list[Mark]()
-
-    def flush() -> Iterator[str | Passage]:
-        nonlocal passage, raw
-        if passage.text.strip():
-            yield passage
-        else:
-            yield "".join(raw)
-        passage, raw = Passage(), [""]
-        open_marks.clear()
-
+    passage, raw, open_marks = Passage(), list[str](), list[Mark]()
     for kind, token in _lex(text):
-        if kind == "break":
-            yield from flush()
-            yield token
+        if kind != "break":
+            raw.append(token)
+            _add(passage, open_marks, kind, token)
             continue
-        raw.append(token)
-        if kind == "text":
-            plain = re.sub(r"[ \t\n\r\f]+", " ", html.unescape(token))
-            passage.text = unicodedata.normalize("NFC", passage.text + plain)
-        elif kind == "open":
-            mark = Mark(token, len(passage.text))
-            (open_marks[-1].children if open_marks else passage.marks).append(mark)
-            open_marks.append(mark)
-        elif kind == "close" and (opened := _matching(token, open_marks)) is not None:
-            opened.end, opened.closing = len(passage.text), token
-            del open_marks[open_marks.index(opened) :]
-        else:
-            (open_marks[-1].children if open_marks else passage.marks).append(
-                Mark(token, len(passage.text), len(passage.text))
-            )
-    yield from flush()
+        yield passage if passage.speaks else "".join(raw)
+        yield token
+        passage, raw, open_marks = Passage(), [], []
+    yield passage if passage.speaks else "".join(raw)
+
+
+def _add(passage: Passage, open_marks: list[Mark], kind: str, token: str) -> None:
+    """Puts a piece to the end of a passage."""
+    marks = open_marks[-1].children if open_marks else passage.marks
+    if kind == "text":
+        plain = re.sub(r"[ \t\n\r\f]+", " ", html.unescape(token))
+        if plain.startswith(" ") and passage.text.endswith(" ") and marks and marks[-1].start == len(passage.text):
+            marks[-1].opening += " "  # a point between two spaces, of which the sentence needs one
+            plain = plain[1:]
+        passage.text = unicodedata.normalize("NFC", passage.text + plain)
+    elif kind == "close" and (opened := _matching(token, open_marks)) is not None:
+        opened.end, opened.closing = len(passage.text), token
+        del open_marks[open_marks.index(opened) :]
+    elif kind == "open" and len(open_marks) < DEPTH:
+        marks.append(Mark(token, len(passage.text)))
+        open_marks.append(marks[-1])
+    else:
+        marks.append(Mark(token, len(passage.text), len(passage.text)))
 
 
 def _lex(text: str) -> Iterator[tuple[str, str]]:
@@ -193,8 +198,9 @@ def _place(mark: Mark, links: Sequence[Link], length: int, source_length: int) -
     ]
     if mark.start < end and within:
         return Mark(mark.opening, min(a for a, _ in within), max(b for _, b in within), mark.closing, children)
-    following = [link for link in links if link.source[0] >= mark.start]
+    following = [link for link in links if link.source[0] >= mark.start and not link.whole]
     place = min(following, key=lambda link: (link.source[0], link.target[0])).target[0] if following else length
+    place = place if mark.start else 0
     return Mark(mark.opening, place, place, mark.closing, children)
 
 

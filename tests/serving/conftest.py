@@ -27,7 +27,7 @@ def with_languages(run: Path, folder: Path, source: str, target: str) -> Path:
 def server(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server with the trained model, en to zh, and one that is called zh to en."""
     other = with_languages(trained_run, tmp_path_factory.mktemp("served") / "back", "zh", "en")
-    running = Running(trained_run, other, "--limit", "body_seconds=2").until_ready()
+    running = Running(trained_run, other, "--limit", "body_seconds=2", "--limit", "drain=0").until_ready()
     yield running
     assert running.end() == 0
 
