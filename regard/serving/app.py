@@ -22,12 +22,15 @@ from regard.serving.schemas import DetectRequest, TranslateRequest
 from regard.serving.service import Service, facts
 
 
-def make_app(service: Service) -> FastAPI:
-    """The app of a service; it starts the service's models when it is started, and ends them with itself."""
+def make_app(service: Service, patient: bool = False) -> FastAPI:
+    """The app of a service; it starts the service's models when it is started, and ends them with itself.
+
+    A `patient` app has started when its models have; else it says at /ready when that is so.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with living(service):
+        async with living(service, patient):
             yield
 
     app = FastAPI(

@@ -15,9 +15,17 @@ from regard.serving.service import Service
 
 
 @contextlib.asynccontextmanager
-async def living(service: Service) -> AsyncIterator[None]:
-    """Loads the models in the background, and ends them at the end."""
+async def living(service: Service, patient: bool = False) -> AsyncIterator[None]:
+    """Loads the models, in the background unless `patient`, and ends them at the end.
+
+    Raises:
+        UserError: a model cannot be loaded, and it was waited for.
+    """
     loading = asyncio.create_task(_load(service))
+    if patient:
+        await loading
+        if service.fatal is not None:
+            raise UserError(service.fatal)
     reloads: set[asyncio.Task[None]] = set()
     loop = asyncio.get_running_loop()
 
