@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -348,3 +349,11 @@ def test_an_errors_message_stays_out_of_the_log() -> None:
     line = json.loads(JsonLines().format(record))
     assert (line["event"], line["error"]) == ("event", "ValueError")
     assert "secret" not in json.dumps(line)
+
+
+def test_the_table_of_limits_is_that_of_the_limits() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"<!-- limits -->\n(.*?)<!-- /limits -->", guide, re.S)
+    rows = [tuple(cell.strip() for cell in row.split("|")[1:4]) for row in table.splitlines()[2:]]
+    known = Limits.model_fields.items()
+    assert rows == [(f"`{name}`", str(field.default), field.description) for name, field in known]
