@@ -8,13 +8,18 @@ from collections.abc import AsyncIterator, Sequence
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 
+from regard.serving.bodies import read_images
 from regard.serving.libretranslate import ERRORS
 from regard.serving.models import Model
 from regard.serving.problems import Problem, bad
 from regard.serving.schemas import (
     ApiAlignment,
+    ApiClass,
+    ApiClassifyAnswer,
+    ApiClassifyRequest,
     ApiEmbedAnswer,
     ApiEmbedRequest,
+    ApiImage,
     ApiModel,
     ApiModels,
     ApiSentence,
@@ -24,7 +29,24 @@ from regard.serving.schemas import (
     ApiTranslation,
 )
 from regard.serving.service import Service, Translated, facts, unless_gone
-from regard.serving.work import Translation
+from regard.serving.work import Job, Translation
+
+_FILES = {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}
+_FORM = {
+    "type": "object",
+    "required": ["image"],
+    "properties": {"image": _FILES, "top": {"type": "integer", "minimum": 1}, "model": {"type": "string"}},
+}
+IMAGES = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {"schema": _FORM},
+            "image/*": {"schema": {"type": "string", "format": "binary"}},
+        },
+    }
+}
+"""How OpenAPI describes a body of images."""
 
 
 def make_router(service: Service) -> APIRouter:
@@ -77,6 +99,21 @@ def make_router(service: Service) -> APIRouter:
             raise bad(f"a text has {longest - 1} tokens; vectors are made of up to {service.limits.sentence_tokens}")
         vectors = await unless_gone(request, model.batcher.submit(jobs))
         return ApiEmbedAnswer(model=model.order.name, vectors=vectors)
+
+    @router.post("/classify", openapi_extra=IMAGES)
+    async def classify(request: Request) -> ApiClassifyAnswer:
+        """Tell images apart: a form with one or more files called `image`, or an image as the whole body."""
+        asked, images = await read_images(request, ApiClassifyRequest)
+        service.admit(request, asked.api_key)
+        facts(request).update(images=len(images), model=asked.model)
+        if not 0 < len(images) <= service.limits.items:
+            raise bad(f"Invalid request: {len(images)} images; send 1 to {service.limits.items}, called image")
+        model = service.models.named(asked.model, "classify")
+        options = (("top", asked.top), ("pixels", service.limits.image_pixels))
+        jobs = [Job("classify", image, options) for image in images]
+        found = await unless_gone(request, model.batcher.submit(jobs))
+        described = [[ApiClass(name=name, probability=share) for name, share in best] for best in found]
+        return ApiClassifyAnswer(model=model.order.name, images=[ApiImage(classes=one) for one in described])
 
     return router
 
@@ -150,4 +187,5 @@ def _describe(model: Model) -> ApiModel:
         parameters=about.parameters,
         source=source,
         target=target,
+        classes=list(about.classes),
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -58,19 +59,49 @@ async def read_fields(request: Request, model: type[Model]) -> Model:
     Raises:
         Problem: they are malformed, or not what the model takes.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    try:
+    kind = _kind_of(request)
+    with _explaining():
         if kind == "application/json" or kind.endswith("+json"):
             return model.model_validate_json(await request.body())
         fields = _several(_parse(request.scope["query_string"]))
         if kind == "multipart/form-data":
             form = await request.form(max_files=0, max_fields=FIELDS, max_part_size=10**9)  # the body is bounded
-            fields |= _several((name, value) for name, value in form.multi_items() if not isinstance(value, UploadFile))
+            fields |= _several(form.multi_items())
         elif kind == "application/x-www-form-urlencoded" or not kind:
             fields |= _several(_parse(await request.body()))
         elif await request.body():
             raise bad(f"Invalid request: send JSON or a form, not {kind[:80]}")
         return model.model_validate(fields)
+
+
+async def read_images(request: Request, model: type[Model]) -> tuple[Model, list[bytes]]:
+    """The fields of a request in its query string or in a form, and its images: the form's files, or the whole body.
+
+    Raises:
+        Problem: they are malformed, or not what the model takes.
+    """
+    kind = _kind_of(request)
+    with _explaining():
+        fields = _several(_parse(request.scope["query_string"]))
+        if kind.startswith("image/"):
+            return model.model_validate(fields), [await request.body()]
+        if kind != "multipart/form-data":
+            raise bad("Invalid request: send images in a form (multipart/form-data), or one as the body (image/...)")
+        form = await request.form(max_files=FIELDS, max_fields=FIELDS, max_part_size=10**9)
+        files = [value for name, value in form.multi_items() if name == "image" and isinstance(value, UploadFile)]
+        fields |= _several((name, value) for name, value in form.multi_items() if not isinstance(value, UploadFile))
+        return model.model_validate(fields), [await file.read() for file in files]
+
+
+def _kind_of(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+@contextmanager
+def _explaining() -> Iterator[None]:
+    """What is wrong with fields becomes one sentence."""
+    try:
+        yield
     except ValidationError as error:
         raise bad(explain(error)) from None
     except UnicodeDecodeError:

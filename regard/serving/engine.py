@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
+import numpy as np
 import torch
 
 from regard.decoding.hypothesis import Hypothesis
@@ -12,7 +13,11 @@ from regard.decoding.settings import AnySettings, ParallelSettings, SearchSettin
 from regard.decoding.translator import Translator
 from regard.devices import choose_device
 from regard.errors import UserError
+from regard.models.folder import find_model, what_is_read
+from regard.recognition.classifier import Classifier, Ranked
 from regard.serving.work import About, Alignment, Order, Translation
+from regard.vision.decoding import MOST_PIXELS, decode
+from regard.vision.pictures import GAP
 
 WARM_UP = ("Warm", "up: the first batches are slower than the rest, because much is set up when it is first needed.")
 DIGITS = 6
@@ -42,7 +47,13 @@ def open_engine(order: Order) -> Engine:
     """
     if order.threads is not None:
         torch.set_num_threads(order.threads)
-    return TranslationEngine(order)
+    folder = find_model(order.run)
+    reads = what_is_read(folder)
+    if reads == "text":
+        return TranslationEngine(order)
+    if reads == "images":
+        return ClassificationEngine(order)
+    raise UserError(f"{folder}: a model of two views cannot be served; use it from Python, as regard.CroCo")
 
 
 class TranslationEngine:
@@ -102,6 +113,41 @@ class TranslationEngine:
                 target_spans=vocabularies.target.spans(found.tokens),
             )
         return Translation(found.text, round(found.score, DIGITS), len(found.tokens), alignment)
+
+
+class ClassificationEngine:
+    """A classifier: its operation is "classify", on the bytes of image files."""
+
+    def __init__(self, order: Order) -> None:
+        if order.search:
+            raise UserError(f"{order.run} is an image model, which searches nothing; leave --search away")
+        device = choose_device(order.device)
+        self.classifier = Classifier.load(order.run, device)
+        self.about = About(
+            name=order.name,
+            kind=self.classifier.model.config.kind,
+            operations=("classify",),
+            parameters=sum(parameter.numel() for parameter in self.classifier.model.parameters()),
+            device=str(device),
+            classes=self.classifier.classes,
+        )
+
+    def warm_up(self) -> None:
+        blank = self.classifier.reading.open(np.zeros((8, 8, 3), np.uint8))
+        for number in (1, 16):
+            self.classifier.judge([blank] * number)
+
+    def run(self, operation: str, items: Sequence[Any], options: dict[str, Any]) -> list[Any]:
+        if operation == "classify":
+            return list(self.classify(items, **options))
+        raise UserError(f"{self.about.name}: it can classify, but not {operation}")
+
+    def classify(self, images: Sequence[bytes], top: int = 5, pixels: int = MOST_PIXELS) -> list[Ranked]:
+        """The likeliest classes of every image."""
+        reading = self.classifier.reading
+        opened = [reading.open(decode(data, reading.mode, pixels=pixels, detail=GAP * reading.size)) for data in images]
+        ranked = self.classifier.rank(self.classifier.judge(opened), top)
+        return [[(name, round(share, DIGITS)) for name, share in best] for best in ranked]
 
 
 def widen(settings: AnySettings, n_best: int) -> AnySettings:

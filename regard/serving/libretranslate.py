@@ -82,8 +82,9 @@ def make_router(service: Service) -> APIRouter:
         asked = await read_fields(request, DetectRequest)
         service.admit(request, asked.api_key)
         service.check_texts(request, [asked.q])
+        service.models.check_loaded()
         if not service.models.languages:
-            raise unavailable("the models are still being loaded; try again in a moment")
+            raise bad("no model here translates")
         ranked = service.detector.rank(asked.q, list(service.models.languages))
         return [Detection(confidence=share, language=code) for code, share in ranked]
 
@@ -131,6 +132,7 @@ def make_router(service: Service) -> APIRouter:
 
 def _detect_sources(service: Service, texts: list[str], asked: TranslateRequest) -> list[Detection]:
     """The likeliest source of every text, among those from which the target can be reached."""
+    service.models.check_loaded()
     sources = [code for code, targets in service.models.languages.items() if asked.target in targets]
     if not sources:
         service.models.for_pair(AUTO, asked.target)  # says what is wrong

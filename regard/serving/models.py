@@ -128,14 +128,14 @@ class Models:
         Raises:
             Problem: there is none.
         """
-        self._check_loaded()
+        self.check_loaded()
         pairs = self.pairs
         if (source, target) in pairs:
             return pairs[source, target]
         languages = self.languages
         for code in (source, target):
             if code not in languages:
-                raise bad(f"{_show(code)} is not supported; the languages here are {', '.join(languages)}")
+                raise bad(f"{_show(code)} is not supported; the languages here are {', '.join(languages) or 'none'}")
         served = ", ".join(f"{s} to {t}" for s, t in pairs)
         raise bad(f"{target} is not available as a target language from {source}; there is {served}")
 
@@ -145,7 +145,7 @@ class Models:
         Raises:
             Problem: there is none, or it cannot.
         """
-        self._check_loaded()
+        self.check_loaded()
         able = [model for model in self.all if operation in model.about.operations]
         if name is None:
             if not able:
@@ -157,7 +157,12 @@ class Models:
         names = ", ".join(model.order.name for model in able) or "none"
         raise bad(f"no model {_show(name)} that can {operation}; there is {names}")
 
-    def _check_loaded(self) -> None:
+    def check_loaded(self) -> None:
+        """Does nothing once the models are there.
+
+        Raises:
+            Problem: they are still being loaded.
+        """
         if not self._models:
             raise unavailable("the models are still being loaded; try again in a moment")
 

@@ -179,6 +179,33 @@ class ApiEmbedAnswer(BaseModel):
     vectors: list[list[float]] | list[list[list[float]]]
 
 
+class ApiClassifyRequest(Request):
+    """Fields beside the images, in a form or in the query string."""
+
+    model: Code | None = Field(None, description="name of a model, as /api/models lists them")
+    top: int = Field(5, ge=1, le=1000, description="classes an image")
+
+
+class ApiClass(BaseModel):
+    """A class and how likely it is."""
+
+    name: str
+    probability: float
+
+
+class ApiImage(BaseModel):
+    """The likeliest classes of an image, the likeliest first."""
+
+    classes: list[ApiClass]
+
+
+class ApiClassifyAnswer(BaseModel):
+    """An answer for each image."""
+
+    model: str
+    images: list[ApiImage]
+
+
 class ApiModel(BaseModel):
     """A model that is served."""
 
@@ -188,6 +215,7 @@ class ApiModel(BaseModel):
     parameters: int
     source: str | None
     target: str | None
+    classes: list[str]
 
 
 class ApiModels(BaseModel):

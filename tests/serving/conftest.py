@@ -27,7 +27,9 @@ def with_languages(run: Path, folder: Path, source: str, target: str) -> Path:
 def server(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server with the trained model, en to zh, and one that is called zh to en."""
     other = with_languages(trained_run, tmp_path_factory.mktemp("served") / "back", "zh", "en")
-    running = Running(trained_run, other, "--limit", "body_seconds=2", "--limit", "drain=0").until_ready()
+    limits = ("body_seconds=2", "drain=0", "sentence_tokens=64")  # so that tests of these limits take less time
+    words = [word for limit in limits for word in ("--limit", limit)]
+    running = Running(trained_run, other, *words).until_ready()
     yield running
     assert running.end() == 0
 
