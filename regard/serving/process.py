@@ -96,6 +96,7 @@ class Worker:
             self._connection.send(question)
             return self._connection.recv()
         except (EOFError, OSError):
+            self._connection.close()
             self._process.kill()
             code = self._process.wait()
             raise WorkerError(f"worker {self._process.pid} ended with code {code}") from None

@@ -59,7 +59,7 @@ class Job:
     @property
     def company(self) -> tuple[str, Options, int]:
         """What jobs of one batch have in common: also, roughly, their size, or the short would wait for the long."""
-        return self.operation, self.options, max(0, self.size.bit_length() - 5) // 2
+        return self.operation, self.options, max(0, self.size.bit_length() - 6) // 2
 
 
 @dataclass(frozen=True)
