@@ -12,7 +12,6 @@ from ray import serve
 
 from regard.config import Settings
 from regard.serving.app import make_app
-from regard.serving.limits import Limits
 from regard.serving.logs import set_up_logs
 from regard.serving.service import Offer, Service
 from regard.serving.work import Order
@@ -64,6 +63,6 @@ def deploy(offer: Offer, asked: Arguments) -> serve.Application:
             "target_ongoing_requests": ONGOING,
         },
         ray_actor_options={"num_cpus": asked.cpus, "num_gpus": asked.gpus},
-        graceful_shutdown_timeout_s=Limits().deadline,
+        graceful_shutdown_timeout_s=offer.limits.deadline,
     )
     return deployment.bind()

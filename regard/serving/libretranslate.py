@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -154,5 +155,8 @@ async def _translate(
         places = [i for i, code in enumerate(sources) if code == source]
         found = await service.translate(model, [texts[i] for i in places], asked.format, n_best)
         for i, one in zip(places, found, strict=True):
-            versions[i] = render_all(one.document, one.found, n_best)
+            if asked.format == "html":  # in a thread, as it may take a while
+                versions[i] = await asyncio.to_thread(render_all, one.document, one.found, n_best)
+            else:
+                versions[i] = render_all(one.document, one.found, n_best)
     return versions

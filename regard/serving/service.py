@@ -138,7 +138,13 @@ class Service:
         """
         reader = model.reader
         assert reader is not None
-        documents = [reader.read(text, form, split, alignments) for text in texts]
+        # In a thread: hostile markup can take a quarter of a second, in which others are to be answered.
+        documents = [
+            await asyncio.to_thread(reader.read, text, form)
+            if form == "html"
+            else reader.read(text, form, split, alignments)
+            for text in texts
+        ]
         jobs = [reader.jobs(document, n_best) for document in documents]
         results = iter(await model.batcher.submit([job for some in jobs for job in some]))
         return [

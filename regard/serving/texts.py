@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -50,10 +50,9 @@ class Reader:
 
     def read(self, text: str, form: Format = "text", split: bool = True, alignments: bool = False) -> Document:
         """The text as a document; without `split` it is one sentence, as far as that fits the model."""
-        fits: Callable[[str], bool] = lambda sentence: self._count(sentence) <= self._longest  # noqa: E731
         if form == "html":
-            return Page(text, fits)
-        return Plain(split_sentences(text, fits) if split else as_one(text, fits), alignments)
+            return Page(text, self._fits)
+        return Plain(split_sentences(text, self._fits) if split else as_one(text, self._fits), alignments)
 
     def jobs(self, document: Document, n_best: int = 1) -> list[Job]:
         """What the model has to do for a document."""
@@ -65,6 +64,9 @@ class Reader:
     def embedding_jobs(self, texts: Sequence[str], pool: str) -> list[Job]:
         """What the model has to do for vectors; texts are not split."""
         return [Job("embed", text, (("pool", pool),), self._count(text) + 1) for text in texts]
+
+    def _fits(self, sentence: str) -> bool:
+        return self._count(sentence) <= self._longest
 
     def _count(self, text: str) -> int:
         return len(self._tokenizer.encode(text))

@@ -7,7 +7,6 @@ import socket
 from pathlib import Path
 
 import httpx
-import pytest
 
 from regard import Translator
 from tests.conftest import Command
@@ -17,9 +16,7 @@ from tests.serving.running import Running, wait_until
 LINES = [f"{s} {v} {o}" for s in ("I", "You", "They", "We") for v in ("love", "buy", "see") for o in ("tea", "cats")]
 
 
-def test_what_cannot_be_served_is_refused_in_one_sentence(
-    trained_run: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_served_is_refused_in_one_sentence(trained_run: Path, tmp_path: Path, command: Command) -> None:
     assert (
         "unknown key charcters; did you mean characters?"
         in command("serve", trained_run, "--limit", "charcters=3").refusal
