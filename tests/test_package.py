@@ -46,7 +46,8 @@ ARROWS = {
         "training": "attention layers models text vision decoding recognition evaluation devices interruption progress "
         "errors config",
         "demo": "models text vision decoding recognition inspection looking evaluation training errors config",
-        "cli": "models text vision decoding recognition inspection looking evaluation training demo devices "
+        "serving": "models text vision decoding recognition inspection looking devices errors config",
+        "cli": "models text vision decoding recognition inspection looking evaluation training demo serving devices "
         "interruption errors config",
         "__init__": "attention models text decoding recognition inspection errors",
         "__main__": "cli",

@@ -12,6 +12,7 @@ from regard.cli.evaluation import evaluate
 from regard.cli.looking import look
 from regard.cli.racing import bench
 from regard.cli.recognition import classify
+from regard.cli.serving import key, serve
 from regard.cli.training import average, demo, train
 from regard.cli.translation import embed, translate
 from regard.cli.watching import plot
@@ -23,7 +24,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (demo, train, plot, average, distill, translate, classify, embed, evaluate, look, bench):
+COMMANDS = (demo, train, plot, average, distill, translate, classify, embed, evaluate, look, bench, serve, key)
+for command in COMMANDS:
     app.command()(command)
 
 
