@@ -112,9 +112,9 @@ class Linear(nn.Module):
 
     def _suits_kernel(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> bool:
         alike = q.shape[-2] == k.shape[-2] or not mask.causal
-        # Features outgrow float16; and of float32 only narrow heads leave room for a sum in the registers.
-        fits = q.dtype == torch.bfloat16 or (q.dtype == torch.float32 and q.shape[-1] <= 64)
-        return self.features != "random" and alike and fits and kernels.usable(q, k, v)
+        # Features outgrow float16, and with float32 the sum would not fit into the registers.
+        half = q.dtype == torch.bfloat16
+        return self.features != "random" and alike and half and kernels.usable(q, k, v)
 
     # The causal sum
 

@@ -30,48 +30,40 @@ def sort_by_group(
     """
     (B, H, T), S = of_query.shape, of_key.shape[-1]
     R = B * H
-    group, token = _sorted(of_query, of_key, R, groups)
-    q_group, k_group = group.split([R * T, R * S])
-    q_token, k_token = (token.split([R * T, R * S])[side].view(R, -1) for side in (0, 1))
-    before, after = reach
+    (q_group, q_token), (k_group, k_token) = _sorted(of_query.reshape(R, T), of_key.reshape(R, S), groups)
     span = 2 * max(T, S) + 1  # places lie within ±max(T, S)
 
-    def codes(of: Tensor, place: Tensor) -> Tensor:
-        return of.long() * span + (place.flatten() + max(T, S)).clamp(0, span - 1)
+    def codes(group: Tensor, place: Tensor) -> Tensor:
+        """Numbers in the order of groups and, within them, of places."""
+        return group * span + (place.flatten() + max(T, S)).clamp(0, span - 1)
 
-    keys = codes(k_group, key_place[k_token]) if reach != (None, None) else k_group
-    queries = query_place[q_token]
-    lo = (
-        torch.searchsorted(k_group, q_group)
-        if before is None
-        else torch.searchsorted(keys, codes(q_group, queries - before))
-    )
-    hi = (
-        torch.searchsorted(k_group, q_group, right=True)
-        if after is None
-        else torch.searchsorted(keys, codes(q_group, queries + after), right=True)
-    )
-    key = torch.arange(R * S, device=of_key.device)
+    keys, query_place = codes(k_group, key_place[k_token]), query_place[q_token]
+    lowest, highest = (torch.full_like(query_place, sign * span) for sign in (-1, 1))
+    before, after = reach
+    lo = torch.searchsorted(keys, codes(q_group, lowest if before is None else query_place - before))
+    hi = torch.searchsorted(keys, codes(q_group, highest if after is None else query_place + after), right=True)
+    key = torch.arange(R * S, device=keys.device)
     # Neither lo nor hi ever falls along the sorted row, so the queries of a key stand side by side, too.
     first, last = torch.searchsorted(hi, key, right=True), torch.searchsorted(lo, key, right=True)
-    row = torch.arange(R, device=of_key.device)[:, None]
-    in_row = [x.view(R, -1) - row * S for x in (lo, hi)] + [x.view(R, -1) - row * T for x in (first, last)]
-    return Runs(*(x.to(torch.int32) for x in in_row)), Order(q_token.to(torch.int32), k_token.to(torch.int32))
+    row = torch.arange(R, device=keys.device)[:, None]
+    runs = [x.view(R, T) - row * S for x in (lo, hi)] + [x.view(R, S) - row * T for x in (first, last)]
+    return Runs(*(x.to(torch.int32) for x in runs)), Order(q_token.to(torch.int32), k_token.to(torch.int32))
 
 
-def _sorted(of_query: Tensor, of_key: Tensor, R: int, groups: int) -> tuple[Tensor, Tensor]:
-    """Group and token of every place, first all rows of queries, then all rows of keys: one sort for all of them."""
-    total = R * groups
+def _sorted(of_query: Tensor, of_key: Tensor, groups: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Group, (R · T,), and token, (R, T), of every place, of queries and of keys: one sort for all rows of both."""
+    (R, T), S = of_query.shape, of_key.shape[1]
     row = torch.arange(R, device=of_key.device)[:, None] * groups
-    parts = (of_query.view(R, -1) + row).flatten(), (of_key.view(R, -1) + row + total).flatten()
+    both = torch.cat(((of_query + row).flatten(), (of_key + row + R * groups).flatten()))
     # A radix sort takes the longer, the more bits there are.
-    dtype = torch.int16 if 2 * total < 1 << 15 else torch.int32 if 2 * total < 1 << 31 else torch.int64
-    ordered = torch.sort(torch.cat(parts).to(dtype), stable=True)
-    group = ordered.values.to(torch.int32 if dtype == torch.int16 else dtype)
-    queries, keys = ordered.indices.split([len(part) for part in parts])
-    T, S = of_query.shape[-1], of_key.shape[-1]
-    token = torch.cat((queries % T, (keys - len(queries)) % S))
-    return torch.cat((group[: len(queries)], group[len(queries) :] - total)), token
+    largest = 2 * R * groups
+    dtype = torch.int16 if largest < 1 << 15 else torch.int32 if largest < 1 << 31 else torch.int64
+    ordered = torch.sort(both.to(dtype), stable=True)
+    group, token = ordered.values.long(), ordered.indices
+    return (
+        (group[: R * T], token[: R * T].view(R, T) % T),
+        (group[R * T :] - R * groups, (token[R * T :].view(R, S) - R * T) % S),
+    )
 
 
 def nearest(x: Tensor, centroids: Tensor, leads: Tensor) -> Tensor:

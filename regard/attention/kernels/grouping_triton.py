@@ -26,7 +26,9 @@ def nearest(
         some = tl.load(centroids + (h * C + c)[:, None] * D + d[None, :], mask=there[:, None], other=0.0)
         lead = tl.load(leads + h * C + c, mask=there, other=float("-inf"))
         # Three products of shortened numbers are as good as one of whole ones, and faster.
-        likeness = tl.dot(tokens, tl.trans(some.to(tl.float32)), input_precision="tf32x3") + lead[None, :].to(tl.float32)
+        likeness = tl.dot(tokens, tl.trans(some.to(tl.float32)), input_precision="tf32x3") + lead[None, :].to(
+            tl.float32
+        )
         top = tl.max(likeness, 1)
         here = begin + tl.argmax(likeness, 1)
         which = tl.where(top > best, here, which)

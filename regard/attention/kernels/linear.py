@@ -53,8 +53,8 @@ def _forward(
     from regard.attention.kernels import linear_triton as kernels
 
     q, k, v = (_dense_last(x) for x in (q, k, v))
-    call = _Call.of(q, k, causal, elu, scale)
-    context, total, sums = _empty_forward(q, k, causal)
+    call = _Call.of(q, k, elu, scale)
+    context, total, sums = _empty_forward(q, k)
     sums[:, 0].zero_()
     of_keys, of_queries = call.cut(call.S), call.cut(call.T)
     kernels.sum_keys[of_keys.n, call.rows](
@@ -71,16 +71,16 @@ def _forward(
 
 
 @_forward.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, causal: bool, *others: object) -> tuple[Tensor, ...]:
-    return _empty_forward(q, k, causal)
+def _(q: Tensor, k: Tensor, *others: object) -> tuple[Tensor, ...]:
+    return _empty_forward(q, k)
 
 
-def _empty_forward(q: Tensor, k: Tensor, causal: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _empty_forward(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     B, H, T, D = q.shape
     n = _Cut.of(B * H, k.shape[-2]).n
     context = q.new_empty(B, T, H, D).transpose(1, 2)  # heads beside each other, as the projection will have them
-    wide = {"dtype": torch.float32}
-    return context, q.new_empty(B, H, T, **wide), q.new_empty(B * H, n + 1, D * D + D, **wide)  # type: ignore[arg-type]
+    total = q.new_empty(B, H, T, dtype=torch.float32)
+    return context, total, q.new_empty(B * H, n + 1, D * D + D, dtype=torch.float32)
 
 
 @torch.library.custom_op(
@@ -105,7 +105,7 @@ def _backward(
     from regard.attention.kernels import linear_triton as kernels
 
     q, k, v, grad = (_dense_last(x) for x in (q, k, v, grad))
-    call = _Call.of(q, k, causal, elu, scale)
+    call = _Call.of(q, k, elu, scale)
     dq, dk, dv = _empty_backward(q, k, v)
     of_keys, of_queries = call.cut(call.S), call.cut(call.T)
     kernels.backward_queries[of_queries.n, call.rows](
@@ -179,7 +179,7 @@ class _Call(NamedTuple):
     options: dict[str, Any]
 
     @classmethod
-    def of(cls, q: Tensor, k: Tensor, causal: bool, elu: bool, scale: float) -> _Call:
+    def of(cls, q: Tensor, k: Tensor, elu: bool, scale: float) -> _Call:
         (B, H, T, D), S = q.shape, k.shape[-2]
         options = {
             "D": D,

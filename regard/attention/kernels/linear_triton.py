@@ -43,16 +43,19 @@ def put(x, value, row, H, i, of_b, of_h, of_t, there, D: tl.constexpr):
 
 @triton.jit
 def slot(sums, row, n, at, D: tl.constexpr):
+    """Where the sums of a stretch lie."""
     return sums + (row.to(tl.int64) * (n + 1) + at) * (D * D + D)
 
 
 @triton.jit
 def square(D: tl.constexpr):
+    """Where, from there, products of features and values."""
     return tl.arange(0, D)[:, None] * D + tl.arange(0, D)[None, :]
 
 
 @triton.jit
 def line(D: tl.constexpr):
+    """Where, from there, features alone."""
     return D * D + tl.arange(0, D)
 
 
@@ -63,7 +66,9 @@ def limit(lengths, row, H, S, PADDED: tl.constexpr):
 
 
 @triton.jit
-def upstream(grad, out, total, row, H, T, i, g_b, g_h, g_t, o_b, o_h, o_t, there, D: tl.constexpr, DIVIDES: tl.constexpr):
+def upstream(
+    grad, out, total, row, H, T, i, g_b, g_h, g_t, o_b, o_h, o_t, there, D: tl.constexpr, DIVIDES: tl.constexpr
+):
     """The gradients of a context before it was divided, and of what it was divided by."""
     change = tokens(grad, row, H, i, g_b, g_h, g_t, there, D)
     if not DIVIDES:

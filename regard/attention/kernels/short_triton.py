@@ -1,8 +1,8 @@
 """The kernels of `short`: tiles of queries against the keys that they see, and of keys against their queries.
 
-Shapes: M queries and N keys of a tile, D head width. A "row" is one head of one sequence of the batch. `lo` and `hi` say
+Shapes: M queries and N keys of a tile, D head width. A "row" is one head of one row of the batch. `lo` and `hi` say
 between which places of its row a query's keys stand; `first` and `last` say it of a key's queries. Where MOVED, `q_at`
-and `k_at` say where in memory the token of each place lies. Scores are powers of two, which a GPU is quick to raise.
+and `k_at` say where in memory the token of each place lies. Weights are powers of two, which a GPU is quick to raise.
 """
 
 import triton
