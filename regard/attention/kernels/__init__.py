@@ -20,4 +20,5 @@ def usable(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether the kernels take these queries, keys and values."""
     alike = q.dtype == k.dtype == v.dtype and q.shape[-1] == k.shape[-1] == v.shape[-1]
     wanted = q.dtype in (torch.bfloat16, torch.float16, torch.float32)
-    return INSTALLED and q.device.type == "cuda" and alike and wanted and q.shape[-1] in WIDTHS
+    near = all(x.shape[-2] * x.stride(-2) < 2**31 for x in (q, k, v))  # places within a head are 32-bit numbers
+    return INSTALLED and q.device.type == "cuda" and alike and wanted and q.shape[-1] in WIDTHS and near

@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from regard.attention.kernels.operators import Operator, dense_last, strides
+
 CHUNK = 64
 ENOUGH = 1024
 """Stretches of all rows together: what fills a large GPU."""
-MOST = 128
-"""Stretches of one row: more would take longer to add up than they save."""
+MOST = 127
+"""Stretches of one row, one less than are added up in one tile."""
 
 
 def attend_linear(
@@ -35,47 +37,32 @@ def attend_linear(
         elu: whether features are elu(x) + 1.
         scale: factor on q·k.
     """
-    context: Tensor = _forward(q, k, v, lengths, causal, elu, scale)[0]
-    return context
+    return _attend(q, k, v, lengths, causal, elu, scale)
 
 
-_SHARED = "Tensor? lengths, bool causal, bool elu, float scale"
-
-
-@torch.library.custom_op(
-    "regard::attend_linear",
-    mutates_args=(),
-    schema=f"(Tensor q, Tensor k, Tensor v, {_SHARED}) -> (Tensor, Tensor, Tensor)",
-)
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, causal: bool, elu: bool, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     from regard.attention.kernels import linear_triton as kernels
 
-    q, k, v = (_dense_last(x) for x in (q, k, v))
+    q, k, v = (dense_last(x) for x in (q, k, v))
     call = _Call.of(q, k, elu, scale)
-    context, total, sums = _empty_forward(q, k)
-    sums[:, 0].zero_()
+    context, total, sums = _like_forward(q, k)
     of_keys, of_queries = call.cut(call.S), call.cut(call.T)
     kernels.sum_keys[of_keys.n, call.rows](
-        k, v, sums, lengths, *_strides(k, v), call.S, call.H, call.k_factor, *of_keys,
+        k, v, sums, lengths, *strides(k, v), call.S, call.H, call.k_factor, *of_keys,
         PADDED=lengths is not None, **call.options,
     )  # fmt: skip
-    torch.cumsum(sums, 1, out=sums)
+    call.add_up(sums)
     kernels.read[of_queries.n, call.rows](
-        q, k, v, context, total, sums, lengths, *_strides(q, k, v, context),
+        q, k, v, context, total, sums, lengths, *strides(q, k, v, context),
         call.T, call.S, call.H, call.q_factor, call.k_factor, of_keys.n, of_queries.stretch,
         PADDED=lengths is not None, CAUSAL=causal, DIVIDES=elu, **call.options,
     )  # fmt: skip
     return context, total, sums
 
 
-@_forward.register_fake
-def _(q: Tensor, k: Tensor, *others: object) -> tuple[Tensor, ...]:
-    return _empty_forward(q, k)
-
-
-def _empty_forward(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _like_forward(q: Tensor, k: Tensor, *others: object) -> tuple[Tensor, ...]:
     B, H, T, D = q.shape
     n = _Cut.of(B * H, k.shape[-2]).n
     context = q.new_empty(B, T, H, D).transpose(1, 2)  # heads beside each other, as the projection will have them
@@ -83,12 +70,6 @@ def _empty_forward(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return context, total, q.new_empty(B * H, n + 1, D * D + D, dtype=torch.float32)
 
 
-@torch.library.custom_op(
-    "regard::attend_linear_backward",
-    mutates_args=(),
-    schema="(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor context, Tensor total, Tensor sums, "
-    f"{_SHARED}) -> (Tensor, Tensor, Tensor)",
-)
 def _backward(
     grad: Tensor,
     q: Tensor,
@@ -101,56 +82,47 @@ def _backward(
     causal: bool,
     elu: bool,
     scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> list[Tensor]:
     from regard.attention.kernels import linear_triton as kernels
 
-    q, k, v, grad = (_dense_last(x) for x in (q, k, v, grad))
+    q, k, v, grad = (dense_last(x) for x in (q, k, v, grad))
     call = _Call.of(q, k, elu, scale)
-    dq, dk, dv = _empty_backward(q, k, v)
+    dq, dk, dv = _like_backward(grad, q, k, v)
     of_keys, of_queries = call.cut(call.S), call.cut(call.T)
     kernels.backward_queries[of_queries.n, call.rows](
-        q, k, v, context, grad, total, sums, lengths, dq, *_strides(q, k, v, context, grad, dq),
+        q, k, v, context, grad, total, sums, lengths, dq, *strides(q, k, v, context, grad, dq),
         call.T, call.S, call.H, call.q_factor, call.k_factor, of_keys.n, of_queries.stretch,
         PADDED=lengths is not None, CAUSAL=causal, DIVIDES=elu, **call.options,
     )  # fmt: skip
     back = sums.new_empty(sums.shape[0], of_queries.n + 1, sums.shape[2])
-    back[:, 0].zero_()
     kernels.sum_queries[of_queries.n, call.rows](
-        q, context, grad, total, back, *_strides(q, context, grad), call.T, call.H, call.q_factor, *of_queries,
+        q, context, grad, total, back, *strides(q, context, grad), call.T, call.H, call.q_factor, *of_queries,
         DIVIDES=elu, **call.options,
     )  # fmt: skip
-    torch.cumsum(back, 1, out=back)
+    call.add_up(back)
     kernels.backward_keys[of_keys.n, call.rows](
-        q, k, v, context, grad, total, back, lengths, dk, dv, *_strides(q, k, v, context, grad, dk, dv),
+        q, k, v, context, grad, total, back, lengths, dk, dv, *strides(q, k, v, context, grad, dk, dv),
         call.T, call.S, call.H, call.q_factor, call.k_factor, of_queries.n, of_keys.stretch,
         PADDED=lengths is not None, CAUSAL=causal, DIVIDES=elu, **call.options,
     )  # fmt: skip
-    return dq, dk, dv
+    return [dq, dk, dv]
 
 
-@_backward.register_fake
-def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: object) -> tuple[Tensor, ...]:
-    return _empty_backward(q, k, v)
+def _like_backward(grad: Tensor, *inputs: Any) -> list[Tensor]:
+    return [x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in inputs[:3]]
 
 
-def _empty_backward(*inputs: Tensor) -> tuple[Tensor, ...]:
-    return tuple(x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in inputs)
-
-
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    q, k, v, lengths, *ctx.settings = inputs
-    ctx.save_for_backward(q, k, v, *output, lengths)
-    ctx.set_materialize_grads(False)
-
-
-def _differentiate(ctx: Any, grad: Tensor | None, *others: Tensor | None) -> tuple[Tensor | None, ...]:
-    if grad is None:
-        return (None,) * 7
-    dq, dk, dv = _backward(grad, *ctx.saved_tensors, *ctx.settings)
-    return dq, dk, dv, None, None, None, None
-
-
-_forward.register_autograd(_differentiate, setup_context=_remember)
+_attend = Operator(
+    "attend_linear",
+    "Tensor? lengths, bool causal, bool elu, float scale",
+    tensors=1,
+    outputs=3,
+    forward=_forward,
+    backward=_backward,
+    like_forward=_like_forward,
+    like_backward=_like_backward,
+    split=lambda grads: grads,
+)
 
 
 class _Cut(NamedTuple):
@@ -195,10 +167,11 @@ class _Call(NamedTuple):
     def cut(self, tokens: int) -> _Cut:
         return _Cut.of(self.rows, tokens)
 
+    def add_up(self, sums: Tensor) -> None:
+        """Turns what each stretch adds into what stands before it."""
+        from regard.attention.kernels import linear_triton as kernels
 
-def _dense_last(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def _strides(*tensors: Tensor) -> tuple[int, ...]:
-    return tuple(x.stride(i) for x in tensors for i in range(3))
+        slots, size = sums.shape[1:]
+        padded = 1 << (slots - 1).bit_length()
+        width = 4096 // padded
+        kernels.add_up[-(-size // width), self.rows](sums, slots - 1, D=self.options["D"], P=padded, W=width)

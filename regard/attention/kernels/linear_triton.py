@@ -101,6 +101,16 @@ def sum_keys(
     tl.store(here + line(D), alone)
 
 
+@triton.jit(do_not_specialize=["n"])
+def add_up(sums, n, D: tl.constexpr, P: tl.constexpr, W: tl.constexpr):
+    """Every slot of a row becomes the sum of those up to it, W numbers of each at a time; slot 0 becomes zero."""
+    i = tl.arange(0, P)[:, None]
+    e = tl.program_id(0) * W + tl.arange(0, W)[None, :]
+    there = (i <= n) & (e < D * D + D)
+    at = slot(sums, tl.program_id(1), n, 0, D) + i * (D * D + D) + e
+    tl.store(at, tl.cumsum(tl.load(at, mask=there & (i > 0), other=0.0), 0), mask=there)
+
+
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def read(
     q, k, v, out, total, sums, lengths, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t,

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from regard.attention.kernels.operators import Operator, dense_last, strides
 from regard.attention.masks import Mask, Packed
 
 CHANCES = 1 << 24
@@ -94,8 +95,7 @@ def attend_runs(
     """
     seed = torch.randint(2**31 - 1, (1,), device=q.device) if dropout else None
     at = (None, None) if order is None else order
-    context: Tensor = _forward(q, k, v, *runs, *at, seed, scale, dropout)[0]
-    return context
+    return _attend(q, k, v, *runs, *at, seed, scale, dropout)
 
 
 def dropped(seed: Tensor, rows: int, T: int, S: int, dropout: float) -> Tensor:
@@ -115,16 +115,9 @@ def _chance(dropout: float) -> int:
     return round(dropout * CHANCES)
 
 
-# As operators, so that torch.compile sees one node and no kernel
+# Launching
 
 
-_SHARED = "Tensor lo, Tensor hi, Tensor first, Tensor last, Tensor? q_at, Tensor? k_at, Tensor? seed, "
-_SHARED += "float scale, float dropout"
-
-
-@torch.library.custom_op(
-    "regard::attend_runs", mutates_args=(), schema=f"(Tensor q, Tensor k, Tensor v, {_SHARED}) -> (Tensor, Tensor)"
-)
 def _forward(
     q: Tensor,
     k: Tensor,
@@ -138,37 +131,26 @@ def _forward(
     seed: Tensor | None,
     scale: float,
     dropout: float,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     from regard.attention.kernels import short_triton as kernels
 
-    q, k, v = (_dense_last(x) for x in (q, k, v))
+    q, k, v = dense_last(q), dense_last(k), dense_last(v)
     call = _Call.of(q, k, dropout, q_at is not None)
     tiles = call.plan.forward
-    context, lse = _empty_forward(q)
+    context, lse = _like_forward(q)
     kernels.forward[call.grid(call.T, tiles.queries)](
         q, k, v, context, lse, lo, hi, q_at, k_at, seed,
-        *_strides(q), *_strides(k), *_strides(v), *_strides(context), _row_stride(lo),
-        *call.numbers(scale), **call.options(tiles),
+        *strides(q, k, v, context), _row_stride(lo), *call.numbers(scale), **call.options(tiles),
     )  # fmt: skip
     return context, lse
 
 
-@_forward.register_fake
-def _(q: Tensor, *others: object) -> tuple[Tensor, Tensor]:
-    return _empty_forward(q)
-
-
-def _empty_forward(q: Tensor) -> tuple[Tensor, Tensor]:
+def _like_forward(q: Tensor, *others: object) -> tuple[Tensor, ...]:
     B, H, T, D = q.shape
     # Heads beside each other, as the projection behind will have them.
     return q.new_empty(B, T, H, D).transpose(1, 2), q.new_empty(B, H, T, dtype=torch.float32)
 
 
-@torch.library.custom_op(
-    "regard::attend_runs_backward",
-    mutates_args=(),
-    schema=f"(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor context, Tensor lse, {_SHARED}) -> Tensor[]",
-)
 def _backward(
     grad: Tensor,
     q: Tensor,
@@ -188,33 +170,26 @@ def _backward(
 ) -> list[Tensor]:
     from regard.attention.kernels import short_triton as kernels
 
-    q, k, v, grad = (_dense_last(x) for x in (q, k, v, grad))
+    q, k, v, grad = dense_last(q), dense_last(k), dense_last(v), dense_last(grad)
     call = _Call.of(q, k, dropout, q_at is not None)
-    grads = _empty_backward(q, k)
-    dq, dk, dv = _three(grads)
+    grads = _like_backward(grad, q, k)
+    dq, dk, dv = _split(grads)
     delta = torch.empty_like(lse)
     numbers = call.numbers(scale)
     tiles = call.plan.backward_queries
     kernels.backward_queries[call.grid(call.T, tiles.queries)](
         q, k, v, context, grad, lse, delta, dq, lo, hi, q_at, k_at, seed,
-        *_strides(q), *_strides(k), *_strides(v), *_strides(context), *_strides(grad), *_strides(dq), _row_stride(lo),
-        *numbers, **call.options(tiles),
+        *strides(q, k, v, context, grad, dq), _row_stride(lo), *numbers, **call.options(tiles),
     )  # fmt: skip
     tiles = call.plan.backward_keys
     kernels.backward_keys[call.grid(call.S, tiles.keys)](
         q, k, v, grad, lse, delta, dk, dv, first, last, q_at, k_at, seed,
-        *_strides(q), *_strides(k), *_strides(v), *_strides(grad), *_strides(dk), *_strides(dv), _row_stride(first),
-        *numbers, **call.options(tiles),
+        *strides(q, k, v, grad, dk, dv), _row_stride(first), *numbers, **call.options(tiles),
     )  # fmt: skip
     return grads
 
 
-@_backward.register_fake
-def _(grad: Tensor, q: Tensor, k: Tensor, *others: object) -> list[Tensor]:
-    return _empty_backward(q, k)
-
-
-def _empty_backward(q: Tensor, k: Tensor) -> list[Tensor]:
+def _like_backward(grad: Tensor, q: Tensor, k: Tensor, *others: object) -> list[Tensor]:
     """One tensor where queries and keys are equally many, (B, T, 3, H, D), else one for either; as projections lie."""
     (B, H, T, D), S = q.shape, k.shape[-2]
     if T == S:
@@ -222,25 +197,22 @@ def _empty_backward(q: Tensor, k: Tensor) -> list[Tensor]:
     return [q.new_empty(B, T, 1, H, D), k.new_empty(B, S, 2, H, D)]
 
 
-def _three(grads: list[Tensor]) -> tuple[Tensor, ...]:
+def _split(grads: list[Tensor]) -> tuple[Tensor, ...]:
     return tuple(part.transpose(1, 2) for together in grads for part in together.unbind(2))
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, *rest, scale, dropout = inputs
-    ctx.save_for_backward(q, k, v, *output, *rest)
-    ctx.scale, ctx.dropout = scale, dropout
-    ctx.set_materialize_grads(False)
-
-
-def _differentiate(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    if grad is None:
-        return (None,) * 12
-    grads: list[Tensor] = _backward(grad, *ctx.saved_tensors, ctx.scale, ctx.dropout)
-    return (*_three(grads), *(None,) * 9)
-
-
-_forward.register_autograd(_differentiate, setup_context=_remember)
+_attend = Operator(
+    "attend_runs",
+    "Tensor lo, Tensor hi, Tensor first, Tensor last, Tensor? q_at, Tensor? k_at, Tensor? seed, "
+    "float scale, float dropout",
+    tensors=7,
+    outputs=2,
+    forward=_forward,
+    backward=_backward,
+    like_forward=_like_forward,
+    like_backward=_like_backward,
+    split=_split,
+)
 
 
 class _Call(NamedTuple):
@@ -284,14 +256,6 @@ class _Call(NamedTuple):
             "num_warps": tiles.warps,
             "num_stages": tiles.stages,
         }
-
-
-def _dense_last(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def _strides(x: Tensor) -> tuple[int, int, int]:
-    return x.stride(0), x.stride(1), x.stride(2)
 
 
 def _row_stride(x: Tensor) -> int:
