@@ -251,30 +251,34 @@ def measure_workload(bench: Bench) -> None:
 # Which tiles
 
 TILES = {
-    "forward": [(64, 64, 4, 2), (64, 64, 4, 1), (64, 32, 4, 2), (32, 32, 2, 2), (32, 64, 2, 2), (128, 64, 8, 2)],
-    "backward_queries": [(64, 64, 4, 2), (64, 64, 4, 1), (64, 32, 4, 2), (32, 32, 2, 2), (128, 64, 8, 2)],
-    "backward_keys": [(64, 64, 4, 2), (64, 64, 4, 1), (64, 64, 8, 1), (32, 64, 4, 2), (32, 32, 2, 2), (64, 128, 8, 1)],
-}
+    "forward": [
+        (64, 64, 4, 2), (64, 64, 4, 1), (64, 32, 4, 2), (64, 128, 4, 1), (64, 128, 8, 1), (32, 64, 4, 1),
+        (32, 64, 2, 1), (32, 32, 2, 2),
+    ],
+    "backward_queries": [
+        (64, 64, 4, 2), (64, 64, 4, 1), (64, 32, 4, 2), (64, 128, 8, 1), (32, 64, 4, 1), (32, 64, 2, 1), (32, 32, 2, 2),
+    ],
+    "backward_keys": [
+        (64, 64, 4, 2), (64, 64, 4, 1), (64, 64, 8, 1), (32, 64, 4, 2), (128, 64, 8, 1), (64, 32, 4, 1), (32, 32, 2, 2),
+    ],
+}  # fmt: skip
 
 
-def measure_tiles(bench: Bench) -> None:
-    """Each kernel with other tiles, the other two as they are; of backward, both kernels together."""
+def measure_tiles(bench: Bench, kernel: str) -> None:
+    """One kernel with other tiles; backward's two kernels are timed together, the other as it is."""
     usual = PLANS[WIDTH]
     forward, backward = torch.ops.regard.attend_runs, torch.ops.regard.attend_runs_backward
     for kind in ("causal", "self"):
         mask = make_mask(bench, kind)
         inputs = [x.detach() for x in make_inputs(bench, mask)]
         rest = (*Runs.of(mask), None, None, None, WIDTH**-0.5, 0.0)
-        context, lse = forward(*inputs, *rest)
-        runs = {"forward": partial(forward, *inputs, *rest)}
-        runs |= dict.fromkeys(
-            ("backward_queries", "backward_keys"),
-            partial(backward, torch.randn_like(context), *inputs, context, lse, *rest),
-        )
-        for kernel, choices in TILES.items():
-            for choice in choices:
-                PLANS[WIDTH] = Plan(**(usual._asdict() | {kernel: Tiles(*choice)}))
-                bench.attempt("tiles", f"{kind}, {kernel} {choice}", partial(bench.times, "op", runs[kernel]))
+        run = partial(forward, *inputs, *rest)
+        if kernel != "forward":
+            context, lse = run()
+            run = partial(backward, torch.randn_like(context), *inputs, context, lse, *rest)
+        for choice in TILES[kernel]:
+            PLANS[WIDTH] = Plan(**(usual._asdict() | {kernel: Tiles(*choice)}))
+            bench.attempt("tiles", f"{kind}, {kernel} {choice}", partial(bench.times, "op", run))
         PLANS[WIDTH] = usual
 
 
@@ -353,7 +357,7 @@ class Peer:
 PARTS: dict[str, Callable[[Bench], None]] = {
     "agreement": measure_agreement,
     "workload": measure_workload,
-    "tiles": measure_tiles,
+    **{f"tiles-{kernel}": partial(measure_tiles, kernel=kernel) for kernel in TILES},
     "lengths": measure_lengths,
     "routing": measure_routing,
     "linear": measure_linear,

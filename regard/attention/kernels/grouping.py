@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.attention.kernels.operators import dense_last, strides
+from regard.attention.kernels.operators import dense_last, on_device, strides
 from regard.attention.kernels.short import Order, Runs
 from regard.attention.masks import Window
 
@@ -88,11 +88,11 @@ def _nearest(x: Tensor, centroids: Tensor, leads: Tensor) -> Tensor:
     x = dense_last(x)
     (B, H, T, D), C = x.shape, centroids.shape[1]
     found = x.new_empty(B, H, T, dtype=torch.int64)
-    kernels.nearest[(max(1, -(-T // 64)), B * H)](
-        x, centroids.contiguous(), leads.contiguous(), found,
-        *strides(x), T, C, H,
-        D=D, M=64, N=64 if D <= 64 else 32, num_warps=4, num_stages=2,
-    )  # fmt: skip
+    with on_device(x):
+        kernels.nearest[B * H, max(1, -(-T // 64))](
+            x, centroids.contiguous(), leads.contiguous(), found, *strides(x), T, C, H,
+            D=D, M=64, N=64 if D <= 64 else 32, num_warps=4, num_stages=2,
+        )  # fmt: skip
     return found
 
 

@@ -9,10 +9,10 @@ def nearest(
     x, centroids, leads, found, x_b, x_h, x_t, T, C, H, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr
 ):  # fmt: skip
     """Which centroid each of M tokens is most like."""
-    row = tl.program_id(1)
+    row = tl.program_id(0)
     b, h = row // H, row % H
     d = tl.arange(0, D)
-    i = tl.program_id(0) * M + tl.arange(0, M)
+    i = tl.program_id(1) * M + tl.arange(0, M)
     real = i < T
     start = x + b.to(tl.int64) * x_b + h.to(tl.int64) * x_h
     tokens = tl.load(start + (i[:, None] * x_t + d[None, :]), mask=real[:, None], other=0.0).to(tl.float32)

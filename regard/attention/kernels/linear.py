@@ -49,12 +49,12 @@ def _forward(
     call = _Call.of(q, k, elu, scale)
     context, total, sums = _like_forward(q, k)
     of_keys, of_queries = call.cut(call.S), call.cut(call.T)
-    kernels.sum_keys[of_keys.n, call.rows](
+    kernels.sum_keys[call.rows, of_keys.n](
         k, v, sums, lengths, *strides(k, v), call.S, call.H, call.k_factor, *of_keys,
         PADDED=lengths is not None, **call.options,
     )  # fmt: skip
     call.add_up(sums)
-    kernels.read[of_queries.n, call.rows](
+    kernels.read[call.rows, of_queries.n](
         q, k, v, context, total, sums, lengths, *strides(q, k, v, context),
         call.T, call.S, call.H, call.q_factor, call.k_factor, of_keys.n, of_queries.stretch,
         PADDED=lengths is not None, CAUSAL=causal, DIVIDES=elu, **call.options,
@@ -89,18 +89,18 @@ def _backward(
     call = _Call.of(q, k, elu, scale)
     dq, dk, dv = _like_backward(grad, q, k, v)
     of_keys, of_queries = call.cut(call.S), call.cut(call.T)
-    kernels.backward_queries[of_queries.n, call.rows](
+    kernels.backward_queries[call.rows, of_queries.n](
         q, k, v, context, grad, total, sums, lengths, dq, *strides(q, k, v, context, grad, dq),
         call.T, call.S, call.H, call.q_factor, call.k_factor, of_keys.n, of_queries.stretch,
         PADDED=lengths is not None, CAUSAL=causal, DIVIDES=elu, **call.options,
     )  # fmt: skip
     back = sums.new_empty(sums.shape[0], of_queries.n + 1, sums.shape[2])
-    kernels.sum_queries[of_queries.n, call.rows](
+    kernels.sum_queries[call.rows, of_queries.n](
         q, context, grad, total, back, *strides(q, context, grad), call.T, call.H, call.q_factor, *of_queries,
         DIVIDES=elu, **call.options,
     )  # fmt: skip
     call.add_up(back)
-    kernels.backward_keys[of_keys.n, call.rows](
+    kernels.backward_keys[call.rows, of_keys.n](
         q, k, v, context, grad, total, back, lengths, dk, dv, *strides(q, k, v, context, grad, dk, dv),
         call.T, call.S, call.H, call.q_factor, call.k_factor, of_queries.n, of_keys.stretch,
         PADDED=lengths is not None, CAUSAL=causal, DIVIDES=elu, **call.options,
@@ -174,4 +174,4 @@ class _Call(NamedTuple):
         slots, size = sums.shape[1:]
         padded = 1 << (slots - 1).bit_length()
         width = 4096 // padded
-        kernels.add_up[-(-size // width), self.rows](sums, slots - 1, D=self.options["D"], P=padded, W=width)
+        kernels.add_up[self.rows, -(-size // width)](sums, slots - 1, D=self.options["D"], P=padded, W=width)

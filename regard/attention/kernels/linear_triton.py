@@ -85,7 +85,7 @@ def sum_keys(
     D: tl.constexpr, C: tl.constexpr, ELU: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The sums of one stretch of keys, into the slot behind its own."""
-    part, row = tl.program_id(0), tl.program_id(1)
+    row, part = tl.program_id(0), tl.program_id(1)
     real = limit(lengths, row, H, S, PADDED)
     products = tl.zeros([D, D], tl.float32)
     alone = tl.zeros([D], tl.float32)
@@ -105,9 +105,9 @@ def sum_keys(
 def add_up(sums, n, D: tl.constexpr, P: tl.constexpr, W: tl.constexpr):
     """Every slot of a row becomes the sum of those up to it, W numbers of each at a time; slot 0 becomes zero."""
     i = tl.arange(0, P)[:, None]
-    e = tl.program_id(0) * W + tl.arange(0, W)[None, :]
+    e = tl.program_id(1) * W + tl.arange(0, W)[None, :]
     there = (i <= n) & (e < D * D + D)
-    at = slot(sums, tl.program_id(1), n, 0, D) + i * (D * D + D) + e
+    at = slot(sums, tl.program_id(0), n, 0, D) + i * (D * D + D) + e
     tl.store(at, tl.cumsum(tl.load(at, mask=there & (i > 0), other=0.0), 0), mask=there)
 
 
@@ -119,7 +119,7 @@ def read(
     DIVIDES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The context of one stretch of queries, and what it was divided by."""
-    part, row = tl.program_id(0), tl.program_id(1)
+    row, part = tl.program_id(0), tl.program_id(1)
     real = limit(lengths, row, H, S, PADDED)
     here = slot(sums, row, n, part if CAUSAL else n, D)
     products = tl.load(here + square(D))
@@ -155,7 +155,7 @@ def backward_queries(
     DIVIDES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of one stretch of queries."""
-    part, row = tl.program_id(0), tl.program_id(1)
+    row, part = tl.program_id(0), tl.program_id(1)
     real = limit(lengths, row, H, S, PADDED)
     here = slot(sums, row, n, part if CAUSAL else n, D)
     products = tl.load(here + square(D))
@@ -187,7 +187,7 @@ def sum_queries(
     D: tl.constexpr, C: tl.constexpr, ELU: tl.constexpr, DIVIDES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """What one stretch of queries sends back to keys before it; slots are counted from the end of the row."""
-    part, row = tl.program_id(0), tl.program_id(1)
+    row, part = tl.program_id(0), tl.program_id(1)
     products = tl.zeros([D, D], tl.float32)
     alone = tl.zeros([D], tl.float32)
     for start in range(part * stretch, tl.minimum(part * stretch + stretch, T), C):
@@ -212,7 +212,7 @@ def backward_keys(
     DIVIDES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradients of one stretch of keys and values, from its end to its beginning."""
-    part, row = tl.program_id(0), tl.program_id(1)
+    row, part = tl.program_id(0), tl.program_id(1)
     real = limit(lengths, row, H, S, PADDED)
     here = slot(sums, row, n, n - 1 - part if CAUSAL else n, D)
     products = tl.load(here + square(D))

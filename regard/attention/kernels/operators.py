@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 class Operator:
@@ -40,7 +42,7 @@ class Operator:
         split: Callable[[list[Tensor]], Sequence[Tensor]],
     ) -> None:
         self.tensors, self.split = tensors, split
-        self.forward, self.backward = forward, backward
+        self.forward, self.backward = forward, backward = _where_tensors_are(forward), _where_tensors_are(backward)
         inputs = "Tensor q, Tensor k, Tensor v"
         made = ", ".join(f"Tensor made{i}" for i in range(outputs))
         returned = ", ".join(["Tensor"] * outputs)
@@ -90,8 +92,25 @@ class _Eager(torch.autograd.Function):
         return outputs[0]
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return None, *ctx.operator._differentiate(ctx, grad)
+
+
+Made = TypeVar("Made")
+
+
+def _where_tensors_are(launch: Callable[..., Made]) -> Callable[..., Made]:
+    def run(first: Tensor, *others: Any) -> Made:
+        with on_device(first):
+            return launch(first, *others)
+
+    return run
+
+
+def on_device(x: Tensor) -> AbstractContextManager[object]:
+    """Triton launches on the current device, wherever tensors are."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
 def dense_last(x: Tensor) -> Tensor:

@@ -240,7 +240,8 @@ class _Call(NamedTuple):
         return Plan(*(Tiles(tiles.queries // 2, tiles.keys // 2, tiles.warps, 1) for tiles in plan))
 
     def grid(self, tokens: int, tile: int) -> tuple[int, int]:
-        return max(1, -(-tokens // tile)), self.B * self.H
+        """Heads first: those of a token lie beside each other in memory."""
+        return self.B * self.H, max(1, -(-tokens // tile))
 
     def numbers(self, scale: float) -> tuple[int, int, int, float, int, float]:
         return self.T, self.S, self.H, scale, _chance(self.dropout), 1 / (1 - self.dropout)

@@ -42,10 +42,10 @@ def forward(
     MOVED: tl.constexpr, DROPS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Context and logarithm of the sum of weights of M queries."""
-    row = tl.program_id(1)
+    row = tl.program_id(0)
     b, h = row // H, row % H
     d = tl.arange(0, D)
-    i = tl.program_id(0) * M + tl.arange(0, M)
+    i = tl.program_id(1) * M + tl.arange(0, M)
     real = i < T
     low = tl.load(lo + row * lo_r + i, mask=real, other=0)
     high = tl.load(hi + row * lo_r + i, mask=real, other=0)
@@ -92,10 +92,10 @@ def backward_queries(
     MOVED: tl.constexpr, DROPS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of M queries; and the product of context and its gradient, `delta`, for the keys' turn."""
-    row = tl.program_id(1)
+    row = tl.program_id(0)
     b, h = row // H, row % H
     d = tl.arange(0, D)
-    i = tl.program_id(0) * M + tl.arange(0, M)
+    i = tl.program_id(1) * M + tl.arange(0, M)
     real = i < T
     low = tl.load(lo + row * lo_r + i, mask=real, other=0)
     high = tl.load(hi + row * lo_r + i, mask=real, other=0)
@@ -137,10 +137,10 @@ def backward_keys(
     MOVED: tl.constexpr, DROPS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradients of N keys and their values, from all queries that see one of them."""
-    row = tl.program_id(1)
+    row = tl.program_id(0)
     b, h = row // H, row % H
     d = tl.arange(0, D)
-    j = tl.program_id(0) * N + tl.arange(0, N)
+    j = tl.program_id(1) * N + tl.arange(0, N)
     real = j < S
     low = tl.load(first + row * first_r + j, mask=real, other=0)
     high = tl.load(last + row * first_r + j, mask=real, other=0)
