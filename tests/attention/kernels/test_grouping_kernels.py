@@ -83,3 +83,26 @@ def test_the_nearest_centroid_is_the_one_that_all_likenesses_say(centroids: int)
     best = likeness.amax(-1)
     torch.testing.assert_close(likeness.gather(-1, found[..., None])[..., 0], best, atol=1e-5, rtol=0)
     assert (found == likeness.argmax(-1)).float().mean().item() > 0.99
+
+
+def test_compiled_it_is_one_graph() -> None:
+    torch.manual_seed(0)
+    kind = Routing(H, D, C, path="sorted").to(DEVICE).eval()
+    mask, batch = masks()["packed"]
+    inputs = rows(70, batch)
+    compiled = torch.compile(lambda q, k, v: kind(q, k, v, mask), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(*inputs), kind(*inputs, mask))
+
+
+@pytest.mark.skipif(DEVICE.type == "cpu", reason="there is no CUDA device")
+def test_on_a_gpu_many_tokens_are_sorted_and_nobody_waits() -> None:
+    torch.manual_seed(0)
+    kind = Routing(H, D, C).to(DEVICE).eval()
+    inputs = [x.detach().bfloat16().repeat(1, 1, 10, 1).requires_grad_() for x in rows(70, 1)]
+    causal = Mask(causal=True)
+    run(kind, causal, inputs)  # the first call compiles
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        run(kind, causal, inputs)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
