@@ -18,11 +18,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from regard.attention import kernels
+from regard.attention.kernels.short import Runs, attend_runs
 from regard.attention.masks import Mask, Packed, Padded, within
 
-Path = Literal["auto", "reference", "fused", "few", "unpacked", "varlen"]
+Path = Literal["auto", "reference", "fused", "few", "unpacked", "varlen", "short"]
 FEW = 16
 """Up to so many queries a CPU is done sooner with two plain products than with the blocks of the fused kernel."""
+SHORT = 512
+"""Up to so many tokens of its longest sequence a packed batch is done sooner with tiles that sequences share."""
 EVERYTHING = Mask()
 ANY_SHAPE = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """On a GPU, the kernels that need no plan: cuDNN makes one for every new shape, and padded batches have many."""
@@ -177,6 +181,16 @@ def _attend_varlen(
     return context.transpose(0, 1)[None]
 
 
+def _attend_short(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
+) -> Tensor:
+    """A packed batch of short sequences, several of which share a tile: Triton, with dropout, no dense parts."""
+    _packed_layouts(mask)
+    if bias is not None or mask.allowed is not None:
+        raise ValueError("the kernels for short sequences take no bias and no dense mask")
+    return attend_runs(q, k, v, mask.once(("runs",), lambda: Runs.of(mask)), scale, dropout)
+
+
 def _fastest(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float, bias: Tensor | None) -> Path:
     if not isinstance(mask.keys, Packed):
         learning = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
@@ -185,7 +199,10 @@ def _fastest(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float, bias: 
     if bias is not None or mask.allowed is not None:
         return "reference"
     half = q.dtype in (torch.float16, torch.bfloat16)
-    fits = q.shape[-1] % 8 == 0 and q.shape[-1] <= 256 and mask.keys.longest > 0  # its backward fails without any key
+    queries, keys = _packed_layouts(mask)
+    if half and max(queries.longest, keys.longest) <= SHORT and kernels.usable(q, k, v):
+        return "short"
+    fits = q.shape[-1] % 8 == 0 and q.shape[-1] <= 256 and keys.longest > 0  # its backward fails without any key
     if q.device.type == "cuda" and half and not dropout and fits:
         return "varlen"
     return "unpacked"
@@ -242,6 +259,7 @@ _PATHS: dict[Path, Callable[[Tensor, Tensor, Tensor, Mask, float, float, Tensor 
     "few": _attend_few,
     "unpacked": _attend_unpacked,
     "varlen": _attend_varlen,
+    "short": _attend_short,
 }
 
 
