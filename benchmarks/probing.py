@@ -8,9 +8,11 @@ Rounds of all ways are interleaved, so that a machine that slows down slows them
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -20,6 +22,7 @@ from typing import Any
 import torch
 
 from regard.attention import Padded
+from regard.evaluation.speed import describe_machine
 from regard.inspection.heads import ablate
 from regard.inspection.probe import QUANTITIES, probe
 from regard.models.transformer import Transformer, TransformerConfig
@@ -80,8 +83,10 @@ def measure(
                     times[name].append(taken)
     base = times["never probed"]
     return {
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, {options.device}",
-        "torch": torch.__version__,
+        "machine": describe_machine(torch.device(options.device)),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "command": "python " + " ".join(sys.argv),
         "batch": f"{options.sentences} pairs of {options.tokens} + {options.tokens} tokens, {options.preset}",
         "ways": {
             name: {

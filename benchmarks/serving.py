@@ -32,6 +32,7 @@ from typing import Any
 import torch
 
 from regard.decoding.translator import Translator
+from regard.evaluation.speed import describe_machine
 from regard.text.readers import read_lines
 from regard.text.sentences import split_sentences
 
@@ -231,7 +232,7 @@ def main() -> None:
         "gain_of_batching": round(batching["sentences_per_second"] / alone["sentences_per_second"], 2),
         "share_of_offline": round(batching["sentences_per_second"] / offline, 3),
         "memory": memory,
-        "machine": f"{platform.processor() or platform.machine()}, {arguments.threads} threads without a server",
+        "machine": describe_machine(torch.device("cpu")),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": "python " + " ".join(sys.argv),
