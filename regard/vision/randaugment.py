@@ -43,7 +43,9 @@ def operate(images: Tensor, choice: Tensor, amount: Tensor, sign: Tensor, whole:
     signed = amount * sign
     for names, change in ((MAPS, _map), (TABLES, _look_up), (BLENDS, _blend)):
         first = OPERATIONS.index(names[0])
-        images = (_change_all if whole else _change_some)(images, taken[first : first + len(names)], change, amount, signed)
+        images = (_change_all if whole else _change_some)(
+            images, taken[first : first + len(names)], change, amount, signed
+        )
     return images
 
 
