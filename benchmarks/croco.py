@@ -304,7 +304,7 @@ def main() -> None:
         "--variant",
         action="append",
         default=[],
-        help="of a race, in place of ours: a name and settings, 'NAME KEY=VALUE...'",
+        help="of a race, in place of ours: 'NAME KEY=VALUE...'",
     )
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Several settings of completion side by side, each in a process of its own; the best on scenes of neither side wins."""
+"""Several settings of completion side by side, each in a process of its own; the best on other scenes wins."""
 
 from __future__ import annotations
 
