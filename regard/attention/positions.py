@@ -142,7 +142,8 @@ class Rotary2D(nn.Module):
     def forward(self, x_BHTD: Tensor, positions: Tensor) -> Tensor:
         """Turns q or k; positions are (B, T, 2) or (1, T, 2), each (y, x)."""
         angle = positions[:, None, :, :, None].float() * self.axis.frequency
-        return _turn(x_BHTD.unflatten(-1, (2, -1)), angle).flatten(-2)
+        by_axis = x_BHTD.reshape(*x_BHTD.shape[:-1], 2, -1)
+        return _turn(by_axis, angle).flatten(-2)
 
 
 def _turn(x: Tensor, angle: Tensor) -> Tensor:
