@@ -15,7 +15,7 @@ from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.vision.shapes import render_shapes
 
-SPLITS = {"train": 8000, "valid": 500, "test": 1000}
+SPLITS = {"train": 12000, "valid": 500, "test": 1000}
 SHOWN = ("star", "crescent", "arrow")
 
 
