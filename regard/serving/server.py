@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import time
 from types import FrameType
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from regard.errors import UserError
 from regard.serving.app import make_app
@@ -18,6 +18,9 @@ from regard.serving.service import Offer, Service
 
 GRACE = 5.0
 """Seconds beyond the deadline of a request that a draining server waits for its answer."""
+HEAD_BYTES = 65_536
+"""Of a request's first line and headers together."""
+TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 def serve(offer: Offer, host: str, port: int) -> None:
@@ -64,29 +67,45 @@ def listen(host: str, port: int) -> socket.socket:
         raise UserError(f"cannot listen on {host} port {port} ({error.strerror}); choose another --port") from None
 
 
-class Hurried(H11Protocol):
-    """Closes a connection on which a request takes too long to arrive, headers or body, or does not begin."""
+class Hurried(HttpToolsProtocol):
+    """Closes a connection on which a request takes too long to arrive, or does not begin; refuses endless headers."""
 
     seconds = 20.0
     _timer: asyncio.TimerHandle | None = None
+    _head: float = 0  # bytes of a request whose headers have not ended yet
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._hurry()
 
     def data_received(self, data: bytes) -> None:
-        if self._timer is None:
-            self._hurry()
+        self._hurry()
+        self._head += len(data)
         super().data_received(data)
-        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
-            self._relax()
+        if self._head > HEAD_BYTES and not self.transport.is_closing():
+            self.transport.write(TOO_LONG)
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._hurry()
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._head = -math.inf
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._head = 0
+        self._relax()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._relax()
         super().connection_lost(exc)
 
     def _hurry(self) -> None:
-        self._timer = self.loop.call_later(self.seconds, self.transport.close)
+        if self._timer is None:
+            self._timer = self.loop.call_later(self.seconds, self.transport.close)
 
     def _relax(self) -> None:
         if self._timer is not None:
