@@ -44,7 +44,7 @@ def build(arguments: dict[str, Any]) -> serve.Application:
     asked = Arguments.parse(arguments, "serve run")
     paths = [Path(run).resolve() for run in asked.runs.split(",")]
     orders = [Order(path.name, path, asked.device, asked.threads) for path in paths]
-    return deploy(Offer(orders, asked.workers, keys=asked.keys), asked)
+    return deploy(Offer(orders, asked.workers, keys=asked.keys and asked.keys.resolve()), asked)
 
 
 def deploy(offer: Offer, asked: Arguments) -> serve.Application:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import math
+import logging
+import os
 import socket
 import time
 from types import FrameType
 
+import h11
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from regard.errors import UserError
 from regard.serving.app import make_app
@@ -18,9 +20,6 @@ from regard.serving.service import Offer, Service
 
 GRACE = 5.0
 """Seconds beyond the deadline of a request that a draining server waits for its answer."""
-HEAD_BYTES = 65_536
-"""Of a request's first line and headers together."""
-TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 def serve(offer: Offer, host: str, port: int) -> None:
@@ -64,48 +63,36 @@ def listen(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address, family=family, backlog=1024)
     except OSError as error:
-        raise UserError(f"cannot listen on {host} port {port} ({error.strerror}); choose another --port") from None
+        why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        raise UserError(f"cannot listen on {host} port {port} ({why}); choose another --host or --port") from None
 
 
-class Hurried(HttpToolsProtocol):
-    """Closes a connection on which a request takes too long to arrive, or does not begin; refuses endless headers."""
+class Hurried(H11Protocol):
+    """Closes a connection on which a request takes too long to arrive, headers or body, or does not begin.
+
+    On h11, for httptools knows no end of headers and loses the body of a request that offers HTTP/2, as Java's do.
+    """
 
     seconds = 20.0
     _timer: asyncio.TimerHandle | None = None
-    _head: float = 0  # bytes of a request whose headers have not ended yet
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._hurry()
 
     def data_received(self, data: bytes) -> None:
-        self._hurry()
-        self._head += len(data)
+        if self._timer is None:
+            self._hurry()
         super().data_received(data)
-        if self._head > HEAD_BYTES and not self.transport.is_closing():
-            self.transport.write(TOO_LONG)
-            self.transport.close()
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._hurry()
-
-    def on_headers_complete(self) -> None:
-        super().on_headers_complete()
-        self._head = -math.inf
-
-    def on_message_complete(self) -> None:
-        super().on_message_complete()
-        self._head = 0
-        self._relax()
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._relax()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._relax()
         super().connection_lost(exc)
 
     def _hurry(self) -> None:
-        if self._timer is None:
-            self._timer = self.loop.call_later(self.seconds, self.transport.close)
+        self._timer = self.loop.call_later(self.seconds, self.transport.close)
 
     def _relax(self) -> None:
         if self._timer is not None:
@@ -128,6 +115,7 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._end is not None:  # asked twice
             self.should_exit = self.force_exit = True
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what is cut short now is no mistake
             return
         self._service.draining = True
         self._end = time.monotonic() + self._service.limits.drain

@@ -23,6 +23,13 @@ def with_languages(run: Path, folder: Path, source: str, target: str) -> Path:
     return folder
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever asks the shared server does so from one process, where tests are spread over several."""
+    for item in items:
+        if "server" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("server"))
+
+
 @pytest.fixture(scope="session")
 def server(trained_run: Path, image_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server with the trained model, en to zh, one that is called zh to en, and a classifier."""

@@ -28,14 +28,16 @@ def test_what_cannot_be_served_is_refused_in_one_sentence(trained_run: Path, tmp
     (tmp_path / "empty").write_text("# nobody yet\n")
     assert "holds no key" in command("serve", trained_run, "--keys", tmp_path / "empty").refusal
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert "cannot listen" in command("serve", trained_run, "--port", taken.getsockname()[1]).refusal
+        refusal = command("serve", trained_run, "--port", taken.getsockname()[1]).refusal
+        assert refusal.endswith("(Address already in use); choose another --host or --port")
 
 
 def test_a_folder_that_is_no_model_ends_the_server_with_a_sentence(tmp_path: Path) -> None:
     running = Running(tmp_path)
     assert running.process.wait(120) == 2
     running.end()
-    assert running.lines[-1] == f"regard: {tmp_path}: no config.json in it, so it is not a model folder\n"
+    said = "not a model folder (config.json is missing) nor a run with one in best/ or last/"
+    assert running.lines[-1] == f"regard: {tmp_path}: {said}\n"
 
 
 async def ask_for_ever(url: str, expected: dict[str, str], seen: list[tuple[str, int]]) -> None:
