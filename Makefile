@@ -12,7 +12,7 @@ test: .venv/installed-for-tests
 		|| echo "== no Chromium, so the tests of pages are skipped; apt-get install chromium would bring it"
 	@echo "== ruff" && $(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@echo "== mypy" && $(BIN)/mypy
-	@echo "== pytest" && $(BIN)/pytest -n 2
+	@echo "== pytest" && $(BIN)/pytest -n 2 --dist loadgroup
 
 ray: .venv/installed-for-ray
 	@echo "== a local Ray cluster" && $(BIN)/pytest tests/serving/on_ray.py

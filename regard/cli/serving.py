@@ -92,6 +92,8 @@ def _name(runs: list[str]) -> dict[str, Path]:
             name, path = Path(run).resolve().name, run
         if name in named:
             raise UserError(f"two runs are called {name}; give one another name, such as other={path}")
+        if not Path(path).is_dir():  # what is in it is for a worker to judge, but this can be said at once
+            raise UserError(f"{path}: no such model folder")
         named[name] = Path(path)
     return named
 

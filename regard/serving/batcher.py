@@ -80,6 +80,7 @@ class Batcher:
         self._start, self._limits, self._metrics = start, limits, metrics
         self._lanes = [Lane(worker) for worker in workers]
         self._queue: deque[Entry] = deque()
+        self._tokens = 0  # of all that is in the queue
         self._arrival = asyncio.Event()
         self._last_arrival = 0.0
         self._speed = 0.0  # tokens a second, lately
@@ -126,13 +127,13 @@ class Batcher:
     def _enqueue(self, jobs: Sequence[Job]) -> list[Entry]:
         waiting = len(self._queue)
         if waiting and waiting + len(jobs) > self._limits.queue:
-            tokens = sum(entry.job.size for entry in self._queue)
-            seconds = tokens / self._speed if self._speed else 1.0
+            seconds = self._tokens / self._speed if self._speed else 1.0
             raise overloaded(f"{waiting} sentences are waiting already; try again later", min(seconds, 60))
         deadline = time.monotonic() + self._limits.deadline
         loop = asyncio.get_running_loop()
         entries = [Entry(job, deadline, loop.create_future()) for job in jobs]
         self._queue.extend(entries)
+        self._tokens += sum(job.size for job in jobs)
         self._last_arrival = time.monotonic()
         self._arrival.set()
         return entries
@@ -182,9 +183,7 @@ class Batcher:
                     await self._arrival.wait()
 
     def _is_small(self) -> bool:
-        if len(self._queue) >= self._limits.batch_items:
-            return False
-        return sum(entry.job.size for entry in self._queue) < self._limits.batch_tokens
+        return len(self._queue) < self._limits.batch_items and self._tokens < self._limits.batch_tokens
 
     def _pick(self) -> list[Entry]:
         """Takes the next batch from the queue: the oldest and its company, in order; the dropped go too."""
@@ -196,6 +195,7 @@ class Batcher:
         tokens = 0
         while self._queue and len(batch) < most and tokens < limits.batch_tokens:
             entry = self._queue.popleft()
+            self._tokens -= entry.job.size
             if entry.answer.done():
                 self._metrics.dropped.inc()
             elif entry.deadline <= now:
@@ -206,6 +206,7 @@ class Batcher:
                 batch.append(entry)
                 tokens += entry.job.size
         self._queue.extendleft(reversed(kept))
+        self._tokens += sum(entry.job.size for entry in kept)
         return batch
 
     async def _work(self, lane: Lane, batch: Sequence[Entry], again: bool = False) -> None:

@@ -28,6 +28,8 @@ async def read_body(scope: Scope, receive: Receive, most: int, seconds: float) -
     """
     too_large = Problem(413, f"the request is larger than {most} bytes; send less at once", "size")
     headers = dict(scope["headers"])
+    if b"content-length" in headers and b"transfer-encoding" in headers:  # a proxy may have believed the other one
+        raise Problem(400, "send Content-Length or Transfer-Encoding, not both", "bad", close=True)
     length = headers.get(b"content-length", b"0")
     if length.isdigit() and int(length) > most:
         raise too_large
@@ -117,10 +119,14 @@ def explain(error: ValidationError) -> str:
 
 def explain_mistakes(mistakes: Iterable[Any]) -> str:
     """One sentence about the first mistake of pydantic's list."""
-    first = next(iter(mistakes))
-    place = ".".join(str(part) for part in first["loc"] if part not in ("body", "str", "list[str]")) or "the body"
+    first, *others = mistakes
+    path = [str(part) for part in first["loc"] if part != "body"]
+    fields = [part for part in path if part.isidentifier() or part.isdigit()]  # not the names of pydantic's own parts
+    place = ".".join(fields) or "the body"
     if first["type"] in ("missing", "string_too_short", "too_short"):
         return f"Invalid request: missing {place} parameter"
+    if first["type"] == "string_type" and fields != path and others:
+        return f"Invalid request: {place} should be a text, or a list of texts"
     return f"Invalid request: {place}: {first['msg'][0].lower()}{first['msg'][1:]}"
 
 

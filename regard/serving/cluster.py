@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
 from ray import serve
 
 from regard.config import Settings
@@ -16,22 +17,22 @@ from regard.serving.logs import set_up_logs
 from regard.serving.service import Offer, Service
 from regard.serving.work import Order
 
-ONGOING = 32
-"""Requests that a replica has at once before another is started: enough for batches, few enough for short waits."""
-
 
 class Arguments(Settings):
     """What `serve run` may say, as KEY=VALUE."""
 
-    runs: str
-    device: str = "auto"
-    workers: int = 1
-    threads: int = 1
-    cpus: float = 1.0
-    gpus: float = 0.0
-    min_replicas: int = 1
-    max_replicas: int = 4
-    keys: Path | None = None
+    runs: str = Field(description="model folders or training runs, with commas between")
+    device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
+    workers: int = Field(1, ge=1, description="processes a model and replica")
+    threads: int = Field(1, ge=1, description="CPU threads a process")
+    cpus: float = Field(1.0, ge=0, description="cores that Ray sets aside for a replica")
+    gpus: float = Field(0.0, ge=0, description="GPUs that Ray sets aside for a replica")
+    min_replicas: int = Field(1, ge=1, description="as many at the least")
+    max_replicas: int = Field(4, ge=1, description="as many at the most")
+    ongoing: int = Field(32, ge=1, description="requests that each replica is to have at once; more let others start")
+    grow_after: float = Field(30.0, ge=0, description="seconds of load before a replica is added")
+    shrink_after: float = Field(600.0, ge=0, description="seconds without that before one is taken away")
+    keys: Path | None = Field(None, description="a file of API keys' hashes")
 
 
 def build(arguments: dict[str, Any]) -> serve.Application:
@@ -43,7 +44,7 @@ def build(arguments: dict[str, Any]) -> serve.Application:
     asked = Arguments.parse(arguments, "serve run")
     paths = [Path(run).resolve() for run in asked.runs.split(",")]
     orders = [Order(path.name, path, asked.device, asked.threads) for path in paths]
-    return deploy(Offer(orders, asked.workers, keys=asked.keys), asked)
+    return deploy(Offer(orders, asked.workers, keys=asked.keys and asked.keys.resolve()), asked)
 
 
 def deploy(offer: Offer, asked: Arguments) -> serve.Application:
@@ -60,7 +61,9 @@ def deploy(offer: Offer, asked: Arguments) -> serve.Application:
         autoscaling_config={
             "min_replicas": asked.min_replicas,
             "max_replicas": asked.max_replicas,
-            "target_ongoing_requests": ONGOING,
+            "target_ongoing_requests": asked.ongoing,
+            "upscale_delay_s": asked.grow_after,
+            "downscale_delay_s": asked.shrink_after,
         },
         ray_actor_options={"num_cpus": asked.cpus, "num_gpus": asked.gpus},
         graceful_shutdown_timeout_s=offer.limits.deadline,

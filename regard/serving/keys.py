@@ -1,23 +1,28 @@
 """API keys: a file with a hash of each, and how many requests a minute its holder may send.
 
 A line is `name hash requests-a-minute`; `#` begins a comment. Keys are long and random, so that a plain SHA-256 keeps
-them safe. The file never holds a key itself.
+them safe. The file never holds a key itself. Keys are looked up by their hash, so that the time it takes tells nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
+import os
 import re
 import secrets
+import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from regard.errors import UserError
+from regard.serving.logs import note
 from regard.serving.problems import Problem
 
 PER_MINUTE = 600
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 @dataclass
@@ -60,6 +65,8 @@ class Keys:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not UTF-8'})") from None
+        if os.name == "posix" and path.stat().st_mode & OTHERS_WRITE:
+            note("others can write keys", logging.WARNING, file=str(path), advice=f"chmod go-w {path}")
         holders: dict[str, Holder] = {}
         for number, line in enumerate(lines, 1):
             words = line.partition("#")[0].split()
@@ -74,6 +81,9 @@ class Keys:
                 raise UserError(f"{path}, line {number}: this key stands there twice")
             holders[words[1]] = Holder(words[0], int(words[2]))
         return cls(holders)
+
+    def __len__(self) -> int:
+        return len(self._holders)
 
     def admit(self, key: str | None) -> str:
         """The name of the key's holder, whose request is counted.

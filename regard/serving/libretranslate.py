@@ -54,10 +54,9 @@ def make_router(service: Service) -> APIRouter:
     @router.post(
         "/translate",
         response_model=TranslateAnswer,
-        response_model_exclude_none=True,
         openapi_extra=fields_of("TranslateRequest"),
     )
-    async def translate(request: Request) -> TranslateAnswer:
+    async def translate(request: Request) -> Response:
         """Translate a text, or a list of texts."""
         asked = await read_fields(request, TranslateRequest)
         service.admit(request, asked.api_key)
@@ -69,13 +68,14 @@ def make_router(service: Service) -> APIRouter:
         versions = await unless_gone(request, _translate(service, texts, sources, asked))
         best = [some[0] for some in versions]
         others = [some[1:] for some in versions] if asked.alternatives else None
-        if isinstance(asked.q, list):
-            return TranslateAnswer(translatedText=best, detectedLanguage=detected, alternatives=others)
-        return TranslateAnswer(
-            translatedText=best[0],
-            detectedLanguage=detected[0] if detected else None,
-            alternatives=others[0] if others is not None else None,
+        several = isinstance(asked.q, list)
+        answer = TranslateAnswer(
+            translatedText=best if several else best[0],
+            detectedLanguage=detected if several or detected is None else detected[0],
+            alternatives=others if several or others is None else others[0],
         )
+        # Written here, as FastAPI would check it once more on its way.
+        return Response(answer.model_dump_json(exclude_none=True), media_type="application/json")
 
     @router.post("/detect", response_model=list[Detection], openapi_extra=fields_of("DetectRequest"))
     async def detect(request: Request) -> list[Detection]:

@@ -6,12 +6,19 @@ import math
 
 
 class Problem(Exception):  # noqa: N818  it is an answer too, and no mistake of ours
-    """No answer, and why. `reason` is one word for the metrics, `retry_after` seconds after which to try again."""
+    """No answer, and why.
 
-    def __init__(self, status: int, sentence: str, reason: str, retry_after: float | None = None) -> None:
+    `reason` is one word for the metrics, `retry_after` seconds after which to try again, `close` ends the connection.
+    """
+
+    def __init__(
+        self, status: int, sentence: str, reason: str, retry_after: float | None = None, close: bool = False
+    ) -> None:
         super().__init__(sentence)
         self.status, self.sentence, self.reason = status, sentence, reason
         self.headers = {} if retry_after is None else {"Retry-After": str(max(1, math.ceil(retry_after)))}
+        if close:
+            self.headers["Connection"] = "close"
 
 
 def bad(sentence: str) -> Problem:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import socket
 import time
 from types import FrameType
@@ -61,11 +63,15 @@ def listen(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address, family=family, backlog=1024)
     except OSError as error:
-        raise UserError(f"cannot listen on {host} port {port} ({error.strerror}); choose another --port") from None
+        why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        raise UserError(f"cannot listen on {host} port {port} ({why}); choose another --host or --port") from None
 
 
 class Hurried(H11Protocol):
-    """Closes a connection on which a request takes too long to arrive, headers or body, or does not begin."""
+    """Closes a connection on which a request takes too long to arrive, headers or body, or does not begin.
+
+    On h11, for httptools knows no end of headers and loses the body of a request that offers HTTP/2, as Java's do.
+    """
 
     seconds = 20.0
     _timer: asyncio.TimerHandle | None = None
@@ -109,6 +115,7 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._end is not None:  # asked twice
             self.should_exit = self.force_exit = True
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what is cut short now is no mistake
             return
         self._service.draining = True
         self._end = time.monotonic() + self._service.limits.drain

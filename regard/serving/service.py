@@ -58,6 +58,8 @@ class Service:
         self.metrics = Metrics()
         self.models = models or Models(offer.orders, offer.limits, self.metrics, workers=offer.workers)
         self.keys = Keys.load(offer.keys) if offer.keys else None
+        if self.keys is not None and not self.keys:
+            raise UserError(f"{offer.keys}: holds no key, so nobody could ask; `regard key` makes one")
         self.detector = Detector()
         self.draining = False
         self.fatal: str | None = None

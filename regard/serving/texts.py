@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, Protocol
 
 from regard.serving.limits import Limits
@@ -46,6 +47,7 @@ class Reader:
     def __init__(self, about: About, limits: Limits) -> None:
         assert about.tokenizer is not None
         self._tokenizer = about.tokenizer
+        self._count = lru_cache(256)(self._count_tokens)  # a sentence is counted when a text is cut, and for its batch
         self._longest = min(limits.sentence_tokens, about.longest or limits.sentence_tokens)
 
     def read(self, text: str, form: Format = "text", split: bool = True, alignments: bool = False) -> Document:
@@ -68,7 +70,7 @@ class Reader:
     def _fits(self, sentence: str) -> bool:
         return self._count(sentence) <= self._longest
 
-    def _count(self, text: str) -> int:
+    def _count_tokens(self, text: str) -> int:
         return len(self._tokenizer.encode(text))
 
 

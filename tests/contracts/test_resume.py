@@ -134,7 +134,10 @@ def test_a_run_on_images_ends_in_the_same_weights_too(painted: Path, tmp_path: P
         (tmp_path / name).mkdir()
     drive([], image_words(painted, tmp_path / "whole" / "run"), tmp_path / "whole")
     # What is made of the images, which is a run's own; then some saves, which are those of every run.
-    plan: list[Death] = [*({"call": number} for number in (4, 8, 12)), *({"call": 4, "of": "replace"} for _ in range(3))]
+    plan: list[Death] = [
+        *({"call": number} for number in (4, 8, 12)),
+        *({"call": 4, "of": "replace"} for _ in range(3)),
+    ]
     ends, said = drive(plan, image_words(painted, tmp_path / "killed" / "run"), tmp_path / "killed")
     assert [status for status, _ in ends] == [signal.SIGKILL] * len(plan) + [0]
     assert len(set(re.findall(r"resuming from step (\d+)", said))) >= 2

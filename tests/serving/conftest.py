@@ -1,4 +1,4 @@
-"""A server that the tests share, which serves two models, and a stand-in for a worker."""
+"""A server that the tests share, which serves three models, and a stand-in for a worker."""
 
 import json
 import shutil
@@ -23,13 +23,20 @@ def with_languages(run: Path, folder: Path, source: str, target: str) -> Path:
     return folder
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever asks the shared server does so from one process, where tests are spread over several."""
+    for item in items:
+        if "server" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("server"))
+
+
 @pytest.fixture(scope="session")
-def server(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server with the trained model, en to zh, and one that is called zh to en."""
+def server(trained_run: Path, image_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server with the trained model, en to zh, one that is called zh to en, and a classifier."""
     other = with_languages(trained_run, tmp_path_factory.mktemp("served") / "back", "zh", "en")
     limits = ("body_seconds=2", "drain=0", "sentence_tokens=64")  # so that tests of these limits take less time
     words = [word for limit in limits for word in ("--limit", limit)]
-    running = Running(trained_run, other, *words).until_ready()
+    running = Running(trained_run, other, image_run, *words).until_ready()
     yield running
     assert running.end() == 0
 

@@ -1,7 +1,11 @@
-"""The app on a local Ray cluster, with two replicas. Not part of the suite: `make ray` runs it."""
+"""The app on a local Ray cluster: two replicas, and one that becomes two. Not part of the suite: `make ray` runs it."""
 
 import asyncio
+import threading
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -16,18 +20,37 @@ LINES = [f"{s} {v} {o}" for s in ("I", "You", "They", "We") for v in ("love", "b
 
 
 @pytest.fixture(scope="module")
-def url(trained_run: Path) -> Iterator[str]:
+def cluster() -> Iterator[str]:
+    """A cluster of this machine alone, which looks at its load every half second, and its address."""
+    from ray import serve
+
+    often = {f"RAY_SERVE_{who}_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.5" for who in ("REPLICA", "HANDLE")}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in often.items():
+            patch.setenv(name, value)
+        ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", runtime_env={"env_vars": often})
+        serve.start(http_options={"host": "127.0.0.1", "port": 8123})
+        yield "http://127.0.0.1:8123"
+        serve.shutdown()
+        ray.shutdown()
+
+
+@contextmanager
+def deployed(name: str, **arguments: object) -> Iterator[None]:
     from ray import serve
 
     from regard.serving.cluster import build
 
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
-    serve.start(http_options={"host": "127.0.0.1", "port": 8123})
-    arguments = {"runs": str(trained_run), "cpus": 0.5, "min_replicas": 2, "max_replicas": 2}
-    serve.run(build(arguments), name="regard", route_prefix="/")
-    yield "http://127.0.0.1:8123"
-    serve.shutdown()
-    ray.shutdown()
+    serve.run(build({"cpus": 0.5} | arguments), name=name, route_prefix=f"/{name}")
+    yield
+    serve.delete(name)
+
+
+@pytest.fixture(scope="module")
+def url(cluster: str, trained_run: Path) -> Iterator[str]:
+    """Two replicas."""
+    with deployed("two", runs=str(trained_run), min_replicas=2, max_replicas=2):
+        yield f"{cluster}/two"
 
 
 def test_replicas_answer_as_the_translator_does(url: str, offline: Translator) -> None:
@@ -43,10 +66,10 @@ def test_replicas_answer_as_the_translator_does(url: str, offline: Translator) -
     assert asyncio.run(main()) == expected * 5
 
 
-def running() -> int:
+def running(name: str = "two") -> int:
     from ray import serve
 
-    (deployment,) = serve.status().applications["regard"].deployments.values()
+    (deployment,) = serve.status().applications[name].deployments.values()
     return int(deployment.replica_states.get("RUNNING", 0))
 
 
@@ -71,3 +94,33 @@ def test_a_replica_that_is_killed_is_replaced(url: str, offline: Translator) -> 
     wait_until(lambda: running() == 2, what="another replica")
     asked = {"q": LINES, "source": "en", "target": "zh"}
     assert httpx.post(f"{url}/translate", json=asked, timeout=60).json()["translatedText"] == offline(LINES)
+
+
+def test_load_brings_another_replica_and_idleness_lets_it_go(
+    cluster: str, trained_run: Path, offline: Translator
+) -> None:
+    grows = {"min_replicas": 1, "max_replicas": 2, "ongoing": 1, "grow_after": 1, "shrink_after": 1}
+    expected = offline(LINES)
+    enough = threading.Event()
+    seen: Counter[int] = Counter()
+
+    def ask_until_enough() -> None:
+        with httpx.Client(timeout=60) as client:
+            while not enough.is_set():
+                answer = client.post(f"{cluster}/grows/translate", json={"q": LINES, "source": "en", "target": "zh"})
+                assert answer.json() == {"translatedText": expected}
+                seen[answer.status_code] += 1
+
+    with deployed("grows", runs=str(trained_run), **grows), ThreadPoolExecutor(6) as pool:
+        assert running("grows") == 1
+        clients = [pool.submit(ask_until_enough) for _ in range(6)]
+        try:
+            wait_until(lambda: running("grows") == 2, what="a second replica")
+        finally:
+            enough.set()
+        for client in clients:
+            client.result()
+        wait_until(lambda: running("grows") == 1, what="an end of the second")
+        answer = httpx.post(f"{cluster}/grows/translate", json={"q": LINES, "source": "en", "target": "zh"})
+        assert answer.json() == {"translatedText": expected}
+    assert set(seen) == {200}

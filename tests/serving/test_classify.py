@@ -6,11 +6,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
 from regard.errors import UserError
+from regard.models.croco import CroCo, CroCoConfig
+from regard.models.folder import save_model
 from regard.recognition.classifier import Classifier
 from regard.serving.app import make_app
 from regard.serving.engine import ClassificationEngine, open_engine
@@ -19,7 +22,7 @@ from regard.serving.metrics import Metrics
 from regard.serving.models import Models
 from regard.serving.service import Offer, Service
 from regard.serving.work import Options, Order
-from tests.serving.running import wait_until
+from tests.serving.running import Running, wait_until
 
 
 class Threaded:
@@ -107,6 +110,25 @@ def test_a_model_of_images_is_not_asked_to_translate(client: TestClient) -> None
     assert client.post("/api/embed", json={"texts": "a", "model": "paint"}).status_code == 400
     assert client.post("/detect", json={"q": "a"}).json() == {"error": "no model here translates"}
     assert client.get("/frontend/settings").status_code == 200
+
+
+def test_a_worker_of_its_own_says_the_same(server: Running, image_run: Path, painted: Path) -> None:
+    path = painted / "test" / "green" / "004.png"
+    files = [("image", path.read_bytes()), ("image", path.read_bytes()[:60])]
+    good, damaged = (httpx.post(f"{server.url}/api/classify", files=[file], timeout=60) for file in files)
+    assert good.json()["model"] == "images"
+    best = good.json()["images"][0]["classes"]
+    known = Classifier.load(image_run)(path, top=5)
+    assert [one["name"] for one in best] == [name for name, _ in known]
+    assert [one["probability"] for one in best] == pytest.approx([share for _, share in known], abs=1e-4)
+    assert (damaged.status_code, list(damaged.json())) == (400, ["error"])
+
+
+def test_a_model_of_two_views_is_refused(tmp_path: Path) -> None:
+    sizes = {"patch": 4, "width": 16, "heads": 2, "decoder_width": 16, "decoder_heads": 2}
+    save_model(tmp_path, CroCo(CroCoConfig.micro(**sizes)), {})
+    with pytest.raises(UserError, match="a model of two views cannot be served"):
+        open_engine(Order("x", tmp_path, "cpu"))
 
 
 def test_engines_are_chosen_by_what_the_model_reads(image_run: Path) -> None:

@@ -1,5 +1,6 @@
 """API keys: hashes in a file, and so many requests a minute."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,17 @@ def test_malformed_lines_are_named(line: str, tmp_path: Path) -> None:
     path.write_text(f"# first\n{line}\n")
     with pytest.raises(UserError, match="keys, line 2"):
         Keys.load(path)
+
+
+def test_a_file_that_others_can_write_is_complained_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "keys"
+    path.write_text(make_key("a")[1])
+    logging.getLogger("regard.serving").propagate = True
+    for mode, complaints in ((0o644, 0), (0o666, 1)):
+        path.chmod(mode)
+        caplog.clear()
+        Keys.load(path)
+        assert [record.getMessage() for record in caplog.records] == ["others can write keys"] * complaints
 
 
 def test_a_key_that_stands_twice_or_a_missing_file_are_refused(tmp_path: Path) -> None:
