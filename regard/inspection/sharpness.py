@@ -38,6 +38,6 @@ def scale_of(attention: Attention) -> float:
 def _set_scale(attention: Attention, scale: float) -> None:
     kind: Any = attention.kind
     if is_dataclass(kind):  # frozen ones may be shared by all attentions
-        attention.kind = replace(kind, scale=scale)  # type: ignore[type-var]
+        attention.kind = replace(kind, scale=scale)  # type: ignore[assignment, type-var]
     else:
         kind.scale = scale
