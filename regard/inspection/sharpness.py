@@ -10,12 +10,19 @@ from typing import Any
 from torch import nn
 
 from regard.attention import Attention
+from regard.errors import UserError
 from regard.inspection.attentions import find_attentions
 
 
 @contextmanager
 def scale_scores(model: nn.Module, factor: float) -> Iterator[None]:
-    """Multiplies the scale of all attentions by a factor while the block runs: above 1 sharper, below 1 flatter."""
+    """Multiplies the scale of all attentions by a factor while the block runs: above 1 sharper, below 1 flatter.
+
+    Raises:
+        UserError: the factor is not more than 0.
+    """
+    if factor <= 0:
+        raise UserError(f"sharpness: {factor:g} must be more than 0; small numbers make attention flat")
     attentions = find_attentions(model).values() if factor != 1 else ()
     before = {attention: (attention.kind, getattr(attention.kind, "scale", None)) for attention in attentions}
     try:

@@ -76,7 +76,7 @@ class ChangeRequest(InspectRequest):
     factors: dict[Name, dict[Place, Annotated[float, Field(ge=-10, le=10)]]] = Field(
         default_factory=dict, description="by what heads are multiplied: {attention: {head: factor}}", max_length=1000
     )
-    sharpness: float = Field(1.0, ge=0, le=10, description="by what the scale of all scores is multiplied")
+    sharpness: float = Field(1.0, ge=0.01, le=10, description="by what the scale of all scores is multiplied")
     search: SearchChoice = SearchChoice()
 
 

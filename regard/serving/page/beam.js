@@ -49,10 +49,10 @@ function showTree(card, controls, found, words, change) {
   let step = last;
   const position = make("span", { class: "hint" });
   const range = make("input", { type: "range", min: 0, max: last, step: 1, value: last, "aria-label": words.step });
-  const go = (to) => {
+  const go = (to, follow = true) => {
     step = Math.min(last, Math.max(0, to));
     range.value = step;
-    tree.show(step);
+    tree.show(step, follow);
     position.textContent = `${words.step} ${step + 1} / ${last + 1}`;
   };
   range.addEventListener("input", () => go(Number(range.value)));
@@ -65,7 +65,7 @@ function showTree(card, controls, found, words, change) {
     if (move) event.preventDefault(), go(step + move);
   });
   card.append(answer, stepper, told, scroll, make("p", { class: "hint", text: words.treeHint }));
-  go(last);
+  go(last, false);
 }
 
 function tellNode(node, settings, words) {

@@ -50,7 +50,7 @@ async function show(place, page, signal) {
   bar.append(make("button", { class: "tool", text: words.reset, on: { click: () => (Object.assign(kept, START, { factors: {}, text: page.text }), page.again()) } }));
   controls.append(bar, headTable(plain.heads, words, soon));
   const sliders = make("div", { class: "bar controls" });
-  sliders.append(field(words.sharpness, slider({ min: 0, max: 3, step: 0.1, value: kept.sharpness }, (sharpness) => set({ sharpness }), two)));
+  sliders.append(field(words.sharpness, slider({ min: 0.1, max: 3, step: 0.1, value: kept.sharpness }, (sharpness) => set({ sharpness }), two)));
   if (model.kind !== "parallel") {
     const sizes = [1, 2, 3, 5, 8].map((size) => [size, size]);
     sliders.append(field(words.beamSize, choice(sizes, kept.beam, (beam) => set({ beam: Number(beam) }))));

@@ -2,16 +2,17 @@
 
 import { ask } from "./api.js";
 import { prepare } from "./canvas.js";
-import { makeScale } from "./colours.js";
 import { field, make, slider } from "./make.js";
 import { paint } from "./matrix.js";
 import { makeMap } from "./maps.js";
 import { part } from "./packet.js";
-import { isDark } from "./theme.js";
 
 export const section = { id: "image", needs: ["image", "views"], show };
 
 const SIDE = 320, SMALL = 84;
+const DARKEST = 0.86;
+/** Colours that leave in the light what got most, and put the rest in the dark. */
+const SHADE = Uint8ClampedArray.from({ length: 1024 }, (_, i) => (i % 4 < 3 ? 8 : 255 * DARKEST * (1 - (i >> 2) / 255)));
 const kept = { files: [], layer: null };
 
 async function show(place, page, signal) {
@@ -153,10 +154,8 @@ function drawOver(picture, map, side = SIDE, grid = null, patch = null) {
   context.imageSmoothingEnabled = false;
   context.drawImage(picture, 0, 0, side, side);
   if (map) {
-    context.globalAlpha = 0.72;
     context.imageSmoothingEnabled = true;
-    context.drawImage(paint(map, makeScale(isDark(), false)), 0, 0, side, side);
-    context.globalAlpha = 1;
+    context.drawImage(paint(map, SHADE), 0, 0, side, side);
   }
   if (grid && patch !== null) {
     const [rows, columns] = grid;

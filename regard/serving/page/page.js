@@ -80,11 +80,14 @@ function mark() {
     tab.tabIndex = chosen ? 0 : -1;
     if (chosen) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
-  const millions = model ? (model.parameters / 1e6).toFixed(1) : "";
   const languages = model?.source ? ` · ${model.source} → ${model.target}` : "";
-  element("about").textContent = model ? `${model.kind} · ${millions} M${languages}` : "";
+  element("about").textContent = model ? `${model.kind} · ${inMillions(model.parameters)}${languages}` : "";
   element("ask").hidden = !open.reads || !model?.sections.includes("translate");
   document.title = `regard · ${words.sections[open.id]}`;
+}
+
+function inMillions(count) {
+  return count < 1e6 ? `${(count / 1e3).toFixed(0)} k` : `${(count / 1e6).toFixed(1)} M`;
 }
 
 function tellProblem(sentence) {

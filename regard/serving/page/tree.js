@@ -3,7 +3,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 const COLUMN = 132, ROW = 34, WIDTH = 100, HEIGHT = 26, MARGIN = 8, ROOM = 7;
 
-/** Draws into `place`; `onPoint(node)`. The result's `show(step)` hides what came later. */
+/** Draws into `place`; `onPoint(node)`. The result's `show(step, follow)` hides what came later. */
 export function drawTree(place, nodes, onPoint) {
   const columns = [];
   nodes.forEach((node, i) => (columns[node.step] ??= []).push(i));
@@ -25,8 +25,9 @@ export function drawTree(place, nodes, onPoint) {
   });
   place.append(picture);
   return {
-    show(step) {
+    show(step, follow = true) {
       steps.forEach((group, at) => group.classList.toggle("later", at > step));
+      if (!follow) return;
       const right = MARGIN + (step + 1) * COLUMN;
       if (right > place.scrollLeft + place.clientWidth || right - COLUMN < place.scrollLeft) {
         place.scrollLeft = Math.max(0, right - place.clientWidth / 2);
