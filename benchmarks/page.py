@@ -1,9 +1,9 @@
-"""How quickly the page shows a long sentence: seconds until the section of attention stands, and frames while scrolling.
+"""How quickly the page shows a long sentence: seconds until the section of attention stands, and frames of scrolling.
 
     python benchmarks/page.py runs/demo --tokens 512 --out benchmarks/results/page.json
 
-The sentence repeats WORDS until the model reads so many tokens. It is translated first, which is not counted; then the
-section is opened in the system's Chromium, and its parts that scroll are scrolled, a step a frame.
+The sentence repeats SENTENCE until the model reads so many tokens. It is translated first, which is not counted; then
+the section is opened in the system's Chromium, and its parts that scroll are scrolled, a step a frame.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from regard.decoding.translator import Vocabularies
 from regard.models.folder import find_model
 from tests.browser import Visit, launched
 
-WORDS = "Yesterday my older brother bought three books at the market and read them on the train. ".split()
+SENTENCE = "Yesterday my older brother bought three books at the market and read them on the train."
+WORDS = SENTENCE.split()
 SCROLL = """([selector, frames]) => new Promise((resolve) => {
   const place = document.querySelector(selector);
   const times = [];
@@ -129,6 +130,8 @@ def measure(browser: Any, url: str, sentence: str, times: int) -> dict[str, Any]
             page.locator("[data-section=attention]").click()
             ready("attention")
             seconds.append(time.perf_counter() - began)
+        page.get_by_role("button", name="encoder.0.attention, head 0").click()  # every token against every token
+        page.wait_for_timeout(2000)
         frames = {
             "matrix": page.evaluate(SCROLL, [".picture.wide", 120]),
             "lines": page.evaluate(SCROLL, [".picture.narrow", 120]),

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from regard import Translator
 from regard.models.croco import CroCo, CroCoConfig
 from regard.models.folder import save_model
+from regard.models.transformer import Transformer, TransformerConfig
 from tests.browser import Visit
 from tests.inspection.test_page_in_browser import is_drawn
 from tests.serving.running import Running
@@ -113,6 +115,11 @@ def test_heads_are_shown_at_a_glance_at_large_and_beside_each_other(page: Page) 
     assert page.page.locator("canvas.matrix").first.screenshot() != weights
     page.page.locator(".compare").click()
     page.page.wait_for_selector(".beside .headpanel .chosen:not(:empty)")
+    assert page.page.locator(".chosen").nth(1).text_content().startswith("one · ")
+    page.page.locator(".compare").click()
+    page.page.wait_for_selector(".beside > div:nth-child(2) .chosen:not(:empty)")
+    assert page.page.locator(".chosen").nth(2).text_content() == "toy · decoder.0.attention · mean"
+    page.page.get_by_role("button", name="remove").first.click()
     assert page.page.locator(".headpanel").count() == 2
 
 

@@ -114,14 +114,11 @@ def test_a_beam_says_what_became_of_each_hypothesis(engine: TranslationEngine) -
 def test_a_model_that_writes_at_once_shows_its_rounds(engine: TranslationEngine) -> None:
     vocabularies = engine.translator.vocabularies
     config = ParallelTransformerConfig.base(
-        len(vocabularies.source), width=16, heads=2, hidden=32, encoder_layers=1, decoder_layers=1
+        len(vocabularies.source), width=16, heads=2, hidden=32, encoder_layers=1, decoder_layers=1, length_reach=1
     )
-    for seed in range(50):  # untrained: most guess that the translation has a token or two, which one round writes
-        torch.manual_seed(seed)
-        translator = regard.Translator(ParallelTransformer(config).eval(), vocabularies)
-        found = show_beam(translator, translator.fit(), {"text": TEXT})
-        if len(found["rounds"][0]["pieces"]) >= 8:
-            break
+    torch.manual_seed(0)
+    translator = regard.Translator(ParallelTransformer(config).eval(), vocabularies)
+    found = show_beam(translator, translator.fit(), {"text": TEXT})
     assert len(found["rounds"]) == found["settings"]["rounds"] > 1
     assert not all(found["rounds"][-1]["written"])
     assert all(found["rounds"][0]["written"])

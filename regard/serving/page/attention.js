@@ -11,7 +11,7 @@ import { isDark } from "./theme.js";
 export const section = { id: "attention", needs: ["attention"], reads: true, show };
 
 const GROUPS = ["cross", "decoder", "encoder"];
-const kept = { name: null, head: 0, quantity: "weights", zoom: 1, other: null };
+const kept = { name: null, head: 0, quantity: "weights", zoom: 1, others: [] };
 
 async function show(place, page, signal) {
   const { words } = page;
@@ -23,7 +23,6 @@ async function show(place, page, signal) {
   if (!seen.views.some((view) => view.name === kept.name)) Object.assign(kept, firstOf(seen.views));
 
   const panel = new HeadPanel(words);
-  const second = new HeadPanel(words);
   const controls = make("div", { class: "bar controls" });
   const beside = make("div", { class: "beside" });
   detail.append(controls, panel.place, beside);
@@ -45,40 +44,45 @@ async function show(place, page, signal) {
     grid.choose(view, kept.head);
     await drawHead(panel, seen, view, kept.head, words, signal);
   };
-  const drawSecond = async () => {
-    beside.replaceChildren();
-    if (!kept.other) return;
-    const model = page.models.find((one) => one.name === kept.other.model) ?? page.model;
+  const drawOther = async (place, other) => {
+    const model = page.models.find((one) => one.name === other.model) ?? page.model;
     const others = await lookAt(model.name, page.text, signal);
     if (signal.aborted) return;
-    const view = others.views.find((one) => one.name === kept.other.name) ?? others.views[0];
-    const head = Math.min(kept.other.head, view.heads);
-    kept.other = { model: model.name, name: view.name, head };
+    const view = others.views.find((one) => one.name === other.name) ?? others.views.at(-1);
+    Object.assign(other, { model: model.name, name: view.name, head: Math.min(other.head, view.heads) });
     const change = (values) => {
-      Object.assign(kept.other, values);
-      return drawSecond().catch((error) => tellProblem(beside, error, signal));
+      Object.assign(other, values);
+      return drawOther(place, other).catch((error) => tellProblem(place, error, signal));
     };
     const able = page.models.filter((one) => one.sections.includes("attention")).map(({ name }) => [name, name]);
     const names = others.views.map(({ name }) => [name, name]);
     const heads = Array.from({ length: view.heads + 1 }, (_, i) => [i, i === view.heads ? words.mean : i]);
+    const remove = () => (kept.others.splice(kept.others.indexOf(other), 1), place.remove());
     const bar = make("div", { class: "bar controls" });
     bar.append(field(words.model, choice(able, model.name, (name) => change({ model: name }))));
     bar.append(field(words.attention, choice(names, view.name, (name) => change({ name }))));
-    bar.append(field(words.head, choice(heads, head, (value) => change({ head: Number(value) }))));
-    const answer = make("p", { class: "hint", text: others.translation });
-    beside.append(bar, answer, second.place);
-    await drawHead(second, others, view, head, words, signal);
+    bar.append(field(words.head, choice(heads, other.head, (value) => change({ head: Number(value) }))));
+    bar.append(make("button", { class: "tool", text: "✕", "aria-label": words.remove, on: { click: remove } }));
+    const own = new HeadPanel(words);
+    place.replaceChildren(bar, make("p", { class: "hint", text: others.translation }), own.place);
+    await drawHead(own, others, view, other.head, words, signal);
   };
-  const draw = () => Promise.all([drawFirst(), drawSecond()]);
+  const drawOthers = () => {
+    const places = kept.others.map(() => make("div"));
+    beside.replaceChildren(...places);
+    return Promise.all(places.map((one, i) => drawOther(one, kept.others[i])));
+  };
+  const draw = () => Promise.all([drawFirst(), drawOthers()]);
   const redraw = () => draw().catch((error) => tellProblem(beside, error, signal));
 
   const quantities = [["weights", words.weights], ["scores", words.scores]];
   controls.append(field(words.show, choice(quantities, kept.quantity, (value) => ((kept.quantity = value), redraw()))));
-  const compare = make("button", { class: "tool compare", text: words.compare, "aria-pressed": String(Boolean(kept.other)) });
+  const compare = make("button", { class: "tool compare", text: words.compare });
   compare.addEventListener("click", () => {
-    kept.other = kept.other ? null : { model: page.model.name, name: kept.name, head: kept.head ? 0 : 1 };
-    compare.setAttribute("aria-pressed", String(Boolean(kept.other)));
-    redraw();
+    const used = [page.model.name, ...kept.others.map((other) => other.model)];
+    const fresh = page.models.find((one) => one.sections.includes("attention") && !used.includes(one.name));
+    kept.others.push({ model: (fresh ?? page.model).name, name: kept.name, head: fresh ? kept.head : kept.others.length + 1 });
+    drawOthers().catch((error) => tellProblem(beside, error, signal));
   });
   controls.append(compare);
   for (const [sign, name, factor] of [["−", "zoomOut", 0.8], ["+", "zoomIn", 1.25]]) {
