@@ -46,7 +46,7 @@ ARROWS = {
         "training": "attention layers models text vision decoding recognition evaluation devices interruption progress "
         "errors config",
         "demo": "models text vision decoding recognition inspection looking evaluation training errors config",
-        "serving": "models text vision decoding recognition inspection looking devices errors config",
+        "serving": "attention models text vision decoding recognition inspection looking devices errors config",
         "cli": "models text vision decoding recognition inspection looking evaluation training demo serving devices "
         "interruption errors config",
         "__init__": "attention models text decoding recognition inspection errors",

@@ -21,7 +21,9 @@ def find_positions(model: nn.Module) -> dict[str, nn.Module]:
         inside = any(name.startswith(f"{outer}.") for outer in found)  # such as the axis of one on a grid
         if not isinstance(module, ENCODINGS) or inside:
             continue
-        same = (type(module), module.extra_repr(), str(module.head_width)) if isinstance(module, Rotary) else (name,)
+        axis = module.axis if isinstance(module, Rotary2D) else module
+        rotary = isinstance(axis, Rotary)
+        same = (type(module), axis.extra_repr(), str(axis.head_width)) if rotary else (name,)
         if same not in known:
             known.add(same)
             found[name] = module

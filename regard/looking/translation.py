@@ -7,12 +7,11 @@ from collections.abc import Collection
 
 import numpy as np
 
-from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.settings import AnySettings
 from regard.decoding.translator import Translator
-from regard.errors import UserError
 from regard.inspection.probe import Seen, probe
-from regard.inspection.scene import Group, Scene, View, readable
+from regard.inspection.scene import Scene, View
+from regard.looking.rereading import SIDES, group_of, label, refuse_blank
 from regard.models.parallel import ParallelTransformer
 
 
@@ -35,13 +34,12 @@ def look_at_translation(
     Raises:
         UserError: the sentence is blank, or the model has no attention of such a name.
     """
-    if not sentence.strip():
-        raise UserError("there is nothing to look at in a blank sentence; give some words")
+    refuse_blank(sentence)
     at_once = isinstance(translator.model, ParallelTransformer)
     with probe(translator.model, names) as seen:
         best = translator.hypotheses([sentence], settings, alignments=True, snapshots=at_once)[0][0]
     assert best.alignment is not None
-    labels = _label(best)
+    labels = label(best)
     return Scene(
         source=sentence,
         translation=best.text,
@@ -53,21 +51,6 @@ def look_at_translation(
     )
 
 
-def _label(best: Hypothesis) -> dict[str, list[str]]:
-    """Names for every row and column: a decoder that writes token by token reads BOS and says END."""
-    canvas = best.rounds[-1].pieces if best.rounds else None  # may have more places than tokens
-    return {
-        "source": [*readable(best.source_pieces), "END"],
-        "translation": readable(best.labels),
-        "written": readable(best.labels if canvas is None else canvas),
-        "read": ["BOS", *readable(best.pieces)] if canvas is None else readable(canvas),
-    }
-
-
 def _view(name: str, seen: Seen) -> View:
-    side, layer, which = name.split(".")
-    group: Group = "cross" if which == "cross" else "encoder" if side == "encoder" else "decoder"
-    rows, columns = {"encoder": ("source", "source"), "decoder": ("written", "read"), "cross": ("written", "source")}[
-        group
-    ]
-    return View(name, group, int(layer), seen.weights[0].float().cpu().numpy(), rows, columns)
+    group, layer = group_of(name)
+    return View(name, group, layer, seen.weights[0].float().cpu().numpy(), *SIDES[group])

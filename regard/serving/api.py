@@ -188,4 +188,6 @@ def _describe(model: Model) -> ApiModel:
         source=source,
         target=target,
         classes=list(about.classes),
+        sections=list(about.sections),
+        lacks=about.lacks,
     )

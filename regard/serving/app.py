@@ -13,7 +13,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from regard.serving import api, libretranslate
+from regard.serving import api, inspect, libretranslate, pages
 from regard.serving.bodies import explain_mistakes
 from regard.serving.gate import Gate
 from regard.serving.life import living
@@ -44,7 +44,8 @@ def make_app(service: Service, patient: bool = False) -> FastAPI:
     app.state.service = service
     app.include_router(libretranslate.make_router(service))
     app.include_router(api.make_router(service))
-    # Pages and their files are mounted here, last, so that no file can hide an endpoint.
+    app.include_router(inspect.make_router(service))
+    app.include_router(pages.make_router())  # last, so that no file can hide an endpoint
     _explain_problems(app)
     app.add_middleware(Gate, service=service)
     if service.offer.origins:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -10,11 +10,18 @@ import torch
 
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.settings import AnySettings, ParallelSettings, SearchSettings, parse_settings
-from regard.decoding.translator import Translator
+from regard.decoding.translator import Translator, has_tokenizer
 from regard.devices import choose_device
 from regard.errors import UserError
-from regard.models.folder import find_model, what_is_read
+from regard.models.folder import find_model, load_model, what_is_read
 from regard.recognition.classifier import Classifier, Ranked
+from regard.serving.sections.arithmetic import show_arithmetic
+from regard.serving.sections.attention import show_attention, show_map
+from regard.serving.sections.beam import show_beam
+from regard.serving.sections.change import show_change
+from regard.serving.sections.image import PATCHES, show_image, show_views
+from regard.serving.sections.positions import show_positions
+from regard.serving.sections.translation import show_translation
 from regard.serving.work import About, Alignment, Order, Translation
 from regard.vision.decoding import MOST_PIXELS, decode
 from regard.vision.pictures import GAP
@@ -50,10 +57,10 @@ def open_engine(order: Order) -> Engine:
     folder = find_model(order.run)
     reads = what_is_read(folder)
     if reads == "text":
-        return TranslationEngine(order)
+        return TranslationEngine(order) if has_tokenizer(folder) else BareEngine(order)
     if reads == "images":
         return ClassificationEngine(order)
-    raise UserError(f"{folder}: a model of two views cannot be served; use it from Python, as regard.CroCo")
+    return ViewsEngine(order)
 
 
 class TranslationEngine:
@@ -75,6 +82,7 @@ class TranslationEngine:
             tokenizer=self.translator.vocabularies.source,
             longest=config.max_length - 1 if config.positions == "learned" else None,
             search=self.settings.in_force(),
+            sections=("translate", "attention", "arithmetic", "beam", "change", "positions"),
         )
 
     def warm_up(self) -> None:
@@ -87,6 +95,8 @@ class TranslationEngine:
             return self.translate(items, **options)
         if operation == "embed":
             return self.embed(items, **options)
+        if operation in TRANSLATOR_SECTIONS:
+            return [TRANSLATOR_SECTIONS[operation](self, item) for item in items]
         raise UserError(f"{self.about.name}: it can {' and '.join(self.about.operations)}, but not {operation}")
 
     def translate(self, sentences: Sequence[str], n_best: int = 1, alignments: bool = False) -> list[list[Translation]]:
@@ -130,6 +140,7 @@ class ClassificationEngine:
             parameters=sum(parameter.numel() for parameter in self.classifier.model.parameters()),
             device=str(device),
             classes=self.classifier.classes,
+            sections=("image", "positions"),
         )
 
     def warm_up(self) -> None:
@@ -140,6 +151,10 @@ class ClassificationEngine:
     def run(self, operation: str, items: Sequence[Any], options: dict[str, Any]) -> list[Any]:
         if operation == "classify":
             return list(self.classify(items, **options))
+        if operation == "image":
+            return [show_image(self.classifier, item) for item in items]
+        if operation == "positions":
+            return [show_positions(self.classifier.model, item) for item in items]
         raise UserError(f"{self.about.name}: it can classify, but not {operation}")
 
     def classify(self, images: Sequence[bytes], top: int = 5, pixels: int = MOST_PIXELS) -> list[Ranked]:
@@ -148,6 +163,86 @@ class ClassificationEngine:
         opened = [reading.open(decode(data, reading.mode, pixels=pixels, detail=GAP * reading.size)) for data in images]
         ranked = self.classifier.rank(self.classifier.judge(opened), top)
         return [[(name, round(share, DIGITS)) for name, share in best] for best in ranked]
+
+
+class ViewsEngine:
+    """A model of two views, which can only be looked at."""
+
+    def __init__(self, order: Order) -> None:
+        if order.search:
+            raise UserError(f"{order.run} is a model of two views, which searches nothing; leave --search away")
+        device = choose_device(order.device)
+        self.model, _ = load_model(find_model(order.run), device)
+        self.about = About(
+            name=order.name,
+            kind=self.model.config.kind,
+            operations=(),
+            parameters=sum(parameter.numel() for parameter in self.model.parameters()),
+            device=str(device),
+            sections=("views", "positions"),
+        )
+
+    def warm_up(self) -> None:
+        size = PATCHES * self.model.config.patch
+        blank = torch.zeros(1, self.model.config.channels, size, size, device=self.model.mask_token.device)
+        with torch.no_grad():
+            self.model.both(blank, blank)
+
+    def run(self, operation: str, items: Sequence[Any], options: dict[str, Any]) -> list[Any]:
+        if operation == "views":
+            return [show_views(self.model, item) for item in items]
+        if operation == "positions":
+            return [show_positions(self.model, item) for item in items]
+        raise UserError(f"{self.about.name}: a model of two views can only be looked at; it cannot {operation}")
+
+
+class BareEngine:
+    """A translation model without a tokenizer: it cannot read, and says so; its positions can be looked at."""
+
+    def __init__(self, order: Order) -> None:
+        folder = find_model(order.run)
+        device = choose_device(order.device)
+        self.model, _ = load_model(folder, device)
+        self.about = About(
+            name=order.name,
+            kind=self.model.config.kind,
+            operations=(),
+            parameters=sum(parameter.numel() for parameter in self.model.parameters()),
+            device=str(device),
+            sections=("positions",),
+            lacks="tokenizer",
+        )
+
+    def warm_up(self) -> None:
+        pass
+
+    def run(self, operation: str, items: Sequence[Any], options: dict[str, Any]) -> list[Any]:
+        if operation == "positions":
+            return [show_positions(self.model, item) for item in items]
+        raise UserError(f"{self.about.name}: its folder has no tokenizer, so that it cannot {operation}")
+
+
+def choose_search(settings: AnySettings, asked: dict[str, Any]) -> AnySettings:
+    """The settings with what was asked for; whoever samples searches no beam."""
+    given = {key: value for key, value in asked["search"].items() if value is not None}
+    if isinstance(settings, SearchSettings) and "temperature" in given:
+        given |= {"beam": None, "groups": 1, "diversity": 0.5, "coverage": 0.0}
+    unknown = [key for key in given if key not in type(settings).model_fields]
+    if unknown:
+        raise UserError(f"{unknown[0]}: this model searches in another way")
+    return settings.changed(**given)
+
+
+TRANSLATOR_SECTIONS: dict[str, Callable[[TranslationEngine, dict[str, Any]], Any]] = {
+    "translation": lambda own, asked: show_translation(own.translator, widen(own.settings, asked["n_best"]), asked),
+    "attention": lambda own, asked: show_attention(own.translator, asked),
+    "map": lambda own, asked: show_map(own.translator, asked),
+    "arithmetic": lambda own, asked: show_arithmetic(own.translator, asked),
+    "beam": lambda own, asked: show_beam(own.translator, choose_search(own.settings, asked), asked),
+    "change": lambda own, asked: show_change(own.translator, choose_search(own.settings, asked), asked),
+    "positions": lambda own, asked: show_positions(own.translator.model, asked),
+}
+"""What the page may ask of a translator."""
 
 
 def widen(settings: AnySettings, n_best: int) -> AnySettings:

@@ -24,7 +24,7 @@ HEADERS = [
 ]
 QUIET = frozenset({"/health", "/ready", "/metrics"})
 """Paths that machines ask for all the time: never turned away, and not logged."""
-IMAGES = "/api/classify"
+IMAGES = frozenset({"/api/classify", "/api/inspect/image", "/api/inspect/views"})
 
 
 class Gate:
@@ -56,7 +56,7 @@ class Gate:
         limits = self._service.limits
         if scope["path"] not in QUIET and self._inside > limits.concurrent:
             raise overloaded(f"Slowdown: {limits.concurrent} requests are being answered already", 1)
-        most = limits.image_bytes if scope["path"] == IMAGES else limits.body_bytes
+        most = limits.image_bytes if scope["path"] in IMAGES else limits.body_bytes
         body = await read_body(scope, receive, most, limits.body_seconds)
         await self._app(scope, body, answer)
 

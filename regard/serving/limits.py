@@ -18,6 +18,7 @@ class Limits(Settings):
     sentence_tokens: int = Field(
         256, ge=8, le=100_000, description="of one sentence; a longer one is cut, at white space where there is some"
     )
+    inspect_tokens: int = Field(512, ge=8, le=4096, description="of a sentence that the page looks into (400)")
     image_bytes: int = Field(10_000_000, ge=1, description="of a request with an image (413)")
     image_pixels: int = Field(25_000_000, ge=1, description="of an image (400)")
     concurrent: int = Field(256, ge=1, description="requests worked on at once (429)")

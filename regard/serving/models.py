@@ -140,13 +140,13 @@ class Models:
         raise bad(f"{target} is not available as a target language from {source}; there is {served}")
 
     def named(self, name: str | None, operation: str) -> Model:
-        """The model of that name, or the first that can do the operation.
+        """The model of that name, or the first that can do the operation, or fill the section of the page.
 
         Raises:
             Problem: there is none, or it cannot.
         """
         self.check_loaded()
-        able = [model for model in self.all if operation in model.about.operations]
+        able = [model for model in self.all if operation in (*model.about.operations, *model.about.sections)]
         if name is None:
             if not able:
                 raise bad(f"no model here can {operation}")

@@ -216,6 +216,8 @@ class ApiModel(BaseModel):
     source: str | None
     target: str | None
     classes: list[str]
+    sections: list[str] = Field(description="of the page, which it can fill")
+    lacks: str | None = Field(description="what its folder is missing, such as a tokenizer")
 
 
 class ApiModels(BaseModel):

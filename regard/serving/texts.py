@@ -59,16 +59,20 @@ class Reader:
     def jobs(self, document: Document, n_best: int = 1) -> list[Job]:
         """What the model has to do for a document."""
         return [
-            Job("translate", text, (("n_best", n_best), ("alignments", aligned)), self._count(text) + 1)
+            Job("translate", text, (("n_best", n_best), ("alignments", aligned)), self.count(text) + 1)
             for text, aligned in document.sentences
         ]
 
     def embedding_jobs(self, texts: Sequence[str], pool: str) -> list[Job]:
         """What the model has to do for vectors; texts are not split."""
-        return [Job("embed", text, (("pool", pool),), self._count(text) + 1) for text in texts]
+        return [Job("embed", text, (("pool", pool),), self.count(text) + 1) for text in texts]
+
+    def count(self, text: str) -> int:
+        """How many tokens the model reads of a text."""
+        return self._count(text)
 
     def _fits(self, sentence: str) -> bool:
-        return self._count(sentence) <= self._longest
+        return self.count(sentence) <= self._longest
 
     def _count_tokens(self, text: str) -> int:
         return len(self._tokenizer.encode(text))

@@ -33,6 +33,8 @@ class About:
         tokenizer: of the source, where it reads text.
         longest: the most source tokens that it can read, where there is a limit.
         search: its settings of the search, where it translates.
+        sections: which of the page's sections it can fill.
+        lacks: what its folder is missing, without which it cannot do what such models do.
     """
 
     name: str
@@ -45,6 +47,8 @@ class About:
     longest: int | None = None
     search: dict[str, Any] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
+    sections: tuple[str, ...] = ()
+    lacks: str | None = None
 
 
 @dataclass(frozen=True)

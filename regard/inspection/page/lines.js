@@ -61,11 +61,11 @@ export class Lines {
   drawRow(context, row, point) {
     const { map, left, width, right } = this;
     const weights = map.values.subarray(row * map.columns, (row + 1) * map.columns);
-    const least = point?.row === row ? 0.002 : FAINTEST * weights.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
+    const least = point?.row === row ? 0.002 : FAINTEST * weights.reduce((a, b) => Math.max(a, Math.abs(b) || 0), 0);
     const x = [left, (left + width - right) / 2, width - right];
     weights.forEach((weight, column) => {
       const size = Math.abs(weight) / map.high;
-      if (Math.abs(weight) < least || size < 0.01) return;
+      if (!(Math.abs(weight) >= least) || size < 0.01) return;
       if (point?.column !== undefined && point.column !== column) return;
       context.globalAlpha = Math.min(1, 0.12 + 0.88 * size);
       context.lineWidth = 0.6 + 3.4 * size;

@@ -3,9 +3,10 @@
 import { makeScale } from "./colours.js";
 import { HeadGrid } from "./grid.js";
 import { Lines } from "./lines.js";
-import { strongest, unpackHeads } from "./maps.js";
+import { unpackHeads } from "./maps.js";
 import { Matrix } from "./matrix.js";
 import { SentencePair } from "./sentence.js";
+import { drawLegend, tell } from "./telling.js";
 import { isDark, watchTheme } from "./theme.js";
 import { firstLanguage, wordsOf } from "./words.js";
 
@@ -70,7 +71,7 @@ async function redraw() {
   const columns = scene.labels[view.columns];
   matrix.show(map, rows, columns, scaleOf(map), element("matrix").parentElement.clientWidth - 4, state.zoom);
   lines.show(map, rows, columns, element("lines").parentElement.clientWidth - 4);
-  drawLegend(map);
+  drawLegend(element("scale"), element("low"), element("high"), map, scaleOf(map));
   pointAt(null);
 }
 
@@ -78,43 +79,16 @@ function pointAt(point) {
   if (!matrix.map) return;
   matrix.draw(point);
   lines.draw(point);
-  element("told").textContent = tell(matrix.map, matrix.rows, matrix.columns, point);
+  element("told").textContent = tell(matrix.map, matrix.rows, matrix.columns, point, words);
 }
 
 function pointAtTranslation(point) {
   if (!pairMap) return;
   pair.show(pairMap, makeScale(isDark(), false), point);
-  const told = tell(pairMap, scene.labels.translation, scene.labels.source, point);
+  const told = tell(pairMap, scene.labels.translation, scene.labels.source, point, words);
   const said = scene.probabilities[point?.row];
   const probability = said === undefined ? "" : `${words.probability} ${(100 * said).toFixed(0)}% · `;
   element("aligned").textContent = told ? `${probability}${told}` : words.pointAtToken;
-}
-
-/** What is pointed at, in words and numbers. */
-function tell(map, rows, columns, point) {
-  if (!point) return "";
-  const { row, column } = point;
-  const number = (value) => value.toFixed(3);
-  if (row !== undefined && column !== undefined) {
-    return `${rows[row]} → ${columns[column]}: ${number(map.values[row * map.columns + column])}`;
-  }
-  if (row !== undefined) {
-    const most = strongest(map, row, 4).map(([place, weight]) => `${columns[place]} ${number(weight)}`);
-    return `${rows[row]} ${words.looks} ${most.join(", ")}`;
-  }
-  const received = rows.map((label, place) => [label, map.values[place * map.columns + column]]);
-  const most = received.sort((a, b) => b[1] - a[1]).slice(0, 4).map(([label, weight]) => `${label} ${number(weight)}`);
-  return `${columns[column]} ${words.lookedAt} ${most.join(", ")}`;
-}
-
-function drawLegend(map) {
-  const canvas = element("scale");
-  canvas.width = 256;
-  canvas.height = 1;
-  const context = canvas.getContext("2d");
-  context.putImageData(new ImageData(scaleOf(map), 256, 1), 0, 0);
-  element("low").textContent = map.signed ? (-map.high).toFixed(2) : "0";
-  element("high").textContent = map.high.toFixed(2);
 }
 
 /** The head that the address names, as in #decoder.1.cross/3, or the one that the scene begins with. */

@@ -1,6 +1,6 @@
 // Maps of attention: how much each row looked at each column.
 //
-// A map is {rows, columns, values, high, signed}: values row by row, high the largest by size.
+// A map is {rows, columns, values, high, signed}: values row by row, NaN where nobody may look, high the largest by size.
 
 /** The maps of all heads from one record {heads, rows, columns, low, high, packed}, and their mean behind them. */
 export async function unpackHeads(record) {
@@ -25,6 +25,7 @@ export function makeMap(values, rows, columns) {
   let high = 0;
   let signed = false;
   for (const value of values) {
+    if (Number.isNaN(value)) continue;
     high = Math.max(high, Math.abs(value));
     signed ||= value < -1e-6;
   }
@@ -54,7 +55,7 @@ export function shareOf(map, value) {
 /** The columns that a row looked at most, [column, weight], most first. */
 export function strongest(map, row, count) {
   const weights = Array.from(map.values.subarray(row * map.columns, (row + 1) * map.columns), (w, i) => [i, w]);
-  return weights.sort((a, b) => b[1] - a[1]).slice(0, count);
+  return weights.filter(([, weight]) => !Number.isNaN(weight)).sort((a, b) => b[1] - a[1]).slice(0, count);
 }
 
 async function inflate(base64) {

@@ -13,6 +13,7 @@ export function paint(map, scale) {
   const context = canvas.getContext("2d");
   const image = context.createImageData(map.columns, map.rows);
   for (let i = 0; i < map.values.length; i++) {
+    if (Number.isNaN(map.values[i])) continue; // stays transparent
     const colour = 4 * Math.round(255 * Math.min(1, Math.max(0, shareOf(map, map.values[i]))));
     image.data.set(scale.subarray(colour, colour + 4), 4 * i);
   }
