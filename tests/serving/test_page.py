@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from regard import Translator
 from regard.models.croco import CroCo, CroCoConfig
 from regard.models.folder import save_model
+from regard.models.transformer import Transformer, TransformerConfig
 from tests.browser import Visit
 from tests.inspection.test_page_in_browser import is_drawn
 from tests.serving.running import Running
