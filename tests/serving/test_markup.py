@@ -99,9 +99,9 @@ def test_the_text_of_the_answer_is_the_translation_of_the_text(text: str) -> Non
 
 @pytest.mark.parametrize("unit", ["<b>a</b>", "<a '", '<a "', "<!--", "<code>", "<", "<b>", "</b>", "a<b>"])
 def test_hostile_markup_takes_no_long_time(unit: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     translate(unit * (10_000 // len(unit)))
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 def sentences_of(texts: Sequence[str]) -> list[str]:
