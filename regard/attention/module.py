@@ -188,8 +188,8 @@ class Attention(nn.Module):
 
     def _split(self, x: Tensor) -> Tensor:
         """(B, T, W) to (B, H, T, D); of q and k side by side, to (B, 2H, T, D)."""
-        B, T, _ = x.shape
-        return x.view(B, T, -1, self.width // self.heads).transpose(1, 2)
+        (B, T, W), D = x.shape, self.width // self.heads
+        return x.view(B, T, W // D, D).transpose(1, 2)
 
     def _rotate(self, x: Tensor, positions: Tensor | None) -> Tensor:
         if self.rotary is None:

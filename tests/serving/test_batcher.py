@@ -16,6 +16,7 @@ from regard.serving.problems import Problem
 from regard.serving.process import WorkerError, WorkError
 from regard.serving.work import Job
 from regard.text.tokenizer import Tokenizer
+from tests.asynchronous import run_apart
 from tests.serving.conftest import Echo
 
 Again = Callable[[], Any] | None
@@ -53,7 +54,7 @@ def run(
         finally:
             await batcher.stop()
 
-    return asyncio.run(main())
+    return run_apart(main())
 
 
 def test_requests_that_come_together_go_through_the_model_together(echo: Echo) -> None:
@@ -303,4 +304,4 @@ def test_while_one_worker_is_started_again_the_other_goes_on(echo: Echo, tokeniz
             task.cancel()
         await batcher.stop()
 
-    asyncio.run(main())
+    run_apart(main())

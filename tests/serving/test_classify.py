@@ -124,11 +124,13 @@ def test_a_worker_of_its_own_says_the_same(server: Running, image_run: Path, pai
     assert (damaged.status_code, list(damaged.json())) == (400, ["error"])
 
 
-def test_a_model_of_two_views_is_refused(tmp_path: Path) -> None:
+def test_a_model_of_two_views_can_only_be_looked_at(tmp_path: Path) -> None:
     sizes = {"patch": 4, "width": 16, "heads": 2, "decoder_width": 16, "decoder_heads": 2}
     save_model(tmp_path, CroCo(CroCoConfig.micro(**sizes)), {})
-    with pytest.raises(UserError, match="a model of two views cannot be served"):
-        open_engine(Order("x", tmp_path, "cpu"))
+    engine = open_engine(Order("x", tmp_path, "cpu"))
+    assert not {"translate", "embed", "classify"} & set(engine.about.operations)
+    with pytest.raises(UserError):
+        engine.run("classify", [b""], {})
 
 
 def test_engines_are_chosen_by_what_the_model_reads(image_run: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 
 from regard import Translator
+from tests.asynchronous import run_apart
 from tests.conftest import Command
 from tests.serving.conftest import with_languages
 from tests.serving.running import Running, wait_until
@@ -97,7 +98,7 @@ def test_a_replaced_folder_is_picked_up_and_a_drain_loses_nothing(
         assert len({answer.json()["translatedText"] for answer in answers}) == 1
         return seen
 
-    seen = asyncio.run(under_load())
+    seen = run_apart(under_load())
     assert {status for _, status in seen} == {200}
     assert running.end() == 0
     logged = [line["status"] for line in running.events("request") if line["endpoint"] == "/translate"]
