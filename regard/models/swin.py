@@ -23,7 +23,7 @@ from regard.attention import Attention, Mask, grid_positions
 from regard.attention.relative import Relative
 from regard.config import Settings
 from regard.layers import FeedForward, PatchEmbedding, Residual
-from regard.models.model import Model, Size
+from regard.models.model import ImageModel, Size, make_head
 from regard.products import Linear
 
 Grid = tuple[int, int]
@@ -88,7 +88,7 @@ class SwinConfig(Settings):
         return cls.tiny(classes, **{"image": image, "channels": channels} | sizes | changes)
 
 
-class Swin(Model):
+class Swin(ImageModel):
     """Stages of windowed attention over ever fewer and wider tokens, and a linear head on their mean.
 
     Images are (B, C, H, W), in floating point, normalised as the caller trained them, and of any size.
@@ -107,19 +107,7 @@ class Swin(Model):
         self.stages = nn.ModuleList(SwinStage(c, stage, rates) for stage in range(len(c.layers)))
         self.width = c.stage_width(len(c.layers) - 1)
         self.norm = nn.LayerNorm(self.width, c.norm_eps)
-        self.head = Linear(self.width, c.classes) if c.classes else nn.Identity()
-        if isinstance(self.head, Linear):
-            nn.init.normal_(self.head.weight, std=0.02)
-            nn.init.zeros_(self.head.bias)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """The logits of each image's class, (B, classes); without a head, its features, (B, W)."""
-        logits: Tensor = self.head(self.embed(images))
-        return logits
-
-    def embed(self, images: Tensor) -> Tensor:
-        """One vector of features for each image, (B, W)."""
-        return self.pool(self.tokens(images))
+        self.head = make_head(self.width, c.classes)
 
     def tokens(self, images: Tensor) -> Tensor:
         """The encoded tokens of the last stage, (B, N, W), row after row.

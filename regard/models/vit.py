@@ -20,8 +20,7 @@ from regard.attention.settings import AttentionSettings, FullSettings
 from regard.config import Settings
 from regard.errors import UserError
 from regard.layers import Activation, EncoderBlock, FeedForward, PatchEmbedding, check_divisible
-from regard.models.model import Model, Size
-from regard.products import Linear
+from regard.models.model import ImageModel, Size, make_head
 
 
 class ViTConfig(Settings):
@@ -124,7 +123,7 @@ class ViTConfig(Settings):
         return cls.mini(classes, image, channels, **{"width": 128, "layers": 6, "hidden": 256} | changes)
 
 
-class ViT(Model):
+class ViT(ImageModel):
     """An encoder over the patches of an image, and a linear head on what stands for the whole of it.
 
     Images are (B, C, H, W), in floating point, normalised as the caller trained them. Their size need not be the
@@ -149,19 +148,7 @@ class ViT(Model):
             self._block(c.drop_path * layer / max(1, c.layers - 1)) for layer in range(c.layers)
         )
         self.norm = nn.LayerNorm(c.width, c.norm_eps)
-        self.head = Linear(c.width, c.classes) if c.classes else nn.Identity()
-        if isinstance(self.head, Linear):
-            nn.init.normal_(self.head.weight, std=0.02)
-            nn.init.zeros_(self.head.bias)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """The logits of each image's class, (B, classes); without a head, its features, (B, W)."""
-        logits: Tensor = self.head(self.embed(images))
-        return logits
-
-    def embed(self, images: Tensor) -> Tensor:
-        """One vector of features for each image, (B, W)."""
-        return self.pool(self.tokens(images))
+        self.head = make_head(c.width, c.classes)
 
     def tokens(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
         """The encoded tokens of each image, (B, T, W): class token, registers, then patches row after row.
