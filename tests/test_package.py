@@ -29,12 +29,13 @@ ARROWS = {
         "errors": "",
         "interruption": "",
         "progress": "",
+        "arrays": "",
         "config": "errors",
         "devices": "errors",
         "products": "",
         "attention": "products errors config",
-        "text": "errors config",
-        "vision": "errors config",
+        "text": "arrays errors config",
+        "vision": "arrays errors config",
         "layers": "attention products errors config",
         "models": "attention layers products errors config",
         "decoding": "attention layers models text products interruption progress errors config",
@@ -53,7 +54,7 @@ ARROWS = {
         "__main__": "cli",
     }.items()
 }
-LEAVES_WITHOUT_TORCH = {"errors", "interruption", "progress", "config", "text", "cli", "__init__"}
+LEAVES_WITHOUT_TORCH = {"errors", "arrays", "interruption", "progress", "config", "text", "cli", "__init__"}
 
 
 def imports(path: Path) -> set[str]:

@@ -13,12 +13,13 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from numpy.lib import format as npy
 
+from regard.arrays import GrowingArray
 from regard.text.tokens import ParallelTokens, Ragged
 
 DESCRIPTION = "store.json"
@@ -56,8 +57,8 @@ def write_store(folder: Path, corpora: Iterable[Iterable[ParallelTokens]], large
     with ExitStack() as stack:
         columns = {
             name: (
-                stack.enter_context(_GrowingArray(folder / f"{name}.npy", np.min_scalar_type(number))),
-                stack.enter_context(_GrowingArray(folder / f"{name}.offsets.npy", np.dtype(np.int64))),
+                stack.enter_context(GrowingArray(folder / f"{name}.npy", np.min_scalar_type(number))),
+                stack.enter_context(GrowingArray(folder / f"{name}.offsets.npy", np.dtype(np.int64))),
             )
             for name, number in largest.items()
         }
@@ -142,41 +143,3 @@ def _checksum(array: npt.NDArray[Any]) -> str:
     digest = hashlib.sha256()
     digest.update(array.data)
     return digest.hexdigest()
-
-
-class _GrowingArray:
-    """A .npy file to which arrays are appended; its header is completed at the end."""
-
-    def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
-        self.path, self.dtype, self.length = path, dtype, 0
-        self._digest = hashlib.sha256()
-        self._file = path.open("wb")
-        self._write_header()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._file.seek(0)
-        self._write_header()  # numpy leaves room for any length, so that this one is as long as the first
-        self._file.close()
-
-    def append(self, values: npt.NDArray[np.integer[Any]]) -> None:
-        content = np.ascontiguousarray(values, self.dtype)
-        self._digest.update(content.data)
-        self._file.write(content.data)
-        self.length += len(content)
-
-    def describe(self) -> dict[str, Any]:
-        """What the finished file is like."""
-        state = self.path.stat()
-        return {
-            "length": self.length,
-            "sha256": self._digest.hexdigest(),
-            "bytes": state.st_size,
-            "time": state.st_mtime_ns,
-        }
-
-    def _write_header(self) -> None:
-        header = {"descr": npy.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (self.length,)}
-        npy.write_array_header_1_0(self._file, header)

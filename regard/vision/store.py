@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from os import cpu_count
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from numpy.lib import format as npy
 
+from regard.arrays import GrowingArray
 from regard.errors import UserError
 from regard.vision.ahead import work_ahead
 from regard.vision.decoding import ImageError
@@ -75,7 +75,7 @@ def write_store(
     left_out: list[ImageError] = []
     with ExitStack() as stack:
         file = (
-            stack.enter_context(_PixelFile(folder / PIXELS, (images.channels, frame.size, frame.size)))
+            stack.enter_context(GrowingArray(folder / PIXELS, np.uint8, (images.channels, frame.size, frame.size)))
             if keep
             else None
         )
@@ -186,38 +186,6 @@ def _refuse_lost_classes(before: ImageSet, after: ImageSet, left_out: list[Image
     lost = np.setdiff1d(before.labels, after.labels)
     if len(lost):
         raise UserError(f"{before.where}: every image of class {before.classes[lost[0]]} is bad, as in: {left_out[0]}")
-
-
-class _PixelFile:
-    """A .npy file to which images are appended; its header is completed at the end."""
-
-    def __init__(self, path: Path, shape: tuple[int, int, int]) -> None:
-        self._path, self._shape, self._number = path, shape, 0
-        self._digest = hashlib.sha256()
-        self._file = path.open("wb")
-        self._write_header()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._file.seek(0)
-        self._write_header()  # numpy leaves room for any number, so that this one is as long as the first
-        self._file.close()
-
-    def append(self, pixels: npt.NDArray[np.uint8]) -> None:
-        self._digest.update(pixels.data)
-        self._file.write(pixels.data)
-        self._number += len(pixels)
-
-    def describe(self) -> dict[str, Any]:
-        """What the finished file is like."""
-        state = self._path.stat()
-        return {"sha256": self._digest.hexdigest(), "bytes": state.st_size, "time": state.st_mtime_ns}
-
-    def _write_header(self) -> None:
-        header = {"descr": "|u1", "fortran_order": False, "shape": (self._number, *self._shape)}
-        npy.write_array_header_1_0(self._file, header)
 
 
 def _open_pixels(path: Path, known: dict[str, Any]) -> npt.NDArray[np.uint8]:
