@@ -9,25 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import (
-    Alpha,
-    Beam,
-    Device,
-    Key,
-    Lengths,
-    MoreSearch,
-    Others,
-    Penalty,
-    Resume,
-    Rounds,
-    Run,
-    Seed,
-    Source,
-    Temperature,
-    TopK,
-    TopP,
-    choose_search,
-)
+from regard.cli.options import Device, Key, Others, Resume, Run, Search, Source, with_search
 from regard.cli.recognition import Images, embed_images
 from regard.cli.writing import check_output, writing
 
@@ -35,8 +17,10 @@ if TYPE_CHECKING:
     from regard.decoding.translator import Wishes
 
 
+@with_search()
 def translate(
     context: typer.Context,
+    search: Search,
     run: Annotated[
         Path | None, typer.Argument(help="a model folder, or a training run that holds one; none with --server")
     ] = None,
@@ -67,16 +51,6 @@ def translate(
     forbid: Annotated[
         list[str] | None, typer.Option(metavar="PHRASE", help="what no translation may say; may be repeated")
     ] = None,
-    beam: Beam = None,
-    length_penalty: Penalty = None,
-    alpha: Alpha = None,
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    seed: Seed = None,
-    rounds: Rounds = None,
-    lengths: Lengths = None,
-    search: MoreSearch = None,
     device: Device = "auto",
     server: Annotated[
         str | None,
@@ -103,10 +77,7 @@ def translate(
     from regard.decoding.translator import Translator
     from regard.devices import choose_device
 
-    flags = {"beam": beam, "n_best": n_best, "length_penalty": length_penalty, "alpha": alpha}
-    at_once = {"rounds": rounds, "lengths": lengths}
-    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    settings = choose_search(run, search, **flags, **sampling, **at_once)
+    settings = search.settings(run, n_best=n_best)
     several = n_best is not None or settings.n_best > 1
     form: files.Form = "json" if as_json else "n-best" if several else "text"
     _check_translation(text, source, key, output, resume, alignments and not as_json)
