@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from regard.errors import UserError
     from regard.inspection.probe import probe
     from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
+    from regard.models.swin import Swin, SwinConfig
     from regard.models.transformer import Transformer, TransformerConfig
+    from regard.models.vit import ViT, ViTConfig
     from regard.text.tokenizer import Tokenizer
 
 _HOMES = {
@@ -27,11 +29,15 @@ _HOMES = {
     "ParallelTransformer": "regard.models.parallel",
     "ParallelTransformerConfig": "regard.models.parallel",
     "SearchSettings": "regard.decoding.settings",
+    "Swin": "regard.models.swin",
+    "SwinConfig": "regard.models.swin",
     "Tokenizer": "regard.text.tokenizer",
     "Transformer": "regard.models.transformer",
     "TransformerConfig": "regard.models.transformer",
     "Translator": "regard.decoding.translator",
     "UserError": "regard.errors",
+    "ViT": "regard.models.vit",
+    "ViTConfig": "regard.models.vit",
     "Wishes": "regard.decoding.translator",
     "attend": "regard.attention",
     "probe": "regard.inspection.probe",
@@ -47,11 +53,15 @@ __all__ = [
     "ParallelTransformer",
     "ParallelTransformerConfig",
     "SearchSettings",
+    "Swin",
+    "SwinConfig",
     "Tokenizer",
     "Transformer",
     "TransformerConfig",
     "Translator",
     "UserError",
+    "ViT",
+    "ViTConfig",
     "Wishes",
     "attend",
     "probe",

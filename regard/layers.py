@@ -1,15 +1,17 @@
-"""What stands between attention and a model: feed-forward, residual connections, encoder and decoder blocks."""
+"""What stands between attention and a model: feed-forward, residual connections, blocks, patches of images."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention import Attention, Cache, KeyValues, Mask, RunningSums
-from regard.products import Linear
+from regard.errors import UserError
+from regard.products import Linear, linear
 
 Activation = Literal["relu", "gelu", "swiglu"]
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu_, "gelu": F.gelu, "swiglu": F.silu}
@@ -28,9 +30,9 @@ class FeedForward(nn.Module):
         self.inner = Linear(width, 2 * hidden if self.gated else hidden)
         self.dropout = nn.Dropout(dropout)
         self.outer = Linear(hidden, width)
-        for linear in (self.inner, self.outer):
-            nn.init.xavier_uniform_(linear.weight)
-            nn.init.zeros_(linear.bias)
+        for layer in (self.inner, self.outer):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.gated:
@@ -42,20 +44,58 @@ class FeedForward(nn.Module):
         return y
 
 
-class Residual(nn.Module):
-    """Add & Norm round a sublayer: norm(x + sublayer(x)), the paper's "post"; or x + sublayer(norm(x)), "pre"."""
+class DropPath(nn.Module):
+    """Stochastic depth: in training, a sublayer adds nothing to some of the batch's rows, and more to the others."""
 
-    def __init__(self, width: int, norm: Literal["post", "pre"], dropout: float = 0.0, eps: float = 1e-5) -> None:
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or not self.rate:
+            return x
+        keep = 1 - self.rate
+        return x * x.new_empty(len(x), *[1] * (x.dim() - 1)).bernoulli_(keep).div_(keep)
+
+    def extra_repr(self) -> str:
+        return f"{self.rate:g}"
+
+
+class Residual(nn.Module):
+    """Add & Norm round a sublayer: norm(x + sublayer(x)), the paper's "post"; or x + sublayer(norm(x)), "pre".
+
+    Args:
+        width: of x.
+        norm: which of the two.
+        dropout: on what the sublayer adds.
+        eps: of the norm.
+        drop_path: how often the sublayer is left out for a row of the batch, in training (stochastic depth).
+        layer_scale: the first value of a learned factor for every feature of what is added; none unless given.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        norm: Literal["post", "pre"],
+        dropout: float = 0.0,
+        eps: float = 1e-5,
+        drop_path: float = 0.0,
+        layer_scale: float | None = None,
+    ) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width, eps)
         self.dropout = nn.Dropout(dropout)
         self.pre = norm == "pre"
+        self.scale = None if layer_scale is None else nn.Parameter(torch.full((width,), layer_scale))
+        self.drop_path = DropPath(drop_path) if drop_path else None
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.pre:
-            y: Tensor = x + self.dropout(sublayer(self.norm(x)))
-        else:
-            y = self.norm(x + self.dropout(sublayer(x)))
+        added = self.dropout(sublayer(self.norm(x) if self.pre else x))
+        if self.scale is not None:
+            added = added * self.scale
+        if self.drop_path is not None:
+            added = self.drop_path(added)
+        y: Tensor = x + added if self.pre else self.norm(x + added)
         return y
 
 
@@ -69,11 +109,13 @@ class EncoderBlock(nn.Module):
         norm: Literal["post", "pre"] = "post",
         dropout: float = 0.0,
         eps: float = 1e-5,
+        drop_path: float = 0.0,
+        layer_scale: float | None = None,
     ) -> None:
         super().__init__()
         self.attention, self.feed_forward = attention, feed_forward
-        self.around_attention = Residual(attention.width, norm, dropout, eps)
-        self.around_feed_forward = Residual(attention.width, norm, dropout, eps)
+        self.around_attention = Residual(attention.width, norm, dropout, eps, drop_path, layer_scale)
+        self.around_feed_forward = Residual(attention.width, norm, dropout, eps, drop_path, layer_scale)
 
     def forward(self, x: Tensor, mask: Mask | None = None, positions: Tensor | None = None) -> Tensor:
         x = self.around_attention(x, lambda y: self.attention(y, mask=mask, positions=positions))
@@ -92,12 +134,14 @@ class DecoderBlock(nn.Module):
         norm: Literal["post", "pre"] = "post",
         dropout: float = 0.0,
         eps: float = 1e-5,
+        drop_path: float = 0.0,
+        layer_scale: float | None = None,
     ) -> None:
         super().__init__()
         self.attention, self.cross, self.feed_forward = attention, cross, feed_forward
-        self.around_attention = Residual(attention.width, norm, dropout, eps)
-        self.around_cross = Residual(attention.width, norm, dropout, eps)
-        self.around_feed_forward = Residual(attention.width, norm, dropout, eps)
+        self.around_attention = Residual(attention.width, norm, dropout, eps, drop_path, layer_scale)
+        self.around_cross = Residual(attention.width, norm, dropout, eps, drop_path, layer_scale)
+        self.around_feed_forward = Residual(attention.width, norm, dropout, eps, drop_path, layer_scale)
 
     def forward(
         self,
@@ -126,3 +170,67 @@ class AttentionUnit(nn.Module):
     def forward(self, x: Tensor, mask: Mask | None = None) -> Tensor:
         y: Tensor = self.linear(self.norm(x + self.attention(x, mask=mask)))
         return y
+
+
+class PatchEmbedding(nn.Module):
+    """Images cut into patches, each mapped to a vector: the convolution whose stride is its size, as one product.
+
+    Args:
+        channels: of the images.
+        patch: height and width of a patch in pixels.
+        width: of the vectors.
+    """
+
+    def __init__(self, channels: int, patch: tuple[int, int], width: int) -> None:
+        super().__init__()
+        self.patch = patch
+        self.weight = nn.Parameter(torch.empty(width, channels, *patch))
+        self.bias = nn.Parameter(torch.zeros(width))
+        nn.init.xavier_uniform_(self.weight.view(width, -1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) to (B, patches, width), row after row.
+
+        Raises:
+            UserError: the images have other channels or a size that is not a whole number of patches.
+        """
+        if images.shape[1] != self.weight.shape[1]:
+            raise UserError(f"images of {images.shape[1]} channels for a model that reads {self.weight.shape[1]}")
+        return linear(cut_patches(images, self.patch), self.weight.flatten(1), self.bias)
+
+    def grid(self, images: Tensor) -> tuple[int, int]:
+        """How many rows and columns of patches these images have."""
+        return images.shape[-2] // self.patch[0], images.shape[-1] // self.patch[1]
+
+    def extra_repr(self) -> str:
+        width, channels, height, across = self.weight.shape
+        return f"{channels}, {width}, patch={height}×{across}"
+
+
+def cut_patches(images: Tensor, patch: tuple[int, int]) -> Tensor:
+    """The pixels of every patch, (B, C, H, W) to (B, patches, C · height · width), patches row after row.
+
+    Raises:
+        UserError: the size of the images is not a whole number of patches.
+    """
+    B, C, H, W = images.shape
+    check_divisible((H, W), patch)
+    rows, columns = H // patch[0], W // patch[1]
+    pixels = images.reshape(B, C, rows, patch[0], columns, patch[1])
+    return pixels.permute(0, 2, 4, 1, 3, 5).reshape(B, rows * columns, -1)
+
+
+def check_divisible(image: tuple[int, int], patch: tuple[int, int]) -> None:
+    """Refuses images that cannot be cut into whole patches.
+
+    Raises:
+        UserError: says which sizes near this one would do.
+    """
+    if any(size < part or size % part for size, part in zip(image, patch, strict=True)):
+        smaller = [max(1, size // part) * part for size, part in zip(image, patch, strict=True)]
+        larger = [-(-size // part) * part for size, part in zip(image, patch, strict=True)]
+        fitting = " or ".join(dict.fromkeys(f"{height}×{width}" for height, width in (smaller, larger)))
+        raise UserError(
+            f"an image of {image[0]}×{image[1]} pixels cannot be cut into patches of {patch[0]}×{patch[1]}; "
+            f"{fitting} would fit"
+        )

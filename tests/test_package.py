@@ -1,6 +1,7 @@
 """The arrows of the architecture, the public names, and what the README promises."""
 
 import ast
+import json
 import re
 import shlex
 import shutil
@@ -15,6 +16,7 @@ import typer
 import regard
 from regard.cli import app
 from regard.errors import UserError
+from regard.models.registry import MODELS
 from regard.training.recipe import Recipe
 
 HOME = Path(regard.__file__).parent
@@ -37,6 +39,7 @@ ARROWS = {
         "models": "attention layers products errors config",
         "decoding": "attention layers models text products interruption progress errors config",
         "inspection": "attention layers models errors config",
+        "interop": "models errors config",
         "evaluation": "models text decoding errors config",
         "training": "attention layers models text decoding evaluation devices interruption progress errors config",
         "demo": "models text decoding inspection evaluation training errors config",
@@ -226,6 +229,19 @@ def test_every_key_in_the_table_of_settings_is_known() -> None:
     assert [key for key in keys if not is_known(key)] == []
 
 
+@pytest.mark.parametrize("kind", ["vit", "swin"])
+def test_the_tables_of_vision_say_what_the_models_have(kind: str) -> None:
+    text = (DOCS / "vision.md").read_text("utf-8")
+    (table,) = re.findall(rf"<!-- settings of {kind} -->\n(.*?)<!-- /settings of {kind} -->", text, re.S)
+    config = MODELS[kind].config
+    defaults = config.parse({}, kind).model_dump(mode="json")
+    rows = [
+        f"| `model.{name}` | `{json.dumps(defaults[name])}` | {field.description or ''} |"
+        for name, field in config.model_fields.items()
+    ]
+    assert table.splitlines()[2:] == rows
+
+
 @pytest.mark.parametrize("key", ["start.folder", "model.hights", "data.corpora.wieght", "optm.lr"])
 def test_the_check_of_keys_finds_wrong_ones(key: str) -> None:
     assert not is_known(key)
@@ -251,6 +267,12 @@ def test_the_readmes_python_runs(trained_run: Path, tmp_path: Path, monkeypatch:
     names: dict[str, object] = {"__name__": "readme"}
     for snippet in snippets:  # one after the other, as a reader would type them
         exec(compile(snippet, str(README), "exec"), names)
+
+
+def test_the_python_of_vision_runs() -> None:
+    names: dict[str, object] = {"__name__": "vision"}
+    for snippet in blocks((DOCS / "vision.md").read_text(encoding="utf-8"), "python"):
+        exec(compile(snippet, "vision.md", "exec"), names)
 
 
 def test_blocks_are_told_apart_by_their_language() -> None:

@@ -5,7 +5,16 @@ from regard.attention.linear import Linear, RunningSums
 from regard.attention.local import Local
 from regard.attention.masks import Layout, Mask, Packed, Padded
 from regard.attention.module import Attention, Cache, KeyValues, observing, unobserved
-from regard.attention.positions import Diagonal, Learned, Rotary, Rotary2D, Sinusoidal
+from regard.attention.positions import (
+    Diagonal,
+    Learned,
+    Rotary,
+    Rotary2D,
+    Sinusoidal,
+    Sinusoidal2D,
+    grid_positions,
+    resize_grid,
+)
 from regard.attention.routing import Routing
 
 __all__ = [
@@ -27,9 +36,12 @@ __all__ = [
     "Routing",
     "RunningSums",
     "Sinusoidal",
+    "Sinusoidal2D",
     "attend",
     "attention_weights",
+    "grid_positions",
     "observing",
+    "resize_grid",
     "unobserved",
     "unpack",
     "unpack_mask",

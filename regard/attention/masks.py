@@ -194,9 +194,10 @@ class Mask:
             parts.append(self.queries.segments()[:, None] == self.keys.segments()[None, :])
         elif isinstance(self.keys, Padded):
             parts.append(self.keys.real()[:, None, None, :])
-        query_place, key_place = self.places(T, S, device)
-        near = within(self.reach, query_place[:, None], key_place[None, :])
-        if near is not None:
+        if self.reach != (None, None):
+            query_place, key_place = self.places(T, S, device)
+            near = within(self.reach, query_place[:, None], key_place[None, :])
+            assert near is not None
             parts.append(near)
         if self.allowed is not None:
             parts.append(self.allowed)

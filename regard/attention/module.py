@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from regard.attention.core import EVERYTHING, Full, Kind
+from regard.attention.core import Full, Kind
 from regard.attention.linear import Linear as LinearKind
 from regard.attention.linear import RunningSums
 from regard.attention.masks import Mask
@@ -157,7 +157,7 @@ class Attention(nn.Module):
         else:
             q = self._rotate(self._split(self._linear(x, slice(0, self.width))), positions)
             k, v = context if isinstance(context, KeyValues) else self.project(context, context_positions)
-        mask = EVERYTHING if mask is None else mask
+        mask = Mask() if mask is None else mask  # a new one: what kinds build of it must not outlive the call
         if self.observer is not None:
             if isinstance(cache, RunningSums):
                 raise ValueError("linear attention keeps no keys while decoding, so there are no weights to be seen")

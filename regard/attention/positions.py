@@ -1,7 +1,8 @@
 """Where a token stands: encodings that are added to the embeddings, and rotations of queries and keys.
 
 Every encoding takes explicit integer positions, so that packed rows, cached steps and image patches are all the same to
-it. Added ones map positions (B, T) to (B, T, width); rotary ones turn q or k, (B, H, T, D).
+it. Added ones map positions (B, T) to (B, T, width); rotary ones turn q or k, (B, H, T, D). On a grid a position is a
+pair (y, x), the row first.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from typing import Literal, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.errors import UserError
@@ -46,6 +48,21 @@ def sinusoid(positions: Tensor, width: int, order: str = "interleaved") -> Tenso
     pair = (angle.sin(), angle.cos())
     table = torch.stack(pair, -1).flatten(-2) if order == "interleaved" else torch.cat(pair, -1)
     return table.float()
+
+
+class Sinusoidal2D(nn.Module):
+    """Sines and cosines on a grid, for any size of it: one half of the features tells the column, the other the row."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        if width % 4:
+            raise ValueError(f"sinusoidal positions on a grid need a width divisible by 4, not {width}")
+        self.axis = Sinusoidal(width // 2, "halves")
+
+    def forward(self, positions: Tensor, longest: int) -> Tensor:
+        """The encoding of each (y, x), (…, 2) to (…, width); `longest` bounds rows and columns."""
+        y, x = positions.unbind(-1)
+        return torch.cat((self.axis(x, longest), self.axis(y, longest)), -1)
 
 
 class Learned(nn.Module):
@@ -129,3 +146,25 @@ class Rotary2D(nn.Module):
         """Turns q or k; positions are (B, T, 2) or (1, T, 2), each (y, x)."""
         along_y, along_x = x_BHTD.chunk(2, -1)
         return torch.cat((self.axis(along_y, positions[..., 0]), self.axis(along_x, positions[..., 1])), -1)
+
+
+def grid_positions(rows: int, columns: int, device: torch.device | None = None) -> Tensor:
+    """The (y, x) of every place of a grid, row after row, (rows · columns, 2)."""
+    y, x = torch.arange(rows, device=device), torch.arange(columns, device=device)
+    return torch.stack(torch.meshgrid(y, x, indexing="ij"), -1).flatten(0, 1)
+
+
+def resize_grid(table: Tensor, old: tuple[int, int], new: tuple[int, int], antialias: bool = True) -> Tensor:
+    """Learned positions of one grid, (rows · columns, width), brought to another by bicubic interpolation.
+
+    Args:
+        table: the positions, row after row.
+        old: rows and columns that the table is for.
+        new: rows and columns wanted.
+        antialias: whether a smaller grid is smoothed, as timm does; others do not.
+    """
+    if old == new:
+        return table
+    image = table.float().view(1, *old, -1).permute(0, 3, 1, 2)
+    resized = F.interpolate(image, new, mode="bicubic", align_corners=False, antialias=antialias)
+    return resized.permute(0, 2, 3, 1).flatten(0, 2).to(table.dtype)

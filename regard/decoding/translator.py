@@ -23,8 +23,9 @@ from regard.decoding.stepper import pad_rows
 from regard.decoding.stepwise import StepWriter
 from regard.decoding.writer import BATCH_TOKENS, Writer, seeing_cross_attention
 from regard.errors import UserError
-from regard.models.folder import CONFIG, find_model, load_model, read_config, save_model
+from regard.models.folder import CONFIG, find_model, load_model, model_kind, read_config, save_model
 from regard.models.parallel import ParallelTransformer
+from regard.models.registry import TRANSLATING
 from regard.models.transformer import EncoderDecoder, Transformer
 from regard.text.tokenizer import Tokenizer
 
@@ -122,7 +123,11 @@ class Translator:
 
     @classmethod
     def _load_one(cls, folder: Path, device: str | torch.device) -> Translator:
-        read_config(folder)
+        kind = model_kind(folder, read_config(folder))
+        if kind not in TRANSLATING:
+            raise UserError(
+                f"{folder}: a model of kind {kind}, which does not translate; {' and '.join(TRANSLATING)} do"
+            )
         vocabularies = Vocabularies.load(folder)
         model, about = load_model(folder, device)
         rows = (model.config.source_vocab, model.config.target_vocab)

@@ -20,14 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
+from regard.models.model import Model
 from regard.models.registry import MODELS
-from regard.models.transformer import EncoderDecoder
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 FORMAT = 1
 
 
-def save_model(folder: Path, model: EncoderDecoder, about: dict[str, Any]) -> None:
+def save_model(folder: Path, model: Model, about: dict[str, Any]) -> None:
     """Writes the model's two files into an existing folder; `about` is kept in config.json beside the model's own."""
     config = {"format": FORMAT, "model": model.config.model_dump()} | about
     (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

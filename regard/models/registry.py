@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from torch import nn
-
 from regard.config import Settings
+from regard.models.model import Model
 from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
-from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.swin import Swin, SwinConfig
+from regard.models.transformer import EncoderDecoderConfig, Transformer, TransformerConfig
+from regard.models.vit import ViT, ViTConfig
 
 
 class ModelKind(NamedTuple):
     """A configuration and what is built from it."""
 
     config: type[Settings]
-    model: type[nn.Module]
+    model: type[Model]
 
-    def build(self, values: Any, where: str) -> nn.Module:
+    def build(self, values: Any, where: str) -> Model:
         """The model that these values describe.
 
         Raises:
@@ -29,4 +30,9 @@ class ModelKind(NamedTuple):
 MODELS = {
     "transformer": ModelKind(TransformerConfig, Transformer),
     "parallel": ModelKind(ParallelTransformerConfig, ParallelTransformer),
+    "vit": ModelKind(ViTConfig, ViT),
+    "swin": ModelKind(SwinConfig, Swin),
 }
+
+TRANSLATING = [name for name, kind in MODELS.items() if issubclass(kind.config, EncoderDecoderConfig)]
+"""Those that read a text and write one."""

@@ -30,6 +30,7 @@ from regard.attention import (
 from regard.attention.settings import AttentionSettings, FullSettings
 from regard.config import Settings
 from regard.layers import Activation, DecoderBlock, EncoderBlock, FeedForward
+from regard.models.model import Model
 from regard.products import linear
 
 
@@ -135,11 +136,13 @@ class DecoderState:
         return self.caches[0].length if self.caches else 0
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(Model):
     """An encoder that reads the source and a decoder that looks back at it; subclasses say how the target is written.
 
     What the two have in common stands here: embeddings, both stacks, the output.
     """
+
+    config: EncoderDecoderConfig
 
     def __init__(self, config: EncoderDecoderConfig) -> None:
         super().__init__()

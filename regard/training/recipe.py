@@ -15,7 +15,7 @@ from regard.config import Settings, explain_unknown
 from regard.decoding.settings import ParallelSettings, SearchSettings
 from regard.errors import UserError
 from regard.models.parallel import ParallelTransformerConfig
-from regard.models.registry import MODELS
+from regard.models.registry import MODELS, TRANSLATING
 from regard.models.transformer import TransformerConfig
 from regard.text.suffixes import BOTH_SIDES, COMPRESSIONS
 from regard.training.parallel.settings import ParallelTeachingSettings
@@ -270,8 +270,8 @@ class Recipe(Settings):
         if preset not in PRESETS:
             raise UserError(f"model.preset: {preset!r} is not one of {', '.join(PRESETS)}")
         kind = changes.get("kind", "transformer")
-        if kind not in MODELS:
-            raise UserError(f"model.kind: {kind!r} is not one of {', '.join(MODELS)}")
+        if kind not in TRANSLATING:
+            raise UserError(f"model.kind: {kind!r} is not one of {', '.join(TRANSLATING)}, which translate")
         configs = MODELS[kind].config
         known = ["preset", *(key for key in configs.model_fields if key not in FROM_TOKENIZER)]
         for key in changes:

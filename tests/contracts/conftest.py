@@ -10,7 +10,9 @@ from torch import nn
 
 from regard.attention import Full, Kind, Linear, Local, Routing
 from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
+from regard.models.swin import Swin, SwinConfig
 from regard.models.transformer import EncoderDecoder, Transformer, TransformerConfig
+from regard.models.vit import ViT, ViTConfig
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -54,6 +56,33 @@ TRANSLATORS: dict[str, Callable[[], EncoderDecoder]] = {
     "parallel-ctc-local": parallel(length="ctc", attention={"kind": "local", "window": [2, 1]}),
 }
 
+
+def vit(**changes: object) -> Callable[[], ViT]:
+    sizes = {"image": 16, "width": 16, "heads": 2, "hidden": 24, "layers": 2}
+    return lambda: ViT(ViTConfig.mini(5, **sizes | changes))
+
+
+def swin(**changes: object) -> Callable[[], Swin]:
+    return lambda: Swin(SwinConfig.mini(5, **{"width": 8, "layers": (2, 2), "heads": (2, 4)} | changes))
+
+
+# Models that read images: (images) -> logits.
+SEEING: dict[str, Callable[[], ViT | Swin]] = {
+    **{
+        f"vit-{pooling}-{positions}": vit(pooling=pooling, positions=positions)
+        for pooling, positions in product(("class", "mean"), ("learned", "sincos", "rotary"))
+    },
+    "vit-registers-scaled": vit(pooling="class", registers=2, layer_scale=0.1, qkv_bias=False, qk_scale=0.3),
+    "vit-local": vit(attention={"kind": "local", "window": 2}),
+    "vit-local-sparse": vit(attention={"kind": "local", "window": 1, "dilation": 2, "everyone": 1}, pooling="class"),
+    "vit-linear": vit(attention="linear"),
+    "vit-linear-random": vit(attention={"kind": "linear", "features": "random"}, positions="rotary"),
+    "vit-linear-plain": vit(attention={"kind": "linear", "features": "plain"}),
+    "vit-routing": vit(attention={"kind": "routing", "clusters": 2}),
+    "swin": swin(),
+    "swin-odd-windows": swin(window=(3, 2), qkv_bias=False, qk_scale=0.3),
+}
+
 # Kinds of attention for padded batches, and for packed ones. Those of the first list look at all that a mask allows.
 HEADS, HEAD_WIDTH = 2, 8
 torch.manual_seed(0)
@@ -88,6 +117,11 @@ def translator(request: pytest.FixtureRequest) -> EncoderDecoder:
 @pytest.fixture(params=STEPWISE)
 def stepwise(request: pytest.FixtureRequest) -> Transformer:
     return lively(STEPWISE[request.param]())
+
+
+@pytest.fixture(params=SEEING)
+def seeing(request: pytest.FixtureRequest) -> ViT | Swin:
+    return lively(SEEING[request.param]())
 
 
 @pytest.fixture(params=KINDS)

@@ -1,0 +1,59 @@
+"""Attention in a window, with a bias for every offset."""
+
+import pytest
+import torch
+
+from regard.attention import Attention, Mask, attend
+from regard.attention.relative import Relative, relative_offsets
+from regard.inspection.probe import probe
+
+
+def lively(window: tuple[int, int], heads: int = 2) -> Relative:
+    kind = Relative(window, heads)
+    torch.nn.init.normal_(kind.table, generator=torch.Generator().manual_seed(0))
+    return kind
+
+
+@pytest.mark.parametrize("window", [(2, 2), (3, 4), (1, 5)])
+def test_pairs_share_a_bias_exactly_where_they_lie_equally_far_apart(window: tuple[int, int]) -> None:
+    offsets = relative_offsets(window)
+    places = [(y, x) for y in range(window[0]) for x in range(window[1])]
+    rows: dict[tuple[int, int], int] = {}
+    for query, (y, x) in enumerate(places):
+        for key, (v, u) in enumerate(places):
+            assert rows.setdefault((y - v, x - u), int(offsets[query, key])) == offsets[query, key]
+    assert sorted(rows.values()) == list(range((2 * window[0] - 1) * (2 * window[1] - 1)))
+
+
+def test_the_bias_is_added_to_the_scores_on_every_path() -> None:
+    kind = lively((2, 3))
+    q, k, v = torch.randn(3, 4, 2, 6, 8, generator=torch.Generator().manual_seed(1))
+    mask = Mask(allowed=torch.rand(4, 1, 6, 6, generator=torch.Generator().manual_seed(2)) < 0.6)
+    expected = attend(q, k, v, mask, bias=kind.bias(), path="reference")
+    torch.testing.assert_close(kind(q, k, v, mask), expected)
+    torch.testing.assert_close(kind(q.requires_grad_(), k, v, mask), expected)
+    torch.testing.assert_close(kind.weights(q, k, mask) @ v, expected)
+
+
+def test_the_table_learns_the_same_on_the_fused_and_on_the_reference_path() -> None:
+    q, k, v = torch.randn(3, 2, 2, 4, 8, generator=torch.Generator().manual_seed(1))
+    kind = lively((2, 2))
+    (fused,) = torch.autograd.grad(kind(q, k, v, Mask()).square().sum(), kind.table)
+    reference = attend(q, k, v, bias=kind.bias(), path="reference").square().sum()
+    torch.testing.assert_close(fused, torch.autograd.grad(reference, kind.table)[0])
+    assert (fused != 0).all()
+
+
+def test_half_precision_keeps_its_type() -> None:
+    q = torch.randn(1, 2, 4, 8, dtype=torch.bfloat16)
+    assert lively((2, 2))(q, q, q, Mask()).dtype == torch.bfloat16
+
+
+def test_probe_sees_weights_with_the_bias() -> None:
+    attention = Attention(16, 2, kind=lively((2, 2))).eval()
+    x = torch.randn(3, 4, 16)
+    with probe(attention) as seen:
+        attention(x)
+    q, k, _ = attention.qkv(x).view(3, 4, 3, 2, 8).permute(2, 0, 3, 1, 4)
+    scores = q @ k.transpose(-1, -2) / 8**0.5 + attention.kind.bias()
+    torch.testing.assert_close(seen[""].weights, scores.softmax(-1))

@@ -1,0 +1,277 @@
+"""Weights of other libraries: the same outputs under our names, and every tensor accounted for."""
+
+import re
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+from regard.errors import UserError
+from regard.interop import from_huggingface, from_timm, from_torchvision, to_huggingface, to_timm, to_torchvision
+from regard.models.swin import Swin, SwinConfig
+from regard.models.vit import ViT, ViTConfig
+from tests.interop.by_names import TimmViT, TorchvisionViT
+
+CLOSE = {"atol": 1e-5, "rtol": 0.0}
+SMALL = {"image": 32, "patch": 8, "width": 48, "layers": 2, "heads": 4, "hidden": 96, "classes": 7}
+HF_SMALL = {
+    "image_size": 32,
+    "patch_size": 8,
+    "hidden_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "num_labels": 7,
+}
+HF_SWIN = {"image_size": 32, "patch_size": 2, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "num_labels": 7}
+OUR_SWIN = {"image": 32, "patch": 2, "width": 16, "layers": (2, 2), "heads": (2, 4), "window": 4, "classes": 7}
+
+
+def peer(name: str) -> ModuleType:
+    """The library, where it works: torchvision from a package registry is made for torch with CUDA alone."""
+    return pytest.importorskip(name, exc_type=(ImportError, RuntimeError))  # type: ignore[arg-type, no-any-return]
+
+
+def lively(model: nn.Module) -> nn.Module:
+    """Random numbers everywhere, so that no zero bias and no unit norm hides a mistake."""
+    source = torch.Generator().manual_seed(0)
+    for p in model.parameters():
+        noise = torch.randn(p.shape, generator=source)
+        p.data = noise * 0.05 if p.dim() > 1 else p.data.nan_to_num(0) * 0.5 + noise * 0.1
+    return model.eval()
+
+
+def ours(config: ViTConfig | SwinConfig, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(config, SwinConfig):
+        model: nn.Module = Swin(config)
+        model.load_state_dict(tensors)
+    else:
+        with torch.device("meta"):  # without first weights of its own, which take long in a large model
+            model = ViT(config)
+        model.load_state_dict(tensors, assign=True)
+    return model.eval()
+
+
+def images(size: int, batch: int = 2) -> Tensor:
+    return torch.randn(batch, 3, size, size, generator=torch.Generator().manual_seed(1))
+
+
+def assert_same_weights(got: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert got.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(got[name], tensor), name
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], ViTConfig | SwinConfig], Callable[..., Any], Any]] = {
+    "timm-vit": (lambda: TimmViT(**SMALL), lambda: ViTConfig(**SMALL), from_timm, to_timm),
+    "torchvision-vit": (
+        lambda: TorchvisionViT(**SMALL),
+        lambda: ViTConfig(**SMALL),
+        from_torchvision,
+        to_torchvision,
+    ),
+    "huggingface-vit": (
+        lambda: transformers.ViTForImageClassification(transformers.ViTConfig(**HF_SMALL)),
+        lambda: ViTConfig(**SMALL, norm_eps=1e-12),
+        from_huggingface,
+        to_huggingface,
+    ),
+    "huggingface-vit-without-bias": (
+        lambda: transformers.ViTForImageClassification(transformers.ViTConfig(**HF_SMALL, qkv_bias=False)),
+        lambda: ViTConfig(**SMALL, norm_eps=1e-12, qkv_bias=False),
+        from_huggingface,
+        to_huggingface,
+    ),
+    "huggingface-swin": (
+        lambda: transformers.SwinForImageClassification(transformers.SwinConfig(**HF_SWIN, window_size=4)),
+        lambda: SwinConfig(**OUR_SWIN),
+        from_huggingface,
+        to_huggingface,
+    ),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> tuple[nn.Module, ViTConfig | SwinConfig, Callable[..., Any], Any]:
+    build, config, take, give = CASES[request.param]
+    return lively(build()), config(), take, give
+
+
+def logits_of(model: nn.Module, x: Tensor) -> Tensor:
+    answer = model(x)
+    return answer if isinstance(answer, Tensor) else answer.logits
+
+
+@torch.no_grad()
+def test_outputs_are_the_same(case: Any) -> None:
+    theirs, config, take, _ = case
+    x = images(32)
+    expected = logits_of(theirs, x)
+    assert expected.std() > 0.01
+    torch.testing.assert_close(ours(config, take(theirs.state_dict(), config))(x), expected, **CLOSE)
+
+
+@torch.no_grad()
+def test_outputs_are_the_same_in_double_precision(case: Any) -> None:
+    theirs, config, take, _ = case
+    x, theirs = images(32).double(), theirs.double()
+    model = ours(config, take(theirs.state_dict(), config)).double()
+    # Not to the last digit: our tables of positions are single precision at heart.
+    torch.testing.assert_close(model(x), logits_of(theirs, x), atol=1e-6, rtol=0)
+
+
+def test_the_way_back_gives_every_tensor_as_it_was(case: Any) -> None:
+    theirs, config, take, give = case
+    assert_same_weights(give(take(theirs.state_dict(), config), config), theirs.state_dict())
+
+
+def test_a_tensor_too_few_is_named(case: Any) -> None:
+    theirs, config, take, _ = case
+    for gone in theirs.state_dict():
+        rest = {name: tensor for name, tensor in theirs.state_dict().items() if name != gone}
+        said = re.escape(gone.removeprefix("vit.").removeprefix("swin."))
+        with pytest.raises(UserError, match=f"no tensor {said}, from which"):
+            take(rest, config)
+
+
+def test_a_tensor_too_many_is_named(case: Any) -> None:
+    theirs, config, take, _ = case
+    with pytest.raises(UserError, match=r"unknown tensor blocks\.9\.gate"):
+        take(theirs.state_dict() | {"blocks.9.gate": torch.zeros(1)}, config)
+
+
+def test_a_tensor_of_another_shape_is_named(case: Any) -> None:
+    theirs, config, take, _ = case
+    with pytest.raises(UserError, match=r"is \[7(, \d+)?\], but head\.\w+ of this config is \[8"):
+        take(theirs.state_dict(), config.changed(classes=8))
+
+
+def test_without_classes_the_head_stays_behind(case: Any) -> None:
+    theirs, config, take, _ = case
+    bare = config.changed(classes=0)
+    tensors = take(theirs.state_dict(), bare)
+    assert not [name for name in tensors if name.startswith("head")]
+    ours(bare, tensors)
+
+
+def test_the_names_of_transformers_4_are_understood() -> None:
+    model = lively(transformers.ViTForImageClassification(transformers.ViTConfig(**HF_SMALL)))
+    config = ViTConfig(**SMALL, norm_eps=1e-12)
+    older = {
+        r"vit\.layers\.": "vit.encoder.layer.",
+        r"attention\.q_proj": "attention.attention.query",
+        r"attention\.k_proj": "attention.attention.key",
+        r"attention\.v_proj": "attention.attention.value",
+        r"attention\.o_proj": "attention.output.dense",
+        r"mlp\.fc1": "intermediate.dense",
+        r"mlp\.fc2": "output.dense",
+    }
+    old = dict(model.state_dict())
+    for new_name, old_name in older.items():
+        old = {re.sub(new_name, old_name, name): tensor for name, tensor in old.items()}
+    assert "vit.encoder.layer.0.attention.attention.query.weight" in old
+    assert_same_weights(from_huggingface(old, config), from_huggingface(model.state_dict(), config))
+
+
+def test_the_names_of_swin_in_transformers_4_are_understood() -> None:
+    config = SwinConfig(**OUR_SWIN)
+    model = lively(transformers.SwinForImageClassification(transformers.SwinConfig(**HF_SWIN, window_size=4)))
+    older = {
+        r"attention\.q_proj": "attention.self.query",
+        r"attention\.k_proj": "attention.self.key",
+        r"attention\.v_proj": "attention.self.value",
+        r"attention\.o_proj": "attention.output.dense",
+        r"attention\.relative_position_bias\.": "attention.self.",
+        r"mlp\.fc1": "intermediate.dense",
+        r"mlp\.fc2": "output.dense",
+    }
+    old = dict(model.state_dict())
+    for new_name, old_name in older.items():
+        old = {re.sub(new_name, old_name, name): tensor for name, tensor in old.items()}
+    old["swin.encoder.layers.0.blocks.0.attention.self.relative_position_index"] = torch.zeros(16, 16)
+    assert_same_weights(from_huggingface(old, config), from_huggingface(model.state_dict(), config))
+
+
+def test_options_without_a_place_over_there_are_refused() -> None:
+    model = ViT(ViTConfig(**SMALL, registers=2))
+    with pytest.raises(UserError, match="registers: the other library has no such tensor"):
+        to_timm(model.state_dict(), model.config)
+
+
+def test_swin_has_the_names_of_timm() -> None:
+    with torch.device("meta"):
+        model = Swin(SwinConfig.tiny())
+    names = to_timm(model.state_dict(), model.config)
+    shapes = {
+        "patch_embed.proj.weight": (96, 3, 4, 4),
+        "patch_embed.norm.bias": (96,),
+        "layers.0.blocks.1.attn.relative_position_bias_table": (169, 3),
+        "layers.2.blocks.5.attn.qkv.weight": (1152, 384),
+        "layers.1.downsample.norm.weight": (384,),
+        "layers.3.downsample.reduction.weight": (768, 1536),
+        "layers.3.blocks.0.mlp.fc1.bias": (3072,),
+        "head.fc.weight": (1000, 768),
+    }
+    assert {name: tuple(names[name].shape) for name in shapes} == shapes
+    assert len(names) == len(model.state_dict())
+
+
+@pytest.mark.parametrize("size", [48, 16])
+@torch.no_grad()
+def test_positions_are_resized_as_transformers_resizes_them(size: int) -> None:
+    theirs = lively(transformers.ViTForImageClassification(transformers.ViTConfig(**HF_SMALL)))
+    config = ViTConfig(**SMALL, norm_eps=1e-12)
+    model = ours(config, from_huggingface(theirs.state_dict(), config)).resized(size, antialias=False)
+    expected = theirs(images(size), interpolate_pos_encoding=True).logits
+    torch.testing.assert_close(model(images(size)), expected, **CLOSE)
+
+
+@pytest.mark.parametrize("size", [48, 16])
+def test_positions_are_resized_as_timm_resizes_them(size: int) -> None:
+    resample = peer("timm.layers").resample_abs_pos_embed
+    model = ViT(ViTConfig(**SMALL))
+    new = model.resized(size).positions
+    expected = resample(model.positions[None], [size // 8, size // 8], [4, 4], num_prefix_tokens=1)[0]
+    torch.testing.assert_close(new, expected.detach(), atol=1e-6, rtol=0)
+
+
+# The models by the names that people know them by, whole
+
+
+@torch.no_grad()
+def test_vit_model_of_transformers_whole() -> None:
+    theirs = lively(transformers.ViTModel(transformers.ViTConfig()))
+    config = ViTConfig.base(classes=0, norm_eps=1e-12)
+    model = ours(config, from_huggingface(theirs.state_dict(), config))
+    torch.testing.assert_close(model.tokens(images(224, 1)), theirs(images(224, 1)).last_hidden_state, **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("vit_base_patch16_224", ViTConfig.base()),
+        ("swin_tiny_patch4_window7_224", SwinConfig.tiny()),
+        ("vit_small_patch16_224", ViTConfig.small()),
+    ],
+)
+@torch.no_grad()
+def test_models_of_timm_whole(name: str, config: ViTConfig | SwinConfig) -> None:
+    theirs = lively(peer("timm").create_model(name, pretrained=False))
+    model = ours(config, from_timm(theirs.state_dict(), config))
+    x = images(224, 1)
+    torch.testing.assert_close(model(x), theirs(x), **CLOSE)
+    torch.testing.assert_close(model.tokens(x).flatten(), theirs.forward_features(x).flatten(), **CLOSE)
+    assert_same_weights(to_timm(model.state_dict(), config), theirs.state_dict())
+
+
+@torch.no_grad()
+def test_vit_b_16_of_torchvision_whole() -> None:
+    theirs = lively(peer("torchvision").models.vit_b_16())
+    config = ViTConfig.base()
+    model = ours(config, from_torchvision(theirs.state_dict(), config))
+    torch.testing.assert_close(model(images(224, 1)), theirs(images(224, 1)), **CLOSE)
+    assert_same_weights(to_torchvision(model.state_dict(), config), theirs.state_dict())
