@@ -37,7 +37,7 @@ ARROWS = {
         "vision": "errors config",
         "layers": "attention products errors config",
         "models": "attention layers products errors config",
-        "decoding": "attention layers models text products interruption progress errors config",
+        "decoding": "attention layers models text interop products interruption progress errors config",
         "inspection": "attention layers models errors config",
         "interop": "models errors config",
         "evaluation": "models text decoding errors config",

@@ -155,6 +155,11 @@ class Tokenizer:
         """How it was learned."""
         return "word" if json.loads(self._backend.to_str())["model"]["ignore_merges"] else "bpe"
 
+    @property
+    def vocabulary(self) -> list[str]:
+        """The pieces in the order of their ids, as the file holds them: with plain spaces."""
+        return list(self._pieces)
+
     def __len__(self) -> int:
         return len(self._pieces)
 
