@@ -170,11 +170,11 @@ def describe(samples: Samples) -> dict[str, Any]:
 
 def make_every_batch(run: Path) -> None:
     """Opens the data of a run and makes each batch of its first epoch."""
-    from regard.training.data import open_data
     from regard.training.progress import Progress
     from regard.training.recipe import Recipe
     from regard.training.run import prepare
     from regard.training.state import Position, Share
+    from regard.training.translation.data import open_data
 
     started = time.perf_counter()
     recipe, progress = Recipe.load(run / "recipe.yaml"), Progress(1)

@@ -20,8 +20,10 @@ from regard.decoding.settings import ParallelSettings
 from regard.evaluation.speed import Result, tabulate
 from regard.models.parallel import ParallelTransformerConfig
 from regard.models.transformer import TransformerConfig
+from regard.training.classification.recipe import ClassificationRecipe
 from regard.training.parallel.settings import ParallelTeachingSettings
-from regard.training.recipe import Recipe
+from regard.training.recipe import TrainingSettings
+from regard.training.translation.recipe import TranslationRecipe
 from regard.vision.augmentation import PRESETS, AugmentationSettings
 from regard.vision.sets import ImageSettings
 
@@ -87,7 +89,7 @@ def write_teaching() -> str:
 
 def write_settings() -> str:
     lines = ["| key | default | |", "| --- | --- | --- |"]
-    for group, field in Recipe.model_fields.items():
+    for group, field in TranslationRecipe.model_fields.items():
         kind = TransformerConfig if group == "model" else field.annotation
         assert isinstance(kind, type) and issubclass(kind, BaseModel)
         for name, inner in describe(kind, f"{group}."):
@@ -209,6 +211,18 @@ def compare(rows: dict[tuple[str, int], Any], kind: str, peer: str) -> str:
     return f"{peer} at {max(lengths):,}: {time:.2f}× our time, {memory:.2f}× our memory"
 
 
+def write_classification() -> str:
+    lines = ["| key | default | |", "| --- | --- | --- |"]
+    for group in ("data", "batch", "training"):
+        kind = ClassificationRecipe.model_fields[group].annotation
+        assert isinstance(kind, type) and issubclass(kind, BaseModel)
+        for name, field in kind.model_fields.items():
+            if name not in TrainingSettings.model_fields:
+                default = "" if field.is_required() else show_default(field)
+                lines.append(f"| `{group}.{name}` | {default} | {field.description} |")
+    return "\n".join(lines)
+
+
 def write_fields(settings: type[BaseModel]) -> str:
     lines = ["| key | default | |", "| --- | --- | --- |"]
     for name, field in settings.model_fields.items():
@@ -290,6 +304,7 @@ def main() -> None:
         ("README.md", "results", write_results()),
         ("README.md", "decoding", write_decoding()),
         ("docs/guide.md", "settings", write_settings()),
+        ("docs/classifying.md", "settings of classification", write_classification()),
         ("docs/teaching.md", "teaching", write_teaching()),
         ("docs/attention.md", "quality", write_quality()),
         ("docs/attention.md", "cost", write_costs()),

@@ -13,14 +13,19 @@ if TYPE_CHECKING:
     from regard.decoding.translator import Translator, Wishes
     from regard.errors import UserError
     from regard.inspection.probe import probe
+    from regard.models.croco import CroCo, CroCoConfig
     from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
     from regard.models.swin import Swin, SwinConfig
     from regard.models.transformer import Transformer, TransformerConfig
     from regard.models.vit import ViT, ViTConfig
+    from regard.recognition.classifier import Classifier
     from regard.text.tokenizer import Tokenizer
 
 _HOMES = {
     "Attention": "regard.attention",
+    "Classifier": "regard.recognition.classifier",
+    "CroCo": "regard.models.croco",
+    "CroCoConfig": "regard.models.croco",
     "Hypothesis": "regard.decoding.hypothesis",
     "Mask": "regard.attention",
     "Packed": "regard.attention",
@@ -45,6 +50,9 @@ _HOMES = {
 
 __all__ = [
     "Attention",
+    "Classifier",
+    "CroCo",
+    "CroCoConfig",
     "Hypothesis",
     "Mask",
     "Packed",

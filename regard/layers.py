@@ -124,7 +124,10 @@ class EncoderBlock(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """Self-attention, cross-attention to the encoder's output, then feed-forward, each within a residual connection."""
+    """Self-attention, cross-attention to the encoder's output, then feed-forward, each within a residual connection.
+
+    With `memory_norm` the encoder's output has a norm of its own in every block, as in the two-view decoder of CroCo.
+    """
 
     def __init__(
         self,
@@ -136,9 +139,11 @@ class DecoderBlock(nn.Module):
         eps: float = 1e-5,
         drop_path: float = 0.0,
         layer_scale: float | None = None,
+        memory_norm: bool = False,
     ) -> None:
         super().__init__()
         self.attention, self.cross, self.feed_forward = attention, cross, feed_forward
+        self.memory_norm = nn.LayerNorm(cross.width, eps) if memory_norm else None
         self.around_attention = Residual(attention.width, norm, dropout, eps, drop_path, layer_scale)
         self.around_cross = Residual(attention.width, norm, dropout, eps, drop_path, layer_scale)
         self.around_feed_forward = Residual(attention.width, norm, dropout, eps, drop_path, layer_scale)
@@ -151,9 +156,15 @@ class DecoderBlock(nn.Module):
         memory_mask: Mask | None = None,
         positions: Tensor | None = None,
         cache: Cache | RunningSums | None = None,
+        memory_positions: Tensor | None = None,
     ) -> Tensor:
+        """Positions are for rotary attention; where cross-attention is rotary too, the memory's are needed as well."""
+        if self.memory_norm is not None:
+            assert isinstance(memory, Tensor), "what is projected beforehand would have missed its norm"
+            memory = self.memory_norm(memory)
         x = self.around_attention(x, lambda y: self.attention(y, mask=mask, positions=positions, cache=cache))
-        x = self.around_cross(x, lambda y: self.cross(y, memory, mask=memory_mask))
+        places = {"positions": positions, "context_positions": memory_positions}
+        x = self.around_cross(x, lambda y: self.cross(y, memory, mask=memory_mask, **places))
         y: Tensor = self.around_feed_forward(x, self.feed_forward)
         return y
 
@@ -218,6 +229,13 @@ def cut_patches(images: Tensor, patch: tuple[int, int]) -> Tensor:
     rows, columns = H // patch[0], W // patch[1]
     pixels = images.reshape(B, C, rows, patch[0], columns, patch[1])
     return pixels.permute(0, 2, 4, 1, 3, 5).reshape(B, rows * columns, -1)
+
+
+def join_patches(pixels: Tensor, grid: tuple[int, int], patch: tuple[int, int]) -> Tensor:
+    """The images of which `cut_patches` made these, (B, patches, C · height · width) to (B, C, H, W)."""
+    (rows, columns), (height, width) = grid, patch
+    parts = pixels.reshape(len(pixels), rows, columns, -1, height, width)
+    return parts.permute(0, 3, 1, 4, 2, 5).reshape(len(pixels), -1, rows * height, columns * width)
 
 
 def check_divisible(image: tuple[int, int], patch: tuple[int, int]) -> None:

@@ -15,6 +15,7 @@ import torch
 from regard.text.pair import Pair
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
+from tests.images import image_recipe, paint
 
 torch.set_num_threads(1)  # pytest-xdist keeps the cores busy; threads within a worker only get in each other's way
 
@@ -85,6 +86,23 @@ def trained_run(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A training run whose best model translates the toy corpus. Not to be written to."""
     out = tmp_path_factory.mktemp("runs") / "toy"
     run_recipe(small_recipe(toy / "train.en", toy / "train.zh"), out)
+    return out
+
+
+@pytest.fixture(scope="session")
+def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images in train/ and test/, in three classes. Not to be written to."""
+    folder = tmp_path_factory.mktemp("painted")
+    paint(folder / "train", 20, 1)
+    paint(folder / "test", 10, 2)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def image_run(painted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training run whose best model tells the painted images apart. Not to be written to."""
+    out = tmp_path_factory.mktemp("runs") / "images"
+    run_recipe(image_recipe(painted), out)
     return out
 
 

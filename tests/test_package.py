@@ -40,11 +40,14 @@ ARROWS = {
         "decoding": "attention layers models text interop products interruption progress errors config",
         "inspection": "attention layers models errors config",
         "interop": "models errors config",
-        "evaluation": "models text decoding errors config",
-        "training": "attention layers models text decoding evaluation devices interruption progress errors config",
-        "demo": "models text decoding inspection evaluation training errors config",
-        "cli": "models text decoding inspection evaluation training demo devices interruption errors config",
-        "__init__": "attention models text decoding inspection errors",
+        "evaluation": "attention layers models text vision decoding inspection errors config",
+        "recognition": "models vision errors config",
+        "training": "attention layers models text vision decoding recognition evaluation devices interruption progress "
+        "errors config",
+        "demo": "models text vision decoding recognition inspection evaluation training errors config",
+        "cli": "models text vision decoding recognition inspection evaluation training demo devices interruption "
+        "errors config",
+        "__init__": "attention models text decoding recognition inspection errors",
         "__main__": "cli",
     }.items()
 }

@@ -9,22 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli.options import (
-    Alpha,
-    Beam,
     Change,
     Device,
-    Lengths,
-    MoreSearch,
     Others,
-    Penalty,
     Resume,
-    Rounds,
     Run,
-    Seed,
-    Temperature,
-    TopK,
-    TopP,
-    choose_search,
+    Search,
+    with_search,
 )
 from regard.cli.writing import check_output, writing
 
@@ -33,8 +24,10 @@ if TYPE_CHECKING:
     from regard.training.distillation import Corpus, Distillation
 
 
+@with_search()
 def distill(
     teacher: Run,
+    search: Search,
     src: Annotated[
         Path | None,
         typer.Option(help="what to translate: a file of lines (.gz, .xz), a .tsv, .jsonl or .parquet, or a folder"),
@@ -54,16 +47,6 @@ def distill(
     ] = False,
     longest: Annotated[int, typer.Option(help="lines of more tokens stay without a translation")] = 256,
     others: Others = None,
-    beam: Beam = None,
-    length_penalty: Penalty = None,
-    alpha: Alpha = None,
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    seed: Seed = None,
-    rounds: Rounds = None,
-    lengths: Lengths = None,
-    search: MoreSearch = None,
     change: Change = None,
     device: Device = "auto",
 ) -> None:
@@ -76,11 +59,9 @@ def distill(
     from regard.models.folder import find_model
     from regard.training.distillation import Distillation, Note, distil, write_pairs
 
-    flags = {"beam": beam, "length_penalty": length_penalty, "alpha": alpha, "rounds": rounds, "lengths": lengths}
-    flags |= {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     if closest is not None and n_best is None:
-        n_best = choose_search(teacher, search, **flags).candidates
-    settings = choose_search(teacher, search, n_best=n_best, **flags)
+        n_best = search.settings(teacher).candidates
+    settings = search.settings(teacher, n_best=n_best)
     _check_choice(closest, settings.n_best)
     how = Distillation.parse(
         {"search": settings, "closest": closest, "keep_reference": keep_reference, "longest": longest}, "options"
@@ -155,16 +136,16 @@ def _open_corpus(recipe: Path | None, changes: Sequence[str], src: Path | None, 
     from regard.text.pair import Pair
     from regard.text.readers import read_lines, read_parallel
     from regard.text.suffixes import BOTH_SIDES, kind_of
-    from regard.training.data import open_corpora
     from regard.training.distillation import Corpus
-    from regard.training.recipe import Recipe
+    from regard.training.translation.data import open_corpora
+    from regard.training.translation.recipe import TranslationRecipe
 
     if (recipe is None) == (src is None):
         raise UserError("distill needs either --src, a file, or --recipe, whose training pairs are taken")
     if recipe is not None:
         if tgt is not None:
             raise UserError("--tgt belongs to --src; a recipe names its own files")
-        wanted = Recipe.load(recipe, changes)
+        wanted = TranslationRecipe.load(recipe, changes)
         return Corpus(open_corpora(wanted.data, wanted.training.seed).pairs, referenced=True)
     assert src is not None
     if changes:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -61,6 +64,63 @@ MoreSearch = Annotated[
         "no_repeat, groups, diversity, rerank; may be repeated",
     ),
 ]
+
+
+SEARCH: dict[str, Any] = {
+    "beam": Beam,
+    "length_penalty": Penalty,
+    "alpha": Alpha,
+    "temperature": Temperature,
+    "top_k": TopK,
+    "top_p": TopP,
+    "seed": Seed,
+    "rounds": Rounds,
+    "lengths": Lengths,
+    "search": MoreSearch,
+}
+SAMPLING = ("temperature", "top_k", "top_p", "seed")
+
+
+@dataclass(frozen=True)
+class Search:
+    """What the options of the search said, of a command that has them."""
+
+    flags: dict[str, Any]
+    further: Sequence[str]
+
+    def settings(self, run: Path, **more: Any) -> AnySettings:
+        """The settings, with what else is known, of the kind that a run's model takes.
+
+        Raises:
+            UserError: one of them is wrong, or not for this model.
+        """
+        return choose_search(run, self.further, **self.flags, **more)
+
+
+def with_search(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command the options of the search but for some, which come to it together, as `search`."""
+
+    def extend(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        names = [name for name in SEARCH if name not in without]
+        own = [parameter for parameter in signature.parameters.values() if parameter.name != "search"]
+        more = [inspect.Parameter(name, _NAMED, default=None, annotation=SEARCH[name]) for name in names]
+
+        @wraps(command)
+        def run(**given: Any) -> None:
+            flags = {name: given.pop(name) for name in names}
+            further = flags.pop("search") or ()
+            command(**given, search=Search(flags, further))
+
+        every = [parameter.replace(kind=_NAMED) for parameter in own] + more
+        run.__signature__ = signature.replace(parameters=every)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
+        return run
+
+    return extend
+
+
+_NAMED = inspect.Parameter.KEYWORD_ONLY
 
 
 def choose_search(run: Path, further: Sequence[str] | None, **flags: object) -> AnySettings:

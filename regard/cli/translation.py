@@ -28,6 +28,7 @@ from regard.cli.options import (
     TopP,
     choose_search,
 )
+from regard.cli.recognition import Images, embed_images
 from regard.cli.writing import check_output, writing
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ def translate(
 def embed(
     run: Run,
     out: Annotated[Path, typer.Option(help="file for the vectors, .npy or .safetensors; an existing one is replaced")],
+    images: Images = None,
     source: Source = None,
     key: Key = None,
     pool: Annotated[
@@ -124,12 +126,19 @@ def embed(
     ] = "mean",
     device: Device = "auto",
 ) -> None:
-    """Write the encoder's context-aware vectors of every line of a file or of standard input."""
+    """Write a model's vectors: context-aware ones of every line of a file or of standard input, or of images."""
     from regard.decoding.embeddings import check_embedding_file, embed_lines, save_arrays
     from regard.decoding.progress import LineProgress
     from regard.decoding.translator import Translator
     from regard.devices import choose_device
+    from regard.errors import UserError
+    from regard.models.folder import find_model, what_is_read
 
+    if what_is_read(find_model(run)) == "images":
+        embed_images(run, images, out, device)
+        return
+    if images:
+        raise UserError(f"{run} is a text model; give its lines in --input")
     pooling = check_embedding_file(out, pool)
     lines, total = _open_input(source, key)
     translator = Translator.load(run, device=choose_device(device))

@@ -14,7 +14,7 @@ def plot(
         "plot.png"
     ),
     horizontal: Annotated[
-        str, typer.Option("--x", metavar="WHAT", help="what runs from left to right: step, seconds or tokens")
+        str, typer.Option("--x", metavar="WHAT", help="what runs from left to right: step, seconds, tokens or images")
     ] = "step",
 ) -> None:
     """Draw loss, scores, learning rate, gradient, speed and memory of runs, over each other."""

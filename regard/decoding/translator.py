@@ -29,16 +29,15 @@ from regard.interop.ctranslate2 import to_ctranslate2
 from regard.models.folder import (
     CONFIG,
     ELSEWHERE,
+    expect_reader,
     find_model,
     load_model,
-    model_kind,
     outline_model,
     read_config,
     save_config,
     save_model,
 )
 from regard.models.parallel import ParallelTransformer
-from regard.models.registry import TRANSLATING
 from regard.models.transformer import EncoderDecoder, Transformer
 from regard.text.tokenizer import Tokenizer
 
@@ -165,11 +164,7 @@ class Translator:
 
     @classmethod
     def _load_one(cls, folder: Path, device: str | torch.device) -> Translator:
-        kind = model_kind(folder, read_config(folder))
-        if kind not in TRANSLATING:
-            raise UserError(
-                f"{folder}: a model of kind {kind}, which does not translate; {' and '.join(TRANSLATING)} do"
-            )
+        expect_reader(folder, "text")
         vocabularies = Vocabularies.load(folder)
         model, about = load_model(folder, device)
         _check_rows(folder, model, vocabularies)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 from sacrebleu.metrics.bleu import BLEU
@@ -152,6 +152,13 @@ class System:
     model: str | None = None
 
 
+class Recordable(Protocol):
+    """Scores, of whatever, with the conditions under which they came about."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, among them `conditions`."""
+
+
 @dataclass(frozen=True)
 class Entrant:
     """A model or a file of translations, opened: what is wrong with it is refused before anything is translated."""
@@ -268,7 +275,7 @@ def doubt_references(translations: Sequence[str], references: Sequence[str]) -> 
     )
 
 
-def record(report: Report, folder: Path) -> None:
+def record(report: Recordable, folder: Path) -> None:
     """Adds the report to the model folder's scores.json, in place of an earlier one under the same conditions.
 
     Raises:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.models.model import Model
-from regard.models.registry import MODELS
+from regard.models.registry import MODELS, Reads
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 ELSEWHERE = "regard.json"
@@ -107,6 +107,31 @@ def model_kind(folder: Path, config: dict[str, Any]) -> str:
     if not isinstance(kind, str) or kind not in MODELS:
         raise UserError(f"{folder / CONFIG}: model.kind is {kind!r}; this version knows {', '.join(MODELS)}")
     return kind
+
+
+def expect_reader(folder: Path, wanted: Reads) -> None:
+    """Does nothing where the model of a folder reads such things.
+
+    Raises:
+        UserError: it is no model folder, or its model reads others.
+    """
+    found = what_is_read(folder)
+    if found != wanted:
+        hint = {
+            "text": "a text model; use regard translate",
+            "images": "an image model; use regard classify",
+            "pairs": "a model of two views; use it from Python, as regard.CroCo",
+        }
+        raise UserError(f"{folder} is {hint[found]}")
+
+
+def what_is_read(folder: Path) -> Reads:
+    """What the model of a folder reads.
+
+    Raises:
+        UserError: it is no model folder.
+    """
+    return MODELS[model_kind(folder, read_config(folder))].reads
 
 
 def find_model(path: Path) -> Path:

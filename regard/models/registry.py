@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from regard.config import Settings
+from regard.models.croco import CroCo, CroCoConfig
 from regard.models.model import Model
 from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
 from regard.models.swin import Swin, SwinConfig
-from regard.models.transformer import EncoderDecoderConfig, Transformer, TransformerConfig
+from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.vit import ViT, ViTConfig
+
+Reads = Literal["text", "images", "pairs"]
 
 
 class ModelKind(NamedTuple):
-    """A configuration and what is built from it."""
+    """A configuration, what is built from it, and what that reads."""
 
     config: type[Settings]
     model: type[Model]
+    reads: Reads
 
     def build(self, values: Any, where: str) -> Model:
         """The model that these values describe.
@@ -28,11 +32,9 @@ class ModelKind(NamedTuple):
 
 
 MODELS = {
-    "transformer": ModelKind(TransformerConfig, Transformer),
-    "parallel": ModelKind(ParallelTransformerConfig, ParallelTransformer),
-    "vit": ModelKind(ViTConfig, ViT),
-    "swin": ModelKind(SwinConfig, Swin),
+    "transformer": ModelKind(TransformerConfig, Transformer, "text"),
+    "parallel": ModelKind(ParallelTransformerConfig, ParallelTransformer, "text"),
+    "vit": ModelKind(ViTConfig, ViT, "images"),
+    "swin": ModelKind(SwinConfig, Swin, "images"),
+    "croco": ModelKind(CroCoConfig, CroCo, "pairs"),
 }
-
-TRANSLATING = [name for name, kind in MODELS.items() if issubclass(kind.config, EncoderDecoderConfig)]
-"""Those that read a text and write one."""

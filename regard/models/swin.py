@@ -9,6 +9,7 @@ Shapes: B batch, C channels, N tokens of a stage row after row, n windows, T pla
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, Self, cast
@@ -133,6 +134,12 @@ class Swin(Model):
             x, grid = stage(x, grid)
         y: Tensor = self.norm(x)
         return y
+
+    def resized(self, image: int | tuple[int, int]) -> Swin:
+        """A copy for images of another size, which it reads anyway: only its config says so."""
+        model = copy.deepcopy(self)
+        model.config = self.config.changed(image=image)
+        return model
 
     def pool(self, tokens: Tensor) -> Tensor:
         """What stands for the whole image, (B, N, W) to (B, W)."""

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from regard.errors import UserError
-from regard.text.readers import find_shards
-from regard.training.recipe import DataSettings, Recipe
 
 FINGERPRINTS = "fingerprints.json"
 Known = dict[str, Any]
 
 
-def read_fingerprints(folder: Path) -> Known:
-    """What is known of the data in a folder.
+def read_fingerprints(folder: Path, **further: type) -> Known:
+    """What is known of the data in a folder: the files, the settings, what was left out, and what else is to be there.
 
     Raises:
         UserError: the file is missing or damaged.
@@ -24,7 +23,7 @@ def read_fingerprints(folder: Path) -> Known:
     path = folder / FINGERPRINTS
     try:
         known: Known = json.loads(path.read_text(encoding="utf-8"))
-        for key, kind in {"files": dict, "settings": dict, "tokenizer": str, "tokens": str, "left_out": dict}.items():
+        for key, kind in {"files": dict, "settings": dict, "left_out": dict, **further}.items():
             if not isinstance(known[key], kind):
                 raise TypeError(f"{key} is {known[key]!r}")
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -37,13 +36,12 @@ def write_fingerprints(folder: Path, known: Known) -> None:
     (folder / FINGERPRINTS).write_text(json.dumps(known, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def check_files(data: DataSettings, before: Known, owner: str) -> None:
+def check_files(files: Mapping[str, Path], before: Known, owner: str) -> None:
     """Refuses files that are not what they were; where they lie does not matter.
 
     Raises:
         UserError: a file has changed, come or gone; it is named.
     """
-    files = list_files(data)
     for key in before.keys() - files.keys():
         raise UserError(f"{key}: is no longer there, but was when {owner} began; put it back or choose another --out")
     for key, path in files.items():
@@ -57,13 +55,13 @@ def check_files(data: DataSettings, before: Known, owner: str) -> None:
             )
 
 
-def check_settings_of_data(recipe: Recipe, before: Known, folder: Path) -> None:
+def check_settings_of_data(settings: Known, before: Known, folder: Path) -> None:
     """Refuses data that was made with other settings.
 
     Raises:
         UserError: a setting differs; it is named with both values.
     """
-    for key, now in settings_of_data(recipe).items():
+    for key, now in settings.items():
         if before.get(key) != now:
             raise UserError(
                 f"{folder}: was made with {key}={json.dumps(before.get(key))}, not {json.dumps(now)}; set the old "
@@ -71,9 +69,9 @@ def check_settings_of_data(recipe: Recipe, before: Known, folder: Path) -> None:
             )
 
 
-def describe_files(data: DataSettings) -> dict[str, Known]:
-    """Size, time and checksum of each file of the corpus, by its setting."""
-    return {key: describe_file(path) for key, path in list_files(data).items()}
+def describe_files(files: Mapping[str, Path]) -> dict[str, Known]:
+    """Size, time and checksum of each file, by its name."""
+    return {key: describe_file(path) for key, path in files.items()}
 
 
 def describe_file(path: Path, before: Known | None = None) -> Known:
@@ -91,27 +89,3 @@ def describe_file(path: Path, before: Known | None = None) -> Known:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     return {"bytes": state.st_size, "time": state.st_mtime_ns, "sha256": digest}
-
-
-def list_files(data: DataSettings) -> dict[str, Path]:
-    """Every file that the settings name, those in folders too."""
-    found: dict[str, Path] = {}
-    for key, path in data.paths().items():
-        if path.is_dir():
-            shards = [Path(shard.name) for shard in find_shards(path)]
-            found |= {f"{key}/{shard.name}": shard for shard in shards}
-        else:
-            found[key] = path
-    return found
-
-
-def settings_of_data(recipe: Recipe) -> Known:
-    """The settings that decide about tokens, as they come back from JSON."""
-    data = recipe.data
-    known = {f"tokenizer.{key}": value for key, value in recipe.tokenizer.model_dump(mode="json").items()}
-    known |= {"data.builtin": data.builtin, "data.longest": recipe.longest()}
-    for number, corpus in enumerate(data.all_corpora()):
-        known |= {f"data.corpora.{number}.{key}": list(getattr(corpus, key)) for key in ("keys", "columns")}
-    if data.valid_source is None:
-        known |= {"data.hold_out": data.hold_out, "training.seed": recipe.training.seed}
-    return known

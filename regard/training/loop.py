@@ -31,6 +31,9 @@ from regard.training.state import Placed, Share, TrainingState
 from regard.training.task import B, Loss, Task
 from regard.training.together import Together
 
+NEVER_DECAYED = ("embedding", "positions", "class_token", "registers", ".table")
+"""Parts of the names of tables, each row of which stands for a word, a place or a token of its own."""
+
 
 @dataclass
 class Outcome:
@@ -95,7 +98,8 @@ class _Loop(Generic[B]):
         self.schedule = build_schedule(optim, training.steps, task.width)
         self.engine = build_engine(task, processes, training.sharding)
         weights = self.engine.weights
-        self.state = TrainingState(weights, build_optimiser(weights, optim), optim.skip_above, training.ema, processes)
+        optimiser = build_optimiser(weights, optim)
+        self.state = TrainingState(weights, optimiser, optim.skip_above, training.ema, processes, progress.unit)
         self.pieces = Together(task, self._backward, processes) if processes.launched else Pieces(task, self._backward)
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -292,15 +296,16 @@ class _Loop(Generic[B]):
         self.processes.on_main(lambda: self._record(entry))
 
     def _record(self, entry: dict[str, Any]) -> None:
-        state = self.state
-        self.journal.write({"step": state.step, "seconds": round(state.seconds, 3), "tokens": state.tokens} | entry)
+        state, seen = self.state, {self.progress.unit: self.state.tokens}
+        self.journal.write({"step": state.step, "seconds": round(state.seconds, 3)} | seen | entry)
 
 
 def build_optimiser(model: nn.Module, optim: OptimSettings) -> torch.optim.AdamW:
-    """AdamW; vectors (norms, biases) and embeddings are not decayed."""
+    """AdamW; vectors (norms, biases) and what stands for words and places are not decayed."""
     parameters = list(model.named_parameters())
-    decayed = [p for name, p in parameters if p.dim() > 1 and "embedding" not in name]
-    kept = [p for name, p in parameters if p.dim() <= 1 or "embedding" in name]
+    spared = {name for name, p in parameters if p.dim() <= 1 or any(part in name for part in NEVER_DECAYED)}
+    decayed = [p for name, p in parameters if name not in spared]
+    kept = [p for name, p in parameters if name in spared]
     groups = [{"params": decayed, "weight_decay": optim.weight_decay}, {"params": kept, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True)
 

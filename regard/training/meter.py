@@ -13,7 +13,8 @@ from torch import Tensor
 class Meter:
     """Mean loss, its parts and speed since the last reading. The sums stay on the device until they are read."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, unit: str = "tokens") -> None:
+        self.unit = unit
         self.total = torch.zeros((), device=device, dtype=torch.float64)
         self.count = torch.zeros((), device=device, dtype=torch.float64)
         self.parts: dict[str, Tensor] = {}
@@ -39,7 +40,7 @@ class Meter:
         means = {name: float(total / self.count) for name, total in ({"loss": self.total} | self.parts).items()}
         speed = self.timed / (time.perf_counter() - self.since)
         self.restart()
-        return means | {"tokens_per_second": speed}
+        return means | {f"{self.unit}_per_second": speed}
 
     def sums(self) -> dict[str, Any]:
         """What `restore` needs."""

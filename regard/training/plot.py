@@ -19,7 +19,8 @@ from matplotlib.ticker import EngFormatter
 from regard.errors import UserError
 from regard.training.journal import LOG
 
-Horizontal = Literal["step", "seconds", "tokens"]
+Horizontal = Literal["step", "seconds", "tokens", "images"]
+COUNTED = ("tokens", "images")
 FORMATS = (".png", ".svg", ".pdf")
 # Okabe and Ito's colours, which colour-blind people can tell apart; without the yellow, which fades on paper.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -52,13 +53,19 @@ DOTS: dict[str, Any] = {"linewidth": 1.2, "linestyle": "--", "marker": "o", "mar
 SQUARES = DOTS | {"linestyle": ":", "marker": "s"}
 TICKS: dict[str, Any] = {"linestyle": "", "marker": "|", "markersize": 9}
 LOSSES = (Curve("training", ("loss",), LINE), Curve("validation", ("validation", "loss"), DOTS))
-SCORES = (Curve("BLEU", ("validation", "bleu"), DOTS), Curve("chrF", ("validation", "chrf"), SQUARES))
+SCORES = (
+    Curve("BLEU", ("validation", "bleu"), DOTS),
+    Curve("chrF", ("validation", "chrf"), SQUARES),
+    Curve("accuracy, %", ("validation", "accuracy"), DOTS),
+    Curve("accuracy of the first five, %", ("validation", "top5"), SQUARES),
+)
+SPEEDS = (Curve("tokens", ("tokens_per_second",), LINE), Curve("images", ("images_per_second",), LINE))
 PANELS = (
     Panel("loss", LOSSES, events=True),
     Panel("score", SCORES),
     Panel("learning rate", (Curve("", ("lr",), LINE),)),
     Panel("norm of the gradient", (Curve("", ("gradient_norm",), LINE),), "log"),
-    Panel("tokens per second", (Curve("", ("tokens_per_second",), LINE),), "from zero"),
+    Panel("speed, per second", SPEEDS, "from zero"),
     Panel("peak memory, MB", (Curve("", ("memory",), LINE),), "from zero"),
 )
 
@@ -135,8 +142,8 @@ def _draw_panel(axes: Axes, panel: Panel, logs: Sequence[list[Entry]], horizonta
         handles = [Line2D([], [], color="#555555", label=curve.name, **curve.style) for curve in legend]
         axes.legend(handles=handles, frameon=False, fontsize=9)
     axes.set_title(panel.title, loc="left", fontsize=11)
-    axes.set_xlabel("training tokens" if horizontal == "tokens" else horizontal)
-    if horizontal == "tokens":
+    axes.set_xlabel(f"training {horizontal}" if horizontal in COUNTED else horizontal)
+    if horizontal in COUNTED:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(color="#e4e4e4", linewidth=0.8)
     axes.set_axisbelow(True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from rich.console import Console
@@ -30,20 +30,32 @@ class Screen(Console):
 class Progress(Display):
     """Shows steps, loss, learning rate, speed, time left and validation scores."""
 
-    def __init__(self, steps: int, console: Console | None = None) -> None:
+    def __init__(self, steps: int, console: Console | None = None, unit: str = "tokens") -> None:
         super().__init__("step {task.completed}/{task.total}", steps, console=console or Screen())
+        self.unit = unit
         self.steps = steps
         self.started = time.perf_counter()
         self.first = 0
 
     def watch(self, items: Iterable[T], what: str) -> Iterator[T]:
         """The items; from time to time it says how many have gone by."""
-        started = said = time.perf_counter()
+        tell = self.counter(what, "pairs")
         for number, item in enumerate(items, start=1):
             yield item
-            if number % 10_000 == 0 and (now := time.perf_counter()) - said > QUIET:
-                self.say(f"{what}: {number:,} pairs, {number / (now - started):,.0f} a second")
+            if number % 10_000 == 0:
+                tell(number)
+
+    def counter(self, what: str, noun: str) -> Callable[[int], None]:
+        """Something to be told how many are done, which from time to time says so."""
+        started = said = time.perf_counter()
+
+        def tell(number: int) -> None:
+            nonlocal said
+            if (now := time.perf_counter()) - said > QUIET:
+                self.say(f"{what}: {number:,} {noun}, {number / (now - started):,.0f} a second")
                 said = now
+
+        return tell
 
     def resume(self, step: int) -> None:
         """Says from where the run goes on; the time left is estimated from the steps after it alone."""
@@ -51,7 +63,8 @@ class Progress(Display):
         self.first, self.started = step, time.perf_counter()
 
     def step(self, step: int, report: dict[str, float]) -> None:
-        text = f"loss {report['loss']:.3f}  {report['tokens_per_second']:,.0f} tokens/s  lr {report['lr']:.2e}"
+        speed = f"{report[f'{self.unit}_per_second']:,.0f} {self.unit}/s"
+        text = f"loss {report['loss']:.3f}  {speed}  lr {report['lr']:.2e}"
         if not self.draw(step, text):
             left = (time.perf_counter() - self.started) / (step - self.first) * (self.steps - step)
             self.say(f"step {step}/{self.steps}  {text}  {left:.0f} s left")

@@ -12,10 +12,11 @@ import yaml
 from regard.errors import UserError
 from regard.models.folder import mend_replaced
 from regard.training.checkpoint import replace_text
+from regard.training.families import family_of
 from regard.training.fingerprints import FINGERPRINTS
 from regard.training.journal import LOG
 from regard.training.locks import locked
-from regard.training.recipe import FROM_TOKENIZER, TEXTS, Recipe
+from regard.training.recipe import Recipe
 
 RECIPE, DATA = "recipe.yaml", "data"
 MAY_CHANGE = (
@@ -84,8 +85,8 @@ def check_settings(old: Recipe, new: Recipe, step: int, out: Path) -> None:
     Raises:
         UserError: a setting differs; it is named with both values.
     """
-    before, now = _flatten(old), _flatten(new)
-    for key in before:
+    before, now = (family_of(recipe.kind).flatten(recipe) for recipe in (old, new))
+    for key in sorted(before, key="model.kind".__ne__):  # which decides about what other keys there are
         if key == "training.steps" or key in MAY_CHANGE or before[key] == now[key]:
             continue
         raise UserError(
@@ -99,18 +100,6 @@ def check_settings(old: Recipe, new: Recipe, step: int, out: Path) -> None:
         raise UserError(f"{said}, since the cosine schedule of the steps already done depends on it")
     if old.training.average and step >= min(old.training.average_from, new.training.average_from):
         raise UserError(f"{said} at step {step}, since the weights are averaged from a step that depends on it")
-
-
-def _flatten(recipe: Recipe) -> dict[str, Any]:
-    """Every setting by its full name: the model's with its preset filled in, a file's only as given or not."""
-    values = recipe.model_dump(mode="json")
-    model = recipe.model_config_for(8, 8).model_dump(mode="json")
-    values["model"] = {key: value for key, value in model.items() if key not in FROM_TOKENIZER}
-    for texts in (values["data"], *values["data"]["corpora"]):
-        texts |= {key: "a file" for key in (*TEXTS, "store") if texts.get(key) is not None}
-    values["start"] |= {key: "a path" for key in ("from", "tokens_file") if values["start"][key] is not None}
-    values["data"]["languages"] = list(recipe.data.language_pair())
-    return {f"{group}.{key}": value for group, part in values.items() for key, value in part.items()}
 
 
 def _show(value: Any) -> str:

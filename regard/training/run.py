@@ -1,4 +1,4 @@
-"""A recipe, carried out: data, tokenizer, model, loop, model folder."""
+"""A recipe, carried out: data, model, loop, model folder."""
 
 from __future__ import annotations
 
@@ -7,26 +7,21 @@ import shutil
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 
-from regard.decoding.translator import Translator
 from regard.errors import UserError
 from regard.interruption import Interruptions
 from regard.models.folder import mend_replaced, replacing
-from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
-from regard.models.transformer import Transformer, TransformerConfig
 from regard.training.checkpoint import Checkpoint, last_name, load_checkpoint, reporting_write_errors
-from regard.training.data import LEFT_OUT, RunData, gather_data, open_data
 from regard.training.distributed import Processes, check_share, joined
-from regard.training.engines import place_model
-from regard.training.fingerprints import check_files, read_fingerprints
+from regard.training.families import family_of
+from regard.training.family import Start
 from regard.training.journal import CHECKPOINTS, require_tensorboard
 from regard.training.loop import Outcome, train
-from regard.training.memory import explain_too_large, is_out_of_memory
-from regard.training.parallel.task import ParallelTranslationTask
-from regard.training.progress import Progress, counted
+from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.resume import (
     DATA,
@@ -38,8 +33,8 @@ from regard.training.resume import (
     tidy,
     write_recipe,
 )
-from regard.training.start import Start, restore_start, save_start, settle_again
-from regard.training.translation import TranslationTask
+from regard.training.start import restore_start, save_start
+from regard.training.task import Task
 
 
 def run_recipe(recipe: Recipe, out: Path) -> Outcome:
@@ -54,7 +49,8 @@ def run_recipe(recipe: Recipe, out: Path) -> Outcome:
     with joined(recipe.training.device) as processes, ExitStack() as held:
         with processes.agreeing():
             check_share(recipe.optim.accumulate, processes.world)
-        progress = Progress(recipe.training.steps, None if processes.main else Console(quiet=True))
+        screen = None if processes.main else Console(quiet=True)
+        progress = Progress(recipe.training.steps, screen, family_of(recipe.kind).unit)
         torch.manual_seed(recipe.training.seed)
         made = processes.on_main(lambda: _claim(out, held))
         stop = held.enter_context(Interruptions())
@@ -70,30 +66,29 @@ def run_recipe(recipe: Recipe, out: Path) -> Outcome:
 
 def _begin(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, processes: Processes) -> Outcome:
     """Trains from the first step on."""
+    family = family_of(recipe.kind)
     start: Start | None = None
 
     def settle() -> Recipe:
         nonlocal start
-        start = None if recipe.start.folder is None else Start.open(recipe)
+        start = None if recipe.start.folder is None else family.open_start(recipe)
         return recipe if start is None else start.settings
 
     recipe = processes.on_main(settle)
-    if recipe.batch.layout == "auto":  # settled now, since a position in the data means something else in the other
-        layout = "packed" if processes.device.type == "cuda" and recipe.packs else "padded"
-        recipe = _with_layout(recipe, layout)
+    recipe = family.settle(recipe, processes.device)
 
-    def lead() -> TranslationTask:
+    def lead() -> Task[Any]:
         with reporting_write_errors(out, out / CHECKPOINTS):
             mend_replaced(out / DATA)
             with replacing(out / DATA) as folder:
-                gather_data(folder, recipe, progress, None if start is None else start.vocabularies)
-            data = open_data(out / DATA, recipe, progress)
+                family.gather(folder, recipe, progress, start)
+            data = family.open(out / DATA, recipe, progress)
         task = prepare(recipe, processes.device, progress, data)
         with reporting_write_errors(out, out / CHECKPOINTS):
             if start is not None:
-                start.fill(task.model)
+                said = start.fill(task)
                 save_start(out / DATA, task.model)
-                progress.say(start.describe())
+                progress.say(said)
             write_recipe(out, recipe)  # with which the folder becomes a run
         return task
 
@@ -104,6 +99,7 @@ def _begin(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, p
 
 def _resume(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, processes: Processes) -> Outcome:
     """Goes on from the last good checkpoint, or from the beginning where the run has none yet."""
+    family = family_of(recipe.kind)
     recipe, checkpoint = processes.on_main(lambda: _check_resume(recipe, out, progress))
     step = checkpoint.step if checkpoint else 0
     if checkpoint and recipe.training.is_over(step, checkpoint.facts["stale"]):
@@ -113,8 +109,8 @@ def _resume(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, 
         progress.say(f"{out}: this run is already done, at step {step}" + (f"; {more} it go on" if more else ""))
         return Outcome(step, facts["seconds"], facts["best_step"], facts["best_scores"], early)
 
-    def lead() -> TranslationTask:
-        check_files(recipe.data, read_fingerprints(out / DATA)["files"], f"the run in {out}")
+    def lead() -> Task[Any]:
+        family.check(out / DATA, recipe, f"the run in {out}")
         task = _prepare_again(recipe, out, processes.device, progress, checkpoint)
         with reporting_write_errors(out, out / CHECKPOINTS):
             write_recipe(out, recipe)
@@ -130,9 +126,8 @@ def _resume(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, 
 def _check_resume(recipe: Recipe, out: Path, progress: Progress) -> tuple[Recipe, Checkpoint | None]:
     """The recipe with what was settled when the run began, and the checkpoint to go on from."""
     old = Recipe.load(out / RECIPE)
-    recipe = settle_again(recipe, old, out)
-    if recipe.batch.layout == "auto":
-        recipe = _with_layout(recipe, old.batch.layout)
+    if family_of(old.kind) is family_of(recipe.kind):
+        recipe = family_of(old.kind).settle_again(recipe, old, out)
     checkpoint = load_checkpoint(out / CHECKPOINTS, progress.say)
     check_settings(old, recipe, checkpoint.step if checkpoint else 0, out)
     return recipe, checkpoint
@@ -140,7 +135,7 @@ def _check_resume(recipe: Recipe, out: Path, progress: Progress) -> tuple[Recipe
 
 def _follow(
     recipe: Recipe, out: Path, device: torch.device, progress: Progress, checkpoint: Checkpoint | None
-) -> TranslationTask:
+) -> Task[Any]:
     """What every process but the main one does, once that has made the folder a run.
 
     Raises:
@@ -153,66 +148,24 @@ def _follow(
 
 def _prepare_again(
     recipe: Recipe, out: Path, device: torch.device, progress: Progress, checkpoint: Checkpoint | None
-) -> TranslationTask:
+) -> Task[Any]:
     """`prepare` with what the folder of a run holds: the data, and the weights of a beginning where they are needed."""
     with reporting_write_errors(out, out / CHECKPOINTS):
-        data = open_data(out / DATA, recipe, progress)
+        data = family_of(recipe.kind).open(out / DATA, recipe, progress)
     task = prepare(recipe, device, progress, data)
     if checkpoint is None and recipe.start.folder is not None:
         restore_start(out / DATA, task.model)
     return task
 
 
-def _with_layout(recipe: Recipe, layout: str) -> Recipe:
-    return recipe.changed(batch=recipe.batch.model_dump() | {"layout": layout})
-
-
-def prepare(recipe: Recipe, device: torch.device, progress: Progress, data: RunData | None = None) -> TranslationTask:
+def prepare(recipe: Recipe, device: torch.device, progress: Progress, data: Any = None) -> Task[Any]:
     """Everything that a run needs before its first step; data that is not given is made, and gone with the task."""
+    family = family_of(recipe.kind)
     if data is None:
         with tempfile.TemporaryDirectory() as name:  # what is mapped outlives its name
-            gather_data(Path(name), recipe, progress)
-            data = open_data(Path(name), recipe, progress)
-    vocabularies = data.vocabularies
-    config = recipe.model_config_for(len(vocabularies.source), len(vocabularies.target))
-    model = build_model(config, place_model(device, recipe.training.sharding))
-    source, target = recipe.data.language_pair()
-    progress.say(
-        f"{source} → {target}: {counted(len(data.train), 'training pair')}, {len(data.valid):,} for validation; "
-        f"{len(vocabularies.source):,} pieces" + ("" if vocabularies.joint else f" and {len(vocabularies.target):,}")
-    )
-    for why, number in data.left_out.items():
-        progress.say(f"left out: {counted(number, 'pair')} with {why}; see {data.folder / LEFT_OUT}")
-    parameters = sum(p.numel() for p in model.parameters())
-    progress.say(f"{parameters / 1e6:.1f} M parameters on {_describe(device)}")
-    translator = Translator(model, vocabularies, (source, target))
-    tasks = ParallelTranslationTask if isinstance(model, ParallelTransformer) else TranslationTask
-    task = tasks(translator, data.train, data.valid, recipe, device)
-    if note := task.note():
-        progress.say(note)
-    return task
-
-
-def build_model(
-    config: TransformerConfig | ParallelTransformerConfig, device: torch.device
-) -> Transformer | ParallelTransformer:
-    """A new model with weights drawn at random.
-
-    Raises:
-        UserError: it does not fit into memory.
-    """
-    try:
-        return _new_model(config).to(device)
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-    with torch.device("meta"):  # shapes without memory
-        outline = _new_model(config)
-    raise explain_too_large(outline, 4)
-
-
-def _new_model(config: TransformerConfig | ParallelTransformerConfig) -> Transformer | ParallelTransformer:
-    return ParallelTransformer(config) if isinstance(config, ParallelTransformerConfig) else Transformer(config)
+            family.gather(Path(name), recipe, progress, None)
+            data = family.open(Path(name), recipe, progress)
+    return family.prepare(recipe, device, progress, data)
 
 
 def _claim(out: Path, held: ExitStack) -> list[Path]:
@@ -252,9 +205,3 @@ def _clear(out: Path, made: list[Path]) -> None:
             path.rmdir()
         except OSError:
             return
-
-
-def _describe(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return counted(torch.get_num_threads(), "CPU thread")

@@ -64,6 +64,7 @@ class TrainingState:
         skip_above: steps with a gradient of a larger norm are skipped.
         ema: decay of the moving average; where it is 0, an average is a mean.
         processes: those that train the model together; each has random numbers of its own.
+        unit: what the loss is a sum over, for the log.
     """
 
     def __init__(
@@ -73,11 +74,12 @@ class TrainingState:
         skip_above: float | None = None,
         ema: float = 0.0,
         processes: Processes | None = None,
+        unit: str = "tokens",
     ) -> None:
         self.model, self.optimiser, self.ema, self.processes = model, optimiser, ema, processes or Processes()
         self.device = next(model.parameters()).device
         self.average: AveragedModel | None = None
-        self.meter = Meter(self.device)
+        self.meter = Meter(self.device, unit)
         self.skips = Skips(self.device, skip_above)
         self.split = 0  # batches that went through in pieces
         self.left_out = 0  # sentences too long for the memory

@@ -89,12 +89,12 @@ class Normalisation:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Floats of uint8 images (B, C, H, W)."""
-        mean, std = (torch.tensor(each, device=images.device).view(1, -1, 1, 1) for each in (self.mean, self.std))
+        mean, std = (geometry.constant(each, images.device).view(1, -1, 1, 1) for each in (self.mean, self.std))
         return (images.float() / 255 - mean) / std
 
     def undo(self, images: Tensor) -> Tensor:
         """The uint8 images, but for what was rounded."""
-        mean, std = (torch.tensor(each, device=images.device).view(1, -1, 1, 1) for each in (self.mean, self.std))
+        mean, std = (geometry.constant(each, images.device).view(1, -1, 1, 1) for each in (self.mean, self.std))
         return geometry.to_bytes((images * std + mean) * 255)
 
 

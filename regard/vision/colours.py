@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.vision.geometry import to_bytes
+from regard.vision.geometry import constant, to_bytes
 
 LUMA = (0.299, 0.587, 0.114)
 YIQ = ((0.299, 0.587, 0.114), (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112))
@@ -91,7 +91,7 @@ def hue(images: Tensor, turn: Tensor) -> Tensor:
     """All colours turned round the axis of greys, by parts of a full turn, in YIQ; grey images stay as they are."""
     if images.shape[1] == 1:
         return images
-    to_yiq = torch.tensor(YIQ, device=images.device)
+    to_yiq = constant(YIQ, images.device)
     cos, sin = (2 * torch.pi * turn).cos(), (2 * torch.pi * turn).sin()
     zero, one = torch.zeros_like(cos), torch.ones_like(cos)
     rotation = torch.stack([one, zero, zero, zero, cos, -sin, zero, sin, cos], 1).view(-1, 3, 3)
@@ -103,7 +103,7 @@ def grey(images: Tensor) -> Tensor:
     """How light each pixel is: uint8 (B, 1, H, W)."""
     if images.shape[1] == 1:
         return images
-    weights = torch.tensor(LUMA, device=images.device).view(1, 3, 1, 1)
+    weights = constant(LUMA, images.device).view(1, 3, 1, 1)
     return to_bytes((images.float() * weights).sum(1, keepdim=True))
 
 

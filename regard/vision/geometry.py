@@ -5,6 +5,9 @@ Images are uint8 (B, C, H, W) before and after; a parameter is a tensor (B,).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -60,10 +63,8 @@ def affine(images: Tensor, matrices: Tensor, fill: int = 128) -> Tensor:
         fill: What is seen where a pixel comes from outside.
     """
     height, width = images.shape[2:]
-    scale = torch.tensor(
-        [[1, height / width, 2 / width], [width / height, 1, 2 / height]], device=images.device, dtype=matrices.dtype
-    )
-    grid = F.affine_grid(matrices * scale, list(images.shape), align_corners=False)
+    scale = constant([[1, height / width, 2 / width], [width / height, 1, 2 / height]], images.device)
+    grid = F.affine_grid(matrices * scale.to(matrices.dtype), list(images.shape), align_corners=False)
     sampled = F.grid_sample(images.float(), grid, padding_mode="border", align_corners=False)
     inside = (grid.abs() <= 1).all(3)[:, None]
     return to_bytes(torch.where(inside, sampled, float(fill)))
@@ -75,6 +76,11 @@ def within(top: Tensor, left: Tensor, bottom: Tensor, right: Tensor, height: int
     rows = (top[:, None] <= y) & (y < bottom[:, None])
     columns = (left[:, None] <= x) & (x < right[:, None])
     return rows[:, :, None] & columns[:, None, :]
+
+
+def constant(values: Sequence[Any], device: torch.device) -> Tensor:
+    """A few numbers on a device, which is not waited for."""
+    return torch.tensor(values).to(device, non_blocking=True)
 
 
 def to_bytes(values: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ENVIRONMENT, SMALL, settings_of
+from tests.images import TINY
 
 Death = dict[str, Any]
 DRIVER = Path(__file__).with_name("killing.py")
@@ -37,6 +38,13 @@ LIVELY = {
 def words(toy: Path, out: Path, **changes: object) -> list[str]:
     settings = settings_of(SMALL | LIVELY | {key.replace("__", "."): value for key, value in changes.items()})
     return ["train", "--src", str(toy / "train.en"), "--tgt", str(toy / "train.zh"), "--out", str(out), *settings]
+
+
+def image_words(images: Path, out: Path) -> list[str]:
+    lively = {"model.drop_path": 0.2, "augmentation.preset": "strong", "optim.accumulate": 2, "training.ema": 0.9}
+    often = {f"training.{key}_every": steps for key, steps in {"validate": 4, "log": 3, "checkpoint": 1}.items()}
+    settings = settings_of(TINY | lively | often | {"training.steps": 20})
+    return ["train", "--data", str(images), "--out", str(out), *settings]
 
 
 def drive(plan: list[Death], command: list[str], folder: Path) -> tuple[list[tuple[int, str]], str]:
@@ -64,9 +72,8 @@ def results(out: Path) -> dict[str, bytes]:
 def log(out: Path) -> list[dict[str, object]]:
     """The log without what depends on the clock and the machine."""
     entries = [json.loads(line) for line in (out / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    return [
-        {k: v for k, v in entry.items() if k not in ("seconds", "tokens_per_second", "memory")} for entry in entries
-    ]
+    measured = ("seconds", "tokens_per_second", "images_per_second", "memory")
+    return [{key: value for key, value in entry.items() if key not in measured} for entry in entries]
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +127,18 @@ def test_killed_and_started_again_it_ends_in_the_same_weights(
         assert len(killed) >= 2  # on a quick machine it has ended by then
     assert "Traceback" not in said
     assert_same_as(whole, tmp_path / "run")
+
+
+def test_a_run_on_images_ends_in_the_same_weights_too(painted: Path, tmp_path: Path) -> None:
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    drive([], image_words(painted, tmp_path / "whole" / "run"), tmp_path / "whole")
+    plan = [death for death in plan_calls() if death["call"] % 2 == 0]  # before the call, whether it succeeds or not
+    ends, said = drive(plan, image_words(painted, tmp_path / "killed" / "run"), tmp_path / "killed")
+    assert [status for status, _ in ends] == [signal.SIGKILL] * len(plan) + [0]
+    assert len(set(re.findall(r"resuming from step (\d+)", said))) >= 5
+    assert "Traceback" not in said
+    assert_same_as(tmp_path / "whole" / "run", tmp_path / "killed" / "run")
 
 
 def test_a_run_that_is_asked_to_stop_saves_first_and_goes_on(toy: Path, tmp_path: Path, whole: Path) -> None:

@@ -16,7 +16,6 @@ from regard.inspection.probe import probe
 from regard.models.folder import CONFIG, WEIGHTS, load_model, save_model
 from regard.models.swin import Swin
 from regard.models.vit import ViT, ViTConfig
-from regard.training.recipe import Recipe
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 Seeing = ViT | Swin
@@ -93,10 +92,8 @@ def test_a_folder_with_a_size_that_does_not_fit_is_refused(tmp_path: Path) -> No
 
 def test_a_model_of_images_is_not_asked_to_translate(tmp_path: Path) -> None:
     save_model(tmp_path, ViT(ViTConfig.micro(3, layers=1)), {})
-    with pytest.raises(UserError, match="kind vit, which does not translate; transformer and parallel do"):
+    with pytest.raises(UserError, match="is an image model; use regard classify"):
         Translator.load(tmp_path)
-    with pytest.raises(UserError, match=r"model\.kind: 'vit' is not one of transformer, parallel"):
-        Recipe.parse({"model": {"kind": "vit"}, "data": {"builtin": "en-zh"}}, "recipe").model_config_for(8, 8)
 
 
 @pytest.mark.parametrize("seeing", ["vit-class-learned", "vit-mean-rotary", "vit-registers-scaled"], indirect=True)

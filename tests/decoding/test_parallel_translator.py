@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import regard
-from regard.demo import draw_cross_attention
+from regard.demo.translation import draw_cross_attention
 from regard.evaluation import bleu
 from regard.training.run import run_recipe
 from tests.conftest import small_recipe, toy_pairs

@@ -8,7 +8,7 @@ import torch
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import prepare
-from regard.training.translation import TranslationTask
+from regard.training.translation.task import TranslationTask
 
 
 @pytest.fixture

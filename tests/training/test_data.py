@@ -18,13 +18,14 @@ from rich.console import Console
 
 from regard.errors import UserError
 from regard.text.tokens import ParallelTokens
-from regard.training import data as training_data
-from regard.training.data import make_data, open_corpora, open_data, share_data, take_evenly
 from regard.training.progress import Progress
-from regard.training.recipe import DataSettings, Recipe
+from regard.training.recipe import Recipe
 from regard.training.run import prepare, run_recipe
 from regard.training.state import Position, Share
-from regard.training.translation import TranslationTask, collate
+from regard.training.translation import data as training_data
+from regard.training.translation.data import make_data, open_corpora, open_data, share_data, take_evenly
+from regard.training.translation.recipe import DataSettings
+from regard.training.translation.task import TranslationTask, collate
 from tests.conftest import SMALL, small_recipe, toy_pairs
 from tests.text.test_tokens import rows_of
 

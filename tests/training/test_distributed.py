@@ -27,10 +27,12 @@ from regard.models.transformer import Transformer, TransformerConfig
 from regard.training.distributed import AgreedError, OwnError, Processes, check_share, joined, one_voice
 from regard.training.engines import _bare
 from regard.training.progress import Progress
+from regard.training.recipe import Recipe
 from regard.training.rendezvous import meet
 from regard.training.run import run_recipe
 from regard.training.state import TrainingState
 from tests.conftest import ENVIRONMENT, SMALL, settings_of, small_recipe
+from tests.images import TINY
 
 STEPS = 12
 LATE = 9  # the step of a validation, which takes long enough for a signal to arrive meanwhile
@@ -192,6 +194,17 @@ def test_a_killed_process_is_started_again_and_the_run_ends_in_the_same_weights(
     for which in ("best", "last"):
         mine, theirs = weights(tmp_path / "killed", which), weights(tmp_path / "whole", which)
         assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+
+
+def test_two_processes_take_the_steps_of_one_on_images_too(painted: Path, tmp_path: Path) -> None:
+    settings = TINY | {"optim.accumulate": 2, "augmentation.preset": "strong", "training.steps": 6, "training.ema": 0.5}
+    run_recipe(Recipe.load(None, [], settings | {"data.images": str(painted)}), tmp_path / "alone")
+    words = ["-m", "regard", "train", "--data", painted, "--out", tmp_path / "two", *settings_of(settings)]
+    finish(torchrun(2, *words))
+    mine, theirs = weights(tmp_path / "two", "last"), weights(tmp_path / "alone", "last")
+    for name in theirs:
+        if "qkv.bias" not in name:
+            assert torch.allclose(mine[name], theirs[name], atol=1e-4), name
 
 
 def test_processes_agree(tmp_path: Path) -> None:

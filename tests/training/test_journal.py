@@ -14,7 +14,7 @@ from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.task import Sample
-from regard.training.translation import TranslationTask
+from regard.training.translation.task import TranslationTask
 from tests.conftest import SMALL, settings_of
 from tests.training.test_loop import log
 

@@ -18,7 +18,7 @@ from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import prepare, run_recipe
 from regard.training.task import Loss
-from regard.training.translation import TextBatch, TranslationTask
+from regard.training.translation.task import TextBatch, TranslationTask
 from tests.conftest import small_recipe
 from tests.training.test_loop import Batch, Line, log, points, run, saved
 

@@ -22,7 +22,7 @@ from regard.training.parallel.teacher import ParallelTeacher, length_loss, targe
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import prepare, run_recipe
-from regard.training.translation import TextBatch, collate
+from regard.training.translation.task import TextBatch, collate
 from tests.conftest import small_recipe
 from tests.training.test_resume import crashing_at, log, weights
 

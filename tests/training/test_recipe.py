@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from regard.errors import UserError
-from regard.training.recipe import DataSettings, Recipe, builtin_recipes
+from regard.training.recipe import Recipe, builtin_recipes
+from regard.training.translation.recipe import DataSettings
 
 BUILTIN = {"data.builtin": "en-zh"}
 
@@ -13,7 +14,7 @@ BUILTIN = {"data.builtin": "en-zh"}
 def test_every_built_in_recipe_is_valid_by_name_and_by_file_name(name: str) -> None:
     recipe = Recipe.load(Path(name))
     assert Recipe.load(Path(f"{name}.yaml")) == recipe
-    assert recipe.model_config_for(1000, 1000).source_vocab == 1000
+    recipe.check_model()
 
 
 def test_the_demo_is_among_the_built_in_recipes() -> None:
@@ -47,7 +48,7 @@ def test_the_recipe_kept_in_a_run_is_the_recipe_of_the_run(trained_run: Path, to
 def test_a_recipe_survives_being_written_and_read(name: str, tmp_path: Path) -> None:
     import yaml
 
-    recipe = Recipe.load(Path(name), ["data.languages=[en, de]", "optim.clip=null"])
+    recipe = Recipe.load(Path(name), ["training.seed=7", "optim.clip=null"])
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False))
     assert Recipe.load(path) == recipe

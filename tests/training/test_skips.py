@@ -15,7 +15,7 @@ from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.skips import Skips
 from regard.training.task import Loss
-from regard.training.translation import TextBatch, TranslationTask
+from regard.training.translation.task import TextBatch, TranslationTask
 from tests.training.test_loop import Batch, Line, log, points, run, saved
 
 CPU = torch.device("cpu")

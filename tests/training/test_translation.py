@@ -13,14 +13,15 @@ from regard.models.transformer import Transformer
 from regard.text.pair import Pair
 from regard.text.readers import read_parallel
 from regard.text.tokenizer import Tokenizer
-from regard.training.data import build_vocabularies, open_corpora
 from regard.training.progress import Progress
-from regard.training.recipe import DataSettings, Recipe, TokenizerSettings
+from regard.training.recipe import Recipe
 from regard.training.run import prepare
 from regard.training.state import Position, Share
 from regard.training.teaching.settings import TeachingSettings
 from regard.training.teaching.teacher import Teacher
-from regard.training.translation import TranslationTask, collate, prefetch
+from regard.training.translation.data import build_vocabularies, open_corpora
+from regard.training.translation.recipe import DataSettings, TokenizerSettings
+from regard.training.translation.task import TranslationTask, collate, prefetch
 
 CPU = torch.device("cpu")
 FORCED = Teacher(TeachingSettings(), smoothing=0.0)

@@ -12,9 +12,9 @@ from regard.models.parallel import ParallelTransformer
 from regard.text.tokens import STRETCH
 from regard.training.parallel.teacher import ParallelTeacher
 from regard.training.progress import counted
-from regard.training.recipe import ParallelRecipe
 from regard.training.task import Loss
-from regard.training.translation import TextBatch, TranslationTask
+from regard.training.translation.recipe import ParallelRecipe
+from regard.training.translation.task import TextBatch, TranslationTask
 
 
 class ParallelTranslationTask(TranslationTask):

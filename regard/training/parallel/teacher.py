@@ -25,7 +25,7 @@ from regard.training.parallel.canvas import Canvas, source_canvas, target_canvas
 from regard.training.task import Loss
 
 if TYPE_CHECKING:
-    from regard.training.translation import TextBatch
+    from regard.training.translation.task import TextBatch
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.models.transformer import Transformer
 
 if TYPE_CHECKING:
-    from regard.training.translation import TextBatch
+    from regard.training.translation.task import TextBatch
 
 
 def read(model: Transformer, batch: TextBatch) -> Tensor:

@@ -27,7 +27,7 @@ from regard.models.transformer import Transformer
 from regard.training.teaching.settings import GuideSettings
 
 if TYPE_CHECKING:
-    from regard.training.translation import TextBatch
+    from regard.training.translation.task import TextBatch
 
 LEAST_MASS = 1e-9
 

@@ -23,7 +23,7 @@ from regard.training.teaching.forcing import read
 from regard.training.teaching.settings import SamplingSettings
 
 if TYPE_CHECKING:
-    from regard.training.translation import TextBatch
+    from regard.training.translation.task import TextBatch
 
 
 class ScheduledSampling:

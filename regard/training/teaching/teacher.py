@@ -17,7 +17,7 @@ from regard.training.teaching.scheduled_sampling import ScheduledSampling
 from regard.training.teaching.settings import TeachingSettings
 
 if TYPE_CHECKING:
-    from regard.training.translation import TextBatch
+    from regard.training.translation.task import TextBatch
 
 
 class Teacher:

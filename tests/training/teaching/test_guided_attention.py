@@ -18,7 +18,7 @@ from regard.training.teaching.forcing import read
 from regard.training.teaching.guided_attention import GuidedAttention, aligned_prior, diagonal_prior
 from regard.training.teaching.settings import GuideSettings, TeachingSettings
 from regard.training.teaching.teacher import Teacher
-from regard.training.translation import TextBatch, TranslationTask, collate
+from regard.training.translation.task import TextBatch, TranslationTask, collate
 from tests.conftest import small_recipe
 
 ROWS = np.array([3, 100, 200, 7, 400, 99])

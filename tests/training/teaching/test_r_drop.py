@@ -13,7 +13,7 @@ from regard.training.teaching.forcing import read
 from regard.training.teaching.r_drop import divergence
 from regard.training.teaching.settings import TeachingSettings
 from regard.training.teaching.teacher import Teacher
-from regard.training.translation import TranslationTask, collate
+from regard.training.translation.task import TranslationTask, collate
 
 ROWS = np.array([3, 100, 200, 7, 400, 99])
 PLAIN, R_DROP = Teacher(TeachingSettings(), 0.1), Teacher(TeachingSettings(r_drop=2.0), 0.1)

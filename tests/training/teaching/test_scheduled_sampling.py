@@ -16,7 +16,7 @@ from regard.training.teaching.forcing import read
 from regard.training.teaching.scheduled_sampling import ScheduledSampling, put_predictions
 from regard.training.teaching.settings import SamplingSettings, TeachingSettings
 from regard.training.teaching.teacher import Teacher
-from regard.training.translation import TextBatch, TranslationTask, collate
+from regard.training.translation.task import TextBatch, TranslationTask, collate
 
 ROWS = np.array([3, 100, 200, 7, 400, 99])
 ALWAYS = SamplingSettings(decay="linear", half=1, floor=0.0)  # nothing but predictions from the second step on

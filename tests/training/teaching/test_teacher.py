@@ -12,7 +12,8 @@ from regard.training.meter import Meter
 from regard.training.recipe import Recipe
 from regard.training.teaching.settings import TeachingSettings
 from regard.training.teaching.teacher import Teacher
-from regard.training.translation import TextBatch, TranslationTask, collate
+from regard.training.translation.recipe import TranslationRecipe
+from regard.training.translation.task import TextBatch, TranslationTask, collate
 
 ROWS = np.array([3, 100, 200, 7, 400, 99])
 STEP = 3
@@ -115,8 +116,8 @@ def test_settings_are_changed_from_the_command_line() -> None:
     assert recipe.teaching.scheduled_sampling.half == 50
     assert recipe.teaching.guided_attention is not None
     kept = recipe.model_dump(mode="json")
-    assert Recipe.parse(kept, "kept") == recipe
-    off = Recipe.parse(kept | {"teaching": {}}, "kept").model_dump(mode="json")
+    assert TranslationRecipe.parse(kept, "kept") == recipe
+    off = TranslationRecipe.parse(kept | {"teaching": {}}, "kept").model_dump(mode="json")
     assert off["teaching"]["scheduled_sampling"] is None
 
 

@@ -1,4 +1,4 @@
-"""`regard demo`: from nothing to a translator and a picture of its attention, on the built-in corpus."""
+"""From nothing to a translator and a picture of its attention, on the built-in corpus."""
 
 from __future__ import annotations
 

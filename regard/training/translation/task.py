@@ -28,12 +28,12 @@ from regard.text.encoding import encode_pairs
 from regard.text.pair import Pair
 from regard.text.shuffling import Order
 from regard.text.tokens import Ints, ParallelTokens, Ragged
-from regard.training.recipe import Recipe
 from regard.training.skips import ADVICE
 from regard.training.state import Placed, Position, Share
 from regard.training.task import Loss, Sample, Validation
 from regard.training.teaching.settings import TeachingSettings
 from regard.training.teaching.teacher import Teacher
+from regard.training.translation.recipe import TranslationRecipe
 from regard.training.workers import make_in_workers
 
 B = TypeVar("B")
@@ -94,7 +94,7 @@ class TranslationTask:
         translator: Translator,
         train: ParallelTokens,
         valid: list[Pair],
-        recipe: Recipe,
+        recipe: TranslationRecipe,
         device: torch.device,
     ) -> None:
         self.translator, self.train, self.valid, self.recipe, self.device = translator, train, valid, recipe, device

@@ -34,14 +34,16 @@ from regard.training.fingerprints import (
     describe_file,
     describe_files,
     read_fingerprints,
-    settings_of_data,
     write_fingerprints,
 )
 from regard.training.locks import locked
 from regard.training.progress import Progress
-from regard.training.recipe import DataSettings, Recipe, TokenizerSettings
+from regard.training.sharing import make_shared
+from regard.training.translation.origins import list_files, settings_of_data
+from regard.training.translation.recipe import DataSettings, TokenizerSettings, TranslationRecipe
 
 STORE, VALID, LEFT_OUT = "train", "valid.jsonl", "left-out.tsv"
+FURTHER = {"tokenizer": str, "tokens": str}  # what is known of tokens beside what is known of any data
 T = TypeVar("T")
 
 
@@ -69,13 +71,17 @@ class RunData:
     left_out: dict[str, int]
 
 
-def gather_data(folder: Path, recipe: Recipe, progress: Progress, vocabularies: Vocabularies | None = None) -> None:
+def gather_data(
+    folder: Path, recipe: TranslationRecipe, progress: Progress, vocabularies: Vocabularies | None = None
+) -> None:
     """Makes everything into an empty folder, or shares what lies in `data.store`."""
     gather = make_data if recipe.data.store is None else share_data
     gather(folder, recipe, progress, vocabularies)
 
 
-def make_data(folder: Path, recipe: Recipe, progress: Progress, vocabularies: Vocabularies | None = None) -> None:
+def make_data(
+    folder: Path, recipe: TranslationRecipe, progress: Progress, vocabularies: Vocabularies | None = None
+) -> None:
     """Makes everything into an empty folder; without vocabularies they are learned.
 
     Raises:
@@ -95,7 +101,7 @@ def make_data(folder: Path, recipe: Recipe, progress: Progress, vocabularies: Vo
     vocabularies.save(folder)
     left_out.write(folder / LEFT_OUT)
     known: Known = {
-        "files": describe_files(recipe.data),
+        "files": describe_files(list_files(recipe.data)),
         "settings": settings_of_data(recipe),
         "tokenizer": vocabularies.fingerprint(),
         "tokens": digest_store(folder / STORE),
@@ -105,7 +111,9 @@ def make_data(folder: Path, recipe: Recipe, progress: Progress, vocabularies: Vo
     write_fingerprints(folder, known)
 
 
-def share_data(folder: Path, recipe: Recipe, progress: Progress, vocabularies: Vocabularies | None = None) -> None:
+def share_data(
+    folder: Path, recipe: TranslationRecipe, progress: Progress, vocabularies: Vocabularies | None = None
+) -> None:
     """Keeps in an empty folder what data it is that lies in `data.store`, which is made unless it is there.
 
     Raises:
@@ -113,17 +121,10 @@ def share_data(folder: Path, recipe: Recipe, progress: Progress, vocabularies: V
     """
     store = recipe.data.store
     assert store is not None
-    store.parent.mkdir(parents=True, exist_ok=True)
-    with locked(store.parent, lambda: progress.say(f"waiting for another run that makes {store}")):
-        mend_replaced(store)
-        if not store.exists():
-            with replacing(store) as fresh:
-                make_data(fresh, recipe, progress, vocabularies)
-    if not (store / FINGERPRINTS).is_file():
-        raise UserError(f"{store}: exists and is no store of tokens; name another folder in data.store")
-    known = read_fingerprints(store)
-    check_settings_of_data(recipe, known["settings"], store)
-    check_files(recipe.data, known["files"], f"the store {store}")
+    make_shared(store, lambda fresh: make_data(fresh, recipe, progress, vocabularies), "tokens", progress)
+    known = read_fingerprints(store, **FURTHER)
+    check_settings_of_data(settings_of_data(recipe), known["settings"], store)
+    check_files(list_files(recipe.data), known["files"], f"the store {store}")
     if vocabularies is not None and vocabularies.fingerprint() != known["tokenizer"]:
         raise UserError(f"{store}: was made with another tokenizer; give another data.store")
     Vocabularies.load(store).save(folder)
@@ -131,13 +132,13 @@ def share_data(folder: Path, recipe: Recipe, progress: Progress, vocabularies: V
         shutil.copy(store / name, folder / name)
 
 
-def open_data(folder: Path, recipe: Recipe, progress: Progress) -> RunData:
+def open_data(folder: Path, recipe: TranslationRecipe, progress: Progress) -> RunData:
     """Opens what was made; a damaged store of tokens is named and made again.
 
     Raises:
         UserError: the tokenizer, the validation pairs or the tokens are not what they were.
     """
-    known = read_fingerprints(folder)
+    known = read_fingerprints(folder, **FURTHER)
     vocabularies = Vocabularies.load(folder)
     if vocabularies.fingerprint() != known["tokenizer"]:
         raise UserError(f"{folder}: its tokenizer is not the one that the tokens were made with; put that one back")
@@ -210,7 +211,12 @@ def take_evenly(items: Iterable[T], total: int, wanted: int) -> Iterator[T]:
 
 
 def write_tokens(
-    folder: Path, corpora: Corpora, vocabularies: Vocabularies, recipe: Recipe, left_out: LeftOut, progress: Progress
+    folder: Path,
+    corpora: Corpora,
+    vocabularies: Vocabularies,
+    recipe: TranslationRecipe,
+    left_out: LeftOut,
+    progress: Progress,
 ) -> None:
     """Tokenises the training corpora into a store.
 
@@ -236,7 +242,9 @@ def write_tokens(
     write_store(folder, map(tokens, corpora.train), largest)
 
 
-def _readable(pairs: list[Pair], vocabularies: Vocabularies, recipe: Recipe, left_out: LeftOut) -> list[Pair]:
+def _readable(
+    pairs: list[Pair], vocabularies: Vocabularies, recipe: TranslationRecipe, left_out: LeftOut
+) -> list[Pair]:
     """The validation pairs that the model can read.
 
     Raises:

@@ -1,0 +1,136 @@
+"""Trains the recipes of images, several at once where asked, and scores each on its test set, which it has never seen.
+
+    python benchmarks/vision.py --data DATA --out OUT [--only mnist cifar10] [--minutes 9.5] [--set cifar10:KEY=VALUE]
+
+DATA holds the folders mnist (idx files) and cifar10-jpg (an archive, or train/ and test/). A run that is not done
+within the minutes is asked to stop, and the best model until then is scored, which the result says. Writes OUT/NAME
+(the run), OUT/NAME.log (all it said) and OUT/vision-NAME.json: accuracy, time, speed, command, machine, versions.
+"""
+
+import argparse
+import datetime
+import json
+import platform
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.devices import choose_device
+from regard.recognition.classifier import Classifier
+from regard.recognition.report import evaluate, open_test_set
+
+SETS = {"mnist": "mnist", "cifar10": "cifar10-jpg", "cifar10-plain": "cifar10-jpg", "cifar10-swin": "cifar10-jpg"}
+GRACE = 60  # seconds that a run gets to save itself
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--only", nargs="+", choices=list(SETS), default=list(SETS), metavar="RECIPE")
+    parser.add_argument("--minutes", type=float, default=9.0, help="for all training together; scoring comes after")
+    parser.add_argument("--one-by-one", action="store_true", help="not all at once")
+    parser.add_argument("--set", action="append", default=[], dest="changes", metavar="RECIPE:KEY=VALUE")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + 60 * arguments.minutes
+    runs = [Run(name, arguments) for name in arguments.only]
+    for run in runs:
+        run.start()
+        if arguments.one_by_one:
+            run.wait(end)
+    for run in runs:
+        run.wait(end)
+    for run in runs:
+        run.score()
+    if any(run.code not in (0, 130) for run in runs):
+        sys.exit("a run has failed; its log says why")
+
+
+class Run:
+    """A recipe, in a process of its own."""
+
+    def __init__(self, name: str, arguments: argparse.Namespace) -> None:
+        self.name, self.out, self.data = name, arguments.out / name, find_data(arguments.data / SETS[name])
+        self.results, self.log = arguments.out / f"vision-{name}.json", arguments.out / f"{name}.log"
+        self.beside = [] if arguments.one_by_one else [other for other in arguments.only if other != name]
+        own = [change.removeprefix(f"{name}:") for change in arguments.changes if change.startswith(f"{name}:")]
+        self.words = ["train", name, "--data", str(self.data), "--out", str(self.out)]
+        self.words += [word for change in own for word in ("--set", change)]
+        self.code: int | None = None
+
+    def start(self) -> None:
+        print(f"{self.name}: regard {' '.join(self.words)}", flush=True)
+        self.file = self.log.open("a", encoding="utf-8")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "regard", *self.words], stdout=self.file, stderr=self.file
+        )
+
+    def wait(self, end: float) -> None:
+        if self.code is not None:
+            return
+        try:
+            self.code = self.process.wait(max(1.0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.code = self.process.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.code = self.process.wait()
+        self.file.close()
+        print(f"{self.name}: ended with {self.code}", flush=True)
+
+    def score(self) -> None:
+        entries = read_log(self.out)
+        if not (self.out / "best").is_dir():
+            print(f"{self.name}: no model yet; the last words of its log:\n{self.log.read_text()[-2000:]}", flush=True)
+            return
+        device = choose_device("auto")
+        classifier = Classifier.load(self.out, device=device)
+        report = evaluate(classifier, open_test_set(self.data, classifier, "test"), self.data.name)
+        speeds = [entry["images_per_second"] for entry in entries if "images_per_second" in entry]
+        checks = [{"step": e["step"], "seconds": e["seconds"]} | e["validation"] for e in entries if "validation" in e]
+        found = {key: value for key, value in report.as_dict().items() if key not in ("calibration", "confusion")}
+        result: dict[str, Any] = {
+            "what": f"recipe {self.name}, trained from scratch, on the test images of {self.data.name}",
+            "test": found,
+            "parameters": sum(p.numel() for p in classifier.model.parameters()),
+            "finished": self.code == 0,
+            "steps": entries[-1]["step"],
+            "training_seconds": entries[-1]["seconds"],
+            "images_per_second": sorted(speeds)[len(speeds) // 2] if speeds else None,
+            "validation": checks,
+            "beside": self.beside,
+            "command": f"regard {' '.join(self.words)}",
+            "machine": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor(),
+            "versions": {"python": platform.python_version(), "torch": torch.__version__},
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        }
+        self.results.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        done = "" if self.code == 0 else f", stopped at step {result['steps']}"
+        print(
+            f"{self.name}: {next(report.lines())}; {result['parameters'] / 1e6:.2f} M parameters, "
+            f"{result['training_seconds']:.0f} s, {result['images_per_second'] or 0:,.0f} images/s{done}",
+            flush=True,
+        )
+
+
+def find_data(path: Path) -> Path:
+    """The folder, or the only archive in it."""
+    archives = [file for file in sorted(path.iterdir()) if ".tar" in file.name] if path.is_dir() else []
+    return archives[0] if len(archives) == 1 and not (path / "train").is_dir() else path
+
+
+def read_log(run: Path) -> list[dict[str, Any]]:
+    path = run / "log.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""How well a view is completed from another one, and what of that is owed to the other view.
+
+Shapes: B pairs, N patches of a view, K patches of the first view that are seen, M masked ones.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.attention import grid_positions
+from regard.inspection.matching import cross_attentions, find_attended
+from regard.layers import cut_patches
+from regard.models.croco import CroCo, pick
+from regard.vision.scenes import SceneSettings, find_matches, render_pairs
+from regard.vision.scenes.draws import Draws
+
+BLANK = 0.5
+"""A second view that shows nothing is grey all over."""
+
+
+def choose_seen(model: CroCo, view1: Tensor, masked: float, draws: Draws) -> Tensor:
+    """Which patches of the first view are seen, drawn for each pair, (B, K): at least one."""
+    rows, columns = model.patch_embedding.grid(view1)
+    N = rows * columns
+    seen = max(1, N - round(masked * N))
+    return draws.uniform(0, 1, N).argsort(dim=1, stable=True)[:, :seen]
+
+
+def choose_masked(seen: Tensor, N: int) -> Tensor:
+    """All other patches, in order, (B, M)."""
+    hidden = torch.ones(len(seen), N, dtype=torch.uint8, device=seen.device).scatter(1, seen, 0)
+    return hidden.argsort(dim=1, descending=True, stable=True)[:, : N - seen.shape[1]]
+
+
+def hidden_loss(model: CroCo, view1: Tensor, view2: Tensor, seen: Tensor) -> Tensor:
+    """The mean squared error of each masked patch, in its own mean and deviation, (B, M)."""
+    targets = model.patches(view1)
+    hidden = choose_masked(seen, targets.shape[1])
+    said = pick(model(view1, view2, seen), hidden).float()
+    return (said - pick(targets, hidden)).square().mean(-1)
+
+
+def second_views(view2: Tensor) -> dict[str, Tensor]:
+    """What a pair's completion is tried with: its true second view, that of the next pair, and none."""
+    return {"true": view2, "shuffled": view2.roll(1, 0), "none": torch.full_like(view2, BLANK)}
+
+
+@dataclass(frozen=True)
+class LabelledPairs:
+    """Pairs of views for which it is known what is where.
+
+    Args:
+        view1: pixels between 0 and 1, (B, 3, H, W).
+        view2: the same of the other view.
+        place: where in the second view each pixel of the first is, (x, y) in pixels, (B, H, W, 2).
+        covisible: whether it can be seen there, (B, H, W).
+    """
+
+    view1: Tensor
+    view2: Tensor
+    place: Tensor
+    covisible: Tensor
+
+    @classmethod
+    def rendered(cls, settings: SceneSettings, seed: int, numbers: Tensor) -> LabelledPairs:
+        """Rendered scenes by number."""
+        pairs = render_pairs(settings, seed, numbers)
+        matches, _ = find_matches(pairs)
+        return cls(pairs.views[0].image, pairs.views[1].image, matches.place, matches.covisible)
+
+    def true_patches(self, patch: int) -> tuple[Tensor, Tensor]:
+        """The row and column where the middle of each patch is found, (B, N, 2), and which patches are covisible.
+
+        That is, at least half of a patch is, and its middle.
+        """
+        middle = slice(patch // 2, None, patch)
+        place = (self.place[:, middle, middle] / patch).floor().flatten(1, 2).flip(-1)
+        share = cut_patches(self.covisible[:, None].float(), (patch, patch)).mean(-1)
+        return place, (share >= 0.5) & self.covisible[:, middle, middle].flatten(1)
+
+
+@dataclass(frozen=True)
+class CompletionScores:
+    """How well first views are completed, and where the model looks.
+
+    Args:
+        pairs: how many there were.
+        overlap: the share of the first view that can be seen in the second.
+        losses: with the true second view, with that of another pair, and with none.
+        covisible_losses: the same on the masked patches that are covisible.
+        hits: for each cross-attention, the share of covisible patches whose peak is the true patch or next to it.
+        same_place: the hits of always looking at one's own place, which needs no model.
+    """
+
+    pairs: int
+    overlap: float
+    losses: dict[str, float]
+    covisible_losses: dict[str, float]
+    hits: dict[str, float]
+    same_place: float
+
+
+@torch.no_grad()
+def score_completion(model: CroCo, batches: Iterable[LabelledPairs], masked: float, seed: int = 0) -> CompletionScores:
+    """Scores a model in evaluation mode; what is masked follows from the seed and a pair's place among all."""
+    sums: defaultdict[str, float] = defaultdict(float)
+    for pairs in batches:
+        B, device = len(pairs.view1), pairs.view1.device
+        numbers = torch.arange(B, device=device) + int(sums["pairs"])
+        seen = choose_seen(model, pairs.view1, masked, Draws(seed, numbers))
+        truth, covisible = pairs.true_patches(model.config.patch)
+        hidden = choose_masked(seen, truth.shape[1])
+        found = covisible.gather(1, hidden)
+        sums["pairs"] += B
+        sums["patches"] += hidden.numel()
+        sums["covisible"] += int(covisible.sum())
+        sums["covisible hidden"] += int(found.sum())
+        sums["overlap"] += float(pairs.covisible.float().mean()) * B
+        for name, view2 in second_views(pairs.view2).items():
+            loss = hidden_loss(model, pairs.view1, view2, seen)
+            sums[f"loss {name}"] += float(loss.sum())
+            sums[f"covisible loss {name}"] += float(loss[found].sum())
+        for name, attended in find_attended(model, pairs.view1, pairs.view2, seen).items():
+            sums[f"hits {name}"] += _hits(attended.patch, truth, covisible)
+        own = grid_positions(*model.patch_embedding.grid(pairs.view1), device)
+        sums["hits own"] += _hits(own[None], truth, covisible)
+    names, few = ("true", "shuffled", "none"), max(1, sums["covisible hidden"])
+    return CompletionScores(
+        int(sums["pairs"]),
+        sums["overlap"] / sums["pairs"],
+        {name: sums[f"loss {name}"] / sums["patches"] for name in names},
+        {name: sums[f"covisible loss {name}"] / few for name in names},
+        {name: sums[f"hits {name}"] / max(1, sums["covisible"]) for name in cross_attentions(model)},
+        sums["hits own"] / max(1, sums["covisible"]),
+    )
+
+
+def _hits(patch: Tensor, truth: Tensor, covisible: Tensor) -> int:
+    """How many covisible patches look at the true one or one of its eight neighbours."""
+    near = (patch - truth).abs().amax(-1) <= 1  # never where the truth is no number
+    return int((near & covisible).sum())

@@ -1,0 +1,25 @@
+"""The families of models that can be trained, by the kind that a recipe names."""
+
+from __future__ import annotations
+
+from regard.training.classification.family import Classification
+from regard.training.completion.family import TwoViews
+from regard.training.family import AnyFamily
+from regard.training.parallel.task import ParallelTranslationTask
+from regard.training.recipe import DEFAULT_KIND
+from regard.training.translation.family import Translation
+from regard.training.translation.recipe import ParallelRecipe, TranslationRecipe
+from regard.training.translation.task import TranslationTask
+
+FAMILIES: dict[str, AnyFamily] = {
+    "transformer": Translation(TranslationRecipe, TranslationTask),
+    "parallel": Translation(ParallelRecipe, ParallelTranslationTask),
+    "vit": Classification(),
+    "swin": Classification(),
+    "croco": TwoViews(),
+}
+
+
+def family_of(kind: str) -> AnyFamily:
+    """The family of a kind of model; the default one for a kind that is not known, whose recipe then says so."""
+    return FAMILIES.get(kind, FAMILIES[DEFAULT_KIND])

@@ -1,0 +1,1 @@
+"""Translation as a family of runs: parallel text in, a translator out."""

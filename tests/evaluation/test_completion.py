@@ -1,0 +1,108 @@
+"""Scores of completion: what is masked, what counts as a hit, and that a model which looks right is told apart."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.evaluation.completion import (
+    LabelledPairs,
+    choose_masked,
+    choose_seen,
+    hidden_loss,
+    score_completion,
+    second_views,
+)
+from regard.inspection import matching
+from regard.inspection.matching import Attended
+from regard.models.croco import CroCo, CroCoConfig
+from regard.vision.scenes import SceneSettings
+from regard.vision.scenes.draws import Draws
+
+SETTINGS = SceneSettings(size=(16, 24), objects=2, apart=0.0)
+
+
+@pytest.fixture
+def model() -> CroCo:
+    torch.manual_seed(0)
+    sizes = {"patch": 4, "width": 16, "heads": 2, "decoder_width": 16, "decoder_heads": 2, "decoder_layers": 2}
+    return CroCo(CroCoConfig.micro(**sizes)).eval()
+
+
+def pairs(count: int = 6, **changes: object) -> LabelledPairs:
+    return LabelledPairs.rendered(SETTINGS.changed(**changes), 1, torch.arange(count))
+
+
+def test_seen_and_masked_patches_make_up_the_view(model: CroCo) -> None:
+    seen = choose_seen(model, pairs().view1, 0.9, Draws(0, torch.arange(6)))
+    masked = choose_masked(seen, 24)
+    assert seen.shape == (6, 2) and masked.shape == (6, 22)
+    assert torch.equal(torch.cat((seen, masked), 1).sort(1).values, torch.arange(24).expand(6, -1))
+    assert choose_seen(model, pairs().view1, 0.999, Draws(0, torch.arange(6))).shape == (6, 1)
+
+
+def test_the_loss_is_that_of_masked_patches_alone(model: CroCo) -> None:
+    view1, view2 = pairs().view1, pairs().view2
+    seen = choose_seen(model, view1, 0.75, Draws(0, torch.arange(6)))
+    with torch.no_grad():
+        every = (model(view1, view2, seen) - model.patches(view1)).square().mean(-1)
+        losses = hidden_loss(model, view1, view2, seen)
+    assert torch.allclose(losses, every.gather(1, choose_masked(seen, 24)))
+
+
+def test_a_shuffled_view_is_that_of_another_pair_and_none_shows_nothing() -> None:
+    view2 = pairs().view2
+    views = second_views(view2)
+    assert views["true"] is view2
+    assert torch.equal(views["shuffled"][1], view2[0]) and torch.equal(views["shuffled"][0], view2[5])
+    assert views["none"].std() == 0
+
+
+def test_true_patches_are_where_the_middle_of_a_patch_is_found() -> None:
+    same = pairs(turn=0.0, baseline=0.0, roll=0.0)
+    place, covisible = same.true_patches(4)
+    own = torch.stack((torch.arange(24) // 6, torch.arange(24) % 6), -1).float()
+    assert covisible.all()
+    assert torch.equal(place, own.expand(6, -1, -1))
+    _, covisible = pairs(apart=1.0).true_patches(4)
+    assert not covisible.any()
+
+
+def look_at(monkeypatch: pytest.MonkeyPatch, patches: Tensor) -> None:
+    """Makes every attention look at these patches."""
+
+    def pretend(model: CroCo, view1: Tensor, *rest: object) -> dict[str, Attended]:
+        chosen = patches.expand(len(view1), -1, -1)
+        return {name: Attended(chosen, chosen[..., 0].float()) for name in matching.cross_attentions(model)}
+
+    monkeypatch.setattr("regard.evaluation.completion.find_attended", pretend)
+
+
+def test_hits_are_the_true_patch_or_its_neighbours(model: CroCo, monkeypatch: pytest.MonkeyPatch) -> None:
+    same = pairs(turn=0.0, baseline=0.0, roll=0.0)
+    own = torch.stack((torch.arange(24) // 6, torch.arange(24) % 6), -1)
+    for shift, expected in (((0, 0), 1.0), ((1, -1), 1.0), ((2, 0), 0.0), ((0, -2), 0.0)):
+        look_at(monkeypatch, own + torch.tensor(shift))
+        scores = score_completion(model, [same], 0.9)
+        assert scores.hits == {"decoder.0.cross": expected, "decoder.1.cross": expected}
+        assert scores.same_place == 1.0
+
+
+def test_batches_are_added_up(model: CroCo) -> None:
+    together = pairs(8)
+    parts = [LabelledPairs.rendered(SETTINGS, 1, torch.arange(8)[start : start + 4]) for start in (0, 4)]
+    whole, split = score_completion(model, [together], 0.9), score_completion(model, parts, 0.9)
+    assert split.pairs == whole.pairs == 8
+    assert split.overlap == pytest.approx(whole.overlap, abs=1e-4)
+    for name in ("true", "none"):  # a shuffled view is another one in another batch
+        assert split.losses[name] == pytest.approx(whole.losses[name], abs=1e-4)
+        assert split.covisible_losses[name] == pytest.approx(whole.covisible_losses[name], abs=1e-4)
+    assert split.hits == pytest.approx(whole.hits, abs=0.02)
+    assert all(math.isfinite(value) for value in whole.covisible_losses.values())
+    assert 0.2 < whole.overlap < 1
+
+
+def test_where_nothing_is_covisible_there_is_nothing_to_hit(model: CroCo) -> None:
+    scores = score_completion(model, [pairs(apart=1.0)], 0.9)
+    assert scores.overlap < 0.01 and set(scores.hits.values()) == {0.0}

@@ -1,0 +1,43 @@
+"""What the tests of training on images share: a few coloured images, and a model that learns them in a second."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from regard.training.recipe import Recipe
+
+COLOURS = {"blue": (40, 60, 200), "green": (40, 180, 60), "red": (210, 50, 40)}
+TINY = {
+    "model.kind": "vit",
+    "model.preset": "micro",
+    "model.width": 16,
+    "model.layers": 1,
+    "model.heads": 2,
+    "model.hidden": 32,
+    "data.size": 8,
+    "optim.lr": 1e-2,
+    "optim.warmup": 3,
+    "batch.images": 12,
+    "training.steps": 40,
+    "training.validate_every": 20,
+    "training.log_every": 10,
+    "training.device": "cpu",
+}
+
+
+def paint(folder: Path, number: int, seed: int, size: int = 8, classes: dict[str, tuple[int, ...]] = COLOURS) -> Path:
+    """A folder of class folders, each with so many images of a colour and much noise."""
+    chance = np.random.default_rng(seed)
+    for name, colour in classes.items():
+        (folder / name).mkdir(parents=True)
+        for i in range(number):
+            pixels = np.array(colour) + chance.normal(0, 40, (size, size, 3))
+            Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / name / f"{i:03}.png")
+    return folder
+
+
+def image_recipe(images: Path, **changes: object) -> Recipe:
+    """A recipe of the tiny model; changes are written group__key=value."""
+    given = TINY | {"data.images": str(images)} | {key.replace("__", "."): value for key, value in changes.items()}
+    return Recipe.load(None, [], given)

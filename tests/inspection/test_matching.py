@@ -1,0 +1,80 @@
+"""What a patch attends to in the other view, as numbers and as a picture; and completions as pictures."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from regard.inspection.matching import SCALE, Attended, cross_attentions, draw_matches, find_attended
+from regard.inspection.probe import probe
+from regard.inspection.reconstruction import GAP, draw_reconstructions
+from regard.models.croco import CroCo, CroCoConfig
+
+
+@pytest.fixture
+def model() -> CroCo:
+    torch.manual_seed(0)
+    sizes = {"patch": 4, "width": 16, "heads": 2, "decoder_width": 16, "decoder_heads": 2, "decoder_layers": 2}
+    return CroCo(CroCoConfig.micro(**sizes)).eval()
+
+
+def view(seed: int, height: int = 12, width: int = 16) -> Tensor:
+    return torch.rand(2, 3, height, width, generator=torch.Generator().manual_seed(seed))
+
+
+def test_the_peak_is_that_of_the_mean_over_heads(model: CroCo) -> None:
+    one, other = view(1), view(2, 8, 20)
+    seen = torch.tensor([[0, 3], [1, 7]])
+    with probe(model) as records, torch.no_grad():
+        model.both(one, other, seen)
+    found = find_attended(model, one, other, seen)
+    assert list(found) == cross_attentions(model) == ["decoder.0.cross", "decoder.1.cross"]
+    for name, attended in found.items():
+        mean = records[name].weights.mean(1)
+        peak = attended.patch[..., 0] * 5 + attended.patch[..., 1]
+        assert attended.patch.shape == (2, 12, 2)
+        assert torch.equal(peak, mean.argmax(-1))
+        assert torch.allclose(attended.weight, mean.amax(-1))
+    assert list(find_attended(model, one, other, names=["decoder.1.cross"])) == ["decoder.1.cross"]
+
+
+def test_an_attention_that_there_is_not_is_named(model: CroCo) -> None:
+    with pytest.raises(KeyError, match=r"decoder\.7\.cross"):
+        find_attended(model, view(1), view(2), names=["decoder.7.cross"])
+
+
+def test_a_line_leads_from_a_patch_to_its_match() -> None:
+    grey = torch.full((1, 3, 12, 16), 0.5)
+    weight = torch.zeros(1, 12)
+    weight[0, 5] = 1.0  # row 1, column 1
+    patches = torch.zeros(1, 12, 2, dtype=torch.long)
+    patches[0, 5] = torch.tensor([2, 3])
+    picture = np.asarray(draw_matches(grey, grey, Attended(patches, weight), 4, most=1)).astype(int)
+    assert picture.shape == (12 * SCALE, 2 * 16 * SCALE + 2 * SCALE, 3)
+    drawn = (np.abs(picture - 128).max(-1) > 60) & (picture.min(-1) < 200)
+    ends = [(6 * SCALE, 6 * SCALE), (10 * SCALE, 16 * SCALE + 2 * SCALE + 14 * SCALE)]
+    for row, column in ends:
+        assert drawn[row - 1 : row + 2, column - 1 : column + 2].all()
+    rows, columns = drawn.nonzero()
+    assert columns.min() >= ends[0][1] - 5 and columns.max() <= ends[1][1] + 5
+    assert rows.min() >= ends[0][0] - 5 and rows.max() <= ends[1][0] + 5
+
+
+def test_completions_show_seen_patches_as_they_are(model: CroCo) -> None:
+    one, other = view(1), view(2)
+    seen = torch.tensor([[0, 3], [1, 7]])
+    sheet = np.asarray(draw_reconstructions(model, one, seen, [other, view(3)]))
+    height, width = 12 * 2, 16 * 2
+    assert sheet.shape == (2 * height + GAP, 6 * width + 5 * GAP, 3)
+
+    def cell(row: int, column: int) -> np.ndarray:
+        top, left = row * (height + GAP), column * (width + GAP)
+        return sheet[top : top + height : 2, left : left + width : 2].astype(int)
+
+    true = (one * 255).round().permute(0, 2, 3, 1).numpy().astype(int)
+    assert (cell(1, 5) == true[1]).all()
+    for column in (0, 2, 4):
+        assert (cell(0, column)[:4, :4] == true[0, :4, :4]).all()  # patch 0 is seen
+        assert (cell(0, column)[4:8, :4] != true[0, 4:8, :4]).mean() > 0.5  # patch 4 is not
+    assert (cell(0, 1) == (other[0] * 255).round().permute(1, 2, 0).numpy().astype(int)).all()
+    assert (cell(0, 2) != cell(0, 4)).any()

@@ -1,0 +1,165 @@
+"""CroCo: its sizes, what may influence what, and its heads."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from regard.errors import UserError
+from regard.inspection.probe import probe
+from regard.layers import cut_patches, join_patches
+from regard.models.croco import CroCo, CroCoConfig
+from regard.models.folder import load_model, save_model
+
+MILLIONS = {"small": 120.08, "base": 200.27, "large": 417.92}
+SEEN = torch.tensor([[0, 5, 7], [3, 1, 11]])
+
+
+def tiny(**changes: object) -> CroCo:
+    torch.manual_seed(0)
+    sizes = {"patch": 4, "width": 16, "heads": 2, "layers": 2, "decoder_width": 24, "decoder_heads": 2}
+    model = CroCo(CroCoConfig.micro(**sizes | {"decoder_layers": 2} | changes)).eval()
+    for parameter in model.parameters():
+        if parameter.dim() < 2:  # biases and gains that are 0 and 1 would hide what is missing
+            nn.init.normal_(parameter, 0.3, 0.3)
+    return model
+
+
+def view(seed: int, height: int = 12, width: int = 16, batch: int = 2) -> Tensor:
+    return torch.rand(batch, 3, height, width, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("preset", MILLIONS)
+def test_the_presets_have_the_published_numbers_of_parameters(preset: str) -> None:
+    with torch.device("meta"):
+        model = CroCo(getattr(CroCoConfig, preset)())
+    assert round(sum(p.numel() for p in model.parameters()) / 1e6, 2) == MILLIONS[preset]
+
+
+def test_the_encoder_reads_seen_patches_alone_and_the_decoder_says_all() -> None:
+    model = tiny()
+    with probe(model) as seen, torch.no_grad():
+        said = model(view(1), view(2), SEEN)
+    assert said.shape == (2, 12, 48)
+    # The encoder's last call is that of the first view.
+    assert seen["encoder.0.attention"].weights.shape == (2, 2, 3, 3)
+    assert seen["decoder.0.attention"].weights.shape == (2, 2, 12, 12)
+    assert seen["decoder.1.cross"].weights.shape == (2, 2, 12, 12)
+
+
+@pytest.mark.parametrize("positions", ["rotary", "sincos"])
+@torch.no_grad()
+def test_what_is_masked_has_no_influence_and_what_is_seen_has(positions: str) -> None:
+    model = tiny(positions=positions)
+    one, other = view(1), view(2)
+    said = model(one, other, SEEN)
+    patches = cut_patches(one, (4, 4))
+    masked = torch.ones(2, 12, dtype=torch.bool).scatter(1, SEEN, False)
+    hidden = join_patches(torch.where(masked[..., None], 1 - patches, patches), (3, 4), (4, 4))
+    changed = join_patches(torch.where(masked[..., None], patches, 1 - patches), (3, 4), (4, 4))
+    assert torch.equal(model(hidden, other, SEEN), said)
+    for different in (model(changed, other, SEEN), model(one, view(3), SEEN)):
+        assert (different - said).abs().amax(-1).min() > 1e-4  # at every patch
+
+
+@pytest.mark.parametrize("positions", ["rotary", "sincos"])
+@torch.no_grad()
+def test_where_a_patch_of_the_other_view_stands_matters(positions: str) -> None:
+    model = tiny(positions=positions, layers=1)
+    turned = join_patches(cut_patches(view(2), (4, 4)).roll(1, 1), (3, 4), (4, 4))
+    assert not torch.allclose(model(view(1), view(2), SEEN), model(view(1), turned, SEEN), atol=1e-4)
+
+
+@torch.no_grad()
+def test_the_order_in_which_seen_patches_are_named_does_not_matter() -> None:
+    model = tiny()
+    assert torch.allclose(model(view(1), view(2), SEEN), model(view(1), view(2), SEEN.flip(1)), atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_pair_does_not_depend_on_its_company() -> None:
+    model = tiny()
+    both, alone = model(view(1), view(2), SEEN), model(view(1)[1:], view(2)[1:], SEEN[1:])
+    assert torch.allclose(both[1:], alone, atol=1e-5)
+
+
+@torch.no_grad()
+def test_features_of_one_view_and_of_both() -> None:
+    model = tiny()
+    assert model.embed(view(1)).shape == (2, 12, 16)
+    assert model.both(view(1), view(2)).shape == (2, 12, 24)
+    assert model.both(view(1), view(2, 8, 24)).shape == (2, 12, 24)  # the other view may have another size
+    assert not torch.allclose(model.both(view(1), view(2)), model.both(view(1), view(3)), atol=1e-3)
+
+
+@torch.no_grad()
+def test_the_memory_has_a_norm_of_its_own_in_every_block() -> None:
+    model = tiny()
+    before = model(view(1), view(2))
+    assert not torch.equal(model.decoder[0].memory_norm.weight, model.decoder[1].memory_norm.weight)
+    for block in model.decoder:
+        block.memory_norm.weight.zero_()
+    blind = model(view(1), view(2))
+    assert not torch.allclose(before, blind)
+    assert torch.allclose(blind, model(view(1), view(3)), atol=1e-5)  # only their norm's bias is left of the patches
+
+
+def test_stochastic_depth_rises_over_each_stack() -> None:
+    model = tiny(drop_path=0.3, decoder_layers=4)
+    rates = [[b.around_attention.drop_path.rate if b.around_attention.drop_path else 0 for b in stack]
+             for stack in (model.encoder, model.decoder)]  # fmt: skip
+    assert rates == [pytest.approx([0, 0.3]), pytest.approx([0, 0.1, 0.2, 0.3])]
+    assert model.decoder[3].around_cross.drop_path.rate == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("changes", [{}, {"positions": "sincos"}, {"head": "dense"}], ids=str)
+def test_every_weight_is_used(changes: dict[str, object]) -> None:
+    model = tiny(**changes).train()
+    model(view(1), view(2), SEEN).square().sum().backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum()] == []
+
+
+def test_targets_are_patches_in_their_own_mean_and_deviation() -> None:
+    model, image = tiny(), view(1) * 0.5 + 0.2
+    targets = model.patches(image)
+    assert torch.allclose(targets.mean(-1), torch.zeros(2, 12), atol=1e-5)
+    assert torch.allclose(targets.std(-1), torch.ones(2, 12), atol=0.02)
+    assert torch.allclose(model.paint(targets, image), image, atol=1e-5)
+    assert model.patches(torch.full((1, 3, 12, 16), 0.3)).abs().max() < 1e-2  # of one colour: no noise blown up
+
+
+@torch.no_grad()
+def test_a_dense_head_says_something_of_every_pixel() -> None:
+    model = tiny(head="dense", outputs=2)
+    assert model(view(1), view(2)).shape == (2, 2, 12, 16)
+    with pytest.raises(UserError, match="patch 12 is no power of 2"):
+        CroCoConfig.micro(head="dense", patch=12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"width": 90, "heads": 4}, "width 90 is not divisible by heads 4"),
+        ({"decoder_width": 90, "decoder_heads": 4}, "decoder_width 90 is not divisible by decoder_heads 4"),
+        ({"width": 60, "heads": 10}, "head width divisible by 4, not 6"),
+        ({"positions": "sincos", "decoder_width": 30, "decoder_heads": 2}, "decoder_width divisible by 4, not 30"),
+        ({"depth": 3}, "unknown key depth"),
+    ],
+)
+def test_a_model_that_cannot_be_is_refused(changes: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        CroCoConfig.micro(**changes)
+
+
+def test_views_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(UserError, match=r"13×16 pixels cannot be cut into patches of 4×4; 12×16 or 16×16 would fit"):
+        tiny()(view(1, 13), view(2))
+
+
+@torch.no_grad()
+def test_a_folder_holds_it(tmp_path: Path) -> None:
+    model = tiny(positions="sincos")
+    save_model(tmp_path, model, {})
+    loaded, _ = load_model(tmp_path)
+    assert torch.equal(loaded(view(1), view(2), SEEN), model(view(1), view(2), SEEN))

@@ -1,0 +1,28 @@
+"""`regard demo --vision`, with fewer images and steps."""
+
+import re
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.conftest import Command
+
+
+def test_the_demo_draws_trains_scores_and_shows(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regard.demo.vision.SPLITS", {"train": 60, "valid": 20, "test": 30})
+    monkeypatch.chdir(tmp_path)
+    small = {"model.width": 16, "model.heads": 2, "model.hidden": 16, "model.layers": 2, "batch.images": 16}
+    short = {"training.steps": 3, "training.validate_every": 3, "training.log_every": 3, "optim.warmup": 1}
+    words = [word for key, value in (small | short).items() for word in ("--set", f"{key}={value}")]
+    answer = command("demo", "--vision", *words)
+    assert answer.code == 0, answer.err
+    assert "Drawing 110 small images of ten shapes into runs/vision-images." in answer.out
+    assert re.search(r"^accuracy .* of 30 images", answer.out, re.M)
+    assert len(list((tmp_path / "runs" / "vision-images" / "test").iterdir())) == 10
+    with Image.open(tmp_path / "runs" / "vision" / "attention.png") as picture:
+        assert picture.width > picture.height > 200  # the image and two maps
+    again = command("demo", "--vision", *words)
+    assert "Drawing" not in again.out and "this run is already done" in again.out

@@ -1,0 +1,136 @@
+"""Batches of images that depend on the seed alone, the loss, and what a validation says."""
+
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from regard.errors import UserError
+from regard.recognition.classifier import Classifier
+from regard.training.classification.task import ClassificationTask
+from regard.training.progress import Progress
+from regard.training.run import prepare
+from regard.training.state import Position, Share
+from tests.images import image_recipe
+
+Build = Callable[..., ClassificationTask]
+STRONG = {"augmentation__preset": "strong", "batch__images": 8}
+
+
+@pytest.fixture
+def build(painted: Path) -> Build:
+    def make(**changes: object) -> ClassificationTask:
+        torch.manual_seed(1)
+        task = prepare(image_recipe(painted, **changes), torch.device("cpu"), Progress(1))
+        assert isinstance(task, ClassificationTask)
+        return task
+
+    return make
+
+
+def tensors(task: ClassificationTask, number: int, position: Position, share: Share) -> list[Tensor]:
+    return [placed.batch.images for placed in islice(task.batches(position, share), number)]
+
+
+def test_batches_follow_from_the_seed_and_go_on_from_any_position(build: Build) -> None:
+    whole = list(islice(build(**STRONG).batches(Position(), Share()), 15))  # 54 images: 6 batches an epoch
+    assert {placed.after.epoch for placed in whole} == {0, 1, 2}
+    again = build(**STRONG)
+    for start in (1, 6, 9):
+        rest = again.batches(whole[start - 1].after, Share())
+        for expected, placed in zip(whole[start:], rest, strict=False):
+            assert torch.equal(expected.batch.images, placed.batch.images)
+            assert torch.equal(expected.batch.targets, placed.batch.targets)
+            assert expected.after == placed.after
+    other = next(iter(build(**STRONG, training__seed=2).batches(Position(), Share())))
+    assert not torch.equal(other.batch.images, whole[0].batch.images)
+
+
+def test_processes_share_the_batches_of_one(build: Build) -> None:
+    task = build(**STRONG)
+    alone = tensors(task, 6, Position(), Share())
+    shares = [tensors(task, 3, Position(), Share(rank, 2)) for rank in (0, 1)]
+    for number, expected in enumerate(alone):
+        assert torch.equal(shares[number % 2][number // 2], expected)
+
+
+def test_an_epoch_shows_no_image_twice(build: Build) -> None:
+    task = build(optim__smoothing=0.0)
+    planned = [placed.batch.rows for placed in islice(task._planned(Position()), 4)]
+    rows = torch.cat(planned)
+    assert len(rows) == 48 == len(set(rows.tolist()))
+
+
+def test_images_that_are_decoded_when_asked_for_make_the_same_batches(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resident = tensors(build(**STRONG), 8, Position(), Share())
+    monkeypatch.setattr("regard.training.classification.data.should_store", lambda *_: False)
+    streamed = build(**STRONG)
+    assert type(streamed.train).__name__ == "Streamed"
+    for expected, images in zip(resident, tensors(streamed, 8, Position(), Share()), strict=True):
+        assert torch.equal(expected, images)
+
+
+def test_targets_are_smoothed_and_mixed_and_sum_to_one(build: Build) -> None:
+    batch = build(optim__smoothing=0.3).largest()
+    assert batch.targets.unique().tolist() == pytest.approx([0.1, 0.8])
+    mixed = next(iter(build(**STRONG, optim__smoothing=0.0).batches(Position(), Share()))).batch
+    assert torch.allclose(mixed.targets.sum(1), torch.ones(8))
+    assert ((mixed.targets > 0).sum(1) > 1).any()
+
+
+def test_halves_of_a_batch_add_up_to_it(build: Build) -> None:
+    task = build(**STRONG)
+    batch = task.largest()
+    halves = task.split(batch)
+    assert halves is not None
+    whole, parts = task.loss(batch, 1), [task.loss(half, 1) for half in halves]
+    assert sum(part.count for part in parts) == whole.count == 8
+    assert sum(part.total.item() for part in parts) == pytest.approx(whole.total.item(), rel=1e-5)
+    (single, _) = task.split(task.split(halves[0])[0]) or (None, None)
+    assert single is not None and task.split(single) is None
+    assert task.describe(single) == "an image of 8×8 pixels"
+    assert task.advise(batch) == "batch.images=4"
+
+
+class Fixed(nn.Module):
+    """Says the same class of every image."""
+
+    def __init__(self, logits: list[float]) -> None:
+        super().__init__()
+        self.logits = torch.tensor(logits)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.logits.expand(len(images), -1)
+
+
+def test_validation_counts_right_answers_and_shows_some(build: Build) -> None:
+    task = build()
+    found = task.validate(Fixed([0.0, 5.0, 0.0]))
+    assert found.scores["accuracy"] == pytest.approx(100 / 3)
+    assert found.scores["score"] == found.scores["accuracy"]
+    assert "top5" not in found.scores
+    assert [sample.translation for sample in found.samples] == ["green"] * 3
+    assert {sample.reference for sample in found.samples} == {"blue", "green", "red"}
+    assert all(Path(sample.source).parent.name == sample.reference for sample in found.samples)
+    with pytest.raises(UserError, match="the validation loss is nan, so the model has diverged"):
+        task.validate(Fixed([float("nan")] * 3))
+
+
+def test_the_loss_can_be_watched_instead(build: Build) -> None:
+    scores = build(training__watch="loss").validate(Fixed([0.0, 0.0, 0.0])).scores
+    assert scores["score"] == -scores["loss"] == pytest.approx(-torch.tensor(3.0).log().item())
+
+
+def test_what_is_saved_says_what_the_task_said(build: Build, tmp_path: Path, painted: Path) -> None:
+    task = build()
+    task.save(tmp_path, task.model, {"step": 1})
+    paths = [painted / "test" / "red" / "000.png", painted / "test" / "blue" / "001.png"]
+    loaded = Classifier.load(tmp_path)
+    assert loaded.classes == ("blue", "green", "red")
+    before = Classifier(task.model, task.reading).probabilities(paths)
+    assert (loaded.probabilities(paths) == before).all()
