@@ -9,6 +9,7 @@ import typer
 
 from regard.cli.distillation import distill
 from regard.cli.evaluation import evaluate
+from regard.cli.exchange import export
 from regard.cli.racing import bench
 from regard.cli.recognition import classify
 from regard.cli.training import average, demo, train
@@ -22,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (demo, train, plot, average, distill, translate, classify, embed, evaluate, bench):
+for command in (demo, train, plot, average, distill, translate, classify, embed, evaluate, bench, export):
     app.command()(command)
 
 

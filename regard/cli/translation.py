@@ -13,11 +13,13 @@ from regard.cli.options import (
     Alpha,
     Beam,
     Device,
+    Engine,
     Key,
     Lengths,
     MoreSearch,
     Others,
     Penalty,
+    Precision,
     Resume,
     Rounds,
     Run,
@@ -74,6 +76,8 @@ def translate(
     rounds: Rounds = None,
     lengths: Lengths = None,
     search: MoreSearch = None,
+    engine: Engine = None,
+    precision: Precision = None,
     device: Device = "auto",
 ) -> None:
     """Translate sentences given as arguments, or the lines of a file or of standard input, in bounded memory."""
@@ -92,7 +96,7 @@ def translate(
     going_on = files.count_records(output, form, settings.n_best) if resume and output and output.exists() else None
     lines, total = (text, len(text)) if text else _open_input(source, key)
     wishes = _choose_wishes(prefix, require or (), forbid or ())
-    translator = Translator.load(run, *(others or ()), device=choose_device(device))
+    translator = Translator.load(run, *(others or ()), device=choose_device(device), engine=engine, precision=precision)
     shown = not text and not (output is None and sys.stdout.isatty())  # on a terminal, the lines show how far it is
     with writing(lambda stop: Output(output, stop, going_on), total, shown) as (records, progress):
         tally = files.translate_lines(

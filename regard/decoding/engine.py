@@ -20,7 +20,7 @@ from regard.interop.needing import need
 from regard.models.transformer import EncoderDecoderConfig
 
 ENGINE = "the engine ctranslate2"
-_LACKING = ("coverage", "groups", "temperature", "top_k", "top_p", "no_repeat")
+_LACKING = ("coverage", "groups", "temperature", "top_k", "top_p", "no_repeat", "min_length")
 """Settings of our search that mean something else in the engine, or nothing."""
 
 
@@ -135,7 +135,7 @@ class EngineWriter:
             num_hypotheses=settings.width,
             length_penalty=0.0 if settings.length_penalty == "none" else settings.alpha,
             max_decoding_length=max(limit - 1, 1),
-            min_decoding_length=min(settings.min_length, limit - 1),
+            min_decoding_length=0,
             max_input_length=0,
             return_scores=True,
         )
@@ -175,7 +175,9 @@ class EngineWriter:
 
     def _check_length(self, tokens: int) -> None:
         if self._longest is not None and tokens + 1 > self._longest:
-            raise UserError(f"a sentence of {tokens} tokens is too long for {ENGINE}, which ends at {self._longest - 1}")
+            raise UserError(
+                f"a sentence of {tokens} tokens is too long for {ENGINE}, which ends at {self._longest - 1}"
+            )
 
     def _spell(self, sources: Sequence[Sequence[int]]) -> list[list[str]]:
         return [[self._source[i] for i in source] for source in sources]

@@ -130,7 +130,7 @@ class Translator:
         path: str | Path,
         *others: str | Path,
         device: str | torch.device = "cpu",
-        engine: Engine | None = None,
+        engine: Engine | str | None = None,
         precision: str | None = None,
     ) -> Translator:
         """Loads a model folder, or the best model of a training run; further ones make an ensemble with it.
@@ -153,6 +153,8 @@ class Translator:
             if others:
                 raise UserError("the engine ctranslate2 has no models that vote; use the engine regard")
             return cls._load_engine(Path(path), torch.device(device), precision)
+        if precision not in (None, "float32"):
+            raise UserError(f"precision {precision}: the engine regard computes in float32; ctranslate2 has others")
         first = cls._load_one(find_model(Path(path)), device)
         members = []
         for other in others:

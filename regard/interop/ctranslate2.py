@@ -6,6 +6,7 @@ tokenizer are the words of its vocabulary as they are.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -57,7 +58,7 @@ def to_ctranslate2(
     check_ctranslate2(model.config)
     if quantization not in QUANTIZATIONS:
         raise UserError(f"quantization: {quantization!r} is none of {', '.join(QUANTIZATIONS)}")
-    spec = _describe(model, pieces)
+    spec = _describe(copy.deepcopy(model), pieces)  # whose tensors CTranslate2 scales in place to quantise them
     spec.validate()
     spec.optimize(quantization)
     spec.save(str(folder))
