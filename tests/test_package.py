@@ -39,7 +39,7 @@ ARROWS = {
         "models": "attention layers products errors config",
         "decoding": "attention layers models text interop products interruption progress errors config",
         "inspection": "attention layers models errors config",
-        "interop": "models text errors config",
+        "interop": "attention layers models text errors config",
         "evaluation": "attention layers models text vision decoding inspection errors config",
         "recognition": "models vision errors config",
         "exchange": "models text vision decoding recognition interop errors config",

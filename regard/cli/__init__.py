@@ -9,7 +9,7 @@ import typer
 
 from regard.cli.distillation import distill
 from regard.cli.evaluation import evaluate
-from regard.cli.exchange import export
+from regard.cli.exchange import bring_in, export
 from regard.cli.racing import bench
 from regard.cli.recognition import classify
 from regard.cli.training import average, demo, train
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 for command in (demo, train, plot, average, distill, translate, classify, embed, evaluate, bench, export):
     app.command()(command)
+app.command("import")(bring_in)
 
 
 def main() -> None:

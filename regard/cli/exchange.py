@@ -1,4 +1,4 @@
-"""`regard export`."""
+"""`regard export` and `regard import`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from regard.cli.options import Run
 def export(
     run: Run,
     out: Annotated[Path, typer.Argument(help="a new folder for what is written")],
-    to: Annotated[str, typer.Option(help="the format: ctranslate2")],
+    to: Annotated[str, typer.Option(help="the format: ctranslate2, huggingface or onnx")],
     quantization: Annotated[
         str | None, typer.Option(help="with ctranslate2: numbers of the weights, such as int8; float32 unless given")
     ] = None,
@@ -29,3 +29,42 @@ def export(
     for sentence in export(run, out, to, quantization, texts):
         typer.echo(sentence)
     typer.echo(f"{out}: written")
+
+
+def bring_in(
+    path: Annotated[Path, typer.Argument(help="a folder of transformers or timm, or a file of weights")],
+    out: Annotated[Path, typer.Argument(help="a new model folder")],
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="what the files do not tell of the model, such as heads=8"),
+    ] = None,
+    embedding: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=NAME",
+            help="for an nn.Transformer: the tensors source, target, output and bias, and scaled=false where "
+            "embeddings are not multiplied by the root of the width",
+        ),
+    ] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="for an nn.Transformer: a tokenizer.json of regard")] = None,
+) -> None:
+    """Read a model of transformers, timm, torchvision or PyTorch, and write it as a model folder."""
+    import yaml
+
+    from regard.exchange.importing import import_model
+
+    changes = {key: yaml.safe_load(value) for key, value in _pairs("--set", change)}
+    names = dict(_pairs("--embedding", embedding)) if embedding else None
+    typer.echo(f"{out}: {import_model(path, out, changes, names, tokenizer)}")
+
+
+def _pairs(option: str, given: list[str] | None) -> list[tuple[str, str]]:
+    from regard.errors import UserError
+
+    pairs = []
+    for text in given or ():
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"{option} {text}: write KEY=VALUE")
+        pairs.append((key.strip(), value.strip()))
+    return pairs

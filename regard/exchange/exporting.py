@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import NamedTuple
 
 from regard.decoding.translator import Translator
 from regard.errors import UserError
 from regard.exchange.ctranslate2 import write_ctranslate2
+from regard.exchange.huggingface import write_huggingface
+from regard.exchange.images import write_huggingface_images
+from regard.exchange.onnx import write_onnx, write_onnx_images
 from regard.exchange.verification import sample_sources
 from regard.models.card import CARD, describe_folder
 from regard.models.folder import find_model, replacing, what_is_read
+from regard.recognition.classifier import Classifier
 
-Format = Literal["ctranslate2"]
-FORMATS: tuple[str, ...] = get_args(Format)
+
+class Format(NamedTuple):
+    """How models of each kind are written; None where the format has no such models."""
+
+    text: Callable[..., list[str]] | None
+    images: Callable[[Classifier, Path], list[str]] | None
+
+
+FORMATS = {
+    "ctranslate2": Format(write_ctranslate2, None),
+    "huggingface": Format(write_huggingface, write_huggingface_images),
+    "onnx": Format(write_onnx, write_onnx_images),
+}
+QUANTISING = "ctranslate2"
+"""The only format with a choice of numbers."""
 
 
 def export(
@@ -34,14 +51,20 @@ def export(
     """
     if to not in FORMATS:
         raise UserError(f"--to {to}: known are {', '.join(FORMATS)}")
+    if quantization is not None and to != QUANTISING:
+        raise UserError(f"--quantization is for {QUANTISING}; {to} keeps the weights as they are")
     if out.exists():
         raise UserError(f"{out} exists already; choose another folder")
-    folder = find_model(run)
-    if what_is_read(folder) != "text":
-        raise UserError(f"{run}: the format {to} is for models that translate")
-    translator = Translator.load(folder)
-    sources = sample_sources(translator, texts)
+    folder, form = find_model(run), FORMATS[to]
+    reads = what_is_read(folder)
     with replacing(out) as fresh:
-        said = write_ctranslate2(translator, fresh, sources, quantization)
+        if reads == "text" and form.text is not None:
+            translator = Translator.load(folder)
+            sources = sample_sources(translator, texts)
+            said = form.text(translator, fresh, sources, *([quantization] if to == QUANTISING else []))
+        elif reads == "images" and form.images is not None:
+            said = form.images(Classifier.load(folder), fresh)
+        else:
+            raise UserError(f"{run}: there is no way to write a model that reads {reads} as {to}")
         (fresh / CARD).write_text(describe_folder(folder), encoding="utf-8")
     return said

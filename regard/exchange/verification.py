@@ -107,8 +107,10 @@ def compare(ours: Translator, theirs: Peer, sources: Sequence[Tokens]) -> Agreem
         alike += _ties(ours, sources, found, other, [i for i in ended if other[i] != found[i].tokens], settings)
         same[name] = (len(alike), len(ended))
         written = [one.tokens for one in found]
-    mine = ours.writer.score(sources, written, SEARCHES["greedy"])
-    said = theirs.score(sources, written)
+    # Not only of what was written: of anything, so that no token and no place is left out.
+    anything = [[token % ours.model.config.target_vocab for token in reversed(source)] for source in sources]
+    read, given = [*sources, *sources], [*written, *anything]
+    mine, said = ours.writer.score(read, given, SEARCHES["greedy"]), theirs.score(read, given)
     gaps = [abs(a - b) for m, t in zip(mine, said, strict=True) for a, b in zip(m.log_probabilities, t, strict=True)]
     return Agreement(len(sources), max(gaps), sum(gaps) / len(gaps), same)
 

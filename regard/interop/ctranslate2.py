@@ -24,7 +24,7 @@ POSITIONS = 2048
 Quantization = Literal["float32", "int8", "int8_float32", "int16", "float16", "bfloat16", "int8_float16"]
 QUANTIZATIONS: tuple[str, ...] = get_args(Quantization)
 
-_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swiglu": "SWISH"}
+_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swiglu": "SWISH"}
 
 
 def check_ctranslate2(config: EncoderDecoderConfig) -> None:
@@ -89,7 +89,7 @@ def _describe(model: EncoderDecoder, pieces: tuple[Sequence[str], Sequence[str]]
 
     _set_embedding(encoder.embeddings[0], encoder, model.source_embedding)
     _set_embedding(decoder.embeddings, decoder, model.target_embedding)
-    decoder.projection.weight = model.output if c.tie == "none" else model.target_embedding.weight
+    _set_linear(decoder.projection, model.output_table, model.output_bias)
     for layer, block in zip(encoder.layer, model.encoder, strict=True):
         _set_block(layer, block, c)
     for layer, block in zip(decoder.layer, model.decoder, strict=True):
