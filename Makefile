@@ -2,15 +2,20 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test clean
+.PHONY: demo test ray clean
 
 demo: .venv/installed
 	@$(BIN)/regard demo --out runs/demo
 
 test: .venv/installed-for-tests
+	@command -v chromium chromium-browser google-chrome >/dev/null || apt-get install -y -qq chromium >/dev/null 2>&1 \
+		|| echo "== no Chromium, so the tests of pages are skipped; apt-get install chromium would bring it"
 	@echo "== ruff" && $(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@echo "== mypy" && $(BIN)/mypy
-	@echo "== pytest" && $(BIN)/pytest -n 2
+	@echo "== pytest" && $(BIN)/pytest -n 2 --dist loadgroup
+
+ray: .venv/installed-for-ray
+	@echo "== a local Ray cluster" && $(BIN)/pytest tests/serving/on_ray.py
 
 .venv/bin/python:
 	@echo "== making .venv with $$($(PYTHON) --version)"
@@ -25,6 +30,11 @@ test: .venv/installed-for-tests
 	@echo "== installing regard and its test tools (once; a few minutes where packages must be fetched)"
 	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@ .venv/installed
+
+.venv/installed-for-ray: pyproject.toml | .venv/bin/python
+	@echo "== installing regard, its test tools and Ray (once; a few minutes where packages must be fetched)"
+	@$(BIN)/python -m pip install --quiet --editable '.[dev,ray]'
+	@touch $@
 
 clean:
 	rm -rf .venv runs build dist .pytest_cache .mypy_cache .ruff_cache

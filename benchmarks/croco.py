@@ -1,11 +1,14 @@
 """CroCo on rendered scenes: does the second view help, and only where it can; does the attention find the match; and do
 the weights help with disparity?
 
-    python benchmarks/croco.py all --minutes 7 --out runs/croco-bench --data stereo-middlebury
+    python benchmarks/croco.py check
+    python benchmarks/croco.py all --minutes 7 --race 1.2 --out runs/croco-bench --data stereo-middlebury
 
-`train` learns completion for so many minutes, `prove` scores the run on scenes never trained on and on photographs,
-`disparity` trains for disparity for as many steps from those weights and from none. Each writes its part of
-OUT/croco.json and its pictures into OUT.
+`check` looks at the gradients of a first step, in a few seconds. `race` trains several settings side by side, in a
+process each, and says which did best on scenes set aside for that; `train` learns completion for so many minutes,
+`prove` scores the run on other scenes never trained on and on photographs, `disparity` trains for disparity for as many
+steps from those weights and from none. `all` does all of it, with the settings that won where there is time for a race.
+Each writes its part of OUT/croco.json and its pictures into OUT.
 """
 
 from __future__ import annotations
@@ -26,13 +29,15 @@ from typing import Any
 
 import bare  # noqa: F401  # before all that imports regard
 import torch
+from croco_check import check
+from croco_race import race
 from torch import Tensor
 
 from regard.devices import choose_device
 from regard.evaluation.completion import LabelledPairs, choose_seen, score_completion, second_views
 from regard.inspection.matching import draw_matches, find_attended
 from regard.inspection.reconstruction import draw_reconstructions
-from regard.interruption import Interrupted
+from regard.interruption import Interrupted, Interruptions
 from regard.models.croco import CroCo
 from regard.models.folder import find_model, load_model
 from regard.training.completion.disparity import predict_disparity
@@ -79,11 +84,12 @@ def fitted(recipe: TwoViewRecipe, steps: int, looks: int = 10) -> TwoViewRecipe:
 @contextmanager
 def stopped_after(seconds: float) -> Iterator[None]:
     """Asks the run within to stop when its time is up, whatever the machine is busy with."""
-    timer = threading.Timer(seconds, signal.raise_signal, (signal.SIGINT,))
+    timer = threading.Timer(seconds, signal.raise_signal, (signal.SIGTERM,))  # SIGINT is ignored in the background
     timer.daemon = True
     timer.start()
     try:
-        yield
+        with Interruptions():  # before and behind the run's own
+            yield
     except Interrupted:
         print(f"stopped after {seconds:.0f} s, before the last step")
     finally:
@@ -167,6 +173,19 @@ def prove(arguments: argparse.Namespace) -> dict[str, Any]:
         result["photographs"] = asdict(score_completion(model, crops, masked))
         draw(arguments.out, "photographs", model, crops[0], masked, layer)
     return result
+
+
+def score_choice(arguments: argparse.Namespace, run: Path) -> dict[str, float]:
+    """How a run does on the scenes that choose, which are the recipe's own, whatever the run was trained on."""
+    device, recipe = choose_device(arguments.device), load("croco-scenes", [])
+    settings, model = recipe.data.scenes.changed(apart=0.0), load_croco(run, device)
+    batches = (
+        LabelledPairs.rendered(settings, recipe.training.seed, numbers)
+        for numbers in (torch.arange(arguments.pairs, device=device) + CHOICE).split(AT_A_TIME)
+    )
+    scores = score_completion(model, batches, recipe.completion.masked)
+    losses = scores.losses
+    return {"ratio": losses["true"] / losses["shuffled"], "hits": max(scores.hits.values())} | losses
 
 
 def cut_photos(photos: list[StereoPhotos], size: tuple[int, int], device: torch.device) -> Iterator[LabelledPairs]:
@@ -272,26 +291,41 @@ def save(out: Path, part: str, result: dict[str, Any], device: torch.device) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="CroCo on rendered scenes.")
-    parser.add_argument("what", choices=("train", "prove", "disparity", "all"))
+    parser.add_argument("what", choices=("check", "race", "train", "prove", "disparity", "all"))
     parser.add_argument("--minutes", type=float, default=7.0, help="for the whole command, but for the proof's seconds")
+    parser.add_argument("--race", type=float, default=0.0, help="of all: so many of these minutes for a race at first")
     parser.add_argument("--out", type=Path, default=Path("runs/croco-bench"))
     parser.add_argument("--data", type=Path, help="a folder of Middlebury's stereo scenes")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--pairs", type=int, default=1024, help="scenes of each part of the proof")
     parser.add_argument("--set", action="append", default=[], help="a setting of croco-scenes, key=value")
     parser.add_argument("--set-disparity", action="append", default=[], help="a setting of disparity-scenes, key=value")
+    parser.add_argument(
+        "--variant",
+        action="append",
+        default=[],
+        help="of a race, in place of ours: 'NAME KEY=VALUE...'",
+    )
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     device = choose_device(arguments.device)
-    every = arguments.what == "all"
+    every, minutes = arguments.what == "all", arguments.minutes
+    if every or arguments.what == "check":
+        recipe = load("croco-scenes", arguments.set, training__device=arguments.device)
+        save(arguments.out, "check", check(recipe, device), device)
     if every:
         save(arguments.out, "rendering", {"pairs_per_second": measure_rendering(device), "size": 96}, device)
+    if arguments.what == "race" or (every and arguments.race):
+        racing = arguments.race if every else minutes
+        result, changes = race(arguments, racing, lambda run: score_choice(arguments, run))
+        save(arguments.out, "race", result, device)
+        arguments.set, minutes = arguments.set + changes, minutes - racing
     if every or arguments.what == "train":
-        save(arguments.out, "train", train(arguments, arguments.minutes * (0.78 if every else 1)), device)
+        save(arguments.out, "train", train(arguments, minutes * (0.78 if every else 1)), device)
     if every or arguments.what == "prove":
         save(arguments.out, "prove", prove(arguments), device)
     if every or arguments.what == "disparity":
-        save(arguments.out, "disparity", disparity(arguments, arguments.minutes * (0.22 if every else 1)), device)
+        save(arguments.out, "disparity", disparity(arguments, minutes * (0.22 if every else 1)), device)
 
 
 if __name__ == "__main__":

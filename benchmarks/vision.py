@@ -2,9 +2,12 @@
 
     python benchmarks/vision.py --data DATA --out OUT [--only mnist cifar10] [--minutes 9.5] [--set cifar10:KEY=VALUE]
 
+    python benchmarks/vision.py --data DATA --out OUT --profile cifar10 [--set cifar10:batch.images=512]
+
 DATA holds the folders mnist (idx files) and cifar10-jpg (an archive, or train/ and test/). A run that is not done
 within the minutes is asked to stop, and the best model until then is scored, which the result says. Writes OUT/NAME
 (the run), OUT/NAME.log (all it said) and OUT/vision-NAME.json: accuracy, time, speed, command, machine, versions.
+With --profile it only takes a few steps of one recipe apart, into OUT/vision-profile-NAME.json.
 """
 
 import argparse
@@ -19,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from vision_profile import profile_recipe
 
 from regard.devices import choose_device
 from regard.recognition.classifier import Classifier
@@ -36,8 +40,13 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=9.0, help="for all training together; scoring comes after")
     parser.add_argument("--one-by-one", action="store_true", help="not all at once")
     parser.add_argument("--set", action="append", default=[], dest="changes", metavar="RECIPE:KEY=VALUE")
+    parser.add_argument("--profile", choices=list(SETS), metavar="RECIPE", help="what its steps spend their time on")
+    parser.add_argument("--device", default="auto", help="of --profile")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
+    if arguments.profile is not None:
+        take_apart(arguments.profile, arguments)
+        return
     end = time.monotonic() + 60 * arguments.minutes
     runs = [Run(name, arguments) for name in arguments.only]
     for run in runs:
@@ -59,7 +68,7 @@ class Run:
         self.name, self.out, self.data = name, arguments.out / name, find_data(arguments.data / SETS[name])
         self.results, self.log = arguments.out / f"vision-{name}.json", arguments.out / f"{name}.log"
         self.beside = [] if arguments.one_by_one else [other for other in arguments.only if other != name]
-        own = [change.removeprefix(f"{name}:") for change in arguments.changes if change.startswith(f"{name}:")]
+        own = changes_of(name, arguments)
         self.words = ["train", name, "--data", str(self.data), "--out", str(self.out)]
         self.words += [word for change in own for word in ("--set", change)]
         self.code: int | None = None
@@ -77,7 +86,7 @@ class Run:
         try:
             self.code = self.process.wait(max(1.0, end - time.monotonic()))
         except subprocess.TimeoutExpired:
-            self.process.send_signal(signal.SIGINT)
+            self.process.send_signal(signal.SIGTERM)  # SIGINT is ignored below a background job
             try:
                 self.code = self.process.wait(GRACE)
             except subprocess.TimeoutExpired:
@@ -108,10 +117,7 @@ class Run:
             "validation": checks,
             "beside": self.beside,
             "command": f"regard {' '.join(self.words)}",
-            "machine": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor(),
-            "versions": {"python": platform.python_version(), "torch": torch.__version__},
-            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        }
+        } | describe_machine(device)
         self.results.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         done = "" if self.code == 0 else f", stopped at step {result['steps']}"
         print(
@@ -119,6 +125,28 @@ class Run:
             f"{result['training_seconds']:.0f} s, {result['images_per_second'] or 0:,.0f} images/s{done}",
             flush=True,
         )
+
+
+def take_apart(name: str, arguments: argparse.Namespace) -> None:
+    device = choose_device(arguments.device)
+    changes = changes_of(name, arguments)
+    result = profile_recipe(name, find_data(arguments.data / SETS[name]), changes, device)
+    result |= {"changes": changes} | describe_machine(device)
+    text = json.dumps(result, indent=1)
+    (arguments.out / f"vision-profile-{name}.json").write_text(text + "\n", encoding="utf-8")
+    print(text)
+
+
+def changes_of(name: str, arguments: argparse.Namespace) -> list[str]:
+    return [change.removeprefix(f"{name}:") for change in arguments.changes if change.startswith(f"{name}:")]
+
+
+def describe_machine(device: torch.device) -> dict[str, Any]:
+    return {
+        "machine": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor(),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
 
 
 def find_data(path: Path) -> Path:

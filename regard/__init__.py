@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from regard.decoding.settings import ParallelSettings, SearchSettings
     from regard.decoding.translator import Translator, Wishes
     from regard.errors import UserError
+    from regard.inspection.heads import ablate
     from regard.inspection.probe import probe
     from regard.models.croco import CroCo, CroCoConfig
     from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
@@ -44,6 +45,7 @@ _HOMES = {
     "ViT": "regard.models.vit",
     "ViTConfig": "regard.models.vit",
     "Wishes": "regard.decoding.translator",
+    "ablate": "regard.inspection.heads",
     "attend": "regard.attention",
     "probe": "regard.inspection.probe",
 }
@@ -71,6 +73,7 @@ __all__ = [
     "ViT",
     "ViTConfig",
     "Wishes",
+    "ablate",
     "attend",
     "probe",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -201,8 +202,12 @@ class PatchEmbedding(nn.Module):
         super().__init__()
         self.patch = patch
         self.weight = nn.Parameter(torch.empty(width, channels, *patch))
-        self.bias = nn.Parameter(torch.zeros(width))
+        self.bias = nn.Parameter(torch.empty(width))
         nn.init.xavier_uniform_(self.weight.view(width, -1))
+        # As a convolution's, never zero: a patch of nothing but the mean colour would be the zero vector, through which
+        # every norm sends gradients a thousand times as large as they came.
+        bound = 1 / math.sqrt(self.weight[0].numel())
+        nn.init.uniform_(self.bias, -bound, bound)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) to (B, patches, width), row after row.

@@ -15,6 +15,7 @@ import torch
 from regard.text.pair import Pair
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
+from tests.browser import browser as browser
 from tests.images import image_recipe, paint
 
 torch.set_num_threads(1)  # pytest-xdist keeps the cores busy; threads within a worker only get in each other's way

@@ -1,10 +1,10 @@
 """Everything that turns q, k and v into context."""
 
-from regard.attention.core import Full, Kind, attend, attention_weights, unpack, unpack_mask
+from regard.attention.core import Full, Kind, attend, attention_scores, attention_weights, unpack, unpack_mask
 from regard.attention.linear import Linear, RunningSums
 from regard.attention.local import Local
 from regard.attention.masks import Layout, Mask, Packed, Padded
-from regard.attention.module import Attention, Cache, KeyValues, observing, unobserved
+from regard.attention.module import Attention, Cache, KeyValues, observing, scaling, unobserved
 from regard.attention.positions import (
     Diagonal,
     Learned,
@@ -38,10 +38,12 @@ __all__ = [
     "Sinusoidal",
     "Sinusoidal2D",
     "attend",
+    "attention_scores",
     "attention_weights",
     "grid_positions",
     "observing",
     "resize_grid",
+    "scaling",
     "unobserved",
     "unpack",
     "unpack_mask",

@@ -18,11 +18,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from regard.attention import kernels
+from regard.attention.kernels.short import Runs, attend_runs
 from regard.attention.masks import Mask, Packed, Padded, within
 
-Path = Literal["auto", "reference", "fused", "few", "unpacked", "varlen"]
+Path = Literal["auto", "reference", "fused", "few", "unpacked", "varlen", "short"]
 FEW = 16
 """Up to so many queries a CPU is done sooner with two plain products than with the blocks of the fused kernel."""
+SHORT = 512
+"""Up to so many tokens of its longest sequence a packed batch is done sooner with tiles that sequences share."""
 EVERYTHING = Mask()
 ANY_SHAPE = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """On a GPU, the kernels that need no plan: cuDNN makes one for every new shape, and padded batches have many."""
@@ -65,19 +69,30 @@ def attention_weights(
     q: Tensor, k: Tensor, mask: Mask | None = None, *, scale: float | None = None, bias: Tensor | None = None
 ) -> Tensor:
     """The weights softmax(q kᵀ · scale + bias) alone, (B, H, T, S), in float32 or better."""
-    mask = mask or EVERYTHING
-    precision = torch.promote_types(q.dtype, torch.float32)
-    with torch.autocast(q.device.type, enabled=False):  # which would take the product back to half precision
-        scores = q.to(precision) @ k.to(precision).transpose(-2, -1)
-    scores = scores * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
-    if bias is not None:
-        scores = scores + bias
-    may = mask.dense(q.shape[-2], k.shape[-2], q.device)
+    scores = _scores(q, k, scale, bias)
+    may = (mask or EVERYTHING).dense(q.shape[-2], k.shape[-2], q.device)
     if may is None:
         return scores.softmax(-1)
     # The lowest finite number instead of -inf: a row of -inf alone would be NaN. The second fill makes "excluded"
     # exactly zero, also in such a row, and keeps gradients from passing through it.
-    return scores.masked_fill(~may, torch.finfo(precision).min).softmax(-1).masked_fill(~may, 0.0)
+    return scores.masked_fill(~may, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~may, 0.0)
+
+
+def attention_scores(
+    q: Tensor, k: Tensor, mask: Mask | None = None, *, scale: float | None = None, bias: Tensor | None = None
+) -> Tensor:
+    """What the softmax is taken of, q kᵀ · scale + bias, (B, H, T, S), with -inf where the mask excludes."""
+    scores = _scores(q, k, scale, bias)
+    may = (mask or EVERYTHING).dense(q.shape[-2], k.shape[-2], q.device)
+    return scores if may is None else scores.masked_fill(~may, -math.inf)
+
+
+def _scores(q: Tensor, k: Tensor, scale: float | None, bias: Tensor | None) -> Tensor:
+    precision = torch.promote_types(q.dtype, torch.float32)
+    with torch.autocast(q.device.type, enabled=False):  # which would take the product back to half precision
+        scores = q.to(precision) @ k.to(precision).transpose(-2, -1)
+    scores = scores * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    return scores if bias is None else scores + bias
 
 
 def _attend_reference(
@@ -166,6 +181,16 @@ def _attend_varlen(
     return context.transpose(0, 1)[None]
 
 
+def _attend_short(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
+) -> Tensor:
+    """A packed batch of short sequences, several of which share a tile: Triton, with dropout, no dense parts."""
+    _packed_layouts(mask)
+    if bias is not None or mask.allowed is not None:
+        raise ValueError("the kernels for short sequences take no bias and no dense mask")
+    return attend_runs(q, k, v, mask.once(("runs",), lambda: Runs.of(mask)), scale, dropout)
+
+
 def _fastest(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float, bias: Tensor | None) -> Path:
     if not isinstance(mask.keys, Packed):
         if torch.compiler.is_compiling():  # asked first: a program must not depend on how long today's sentence is
@@ -176,7 +201,10 @@ def _fastest(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float, bias: 
     if bias is not None or mask.allowed is not None:
         return "reference"
     half = q.dtype in (torch.float16, torch.bfloat16)
-    fits = q.shape[-1] % 8 == 0 and q.shape[-1] <= 256 and mask.keys.longest > 0  # its backward fails without any key
+    queries, keys = _packed_layouts(mask)
+    if half and max(queries.longest, keys.longest) <= SHORT and kernels.usable(q, k, v):
+        return "short"
+    fits = q.shape[-1] % 8 == 0 and q.shape[-1] <= 256 and keys.longest > 0  # its backward fails without any key
     if q.device.type == "cuda" and half and not dropout and fits:
         return "varlen"
     return "unpacked"
@@ -233,6 +261,7 @@ _PATHS: dict[Path, Callable[[Tensor, Tensor, Tensor, Mask, float, float, Tensor 
     "few": _attend_few,
     "unpacked": _attend_unpacked,
     "varlen": _attend_varlen,
+    "short": _attend_short,
 }
 
 
@@ -244,6 +273,9 @@ class Kind(Protocol):
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         """What each query gave to each key, (B, H, T, S)."""
+
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
+        """What the weights are made of, (B, H, T, S): scaled and masked, by -inf before a softmax, else by 0."""
 
 
 @dataclass(frozen=True)
@@ -258,3 +290,6 @@ class Full:
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         return attention_weights(q, k, mask, scale=self.scale)
+
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
+        return attention_scores(q, k, mask, scale=self.scale)

@@ -16,11 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.attention import kernels
 from regard.attention.core import in_rows, repack, unpack
+from regard.attention.kernels.linear import attend_linear
 from regard.attention.masks import Mask, Padded
 
 Features = Literal["elu", "random", "plain"]
-LinearPath = Literal["auto", "quadratic", "chunked", "recurrent"]
+LinearPath = Literal["auto", "quadratic", "chunked", "recurrent", "kernel"]
 CHUNK = 128
 """Tokens of a chunk; a CPU, to which scores cost more than to a GPU, takes half of it where features are few."""
 
@@ -71,12 +73,14 @@ class Linear(nn.Module):
         return self._attend(q, k, v, mask)
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
+        scores = self.scores(q, k, mask)
+        return scores if self.features == "plain" else _divide(scores, scores.sum(-1))
+
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         wide = torch.promote_types(q.dtype, torch.float32)
         scores = self._map_queries(q.to(wide)) @ self._map_keys(k.to(wide)).transpose(-2, -1)
         may = mask.dense(q.shape[-2], k.shape[-2], q.device)
-        if may is not None:
-            scores = scores.masked_fill(~may, 0.0)
-        return scores if self.features == "plain" else _divide(scores, scores.sum(-1))
+        return scores if may is None else scores.masked_fill(~may, 0.0)
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, sums: Sums | None) -> tuple[Tensor, Sums]:
         """The context of the next tokens, each of which sees itself and all before it; and the sums behind them."""
@@ -93,6 +97,10 @@ class Linear(nn.Module):
         if self.path == "quadratic" or not symbolic or (mask.causal and T > S):
             weights = self.weights(q, k, mask)
             return (weights @ v.to(weights.dtype)).to(v.dtype)
+        if self.path == "kernel" or (self.path == "auto" and self._suits_kernel(q, k, v, mask)):
+            lengths = mask.keys.lengths if isinstance(mask.keys, Padded) else None
+            elu = self.features == "elu"
+            return attend_linear(q, k, v, lengths, causal=mask.causal, elu=elu, scale=self.scale)
         phi_q, phi_k = self._map_queries(q), self._map_keys(k)
         if isinstance(mask.keys, Padded):
             phi_k = phi_k.masked_fill(~mask.keys.real()[:, None, :, None], 0.0)
@@ -101,6 +109,12 @@ class Linear(nn.Module):
         forward = self._recur if self.path == "recurrent" else self._by_chunks
         earlier = _add_up(phi_k[..., : S - T, :], v[..., : S - T, :]) if S > T else None
         return forward(phi_q, phi_k[..., S - T :, :], v[..., S - T :, :], earlier)[0]
+
+    def _suits_kernel(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> bool:
+        alike = q.shape[-2] == k.shape[-2] or not mask.causal
+        # Features outgrow float16, and with float32 the sum would not fit into the registers.
+        half = q.dtype == torch.bfloat16
+        return self.features != "random" and alike and half and kernels.usable(q, k, v)
 
     # The causal sum
 

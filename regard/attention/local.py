@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.attention.core import attend, attention_weights, in_rows, repack, unpack
+from regard.attention.core import attend, attention_scores, attention_weights, in_rows, repack, unpack
 from regard.attention.masks import Mask, Packed, Padded, within
 
 LocalPath = Literal["auto", "reference", "dense", "blocks", "varlen"]
@@ -60,6 +60,9 @@ class Local:
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         return attention_weights(q, k, self._within(mask, q, k), scale=self.scale)
+
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
+        return attention_scores(q, k, self._within(mask, q, k), scale=self.scale)
 
     @property
     def _window(self) -> tuple[int, ...]:

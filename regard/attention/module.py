@@ -5,7 +5,7 @@ Shapes: B batch, H heads, T queries, S keys, D head width; W = H · D, the model
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -74,7 +74,8 @@ class Attention(nn.Module):
     """Multi-head attention: h projections, split to (B, H, T, D), attend, join, project out.
 
     Self-attention when called with `x` alone, cross-attention when called with a context too; the weights are the same
-    shape for both. `probe` sets `observer` to see the weights; without one they are never made.
+    shape for both. `probe` sets `observer` to see the weights; without one they are never made. `ablate` and
+    `scale_heads` set `head_factors`, (H,), by which each head's context is multiplied before the heads are joined.
 
     Args:
         width: of the input and the output.
@@ -112,6 +113,7 @@ class Attention(nn.Module):
         self.projection_dropout = nn.Dropout(projection_dropout)
         self.rotary = rotary
         self.observer: Observer | None = None
+        self.head_factors: Tensor | None = None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -150,8 +152,8 @@ class Attention(nn.Module):
                 raise ValueError(f"{B} rows cannot be shared out evenly among {len(context.keys)} sources")
             x = x.reshape(len(context.keys), -1, self.width)
         if context is None:
-            q, k, v = (self._split(y) for y in self.qkv(x).chunk(3, -1))
-            q, k = self._rotate(q, positions), self._rotate(k, positions)
+            both, v = (self._split(y) for y in self.qkv(x).tensor_split([2 * self.width], -1))
+            q, k = self._rotate(both, positions).chunk(2, 1)  # as one, which is half the work of many small ones
             if isinstance(cache, Cache):
                 k, v = cache.append(k, v)
         else:
@@ -166,6 +168,8 @@ class Attention(nn.Module):
             joined = cache.advance(q, k, v)
         else:
             joined = self.kind(q, k, v, mask, self.attention_dropout if self.training else 0.0)
+        if self.head_factors is not None:
+            joined = joined * self.head_factors.to(joined)[:, None, None]
         y: Tensor = self.out(joined.transpose(1, 2).reshape(B, T, self.width))
         return self.projection_dropout(y) if self.projection_dropout.p else y
 
@@ -183,9 +187,10 @@ class Attention(nn.Module):
         return linear(x, self.qkv.weight[part], bias)
 
     def _split(self, x: Tensor) -> Tensor:
-        """(B, T, W) to (B, H, T, D)."""
-        B, T, _ = x.shape
-        return x.view(B, T, self.heads, self.width // self.heads).transpose(1, 2)
+        """(B, T, W) to (B, H, T, D); of q and k side by side, to (B, 2H, T, D)."""
+        B, T, W = x.shape
+        head = self.width // self.heads
+        return x.view(B, T, W // head, head).transpose(1, 2)
 
     def _rotate(self, x: Tensor, positions: Tensor | None) -> Tensor:
         if self.rotary is None:
@@ -211,6 +216,20 @@ def observing(attentions: Iterable[Attention], observe: Observer | None) -> Iter
     finally:
         for attention, observer in before.items():
             attention.observer = observer
+
+
+@contextmanager
+def scaling(factors: Mapping[Attention, Tensor]) -> Iterator[None]:
+    """The heads of these attentions count by these factors, (H,) each, on top of earlier ones, while the block runs."""
+    before = {attention: attention.head_factors for attention in factors}
+    try:
+        for attention, given in factors.items():
+            outer = before[attention]
+            attention.head_factors = given if outer is None else outer * given.to(outer)
+        yield
+    finally:
+        for attention, outer in before.items():
+            attention.head_factors = outer
 
 
 @contextmanager

@@ -127,10 +127,7 @@ class Rotary(nn.Module):
 
     def forward(self, x_BHTD: Tensor, positions: Tensor) -> Tensor:
         """Turns q or k; positions are (B, T) or (1, T)."""
-        angle = positions[:, None, :, None].float() * self.frequency
-        cos, sin = angle.cos().to(x_BHTD.dtype), angle.sin().to(x_BHTD.dtype)
-        a, b = x_BHTD.chunk(2, -1)
-        return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+        return _turn(x_BHTD, positions[:, None, :, None].float() * self.frequency)
 
 
 class Rotary2D(nn.Module):
@@ -144,8 +141,16 @@ class Rotary2D(nn.Module):
 
     def forward(self, x_BHTD: Tensor, positions: Tensor) -> Tensor:
         """Turns q or k; positions are (B, T, 2) or (1, T, 2), each (y, x)."""
-        along_y, along_x = x_BHTD.chunk(2, -1)
-        return torch.cat((self.axis(along_y, positions[..., 0]), self.axis(along_x, positions[..., 1])), -1)
+        angle = positions[:, None, :, :, None].float() * self.axis.frequency
+        by_axis = x_BHTD.reshape(*x_BHTD.shape[:-1], 2, -1)
+        return _turn(by_axis, angle).flatten(-2)
+
+
+def _turn(x: Tensor, angle: Tensor) -> Tensor:
+    """Features i and i + D/2 of the last axis as a pair, turned by angle i."""
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    a, b = x.chunk(2, -1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
 def grid_positions(rows: int, columns: int, device: torch.device | None = None) -> Tensor:

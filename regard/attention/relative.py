@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.attention.core import attend, attention_weights
+from regard.attention.core import attend, attention_scores, attention_weights
 from regard.attention.masks import Mask
 from regard.attention.positions import grid_positions
 
@@ -35,6 +35,9 @@ class Relative(nn.Module):
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         return attention_weights(q, k, mask, scale=self.scale, bias=self.bias())
+
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
+        return attention_scores(q, k, mask, scale=self.scale, bias=self.bias())
 
     def bias(self) -> Tensor:
         """What is added to the scores, (1, H, T, T)."""

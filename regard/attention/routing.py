@@ -11,6 +11,7 @@ Shapes: B batch, H heads, T queries, S keys, D head width, C clusters, M members
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -18,10 +19,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.core import Path, attend, attention_weights, in_rows, repack, unpack
-from regard.attention.masks import Mask, Padded, within
+from regard.attention import kernels
+from regard.attention.core import Path, attend, attention_scores, attention_weights, in_rows, repack, unpack
+from regard.attention.kernels.grouping import nearest, sort_by_group
+from regard.attention.kernels.short import attend_runs
+from regard.attention.masks import Mask, Packed, Padded, within
 
-RoutingPath = Literal["auto", "reference", "dense", "clusters"]
+RoutingPath = Literal["auto", "reference", "dense", "clusters", "sorted"]
+MANY = 512
+"""From so many queries on a GPU sorts them, whatever it costs to launch that."""
 PIECE = 4096
 """Tokens that are compared with the centroids at a time: all of a long sequence would fill the memory."""
 STEP = 16
@@ -63,6 +69,9 @@ class Routing(nn.Module):
         self.register_buffer("leads", torch.zeros(2, heads, clusters))  # of queries, of keys
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
+        many = self.path == "auto" and q.shape[-2] >= MANY and mask.allowed is None and kernels.usable(q, k, v)
+        if many or self.path == "sorted":
+            return self._attend_sorted(q, k, v, mask, dropout)
         rows = in_rows(mask)
         if rows is not None and self.path != "reference":
             layout, mask = rows
@@ -71,6 +80,9 @@ class Routing(nn.Module):
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         return attention_weights(q, k, mask & _same(*self.assign(q, k, mask)), scale=self.scale)
+
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
+        return attention_scores(q, k, mask & _same(*self.assign(q, k, mask)), scale=self.scale)
 
     def extra_repr(self) -> str:
         return f"clusters={self.clusters}, decay={self.decay:g}, balance={self.balance:g}"
@@ -106,6 +118,8 @@ class Routing(nn.Module):
 
     def _nearest(self, x: Tensor, leads: Tensor) -> Tensor:
         """The cluster of every token."""
+        if kernels.usable(x, x, x):
+            return nearest(x, self.centroids, leads)
         centroids = self.centroids.transpose(-2, -1)
         likenesses = ((_directions(piece, centroids) @ centroids).add_(leads[..., None, :]) for piece in _pieces(x, -2))
         return torch.cat([likeness.argmax(-1) for likeness in likenesses], -1)
@@ -126,6 +140,23 @@ class Routing(nn.Module):
         self.centroids.copy_(torch.where(sound, moved, self.centroids))
         shares = self.clusters * sizes / sizes.sum(-1, keepdim=True).clamp(min=1)
         self.leads.add_(self.balance * (1 - shares).clamp(-1, 1))
+
+    # Clusters as runs of tokens that have been sorted by them
+
+    def _attend_sorted(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float) -> Tensor:
+        if mask.allowed is not None:
+            raise ValueError("sorted clusters take no dense mask")
+        of_query, of_key = self.assign(q, k, mask)
+        if self.training:
+            self.learn(q, k, of_query, of_key)
+        groups = self.clusters + 2  # beyond the last stand queries that are padding, then such keys
+        if isinstance(mask.queries, Packed) and isinstance(mask.keys, Packed):
+            of_query, of_key = of_query + groups * mask.queries.segments(), of_key + groups * mask.keys.segments()
+            groups *= len(mask.keys.offsets) - 1
+        places = mask.places(q.shape[-2], k.shape[-2], q.device)
+        runs, order = sort_by_group(of_query, of_key, groups, *places, mask.reach)
+        scale = 1 / math.sqrt(q.shape[-1]) if self.scale is None else self.scale
+        return attend_runs(q, k, v, runs, scale, dropout, order)
 
     # Clusters beside each other, each a small attention of its own
 

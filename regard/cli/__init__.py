@@ -10,8 +10,10 @@ import typer
 from regard.cli.distillation import distill
 from regard.cli.evaluation import evaluate
 from regard.cli.exchange import bring_in, export
+from regard.cli.looking import look
 from regard.cli.racing import bench
 from regard.cli.recognition import classify
+from regard.cli.serving import key, serve
 from regard.cli.training import average, demo, train
 from regard.cli.translation import embed, translate
 from regard.cli.watching import plot
@@ -23,7 +25,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (demo, train, plot, average, distill, translate, classify, embed, evaluate, bench, export):
+COMMANDS = (demo, train, plot, average, distill, translate, classify, embed, evaluate, look, bench, export, serve, key)
+for command in COMMANDS:
     app.command()(command)
 app.command("import")(bring_in)
 

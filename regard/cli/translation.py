@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 
 
 def translate(
-    run: Run,
+    context: typer.Context,
+    run: Annotated[
+        Path | None, typer.Argument(help="a model folder, or a training run that holds one; none with --server")
+    ] = None,
     text: Annotated[
         list[str] | None, typer.Argument(help="sentences; without any, lines are read from --input")
     ] = None,
@@ -79,8 +82,26 @@ def translate(
     engine: Engine = None,
     precision: Precision = None,
     device: Device = "auto",
+    server: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="let a server translate: `regard serve`, or another of LibreTranslate's form"),
+    ] = None,
+    from_language: Annotated[str | None, typer.Option("--from", help="with --server: code of the source")] = None,
+    to_language: Annotated[str | None, typer.Option("--to", help="with --server: code of the target")] = None,
 ) -> None:
     """Translate sentences given as arguments, or the lines of a file or of standard input, in bounded memory."""
+    if server is not None:
+        from regard.cli.remote import translate_at
+
+        texts = [*([str(run)] if run else []), *(text or [])]
+        _check_remote(context)
+        _check_translation(texts, source, key, output, resume, False)
+        lines, total = (texts, len(texts)) if texts else _open_input(source, key)
+        shown = not texts and not (output is None and sys.stdout.isatty())
+        translate_at(server, lines, total, output, resume, (from_language, to_language), shown)
+        return
+    _check_local(run, from_language or to_language)
+    assert run is not None
     from regard.decoding import files
     from regard.decoding.output import Output
     from regard.decoding.translator import Translator
@@ -162,6 +183,27 @@ def _choose_wishes(prefix: str, require: Sequence[str], forbid: Sequence[str]) -
             if any("\ud800" <= character <= "\udfff" for character in phrase):
                 raise UserError(f"{option} {phrase!r} holds a lone surrogate: it was not typed in valid UTF-8")
     return Wishes(prefix, tuple(require), tuple(forbid))
+
+
+def _check_remote(context: typer.Context) -> None:
+    """Refuses options about which a server decides."""
+    from regard.errors import UserError
+
+    ours = {"run", "text", "source", "key", "output", "resume", "server", "from_language", "to_language"}
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        given = context.get_parameter_source(name)
+        if name not in ours and given is not None and given.name == "COMMANDLINE":
+            raise UserError(f"{parameter.opts[0]} is nothing that --server can be asked for; leave it away")
+
+
+def _check_local(run: Path | None, language: str | None) -> None:
+    from regard.errors import UserError
+
+    if run is None:
+        raise UserError("translate needs a model folder or a training run, or --server with the address of one")
+    if language is not None:
+        raise UserError("--from and --to go with --server; a model translates from and into its own languages")
 
 
 def _check_translation(

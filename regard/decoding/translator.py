@@ -89,6 +89,11 @@ class Vocabularies:
         return f"{self.source.fingerprint()}-{self.target.fingerprint()}"
 
 
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a model folder holds any tokenizer."""
+    return any((folder / name).exists() for name in (JOINT, SOURCE, TARGET))
+
+
 @dataclass(frozen=True)
 class Wishes:
     """What translations must begin with, must say, and must not say, as text."""

@@ -31,6 +31,7 @@ def run_demo(out: Path, changes: Sequence[str]) -> None:
     picture.write_text(draw_cross_attention(translator, SHOWN[1]), encoding="utf-8")
     print(f"\nThe model is in {out}/best; what it looked at is drawn in {picture}.\nNext, try:")
     print(f'  regard translate {out} "Where did you buy that book?"')
+    print(f'  regard look {out} "I love apples" --out look.html')
     print(f'  regard translate {out} "Is your younger sister taller than Mary?" --beam 1')
     print("  regard train --src train.en --tgt train.de --out runs/en-de")
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 from PIL import Image
 
-from regard.inspection.maps import layers_of, rollout
-from regard.inspection.overlay import overlays
-from regard.inspection.probe import probe
+from regard.looking.image import draw_image
 from regard.models.folder import replacing
 from regard.recognition.classifier import Classifier
 from regard.recognition.report import evaluate, open_test_set
@@ -18,7 +15,7 @@ from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.vision.shapes import render_shapes
 
-SPLITS = {"train": 8000, "valid": 500, "test": 1000}
+SPLITS = {"train": 12000, "valid": 500, "test": 1000}
 SHOWN = ("star", "crescent", "arrow")
 
 
@@ -38,7 +35,7 @@ def run_vision_demo(out: Path, changes: Sequence[str]) -> None:
     for path in chosen:
         print(f"  {path}  →  " + ", ".join(f"{label} {100 * p:.0f}%" for label, p in classifier(path, top=3)))
     picture = out / "attention.png"
-    draw_rollout(classifier, chosen[0]).save(picture)
+    draw_image(classifier, chosen[0]).save(picture)
     print(f"\nThe model is in {out}/best; what it looked at is drawn in {picture}.\nNext, try:")
     print(f"  regard classify {out} {images}/test/heart --top 3")
     print(f"  regard evaluate {out} --data {images} --pictures {out}/pictures")
@@ -55,19 +52,3 @@ def draw_shapes(folder: Path) -> None:
             for i, (pixels, label) in enumerate(zip(shapes.pixels, shapes.labels.tolist(), strict=True)):
                 path = fresh / split / shapes.classes[label] / f"{i:05}.png"
                 Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(path, compress_level=1)
-
-
-def draw_rollout(classifier: Classifier, path: Path) -> Image.Image:
-    """An image, and over it how much the model's answer owes to each patch, layer upon layer."""
-    pixels = classifier.reading.open(path)
-    with probe(classifier.model) as seen, torch.no_grad():
-        classifier.judge([pixels])
-    layers = layers_of(seen)
-    config = classifier.model.config
-    rows, columns = config.grid
-    maps = {}
-    for number in range(1, len(layers) + 1):
-        owed = rollout(layers[:number])[0]  # of all that was pooled: the class token, or the mean of the patches
-        whole = owed[0] if config.pooling == "class" else owed[config.leading :].mean(0)
-        maps[f"after layer {number}"] = whole[config.leading :].reshape(rows, columns)
-    return overlays(pixels if pixels.shape[2] == 3 else pixels[..., 0], maps)

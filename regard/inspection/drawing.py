@@ -48,7 +48,7 @@ def draw_heads(
     for head in range(H):
         x, y = (head % columns) * panel_width, 40 + (head // columns) * panel_height
         parts.append(f'<g transform="translate({x} {y})">')
-        parts.extend(_draw_panel(weights_HTS[head], sources, targets, f"head {head + 1}", left, above))
+        parts.extend(_draw_panel(weights_HTS[head], sources, targets, f"head {head}", left, above))
         parts.append("</g>")
     return "\n".join([*parts, "</svg>", ""])
 

@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain, groupby, repeat
+from itertools import accumulate, chain, groupby, pairwise, repeat
 from pathlib import Path
 from typing import ClassVar, Literal, TypeVar
 
@@ -210,6 +210,24 @@ class Tokenizer:
             ValueError: If an id is not in the vocabulary.
         """
         return [piece.replace(" ", SPACE_MARK) for piece in self._look_up(ids, self._pieces)]
+
+    def spans(self, ids: Iterable[int]) -> list[tuple[int, int]]:
+        """Say from which character of the decoded text up to which each piece goes; the bytes of one share its place.
+
+        Where bytes form no character, the places of what follows may be too great, but never beyond the text.
+
+        Raises:
+            ValueError: If an id is not in the vocabulary.
+        """
+        ids = list(ids)
+        spelled = list(self._look_up(ids, self._bytes))
+        characters = b"".join(spelled).decode("utf-8", errors="surrogateescape")
+        owners = [i for i, c in enumerate(characters) for _ in c.encode("utf-8", errors="surrogateescape")]
+        first = 1 if characters.startswith(" ") else 0  # the space that decoding takes away
+        longest = len(self.decode(ids))
+        ends = list(accumulate(map(len, spelled)))
+        places = [(owners[a] - first, owners[b - 1] + 1 - first) if a < b else (0, 0) for a, b in pairwise([0, *ends])]
+        return [(min(max(a, 0), longest), min(max(b, 0), longest)) for a, b in places]
 
     def words(self, ids: Iterable[int]) -> list[int]:
         """Number, from 0, the white-space separated word that each piece of an encoded text belongs to.

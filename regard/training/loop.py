@@ -218,7 +218,6 @@ class _Loop(Generic[B]):
         """Scores the model, or the average once there is one, and saves it."""
         state, step = self.state, self.state.step
         weights = state.model if state.average is None else state.average.module
-        assert isinstance(weights, nn.Module)
         with self.engine.whole(weights) as judged:
             scores = self.processes.on_main(lambda: self._score(judged))
             better = not state.best_scores or scores["score"] > state.best_scores["score"]

@@ -11,10 +11,10 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from regard.errors import UserError
 from regard.models.folder import distinct_tensors
+from regard.training.average import Average
 from regard.training.distributed import Processes
 from regard.training.meter import Meter
 from regard.training.skips import Skips
@@ -78,7 +78,7 @@ class TrainingState:
     ) -> None:
         self.model, self.optimiser, self.ema, self.processes = model, optimiser, ema, processes or Processes()
         self.device = next(model.parameters()).device
-        self.average: AveragedModel | None = None
+        self.average: Average | None = None
         self.meter = Meter(self.device, unit)
         self.skips = Skips(self.device, skip_above)
         self.split = 0  # batches that went through in pieces
@@ -99,9 +99,8 @@ class TrainingState:
     def update_average(self) -> None:
         """Takes the present weights into the mean, or the moving average; the first time it is just these."""
         if self.average is None:
-            self.average = self._new_average()
-        _fit_buffers(self.average.module, self.model)
-        self.average.update_parameters(self.model)
+            self.average = Average(self.model, self.ema)
+        self.average.update(self.model)
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name; shared ones stand once."""
@@ -129,7 +128,7 @@ class TrainingState:
             "step": self.step,
             "tokens": self.tokens,
             "position": asdict(self.position),
-            "averaged": 0 if self.average is None else int(self.average.n_averaged),
+            "averaged": 0 if self.average is None else self.average.updates,
             "best_step": self.best_step,
             "best_scores": self.best_scores,
             "stale": self.stale,
@@ -149,9 +148,9 @@ class TrainingState:
         """
         _load_weights(self.model, model_tensors(tensors))
         if facts["averaged"]:
-            self.average = self._new_average()
+            self.average = Average(self.model, self.ema)
             _load_weights(self.average.module, _part(tensors, AVERAGE))
-            self.average.n_averaged.fill_(facts["averaged"])
+            self.average.updates = facts["averaged"]
         moments: dict[int, dict[str, Tensor]] = {}
         for name, tensor in _part(tensors, OPTIMISER).items():
             index, key = name.split(".")
@@ -185,10 +184,6 @@ class TrainingState:
         if self.device.type == "cuda" and cuda in tensors:
             torch.cuda.set_rng_state(tensors[cuda], self.device)
 
-    def _new_average(self) -> AveragedModel:
-        how = get_ema_multi_avg_fn(self.ema) if self.ema else get_swa_multi_avg_fn()  # type: ignore[no-untyped-call]
-        return AveragedModel(self.model, multi_avg_fn=how)
-
 
 def _of_rank(name: str, rank: int) -> str:
     """The name of another process's random state; the main one's is plain."""
@@ -198,14 +193,6 @@ def _of_rank(name: str, rank: int) -> str:
 def model_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The weights among what `TrainingState.tensors` gave."""
     return _part(tensors, MODEL)
-
-
-def _fit_buffers(copy: nn.Module, model: nn.Module) -> None:
-    """Gives a copy room for tables that have grown since it was made, such as that of the positions."""
-    for ours, theirs in zip(copy.modules(), model.modules(), strict=True):
-        for name, buffer in theirs.named_buffers(recurse=False):
-            if ours.get_buffer(name).shape != buffer.shape:
-                setattr(ours, name, torch.empty_like(buffer))
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -119,16 +119,17 @@ class Dice:
     """Numbers from 0 to 1 for each image of a batch: a row is its own, whatever rows are beside it."""
 
     def __init__(self, rows: int, columns: int, generator: torch.Generator, device: torch.device) -> None:
-        self.numbers = torch.rand(rows, columns, generator=generator, device=generator.device)
-        self._device, self._next = device, 0
+        numbers = torch.rand(rows, columns, generator=generator, device=generator.device)
+        self.numbers = geometry.to_device(numbers, device)  # all at once
+        self._next = 0
 
     def roll(self, low: float = 0, high: float = 1) -> Tensor:
         """One number for each image, on the images' device."""
-        return low + (high - low) * self._column().to(self._device, non_blocking=True)
+        return low + (high - low) * self._column()
 
     def choose(self, choices: int) -> Tensor:
-        """One whole number below `choices` for each image, on the CPU."""
-        return (self._column() * choices).long().clamp(max=choices - 1).cpu()
+        """One whole number below `choices` for each image."""
+        return (self._column() * choices).long().clamp(max=choices - 1)
 
     def _column(self) -> Tensor:
         self._next += 1
@@ -188,10 +189,11 @@ class Augmentation:
         """Light, contrast, saturation and hue, in this order."""
         s = self.settings
         if s.brightness:
-            table = colours.brightness(images, dice.roll(1 - s.brightness, 1 + s.brightness))
-            images = colours.look_up(images, table)
+            factor = dice.roll(1 - s.brightness, 1 + s.brightness)
+            images = colours.look_up(images, colours.scale(colours.values(images), torch.zeros_like(factor), factor))
         if s.contrast:
-            images = colours.look_up(images, colours.contrast(images, dice.roll(1 - s.contrast, 1 + s.contrast)))
+            mean, factor = colours.mean_grey(colours.grey(images)), dice.roll(1 - s.contrast, 1 + s.contrast)
+            images = colours.look_up(images, colours.scale(colours.values(images), mean, factor))
         if s.saturation:
             images = colours.saturation(images, dice.roll(1 - s.saturation, 1 + s.saturation))
         return colours.hue(images, dice.roll(-s.hue, s.hue)) if s.hue else images

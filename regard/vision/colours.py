@@ -27,27 +27,26 @@ def values(images: Tensor) -> Tensor:
     return torch.arange(256.0, device=images.device).expand(*images.shape[:2], 256)
 
 
-def brightness(images: Tensor, factor: Tensor) -> Tensor:
-    """The table that makes all values `factor` times as large."""
-    return (values(images) * factor[:, None, None]).round().clamp(0, 255)
+def scale(table: Tensor, mean: Tensor, factor: Tensor) -> Tensor:
+    """The table that moves all values `factor` times as far away from a mean: contrast, and from 0 brightness."""
+    mean, factor = mean[:, None, None], factor[:, None, None]
+    return (mean + (table - mean) * factor).round().clamp(0, 255)
 
 
-def contrast(images: Tensor, factor: Tensor) -> Tensor:
-    """The table that moves all values away from the image's mean grey."""
-    mean = grey(images).float().mean((1, 2, 3), keepdim=True)[..., 0].round()
-    return (mean + (values(images) - mean) * factor[:, None, None]).round().clamp(0, 255)
+def mean_grey(lightness: Tensor) -> Tensor:
+    """The mean of what `grey` gave for each image, (B,), a whole number."""
+    return lightness.float().mean((1, 2, 3)).round()
 
 
-def posterize(images: Tensor, bits: Tensor) -> Tensor:
+def posterize(table: Tensor, bits: Tensor) -> Tensor:
     """The table that keeps only the highest bits."""
     step = (2 ** (8 - bits))[:, None, None]
-    return (values(images) / step).floor() * step
+    return (table / step).floor() * step
 
 
-def solarize(images: Tensor, threshold: Tensor) -> Tensor:
+def solarize(table: Tensor, threshold: Tensor) -> Tensor:
     """The table that inverts all values from a threshold on."""
-    plain = values(images)
-    return torch.where(plain < threshold[:, None, None], plain, 255 - plain)
+    return torch.where(table < threshold[:, None, None], table, 255 - table)
 
 
 def autocontrast(images: Tensor) -> Tensor:
@@ -72,19 +71,17 @@ def equalize(images: Tensor) -> Tensor:
 
 def saturation(images: Tensor, factor: Tensor) -> Tensor:
     """Away from grey, or towards it; grey images stay as they are."""
-    return images if images.shape[1] == 1 else _blend(grey(images), images, factor)
+    return blend(grey(images), images, factor)
 
 
-def sharpness(images: Tensor, factor: Tensor) -> Tensor:
-    """Away from a smoothed image, or towards it; the outermost pixels stay as they are."""
-    channels = images.shape[1]
-    kernel = torch.ones(3, 3, device=images.device)
-    kernel[1, 1] = 5
-    smooth = images.clone()
-    weight = (kernel / kernel.sum()).expand(channels, 1, 3, 3)
-    if min(images.shape[2:]) > 2:
-        smooth[:, :, 1:-1, 1:-1] = to_bytes(F.conv2d(images.float(), weight, groups=channels))
-    return _blend(smooth, images, factor)
+def smooth(images: Tensor) -> Tensor:
+    """Each pixel joined with its neighbours, itself five times; the outermost pixels stay as they are."""
+    if min(images.shape[2:]) < 3:
+        return images
+    floats, result = images.float(), images.clone()
+    around = F.avg_pool2d(floats, 3, stride=1, divisor_override=1)
+    result[:, :, 1:-1, 1:-1] = to_bytes((around + 4 * floats[:, :, 1:-1, 1:-1]) / 13)
+    return result
 
 
 def hue(images: Tensor, turn: Tensor) -> Tensor:
@@ -107,5 +104,6 @@ def grey(images: Tensor) -> Tensor:
     return to_bytes((images.float() * weights).sum(1, keepdim=True))
 
 
-def _blend(plain: Tensor, images: Tensor, factor: Tensor) -> Tensor:
+def blend(plain: Tensor, images: Tensor, factor: Tensor) -> Tensor:
+    """Images `factor` times as far away from plain ones."""
     return to_bytes(plain + (images.float() - plain) * factor[:, None, None, None])

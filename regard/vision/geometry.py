@@ -5,7 +5,7 @@ Images are uint8 (B, C, H, W) before and after; a parameter is a tensor (B,).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -63,7 +63,7 @@ def affine(images: Tensor, matrices: Tensor, fill: int = 128) -> Tensor:
         fill: What is seen where a pixel comes from outside.
     """
     height, width = images.shape[2:]
-    scale = constant([[1, height / width, 2 / width], [width / height, 1, 2 / height]], images.device)
+    scale = constant(((1.0, height / width, 2 / width), (width / height, 1.0, 2 / height)), images.device)
     grid = F.affine_grid(matrices * scale.to(matrices.dtype), list(images.shape), align_corners=False)
     sampled = F.grid_sample(images.float(), grid, padding_mode="border", align_corners=False)
     inside = (grid.abs() <= 1).all(3)[:, None]
@@ -78,9 +78,17 @@ def within(top: Tensor, left: Tensor, bottom: Tensor, right: Tensor, height: int
     return rows[:, :, None] & columns[:, None, :]
 
 
-def constant(values: Sequence[Any], device: torch.device) -> Tensor:
-    """A few numbers on a device, which is not waited for."""
-    return torch.tensor(values).to(device, non_blocking=True)
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """Numbers from the CPU on a device, which is not waited for: from pinned memory, as only that can be copied so."""
+    pinned = values.pin_memory() if device.type == "cuda" and values.device.type == "cpu" else values
+    return pinned.to(device, non_blocking=True)
+
+
+@lru_cache(maxsize=256)
+def constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
+    """A few numbers on a device, made once; nobody may change them."""
+    with torch.inference_mode(False):  # whoever comes next may want gradients
+        return torch.tensor(values, device=device)
 
 
 def to_bytes(values: Tensor) -> Tensor:

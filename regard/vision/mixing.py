@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.vision.geometry import within
+from regard.vision.geometry import to_device, within
 
 
 def mix(
@@ -49,7 +49,7 @@ def mix(
     bottom, right = (top + cut_height).clamp(max=height), (left + cut_width).clamp(max=width)
     top, left = top.clamp(min=0), left.clamp(min=0)
     kept = torch.where(cutting, 1 - (bottom - top) * (right - left) / (height * width), kept)
-    numbers = torch.stack([kept, cutting, top, left, bottom, right], 1).to(images, non_blocking=True)
+    numbers = to_device(torch.stack([kept, cutting, top, left, bottom, right], 1).to(images.dtype), images.device)
     kept, cutting, top, left, bottom, right = numbers.unbind(1)
     inside = within(top, left, bottom, right, height, width)
     weight = torch.where(cutting[:, None, None].bool(), (~inside).to(images), kept[:, None, None])[:, None]

@@ -43,7 +43,7 @@ def _render(labels: Tensor, size: int, generator: torch.Generator) -> Tensor:
     colour, back_colour = _two_colours(roll)
     back = back_colour + texture * roll(0.03, 0.1, 1, 1, 1)
     front = colour + texture.flip(3) * roll(0, 0.1, 1, 1, 1)
-    radius = roll(0.55, 0.85)
+    radius = roll(0.6, 0.9)
     x, y = roll(-1, 1) * (1 - radius), roll(-1, 1) * (1 - radius)
     image = back + _cover(_distances()[labels], x, y, radius, roll(-MOST_TURN, MOST_TURN), size) * (front - back)
     image = image + _bar(roll, x, y, radius, size) * (roll(0, 1, 3, 1, 1) - image)
@@ -95,11 +95,11 @@ def _cover(distances: Tensor, x: Tensor, y: Tensor, radius: Tensor, turn: Tensor
 
 
 def _bar(roll: _Roll, x: Tensor, y: Tensor, radius: Tensor, size: int) -> Tensor:
-    """How much of each pixel is hidden by a bar across the shape; about half of the images have one."""
+    """How much of each pixel is hidden by a bar across the shape; about a third of the images have one."""
     angle = roll(0, 2 * math.pi, 1, 1)
     along = torch.linspace(-1, 1, size)
     across = (along - x.view(-1, 1, 1)) * angle.cos() + (along[:, None] - y.view(-1, 1, 1)) * angle.sin()
-    middle, half = roll(-1, 1, 1, 1), roll(-0.12, 0.12, 1, 1)
+    middle, half = roll(-1, 1, 1, 1), roll(-0.2, 0.1, 1, 1)
     outside = (across / radius.view(-1, 1, 1) - middle).abs() - half
     return (0.5 - outside * radius.view(-1, 1, 1) * size / 2).clamp(0, 1)[:, None] * (half > 0)[:, None]
 

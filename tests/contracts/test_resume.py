@@ -43,7 +43,7 @@ def words(toy: Path, out: Path, **changes: object) -> list[str]:
 def image_words(images: Path, out: Path) -> list[str]:
     lively = {"model.drop_path": 0.2, "augmentation.preset": "strong", "optim.accumulate": 2, "training.ema": 0.9}
     often = {f"training.{key}_every": steps for key, steps in {"validate": 4, "log": 3, "checkpoint": 1}.items()}
-    settings = settings_of(TINY | lively | often | {"training.steps": 20})
+    settings = settings_of(TINY | lively | often | {"training.steps": 12})
     return ["train", "--data", str(images), "--out", str(out), *settings]
 
 
@@ -133,10 +133,14 @@ def test_a_run_on_images_ends_in_the_same_weights_too(painted: Path, tmp_path: P
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
     drive([], image_words(painted, tmp_path / "whole" / "run"), tmp_path / "whole")
-    plan = [death for death in plan_calls() if death["call"] % 2 == 0]  # before the call, whether it succeeds or not
+    # What is made of the images, which is a run's own; then some saves, which are those of every run.
+    plan: list[Death] = [
+        *({"call": number} for number in (4, 8, 12)),
+        *({"call": 4, "of": "replace"} for _ in range(3)),
+    ]
     ends, said = drive(plan, image_words(painted, tmp_path / "killed" / "run"), tmp_path / "killed")
     assert [status for status, _ in ends] == [signal.SIGKILL] * len(plan) + [0]
-    assert len(set(re.findall(r"resuming from step (\d+)", said))) >= 5
+    assert len(set(re.findall(r"resuming from step (\d+)", said))) >= 2
     assert "Traceback" not in said
     assert_same_as(tmp_path / "whole" / "run", tmp_path / "killed" / "run")
 

@@ -40,7 +40,7 @@ def test_cells_are_named_by_target_and_source() -> None:
 def test_every_head_has_its_labels_and_the_picture_its_title() -> None:
     shown = texts(draw_heads(weights(H=3), SOURCES, TARGETS, "I love apples → 我喜欢苹果"))
     assert shown[0] == "I love apples → 我喜欢苹果"
-    for head in ("head 1", "head 2", "head 3"):
+    for head in ("head 0", "head 1", "head 2"):
         assert shown.count(head) == 1
     for label in (*SOURCES, *TARGETS):
         assert shown.count(label) == 3

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from regard.errors import UserError
 from regard.inspection.matching import SCALE, Attended, cross_attentions, draw_matches, find_attended
 from regard.inspection.probe import probe
 from regard.inspection.reconstruction import GAP, draw_reconstructions
@@ -39,7 +40,7 @@ def test_the_peak_is_that_of_the_mean_over_heads(model: CroCo) -> None:
 
 
 def test_an_attention_that_there_is_not_is_named(model: CroCo) -> None:
-    with pytest.raises(KeyError, match=r"decoder\.7\.cross"):
+    with pytest.raises(UserError, match=r"decoder\.7\.cross"):
         find_attended(model, view(1), view(2), names=["decoder.7.cross"])
 
 

@@ -7,7 +7,22 @@ import torch
 from torch import Tensor, nn
 
 import regard
-from regard.attention import Attention, Full, Mask, Packed, Padded, attention_weights, core
+from regard.attention import (
+    Attention,
+    Full,
+    Linear,
+    Local,
+    Mask,
+    Packed,
+    Padded,
+    Rotary,
+    Routing,
+    attention_weights,
+    core,
+)
+from regard.attention.relative import Relative
+from regard.errors import UserError
+from regard.inspection.probe import QUANTITIES
 from regard.models.transformer import Transformer, TransformerConfig
 
 NAMES = [
@@ -143,7 +158,7 @@ def test_only_the_named_attentions_are_seen(model: Transformer) -> None:
 
 def test_an_unknown_name_is_refused_with_the_known_ones(model: Transformer) -> None:
     known = r"decoder\.7\.cross.*decoder\.1\.cross"
-    with pytest.raises(KeyError, match=known), regard.probe(model, ["decoder.7.cross"]):
+    with pytest.raises(UserError, match=known), regard.probe(model, ["decoder.7.cross"]):
         pass
     assert all(module.observer is None for module in model.modules() if isinstance(module, Attention))
 
@@ -189,3 +204,144 @@ def test_without_a_probe_no_weights_are_made(translator: regard.Translator, monk
     assert translator("I love apples") == "我喜欢苹果"
     with regard.probe(translator.model), pytest.raises(AssertionError, match="weights were made"):
         translator("I love apples")
+
+
+# More than weights
+
+KINDS = {
+    "full": Full(),
+    "full-scaled": Full(scale=0.7),
+    "local": Local(1, 1),
+    "local-sparse": Local(1, 1, dilation=2, everyone=1),
+    "linear": Linear(8),
+    "linear-random": Linear(8, "random"),
+    "linear-plain": Linear(8, "plain"),
+    "routing": Routing(2, 8, 2).eval(),
+}
+
+
+def test_windows_with_a_learned_bias_are_seen_too() -> None:
+    torch.manual_seed(1)
+    attention = Attention(16, 2, kind=Relative((2, 3), 2)).eval()
+    with regard.probe(attention, record=QUANTITIES) as seen:
+        attention(torch.randn(4, 6, 16))
+    (record,) = seen.values()
+    torch.testing.assert_close(record.scores.softmax(-1), record.weights)
+    torch.testing.assert_close(record.weights @ record.v, record.context, atol=1e-5, rtol=1e-4)
+
+
+def layouts(packed: bool) -> Mask:
+    layout = Packed.of([3, 4]) if packed else Padded.of([7, 4])
+    return Mask(queries=layout, keys=layout)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", KINDS)
+def test_weights_times_values_are_the_context_of_every_kind(name: str, packed: bool) -> None:
+    torch.manual_seed(1)
+    attention = Attention(16, 2, kind=KINDS[name], rotary=Rotary(8)).eval()
+    mask = layouts(packed)
+    x = torch.randn(1 if packed else 2, 7, 16)
+    with regard.probe(attention, record=QUANTITIES) as seen:
+        y = attention(x, mask=mask, positions=torch.arange(7)[None])
+    (record,) = seen.values()
+    torch.testing.assert_close(record.weights @ record.v, record.context, atol=1e-5, rtol=1e-4)
+    joined = record.context.transpose(1, 2).flatten(2)
+    torch.testing.assert_close(attention.out(joined), y)
+    assert (record.q @ record.k.transpose(-2, -1)).shape == record.scores.shape
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_scores_become_weights(name: str) -> None:
+    torch.manual_seed(1)
+    attention = Attention(16, 2, kind=KINDS[name]).eval()
+    with regard.probe(attention, record=["weights", "scores"]) as seen:
+        attention(torch.randn(2, 7, 16), mask=Mask(causal=True))
+    (record,) = seen.values()
+    future = torch.ones(7, 7).triu(1).bool()
+    if name.startswith("linear"):
+        made = record.scores if name.endswith("plain") else record.scores / record.scores.sum(-1, keepdim=True)
+        assert (record.scores[..., future] == 0).all()
+    else:
+        made = record.scores.softmax(-1).nan_to_num()  # a query that routing leaves alone has nothing but -inf
+        assert (record.scores[..., future] == -torch.inf).all()
+    torch.testing.assert_close(made, record.weights, atol=1e-5, rtol=1e-4)
+
+
+def test_the_notes_worked_example() -> None:
+    """Item 1 of the mission: scores 2 and 0, divided by √4, become 0.73 and 0.27."""
+    attention = Attention(4, 1, qkv_bias=False)
+    x = torch.tensor([[[1.0, 0, 1, 0], [0, 1, 0, 1]]])
+    with torch.no_grad():
+        attention.qkv.weight.copy_(torch.eye(4).repeat(3, 1))
+    with regard.probe(attention, record=("scores", "weights")) as seen:
+        attention(x)
+    (record,) = seen.values()
+    torch.testing.assert_close(record.scores[0, 0], torch.eye(2))
+    torch.testing.assert_close(record.weights[0, 0], torch.tensor([[0.73, 0.27], [0.27, 0.73]]), atol=5e-3, rtol=0)
+
+
+def test_only_the_heads_that_are_asked_for_are_kept(model: Transformer) -> None:
+    names = ["decoder.0.cross", "decoder.1.cross"]
+    with regard.probe(model, names, heads={"decoder.0.cross": [1]}, record=QUANTITIES) as seen:
+        model(tokens(3, 5), tokens(3, 4))
+    with regard.probe(model, names, record=QUANTITIES) as whole:
+        model(tokens(3, 5), tokens(3, 4))
+    assert [seen[name].heads for name in names] == [[1], [0, 1]]
+    for quantity in QUANTITIES:
+        some, every = getattr(seen[names[0]], quantity), getattr(whole[names[0]], quantity)
+        assert torch.equal(some, every[:, 1:])
+        assert some.untyped_storage().size() <= some.numel() * 4
+
+
+def test_what_was_not_asked_for_is_not_made(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Full, "weights", lambda *_: 1 / 0)
+    with regard.probe(model, record=["q"]) as seen:
+        model(tokens(1, 5), tokens(1, 4))
+    with pytest.raises(UserError, match=r"weights was not recorded; ask for it: probe\(model, record=\['weights'\]\)"):
+        seen["decoder.0.cross"].weights  # noqa: B018
+
+
+def test_steps_of_decoding_join_to_what_reading_the_whole_shows(model: Transformer) -> None:
+    source, target = tokens(2, 5), tokens(2, 4)
+    with regard.probe(model, record=QUANTITIES) as whole:
+        model(source, target)
+    with regard.probe(model, record=QUANTITIES, keep=None) as seen:
+        state = model.start(model.encode(source))
+        for t in range(4):
+            model.step(target[:, t : t + 1], state)
+    for name in ("decoder.0.attention", "decoder.1.cross"):
+        assert len(seen[name].calls) == 4
+        assert seen[name].weights.shape[2] == 1
+        for quantity in QUANTITIES:
+            torch.testing.assert_close(seen[name].joined(quantity), getattr(whole[name], quantity), msg=quantity)
+
+
+def test_only_the_last_calls_are_kept(model: Transformer) -> None:
+    for keep in (1, 2):
+        with regard.probe(model, keep=keep) as seen:
+            for length in (3, 4, 5):
+                model(tokens(1, length), tokens(1, 2))
+        assert [call["weights"].shape[-1] for call in seen["encoder.0.attention"].calls] == [3, 4, 5][-keep:]
+
+
+@pytest.mark.parametrize(
+    ("wishes", "sentence"),
+    [
+        ({"names": ["decoder.0.cross"], "heads": [2]}, "decoder.0.cross has no head 2; it has heads 0 to 1"),
+        ({"heads": {"decoder.7.cross": [0]}}, "decoder.7.cross.*not among.*decoder.1.cross"),
+        ({"names": "decoder.0.cross"}, "give a list of names"),
+        ({"record": ["weight"]}, "'weight' is none of weights, scores, q, k, v, context"),
+        ({"keep": 0}, "keep: 0"),
+    ],
+)
+def test_what_cannot_be_probed_is_refused(model: Transformer, wishes: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence), regard.probe(model, **wishes):
+        pass
+
+
+def test_a_translators_search_is_not_recorded_only_its_result(translator: regard.Translator) -> None:
+    with regard.probe(translator.model, ["decoder.1.cross"], record=QUANTITIES, keep=None) as seen:
+        translator("I love apples", beam=3)
+    (call,) = seen["decoder.1.cross"].calls
+    torch.testing.assert_close(call["weights"] @ call["v"], call["context"], atol=1e-5, rtol=1e-4)

@@ -37,6 +37,21 @@ def test_the_presets_have_the_published_numbers_of_parameters(preset: str) -> No
     assert round(sum(p.numel() for p in model.parameters()) / 1e6, 2) == MILLIONS[preset]
 
 
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_a_blank_second_view_does_not_blow_up_the_gradient(precision: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = CroCo(CroCoConfig.micro(patch=4, layers=4))
+
+    def norm(second: Tensor) -> float:
+        model.zero_grad()
+        with torch.autocast("cpu", precision, enabled=precision != torch.float32):
+            said = model(view(1), second, SEEN)
+        said.float().square().mean().backward()
+        return float(nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))
+
+    assert norm(torch.full_like(view(2), model.config.mean)) < 5 * norm(view(2))
+
+
 def test_the_encoder_reads_seen_patches_alone_and_the_decoder_says_all() -> None:
     model = tiny()
     with probe(model) as seen, torch.no_grad():

@@ -451,3 +451,24 @@ def test_a_file_that_changes_text_is_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_tokenizer_knows_its_kind(kind: str) -> None:
     assert TOKENIZERS[kind].kind == TOKENIZERS[kind].extended(["<x>"]).kind == kind
+
+
+@pytest.mark.parametrize("name", sorted(TOKENIZERS))
+@given(text=st.text() | st.sampled_from(TRICKY + LINES))
+def test_spans_cover_the_text_in_order(name: str, text: str) -> None:
+    tokenizer, text = TOKENIZERS[name], nfc(text)
+    ids = tokenizer.encode(text)
+    spans = tokenizer.spans(ids)
+    assert len(spans) == len(ids)
+    assert {place for a, b in spans for place in range(a, b)} == set(range(len(text)))
+    assert spans == sorted(spans)
+    for (a, b), piece in zip(spans, tokenizer.pieces(ids), strict=True):
+        if not piece.startswith("<0x"):
+            assert text[a:b].replace(" ", "\u2581") == (piece if b - a == len(piece) else piece[1:])
+
+
+@given(ids=st.lists(st.integers(0, len(TOKENIZERS["bpe"]) - 1)))
+def test_spans_of_any_ids_stay_within_the_text(ids: list[int]) -> None:
+    tokenizer = TOKENIZERS["bpe"]
+    longest = len(tokenizer.decode(ids))
+    assert all(0 <= a <= b <= longest for a, b in tokenizer.spans(ids))

@@ -1,5 +1,6 @@
 """Two-view completion and disparity as tasks: batches by number, resuming to the bit, photographs, beginnings."""
 
+import math
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -257,7 +258,7 @@ def test_bad_photographs_are_refused(
 def test_scenes_are_made_in_parts_that_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     source = ScenePairs(recipe().data.scenes, 1)
     whole = source.take(torch.arange(5))
-    monkeypatch.setattr("regard.training.completion.pairs.AT_A_TIME", 2)
+    monkeypatch.setattr("regard.training.completion.pairs.PIXELS", 2 * math.prod(source.settings.size))
     assert all(
         torch.allclose(one, other, atol=1e-5) for one, other in zip(whole, source.take(torch.arange(5)), strict=True)
     )

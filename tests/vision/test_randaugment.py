@@ -95,6 +95,16 @@ def test_no_row_depends_on_the_others() -> None:
         assert torch.equal(operate(images[part], choice[part], amount[part], torch.ones(1)), together[part])
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_passing_all_images_through_every_pass_changes_nothing(channels: int) -> None:
+    count = 4 * len(OPERATIONS)
+    images, choice = batch(count, channels), torch.arange(count) % len(OPERATIONS)
+    amount, sign = torch.linspace(0, 1, count), torch.tensor([1.0, -1.0]).repeat(count // 2)
+    some, whole = (operate(images, choice, amount, sign, whole=whole) for whole in (False, True))
+    assert torch.equal(some, whole)
+    assert not torch.equal(some, images)
+
+
 def test_flat_images_survive() -> None:
     flat = torch.full((2, 3, SIZE, SIZE), 77, dtype=torch.uint8)
     for name in ("autocontrast", "equalize"):

@@ -151,6 +151,8 @@ class ClassificationTask:
         seed, used = self.recipe.training.seed, position.batch
         for epoch in count(position.epoch):
             order = torch.from_numpy(np.random.default_rng((seed, epoch)).permutation(len(self.train)))
+            if isinstance(self.train, Resident):  # once an epoch, so that no batch has to wait for its own
+                order = order.to(self.train.pixels.device)
             for number in range(used, len(self.train) // self.batch):
                 rows = order[number * self.batch : (number + 1) * self.batch]
                 yield Placed(Plan(rows, (seed, epoch, number)), Position(epoch, number + 1))

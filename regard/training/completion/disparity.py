@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.models.croco import CroCo
-from regard.training.completion.pairs import in_parts
+from regard.training.completion.pairs import in_renderings
 from regard.training.completion.task import TwoViewTask
 from regard.training.task import Loss, Validation
 from regard.vision.scenes import render_stereo
@@ -35,7 +35,7 @@ class DisparityTask(TwoViewTask[StereoPairs]):
 
     def make(self, numbers: Tensor, batch: int = 0) -> StereoPairs:
         settings, seed = self.recipe.data.scenes, self.recipe.training.seed
-        rendered = [render_stereo(settings, seed, part) for part in in_parts(numbers)]
+        rendered = [render_stereo(settings, seed, part) for part in in_renderings(numbers, settings)]
         left, right = (torch.cat([pairs.views[i].image for pairs in rendered]) for i in (0, 1))
         return StereoPairs(left, right, torch.cat([pairs.disparity() for pairs in rendered]))
 

@@ -6,6 +6,7 @@ trained on.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -19,14 +20,18 @@ from regard.vision.scenes import SceneSettings, render_pairs
 from regard.vision.scenes.draws import Draws
 
 HELD_OUT = 2**40
-AT_A_TIME = 256
-"""Scenes rendered at a time, which bounds the memory that it takes."""
+PIXELS = 256 * 96 * 96
+"""Of scenes rendered at a time, which bounds the memory that it takes."""
 
 
-def in_parts(numbers: Tensor, size: int | None = None) -> Iterator[Tensor]:
+def in_parts(numbers: Tensor, size: int) -> Iterator[Tensor]:
     """The numbers, so many at a time."""
-    size = size or AT_A_TIME
     return (numbers[start : start + size] for start in range(0, len(numbers), size))
+
+
+def in_renderings(numbers: Tensor, settings: SceneSettings) -> Iterator[Tensor]:
+    """The numbers of scenes, as many at a time as are rendered at once."""
+    return in_parts(numbers, max(1, PIXELS // math.prod(settings.size)))
 
 
 class PairSource(Protocol):
@@ -42,7 +47,8 @@ class ScenePairs:
         self.settings, self.seed = settings, seed
 
     def take(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        rendered = [render_pairs(self.settings, self.seed, part).views for part in in_parts(numbers)]
+        parts = in_renderings(numbers, self.settings)
+        rendered = [render_pairs(self.settings, self.seed, part).views for part in parts]
         first, second = (torch.cat([views[i].image for views in rendered]) for i in (0, 1))
         return first, second
 

@@ -97,6 +97,19 @@ def test_halves_of_a_batch_add_up_to_it(build: Build) -> None:
     assert task.advise(batch) == "batch.images=4"
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_no_step_waits_for_the_device(painted: Path) -> None:
+    task = prepare(image_recipe(painted, **STRONG, training__device="cuda"), torch.device("cuda"), Progress(1))
+    batches = task.batches(Position(), Share())
+    task.loss(next(batches).batch, 1).total.backward()  # what is made once is made here
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for step in range(2, 5):  # within the first epoch
+            task.loss(next(batches).batch, step).total.backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 class Fixed(nn.Module):
     """Says the same class of every image."""
 

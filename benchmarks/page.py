@@ -1,0 +1,160 @@
+"""How quickly the page shows a long sentence: seconds until the section of attention stands, and frames of scrolling.
+
+    python benchmarks/page.py runs/demo --tokens 512 --out benchmarks/results/page.json
+
+The sentence repeats SENTENCE until the model reads so many tokens. It is translated first, which is not counted; then
+the section is opened in the system's Chromium, and its parts that scroll are scrolled, a step a frame.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from regard.decoding.translator import Vocabularies
+from regard.models.folder import find_model
+from tests.browser import Visit, launched
+
+SENTENCE = "Yesterday my older brother bought three books at the market and read them on the train."
+WORDS = SENTENCE.split()
+SCROLL = """([selector, frames]) => new Promise((resolve) => {
+  const place = document.querySelector(selector);
+  const times = [];
+  const step = (now) => {
+    times.push(now);
+    const room = place.scrollHeight - place.clientHeight;
+    place.scrollTop = room * Math.abs(Math.sin(times.length / 20));
+    place.scrollLeft = (place.scrollWidth - place.clientWidth) * Math.abs(Math.sin(times.length / 30));
+    if (times.length <= frames) requestAnimationFrame(step);
+    else resolve([times.slice(1).map((time, i) => time - times[i]), room]);
+  };
+  requestAnimationFrame(step);
+})"""
+POINT = """([selector, frames]) => new Promise((resolve) => {
+  const canvas = document.querySelector(selector);
+  const times = [];
+  const step = (now) => {
+    times.push(now);
+    const box = canvas.getBoundingClientRect();
+    const at = { clientX: box.left + 130 + 3 * times.length, clientY: box.top + 130 + 3 * times.length, bubbles: true };
+    canvas.dispatchEvent(new PointerEvent("pointermove", at));
+    if (times.length <= frames) requestAnimationFrame(step);
+    else resolve([times.slice(1).map((time, i) => time - times[i]), 1]);
+  };
+  requestAnimationFrame(step);
+})"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--tokens", type=int, default=512)
+    parser.add_argument("--times", type=int, default=5)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    sentence = make_sentence(options.run, options.tokens)
+    command = [
+        sys.executable,
+        "-m",
+        "regard.cli",
+        "serve",
+        f"long={options.run}",
+        "--port",
+        "0",
+        "--limit",
+        "deadline=300",
+    ]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        with launched() as browser:
+            measured = measure(browser, wait_for(server), sentence, options.times)
+    finally:
+        server.terminate()
+        server.wait()
+    report = {"tokens": options.tokens, "machine": platform.platform(), "cores": os.cpu_count()} | measured
+    text = json.dumps(report, indent=2)
+    print(text)
+    if options.out:
+        options.out.write_text(text + "\n", encoding="utf-8")
+
+
+def make_sentence(run: Path, tokens: int) -> str:
+    """Words of so many tokens, or a few fewer."""
+    tokenizer = Vocabularies.load(find_model(run)).source
+    words: list[str] = []
+    while len(tokenizer.encode(" ".join([*words, WORDS[len(words) % len(WORDS)]]))) <= tokens:
+        words.append(WORDS[len(words) % len(WORDS)])
+    return " ".join(words)
+
+
+def wait_for(server: subprocess.Popen[str]) -> str:
+    """The server's address, once it is ready."""
+    assert server.stderr is not None
+    url = ""
+    for line in server.stderr:
+        if found := re.search(r'"url": "([^"]+)"', line):
+            url = found[1]
+        if '"event": "ready"' in line:
+            return url
+    raise SystemExit("the server has ended")
+
+
+def measure(browser: Any, url: str, sentence: str, times: int) -> dict[str, Any]:
+    """Seconds and frames a second, the middle of several and the worst."""
+    seconds = []
+    with Visit(browser, viewport={"width": 1400, "height": 900}) as visit:
+        page = visit.page
+
+        def ready(name: str) -> None:
+            page.wait_for_selector(f"html[data-ready={name}]", state="attached", timeout=300_000)
+
+        page.goto(url)
+        ready("translate")
+        page.locator("#text").fill(sentence)
+        page.evaluate("document.documentElement.removeAttribute('data-ready')")
+        page.keyboard.press("Enter")
+        ready("translate")
+        for _ in range(times):
+            page.locator("[data-section=positions]").click()
+            ready("positions")
+            began = time.perf_counter()
+            page.locator("[data-section=attention]").click()
+            ready("attention")
+            seconds.append(time.perf_counter() - began)
+        page.get_by_role("button", name="encoder.0.attention, head 0").click()  # every token against every token
+        page.wait_for_timeout(2000)
+        frames = {
+            "matrix": page.evaluate(SCROLL, [".picture.wide", 120]),
+            "lines": page.evaluate(SCROLL, [".picture.narrow", 120]),
+            "overview": page.evaluate(SCROLL, [".overview", 120]),
+            "page": page.evaluate(SCROLL, ["html", 120]),
+            "pointing": page.evaluate(POINT, ["canvas.matrix", 60]),
+        }
+        assert not visit.complaints, visit.complaints
+    return {
+        "seconds": round(statistics.median(seconds), 3),
+        "slowest": round(max(seconds), 3),
+        "frames": {name: describe(*one) for name, one in frames.items()},
+    }
+
+
+def describe(gaps: list[float], room: float) -> dict[str, float]:
+    """Frames a second over all, and what the slowest frame in twenty comes to; `room` is how far it can scroll."""
+    return {
+        "mean": round(1000 / statistics.mean(gaps), 1),
+        "slow": round(1000 / sorted(gaps)[int(0.95 * len(gaps))], 1),
+        "room": room,
+    }
+
+
+if __name__ == "__main__":
+    main()

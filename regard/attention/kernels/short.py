@@ -1,0 +1,263 @@
+"""Attention in which every query sees a run of neighbouring keys: made for thousands of short sequences in one row.
+
+Sequences of a packed row, causality aligned to the end of the keys, windows, clusters of tokens sorted by place: in all
+of these the keys of a query stand side by side, between `lo` and `hi`. Two numbers per query are the whole mask. Tiles
+are cut from the row, not from sequences, so that several short sequences share one; a tile reads only the keys between
+the first that its queries see and the last.
+
+What must move at the least: forward reads q, k, v and writes the context, backward reads these and its gradient and
+writes three more, 12 N H D numbers; for 32,768 tokens of 8 × 64 in bfloat16 that is 0.4 GB.
+
+Shapes: B batch, H heads, T queries, S keys, D head width; R rows, 1 or B · H.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.attention.kernels.operators import Operator, dense_last, strides
+from regard.attention.masks import Mask, Packed
+
+CHANCES = 1 << 24
+"""Dropout is a number of so many: the random bits of which it is made."""
+
+
+class Runs(NamedTuple):
+    """Which keys each query sees and which queries see each key, int32: from the first place to behind the last."""
+
+    lo: Tensor  # (R, T)
+    hi: Tensor  # (R, T)
+    first: Tensor  # (R, S)
+    last: Tensor  # (R, S)
+
+    @classmethod
+    def of(cls, mask: Mask) -> Runs:
+        """Those of a packed row; neither their lengths nor anything else is waited for."""
+        queries, keys = mask.queries, mask.keys
+        assert isinstance(queries, Packed)
+        assert isinstance(keys, Packed)
+        device = keys.offsets.device
+        place, _ = mask.places(queries.size, keys.size, device)
+        segment = queries.segments()
+        start, end = keys.offsets[:-1][segment], keys.offsets[1:][segment]
+        before, after = mask.reach
+        lo = start if before is None else (start + place - before).clamp(start, end)
+        hi = end if after is None else (start + place + after + 1).clamp(start, end)
+        key = torch.arange(keys.size, device=device)
+        # Neither lo nor hi ever falls along the row, so the queries of a key stand side by side, too.
+        first = torch.searchsorted(hi.long(), key, right=True)
+        last = torch.searchsorted(lo.long(), key, right=True)
+        return cls(*(x.to(torch.int32)[None].contiguous() for x in (lo, hi, first, last)))
+
+
+class Order(NamedTuple):
+    """Where the token of each place lies in memory, where that is not the place itself."""
+
+    queries: Tensor  # (R, T), int32
+    keys: Tensor  # (R, S), int32
+
+
+class Tiles(NamedTuple):
+    """How a kernel cuts its work."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+
+class Plan(NamedTuple):
+    """The tiles of the three kernels."""
+
+    forward: Tiles
+    backward_queries: Tiles
+    backward_keys: Tiles
+
+
+PLANS = {
+    16: Plan(Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2)),
+    32: Plan(Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2)),
+    64: Plan(Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2)),
+    128: Plan(Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 1), Tiles(64, 64, 4, 1)),
+}
+"""By width of a head. In float32 tiles are half as long: they would not fit otherwise."""
+
+
+def attend_runs(
+    q: Tensor, k: Tensor, v: Tensor, runs: Runs, scale: float, dropout: float = 0.0, order: Order | None = None
+) -> Tensor:
+    """The context, (B, H, T, D), of queries that see runs of keys.
+
+    Where there is an order, runs are of places in it, while q, k, v and the context lie as before.
+    """
+    seed = torch.randint(2**31 - 1, (1,), device=q.device) if dropout else None
+    at = (None, None) if order is None else order
+    return _attend(q, k, v, *runs, *at, seed, scale, dropout)
+
+
+def dropped(seed: Tensor, rows: int, T: int, S: int, dropout: float) -> Tensor:
+    """Which weights the kernels drop for this seed, (rows, T, S): the same arithmetic, for tests."""
+    query = torch.arange(rows * T, device=seed.device).view(rows, T, 1)
+    key = torch.arange(S, device=seed.device)
+    return (_mix((_mix(query ^ seed) + key * 0x9E3779B9) & 0xFFFFFFFF) >> 8) < _chance(dropout)
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = (x ^ (x >> 16)) * 0x7FEB352D & 0xFFFFFFFF
+    x = (x ^ (x >> 15)) * 0x846CA68B & 0xFFFFFFFF
+    return x ^ (x >> 16)
+
+
+def _chance(dropout: float) -> int:
+    return round(dropout * CHANCES)
+
+
+# Launching
+
+
+def _forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lo: Tensor,
+    hi: Tensor,
+    first: Tensor,
+    last: Tensor,
+    q_at: Tensor | None,
+    k_at: Tensor | None,
+    seed: Tensor | None,
+    scale: float,
+    dropout: float,
+) -> tuple[Tensor, ...]:
+    from regard.attention.kernels import short_triton as kernels
+
+    q, k, v = dense_last(q), dense_last(k), dense_last(v)
+    call = _Call.of(q, k, dropout, q_at is not None)
+    tiles = call.plan.forward
+    context, lse = _like_forward(q)
+    kernels.forward[call.grid(call.T, tiles.queries)](
+        q, k, v, context, lse, lo, hi, q_at, k_at, seed,
+        *strides(q, k, v, context), _row_stride(lo), *call.numbers(scale), **call.options(tiles),
+    )  # fmt: skip
+    return context, lse
+
+
+def _like_forward(q: Tensor, *others: object) -> tuple[Tensor, ...]:
+    B, H, T, D = q.shape
+    # Heads beside each other, as the projection behind will have them.
+    return q.new_empty(B, T, H, D).transpose(1, 2), q.new_empty(B, H, T, dtype=torch.float32)
+
+
+def _backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    context: Tensor,
+    lse: Tensor,
+    lo: Tensor,
+    hi: Tensor,
+    first: Tensor,
+    last: Tensor,
+    q_at: Tensor | None,
+    k_at: Tensor | None,
+    seed: Tensor | None,
+    scale: float,
+    dropout: float,
+) -> list[Tensor]:
+    from regard.attention.kernels import short_triton as kernels
+
+    q, k, v, grad = dense_last(q), dense_last(k), dense_last(v), dense_last(grad)
+    call = _Call.of(q, k, dropout, q_at is not None)
+    grads = _like_backward(grad, q, k)
+    dq, dk, dv = _split(grads)
+    delta = torch.empty_like(lse)
+    numbers = call.numbers(scale)
+    tiles = call.plan.backward_queries
+    kernels.backward_queries[call.grid(call.T, tiles.queries)](
+        q, k, v, context, grad, lse, delta, dq, lo, hi, q_at, k_at, seed,
+        *strides(q, k, v, context, grad, dq), _row_stride(lo), *numbers, **call.options(tiles),
+    )  # fmt: skip
+    tiles = call.plan.backward_keys
+    kernels.backward_keys[call.grid(call.S, tiles.keys)](
+        q, k, v, grad, lse, delta, dk, dv, first, last, q_at, k_at, seed,
+        *strides(q, k, v, grad, dk, dv), _row_stride(first), *numbers, **call.options(tiles),
+    )  # fmt: skip
+    return grads
+
+
+def _like_backward(grad: Tensor, q: Tensor, k: Tensor, *others: object) -> list[Tensor]:
+    """One tensor where queries and keys are equally many, (B, T, 3, H, D), else one for either; as projections lie."""
+    (B, H, T, D), S = q.shape, k.shape[-2]
+    if T == S:
+        return [q.new_empty(B, T, 3, H, D)]
+    return [q.new_empty(B, T, 1, H, D), k.new_empty(B, S, 2, H, D)]
+
+
+def _split(grads: list[Tensor]) -> tuple[Tensor, ...]:
+    return tuple(part.transpose(1, 2) for together in grads for part in together.unbind(2))
+
+
+_attend = Operator(
+    "attend_runs",
+    "Tensor lo, Tensor hi, Tensor first, Tensor last, Tensor? q_at, Tensor? k_at, Tensor? seed, "
+    "float scale, float dropout",
+    tensors=7,
+    outputs=2,
+    forward=_forward,
+    backward=_backward,
+    like_forward=_like_forward,
+    like_backward=_like_backward,
+    split=_split,
+)
+
+
+class _Call(NamedTuple):
+    """What the kernels of a call have in common."""
+
+    B: int
+    H: int
+    T: int
+    S: int
+    D: int
+    precise: bool
+    moved: bool
+    dropout: float
+
+    @classmethod
+    def of(cls, q: Tensor, k: Tensor, dropout: float, moved: bool) -> _Call:
+        B, H, T, D = q.shape
+        return cls(B, H, T, k.shape[-2], D, q.dtype == torch.float32, moved, dropout)
+
+    @property
+    def plan(self) -> Plan:
+        plan = PLANS[self.D]
+        if not self.precise:
+            return plan
+        return Plan(*(Tiles(tiles.queries // 2, tiles.keys // 2, tiles.warps, 1) for tiles in plan))
+
+    def grid(self, tokens: int, tile: int) -> tuple[int, int]:
+        """Heads first: those of a token lie beside each other in memory."""
+        return self.B * self.H, max(1, -(-tokens // tile))
+
+    def numbers(self, scale: float) -> tuple[int, int, int, float, int, float]:
+        return self.T, self.S, self.H, scale, _chance(self.dropout), 1 / (1 - self.dropout)
+
+    def options(self, tiles: Tiles) -> dict[str, Any]:
+        return {
+            "D": self.D,
+            "M": tiles.queries,
+            "N": tiles.keys,
+            "MOVED": self.moved,
+            "DROPS": self.dropout > 0,
+            "PRECISION": "ieee" if self.precise else "tf32",
+            "num_warps": tiles.warps,
+            "num_stages": tiles.stages,
+        }
+
+
+def _row_stride(x: Tensor) -> int:
+    return 0 if x.shape[0] == 1 else x.stride(0)

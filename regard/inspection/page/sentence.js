@@ -1,0 +1,45 @@
+// A sentence and its translation, token by token: point at one and see what it looked at, or who looked at it.
+
+import { colourOf, needsLightText } from "./colours.js";
+
+/** Two lines of tokens, the source above, joined by a map (translation × source); `onPoint(point)` as in Matrix. */
+export class SentencePair {
+  constructor(place, source, target, onPoint) {
+    this.sources = source.map((label, column) => this.makeToken(label, { column }, onPoint));
+    this.targets = target.map((label, row) => this.makeToken(label, { row }, onPoint));
+    for (const [name, tokens] of [["source", this.sources], ["target", this.targets]]) {
+      const line = document.createElement("p");
+      line.className = `tokens ${name}`;
+      line.append(...tokens);
+      place.append(line);
+    }
+  }
+
+  /** Colours the tokens of the other side by how strongly they are joined to the one pointed at. */
+  show(map, scale, point) {
+    for (const token of [...this.sources, ...this.targets]) {
+      token.classList.remove("pointed");
+      token.style.removeProperty("background-color");
+      token.style.removeProperty("color");
+    }
+    if (!point) return;
+    const byRow = point.row !== undefined;
+    const others = byRow ? this.sources : this.targets;
+    (byRow ? this.targets[point.row] : this.sources[point.column])?.classList.add("pointed");
+    others.forEach((token, place) => {
+      const weight = map.values[byRow ? point.row * map.columns + place : place * map.columns + point.column];
+      const share = Math.min(1, Math.max(0, weight));
+      token.style.backgroundColor = colourOf(scale, share);
+      token.style.color = needsLightText(scale, share) ? "#fff" : "#111";
+    });
+  }
+
+  makeToken(label, point, onPoint) {
+    const token = document.createElement("button");
+    token.className = "token";
+    token.textContent = label;
+    for (const event of ["pointerenter", "focus", "click"]) token.addEventListener(event, () => onPoint(point));
+    for (const event of ["pointerleave", "blur"]) token.addEventListener(event, () => onPoint(null));
+    return token;
+  }
+}

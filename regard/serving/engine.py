@@ -1,0 +1,255 @@
+"""What a worker does with its model. Operations take items of one batch and plain options, and give plain results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+
+from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.settings import AnySettings, ParallelSettings, SearchSettings, parse_settings
+from regard.decoding.translator import Translator, has_tokenizer
+from regard.devices import choose_device
+from regard.errors import UserError
+from regard.models.folder import find_model, load_model, what_is_read
+from regard.recognition.classifier import Classifier, Ranked
+from regard.serving.sections.arithmetic import show_arithmetic
+from regard.serving.sections.attention import show_attention, show_map
+from regard.serving.sections.beam import show_beam
+from regard.serving.sections.change import show_change
+from regard.serving.sections.image import PATCHES, show_image, show_views
+from regard.serving.sections.positions import show_positions
+from regard.serving.sections.translation import show_translation
+from regard.serving.work import About, Alignment, Order, Translation
+from regard.vision.decoding import MOST_PIXELS, decode
+from regard.vision.pictures import GAP
+
+WARM_UP = ("Warm", "up: the first batches are slower than the rest, because much is set up when it is first needed.")
+DIGITS = 6
+
+
+class Engine(Protocol):
+    """A loaded model and what can be asked of it."""
+
+    about: About
+
+    def warm_up(self) -> None:
+        """Does a little of everything, so that no user is the first."""
+
+    def run(self, operation: str, items: Sequence[Any], options: dict[str, Any]) -> list[Any]:
+        """A result for every item.
+
+        Raises:
+            UserError: an item, or an option, is not what the model takes.
+        """
+
+
+def open_engine(order: Order) -> Engine:
+    """Loads what is ordered.
+
+    Raises:
+        UserError: it cannot be loaded.
+    """
+    if order.threads is not None:
+        torch.set_num_threads(order.threads)
+    folder = find_model(order.run)
+    reads = what_is_read(folder)
+    if reads == "text":
+        return TranslationEngine(order) if has_tokenizer(folder) else BareEngine(order)
+    if reads == "images":
+        return ClassificationEngine(order)
+    return ViewsEngine(order)
+
+
+class TranslationEngine:
+    """A translator: its operations are "translate" and "embed", both on sentences."""
+
+    def __init__(self, order: Order) -> None:
+        device = choose_device(order.device)
+        self.translator = Translator.load(order.run, device=device)
+        search = parse_settings(self.translator.writer.settings, order.search, "search")
+        self.settings = self.translator.fit(search)
+        config = self.translator.model.config
+        self.about = About(
+            name=order.name,
+            kind=config.kind,
+            operations=("translate", "embed"),
+            parameters=sum(parameter.numel() for parameter in self.translator.model.parameters()),
+            device=str(device),
+            languages=self.translator.languages,
+            tokenizer=self.translator.vocabularies.source,
+            longest=config.max_length - 1 if config.positions == "learned" else None,
+            search=self.settings.in_force(),
+            sections=("translate", "attention", "arithmetic", "beam", "change", "positions"),
+        )
+
+    def warm_up(self) -> None:
+        for items in (WARM_UP, WARM_UP * 8):
+            self.translate(items, alignments=True)
+            self.embed(items)
+
+    def run(self, operation: str, items: Sequence[Any], options: dict[str, Any]) -> list[Any]:
+        if operation == "translate":
+            return self.translate(items, **options)
+        if operation == "embed":
+            return self.embed(items, **options)
+        if operation in TRANSLATOR_SECTIONS:
+            return [TRANSLATOR_SECTIONS[operation](self, item) for item in items]
+        raise UserError(f"{self.about.name}: it can {' and '.join(self.about.operations)}, but not {operation}")
+
+    def translate(self, sentences: Sequence[str], n_best: int = 1, alignments: bool = False) -> list[list[Translation]]:
+        """The n best translations of every sentence, best first."""
+        settings = widen(self.settings, n_best)
+        found = self.translator.hypotheses(sentences, settings, alignments=alignments)
+        pairs = zip(sentences, found, strict=True)
+        return [[self._translation(one, sentence) for one in best] for sentence, best in pairs]
+
+    def embed(self, sentences: Sequence[str], pool: Literal["mean", "none"] = "mean") -> list[Any]:
+        """A vector of every sentence, or with "none" of each of its tokens."""
+        vectors = self.translator.embed(sentences, pool)
+        return [(vector.double() * 10**DIGITS).round().div(10**DIGITS).tolist() for vector in vectors]
+
+    def _translation(self, found: Hypothesis, sentence: str) -> Translation:
+        alignment = None
+        if found.alignment is not None:
+            vocabularies = self.translator.vocabularies
+            alignment = Alignment(
+                weights=[[round(weight, 4) for weight in row] for row in found.alignment],
+                source=found.source_pieces,
+                target=found.pieces,
+                source_spans=vocabularies.source.spans(vocabularies.source.encode(sentence)),
+                target_spans=vocabularies.target.spans(found.tokens),
+            )
+        return Translation(found.text, round(found.score, DIGITS), len(found.tokens), alignment)
+
+
+class ClassificationEngine:
+    """A classifier: its operation is "classify", on the bytes of image files."""
+
+    def __init__(self, order: Order) -> None:
+        if order.search:
+            raise UserError(f"{order.run} is an image model, which searches nothing; leave --search away")
+        device = choose_device(order.device)
+        self.classifier = Classifier.load(order.run, device)
+        self.about = About(
+            name=order.name,
+            kind=self.classifier.model.config.kind,
+            operations=("classify",),
+            parameters=sum(parameter.numel() for parameter in self.classifier.model.parameters()),
+            device=str(device),
+            classes=self.classifier.classes,
+            sections=("image", "positions"),
+        )
+
+    def warm_up(self) -> None:
+        blank = self.classifier.reading.open(np.zeros((8, 8, 3), np.uint8))
+        for number in (1, 16):
+            self.classifier.judge([blank] * number)
+
+    def run(self, operation: str, items: Sequence[Any], options: dict[str, Any]) -> list[Any]:
+        if operation == "classify":
+            return list(self.classify(items, **options))
+        if operation == "image":
+            return [show_image(self.classifier, item) for item in items]
+        if operation == "positions":
+            return [show_positions(self.classifier.model, item) for item in items]
+        raise UserError(f"{self.about.name}: it can classify, but not {operation}")
+
+    def classify(self, images: Sequence[bytes], top: int = 5, pixels: int = MOST_PIXELS) -> list[Ranked]:
+        """The likeliest classes of every image."""
+        reading = self.classifier.reading
+        opened = [reading.open(decode(data, reading.mode, pixels=pixels, detail=GAP * reading.size)) for data in images]
+        ranked = self.classifier.rank(self.classifier.judge(opened), top)
+        return [[(name, round(share, DIGITS)) for name, share in best] for best in ranked]
+
+
+class ViewsEngine:
+    """A model of two views, which can only be looked at."""
+
+    def __init__(self, order: Order) -> None:
+        if order.search:
+            raise UserError(f"{order.run} is a model of two views, which searches nothing; leave --search away")
+        device = choose_device(order.device)
+        self.model, _ = load_model(find_model(order.run), device)
+        self.about = About(
+            name=order.name,
+            kind=self.model.config.kind,
+            operations=(),
+            parameters=sum(parameter.numel() for parameter in self.model.parameters()),
+            device=str(device),
+            sections=("views", "positions"),
+        )
+
+    def warm_up(self) -> None:
+        size = PATCHES * self.model.config.patch
+        blank = torch.zeros(1, self.model.config.channels, size, size, device=self.model.mask_token.device)
+        with torch.no_grad():
+            self.model.both(blank, blank)
+
+    def run(self, operation: str, items: Sequence[Any], options: dict[str, Any]) -> list[Any]:
+        if operation == "views":
+            return [show_views(self.model, item) for item in items]
+        if operation == "positions":
+            return [show_positions(self.model, item) for item in items]
+        raise UserError(f"{self.about.name}: a model of two views can only be looked at; it cannot {operation}")
+
+
+class BareEngine:
+    """A translation model without a tokenizer: it cannot read, and says so; its positions can be looked at."""
+
+    def __init__(self, order: Order) -> None:
+        folder = find_model(order.run)
+        device = choose_device(order.device)
+        self.model, _ = load_model(folder, device)
+        self.about = About(
+            name=order.name,
+            kind=self.model.config.kind,
+            operations=(),
+            parameters=sum(parameter.numel() for parameter in self.model.parameters()),
+            device=str(device),
+            sections=("positions",),
+            lacks="tokenizer",
+        )
+
+    def warm_up(self) -> None:
+        pass
+
+    def run(self, operation: str, items: Sequence[Any], options: dict[str, Any]) -> list[Any]:
+        if operation == "positions":
+            return [show_positions(self.model, item) for item in items]
+        raise UserError(f"{self.about.name}: its folder has no tokenizer, so that it cannot {operation}")
+
+
+def choose_search(settings: AnySettings, asked: dict[str, Any]) -> AnySettings:
+    """The settings with what was asked for; whoever samples searches no beam."""
+    given = {key: value for key, value in asked["search"].items() if value is not None}
+    if isinstance(settings, SearchSettings) and "temperature" in given:
+        given |= {"beam": None, "groups": 1, "diversity": 0.5, "coverage": 0.0}
+    unknown = [key for key in given if key not in type(settings).model_fields]
+    if unknown:
+        raise UserError(f"{unknown[0]}: this model searches in another way")
+    return settings.changed(**given)
+
+
+TRANSLATOR_SECTIONS: dict[str, Callable[[TranslationEngine, dict[str, Any]], Any]] = {
+    "translation": lambda own, asked: show_translation(own.translator, widen(own.settings, asked["n_best"]), asked),
+    "attention": lambda own, asked: show_attention(own.translator, asked),
+    "map": lambda own, asked: show_map(own.translator, asked),
+    "arithmetic": lambda own, asked: show_arithmetic(own.translator, asked),
+    "beam": lambda own, asked: show_beam(own.translator, choose_search(own.settings, asked), asked),
+    "change": lambda own, asked: show_change(own.translator, choose_search(own.settings, asked), asked),
+    "positions": lambda own, asked: show_positions(own.translator.model, asked),
+}
+"""What the page may ask of a translator."""
+
+
+def widen(settings: AnySettings, n_best: int) -> AnySettings:
+    """The settings with so many hypotheses, or as many as such a model can give; no wider a search than that needs."""
+    if isinstance(settings, SearchSettings):
+        if settings.samples or n_best <= settings.width:
+            return settings.changed(n_best=n_best)
+        return settings.changed(n_best=n_best, beam=n_best)
+    assert isinstance(settings, ParallelSettings)
+    return settings.changed(n_best=min(n_best, settings.candidates))

@@ -1,0 +1,119 @@
+"""Languages: their names in English, and which one a text is written in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from functools import cache
+from typing import Any
+
+NAMES = {
+    "af": "Afrikaans",
+    "ar": "Arabic",
+    "az": "Azerbaijani",
+    "be": "Belarusian",
+    "bg": "Bulgarian",
+    "bn": "Bengali",
+    "ca": "Catalan",
+    "cs": "Czech",
+    "cy": "Welsh",
+    "da": "Danish",
+    "de": "German",
+    "el": "Greek",
+    "en": "English",
+    "eo": "Esperanto",
+    "es": "Spanish",
+    "et": "Estonian",
+    "eu": "Basque",
+    "fa": "Persian",
+    "fi": "Finnish",
+    "fr": "French",
+    "ga": "Irish",
+    "gl": "Galician",
+    "he": "Hebrew",
+    "hi": "Hindi",
+    "hr": "Croatian",
+    "hu": "Hungarian",
+    "hy": "Armenian",
+    "id": "Indonesian",
+    "is": "Icelandic",
+    "it": "Italian",
+    "ja": "Japanese",
+    "ka": "Georgian",
+    "kk": "Kazakh",
+    "ko": "Korean",
+    "la": "Latin",
+    "lt": "Lithuanian",
+    "lv": "Latvian",
+    "mk": "Macedonian",
+    "mn": "Mongolian",
+    "ms": "Malay",
+    "mt": "Maltese",
+    "nl": "Dutch",
+    "no": "Norwegian",
+    "pl": "Polish",
+    "pt": "Portuguese",
+    "ro": "Romanian",
+    "ru": "Russian",
+    "sk": "Slovak",
+    "sl": "Slovenian",
+    "sq": "Albanian",
+    "sr": "Serbian",
+    "sv": "Swedish",
+    "sw": "Swahili",
+    "ta": "Tamil",
+    "th": "Thai",
+    "tl": "Tagalog",
+    "tr": "Turkish",
+    "uk": "Ukrainian",
+    "ur": "Urdu",
+    "uz": "Uzbek",
+    "vi": "Vietnamese",
+    "zh": "Chinese",
+    "zt": "Chinese (traditional)",
+}
+
+
+def name_of(code: str) -> str:
+    """The name of a language, or its code where it has none here."""
+    return NAMES.get(code, code)
+
+
+@cache
+def _read_tables() -> Any:
+    """The identifier of all languages; a second of work, and a hundred megabytes."""
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+class Detector:
+    """Guesses the language of a text among a few.
+
+    Languages that the identifier does not know are guessed only where there is no other candidate.
+    """
+
+    def __init__(self) -> None:
+        self._identifier: Any = None
+        self._known: frozenset[str] = frozenset()
+        self._among: list[str] = []
+
+    def load(self) -> None:
+        """Reads the tables, if that has not been done."""
+        if self._identifier is None:
+            self._identifier = copy(_read_tables())
+            self._known = frozenset(self._identifier.labels)
+
+    def rank(self, text: str, candidates: Sequence[str]) -> list[tuple[str, float]]:
+        """The candidates and how likely each is, in per cent, the likeliest first."""
+        if len(candidates) < 2:
+            return [(code, 100.0) for code in candidates]
+        self.load()
+        known = sorted(code for code in candidates if code in self._known)
+        if not known:
+            return [(code, round(100 / len(candidates), 1)) for code in candidates]
+        if known != self._among:
+            self._identifier.set_languages(known)
+            self._among = known
+        ranked = [(code, round(100 * share, 1)) for code, share in self._identifier.rank(text)]
+        return ranked + [(code, 0.0) for code in candidates if code not in known]

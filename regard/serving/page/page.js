@@ -1,0 +1,184 @@
+// The page: a model, a sentence, and sections of which one is open. What is closed asks for nothing.
+
+import { ask, setKey } from "./api.js";
+import { calmly, make } from "./make.js";
+import { section as arithmetic } from "./arithmetic.js";
+import { section as attention } from "./attention.js";
+import { section as beam } from "./beam.js";
+import { section as change } from "./change.js";
+import { section as image } from "./image.js";
+import { phrasesOf } from "./phrases.js";
+import { section as positions } from "./positions.js";
+import { section as translate } from "./translate.js";
+import { watchTheme } from "./theme.js";
+import { firstLanguage } from "./words.js";
+
+const SECTIONS = [translate, attention, arithmetic, beam, change, positions, image];
+const element = (id) => document.getElementById(id);
+
+/** What sections share. */
+const page = {
+  models: [],
+  model: null,
+  text: "I love apples",
+  language: firstLanguage(),
+  words: phrasesOf(firstLanguage()),
+  again: () => show(),
+  tell: (error) => leaving.signal.aborted || tellProblem(error.message),
+  choose(text) {
+    page.text = text;
+    element("text").value = text;
+  },
+};
+let open = translate;
+let leaving = new AbortController();
+
+/** Opens the section anew, and drops whatever the one before was waiting for. */
+async function show() {
+  leaving.abort();
+  leaving = new AbortController();
+  const { signal } = leaving;
+  document.documentElement.removeAttribute("data-ready");
+  mark();
+  const place = make("div", { class: `section section-${open.id}` });
+  element("panel").replaceChildren(place);
+  tellProblem("");
+  try {
+    const missing = whyNot(open);
+    if (missing) place.append(make("p", { class: "card missing", text: missing }));
+    else await open.show(place, page, signal);
+  } catch (error) {
+    if (signal.aborted) return;
+    tellProblem(error.message);
+    if (error.locked) element("unlock").hidden = false;
+  }
+  if (!signal.aborted) document.documentElement.dataset.ready = open.id;
+}
+
+/** Why a section has nothing to show for this model, as a sentence. */
+function whyNot({ needs }) {
+  const { model, words } = page;
+  if (!model) return words.noModel;
+  if (needs.some((need) => model.sections.includes(need))) return "";
+  if (model.lacks) return words.lacksTokenizer(model.name);
+  if (model.sections.includes("views")) return words.isViews(model.name);
+  return model.sections.includes("image") ? words.isImage(model.name) : words.isText(model.name);
+}
+
+function mark() {
+  const { words, model } = page;
+  document.documentElement.lang = page.language === "zh" ? "zh-CN" : "en";
+  for (const node of document.querySelectorAll("[data-word]")) node.textContent = words[node.dataset.word];
+  for (const node of document.querySelectorAll("[data-name]")) {
+    node.setAttribute("aria-label", words[node.dataset.name]);
+    node.title = words[node.dataset.name];
+  }
+  for (const tab of element("tabs").children) {
+    const chosen = tab.dataset.section === open.id;
+    tab.textContent = words.sections[tab.dataset.section];
+    tab.setAttribute("aria-selected", String(chosen));
+    tab.tabIndex = chosen ? 0 : -1;
+    if (chosen) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
+  const languages = model?.source ? ` · ${model.source} → ${model.target}` : "";
+  element("about").textContent = model ? `${model.kind} · ${inMillions(model.parameters)}${languages}` : "";
+  element("ask").hidden = !open.reads || !model?.sections.includes("translate");
+  document.title = `regard · ${words.sections[open.id]}`;
+}
+
+function inMillions(count) {
+  return count < 1e6 ? `${(count / 1e3).toFixed(0)} k` : `${(count / 1e6).toFixed(1)} M`;
+}
+
+function tellProblem(sentence) {
+  element("problem").textContent = sentence;
+  element("problem").hidden = !sentence;
+}
+
+function choose(section) {
+  open = section;
+  history.replaceState(null, "", `#${section.id}`);
+  show();
+}
+
+function buildTabs() {
+  for (const section of SECTIONS) {
+    const tab = make("button", { role: "tab", "data-section": section.id, on: { click: () => choose(section) } });
+    tab.setAttribute("aria-controls", "panel");
+    element("tabs").append(tab);
+  }
+  element("tabs").addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    const next = (SECTIONS.indexOf(open) + step + SECTIONS.length) % SECTIONS.length;
+    choose(SECTIONS[next]);
+    element("tabs").children[next].focus();
+  });
+}
+
+function listen() {
+  const submit = () => {
+    if (!element("text").value.trim() || element("text").value === page.text) return;
+    page.text = element("text").value;
+    show();
+  };
+  const typed = calmly(() => open === translate && submit(), 600);
+  element("text").addEventListener("input", typed);
+  element("text").addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    submit();
+  });
+  element("ask").addEventListener("submit", (event) => {
+    event.preventDefault();
+    submit();
+  });
+  element("unlock").addEventListener("submit", (event) => {
+    event.preventDefault();
+    setKey(element("key").value);
+    element("unlock").hidden = true;
+    show();
+  });
+  element("model").addEventListener("change", () => {
+    page.model = page.models.find((model) => model.name === element("model").value);
+    if (whyNot(open)) open = firstSection();
+    show();
+  });
+  element("language").addEventListener("click", () => {
+    page.language = page.language === "zh" ? "en" : "zh";
+    page.words = phrasesOf(page.language);
+    show();
+  });
+  watchTheme(element("theme"), show);
+  let width = innerWidth;
+  addEventListener("resize", calmly(() => innerWidth !== width && ((width = innerWidth), show()), 200));
+}
+
+/** The section to begin with: what this model is for, or else the first that it can fill. */
+function firstSection() {
+  return [translate, image, ...SECTIONS].find((section) => !whyNot(section)) ?? translate;
+}
+
+/** The models, once they are loaded. */
+async function waitForModels() {
+  for (;;) {
+    const { models } = await ask("models");
+    if (models.length) return models;
+    tellProblem(page.words.loading);
+    await new Promise((resolve) => setTimeout(resolve, 500));
+  }
+}
+
+async function start() {
+  buildTabs();
+  listen();
+  mark();
+  element("text").value = page.text;
+  page.models = await waitForModels();
+  [page.model] = page.models;
+  for (const { name } of page.models) element("model").append(make("option", { value: name, text: name }));
+  open = SECTIONS.find((section) => section.id === location.hash.slice(1)) ?? firstSection();
+  await show();
+}
+
+start().catch((error) => tellProblem(error.message));

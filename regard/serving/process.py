@@ -1,0 +1,135 @@
+"""A worker as the server sees it: a process of its own that takes one batch at a time, and may die."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from typing import Any, Self
+
+from regard.errors import UserError
+from regard.serving.work import About, Batch, Done, Failed, Options, Order, Refused
+
+PATIENCE = 10.0
+"""Seconds that a worker has to end by itself."""
+
+
+class WorkerError(Exception):
+    """The process has ended, or had to be ended."""
+
+
+class WorkError(Exception):
+    """A batch went wrong within the model; the worker is well."""
+
+
+class Worker:
+    """A process that owns one model.
+
+    A process and not a thread: the model's Python and the server's would wait for each other, and a model that runs
+    out of memory, or into a fault of a library, would take the server with it.
+    """
+
+    about: About
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "regard.serving.worker", str(theirs.fileno())]
+        with theirs:
+            self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL)
+        self._connection: Connection[Any, Any] = Connection(ours.detach())
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="worker")
+        self._busy = False
+
+    @classmethod
+    async def start(cls, order: Order) -> Self:
+        """A worker whose model is loaded and warmed up.
+
+        Raises:
+            UserError: the model cannot be loaded.
+            WorkerError: the process has ended.
+        """
+        worker = cls()
+        try:
+            answer = await worker._ask(order)
+        except BaseException:
+            worker.kill()
+            raise
+        if isinstance(answer, Refused):
+            await worker.stop()
+            raise UserError(answer.sentence)
+        worker.about = answer
+        return worker
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def run(self, operation: str, options: Options, items: Sequence[Any]) -> list[Any]:
+        """A result for every item.
+
+        Raises:
+            UserError: something is wrong with an item.
+            WorkError: something went wrong within the model.
+            WorkerError: the process has ended.
+        """
+        answer = await self._ask(Batch(operation, options, items))
+        if isinstance(answer, Refused):
+            raise UserError(answer.sentence)
+        if isinstance(answer, Failed):
+            raise WorkError(answer.sentence)
+        assert isinstance(answer, Done)
+        return answer.results
+
+    async def _ask(self, question: Order | Batch) -> Any:
+        self._busy = True
+        answer = await asyncio.get_running_loop().run_in_executor(self._thread, self._exchange, question)
+        self._busy = False  # not where the wait was cut short: the process is still at it
+        return answer
+
+    def _exchange(self, question: Order | Batch) -> Any:
+        try:
+            self._connection.send(question)
+            return self._connection.recv()
+        except (EOFError, OSError):
+            self._connection.close()
+            self._process.kill()
+            code = self._process.wait()
+            raise WorkerError(f"worker {self._process.pid} ended with code {code}") from None
+
+    def kill(self) -> None:
+        """Ends the process at once; whoever waits for its answer gets `WorkerError`."""
+        self._process.kill()
+        self._thread.shutdown(wait=False)
+
+    async def stop(self) -> None:
+        """Lets an idle process end, which it does when the connection closes; a busy one is ended."""
+        if self._busy:
+            self._process.kill()
+        else:
+            self._connection.close()
+        await asyncio.get_running_loop().run_in_executor(None, self._wait)
+        self._thread.shutdown(wait=False)
+
+    def _wait(self) -> None:
+        try:
+            self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def share_cores(models: int) -> tuple[int, int]:
+    """How many workers each of so many models gets on this machine, and how many threads each worker.
+
+    Two workers with half of the threads each do more than one with all, and one is at work while the other is spoken
+    with; more would mostly need more memory.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    each = max(1, cores // models)
+    workers = min(2, each)
+    return workers, each // workers

@@ -1,0 +1,50 @@
+"""Section "beam": how the translation was found: the tree of a beam, or the rounds of writing all at once."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from regard.decoding.hypothesis import Node, Round
+from regard.decoding.settings import AnySettings, SearchSettings
+from regard.decoding.translator import Translator
+from regard.inspection.scene import readable
+from regard.looking.rereading import refuse_blank
+
+DIGITS = 4
+
+
+def show_beam(translator: Translator, settings: AnySettings, asked: dict[str, Any]) -> dict[str, Any]:
+    """The tree, or the rounds, and the settings in force.
+
+    Raises:
+        UserError: the sentence cannot be read, or the search has no beam.
+    """
+    refuse_blank(asked["text"])
+    stepwise = isinstance(settings, SearchSettings)
+    best = translator.hypotheses([asked["text"]], settings, trees=stepwise, snapshots=not stepwise)[0][0]
+    return {
+        "text": best.text,
+        "score": round(best.score, DIGITS),
+        "settings": {key: value for key, value in settings.in_force().items() if key != "rerank"},
+        "tree": [_node(one) for one in best.tree or ()],
+        "rounds": [_round(one) for one in best.rounds or ()],
+    }
+
+
+def _node(node: Node) -> dict[str, Any]:
+    grown = node.expansion
+    numbers = {
+        name: round(value, DIGITS) if math.isfinite(value) else None
+        for name, value in (("logp", grown.log_probability), ("total", grown.total), ("score", grown.score))
+    }
+    piece = node.piece if node.piece == "END" else readable([node.piece])[0]
+    return {"parent": grown.parent, "step": grown.step, "piece": piece, "fate": grown.fate} | numbers
+
+
+def _round(one: Round) -> dict[str, Any]:
+    return {
+        "pieces": readable(one.pieces),
+        "probabilities": [round(math.exp(logp), DIGITS) for logp in one.log_probabilities],
+        "written": one.written,
+    }

@@ -1,0 +1,28 @@
+"""Section "what if": a translation by the model as it is, with some of it changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regard.decoding.settings import AnySettings
+from regard.decoding.translator import Translator
+from regard.inspection.attentions import find_attentions
+from regard.inspection.heads import scale_heads
+from regard.inspection.sharpness import scale_scores
+from regard.looking.rereading import refuse_blank
+from regard.serving.sections.translation import describe
+
+
+def show_change(translator: Translator, settings: AnySettings, asked: dict[str, Any]) -> dict[str, Any]:
+    """The best translation while heads count by `factors`, and scores are multiplied by `sharpness`.
+
+    Raises:
+        UserError: the sentence cannot be read, or the model has no such head.
+    """
+    refuse_blank(asked["text"])
+    model = translator.model
+    factors = {name: {int(head): factor for head, factor in some.items()} for name, some in asked["factors"].items()}
+    with scale_heads(model, factors), scale_scores(model, asked["sharpness"]):
+        best = translator.hypotheses([asked["text"]], settings)[0][0]
+    heads = {name: attention.heads for name, attention in find_attentions(model).items()}
+    return {"translation": describe(best), "heads": heads}

@@ -1,0 +1,44 @@
+"""Section "translate": the best translations of a sentence, and what each of their tokens looked at."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.settings import AnySettings
+from regard.decoding.translator import Translator
+from regard.inspection.scene import readable
+from regard.looking.rereading import refuse_blank
+from regard.serving.sections.packet import Array, Precision, pack
+
+DIGITS = 4
+
+
+def show_translation(translator: Translator, settings: AnySettings, asked: dict[str, Any]) -> bytes:
+    """A packet with the labels of the source, and hypotheses, best first; `alignment0` is that of the best.
+
+    Raises:
+        UserError: the sentence cannot be read.
+    """
+    refuse_blank(asked["text"])
+    found = translator.hypotheses([asked["text"]], settings, alignments=True)[0]
+    source = [*readable(found[0].source_pieces), "END"]
+    arrays: dict[str, tuple[Array, Precision]] = {}
+    for number, one in enumerate(found):
+        weights = np.array(one.alignment, float).reshape(len(one.labels), len(source))
+        arrays[f"alignment{number}"] = weights, "u2"
+    return pack({"source": source, "hypotheses": [describe(one) for one in found]}, arrays)
+
+
+def describe(one: Hypothesis) -> dict[str, Any]:
+    """A hypothesis as JSON."""
+    return {
+        "text": one.text,
+        "score": round(one.score, DIGITS),
+        "tokens": one.tokens,
+        "labels": readable(one.labels),
+        "probabilities": [round(math.exp(logp), DIGITS) for logp in one.log_probabilities[: len(one.labels)]],
+    }

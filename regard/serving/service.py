@@ -1,0 +1,182 @@
+"""What every endpoint shares: the models, the limits, who may ask, and texts that become translations."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+
+from regard.errors import UserError
+from regard.serving.keys import Keys
+from regard.serving.languages import Detector
+from regard.serving.limits import Limits
+from regard.serving.logs import note
+from regard.serving.metrics import Metrics
+from regard.serving.models import Model, Models
+from regard.serving.problems import Problem, bad
+from regard.serving.texts import Document, Format
+from regard.serving.work import Order, Translation
+
+Answer = TypeVar("Answer")
+BEARER = "bearer "
+
+
+@dataclass
+class Offer:
+    """What is served, to whom, within which limits."""
+
+    orders: Sequence[Order]
+    workers: int = 1
+    limits: Limits = field(default_factory=Limits)
+    keys: Path | None = None
+    origins: Sequence[str] = ()
+    log_text: bool = False
+
+
+@dataclass
+class Translated:
+    """A document with the n best translations of each of its sentences."""
+
+    document: Document
+    found: list[list[Translation]]
+
+
+class Service:
+    """The state of a server from its start to its end.
+
+    Attributes:
+        draining: whether the end is near: what has come is answered, but nobody should send more.
+        fatal: why it cannot go on, as one sentence.
+    """
+
+    def __init__(self, offer: Offer, models: Models | None = None) -> None:
+        self.offer, self.limits = offer, offer.limits
+        self.metrics = Metrics()
+        self.models = models or Models(offer.orders, offer.limits, self.metrics, workers=offer.workers)
+        self.keys = Keys.load(offer.keys) if offer.keys else None
+        if self.keys is not None and not self.keys:
+            raise UserError(f"{offer.keys}: holds no key, so nobody could ask; `regard key` makes one")
+        self.detector = Detector()
+        self.draining = False
+        self.fatal: str | None = None
+        self.metrics.ready.set_function(lambda: self.ready)
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are welcome: all models are warm, and no end is near."""
+        return self.models.well and not self.draining
+
+    async def start(self) -> None:
+        """Loads everything.
+
+        Raises:
+            UserError: a model cannot be loaded.
+        """
+        await asyncio.gather(self.models.start(), asyncio.to_thread(self.detector.load))
+        for model in self.models.all:
+            about = model.about
+            note("model ready", model=about.name, kind=about.kind, languages=about.languages, device=about.device)
+
+    async def reload(self) -> None:
+        """Reads the models and the keys again; what cannot be read stays as it was."""
+        if self.offer.keys is not None and self.keys is not None:
+            try:
+                fresh = Keys.load(self.offer.keys)
+            except UserError as error:
+                note("keys not replaced", error=str(error))
+            else:
+                fresh.keep_counting(self.keys)
+                self.keys = fresh
+        await self.models.reload()
+
+    def admit(self, request: Request, key: str | None) -> None:
+        """Lets a request pass whose key is good, be it in its fields or in its headers.
+
+        Raises:
+            Problem: it is not.
+        """
+        if self.keys is None:
+            return
+        bearer = request.headers.get("authorization", "")
+        if key is None and bearer.lower().startswith(BEARER):
+            key = bearer[len(BEARER) :].strip()
+        facts(request)["key"] = self.keys.admit(key)
+
+    def check_texts(self, request: Request, texts: Sequence[str], n_best: int = 1) -> None:
+        """Refuses more than a request may hold.
+
+        Raises:
+            Problem: it holds more.
+        """
+        characters = sum(map(len, texts))
+        facts(request).update(texts=len(texts), characters=characters)
+        if self.offer.log_text:
+            facts(request)["text"] = list(texts)
+        limits = self.limits
+        if len(texts) > limits.items:
+            raise bad(f"Invalid request: request ({len(texts)}) exceeds text limit ({limits.items})")
+        if characters > limits.characters:
+            raise bad(f"Invalid request: request ({characters}) exceeds character limit ({limits.characters})")
+        if n_best - 1 > limits.alternatives:
+            raise bad(f"Invalid request: alternatives ({n_best - 1}) exceed the limit ({limits.alternatives})")
+
+    async def translate(
+        self,
+        model: Model,
+        texts: Sequence[str],
+        form: Format = "text",
+        n_best: int = 1,
+        split: bool = True,
+        alignments: bool = False,
+    ) -> list[Translated]:
+        """Every text as a document, and translations of its sentences.
+
+        Raises:
+            Problem: there is no answer.
+        """
+        reader = model.reader
+        assert reader is not None
+        # In a thread: hostile markup can take a quarter of a second, in which others are to be answered.
+        documents = [
+            await asyncio.to_thread(reader.read, text, form)
+            if form == "html"
+            else reader.read(text, form, split, alignments)
+            for text in texts
+        ]
+        jobs = [reader.jobs(document, n_best) for document in documents]
+        results = iter(await model.batcher.submit([job for some in jobs for job in some]))
+        return [
+            Translated(document, [next(results) for _ in some]) for document, some in zip(documents, jobs, strict=True)
+        ]
+
+
+def facts(request: Request) -> dict[str, Any]:
+    """What the log will say of a request."""
+    known: dict[str, Any] = request.scope.setdefault("regard.facts", {})
+    return known
+
+
+async def unless_gone(request: Request, work: Awaitable[Answer]) -> Answer:
+    """The result of the work, which is dropped when the client leaves.
+
+    Raises:
+        Problem: the client has left.
+    """
+    task, departure = asyncio.ensure_future(work), asyncio.ensure_future(_departure(request))
+    try:
+        await asyncio.wait({task, departure}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise Problem(499, "the client has left", "gone")
+        return task.result()
+    finally:
+        task.cancel()
+        departure.cancel()
+
+
+async def _departure(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,97 @@
+"""The page as text: what it is made of, and what it can never become."""
+
+import base64
+import hashlib
+import json
+import re
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.inspection.page import PAGE, bundle, pack, render_page
+from regard.inspection.scene import Scene, readable
+from tests.inspection.scenes import EVIL, make_scene
+
+
+def data_of(page: str) -> dict:
+    (found,) = re.findall(r'<script type="application/json" id="scene">(.*?)</script>', page, re.S)
+    return json.loads(found)
+
+
+def test_the_page_holds_the_scene() -> None:
+    scene = make_scene()
+    data = data_of(render_page(scene))
+    assert (data["source"], data["labels"]) == (scene.source, scene.labels)
+    assert [view["name"] for view in data["views"]] == [view.name for view in scene.views]
+    for told, view in zip(data["views"], scene.views, strict=True):
+        assert np.abs(unpack(told["data"]) - view.weights).max() < 1e-4
+    assert data["views"][data["first"]["view"]]["group"] == "cross"
+
+
+def test_text_cannot_leave_its_place_in_the_page() -> None:
+    page = render_page(make_scene(EVIL))
+    assert data_of(page)["source"] == EVIL
+    assert page.count("<script") == page.count("</script>") == 2
+    assert "<!--" not in page
+
+
+def test_the_policy_allows_the_pages_own_script_and_style_and_nothing_else() -> None:
+    page = render_page(make_scene())
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
+    (script,) = re.findall(r'<script type="module">(.*?)</script>', page, re.S)
+    (style,) = re.findall(r"<style>(.*?)</style>", page, re.S)
+    assert policy == (
+        f"default-src 'none'; script-src '{digest(script)}'; style-src '{digest(style)}'; base-uri 'none'; "
+        "form-action 'none'"
+    )
+    assert not re.findall(r"https?:|//[a-z]+\.|\bstyle=|\bon[a-z]+=", page.replace(script, ""))
+
+
+def digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def test_every_module_comes_once_and_behind_what_it_needs() -> None:
+    script = bundle("look.js")
+    assert not re.search(r"^(import|export) ", script, re.M)
+    names = re.findall(r"^(?:async )?(?:function|class|const) (\w+)", script, re.M)
+    assert sorted(names) == sorted(set(names))
+    assert script.index("function makeScale") < script.index("class Matrix") < script.index("class HeadGrid")
+    modules = {path.name for path in PAGE.iterdir() if path.name.endswith(".js")}
+    assert all((PAGE / name).read_text("utf-8").splitlines()[0] in script for name in modules)
+
+
+def test_modules_touch_no_markup() -> None:
+    for path in PAGE.iterdir():
+        if path.name.endswith(".js"):
+            assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", path.read_text())
+
+
+def unpack(told: dict) -> np.ndarray:
+    numbers = np.frombuffer(zlib.decompress(base64.b64decode(told["packed"])), "<u2")
+    shape = told["heads"], told["rows"], told["columns"]
+    return (told["low"] + numbers / 65535 * (told["high"] - told["low"])).reshape(shape)
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(1e-3, 1e3), st.booleans())
+def test_packed_maps_keep_their_numbers(seed: int, size: float, signed: bool) -> None:
+    given = np.random.default_rng(seed).random((2, 3, 4)) * size - signed * size / 2
+    told = pack(given)
+    assert np.abs(unpack(told) - given).max() <= (told["high"] - told["low"]) / 65535
+    if not signed:
+        assert told["low"] == 0
+
+
+def test_pieces_become_labels() -> None:
+    assert readable(["▁love", "s", "▁", "a\x00", "\ud800"]) == ["love", "s", "␣", "a\ufffd", "\ufffd"]
+
+
+def test_maps_that_do_not_fit_their_labels_are_refused() -> None:
+    scene = make_scene()
+    with pytest.raises(ValueError, match=r"encoder\.0"):
+        Scene("a", "b", scene.labels | {"source": ["x"]}, scene.alignment, [], scene.views)
+    with pytest.raises(ValueError, match="nothing to show"):
+        Scene("a", "b", scene.labels, scene.alignment, [], [])

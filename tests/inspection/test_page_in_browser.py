@@ -1,0 +1,142 @@
+"""The page in a real browser, opened from disk."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import regard
+from regard.inspection.output import save_scene
+from regard.inspection.scene import Scene
+from regard.looking.translation import look_at_translation
+from tests.browser import Visit
+from tests.inspection.scenes import EVIL
+
+DESKTOP = {"viewport": {"width": 1400, "height": 900}, "locale": "en-GB"}
+PHONE = {"viewport": {"width": 390, "height": 844}, "locale": "zh-CN", "has_touch": True, "color_scheme": "dark"}
+
+
+@pytest.fixture(scope="module")
+def scene(trained_run: Path) -> Scene:
+    return look_at_translation(regard.Translator.load(trained_run), "I love apples and books", about="runs/toy")
+
+
+@pytest.fixture(scope="module")
+def file(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pages") / "look.html"
+    save_scene(scene, path)
+    return path
+
+
+def is_drawn(page: Any, selector: str) -> bool:
+    """Whether a canvas has more than one colour."""
+    return page.evaluate(
+        """(selector) => {
+          const canvas = document.querySelector(selector);
+          const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+          return new Set(new Uint32Array(data.buffer)).size > 3;
+        }""",
+        selector,
+    )
+
+
+@pytest.mark.parametrize("options", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_the_page_opens_from_disk_and_asks_nobody_for_anything(browser: Any, file: Path, options: dict) -> None:
+    with Visit(browser, **options) as visit:
+        page = visit.open(file)
+        assert page.title().startswith("I love apples and books → 我喜欢苹果和书")
+        assert is_drawn(page, "#matrix")
+        assert is_drawn(page, "#lines")
+        page.wait_for_timeout(200)
+        assert is_drawn(page, ".cell canvas")
+        width, shown = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+        assert width <= shown
+        assert visit.complaints == []
+        assert visit.requests == [file.resolve().as_uri()]
+
+
+def test_a_head_is_chosen_by_a_click_and_by_the_arrow_keys(browser: Any, file: Path) -> None:
+    with Visit(browser, **DESKTOP) as visit:
+        page = visit.open(file)
+        before = page.locator("#matrix").screenshot()
+        page.get_by_role("button", name="decoder.0.attention, head 1").click()
+        page.wait_for_function("document.getElementById('chosen').textContent === 'decoder.0.attention · head 1'")
+        assert page.url.endswith("#decoder.0.attention/1")
+        assert page.locator("#matrix").screenshot() != before
+        assert "tokens away" in page.locator("#facts").text_content()
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("ArrowDown")
+        page.wait_for_function("document.getElementById('chosen').textContent === 'decoder.1.attention · head 0'")
+        assert page.locator('[aria-pressed="true"]').count() == 1
+        assert visit.complaints == []
+
+
+def test_an_address_names_a_head(browser: Any, file: Path) -> None:
+    with Visit(browser, **DESKTOP) as visit:
+        page = visit.open(file, "#encoder.1.attention/mean")
+        assert page.locator("#chosen").text_content() == "encoder.1.attention · mean"
+
+
+def test_pointing_at_a_cell_tells_its_weight(browser: Any, file: Path, scene: Scene) -> None:
+    with Visit(browser, **DESKTOP) as visit:
+        page = visit.open(file, "#decoder.1.cross/0")
+        view = next(view for view in scene.views if view.name == "decoder.1.cross")
+        row, column = 1, int(view.weights[0, 1].argmax())
+        page.evaluate(
+            """([row, column]) => {
+              const canvas = document.getElementById("matrix");
+              const box = canvas.getBoundingClientRect();
+              window.told = new Set();
+              for (let x = 0; x < box.width; x += 6) for (let y = 0; y < box.height; y += 6) {
+                canvas.dispatchEvent(new PointerEvent("pointermove",
+                  {clientX: box.left + x, clientY: box.top + y, bubbles: true}));
+                window.told.add(document.getElementById("told").textContent);
+              }
+            }""",
+            [row, column],
+        )
+        told = page.evaluate("[...window.told]")
+        wanted = f"{scene.labels['written'][row]} → {scene.labels['source'][column]}: "
+        numbers = [float(one.removeprefix(wanted)) for one in told if one.startswith(wanted)]
+        assert any(number == pytest.approx(view.weights[0, row, column], abs=1e-3) for number in numbers)
+        assert visit.complaints == []
+
+
+def test_a_token_of_the_translation_shows_where_it_comes_from(browser: Any, file: Path, scene: Scene) -> None:
+    with Visit(browser, **DESKTOP) as visit:
+        page = visit.open(file)
+        row = next(i for i, label in enumerate(scene.labels["translation"]) if "书" in label)
+        page.locator(".tokens.target .token").nth(row).focus()
+        told = page.locator("#aligned").text_content()
+        most = scene.labels["source"][int(scene.alignment[row].argmax())]
+        assert f"looks at {most} {scene.alignment[row].max():.3f}" in told
+        assert "probability" in told
+
+
+def test_the_language_and_the_theme_change(browser: Any, file: Path) -> None:
+    with Visit(browser, **DESKTOP, color_scheme="light") as visit:
+        page = visit.open(file)
+        assert page.locator("h2").first.text_content() == "Translation"
+        page.locator("#language").click()
+        assert page.locator("h2").first.text_content() == "翻译"
+        assert "头" in page.locator("#chosen").text_content()
+        light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        page.locator("#theme").click()
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
+        assert is_drawn(page, "#matrix")
+        assert visit.complaints == []
+
+
+def test_markup_in_a_sentence_is_text(browser: Any, trained_run: Path, tmp_path: Path) -> None:
+    translator = regard.Translator.load(trained_run)
+    path = tmp_path / "evil.html"
+    save_scene(look_at_translation(translator, EVIL, about=EVIL), path)
+    with Visit(browser, **DESKTOP) as visit:
+        alerts: list[str] = []
+        visit.page.on("dialog", lambda dialog: (alerts.append(dialog.message), dialog.dismiss()))
+        page = visit.open(path)
+        assert page.title().startswith(EVIL)
+        assert page.locator("#about").text_content() == EVIL
+        assert page.locator("script").count() == 2
+        assert page.locator("b").count() == 0
+        assert (alerts, visit.complaints) == ([], [])

@@ -1,0 +1,294 @@
+"""The page in a real browser, on a server with a translator, an image model, two views, and a run that cannot read."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from regard.models.croco import CroCo, CroCoConfig
+from regard.models.folder import save_model
+from tests.browser import Visit
+from tests.inspection.test_page_in_browser import is_drawn
+from tests.serving.running import Running
+
+DESKTOP = {"viewport": {"width": 1400, "height": 900}, "locale": "en-GB"}
+EVIL = '<script>alert(1)</script><b>I</b> love <img src=x onerror=alert(2)> apples & "tea"'
+TEXTUAL = ["translate", "attention", "arithmetic", "beam", "change", "positions"]
+
+
+@pytest.fixture(scope="module")
+def url(trained_run: Path, image_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server with one model of each sort."""
+    folder = tmp_path_factory.mktemp("pages")
+    shutil.copytree(trained_run / "best", folder / "mute", ignore=shutil.ignore_patterns("*tokenizer.json"))
+    torch.manual_seed(0)
+    (folder / "views").mkdir()
+    save_model(folder / "views", CroCo(CroCoConfig.micro()), {})
+    running = Running(
+        f"toy={trained_run}", f"paint={image_run}", folder / "views", folder / "mute", "--limit", "drain=0"
+    )
+    yield running.until_ready().url
+    assert running.end() == 0
+
+
+class Page:
+    """The page at work; everything that it asks for and complains about is kept."""
+
+    def __init__(self, visit: Visit, url: str) -> None:
+        self.visit, self.page, self.url = visit, visit.page, url
+        self.alerts: list[str] = []
+        self.page.on("dialog", lambda dialog: (self.alerts.append(dialog.message), dialog.dismiss()))
+        self.page.goto(url)
+        self.ready("translate")
+
+    def ready(self, section: str) -> None:
+        self.page.wait_for_selector(f"html[data-ready={section}]", state="attached", timeout=10_000)
+
+    def open(self, section: str) -> None:
+        self.page.locator(f"[data-section={section}]").click()
+        self.ready(section)
+
+    def model(self, name: str, section: str) -> None:
+        self.page.locator("#model").select_option(name)
+        self.until(lambda: self.page.locator(f"html[data-ready={section}]").count())
+
+    def type(self, text: str, section: str) -> None:
+        self.page.locator("#text").fill(text)
+        self.page.evaluate("document.documentElement.removeAttribute('data-ready')")
+        self.page.keyboard.press("Enter")
+        self.ready(section)
+
+    def until(self, true: Callable[[], object]) -> None:
+        """Waits in Python: the page's policy lets nobody evaluate strings within it."""
+        for _ in range(400):
+            if true():
+                return
+            self.page.wait_for_timeout(25)
+        raise AssertionError("it did not come true within 10 seconds")
+
+    def text(self, selector: str) -> str:
+        return str(self.page.locator(selector).first.text_content())
+
+    def check(self) -> None:
+        """Nothing went wrong, and nobody else was asked for anything."""
+        assert self.visit.complaints == []
+        assert self.alerts == []
+        assert all(request.startswith(self.url) for request in self.visit.requests)
+
+
+@pytest.fixture
+def page(browser: Any, url: str) -> Iterator[Page]:
+    with Visit(browser, **DESKTOP) as visit:
+        opened = Page(visit, url)
+        yield opened
+        opened.check()
+
+
+def test_a_sentence_is_translated_and_a_word_says_what_it_looked_at(page: Page) -> None:
+    assert page.text(".answer") == "我喜欢苹果"
+    page.type("You buy tea", "translate")
+    assert page.text(".answer") == "你买茶"
+    scores = [float(score) for score in page.page.locator(".alternative .score").all_text_contents()]
+    assert len(scores) == 4
+    assert scores == sorted(scores, reverse=True)
+    page.page.locator(".tokens.target .token").last.focus()
+    assert "looks at" in page.text(".told")
+    assert "probability" in page.text(".told")
+    page.page.locator(".alternative").nth(1).click()
+    assert page.text(".answer") == page.page.locator(".alternative span:last-child").nth(1).text_content() != "你买茶"
+
+
+def test_heads_are_shown_at_a_glance_at_large_and_beside_each_other(page: Page) -> None:
+    page.open("attention")
+    assert page.page.locator(".cell").count() == 6 * (2 + 1)
+    assert is_drawn(page.page, ".headpanel canvas.matrix")
+    page.page.get_by_role("button", name="decoder.0.attention, head 1").click()
+    page.until(lambda: page.text(".chosen") == "toy · decoder.0.attention · head 1")
+    weights = page.page.locator("canvas.matrix").first.screenshot()
+    page.page.locator(".controls select").first.select_option("scores")
+    page.until(lambda: page.text(".legend span") != "0")
+    assert page.page.locator("canvas.matrix").first.screenshot() != weights
+    page.page.locator(".compare").click()
+    page.page.wait_for_selector(".beside .headpanel .chosen:not(:empty)")
+    assert page.page.locator(".chosen").nth(1).text_content().startswith("one · ")
+    page.page.locator(".compare").click()
+    page.page.wait_for_selector(".beside > div:nth-child(2) .chosen:not(:empty)")
+    assert page.page.locator(".chosen").nth(2).text_content() == "toy · decoder.0.attention · mean"
+    page.page.get_by_role("button", name="remove").first.click()
+    assert page.page.locator(".headpanel").count() == 2
+
+
+def test_the_steps_of_attention_end_where_the_model_does(page: Page) -> None:
+    page.open("arithmetic")
+    steps = page.page.locator(".steps button")
+    assert "q·k" in page.text(".formula")
+    steps.nth(3).click()
+    shares = [
+        float(share) for share in page.page.locator("table.arithmetic td[data-step='3'] span").all_text_contents()
+    ]
+    assert sum(shares) == pytest.approx(1, abs=5e-3)
+    page.page.keyboard.press("ArrowRight")
+    assert page.page.locator(".rest > div").first.is_visible()
+    page.page.keyboard.press("ArrowRight")
+    assert "2 × 16 = 32" in page.text(".formula")
+
+
+def test_the_toy_gives_the_numbers_of_the_worked_example(page: Page) -> None:
+    page.open("arithmetic")
+    cells = page.page.locator(".toytable.weights td")
+    assert cells.all_text_contents() == ["0.73", "0.27", "0.27", "0.73"]
+    page.page.get_by_label("÷ √4").uncheck()
+    assert cells.all_text_contents() == ["0.88", "0.12", "0.12", "0.88"]
+    page.page.locator(".toy").get_by_label("mask").check()
+    assert cells.all_text_contents()[:2] == ["1", "0"]
+
+
+def test_the_beam_is_stepped(page: Page) -> None:
+    page.open("beam")
+    later = page.page.locator(".tree .later")
+    assert later.count() == 0
+    page.page.get_by_role("button", name="to the first step").click()
+    columns = page.page.locator(".tree > g").count()
+    assert later.count() == columns - 1 > 2
+    page.page.get_by_role("button", name="next").click()
+    assert later.count() == columns - 2
+    page.page.locator(".tree .dropped").first.focus()
+    assert "dropped" in page.text(".told")
+    assert page.page.locator(".tree .node.won").count() == 4
+    page.page.locator(".controls select").first.select_option("1")
+    page.until(lambda: page.page.locator(".tree .node.kept").count() < 5)
+
+
+def test_a_head_that_is_switched_off_changes_the_translation(page: Page) -> None:
+    page.open("change")
+    lines = page.page.locator(".line .tokens")
+    assert lines.nth(0).text_content() == lines.nth(1).text_content() == "我喜欢苹果END"
+    for name in ("decoder.0.cross", "decoder.1.cross"):
+        for head in (0, 1):
+            page.page.get_by_role("button", name=f"{name}, head {head}", exact=True).click()
+    page.page.wait_for_selector(".line.differs .token.changed")
+    assert lines.nth(0).text_content() == "我喜欢苹果END" != lines.nth(1).text_content()
+    page.page.get_by_role("button", name="Reset").click()
+    page.ready("change")
+    assert page.page.locator(".line.differs").count() == 0
+    page.page.locator(".section textarea").fill("I love tea")
+    page.page.wait_for_selector(".line.differs")
+    assert lines.nth(1).text_content() == "我喜欢茶END"
+
+
+def test_positions_are_drawn(page: Page) -> None:
+    page.open("positions")
+    assert page.page.locator("figure canvas").count() >= 2
+    assert is_drawn(page.page, "figure canvas")
+    page.model("views", "positions")
+    assert is_drawn(page.page, ".dials canvas")
+
+
+def test_an_image_is_dropped_and_a_patch_asked(page: Page, painted: Path) -> None:
+    page.model("paint", "image")
+    data = list((painted / "test" / "red" / "004.png").read_bytes())
+    page.page.evaluate(
+        """(bytes) => {
+          const files = new DataTransfer();
+          files.items.add(new File([new Uint8Array(bytes)], "<b>red</b>.png", {type: "image/png"}));
+          document.querySelector(".drop").dispatchEvent(new DragEvent("drop", {dataTransfer: files, bubbles: true}));
+        }""",
+        data,
+    )
+    page.page.wait_for_selector(".class")
+    assert page.text(".class span") == "red"
+    assert page.text(".drop .hint") == "<b>red</b>.png"
+    assert is_drawn(page.page, ".rollout canvas")
+    assert page.page.locator(".thumbs canvas").count() > 1
+    page.page.locator(".rollout canvas").click(position={"x": 100, "y": 100})
+    page.page.get_by_role("button", name="the whole answer").wait_for()
+
+
+def test_a_patch_looks_at_the_other_view(page: Page, painted: Path) -> None:
+    page.model("views", "image")
+    for number, colour in enumerate(("red", "blue")):
+        page.page.locator(".drop input").nth(number).set_input_files(painted / "test" / colour / "004.png")
+    page.page.wait_for_selector(".second canvas")
+    before = page.page.locator(".second canvas").screenshot()
+    page.page.locator(".first canvas").click(position={"x": 10, "y": 300})
+    assert page.page.locator(".second canvas").screenshot() != before
+
+
+def test_what_a_model_cannot_do_is_said_in_a_sentence(page: Page) -> None:
+    page.open("image")
+    assert "toy reads text" in page.text(".missing")
+    page.model("mute", "positions")
+    for section in ("translate", "attention", "beam"):
+        page.open(section)
+        assert "mute has no tokenizer" in page.text(".missing")
+    page.model("paint", "image")
+    page.open("translate")
+    assert "paint tells images apart" in page.text(".missing")
+
+
+def test_markup_is_text_everywhere(page: Page) -> None:
+    page.type(EVIL, "translate")
+    for section in TEXTUAL:
+        page.open(section)
+        assert page.page.locator("b, img, main script").count() == 0
+    assert "<script>" in page.page.locator("#text").input_value()
+    assert page.page.locator("script").count() == 1
+
+
+def test_language_theme_and_keyboard(page: Page) -> None:
+    page.open("attention")
+    page.page.locator("#language").click()
+    page.ready("attention")
+    assert page.text("[data-section=attention]") == "注意力"
+    assert "层" in page.text(".overview")
+    assert page.page.evaluate("document.documentElement.lang") == "zh-CN"
+    light = page.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.page.locator("#theme").click()
+    page.ready("attention")
+    assert page.page.evaluate("getComputedStyle(document.body).backgroundColor") != light
+    page.page.locator("[data-section=attention]").focus()
+    page.page.keyboard.press("ArrowRight")
+    page.ready("arithmetic")
+    assert page.page.evaluate("document.activeElement.dataset.section") == "arithmetic"
+
+
+def test_a_phone_shows_every_section_without_scrolling_sideways(browser: Any, url: str) -> None:
+    phone = {"viewport": {"width": 390, "height": 844}, "locale": "zh-CN", "has_touch": True, "color_scheme": "dark"}
+    with Visit(browser, **phone) as visit:
+        page = Page(visit, url)
+        for section in [*TEXTUAL, "image"]:
+            page.open(section)
+            width, shown = page.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+            assert width <= shown, section
+        page.check()
+
+
+def test_a_closed_section_is_worked_for_no_more(page: Page) -> None:
+    page.page.route("**/api/inspect/attention", lambda route: None)  # never answered
+    page.page.locator("[data-section=attention]").click()
+    page.page.wait_for_timeout(100)
+    asked = len(page.visit.requests)
+    with page.page.expect_event("requestfailed", lambda request: request.url.endswith("/api/inspect/attention")):
+        page.open("positions")
+    assert [url for url in page.visit.requests[asked:] if "/api/" in url] == [f"{page.url}/api/inspect/positions"]
+
+
+def test_every_script_and_style_comes_from_here(page: Page) -> None:
+    answer = page.page.request.get(page.url)
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'self'" in policy
+    assert "unsafe" not in policy
+    complaint = page.page.evaluate(
+        """() => new Promise((resolve) => {
+          document.addEventListener("securitypolicyviolation", (event) => resolve(event.violatedDirective));
+          const script = document.createElement("script");
+          script.textContent = "window.evil = true";
+          document.body.append(script);
+        })"""
+    )
+    assert complaint.startswith("script-src")
+    assert page.page.evaluate("window.evil") is None
+    page.visit.complaints.clear()
