@@ -41,7 +41,7 @@ def serve(
     log_text: Annotated[bool, typer.Option("--log-text", help="let the log hold what users send")] = False,
     device: Device = "auto",
 ) -> None:
-    """Serve models over HTTP, in the form of LibreTranslate's API and in our own."""
+    """Serve models over HTTP, in the form of LibreTranslate's API and in our own, with a page at / to watch them."""
     from regard.errors import UserError
 
     try:

@@ -105,7 +105,7 @@ def make_router(service: Service) -> APIRouter:
         """Tell images apart: a form with one or more files called `image`, or an image as the whole body."""
         asked, images = await read_images(request, ApiClassifyRequest)
         service.admit(request, asked.api_key)
-        facts(request).update(images=len(images), model=asked.model)
+        facts(request).update(images=len(images), model=service.loggable(asked.model))
         if not 0 < len(images) <= service.limits.items:
             raise bad(f"Invalid request: {len(images)} images; send 1 to {service.limits.items}, called image")
         model = service.models.named(asked.model, "classify")
@@ -123,7 +123,8 @@ def _admit(service: Service, request: Request, asked: ApiTranslateRequest) -> li
     service.admit(request, asked.api_key)
     texts = [asked.texts] if isinstance(asked.texts, str) else asked.texts
     service.check_texts(request, texts, asked.n_best)
-    facts(request).update(source=asked.source, target=asked.target, model=asked.model)
+    chosen = {"source": asked.source, "target": asked.target, "model": asked.model}
+    facts(request).update({field: service.loggable(word) for field, word in chosen.items()})
     return texts
 
 

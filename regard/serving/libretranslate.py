@@ -64,7 +64,8 @@ def make_router(service: Service) -> APIRouter:
         service.check_texts(request, texts, 1 + asked.alternatives)
         detected = _detect_sources(service, texts, asked) if asked.source == AUTO else None
         sources = [one.language for one in detected] if detected else [asked.source] * len(texts)
-        facts(request).update(source=sorted(set(sources)), target=asked.target)
+        named = sorted({str(service.loggable(code)) for code in sources})
+        facts(request).update(source=named, target=service.loggable(asked.target))
         versions = await unless_gone(request, _translate(service, texts, sources, asked))
         best = [some[0] for some in versions]
         others = [some[1:] for some in versions] if asked.alternatives else None

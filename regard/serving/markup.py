@@ -138,9 +138,10 @@ def _lex(text: str) -> Iterator[tuple[str, str]]:
         token, name, place = match[0], (match["name"] or "").lower(), match.end()
         opens = bool(name) and not match["close"] and not token.endswith("/>")
         if opens and name not in _VOID_INLINE and (name in _UNTRANSLATED or _LEFT_ALONE.search(token)):
-            place = _end_of_element(text, name, place)
-            whole = text[match.start() : place]
-            yield ("point" if name in _INLINE | _CODE else "break"), whole
+            end = _end_of_element(text, name, place)
+            place = len(text) if end is None else end
+            moves = end is not None and name in _INLINE | _CODE  # what is never closed must stay behind all else
+            yield ("point" if moves else "break"), text[match.start() : place]
         elif not name:
             yield "point", token
         elif name in _INLINE:
@@ -151,14 +152,14 @@ def _lex(text: str) -> Iterator[tuple[str, str]]:
         yield "text", text[place:]
 
 
-def _end_of_element(text: str, name: str, place: int) -> int:
+def _end_of_element(text: str, name: str, place: int) -> int | None:
     """Behind the tag that closes an element whose inside begins at `place`; elements of its name may stand within."""
     depth = 1
     for match in re.finditer(rf"<(/?){re.escape(name)}\b[^>]*>", text[place:], re.I):
         depth += -1 if match[1] else 0 if match[0].endswith("/>") else 1
         if depth == 0:
             return place + match.end()
-    return len(text)
+    return None
 
 
 def _matching(token: str, open_marks: Sequence[Mark]) -> Mark | None:

@@ -106,6 +106,11 @@ class Service:
             key = bearer[len(BEARER) :].strip()
         facts(request)["key"] = self.keys.admit(key)
 
+    def loggable(self, word: str | None) -> str | None:
+        """A language's code or a model's name as the log may hold it: as it was sent only where it is one of ours."""
+        ours = ((model.order.name, *(model.about.languages or ())) for model in self.models.all)
+        return word if word is None or any(word in some for some in ours) else "unknown"
+
     def check_texts(self, request: Request, texts: Sequence[str], n_best: int = 1) -> None:
         """Refuses more than a request may hold.
 

@@ -29,11 +29,16 @@ class Average:
         if self.updates:
             torch._foreach_lerp_(ours, theirs, share)
         else:
-            torch._foreach_copy_(ours, theirs)
+            _copy(ours, theirs)
         _fit_buffers(self.module, model)
-        if tables := list(model.buffers()):
-            torch._foreach_copy_(list(self.module.buffers()), tables)
+        _copy(list(self.module.buffers()), list(model.buffers()))
         self.updates += 1
+
+
+def _copy(ours: list[Tensor], theirs: list[Tensor]) -> None:
+    """One by one, as weights that are divided among processes want it."""
+    for our, their in zip(ours, theirs, strict=True):
+        our.copy_(their)
 
 
 def _detached(model: nn.Module) -> list[Tensor]:

@@ -23,6 +23,7 @@ def with_languages(run: Path, folder: Path, source: str, target: str) -> Path:
     return folder
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever asks the shared server does so from one process, where tests are spread over several."""
     for item in items:

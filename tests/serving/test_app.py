@@ -334,9 +334,12 @@ def test_the_log_holds_no_text_unless_it_is_asked_for(open_client: Open, caplog:
         with caplog.at_level(logging.INFO, "regard.serving"), open_client(log_text=asked) as client:
             ask(client, "one secret")
             ask(client, "one secret", target="de")
+            ask(client, "one", target="secret")
+            client.post("/api/translate", json={"texts": "one", "model": "secret"})
         lines = [JsonLines().format(record) for record in caplog.records]
         requests = [json.loads(line) for line in lines if '"request"' in line]
-        assert [one["status"] for one in requests] == [200, 400]
+        assert [one["status"] for one in requests] == [200, 400, 400, 400]
+        assert [requests[2]["target"], requests[3]["model"]] == ["unknown", "unknown"]
         assert requests[0]["characters"] == 10
         assert any("secret" in line for line in lines) == asked
 

@@ -47,6 +47,7 @@ def translate(text: str) -> str:
         ("<script>var a = '<b>';</script>one two", "<script>var a = '<b>';</script>TWO ONE"),
         ('<span translate="no">Ann Lee</span> went home', '<span translate="no">Ann Lee</span> HOME WENT'),
         ("<!-- note -->one two<!-- end -->", "<!-- note -->TWO ONE<!-- end -->"),
+        ("two <b>one<code>x", "<b>ONE TWO<code>x"),
         ("one two <img src=x>", "TWO ONE <img src=x>"),
         ("a < b and c", "C AND B &lt; A"),
         ("<p>  spaced\n  text </p>", "<p> TEXT SPACED </p>"),
@@ -93,15 +94,15 @@ def test_the_text_of_the_answer_is_the_translation_of_the_text(text: str) -> Non
     translations = [swap(sentence) for sentence, _ in page.sentences]
     words = [word for one in translations for word in one.text.split()]
     answer = page.render(translations)
-    shown = html.unescape(re.sub(r"<code>.*?(</code>|\Z)|<!--.*?-->|</?[a-z][^<>]*>", "", answer, flags=re.S))
+    shown = html.unescape(re.sub(r"<code>.*?(</code>|\Z)|<!--.*?-->|</?[a-z][^>]*>", "", answer, flags=re.S | re.I))
     assert [word for word in words if word not in shown] == []
 
 
 @pytest.mark.parametrize("unit", ["<b>a</b>", "<a '", '<a "', "<!--", "<code>", "<", "<b>", "</b>", "a<b>"])
 def test_hostile_markup_takes_no_long_time(unit: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     translate(unit * (10_000 // len(unit)))
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 def sentences_of(texts: Sequence[str]) -> list[str]:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from regard import Translator
 from regard.models.croco import CroCo, CroCoConfig
 from regard.models.folder import save_model
+from regard.models.transformer import Transformer, TransformerConfig
 from tests.browser import Visit
 from tests.inspection.test_page_in_browser import is_drawn
 from tests.serving.running import Running
@@ -27,9 +29,11 @@ def url(trained_run: Path, image_run: Path, tmp_path_factory: pytest.TempPathFac
     torch.manual_seed(0)
     (folder / "views").mkdir()
     save_model(folder / "views", CroCo(CroCoConfig.micro()), {})
-    running = Running(
-        f"toy={trained_run}", f"paint={image_run}", folder / "views", folder / "mute", "--limit", "drain=0"
-    )
+    narrow = TransformerConfig.tiny(vocab=len(Translator.load(trained_run).vocabularies.source), width=16, heads=1)
+    shutil.copytree(trained_run / "best", folder / "one")
+    save_model(folder / "one", Transformer(narrow), {"languages": ["en", "zh"]})
+    runs = [f"toy={trained_run}", f"paint={image_run}", *(folder / name for name in ("one", "views", "mute"))]
+    running = Running(*runs, "--limit", "drain=0")
     yield running.until_ready().url
     assert running.end() == 0
 
