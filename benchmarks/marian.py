@@ -1,14 +1,13 @@
 """The same weights in a Hugging Face `MarianMTModel` and in our `Transformer`; tests/decoding uses this too."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import MarianConfig, MarianMTModel
 
-from regard.attention import Attention
-from regard.models.transformer import Transformer, TransformerConfig
+from regard.interop.marian import from_marian, read_marian
+from regard.models.transformer import Transformer
 
 
 def random_marian(
@@ -84,51 +83,10 @@ def _add_clock(model: MarianMTModel) -> None:
 
 def as_transformer(marian: MarianMTModel) -> Transformer:
     """Our model with Marian's weights."""
-    theirs = marian.config
-    if marian.final_logits_bias.any() or not theirs.scale_embedding:
-        raise ValueError("a Transformer has no bias on its logits, and scales its embedding")
-    ours = Transformer(
-        TransformerConfig(
-            source_vocab=theirs.vocab_size,
-            target_vocab=theirs.vocab_size,
-            width=theirs.d_model,
-            heads=theirs.encoder_attention_heads,
-            encoder_layers=theirs.encoder_layers,
-            decoder_layers=theirs.decoder_layers,
-            hidden=theirs.encoder_ffn_dim,
-            activation=theirs.activation_function,
-            norm="post",
-            positions="sinusoidal-halves",
-            tie="all",
-            pad=theirs.pad_token_id,
-            bos=theirs.decoder_start_token_id,
-            eos=theirs.eos_token_id,
-        )
-    )
-    ours.eval().requires_grad_(False)
-    ours.source_embedding.weight.copy_(marian.model.shared.weight)
-    for layer, block in zip(marian.model.encoder.layers, ours.encoder, strict=True):
-        _copy_layer(layer, block)
-    for layer, block in zip(marian.model.decoder.layers, ours.decoder, strict=True):
-        _copy_layer(layer, block)
-        _copy_attention(layer.encoder_attn, block.cross)
-        block.around_cross.norm.load_state_dict(layer.encoder_attn_layer_norm.state_dict())
+    config = read_marian(marian.config.to_dict(), marian.state_dict(), "Marian")
+    ours = Transformer(config).eval().requires_grad_(False)
+    ours.load_state_dict(from_marian(marian.state_dict(), config))
     return ours
-
-
-def _copy_layer(theirs: Any, ours: Any) -> None:
-    _copy_attention(theirs.self_attn, ours.attention)
-    ours.around_attention.norm.load_state_dict(theirs.self_attn_layer_norm.state_dict())
-    ours.feed_forward.inner.load_state_dict(theirs.fc1.state_dict())
-    ours.feed_forward.outer.load_state_dict(theirs.fc2.state_dict())
-    ours.around_feed_forward.norm.load_state_dict(theirs.final_layer_norm.state_dict())
-
-
-def _copy_attention(theirs: Any, ours: Attention) -> None:
-    projections = (theirs.q_proj, theirs.k_proj, theirs.v_proj)
-    ours.qkv.weight.copy_(torch.cat([projection.weight for projection in projections]))
-    ours.qkv.bias.copy_(torch.cat([projection.bias for projection in projections]))
-    ours.out.load_state_dict(theirs.out_proj.state_dict())
 
 
 def marian_inputs(sources: Sequence[Sequence[int]], config: MarianConfig) -> dict[str, Tensor]:

@@ -14,8 +14,13 @@ from regard.attention import Attention, Cache, KeyValues, Mask, RunningSums
 from regard.errors import UserError
 from regard.products import Linear, linear
 
-Activation = Literal["relu", "gelu", "swiglu"]
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu_, "gelu": F.gelu, "swiglu": F.silu}
+Activation = Literal["relu", "gelu", "silu", "swiglu"]
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu_,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "swiglu": F.silu,
+}
 
 
 class FeedForward(nn.Module):

@@ -38,18 +38,19 @@ ARROWS = {
         "vision": "arrays errors config",
         "layers": "attention products errors config",
         "models": "attention layers products errors config",
-        "decoding": "attention layers models text products interruption progress errors config",
+        "decoding": "attention layers models text interop products interruption progress errors config",
         "inspection": "attention layers models errors config",
         "looking": "models decoding recognition inspection devices errors",
-        "interop": "models errors config",
+        "interop": "attention layers models text errors config",
         "evaluation": "attention layers models text vision decoding inspection errors config",
         "recognition": "models vision errors config",
+        "exchange": "models text vision decoding recognition interop errors config",
         "training": "attention layers models text vision decoding recognition evaluation devices interruption progress "
         "errors config",
         "demo": "models text vision decoding recognition inspection looking evaluation training errors config",
         "serving": "attention models text vision decoding recognition inspection looking devices errors config",
-        "cli": "models text vision decoding recognition inspection looking evaluation training demo serving devices "
-        "interruption errors config",
+        "cli": "models text vision decoding recognition inspection looking evaluation exchange training demo serving "
+        "devices interruption errors config",
         "__init__": "attention models text decoding recognition inspection errors",
         "__main__": "cli",
     }.items()

@@ -193,9 +193,11 @@ def _attend_short(
 
 def _fastest(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float, bias: Tensor | None) -> Path:
     if not isinstance(mask.keys, Packed):
+        if torch.compiler.is_compiling():  # asked first: a program must not depend on how long today's sentence is
+            return "fused"
         learning = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
         few = 1 < q.shape[-2] <= FEW and q.device.type == "cpu" and q.dtype == torch.float32 and not mask.causal
-        return "few" if few and not learning and not dropout and not torch.compiler.is_compiling() else "fused"
+        return "few" if few and not learning and not dropout else "fused"
     if bias is not None or mask.allowed is not None:
         return "reference"
     half = q.dtype in (torch.float16, torch.bfloat16)

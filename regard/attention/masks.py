@@ -174,6 +174,8 @@ class Mask:
 
     def once(self, name: tuple[object, ...], build: Callable[[], Built]) -> Built:
         """What follows from this mask, by name: every layer of a stack asks for the same, and it is built once."""
+        if any(isinstance(part, torch.SymInt) for part in name):  # while a program is exported sizes are not known
+            return build()
         if name not in self._built:
             self._built[name] = build()
         built: Built = self._built[name]

@@ -146,7 +146,7 @@ class Attention(nn.Module):
         B, T, _ = x.shape
         if context is not None and cache is not None:
             raise ValueError("a cache is for self-attention; what a context needs again and again is `project`ed once")
-        if isinstance(context, KeyValues) and len(context.keys) != B:
+        if isinstance(context, KeyValues) and context.keys.shape[0] != B:
             # Several hypotheses of one source: to the source they are just more queries, side by side.
             if B % len(context.keys):
                 raise ValueError(f"{B} rows cannot be shared out evenly among {len(context.keys)} sources")

@@ -9,6 +9,7 @@ import typer
 
 from regard.cli.distillation import distill
 from regard.cli.evaluation import evaluate
+from regard.cli.exchange import bring_in, export
 from regard.cli.looking import look
 from regard.cli.racing import bench
 from regard.cli.recognition import classify
@@ -24,9 +25,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-COMMANDS = (demo, train, plot, average, distill, translate, classify, embed, evaluate, look, bench, serve, key)
+COMMANDS = (demo, train, plot, average, distill, translate, classify, embed, evaluate, look, bench, export, serve, key)
 for command in COMMANDS:
     app.command()(command)
+app.command("import")(bring_in)
 
 
 def main() -> None:

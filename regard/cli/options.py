@@ -44,6 +44,10 @@ Change = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a setting, such as optim.lr=3e-4")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
+Engine = Annotated[
+    str | None, typer.Option(help="regard, or ctranslate2, which is often faster on a CPU and can do less")
+]
+Precision = Annotated[str | None, typer.Option(help="of the weights, such as int8; as they are unless given")]
 Source = Annotated[
     Path | None,
     typer.Option("--input", help="lines (.gz, .xz), a .tsv, .jsonl or .parquet; by default standard input"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Device, Key, Others, Resume, Run, Search, Source, with_search
+from regard.cli.options import Device, Engine, Key, Others, Precision, Resume, Run, Search, Source, with_search
 from regard.cli.recognition import Images, embed_images
 from regard.cli.writing import check_output, writing
 
@@ -51,6 +51,8 @@ def translate(
     forbid: Annotated[
         list[str] | None, typer.Option(metavar="PHRASE", help="what no translation may say; may be repeated")
     ] = None,
+    engine: Engine = None,
+    precision: Precision = None,
     device: Device = "auto",
     server: Annotated[
         str | None,
@@ -84,7 +86,7 @@ def translate(
     going_on = files.count_records(output, form, settings.n_best) if resume and output and output.exists() else None
     lines, total = (text, len(text)) if text else _open_input(source, key)
     wishes = _choose_wishes(prefix, require or (), forbid or ())
-    translator = Translator.load(run, *(others or ()), device=choose_device(device))
+    translator = Translator.load(run, *(others or ()), device=choose_device(device), engine=engine, precision=precision)
     shown = not text and not (output is None and sys.stdout.isatty())  # on a terminal, the lines show how far it is
     with writing(lambda stop: Output(output, stop, going_on), total, shown) as (records, progress):
         tally = files.translate_lines(

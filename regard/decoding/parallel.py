@@ -63,6 +63,7 @@ class ParallelWriter:
     """Writes with a `ParallelTransformer`."""
 
     settings: type[AnySettings] = ParallelSettings
+    shows_attention = True
 
     def __init__(self, model: ParallelTransformer) -> None:
         self.model, self.config = model, model.config

@@ -22,6 +22,7 @@ class StepWriter:
     """Writes with a `Transformer`, or with several that have the same vocabularies."""
 
     settings: type[AnySettings] = SearchSettings
+    shows_attention = True
 
     def __init__(self, models: Sequence[Transformer]) -> None:
         self.models = models

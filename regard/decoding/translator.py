@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import tempfile
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from regard.attention import unobserved
+from regard.decoding.engine import EngineWriter
 from regard.decoding.hypothesis import Hypothesis, Node, Round
 from regard.decoding.parallel import Filled, ParallelWriter, Pass
 from regard.decoding.rules import Phrase, Request
@@ -23,13 +25,25 @@ from regard.decoding.stepper import pad_rows
 from regard.decoding.stepwise import StepWriter
 from regard.decoding.writer import BATCH_TOKENS, Writer, seeing_cross_attention
 from regard.errors import UserError
-from regard.models.folder import CONFIG, expect_reader, find_model, load_model, save_model
+from regard.interop.ctranslate2 import to_ctranslate2
+from regard.models.folder import (
+    CONFIG,
+    ELSEWHERE,
+    expect_reader,
+    find_model,
+    load_model,
+    outline_model,
+    read_config,
+    save_config,
+    save_model,
+)
 from regard.models.parallel import ParallelTransformer
 from regard.models.transformer import EncoderDecoder, Transformer
 from regard.text.tokenizer import Tokenizer
 
 JOINT, SOURCE, TARGET = "tokenizer.json", "source.tokenizer.json", "target.tokenizer.json"
 WINDOW = 2048
+Engine = Literal["regard", "ctranslate2"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +70,11 @@ class Vocabularies:
             return cls(Tokenizer.load(folder / SOURCE), Tokenizer.load(folder / TARGET))
         joint = Tokenizer.load(folder / JOINT)
         return cls(joint, joint)
+
+    @property
+    def pieces(self) -> tuple[list[str], list[str]]:
+        """The pieces of each side in the order of their ids."""
+        return self.source.vocabulary, self.target.vocabulary
 
     def extended(self, tokens: Sequence[str]) -> Vocabularies:
         """Both sides with further pieces, which are never split.
@@ -103,19 +122,44 @@ class Translator:
         vocabularies: Vocabularies,
         languages: tuple[str, str] = ("source", "target"),
         others: Sequence[Transformer | ParallelTransformer] = (),
+        writer: Writer | None = None,
     ) -> None:
         self.model, self.vocabularies, self.languages = model, vocabularies, languages
         self.models = [model, *others]
-        self.writer = choose_writer(self.models)
+        self.writer = choose_writer(self.models) if writer is None else writer
         self._rerankers: dict[Path, Translator] = {}
 
     @classmethod
-    def load(cls, path: str | Path, *others: str | Path, device: str | torch.device = "cpu") -> Translator:
+    def load(
+        cls,
+        path: str | Path,
+        *others: str | Path,
+        device: str | torch.device = "cpu",
+        engine: Engine | str | None = None,
+        precision: str | None = None,
+    ) -> Translator:
         """Loads a model folder, or the best model of a training run; further ones make an ensemble with it.
 
+        Args:
+            path: the folder; also one that `regard export --to ctranslate2` has written.
+            others: models that vote with it.
+            device: where to compute.
+            engine: "regard", or "ctranslate2", which is often faster on a CPU and cannot do all that regard can.
+            precision: of the weights, such as "int8"; as they are in the folder unless given.
+
         Raises:
-            UserError: a file is missing or damaged, or the files do not belong together.
+            UserError: a file is missing or damaged, the files do not belong together, or the engine lacks something.
         """
+        if engine not in (None, *get_args(Engine)):
+            raise UserError(f"engine: {engine!r} is none of {', '.join(get_args(Engine))}")
+        if engine == "ctranslate2" or is_exported(Path(path)):
+            if engine == "regard":
+                raise UserError(f"{path}: its weights are for the engine ctranslate2; give the run it was made from")
+            if others:
+                raise UserError("the engine ctranslate2 has no models that vote; use the engine regard")
+            return cls._load_engine(Path(path), torch.device(device), precision)
+        if precision not in (None, "float32"):
+            raise UserError(f"precision {precision}: the engine regard computes in float32; ctranslate2 has others")
         first = cls._load_one(find_model(Path(path)), device)
         members = []
         for other in others:
@@ -130,16 +174,36 @@ class Translator:
         expect_reader(folder, "text")
         vocabularies = Vocabularies.load(folder)
         model, about = load_model(folder, device)
-        rows = (model.config.source_vocab, model.config.target_vocab)
-        if (len(vocabularies.source), len(vocabularies.target)) != rows:
-            raise UserError(
-                f"{folder}: the tokenizer has {len(vocabularies.source)} and {len(vocabularies.target)} pieces, the "
-                f"model {rows[0]} and {rows[1]} rows; they were not saved together"
-            )
-        languages = about.get("languages", ["source", "target"])
-        if not isinstance(languages, list) or len(languages) != 2:
-            raise UserError(f"{folder / CONFIG}: languages must be two codes, such as en and zh, not {languages!r}")
-        return cls(model, vocabularies, (str(languages[0]), str(languages[1])))
+        _check_rows(folder, model, vocabularies)
+        return cls(model, vocabularies, _languages(folder / CONFIG, about))
+
+    @classmethod
+    def _load_engine(cls, path: Path, device: torch.device, precision: str | None) -> Translator:
+        """A translator whose model is an outline without weights: the engine has them."""
+        if is_exported(path):
+            if precision is not None:
+                raise UserError(f"{path}: its precision was chosen when it was exported; leave precision away")
+            about = read_config(path, ELSEWHERE)
+            model, vocabularies = outline_model(about, path / ELSEWHERE), Vocabularies.load(path)
+            _check_rows(path, model, vocabularies)
+            writer = EngineWriter(path, model.config, vocabularies.pieces, device)
+            return cls(model, vocabularies, _languages(path / ELSEWHERE, about), writer=writer)
+        ours = cls._load_one(find_model(path), "cpu")
+        with tempfile.TemporaryDirectory() as room:
+            ours.save_engine(Path(room), precision or "float32")
+            return cls._load_engine(Path(room), device, None)
+
+    def save_engine(self, folder: Path, quantization: str = "float32", about: dict[str, Any] | None = None) -> None:
+        """Writes what the engine ctranslate2 loads into an existing folder, and beside it the tokenizer.
+
+        Raises:
+            UserError: CTranslate2 cannot express this model, or is not installed.
+        """
+        if len(self.models) > 1:
+            raise UserError("CTranslate2 has no models that vote; give one")
+        to_ctranslate2(self.model, self.vocabularies.pieces, folder, quantization)
+        self.vocabularies.save(folder)
+        save_config(folder / ELSEWHERE, self.model, {"languages": list(self.languages)} | (about or {}))
 
     def save(self, folder: Path, about: dict[str, Any] | None = None) -> None:
         """Writes config.json, model.safetensors and the tokenizer into an existing folder."""
@@ -155,7 +219,8 @@ class Translator:
         """
         settings = parse_settings(self.writer.settings, search, "translate")
         several = "n_best" in search
-        found = self.hypotheses([text] if isinstance(text, str) else _list(text), settings, alignments=several)
+        texts, seen = [text] if isinstance(text, str) else _list(text), several and self.writer.shows_attention
+        found = self.hypotheses(texts, settings, alignments=seen)
         answers = found if several else [best[0].text for best in found]
         return answers[0] if isinstance(text, str) else answers
 
@@ -276,6 +341,8 @@ class Translator:
         """
         if pool not in ("mean", "none"):
             raise UserError(f"pool: {pool!r} is not mean, one vector a text, or none, one a token")
+        if self.model.target_embedding.weight.is_meta:
+            raise UserError("the engine ctranslate2 gives no vectors of tokens; use the engine regard")
         texts = _list(texts, first)
         encoded = self._encode(texts, first)
         vectors: list[Tensor] = [torch.empty(0)] * len(texts)
@@ -431,6 +498,27 @@ def choose_writer(models: Sequence[Transformer | ParallelTransformer]) -> Writer
     (model,) = models
     assert isinstance(model, ParallelTransformer)
     return ParallelWriter(model)
+
+
+def is_exported(path: Path) -> bool:
+    """Whether a folder holds the weights of another engine."""
+    return (path / ELSEWHERE).is_file()
+
+
+def _check_rows(folder: Path, model: EncoderDecoder, vocabularies: Vocabularies) -> None:
+    rows = (model.config.source_vocab, model.config.target_vocab)
+    if (len(vocabularies.source), len(vocabularies.target)) != rows:
+        raise UserError(
+            f"{folder}: the tokenizer has {len(vocabularies.source)} and {len(vocabularies.target)} pieces, the "
+            f"model {rows[0]} and {rows[1]} rows; they were not saved together"
+        )
+
+
+def _languages(path: Path, about: dict[str, Any]) -> tuple[str, str]:
+    languages = about.get("languages", ["source", "target"])
+    if not isinstance(languages, list) or len(languages) != 2:
+        raise UserError(f"{path}: languages must be two codes, such as en and zh, not {languages!r}")
+    return str(languages[0]), str(languages[1])
 
 
 def batches_by_tokens(indices: Iterable[int], encoded: Sequence[Sequence[int]], tokens: int) -> Iterator[list[int]]:

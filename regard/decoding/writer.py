@@ -20,6 +20,7 @@ class Writer(Protocol):
     """A way of writing: token by token in stepwise.py, all at once in parallel.py."""
 
     settings: type[AnySettings]
+    shows_attention: bool
 
     def prepare(self, settings: AnySettings, request: Request, trees: bool, snapshots: bool) -> AnySettings:
         """The settings as this model takes them.

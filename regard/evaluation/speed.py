@@ -48,14 +48,17 @@ class Contender:
     def open(cls, text: str, device: str | torch.device = "cpu") -> Self:
         """Reads "RUN", or "RUN:beam=5" and "RUN:rounds=4,lengths=3" for other settings than the model's own.
 
+        "engine" and "precision" are among them: "RUN:engine=ctranslate2,precision=int8".
+
         Raises:
             UserError: there is no such model, or it cannot search like that.
         """
         path, colon, options = text.rpartition(":")
         if not colon or "=" not in options:
             path, options = text, ""
-        translator = Translator.load(Path(path), device=device)
         values = dict(_key_and_value(option, text) for option in options.split(",") if options)
+        loading = {key: values.pop(key, None) for key in ("engine", "precision")}
+        translator = Translator.load(Path(path), device=device, **loading)
         return cls(text, translator, translator.fit(parse_settings(translator.writer.settings, values, text)))
 
     def translate(self, sources: Sequence[str]) -> list[str]:

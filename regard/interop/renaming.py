@@ -7,7 +7,7 @@ that order.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -48,12 +48,11 @@ def take(
             if name not in tensors:
                 raise UserError(f"{where}: no tensor {name}, from which {ours} would be taken")
         rest -= set(theirs)
-        tensor = _without_ones(torch.cat([tensors[name] for name in theirs]), len(shape))
-        if tensor.shape != shape:
-            raise UserError(
-                f"{where}: {' + '.join(theirs)} is {list(tensor.shape)}, but {ours} of this config is {list(shape)}"
-            )
-        taken[ours] = tensor
+        parts = [_without_ones(tensors[name], len(shape)) for name in theirs]
+        found = _joined_shape(parts)
+        if found != list(shape):  # asked before they are joined: a small file may describe a tensor without end
+            raise UserError(f"{where}: {' + '.join(theirs)} is {found}, but {ours} of this config is {list(shape)}")
+        taken[ours] = torch.cat(parts)
     for name in sorted(rest):
         if not any(re.match(beginning, name) for beginning in ignored):
             raise UserError(f"{where}: unknown tensor {name}, for which a model of this config has no place")
@@ -89,6 +88,15 @@ def _their_names(ours: str, names: Names) -> tuple[str, ...]:
             several = templates if isinstance(templates, tuple) else (templates,)
             return tuple((t(found) if callable(t) else found.expand(t)) + ours[found.end() :] for t in several)
     raise UserError(f"{ours}: the other library has no such tensor, so its weights do not fit this config")
+
+
+def _joined_shape(parts: Sequence[Tensor]) -> list[int]:
+    """Of the parts one behind the other, or of the first that does not fit to them."""
+    first = parts[0]
+    for part in parts:
+        if part.shape[1:] != first.shape[1:] or not part.dim():
+            return list(part.shape)
+    return [sum(len(part) for part in parts), *first.shape[1:]]
 
 
 def _without_ones(tensor: Tensor, dimensions: int) -> Tensor:

@@ -24,14 +24,21 @@ from regard.models.model import Model
 from regard.models.registry import MODELS, Reads
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+ELSEWHERE = "regard.json"
+"""What config.json says, in a folder that another program calls its own and whose weights are in its format."""
 FORMAT = 1
 
 
 def save_model(folder: Path, model: Model, about: dict[str, Any]) -> None:
     """Writes the model's two files into an existing folder; `about` is kept in config.json beside the model's own."""
-    config = {"format": FORMAT, "model": model.config.model_dump()} | about
-    (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    save_config(folder / CONFIG, model, about)
     safetensors.torch.save_file(distinct_tensors(model), folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def save_config(path: Path, model: Model, about: dict[str, Any]) -> None:
+    """Writes what a model is built from, and what else is known of it."""
+    config = {"format": FORMAT, "model": model.config.model_dump(mode="json")} | about
+    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[Any, dict[str, Any]]:
@@ -42,9 +49,7 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[Any, d
     """
     config = read_config(folder)
     path = folder / WEIGHTS
-    values, kind = config["model"], MODELS[model_kind(folder, config)]
-    with torch.device("meta"):  # shapes without memory, so that an absurd config costs nothing before it is refused
-        outline = kind.build(values, f"{folder / CONFIG}: model")
+    outline = outline_model(config, folder / CONFIG)  # so that an absurd config costs nothing before it is refused
     try:
         tensors = safetensors.torch.load_file(path, device=str(device))
     except FileNotFoundError:
@@ -60,20 +65,30 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[Any, d
             raise UserError(
                 f"{path}: tensor {name} is {list(tensors[name].shape)}, {CONFIG} says {list(expected[name].shape)}"
             )
-    model = kind.build(values, f"{folder / CONFIG}: model")
+    model = MODELS[model_kind(folder, config)].build(config["model"], f"{folder / CONFIG}: model")
     model.load_state_dict(tensors, strict=False)
     return model.to(device).eval(), config
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """config.json of a model folder, checked only as far as every model shares it."""
-    path = folder / CONFIG
+def outline_model(config: dict[str, Any], path: Path) -> Any:
+    """The model that the config in this file describes, in evaluation mode: shapes without weights or memory.
+
+    Raises:
+        UserError: there is no such model.
+    """
+    with torch.device("meta"):
+        return MODELS[model_kind(path.parent, config)].build(config["model"], f"{path}: model").eval()
+
+
+def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
+    """config.json of a model folder, or its like, checked only as far as every model shares it."""
+    path = folder / name
     if not folder.is_dir():
         raise UserError(f"{folder}: no such model folder")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{folder}: no {CONFIG} in it, so it is not a model folder") from None
+        raise UserError(f"{folder}: no {name} in it, so it is not a model folder") from None
     except (ValueError, OSError) as error:
         raise UserError(f"{path}: damaged or not JSON ({error})") from None
     if not isinstance(config, dict) or config.get("format") != FORMAT or "model" not in config:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, Self, cast
+from typing import Annotated, Any, Literal, NamedTuple, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -39,7 +39,9 @@ class SwinConfig(Settings):
     window: Size = Field((7, 7), description="rows and columns of a window, in tokens: one number, or [rows, columns]")
     classes: int = Field(0, ge=0, description="how many classes the head tells apart; 0: no head, features alone")
     width: int = Field(96, gt=0, description="of the first stage; it doubles from stage to stage")
-    layers: tuple[PositiveInt, ...] = Field((2, 2, 6, 2), min_length=1, max_length=8, description="of each stage")
+    layers: tuple[Annotated[int, Field(gt=0, le=1000)], ...] = Field(
+        (2, 2, 6, 2), min_length=1, max_length=8, description="of each stage"
+    )
     heads: tuple[PositiveInt, ...] = Field((3, 6, 12, 24), description="of each stage")
     expansion: int = Field(4, gt=0, description="how many times wider the feed-forward is inside")
     qkv_bias: bool = Field(True, description="whether queries, keys and values have a bias")
@@ -176,7 +178,7 @@ class SwinStage(nn.Module):
             x = self.merge(x, grid)
         grid = self.grid(grid)
         cuts = [self.windows(grid, layer, x.device) for layer in range(2)]
-        masks = [cut.mask(len(x)) for cut in cuts]
+        masks = [cut.mask(x.shape[0]) for cut in cuts]
         for layer, block in enumerate(self.blocks):
             x = block(x, cuts[layer % 2], masks[layer % 2])
         return x, grid

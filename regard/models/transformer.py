@@ -55,6 +55,7 @@ class EncoderDecoderConfig(Settings):
     tie: Literal["all", "target", "none"] = Field(
         "all", description="source, target and output share one embedding; only target and output; or none do"
     )
+    output_bias: bool = Field(False, description="a bias on the logits, which models of Marian have")
     attention: AttentionSettings = Field(
         FullSettings(), description="full, local, linear or routing, with its own keys, for both self-attentions"
     )
@@ -156,6 +157,7 @@ class EncoderDecoder(Model):
         if config.tie == "none":
             self.output = nn.Parameter(torch.empty(config.target_vocab, config.width))
             nn.init.normal_(self.output, std=config.width**-0.5)
+        self.output_bias = nn.Parameter(torch.zeros(config.target_vocab)) if config.output_bias else None
 
     def encode(self, source: Tensor, layout: Layout | None = None) -> Tensor:
         """Source tokens (B, S) to context-aware vectors (B, S, W)."""
@@ -176,7 +178,12 @@ class EncoderDecoder(Model):
 
     def logits(self, x: Tensor) -> Tensor:
         """Vectors (…, W) to scores over the target vocabulary (…, V)."""
-        return linear(x, self.output if self.config.tie == "none" else self.target_embedding.weight)
+        return linear(x, self.output_table, self.output_bias)
+
+    @property
+    def output_table(self) -> Tensor:
+        """A row for every target token, (V, W): what a vector is compared with."""
+        return self.output if self.config.tie == "none" else self.target_embedding.weight
 
     def _encoder_block(self) -> EncoderBlock:
         c = self.config

@@ -216,10 +216,10 @@ class ViT(ImageModel):
         """The tokens that belong to no patch, put before the patches."""
         parts = [x]
         if self.registers is not None:
-            parts.insert(0, self.registers.expand(len(x), -1, -1))
+            parts.insert(0, self.registers.expand(x.shape[0], -1, -1))
         if self.class_token is not None:
             first = self.class_token if self.positions is None else self.class_token + self.positions[:1]
-            parts.insert(0, first.expand(len(x), -1, -1))
+            parts.insert(0, first.expand(x.shape[0], -1, -1))
         return torch.cat(parts, 1) if len(parts) > 1 else x
 
     def _lead_places(self, places: Tensor) -> Tensor:

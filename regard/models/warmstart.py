@@ -66,7 +66,8 @@ def grow(model: Model, source: Sequence[Sequence[int]], target: Sequence[Sequenc
     with torch.random.fork_rng(devices=[]):  # the first weights of the copy are thrown away
         grown = type(model)(config.changed(**sizes)).to(model.target_embedding.weight)
     random = torch.Generator().manual_seed(seed)
-    spelled = {"source_embedding.weight": source, "target_embedding.weight": target, "output": target}
+    spelled = {"source_embedding.weight": source, "target_embedding.weight": target}
+    spelled |= {"output": target, "output_bias": target}
     tensors = distinct_tensors(model)
     for name, pieces in spelled.items():
         if name in tensors:  # a table that is shared has only its first name
@@ -77,7 +78,7 @@ def grow(model: Model, source: Sequence[Sequence[int]], target: Sequence[Sequenc
 
 def _new_rows(table: Tensor, spelled: Sequence[Sequence[int]], random: torch.Generator) -> list[Tensor]:
     spread = NOISE * table.std()
-    noise = torch.randn(len(spelled), table.shape[1], generator=random).to(table)
+    noise = torch.randn(len(spelled), *table.shape[1:], generator=random).to(table)
     return [
         table[torch.tensor(pieces, device=table.device)].mean(0, keepdim=True) + spread * noise[None, row]
         for row, pieces in enumerate(spelled)

@@ -155,6 +155,11 @@ class Tokenizer:
         """How it was learned."""
         return "word" if json.loads(self._backend.to_str())["model"]["ignore_merges"] else "bpe"
 
+    @property
+    def vocabulary(self) -> list[str]:
+        """The pieces in the order of their ids, as the file holds them: with plain spaces."""
+        return list(self._pieces)
+
     def __len__(self) -> int:
         return len(self._pieces)
 
@@ -240,6 +245,15 @@ class Tokenizer:
             owners += [-1] * len(space.encode("utf-8")) + [number] * len(word.encode("utf-8"))
         return [owners[end - 1] for end in accumulate(map(len, spelled))]  # no piece goes on beyond a word
 
+    def as_library(self) -> tokenizers.Tokenizer:
+        """Give a copy as the `tokenizers` library has it, which cuts a text in normal form C like this one.
+
+        Where pieces were added later, it puts a space before every part of a text between two of them.
+        """
+        whole = self._copy()
+        whole.normalizer = normalizers.Prepend(" ")
+        return whole
+
     def save(self, path: Path) -> None:
         """Write the tokenizer to a JSON file.
 
@@ -247,9 +261,7 @@ class Tokenizer:
             UserError: If the file cannot be written.
         """
         try:
-            whole = self._copy()
-            whole.normalizer = normalizers.Prepend(" ")
-            path.write_text(whole.to_str(pretty=True), encoding="utf-8", newline="\n")
+            path.write_text(self.as_library().to_str(pretty=True), encoding="utf-8", newline="\n")
         except OSError as error:
             raise UserError(f"{path} cannot be written ({error.strerror}); give a writable path.") from error
 

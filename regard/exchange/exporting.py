@@ -1,0 +1,70 @@
+"""A trained model in the format of another program: written, verified, and only then left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from regard.decoding.translator import Translator
+from regard.errors import UserError
+from regard.exchange.ctranslate2 import write_ctranslate2
+from regard.exchange.huggingface import write_huggingface
+from regard.exchange.images import write_huggingface_images
+from regard.exchange.onnx import write_onnx, write_onnx_images
+from regard.exchange.verification import sample_sources
+from regard.models.card import CARD, describe_folder
+from regard.models.folder import find_model, replacing, what_is_read
+from regard.recognition.classifier import Classifier
+
+
+class Format(NamedTuple):
+    """How models of each kind are written; None where the format has no such models."""
+
+    text: Callable[..., list[str]] | None
+    images: Callable[[Classifier, Path], list[str]] | None
+
+
+FORMATS = {
+    "ctranslate2": Format(write_ctranslate2, None),
+    "huggingface": Format(write_huggingface, write_huggingface_images),
+    "onnx": Format(write_onnx, write_onnx_images),
+}
+QUANTISING = "ctranslate2"
+"""The only format with a choice of numbers."""
+
+
+def export(
+    run: Path, out: Path, to: str, quantization: str | None = None, texts: Sequence[str] | None = None
+) -> list[str]:
+    """Writes the model of a run into a new folder, and returns sentences that say how it was verified.
+
+    Args:
+        run: a model folder, or a run that holds one.
+        out: the new folder.
+        to: one of `FORMATS`.
+        quantization: in which numbers the weights are kept, where the format has a choice.
+        texts: to verify the model with; it makes up its own unless given.
+
+    Raises:
+        UserError: the format cannot express the model, or the result does not say the same; nothing is written then.
+    """
+    if to not in FORMATS:
+        raise UserError(f"--to {to}: known are {', '.join(FORMATS)}")
+    if quantization is not None and to != QUANTISING:
+        raise UserError(f"--quantization is for {QUANTISING}; {to} keeps the weights as they are")
+    if out.exists():
+        raise UserError(f"{out} exists already; choose another folder")
+    folder, form = find_model(run), FORMATS[to]
+    reads = what_is_read(folder)
+    with replacing(out) as fresh:
+        if reads == "text" and form.text is not None:
+            translator = Translator.load(folder)
+            sources = sample_sources(translator, texts)
+            said = form.text(translator, fresh, sources, *([quantization] if to == QUANTISING else []))
+        elif reads == "images" and form.images is not None:
+            said = form.images(Classifier.load(folder), fresh)
+        else:
+            raise UserError(f"{run}: there is no way to write a model that reads {reads} as {to}")
+        (fresh / CARD).write_text(describe_folder(folder), encoding="utf-8")
+    return said

@@ -1,0 +1,110 @@
+"""`regard export --to huggingface` for models that translate: a folder that transformers loads with its own classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.decoding.settings import SearchSettings
+from regard.decoding.stepper import pad_rows
+from regard.decoding.translator import Translator
+from regard.errors import UserError
+from regard.exchange.verification import Tokens, check, compare
+from regard.interop.fast_tokenizer import to_fast_tokenizer
+from regard.interop.marian import CLASSES, choose_kind, describe_marian, to_marian
+from regard.interop.needing import need
+
+TARGET = "target_tokenizer"
+"""Where the target's tokenizer lies if it is not the source's: transformers has one a folder."""
+_FOLLOWING = ("embed_positions.weight", "lm_head.weight", "embed_tokens.weight")
+"""Ends of the names of their tensors that are computed or shared, and so need not be given."""
+
+
+class HuggingFacePeer:
+    """A model of transformers, as verification wants it. It must have been trained to end what it reads with END."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.config = model.eval(), model.config
+
+    @torch.no_grad()
+    def write(self, sources: Sequence[Tokens], settings: SearchSettings) -> list[list[int]]:
+        beam = {"early_stopping": True, "length_penalty": settings.alpha} if settings.width > 1 else {}
+        longest = max(settings.limit(len(source)) for source in sources)
+        rows = self.model.generate(
+            **self._read(sources), num_beams=settings.width, do_sample=False, max_new_tokens=longest, **beam
+        )
+        return [self._up_to_end(row[1:]) for row in rows.tolist()]  # each begins with the decoder's first token
+
+    @torch.no_grad()
+    def score(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[list[float]]:
+        start, end = self.config.decoder_start_token_id, self.config.eos_token_id
+        said, _ = pad_rows([[start, *target] for target in targets], self.config.pad_token_id, torch.device("cpu"))
+        logp = self.model(**self._read(sources), decoder_input_ids=said).logits.log_softmax(-1)
+        rows = zip(logp, ([*target, end] for target in targets), strict=True)
+        return [row[torch.arange(len(said)), torch.tensor(said)].tolist() for row, said in rows]
+
+    def _read(self, sources: Sequence[Tokens]) -> dict[str, torch.Tensor]:
+        end, device = self.config.eos_token_id, torch.device("cpu")
+        ids, layout = pad_rows([[*source, end] for source in sources], self.config.pad_token_id, device)
+        return {"input_ids": ids, "attention_mask": layout.real().long()}
+
+    def _up_to_end(self, row: list[int]) -> list[int]:
+        end = self.config.eos_token_id
+        return row[: row.index(end)] if end in row else row
+
+
+def build_huggingface(translator: Translator) -> Any:
+    """Their model with our weights.
+
+    Raises:
+        UserError: transformers has no such model, or is not installed.
+    """
+    if len(translator.models) > 1:
+        raise UserError("transformers has no models that vote; give one")
+    config = translator.model.config
+    kind, values = choose_kind(config), describe_marian(config)
+    library = need("transformers", "hf")
+    theirs_class = getattr(library, CLASSES[kind])
+    theirs = theirs_class(theirs_class.config_class(**values))
+    lacking, unknown = theirs.load_state_dict(to_marian(translator.model.state_dict(), config), strict=False)
+    theirs.tie_weights()
+    if unknown or any(not name.endswith(_FOLLOWING) for name in lacking):
+        raise UserError(f"this release of transformers ({library.__version__}) names tensors otherwise: {unknown[:1]}")
+    theirs.generation_config.forced_eos_token_id = None
+    return theirs.eval()
+
+
+def write_huggingface(translator: Translator, folder: Path, sources: Sequence[Tokens]) -> list[str]:
+    """Writes the files and says how far transformers agrees with our model when it loads them.
+
+    Raises:
+        UserError: transformers cannot express the model, or does not agree with it.
+    """
+    theirs = build_huggingface(translator)
+    theirs.save_pretrained(folder)
+    vocabularies, longest = translator.vocabularies, theirs.config.max_position_embeddings
+    to_fast_tokenizer(vocabularies.source, longest).save_pretrained(folder)
+    if not vocabularies.joint:
+        to_fast_tokenizer(vocabularies.target, longest).save_pretrained(folder / TARGET)
+    library = need("transformers", "hf")
+    loaded = type(theirs).from_pretrained(folder)
+    agreement = compare(translator, HuggingFacePeer(loaded), sources)
+    check(agreement, f"{type(theirs).__name__} of transformers")
+    _check_tokenizer(translator, library, folder, sources)
+    return [f"as {type(theirs).__name__}, {agreement}"]
+
+
+def _check_tokenizer(translator: Translator, library: Any, folder: Path, sources: Sequence[Tokens]) -> None:
+    """Refuses a tokenizer that cuts texts otherwise, or joins them otherwise, than ours."""
+    vocabularies = translator.vocabularies
+    theirs = library.AutoTokenizer.from_pretrained(folder)
+    for tokens in sources:
+        text = vocabularies.source.decode(tokens)
+        ours = vocabularies.source.encode(text)
+        if theirs(text).input_ids != [*ours, translator.model.config.eos]:
+            raise UserError(f"transformers' tokenizer cuts {text!r} otherwise than ours, so nothing was written")
+        if theirs.decode(ours, skip_special_tokens=True) != text:
+            raise UserError(f"transformers' tokenizer joins {text!r} otherwise than ours, so nothing was written")

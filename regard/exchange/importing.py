@@ -1,0 +1,161 @@
+"""Models of other libraries as model folders of ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.decoding.translator import Translator, Vocabularies
+from regard.errors import UserError
+from regard.exchange.huggingface import TARGET
+from regard.interop.fast_tokenizer import from_fast_tokenizer
+from regard.interop.inferring import TAKING, Library, VisionConfig, infer_vision, read_huggingface, recognise
+from regard.interop.marian import CLASSES, from_marian, read_marian
+from regard.interop.tensors import read_folder, read_tensors
+from regard.interop.torch import Embeddings, from_torch, read_torch
+from regard.models.card import CARD, describe_folder
+from regard.models.folder import CONFIG, replacing, save_model
+from regard.models.registry import MODELS
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.recognition.classifier import ABOUT
+from regard.recognition.reading import Reading
+from regard.text.tokenizer import Tokenizer
+
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+
+
+def import_model(
+    path: Path,
+    out: Path,
+    changes: Mapping[str, Any] | None = None,
+    embeddings: Mapping[str, Any] | None = None,
+    tokenizer: Path | None = None,
+) -> str:
+    """Writes the model of another library into a new model folder, and returns a sentence about it.
+
+    Args:
+        path: a folder of transformers or timm, or a file of weights of timm, torchvision or an `nn.Transformer`.
+        out: the new folder.
+        changes: what the files do not tell of our config, such as heads.
+        embeddings: of the module round an `nn.Transformer`, as `Embeddings` has them.
+        tokenizer: of ours, for an `nn.Transformer`.
+
+    Raises:
+        UserError: a file is missing or damaged, or holds what our models do not have; nothing is written then.
+    """
+    if out.exists():
+        raise UserError(f"{out} exists already; choose another folder")
+    if not path.exists():
+        raise UserError(f"{path}: no such file or folder")
+    tensors = read_folder(path) if path.is_dir() else read_tensors(path)
+    values = _read_json(path / CONFIG) if path.is_dir() and (path / CONFIG).is_file() else {}
+    with replacing(out) as fresh:
+        if values.get("model_type") in CLASSES:
+            said = _import_translation(path, values, tensors, fresh)
+        elif embeddings is not None:
+            names = Embeddings.parse(embeddings, "embedding")
+            said = _import_torch(tensors, names, changes or {}, tokenizer, fresh)
+        else:
+            said = _import_vision(path, values, tensors, changes or {}, fresh)
+        (fresh / CARD).write_text(describe_folder(fresh), encoding="utf-8")
+    return said
+
+
+def _import_translation(folder: Path, values: Mapping[str, Any], tensors: Mapping[str, Tensor], out: Path) -> str:
+    config = read_marian(values, tensors, str(folder / CONFIG))
+    model = _build(config, from_marian(tensors, config))
+    source = from_fast_tokenizer(folder)
+    target = from_fast_tokenizer(folder / TARGET) if (folder / TARGET).is_dir() else source
+    _save_translator(model, Vocabularies(source, target), out)
+    return f"a {values['model_type']} of {_count(model)} parameters"
+
+
+def _import_torch(
+    tensors: Mapping[str, Tensor], names: Embeddings, changes: Mapping[str, Any], tokenizer: Path | None, out: Path
+) -> str:
+    config = read_torch(tensors, names, changes)
+    model = _build(config, from_torch(tensors, names, config))
+    if tokenizer is None:
+        save_model(out, model, {})
+        return f"an nn.Transformer of {_count(model)} parameters, without a tokenizer"
+    joint = Tokenizer.load(tokenizer)
+    _save_translator(model, Vocabularies(joint, joint), out)
+    return f"an nn.Transformer of {_count(model)} parameters"
+
+
+def _import_vision(
+    path: Path, values: Mapping[str, Any], tensors: Mapping[str, Tensor], changes: Mapping[str, Any], out: Path
+) -> str:
+    library: Library | None = "huggingface" if "model_type" in values else recognise(tensors)
+    if library is None:
+        raise UserError(
+            f"{path}: neither a model of transformers, timm or torchvision; for an nn.Transformer, say where its "
+            "embeddings are: --embedding source=NAME --embedding target=NAME --embedding output=NAME"
+        )
+    config: VisionConfig
+    if library == "huggingface":
+        config = read_huggingface(values, tensors, str(path / CONFIG))
+        config = config.changed(**changes) if changes else config
+    else:
+        config = infer_vision(tensors, library, changes)
+    model = _build(config, TAKING[library](tensors, config))
+    about: dict[str, Any] = {}
+    if config.classes and config.channels in (1, 3):
+        about[ABOUT] = _read_images(path, values, config).model_dump(mode="json")
+    save_model(out, model, about)
+    return f"a {config.kind} of {library} with {_count(model)} parameters and {config.classes} classes"
+
+
+def _read_images(path: Path, values: Mapping[str, Any], config: VisionConfig) -> Reading:
+    """How images are shown to the model: as its files say, or as is usual with ImageNet."""
+    labels = values.get("id2label", values.get("label_names"))
+    if isinstance(labels, Mapping):
+        labels = [labels.get(str(i)) for i in range(config.classes)]
+    if not isinstance(labels, list) or len(labels) != config.classes or len(set(map(str, labels))) != config.classes:
+        labels = [str(i) for i in range(config.classes)]
+    processor = path / "preprocessor_config.json"
+    shown = _read_json(processor) if processor.is_file() else values.get("pretrained_cfg", {})
+    shown = shown if isinstance(shown, Mapping) else {}
+    means = {key: shown.get(f"image_{key}", shown.get(key, usual)) for key, usual in IMAGENET.items()}
+    if config.channels == 1:
+        means = {key: [sum(value) / len(value)] for key, value in means.items()}
+    return Reading.parse(
+        {"classes": list(map(str, labels)), "size": config.image[0], "channels": config.channels} | means,
+        str(processor),
+    )
+
+
+def _save_translator(model: Transformer, vocabularies: Vocabularies, out: Path) -> None:
+    sizes = (len(vocabularies.source), len(vocabularies.target))
+    if sizes != (model.config.source_vocab, model.config.target_vocab):
+        raise UserError(
+            f"the tokenizers have {sizes[0]} and {sizes[1]} pieces, but the model {model.config.source_vocab} and "
+            f"{model.config.target_vocab} rows"
+        )
+    Translator(model, vocabularies).save(out)
+
+
+def _build(config: TransformerConfig | VisionConfig, tensors: Mapping[str, Tensor]) -> Any:
+    """The model with these tensors, which are known to fit: only now does a large config cost memory."""
+    model = MODELS[config.kind].build(config.model_dump(), "config")
+    model.load_state_dict({name: tensor.to(torch.float32) for name, tensor in tensors.items()})
+    return model.eval()
+
+
+def _count(model: torch.nn.Module) -> str:
+    return f"{sum(p.numel() for p in model.parameters()):,}"
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: damaged or not JSON ({error})") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: holds {type(content).__name__}, not keys and values")
+    return content

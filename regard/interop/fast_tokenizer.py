@@ -1,0 +1,68 @@
+"""Our tokenizer as `transformers` has it (`PreTrainedTokenizerFast`), and back."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import decoders, normalizers, processors
+
+from regard.errors import UserError
+from regard.interop.needing import need
+from regard.text.tokenizer import Tokenizer
+
+FILE = "tokenizer.json"
+
+
+def to_fast_tokenizer(tokenizer: Tokenizer, longest: int) -> Any:
+    """Theirs, which ends a text with END and decodes without loss; `longest` is the most tokens of the model."""
+    pad, bos, eos, unk = Tokenizer.SPECIALS
+    backend = tokenizer.as_library()
+    backend.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Prepend(" ")])
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"$A {eos}", pair=f"$A $B {eos}", special_tokens=[(eos, Tokenizer.EOS)]
+    )
+    backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    return need("transformers", "hf").PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token=pad,
+        bos_token=bos,
+        eos_token=eos,
+        unk_token=unk,
+        model_max_length=longest,
+        padding_side="right",
+        split_special_tokens=True,  # "<eos>" in a text is five characters
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def from_fast_tokenizer(folder: Path) -> Tokenizer:
+    """Ours, from a folder into which `to_fast_tokenizer` was saved.
+
+    Raises:
+        UserError: the file is missing or damaged, or holds a tokenizer of another make.
+    """
+    path = folder / FILE
+    try:
+        backend = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except Exception as error:  # the library raises no narrower class
+        raise UserError(f"{path}: damaged or not a tokenizer ({error})") from None
+    content = json.loads(backend.to_str())
+    content["normalizer"], content["post_processor"], content["decoder"] = (
+        {"type": "Prepend", "prepend": " "},
+        None,
+        None,
+    )
+    content["added_tokens"] = [t for t in content["added_tokens"] if t["content"] not in Tokenizer.SPECIALS]
+    with tempfile.TemporaryDirectory() as room:
+        plain = Path(room) / FILE
+        plain.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+        try:
+            return Tokenizer.load(plain)
+        except UserError as error:
+            raise UserError(str(error).replace(str(plain), str(path))) from None

@@ -1,0 +1,100 @@
+"""Files of tensors from elsewhere: read without running anything in them, and in no more memory than they fill."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from regard.errors import UserError
+
+SAFE, INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLED = "pytorch_model.bin"
+
+
+def read_folder(folder: Path) -> dict[str, Tensor]:
+    """The tensors of a folder of transformers or timm; safetensors are preferred.
+
+    Raises:
+        UserError: there are none, or a file is damaged.
+    """
+    if (folder / SAFE).is_file():
+        return read_tensors(folder / SAFE)
+    if (folder / INDEX).is_file():
+        return {name: t for part in _parts(folder / INDEX) for name, t in read_tensors(folder / part).items()}
+    if (folder / PICKLED).is_file():
+        return read_tensors(folder / PICKLED)
+    raise UserError(f"{folder}: no weights in it; looked for {SAFE}, {INDEX} and {PICKLED}")
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a .safetensors file, or of a .bin or .pt that torch has saved.
+
+    Raises:
+        UserError: the file is missing, damaged, or holds anything but tensors by name; nothing in it is run.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    if path.suffix == ".safetensors":
+        try:
+            return safetensors.torch.load_file(path)
+        except (safetensors.SafetensorError, OSError, ValueError) as error:
+            raise UserError(f"{path}: damaged or not a safetensors file ({_one_line(error)})") from None
+    return _read_pickled(path)
+
+
+def _read_pickled(path: Path) -> dict[str, Tensor]:
+    _check_archive(path)
+    try:
+        content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{path}: damaged, or holds more than tensors, which is not loaded because it could run code "
+            f"({_one_line(error)})"
+        ) from None
+    for key in ("state_dict", "model"):  # where training scripts put the weights beside other things
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    if not isinstance(content, dict) or not content:
+        raise UserError(f"{path}: holds {type(content).__name__}, not tensors by name")
+    for name, tensor in content.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
+            raise UserError(f"{path}: {name!r} is {type(tensor).__name__}, not a plain tensor")
+    return content
+
+
+def _check_archive(path: Path) -> None:
+    """Refuses what is no archive of torch, and one that says it is larger than it is."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        raise UserError(
+            f"{path}: damaged, or of before torch 1.6 ({_one_line(error)}); save it again as safetensors"
+        ) from None
+    size = path.stat().st_size
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries) or sum(e.file_size for e in entries) > size:
+        raise UserError(f"{path}: its parts are compressed or larger than the file, which torch never writes")
+
+
+def _parts(index: Path) -> list[str]:
+    try:
+        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        names = sorted(set(places))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{index}: damaged ({_one_line(error)})") from None
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name:
+            raise UserError(f"{index}: {name!r} is not the name of a file beside it")
+    return names
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,75 @@
+"""The model card: what a folder's own files say about its model, as a README.md that model hubs understand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from regard.models.folder import read_config
+
+CARD = "README.md"
+_SCORES, _FINGERPRINTS = "scores.json", Path("data") / "fingerprints.json"
+_TASKS = {"transformer": "translation", "parallel": "translation", "vit": "image-classification"}
+_TASKS |= {"swin": "image-classification"}
+
+
+def describe_folder(folder: Path) -> str:
+    """The card of a model folder: its architecture, its data where the run is still round it, its scores.
+
+    Raises:
+        UserError: it is no model folder.
+    """
+    about = read_config(folder)
+    model = about["model"]
+    languages = [code for code in about.get("languages", []) if code not in ("source", "target")]
+    evaluations = [e for e in _read(folder / _SCORES).get("evaluations", []) if isinstance(e, Mapping)]
+    title = " → ".join(languages) if languages else f"A {model['kind']}"
+    head: dict[str, Any] = {"library_name": "regard", "tags": ["regard", model["kind"]]}
+    if task := _TASKS.get(model["kind"]):
+        head["pipeline_tag"] = task
+    if languages:
+        head["language"] = languages
+    lines = ["---", yaml.safe_dump(head, sort_keys=False, allow_unicode=True).strip(), "---", "", f"# {title}", ""]
+    lines += ["Trained with regard.", "", "## Architecture", "", "| setting | value |", "| --- | --- |"]
+    lines += [f"| {key} | {json.dumps(value, ensure_ascii=False)} |" for key, value in model.items()]
+    lines += _describe_data(_read(folder.parent / _FINGERPRINTS))
+    lines += ["", "## Scores", ""]
+    lines += list(_describe_scores(evaluations)) or ["None were recorded; `regard evaluate` records them."]
+    return "\n".join(lines) + "\n"
+
+
+def _describe_data(known: Mapping[str, Any]) -> list[str]:
+    files = known.get("files")
+    if not isinstance(files, Mapping) or not files:
+        return []
+    rows = [
+        f"| {name} | {entry.get('bytes')} | {str(entry.get('sha256'))[:12]} |"
+        for name, entry in files.items()
+        if isinstance(entry, Mapping)
+    ]
+    return ["", "## Training data", "", "| file | bytes | SHA-256 |", "| --- | --- | --- |", *rows]
+
+
+def _describe_scores(evaluations: list[Mapping[str, Any]]) -> Iterator[str]:
+    for evaluation in evaluations:
+        conditions = evaluation.get("conditions", {})
+        data = conditions.get("data", {})
+        yield f"On {data.get('lines')} sentences (data {data.get('sha256')}), {evaluation.get('date')}:"
+        yield ""
+        for name, value in evaluation.get("scores", {}).items():
+            signature = conditions.get("signatures", {}).get(name, "")
+            yield f"- {name} {value:.2f}" + (f" (`{signature}`)" if signature else "")
+        yield ""
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    """What a JSON file holds; nothing where it is missing or damaged: a card says what it can."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, Mapping) else {}
