@@ -68,6 +68,35 @@ def write_decoding() -> str:
     return "\n".join((*lines, "", f"{how}; `{result['command']}`."))
 
 
+def write_serving() -> str:
+    path = ROOT / "benchmarks" / "results" / "serving.json"
+    if not path.exists():
+        return "No results yet."
+    result = json.loads(path.read_text("utf-8"))
+    lines = [
+        "| | texts/s | p50, ms | p95, ms | p99, ms | other than offline |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, key in (("in batches", "batching"), ("one by one", "without_batching")):
+        found, times = result[key], result[key]["milliseconds"]
+        shown = " | ".join(f"{times[p]:,.0f}" for p in ("p50", "p95", "p99"))
+        lines.append(f"| {name} | {found['sentences_per_second']:,.0f} | {shown} | {found['different_answers']} |")
+    lines.append(f"| `Translator`, no server | {result['offline_texts_per_second']:,.0f} | | | | |")
+    memory = result["memory"]["megabytes"]
+    server, workers = ([one[key] for one in memory] for key in ("server", "workers"))
+    return "\n".join(
+        (
+            *lines,
+            "",
+            f"{result['what']}; {result['model']}; {result['text']}. Statuses: "
+            f"{', '.join(f'{status} ({n:,})' for status, n in result['batching']['statuses'].items())}. Over "
+            f"{result['memory']['requests']:,} requests the server held {min(server)} to {max(server)} MB and its "
+            f"workers {min(workers):,} to {max(workers):,} MB. {result['machine']}, "
+            f"torch {result['versions']['torch']}, {result['date']}; `{result['command']}`.",
+        )
+    )
+
+
 def write_teaching() -> str:
     path = ROOT / "benchmarks" / "results" / "teaching.json"
     if not path.exists():
@@ -305,6 +334,7 @@ def main() -> None:
         ("README.md", "decoding", write_decoding()),
         ("docs/guide.md", "settings", write_settings()),
         ("docs/classifying.md", "settings of classification", write_classification()),
+        ("docs/serving.md", "serving", write_serving()),
         ("docs/teaching.md", "teaching", write_teaching()),
         ("docs/attention.md", "quality", write_quality()),
         ("docs/attention.md", "cost", write_costs()),
