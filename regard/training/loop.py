@@ -218,7 +218,7 @@ class _Loop(Generic[B]):
         """Scores the model, or the average once there is one, and saves it."""
         state, step = self.state, self.state.step
         weights = state.model if state.average is None else state.average.module
-        with self.engine.whole(weights) as judged:
+        with self.engine.whole(weights) as judged, torch.compiler.set_stance("force_eager"):  # in other shapes
             scores = self.processes.on_main(lambda: self._score(judged))
             better = not state.best_scores or scores["score"] > state.best_scores["score"]
             self.processes.on_main(lambda: self._keep(judged, scores, ("last", "best") if better else ("last",)))

@@ -59,6 +59,9 @@ class TrainingSettings(Settings):
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1 ...")
     workers: int = Field(0, ge=0, le=64, description="processes that make batches; 0: a thread")
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on a GPU")
+    compile: bool = Field(
+        False, description="compile the model (torch.compile): the first steps take a minute, all others less time"
+    )
     sharding: Literal["ddp", "fsdp"] = Field(
         "ddp", description="under torchrun: each process holds the whole model, or a part of every weight"
     )
@@ -72,6 +75,8 @@ class TrainingSettings(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.compile and self.sharding == "fsdp":
+            raise ValueError("compile is for a model that is whole in every process; set sharding=ddp")
         if self.average and self.ema:
             raise ValueError("average and ema are two ways to one thing; give only one of them")
         return self

@@ -58,6 +58,8 @@ class ClassificationTask:
 
     def __init__(self, model: Any, data: ImageRunData, recipe: ClassificationRecipe, device: torch.device) -> None:
         self.model, self.recipe, self.device, self.reading, self.names = model, recipe, device, data.reading, data.names
+        if recipe.training.compile:
+            model.compile()
         self.width: int = model.head.in_features
         self.train, self.valid = _place(data.train, device), _place(data.valid, device)
         self.labels = self.train.labels.to(device)

@@ -54,6 +54,8 @@ class TwoViewTask(ABC, Generic[P]):
 
     def __init__(self, model: CroCo, recipe: TwoViewRecipe, device: torch.device) -> None:
         self.model, self.recipe, self.device = model, recipe, device
+        if recipe.training.compile:
+            model.compile()
         self.width = model.config.width
 
     @abstractmethod

@@ -1,0 +1,61 @@
+"""A model that is compiled for training: one graph, the same steps, and a folder like any other."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+from regard.errors import UserError
+from regard.training.recipe import Recipe
+from regard.training.run import run_recipe
+from tests.images import image_recipe
+from tests.training.test_completion import recipe as completion_recipe
+
+SHORT = {"training__steps": 3, "training__validate_every": 3}
+RUNS = ("plain", "compiled")
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[torch.fx.GraphModule]:
+    """The graphs that were compiled. They run as they are: what a compiler makes of them takes a minute."""
+    found: list[torch.fx.GraphModule] = []
+    compile_module = nn.Module.compile
+
+    def keep(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        found.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(nn.Module, "compile", lambda self: compile_module(self, backend=keep, fullgraph=True))
+    torch._dynamo.reset()
+    return found
+
+
+def image_classifier(painted: Path, **changes: object) -> Recipe:
+    return image_recipe(painted, model__drop_path=0.2, training__ema=0.9, **SHORT, **changes)
+
+
+def two_views(painted: Path, **changes: object) -> Recipe:
+    return completion_recipe(completion__masked_at_first=0.9, **SHORT, **changes)
+
+
+@pytest.mark.parametrize("build", [image_classifier, two_views])
+def test_a_compiled_step_is_one_graph_and_learns_the_same(
+    build: Callable[..., Recipe], painted: Path, tmp_path: Path, graphs: list[torch.fx.GraphModule]
+) -> None:
+    run_recipe(build(painted), tmp_path / "plain")
+    assert not graphs
+    run_recipe(build(painted, training__compile=True), tmp_path / "compiled")
+    assert len(graphs) == 1
+    plain, compiled = (safetensors.torch.load_file(tmp_path / run / "best" / "model.safetensors") for run in RUNS)
+    assert plain.keys() == compiled.keys()
+    for name, weight in plain.items():
+        torch.testing.assert_close(compiled[name], weight, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_a_model_in_parts_is_not_compiled(painted: Path) -> None:
+    with pytest.raises(UserError, match="compile is for a model that is whole in every process; set sharding=ddp"):
+        image_classifier(painted, training__compile=True, training__sharding="fsdp")
