@@ -181,15 +181,17 @@ def train_teacher(data: Path, out: Path, changes: list[str], minutes: float | No
 def distill(data: Path, out: Path, teacher: Path, more: Sequence[Path]) -> None:
     """The training set with the teacher's translations in place of the references: what its students learn from.
 
-    Captions that nobody has translated serve as well: the teacher does.
+    Captions that nobody has translated serve as well: the teacher does, where it knows every word.
     """
     sources = out / "sources.en"
     if not sources.exists():
         sentences = list(read_lines(data / "train.en.gz"))
         known = {line for name in ("train", "val", "test_2016_flickr") for line in read_lines(data / f"{name}.en.gz")}
+        words = {word for line in sentences for word in line.split()}
         for path in more:
             fresh = [line for line in dict.fromkeys(map(tokenise, read_lines(path))) if line not in known]
-            print(f"{path}: {len(fresh):,} sentences that stand neither in training nor in validation or test")
+            fresh = [line for line in fresh if words.issuperset(line.split())]
+            print(f"{path}: {len(fresh):,} sentences of known words that stand in neither training, validation nor test")
             sentences += fresh
             known.update(fresh)
         sources.write_text("\n".join(sentences) + "\n", encoding="utf-8")
