@@ -141,6 +141,11 @@ class Mask:
         """How far before and after itself a query sees, causality included."""
         return _narrower(self.window, (None, 0)) if self.causal else self.window or (None, None)
 
+    @property
+    def allows_all(self) -> bool:
+        """Whether every query may attend to every key, however many there are."""
+        return self.keys is None and self.allowed is None and self.reach == (None, None)
+
     def __and__(self, other: Mask) -> Mask:
         """The mask that allows only what both allow."""
         for name in ("queries", "keys"):
@@ -161,6 +166,8 @@ class Mask:
 
     def dense(self, T: int, S: int, device: torch.device) -> Tensor | None:
         """Builds the boolean tensor, broadcastable to (B, H, T, S); None where everything is allowed."""
+        if self.allows_all:
+            return None
         return self.once(("dense", T, S, device), lambda: self._build_dense(T, S, device))
 
     def blind(self, T: int, S: int, device: torch.device) -> Tensor | None:
@@ -170,6 +177,8 @@ class Mask:
             may = self.dense(T, S, device)
             return None if may is None else ~may.any(-1, keepdim=True)
 
+        if self.allows_all:
+            return None
         return self.once(("blind", T, S, device), build)
 
     def once(self, name: tuple[object, ...], build: Callable[[], Built]) -> Built:

@@ -56,6 +56,14 @@ def test_a_compiled_step_is_one_graph_and_learns_the_same(
         torch.testing.assert_close(compiled[name], weight, msg=lambda text, name=name: f"{name}: {text}")
 
 
+def test_what_is_masked_may_grow_without_a_graph_for_every_number(
+    painted: Path, tmp_path: Path, graphs: list[torch.fx.GraphModule]
+) -> None:
+    rising = {"completion__masked_at_first": 0.2, "completion__rising": 6, "training__steps": 6}
+    run_recipe(completion_recipe(**rising, training__compile=True), tmp_path / "run")
+    assert len(graphs) == 2  # for the first number, and for any other one
+
+
 def test_a_model_in_parts_is_not_compiled(painted: Path) -> None:
     with pytest.raises(UserError, match="compile is for a model that is whole in every process; set sharding=ddp"):
         image_classifier(painted, training__compile=True, training__sharding="fsdp")
