@@ -57,7 +57,8 @@ class Packed:
     """Every sequence of the batch in one row: sequence i is tokens `offsets[i]` to `offsets[i + 1]`.
 
     The last offset is the length of the row: fused kernels leave what lies beyond it unwritten, so padding behind the
-    last sentence, where a batch of fixed size has any, is a sequence of its own.
+    last sentence, where a batch of fixed size has any, is a sequence of its own. Where the number of offsets is fixed
+    too, sequences without tokens stand at the end; `longest` may then be a bound, the same for all batches.
     """
 
     offsets: Tensor  # (sequences + 1,), int32, starts with 0
@@ -77,8 +78,8 @@ class Packed:
 
     def segments(self) -> Tensor:
         """The sequence that each token belongs to, (N,)."""
-        sequences = torch.arange(len(self.offsets) - 1, device=self.offsets.device)
-        return sequences.repeat_interleave(self.lengths, output_size=self.size)
+        tokens = torch.arange(self.size, dtype=self.offsets.dtype, device=self.offsets.device)
+        return torch.searchsorted(self.offsets, tokens, right=True) - 1
 
     def positions(self) -> Tensor:
         """The place of every token in its own sequence, (1, N)."""

@@ -23,15 +23,17 @@ def plan_padded(source: Ints, target: Ints, tokens: int, rng: np.random.Generato
     return [batches[i] for i in rng.permutation(len(batches))]
 
 
-def plan_packed(source: Ints, target: Ints, tokens: int, rng: np.random.Generator) -> list[Ints]:
-    """Batches of sentences in random order, filled until either side would pass `tokens`."""
+def plan_packed(
+    source: Ints, target: Ints, tokens: int, rng: np.random.Generator, sentences: int | None = None
+) -> list[Ints]:
+    """Batches of sentences in random order, filled until either side would pass `tokens`, or there are `sentences`."""
     order = rng.permutation(len(source))
     totals = np.stack((np.cumsum(source[order]), np.cumsum(target[order])))
     batches: list[Ints] = []
     start, used = 0, np.zeros(2, np.int64)
     while start < len(order):
         end = min(int(np.searchsorted(total, used[side] + tokens, side="right")) for side, total in enumerate(totals))
-        end = max(end, start + 1)
+        end = max(end if sentences is None else min(end, start + sentences), start + 1)
         batches.append(order[start:end])
         start, used = end, totals[:, end - 1]
     return batches

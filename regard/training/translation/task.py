@@ -7,7 +7,7 @@ import math
 import queue
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -28,11 +28,13 @@ from regard.text.encoding import encode_pairs
 from regard.text.pair import Pair
 from regard.text.shuffling import Order
 from regard.text.tokens import Ints, ParallelTokens, Ragged
+from regard.training.head import LEFT_OUT
 from regard.training.skips import ADVICE
 from regard.training.state import Placed, Position, Share
 from regard.training.task import Loss, Sample, Validation
 from regard.training.teaching.settings import TeachingSettings
 from regard.training.teaching.teacher import Teacher
+from regard.training.translation.frame import Frame
 from regard.training.translation.recipe import TranslationRecipe
 from regard.training.workers import make_in_workers
 
@@ -43,6 +45,7 @@ B = TypeVar("B")
 class TextBatch:
     """Sentences side by side. Labels are the real tokens only; `real` says where in the padded target they stand.
 
+    A batch that is filled up to a frame has LEFT_OUT for labels behind the `count` real ones.
     `links`, where words are aligned, has a row (sentence, target place, source place) for each pair of tokens that
     belong together; a target place is that of the label.
     """
@@ -54,6 +57,8 @@ class TextBatch:
     labels: Tensor
     real: Tensor | None
     rows: Ints  # which sentences of the corpus these are
+    count: int  # of real labels
+    framed: bool = False
     links: Tensor | None = None
 
     @property
@@ -74,15 +79,15 @@ class TextBatch:
         def move(x: Tensor) -> Tensor:
             return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x
 
-        return TextBatch(
-            move(self.source),
-            self.source_layout.to(device),
-            move(self.inputs),
-            self.target_layout.to(device),
-            move(self.labels),
-            None if self.real is None else move(self.real),
-            self.rows,
-            None if self.links is None else move(self.links),
+        return replace(
+            self,
+            source=move(self.source),
+            source_layout=self.source_layout.to(device),
+            inputs=move(self.inputs),
+            target_layout=self.target_layout.to(device),
+            labels=move(self.labels),
+            real=None if self.real is None else move(self.real),
+            links=None if self.links is None else move(self.links),
         )
 
 
@@ -126,7 +131,7 @@ class TranslationTask:
         return self._collate(self.train, chosen[: max(1, fits)]).to(self.device)
 
     def count(self, batch: TextBatch) -> int:
-        return len(batch.labels)
+        return batch.count
 
     def size(self, batch: TextBatch) -> int:
         return batch.places
@@ -230,31 +235,43 @@ class TranslationTask:
         return collate(corpus, rows, self.packed, self.model.config.pad)
 
 
-def _make(corpus: ParallelTokens, packed: bool, pad: int, planned: Placed[Ints]) -> Placed[TextBatch]:
+def _make(
+    corpus: ParallelTokens, packed: bool, pad: int, frame: Frame | None, planned: Placed[Ints]
+) -> Placed[TextBatch]:
     """The batch of a plan; what was read of a mapped corpus need not stay in memory."""
-    batch = collate(corpus, planned.batch, packed, pad)
+    batch = collate(corpus, planned.batch, packed, pad, frame)
     corpus.let_go()
     return Placed(batch, planned.after)
 
 
-def collate(corpus: ParallelTokens, rows: Ints, packed: bool, pad: int) -> TextBatch:
+def collate(corpus: ParallelTokens, rows: Ints, packed: bool, pad: int, frame: Frame | None = None) -> TextBatch:
     """One batch of these sentences: the decoder reads BOS to the last token and must say the first token to END."""
     source, target = corpus.source.take(rows), corpus.target.take(rows)
-    steps = torch.from_numpy(target.lengths - 1)
+    steps = target.lengths - 1
     first = np.zeros(len(target.tokens), bool)
     first[target.offsets[:-1]] = True
-    labels = torch.from_numpy(target.tokens[~first]).long()
+    said = target.tokens[~first]
+    labels = torch.from_numpy(said).long()
     links = None if corpus.links is None else _collate_links(corpus.links.take(rows))
     if packed:
-        last = np.roll(first, -1)  # what stands before a first token is the last of its neighbour
-        read, said = torch.from_numpy(source.tokens).long()[None], torch.from_numpy(target.tokens[~last]).long()[None]
-        source_layout, target_layout = Packed.of(torch.from_numpy(source.lengths)), Packed.of(steps)
-        return TextBatch(read, source_layout, said, target_layout, labels, None, rows, links)
-    layout = Padded.of(steps)
+        heard = target.tokens[~np.roll(first, -1)]  # what stands before a first token is the last of its neighbour
+        if frame is not None:
+            read, inputs = frame.fill(source.tokens, pad), frame.fill(heard, pad)
+            layouts = frame.layout(source.lengths), frame.layout(steps)
+            labels = frame.fill(said, LEFT_OUT)
+        else:
+            read, inputs = torch.from_numpy(source.tokens).long(), torch.from_numpy(heard).long()
+            layouts = Packed.of(torch.from_numpy(source.lengths)), Packed.of(torch.from_numpy(steps))
+        framed = frame is not None
+        return TextBatch(
+            read[None], layouts[0], inputs[None], layouts[1], labels, None, rows, len(said), framed, links
+        )
+    layout = Padded.of(torch.from_numpy(steps))
     read = torch.from_numpy(source.padded(pad)).long()
-    said = torch.from_numpy(target.padded(pad)[:, :-1]).long()
+    inputs = torch.from_numpy(target.padded(pad)[:, :-1]).long()
     real = layout.real().flatten().nonzero()[:, 0]
-    return TextBatch(read, Padded.of(torch.from_numpy(source.lengths)), said, layout, labels, real, rows, links)
+    source_layout = Padded.of(torch.from_numpy(source.lengths))
+    return TextBatch(read, source_layout, inputs, layout, labels, real, rows, len(said), links=links)
 
 
 def _collate_links(links: Ragged) -> Tensor:

@@ -1,0 +1,184 @@
+"""The last step of a model and its loss in one: logits, label-smoothed cross-entropy and gradient, some rows at a time.
+
+For a vocabulary of tens of thousands the logits are the largest tensor of all. Here those of a chunk of rows are made
+in the precision of the products, turned into their own gradient in place, multiplied back and forgotten; only what is
+as large as the vectors or the weight remains. The gradients are ready when the loss is, and wait for it to be asked.
+
+Shapes: N rows, W width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.attention import kernels
+
+LEFT_OUT = -100
+"""The label of a row that no loss is asked of."""
+CHUNK = 2**28
+"""Logits at once: half a gigabyte in half precision, and rows enough for products at full speed."""
+
+
+def head_loss(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    """The summed cross-entropy of x · weightᵀ + bias against the labels, in single precision or better.
+
+    Args:
+        x: vectors, (N, W).
+        weight: a row for every word, (V, W).
+        bias: of the words, (V,).
+        labels: the right word of each row, (N,); rows labelled LEFT_OUT count for nothing.
+        smoothing: the share of the label that is spread evenly over all words.
+    """
+    half = torch.is_autocast_enabled(x.device.type)
+    dtype = torch.get_autocast_dtype(x.device.type) if half else x.dtype
+    learns = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    loss: Tensor = _head(x, weight, bias, labels, smoothing, dtype, learns)[0]
+    return loss
+
+
+def reference_loss(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    """What `head_loss` means, with all logits at once."""
+    logits = F.linear(x, weight, bias)
+    precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(precise, labels, ignore_index=LEFT_OUT, label_smoothing=smoothing, reduction="sum")
+
+
+def _forward(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    smoothing: float,
+    dtype: torch.dtype,
+    learns: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The loss and, where something learns, the gradients of x, weight and bias; of what does not, nothing."""
+    precise = torch.promote_types(dtype, torch.float32)
+    loss = torch.zeros((), dtype=precise, device=x.device)
+    dx, dw, db = _like_gradients(x, weight, bias, dtype, learns)
+    if not len(x):
+        dw.zero_()
+        db.zero_()
+    rows = chunk_rows(len(x), len(weight))
+    with torch.autocast(x.device.type, enabled=False):
+        words, offset = weight.to(dtype), None if bias is None else bias.to(dtype)
+        for begin in range(0, len(x), rows):
+            part = slice(begin, begin + rows)
+            vectors = x[part].to(dtype)
+            logits = F.linear(vectors, words, offset)
+            losses = turn_into_gradient(logits, labels[part], smoothing, learns)
+            loss += losses.sum()
+            if learns:
+                torch.mm(logits, words, out=dx[part])
+                _accumulate(dw, logits.t() @ vectors, first=begin == 0)
+                if bias is not None:
+                    _accumulate(db, logits.sum(0, dtype=precise), first=begin == 0)
+    return loss, dx, dw, db
+
+
+def chunk_rows(rows: int, words: int) -> int:
+    """How many rows of logits are made at once: all chunks are about equal, and whole tiles of a product."""
+    chunks = max(1, -(-rows * words // CHUNK))
+    return 128 * max(1, -(-rows // (128 * chunks)))
+
+
+def _accumulate(total: Tensor, part: Tensor, first: bool) -> None:
+    if first:
+        total.copy_(part)
+    else:
+        total.add_(part)
+
+
+def turn_into_gradient(logits: Tensor, labels: Tensor, smoothing: float, learns: bool = True) -> Tensor:
+    """The loss of each row; where something learns, the logits become the gradient of the losses' sum, in place."""
+    if kernels.INSTALLED and kernels.WANTED and logits.is_cuda and logits.dtype != torch.float64:
+        return turn_with_kernel(logits, labels, smoothing, learns)
+    precise = torch.promote_types(logits.dtype, torch.float32)
+    odds = logits.to(precise).log_softmax(-1)
+    counts = labels != LEFT_OUT
+    right = labels.clamp(min=0)[:, None]
+    said = odds.gather(1, right)[:, 0]
+    losses = -(1 - smoothing) * said - (smoothing * odds.mean(-1) if smoothing else 0.0)
+    if learns:
+        gradient = odds.exp_()
+        if smoothing:
+            gradient -= smoothing / logits.shape[-1]
+        gradient.scatter_add_(1, right, gradient.new_full((1, 1), smoothing - 1).expand_as(right))
+        logits.copy_(gradient.mul_(counts[:, None]))
+    return torch.where(counts, losses, 0.0)
+
+
+def turn_with_kernel(logits: Tensor, labels: Tensor, smoothing: float, learns: bool = True) -> Tensor:
+    """`turn_into_gradient` in one launch, a program for each row, which reads it twice and writes it once."""
+    from regard.attention.kernels.operators import on_device
+    from regard.training import head_triton
+
+    losses = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
+    size = logits.shape[-1]
+    with on_device(logits):
+        head_triton.turn_into_gradient[(len(logits),)](
+            logits, labels, losses, logits.stride(0), size, smoothing,
+            LEARNS=learns, BLOCK=min(8192, max(16, 1 << (size - 1).bit_length())), num_warps=8,
+        )  # fmt: skip
+    return losses
+
+
+def _like_gradients(
+    x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, learns: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    precise = torch.promote_types(dtype, torch.float32)
+    if not learns:
+        return x.new_empty(0, dtype=dtype), x.new_empty(0, dtype=precise), x.new_empty(0, dtype=precise)
+    words = 0 if bias is None else len(bias)
+    return (
+        torch.empty_like(x, dtype=dtype),
+        x.new_empty(weight.shape, dtype=precise),
+        x.new_empty(words, dtype=precise),
+    )
+
+
+def _like_forward(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    smoothing: float,
+    dtype: torch.dtype,
+    learns: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    precise = torch.promote_types(dtype, torch.float32)
+    return x.new_empty((), dtype=precise), *_like_gradients(x, weight, bias, dtype, learns)
+
+
+_head = torch.library.custom_op(
+    "regard::head_loss",
+    _forward,
+    mutates_args=(),
+    schema="(Tensor x, Tensor weight, Tensor? bias, Tensor labels, float smoothing, ScalarType dtype, bool learns) "
+    "-> (Tensor, Tensor, Tensor, Tensor)",
+)
+_head.register_fake(_like_forward)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    x, weight, bias, *_ = inputs
+    ctx.dtypes = x.dtype, weight.dtype, None if bias is None else bias.dtype
+    ctx.save_for_backward(*output[1:])
+
+
+def _differentiate(ctx: Any, grad: Tensor, *others: Tensor) -> tuple[Tensor | None, ...]:
+    of_x, of_weight, of_bias = ctx.dtypes
+    dx, dw, db = ctx.saved_tensors
+    return (
+        (dx * grad).to(of_x),
+        (dw * grad).to(of_weight),
+        None if of_bias is None else (db * grad).to(of_bias),
+        *(None,) * 4,
+    )
+
+
+_head.register_autograd(_differentiate, setup_context=_remember)

@@ -1,0 +1,110 @@
+"""Loss and gradients of the head, whole and in chunks, against the plain formula."""
+
+import os
+
+import pytest
+import torch
+from torch import Tensor
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
+from regard.attention import kernels
+from regard.training import head
+from regard.training.head import LEFT_OUT, head_loss, reference_loss, turn_into_gradient, turn_with_kernel
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def drawn(rows: int, width: int, words: int, dtype: torch.dtype = torch.float64) -> tuple[list[Tensor], Tensor]:
+    source = torch.Generator().manual_seed(rows)
+    tensors = [torch.randn(shape, generator=source).to(dtype) for shape in ((rows, width), (words, width), (words,))]
+    labels = torch.randint(words, (rows,), generator=source)
+    labels[rows // 2 :: 5] = LEFT_OUT
+    return [x.requires_grad_() for x in tensors], labels
+
+
+def with_gradients(loss: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+    return [loss, *torch.autograd.grad(loss / 7, inputs)]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("chunk", [2**28, 128 * 50])
+def test_loss_and_gradients_are_those_of_the_formula(
+    smoothing: float, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head, "CHUNK", chunk)
+    inputs, labels = drawn(300, 8, 50)
+    expected = with_gradients(reference_loss(*inputs, labels, smoothing), inputs)
+    got = with_gradients(head_loss(*inputs, labels, smoothing), inputs)
+    for mine, theirs in zip(got, expected, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_chunks_are_few_equal_and_whole_tiles() -> None:
+    assert head.chunk_rows(25_344, 32_000) == 6400
+    assert head.chunk_rows(1, 10) == 128
+    assert head.chunk_rows(300, 2**28) == 128
+
+
+def test_without_a_bias_and_without_rows() -> None:
+    (x, weight, _), labels = drawn(10, 4, 6)
+    expected = with_gradients(reference_loss(x, weight, None, labels), [x, weight])
+    for mine, theirs in zip(with_gradients(head_loss(x, weight, None, labels), [x, weight]), expected, strict=True):
+        torch.testing.assert_close(mine, theirs)
+    none = head_loss(x[:0], weight, None, labels[:0])
+    assert none.item() == 0
+    assert not torch.autograd.grad(none, weight)[0].any()
+
+
+def test_without_anything_to_learn_there_is_no_gradient() -> None:
+    inputs, labels = drawn(10, 4, 6)
+    with torch.no_grad():
+        loss = head_loss(*inputs, labels, 0.1)
+    assert not loss.requires_grad
+    torch.testing.assert_close(loss, reference_loss(*inputs, labels, 0.1).detach())
+
+
+def test_under_autocast_logits_are_half_precision_and_gradients_are_not() -> None:
+    inputs, labels = drawn(200, 16, 64, torch.float32)
+    expected = with_gradients(reference_loss(*inputs, labels, 0.1), inputs)
+    with torch.autocast(DEVICE.type, torch.bfloat16):
+        loss = head_loss(*inputs, labels, 0.1)
+    got = with_gradients(loss, inputs)
+    assert all(x.dtype == torch.float32 for x in got)
+    assert not torch.equal(got[0], expected[0])
+    for mine, theirs in zip(got, expected, strict=True):
+        assert (mine - theirs).norm() < 0.02 * theirs.norm()
+
+
+@pytest.mark.skipif(not kernels.INSTALLED, reason="there is no Triton")
+@pytest.mark.parametrize("words", [5, 16, 100, 20_000])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_kernel_does_what_the_plain_form_does(words: int, smoothing: float) -> None:
+    source = torch.Generator().manual_seed(words)
+    logits = (4 * torch.randn(7, words, generator=source)).to(DEVICE)
+    labels = torch.randint(words, (7,), generator=source).to(DEVICE)
+    labels[0], labels[3], labels[6] = words - 1, LEFT_OUT, 0
+    untouched, plain, by_kernel = logits.clone(), logits.clone(), logits.clone()
+    losses = turn_into_gradient(plain, labels, smoothing)
+    torch.testing.assert_close(turn_with_kernel(untouched, labels, smoothing, learns=False), losses)
+    assert torch.equal(untouched, logits)
+    torch.testing.assert_close(turn_with_kernel(by_kernel, labels, smoothing), losses)
+    torch.testing.assert_close(by_kernel, plain, atol=1e-6, rtol=1e-4)
+
+
+def test_compiled_it_is_one_graph() -> None:
+    inputs, labels = drawn(20, 8, 50)
+
+    def loss(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return head_loss(x * 2, weight, bias, labels, 0.1) * 3
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    expected = with_gradients(loss(*inputs), inputs)
+    for mine, theirs in zip(with_gradients(compiled(*inputs), inputs), expected, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_the_operator_keeps_the_promises_of_operators() -> None:
+    inputs, labels = drawn(6, 4, 10)
+    torch.library.opcheck(torch.ops.regard.head_loss.default, (*inputs, labels, 0.1, torch.float64, True))
