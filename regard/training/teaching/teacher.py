@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.models.transformer import Transformer
 from regard.training.task import Loss
-from regard.training.teaching.forcing import cross_entropy, read
+from regard.training.teaching.forcing import cross_entropy, force, read
 from regard.training.teaching.guided_attention import GuidedAttention
 from regard.training.teaching.r_drop import divergence
 from regard.training.teaching.scheduled_sampling import ScheduledSampling
@@ -23,27 +23,31 @@ if TYPE_CHECKING:
 class Teacher:
     """Scheduled sampling changes what the decoder reads, R-Drop lets it read twice, guided attention watches it."""
 
-    def __init__(self, settings: TeachingSettings, smoothing: float) -> None:
+    def __init__(self, settings: TeachingSettings, smoothing: float, compiled: bool = False) -> None:
         self.smoothing, self.r_drop = smoothing, settings.r_drop
+        self.force_framed = torch.compile(force, fullgraph=True, dynamic=False) if compiled else force
         sampling, guide = settings.scheduled_sampling, settings.guided_attention
         self.sampling = None if sampling is None else ScheduledSampling(sampling)
         self.guide = None if guide is None else GuidedAttention(guide)
 
     def loss(self, model: Transformer, batch: TextBatch, step: int) -> Loss:
         """What every strategy adds is a sum over the batch's labels, so that batches of any size weigh alike."""
-        count = len(batch.labels)
+        count = batch.count
         shares: dict[str, Tensor] = {}  # of this batch, for the log
         if self.sampling is not None and (share := self.sampling.share(step)) > 0:
             batch, shares["sampled"] = self.sampling.mix(model, batch, share)
         weight = 0.0 if self.guide is None else self.guide.weight(step)
         watching = self.guide.watch(model, batch) if self.guide is not None and weight else nullcontext()
+        terms: dict[str, Tensor] = {}
         with watching as guidance:
-            readings = [read(model, batch) for _ in range(2 if self.r_drop else 1)]
-        truth = torch.stack([cross_entropy(logits, batch.labels, self.smoothing) for logits in readings]).mean(0)
-        terms, total = {"cross_entropy": truth}, truth
-        if self.r_drop:
-            terms["divergence"] = divergence(*readings)
-            total = total + self.r_drop * terms["divergence"]
+            if self.r_drop:
+                readings = [read(model, batch) for _ in range(2)]
+                truth = torch.stack([cross_entropy(x, batch.labels, self.smoothing) for x in readings]).mean(0)
+                terms["divergence"] = divergence(*readings)
+                total = truth + self.r_drop * terms["divergence"]
+            else:  # batches of another size than all others are not worth compiling for
+                truth = total = (self.force_framed if batch.framed else force)(model, batch, self.smoothing)
+        terms = {"cross_entropy": truth} | terms
         if guidance is not None:
             terms["guide"], shares["on_prior"] = guidance.loss(), guidance.mass()
             total = total + weight * terms["guide"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +49,7 @@ class Frame:
         offsets[len(lengths) + 1 :] = offsets[len(lengths)] + rest
         return Packed(torch.from_numpy(np.minimum(offsets, self.tokens).astype(np.int32)), self.longest, self.tokens)
 
-    def fill(self, tokens: npt.NDArray[np.int32], filler: int) -> Tensor:
+    def fill(self, tokens: npt.NDArray[np.integer[Any]], filler: int) -> Tensor:
         """The tokens, (N,), and fillers behind them."""
         full = np.full(self.tokens, filler, np.int64)
         full[: len(tokens)] = tokens

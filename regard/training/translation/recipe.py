@@ -139,6 +139,9 @@ class TranslatorTrainingSettings(TrainingSettings):
 
     valid_sentences: int = Field(500, ge=0, description="how many validation sentences are translated for BLEU, chrF")
     samples: int = Field(3, ge=0, description="how many of these translations are shown and logged at each validation")
+    compile: bool = Field(
+        False, description="compile the step, which takes a minute; batches are packed then, and all of one size"
+    )
     watch: Literal["auto", "loss", "bleu", "chrf"] = Field(
         "auto", description="which score tells the best model; auto: BLEU where sentences are translated, else the loss"
     )
@@ -166,6 +169,20 @@ class TranslationRecipe(Recipe):
     search: SearchSettings = Field(SearchSettings(), description="for the translations of a validation")
 
     @model_validator(mode="after")
+    def _check_compile(self) -> Self:
+        if not self.training.compile:
+            return self
+        if self.batch.layout == "padded":
+            raise ValueError("training.compile is for batches of one size; set batch.layout to packed or auto")
+        if self.teaching != TeachingSettings():
+            raise ValueError("training.compile is for plain teacher forcing; leave out teaching, or do not compile")
+        if self.training.sharding == "fsdp":
+            raise ValueError(
+                "training.compile is for a model that is whole in every process; set training.sharding=ddp"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_guide(self) -> Self:
         guide = self.teaching.guided_attention
         if guide and guide.prior == "alignments" and not any(c.alignments for c in self.data.all_corpora()):
@@ -180,6 +197,8 @@ class TranslationRecipe(Recipe):
         """
         config = self.model_config_for(8, 8)
         assert isinstance(config, TransformerConfig)
+        if self.training.compile and config.attention.kind != "full":
+            raise UserError(f"training.compile: is for full attention, not {config.attention.kind}")
         self.teaching.check_model(config)
 
     def model_config_for(self, source_vocab: int, target_vocab: int) -> TransformerConfig | ParallelTransformerConfig:
@@ -249,6 +268,8 @@ class ParallelRecipe(TranslationRecipe):
         """
         config = self.model_config_for(8, 8)
         assert isinstance(config, ParallelTransformerConfig)
+        if self.training.compile:
+            raise UserError("training.compile: is for a model that writes one token after another")
         if self.teaching != TeachingSettings():
             raise UserError("teaching: for a model that writes one token after another; for this one there is parallel")
         self.parallel.choose(config)

@@ -105,7 +105,8 @@ class TranslationTask:
         self.translator, self.train, self.valid, self.recipe, self.device = translator, train, valid, recipe, device
         self.model = translator.model
         self.width = self.model.config.width
-        self.teacher = Teacher(recipe.teaching, recipe.optim.smoothing)
+        self.teacher = Teacher(recipe.teaching, recipe.optim.smoothing, recipe.training.compile)
+        self.frame = Frame.of(train, recipe.batch.tokens) if recipe.training.compile else None
         self.packed = recipe.batch.layout == "packed" or (recipe.batch.layout == "auto" and device.type == "cuda")
         vocabularies = translator.vocabularies
         self.valid_tokens = encode_pairs(valid, vocabularies.source, vocabularies.target)
@@ -114,7 +115,7 @@ class TranslationTask:
 
     def batches(self, position: Position, share: Share) -> Iterator[Placed[TextBatch]]:
         planned = share.pick(self._planned(position))
-        make = partial(_make, self.train, self.packed, self.model.config.pad)
+        make = partial(_make, self.train, self.packed, self.model.config.pad, self.frame)
         workers = self.recipe.training.workers
         made = make_in_workers(make, planned, workers) if workers else map(make, planned)
         return prefetch(Placed(item.batch.to(self.device), item.after) for item in made)
@@ -128,7 +129,8 @@ class TranslationTask:
         else:
             places = max(source[0], target[0]) * np.arange(1, len(chosen) + 1)
         fits = int(np.searchsorted(places, self.recipe.batch.tokens, side="right"))
-        return self._collate(self.train, chosen[: max(1, fits)]).to(self.device)
+        rows = chosen[: max(1, fits)]
+        return collate(self.train, rows, self.packed, self.model.config.pad, self.frame).to(self.device)
 
     def count(self, batch: TextBatch) -> int:
         return batch.count
@@ -219,17 +221,22 @@ class TranslationTask:
         for epoch in count(position.epoch):
             for window in windows:
                 rng = np.random.default_rng((self.recipe.training.seed, epoch, window))
-                plan = self._plan(self.train, self.order.rows(epoch, window), rng)
+                plan = self._plan(self.train, self.order.rows(epoch, window), rng, self.frame)
                 for number, rows in enumerate(plan[used:], used + 1):
                     yield Placed(rows, Position(epoch, number, window))
                 used = 0
             windows = range(self.order.windows)
 
-    def _plan(self, corpus: ParallelTokens, rows: Ints, rng: np.random.Generator) -> list[Ints]:
+    def _plan(
+        self, corpus: ParallelTokens, rows: Ints, rng: np.random.Generator, frame: Frame | None = None
+    ) -> list[Ints]:
         """Which of these rows share a batch."""
-        plan = plan_packed if self.packed else plan_padded
-        source, target = corpus.lengths_of(rows)
-        return [rows[chosen] for chosen in plan(source, target - 1, self.recipe.batch.tokens, rng)]
+        tokens, (source, target) = self.recipe.batch.tokens, corpus.lengths_of(rows)
+        if self.packed:
+            plan = plan_packed(source, target - 1, tokens, rng, None if frame is None else frame.sentences)
+        else:
+            plan = plan_padded(source, target - 1, tokens, rng)
+        return [rows[chosen] for chosen in plan]
 
     def _collate(self, corpus: ParallelTokens, rows: Ints) -> TextBatch:
         return collate(corpus, rows, self.packed, self.model.config.pad)
@@ -263,9 +270,7 @@ def collate(corpus: ParallelTokens, rows: Ints, packed: bool, pad: int, frame: F
             read, inputs = torch.from_numpy(source.tokens).long(), torch.from_numpy(heard).long()
             layouts = Packed.of(torch.from_numpy(source.lengths)), Packed.of(torch.from_numpy(steps))
         framed = frame is not None
-        return TextBatch(
-            read[None], layouts[0], inputs[None], layouts[1], labels, None, rows, len(said), framed, links
-        )
+        return TextBatch(read[None], layouts[0], inputs[None], layouts[1], labels, None, rows, len(said), framed, links)
     layout = Padded.of(torch.from_numpy(steps))
     read = torch.from_numpy(source.padded(pad)).long()
     inputs = torch.from_numpy(target.padded(pad)[:, :-1]).long()

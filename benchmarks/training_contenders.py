@@ -1,0 +1,330 @@
+"""Who takes part in benchmarks/training.py: our Transformer in several ways, Hugging Face's Marian and nn.Transformer.
+
+All have the same size, dropout and label smoothing, tied embeddings, bfloat16 autocast on a GPU, fused AdamW. Peers get
+padded batches of sentences of like length, in which little is wasted; what is packed gets the same sentences at random.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import bare  # noqa: F401
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.attention import Attention, Full
+from regard.attention.positions import sinusoid
+from regard.models.transformer import Embedding, Transformer, TransformerConfig
+from regard.text.batching import plan_packed, plan_padded
+from regard.text.tokens import ParallelTokens, Ragged
+from regard.training.loop import autocast
+from regard.training.teaching.forcing import cross_entropy, force, read
+from regard.training.translation.frame import Frame
+from regard.training.translation.task import TextBatch, collate
+
+PAD, BOS, END = 0, 1, 2
+SMOOTHING = 0.1
+MIDDLE, SPREAD, RATIO_SPREAD = 22, 0.6, 0.25
+"""Lengths are lognormal; those of a pair differ by a factor that is lognormal too."""
+
+
+# The workload
+
+
+def draw_corpus(sentences: int, vocab: int, longest: int = 200, seed: int = 0) -> ParallelTokens:
+    """Random sentences of words that are as rare as words are; a target says those of its source in another code."""
+    rng = np.random.default_rng(seed)
+    targets = np.exp(math.log(MIDDLE) + SPREAD * rng.standard_normal(sentences))
+    sources = targets * np.exp(RATIO_SPREAD * rng.standard_normal(sentences) - RATIO_SPREAD**2 / 2)
+    odds = 1 / np.arange(10, vocab - 3 + 10)
+    code = rng.permutation(np.arange(3, vocab))
+    words = rng.choice(vocab - 3, int(2 * (targets.sum() + sources.sum())), p=odds / odds.sum())
+    read, said, place = [], [], 0
+    for source, target in zip(sources, targets, strict=True):
+        S, T = (min(longest, max(2, round(length))) for length in (source, target))
+        sentence = words[place : place + max(S, T)]
+        place += max(S, T)
+        read.append([*(sentence[: S - 1] + 3).tolist(), END])
+        said.append([BOS, *code[sentence[: T - 1]].tolist(), END])
+    return ParallelTokens(Ragged.of(read), Ragged.of(said), None, (sentences,))
+
+
+@dataclass
+class Workload:
+    """Batches of one corpus, of about so many target tokens each."""
+
+    vocab: int
+    tokens: int
+    batches: int
+    device: torch.device
+    seed: int = 0
+    corpus: ParallelTokens = field(init=False)
+
+    def __post_init__(self) -> None:
+        mean = MIDDLE * math.exp(SPREAD**2 / 2)
+        self.corpus = draw_corpus(int(1.3 * self.batches * self.tokens / mean) + 8, self.vocab, seed=self.seed)
+
+    def plan(self, packed: bool, sentences: int | None = None) -> list[Any]:
+        rng = np.random.default_rng(self.seed)
+        source, target = self.corpus.source.lengths, self.corpus.target.lengths - 1
+        if packed:
+            return plan_packed(source, target, self.tokens, rng, sentences)[: self.batches]
+        return plan_padded(source, target, self.tokens, rng)[: self.batches]
+
+    def make(self, layout: str) -> list[TextBatch]:
+        """Batches on the device: padded, packed, or framed."""
+        frame = Frame.of(self.corpus, self.tokens) if layout == "framed" else None
+        rows = self.plan(layout != "padded", None if frame is None else frame.sentences)
+        made = [collate(self.corpus, chosen, layout != "padded", PAD, frame) for chosen in rows]
+        return [batch.to(self.device) for batch in made]
+
+
+# Contenders
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of all models alike."""
+
+    vocab: int = 32_000
+    width: int = 512
+    heads: int = 8
+    layers: int = 6
+    hidden: int = 2048
+    dropout: float = 0.1
+
+    def flops(self, batch: TextBatch) -> float:
+        """Of the products with weights, forward and backward, in which attention's own hardly count."""
+        W, F_, real = self.width, self.hidden, batch.count
+        encoder, decoder = 4 * W * W + 2 * W * F_, 8 * W * W + 2 * W * F_
+        sources = int(batch.source_layout.lengths[: batch.sentences].sum())
+        return 6.0 * (self.layers * (encoder * sources + decoder * real) + self.vocab * W * real)
+
+
+SIZES = {
+    "base": Size(),
+    "small": Size(vocab=8_000, width=256, heads=4, layers=3, hidden=1024),
+    "toy": Size(vocab=100, width=32, heads=2, layers=1, hidden=64),
+}
+Loss = Callable[[nn.Module, Any], Tensor]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """How a model is made, which batches it reads, and how its loss is had."""
+
+    build: Callable[[Size], nn.Module]
+    loss: Loss
+    layout: str = "padded"
+    compile: dict[str, Any] | None = None
+    kernels: bool = False
+    peer: bool = False
+    precise: bool = False
+    prepare: Callable[[TextBatch], Any] = lambda batch: batch
+
+
+def build_ours(size: Size, **changes: Any) -> Transformer:
+    layers = {"encoder_layers": size.layers, "decoder_layers": size.layers}
+    sizes = {"width": size.width, "heads": size.heads, "hidden": size.hidden, "dropout": size.dropout}
+    return Transformer(TransformerConfig.base(size.vocab, **layers, **sizes, pad=PAD, bos=BOS, eos=END, **changes))
+
+
+def build_with_all_dropouts(size: Size) -> Transformer:
+    """As nn.Transformer has it: on attention's weights and within the feed-forward, too."""
+    return build_ours(size, attention_dropout=size.dropout, hidden_dropout=size.dropout)
+
+
+class HalfNorm(nn.LayerNorm):
+    """Its result is half precision where products are, so that what flows from block to block is, too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
+        with torch.autocast(x.device.type, enabled=False):
+            weight, bias = self.weight.to(dtype), self.bias.to(dtype)
+            return F.layer_norm(x.to(dtype), self.normalized_shape, weight, bias, self.eps)
+
+
+class HalfDropout(nn.Dropout):
+    """Of the embeddings, likewise."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        half = torch.is_autocast_enabled(x.device.type)
+        return super().forward(x).to(torch.get_autocast_dtype(x.device.type) if half else x.dtype)
+
+
+def build_half(size: Size) -> Transformer:
+    """Half precision between the blocks as well as within them."""
+    model = build_ours(size)
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.__class__ = HalfNorm
+        elif isinstance(module, Embedding):
+            module.dropout = HalfDropout(module.dropout.p)
+    return model
+
+
+def build_reference(size: Size) -> Transformer:
+    """Attention by the formula."""
+    model = build_ours(size)
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.kind = Full(path="reference")
+    return model
+
+
+def our_loss(model: nn.Module, batch: TextBatch) -> Tensor:
+    assert isinstance(model, Transformer)
+    return force(model, batch, SMOOTHING)
+
+
+def our_loss_of_whole_logits(model: nn.Module, batch: TextBatch) -> Tensor:
+    assert isinstance(model, Transformer)
+    return cross_entropy(read(model, batch), batch.labels, SMOOTHING)
+
+
+# Peers
+
+
+@dataclass(frozen=True)
+class PaddedBatch:
+    """What peers read: tokens, which of the source's are real, and labels with -100 where there is none."""
+
+    source: Tensor
+    real: Tensor
+    inputs: Tensor
+    labels: Tensor
+
+
+def pad_for_peers(batch: TextBatch) -> PaddedBatch:
+    labels = torch.full((batch.inputs.numel(),), -100, device=batch.labels.device)
+    labels[batch.real] = batch.labels
+    real = batch.source_layout.real()  # type: ignore[union-attr]
+    return PaddedBatch(batch.source, real, batch.inputs, labels)
+
+
+class TorchTransformer(nn.Module):
+    """nn.Transformer with embeddings, positions and an output."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.scale = math.sqrt(size.width)
+        self.embedding = nn.Embedding(size.vocab, size.width)
+        nn.init.normal_(self.embedding.weight, std=size.width**-0.5)
+        self.register_buffer("table", sinusoid(torch.arange(256), size.width), persistent=False)
+        self.dropout = nn.Dropout(size.dropout)
+        self.transformer = nn.Transformer(
+            size.width, size.heads, size.layers, size.layers, size.hidden, size.dropout, batch_first=True
+        )
+        self.register_buffer("causal", nn.Transformer.generate_square_subsequent_mask(256), persistent=False)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens) * self.scale + self.table[: tokens.shape[1]]
+        y: Tensor = self.dropout(x)
+        return y
+
+    def forward(self, source: Tensor, real: Tensor, inputs: Tensor) -> Tensor:
+        T = inputs.shape[1]
+        x = self.transformer(
+            self.embed(source),
+            self.embed(inputs),
+            tgt_mask=self.causal[:T, :T],  # type: ignore[index]
+            tgt_is_causal=True,  # which hides the padding of the target as well
+            src_key_padding_mask=~real,
+            memory_key_padding_mask=~real,
+        )
+        return F.linear(x, self.embedding.weight)
+
+
+def torch_loss(model: nn.Module, batch: PaddedBatch) -> Tensor:
+    logits = model(batch.source, batch.real, batch.inputs).flatten(0, 1)
+    return F.cross_entropy(logits, batch.labels, label_smoothing=SMOOTHING, reduction="sum")
+
+
+def build_marian(size: Size) -> nn.Module:
+    from transformers import MarianConfig, MarianMTModel
+
+    config = MarianConfig(
+        vocab_size=size.vocab,
+        d_model=size.width,
+        encoder_layers=size.layers,
+        decoder_layers=size.layers,
+        encoder_attention_heads=size.heads,
+        decoder_attention_heads=size.heads,
+        encoder_ffn_dim=size.hidden,
+        decoder_ffn_dim=size.hidden,
+        activation_function="relu",
+        dropout=size.dropout,
+        attention_dropout=0.0,
+        activation_dropout=0.0,
+        scale_embedding=True,
+        max_position_embeddings=256,
+        pad_token_id=PAD,
+        bos_token_id=BOS,
+        eos_token_id=END,
+        decoder_start_token_id=BOS,
+        forced_eos_token_id=None,
+        attn_implementation="sdpa",
+        use_cache=False,
+    )
+    model: nn.Module = MarianMTModel(config)
+    return model
+
+
+def marian_loss(model: nn.Module, batch: PaddedBatch) -> Tensor:
+    found = model(
+        input_ids=batch.source, attention_mask=batch.real.long(), decoder_input_ids=batch.inputs, use_cache=False
+    )
+    return F.cross_entropy(found.logits.flatten(0, 1), batch.labels, label_smoothing=SMOOTHING, reduction="sum")
+
+
+ONE_GRAPH: dict[str, Any] = {"fullgraph": True, "dynamic": False}
+DYNAMIC: dict[str, Any] = {"dynamic": True}
+MARIAN = {"build": build_marian, "loss": marian_loss, "peer": True, "prepare": pad_for_peers}
+TORCH = {"build": TorchTransformer, "loss": torch_loss, "peer": True, "prepare": pad_for_peers}
+CONTENDERS: dict[str, Contender] = {
+    "regard-padded": Contender(build_ours, our_loss),
+    "regard-packed": Contender(build_ours, our_loss, "packed"),
+    "regard-packed-kernels": Contender(build_ours, our_loss, "packed", kernels=True),
+    "regard-compiled-plain": Contender(build_ours, our_loss_of_whole_logits, "framed", ONE_GRAPH),
+    "regard-compiled-short": Contender(build_ours, our_loss_of_whole_logits, "framed", ONE_GRAPH, kernels=True),
+    "regard-compiled": Contender(build_ours, our_loss, "framed", ONE_GRAPH, kernels=True),
+    "regard-graphs": Contender(build_ours, our_loss, "framed", ONE_GRAPH | {"mode": "reduce-overhead"}, kernels=True),
+    "regard-compiled-half": Contender(build_half, our_loss, "framed", ONE_GRAPH, kernels=True),
+    "regard-compiled-dropouts": Contender(build_with_all_dropouts, our_loss, "framed", ONE_GRAPH, kernels=True),
+    "marian": Contender(**MARIAN),
+    "marian-compiled": Contender(**MARIAN, compile=DYNAMIC),
+    "nn": Contender(**TORCH),
+    "nn-compiled": Contender(**TORCH, compile=DYNAMIC),
+    "reference": Contender(build_reference, our_loss_of_whole_logits, "framed", precise=True),
+}
+
+
+class Trainer:
+    """A contender that trains: model, optimiser, one step."""
+
+    def __init__(self, contender: Contender, size: Size, device: torch.device, seed: int = 0, lr: float = 1e-4) -> None:
+        torch.manual_seed(0)  # the same weights for every seed, which is that of dropout
+        self.contender, self.device = contender, device
+        self.model = contender.build(size).to(device).train()
+        torch.manual_seed(seed)
+        self.optimiser = torch.optim.AdamW(
+            self.model.parameters(), lr=lr, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=True
+        )
+        loss = contender.loss
+        self.loss = loss if contender.compile is None else torch.compile(loss, **contender.compile)
+        self.precision = "float32" if contender.precise else "auto"
+
+    def step(self, batch: TextBatch, read: Any) -> Tensor:
+        """Forward, backward, optimiser; `read` is the batch as the contender wants it."""
+        with autocast(self.device, self.precision):
+            total = self.loss(self.model, read)
+        mean = total / batch.count
+        mean.backward()  # type: ignore[no-untyped-call]
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        return mean.detach()
