@@ -56,3 +56,10 @@ def test_batches_are_well_filled(name: str) -> None:
 def test_nothing_to_plan_is_no_batch(name: str) -> None:
     nothing = np.array([], np.int64)
     assert PLANS[name](nothing, nothing, 100, np.random.default_rng(0)) == []
+
+
+def test_a_packed_batch_has_no_more_sentences_than_asked_for() -> None:
+    source = np.random.default_rng(0).integers(1, 5, 300)
+    batches = plan_packed(source, source, 100, np.random.default_rng(0), sentences=7)
+    assert {len(batch) for batch in batches[:-1]} == {7}
+    assert sorted(i for batch in batches for i in batch) == list(range(300))
