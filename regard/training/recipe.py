@@ -60,7 +60,9 @@ class TrainingSettings(Settings):
     workers: int = Field(0, ge=0, le=64, description="processes that make batches; 0: a thread")
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on a GPU")
     compile: bool = Field(
-        False, description="compile the model (torch.compile): the first steps take a minute, all others less time"
+        False,
+        description="compile the model (torch.compile): the first steps take a minute, all others less time; "
+        "sentences are packed then, in batches of one size",
     )
     sharding: Literal["ddp", "fsdp"] = Field(
         "ddp", description="under torchrun: each process holds the whole model, or a part of every weight"

@@ -139,9 +139,6 @@ class TranslatorTrainingSettings(TrainingSettings):
 
     valid_sentences: int = Field(500, ge=0, description="how many validation sentences are translated for BLEU, chrF")
     samples: int = Field(3, ge=0, description="how many of these translations are shown and logged at each validation")
-    compile: bool = Field(
-        False, description="compile the step, which takes a minute; batches are packed then, and all of one size"
-    )
     watch: Literal["auto", "loss", "bleu", "chrf"] = Field(
         "auto", description="which score tells the best model; auto: BLEU where sentences are translated, else the loss"
     )
@@ -176,10 +173,6 @@ class TranslationRecipe(Recipe):
             raise ValueError("training.compile is for batches of one size; set batch.layout to packed or auto")
         if self.teaching != TeachingSettings():
             raise ValueError("training.compile is for plain teacher forcing; leave out teaching, or do not compile")
-        if self.training.sharding == "fsdp":
-            raise ValueError(
-                "training.compile is for a model that is whole in every process; set training.sharding=ddp"
-            )
         return self
 
     @model_validator(mode="after")
