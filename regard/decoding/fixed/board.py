@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from regard.decoding.fixed.launch import Launcher, usable
 from regard.decoding.fixed.ranking import top
 from regard.decoding.fixed.reader import Shape
 from regard.decoding.search import Found
@@ -24,7 +25,7 @@ from regard.decoding.settings import SearchSettings
 class Board:
     """The hypotheses of a search of one shape. Position 0 of a line is BOS, as the model reads it."""
 
-    def __init__(self, shape: Shape, bos: int, eos: int, device: torch.device) -> None:
+    def __init__(self, shape: Shape, bos: int, eos: int, vocabulary: int, device: torch.device) -> None:
         self.shape, self.bos, self.eos = shape, bos, eos
         B, K, _, T = shape
 
@@ -32,9 +33,10 @@ class Board:
             return torch.zeros(size, dtype=dtype, device=device)
 
         self.step = numbers(1)
-        self.lines = numbers(B, 2 * K, T)
+        self.lines = numbers(B, 2 * K, T + 1, dtype=torch.int32)
         self.tokens = numbers(B, T + 1, K)
         self.gains = numbers(B, T + 1, K, dtype=torch.float32)
+        self.last = numbers(B, K)  # what every living hypothesis says last
         self.totals = numbers(B, K, dtype=torch.float64)
         self.worth = numbers(B, K, dtype=torch.float64)  # the scores of the ended, the best first
         self.lengths = numbers(B, K)  # of the ended, END counted
@@ -47,14 +49,16 @@ class Board:
         self.decisive = numbers(1)  # the place among the ended on which it hangs whether a sentence is decided
         self.when_full = numbers(1, dtype=torch.bool)
         self.news = numbers(2)  # how many sentences are undecided; whether there has been a NaN
-        self._own = torch.arange(K, device=device)
+        self._own = torch.arange(K, device=device, dtype=torch.int32)
+        self.launcher = Launcher(self, vocabulary) if usable(device, K) else None
 
     def start(self, limits: Tensor, settings: SearchSettings) -> None:
         """All sentences before their first token; where there are fewer than rows, the others are decided already."""
         (_, K, _, T), n = self.shape, len(limits)
         self.step.zero_()
         self.news.zero_()
-        self.tokens.fill_(self.bos)
+        self.last.fill_(self.bos)
+        self.lines[:, :K, 0] = self._own
         # All hypotheses begin alike: only the first may have children in the first step.
         self.totals.fill_(-math.inf)
         self.totals[:n, 0] = 0
@@ -68,15 +72,21 @@ class Board:
         self.when_full.fill_(full)
         self.decisive.fill_(K - 1 if full else settings.n_best - 1)
 
-    def last_tokens(self) -> Tensor:
-        """What every living hypothesis says last, (B, K); from now on its line leads to its place in this step."""
-        B, K, _, _ = self.shape
-        self.lines[:, :K].index_copy_(2, self.step, self._own[:, None].expand(B, K, 1))
-        return self.tokens.index_select(1, self.step)[:, 0]
+    @property
+    def living(self) -> Tensor:
+        """At which place of every step the tokens of each living hypothesis stand, its last one too, (B, K, T)."""
+        return self.lines[:, : self.shape.beam, : self.shape.target]
 
     def advance(self, logits: Tensor) -> None:
         """One token more for every hypothesis, given the logits of all tokens, (B, K, V)."""
-        _, K, _, T = self.shape
+        if self.launcher is None:
+            self._advance(logits)
+        else:
+            self.launcher.advance(logits)
+
+    def _advance(self, logits: Tensor) -> None:
+        """The meaning of `advance`, as plain operations."""
+        B, K, _, T = self.shape
         gain, token = self._children(logits)
         C = token.shape[2]
         every = (self.totals[:, :, None] + gain).flatten(1)
@@ -89,14 +99,15 @@ class Board:
         worth, rank = torch.cat((self.worth, score), 1).topk(K, 1)
         self.worth.copy_(worth)
 
-        ended_before = (self._own + K).expand_as(score)
-        ended_from = torch.cat((ended_before, parent[:, :K]), 1).gather(1, rank)
-        come_from = torch.cat((parent.gather(1, survivor), ended_from), 1)
-        self.lines.copy_(self.lines.gather(1, come_from[:, :, None].expand(-1, -1, T)))
         now = self.step + 1
-        self.tokens.index_copy_(1, now, token.gather(1, survivor)[:, None])
+        ended_from = torch.cat(((self._own + K).expand(B, K), parent[:, :K]), 1).gather(1, rank)
+        come_from = torch.cat((parent.gather(1, survivor), ended_from), 1)
+        self.lines.copy_(self.lines.gather(1, come_from[:, :, None].expand(-1, -1, T + 1)))
+        self.lines[:, :K].index_copy_(2, now, self._own[:, None].expand(B, K, 1))
+        self.last.copy_(token.gather(1, survivor))
+        self.tokens.index_copy_(1, now, self.last[:, None])
         self.gains.index_copy_(1, now, gain.gather(1, survivor)[:, None])
-        self.lengths.copy_(torch.cat((self.lengths, now.expand_as(score)), 1).gather(1, rank))
+        self.lengths.copy_(torch.cat((self.lengths, now.expand(B, K)), 1).gather(1, rank))
         self.end_gains.copy_(torch.cat((self.end_gains, gain[:, :K]), 1).gather(1, rank))
 
         decided = self._decided(total[:, 0])
@@ -135,7 +146,7 @@ class Board:
         n = len(rows)
         for name in ("step", "normaliser", "shortest", "decisive", "when_full", "news"):
             getattr(self, name).copy_(getattr(other, name))
-        for name in ("lines", "tokens", "gains", "totals", "worth", "lengths", "end_gains", "limits"):
+        for name in ("lines", "tokens", "gains", "last", "totals", "worth", "lengths", "end_gains", "limits"):
             getattr(self, name)[:n] = getattr(other, name)[rows]
         self.limit_normaliser[:n] = other.limit_normaliser[rows]
         self.totals[n:] = -math.inf
@@ -144,7 +155,7 @@ class Board:
         """The best hypotheses of these rows that have ended."""
         _, K, _, T = self.shape
         at = torch.tensor(rows, dtype=torch.long, device=self.lines.device)
-        lines = self.lines[at, K : K + n_best]
+        lines = self.lines[at, K : K + n_best, :T].long()
 
         def follow(x: Tensor) -> list[list[list[int]]]:
             by_step = x[at, None, :T].expand(-1, n_best, -1, -1)

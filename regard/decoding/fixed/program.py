@@ -24,7 +24,8 @@ class Program:
         device = model.target_embedding.weight.device
         self.shape, self.model = shape, model
         self.reader = Reader(model, shape)
-        self.board = Board(shape, model.config.bos, model.config.eos, device)
+        config = model.config
+        self.board = Board(shape, config.bos, config.eos, config.target_vocab, device)
         self.news = News(self.board.news)
         self._graph = self._record(pool) if records else None
         self._places = weight_places(model)
@@ -53,9 +54,7 @@ class Program:
         self.news.forget()
 
     def _step(self) -> None:
-        tokens = self.board.last_tokens()
-        K = self.shape.beam
-        self.board.advance(self.reader.read(tokens, self.board.lines[:, :K]))
+        self.board.advance(self.reader.read(self.board.last, self.board.living))
 
     def _record(self, pool: Pool) -> torch.cuda.CUDAGraph:
         """The graph of `_step`, after which the state is that of some search that never was."""
