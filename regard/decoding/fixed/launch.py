@@ -32,14 +32,14 @@ class Launcher:
     Args:
         board: whose hypotheses are advanced.
         vocabulary: how many logits a hypothesis has.
-        part: how many of them a program looks at.
+        part: how many of them a program looks at, `PART` unless given.
     """
 
-    def __init__(self, board: Board, vocabulary: int, part: int = PART) -> None:
+    def __init__(self, board: Board, vocabulary: int, part: int | None = None) -> None:
         self.board, self.vocabulary = board, vocabulary
         B, K, _, _ = board.shape
-        self.parts = -(-vocabulary // part)
-        self.part = part
+        self.part = PART if part is None else part
+        self.parts = -(-vocabulary // self.part)
         self.room = _power(2 * K)
         device = board.lines.device
         slots = (B * K, self.parts + 1, self.room)
