@@ -1,7 +1,9 @@
-"""Decoding speed against Hugging Face `generate`, on the CPU, with the same weights and the same work.
+"""Decoding speed against Hugging Face `generate`, with the same weights and the same work.
 
-    python benchmarks/decoding.py [--quick]
+    python benchmarks/decoding.py [--quick] [--profile]
+    python benchmarks/decoding.py --device cuda [--profile]
 
+On a GPU see decoding_cuda.py. On the CPU:
 A Marian-base model (6+6 layers, width 512, 8,000 words) with random weights reads 24 tokens and writes 32, END being
 the last, greedily and with beam 4. Both sides forbid END before and demand it there, so both take 32 steps and should
 say the same. Repetitions alternate between the two, so that a busy machine slows both; the medians are compared.
@@ -23,52 +25,19 @@ from typing import Any
 
 import torch
 import transformers
-from marian import as_transformer, marian_inputs, random_marian, random_sources
-from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList, MarianMTModel
+from decoding_peers import their_decoder
+from decoding_profile import profile_decoding
+from marian import as_transformer, random_marian, random_sources
+from transformers import MarianMTModel
 
 from regard.decoding.search import search
 from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import TransformerStepper
 
 VOCAB, SOURCE, TARGET = 8_000, 24, 32
-RESULTS = Path(__file__).parent / "results" / "decoding-cpu.json"
+RESULTS = Path(__file__).parent / "results"
 LEAST_RATIO = 1.5  # at batch 32 and beam 4
 Decode = Callable[[list[list[int]], int], list[list[int]]]
-
-
-class OnlyEndAt(LogitsProcessor):
-    """Leaves nothing but END at the last token, with the probability that the model gives it.
-
-    Marian's own forced_eos_token_id gives it probability 1, and so another best hypothesis.
-    """
-
-    def __init__(self, length: int, end: int) -> None:
-        self.length, self.end = length, end
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        if input_ids.shape[1] != self.length:  # the start token and all but the last
-            return scores
-        only = torch.full_like(scores, -torch.inf)
-        only[:, self.end] = scores[:, self.end]
-        return only
-
-
-def their_decoder(marian: MarianMTModel) -> Decode:
-    """Hugging Face generate with its defaults: a dynamic cache, fused attention."""
-
-    def decode(sources: list[list[int]], beam: int) -> list[list[int]]:
-        found = marian.generate(
-            **marian_inputs(sources, marian.config),
-            num_beams=beam,
-            do_sample=False,
-            min_new_tokens=TARGET - 1,
-            max_new_tokens=TARGET,
-            logits_processor=LogitsProcessorList([OnlyEndAt(TARGET, marian.config.eos_token_id)]),
-        )
-        return [row[1:-1] for row in found.tolist()]  # without the start token and END
-
-    return decode
 
 
 def our_decoder(marian: MarianMTModel) -> Decode:
@@ -125,13 +94,13 @@ def processor() -> str:
     return names[0].partition(":")[2].strip() if names else platform.processor()
 
 
-def write(rows: list[dict[str, Any]], threads: int) -> None:
-    """The rows and what they were measured with, to the result file."""
+def write(path: Path, measured: dict[str, Any], where: str, words: int, machine: str) -> None:
+    """What was measured, and with what, to a result file."""
     result = {
-        "what": f"greedy and beam search on the CPU, float32, {SOURCE} source tokens, {TARGET} target tokens, END last",
-        "model": "Marian base: 6+6 layers, width 512, hidden 2048, 8 heads, 8,000 words, random weights",
-        "rows": rows,
-        "machine": f"{processor()}, {threads} threads",
+        "what": f"greedy and beam search {where}, {SOURCE} source tokens, {TARGET} target tokens, END last",
+        "model": f"Marian base: 6+6 layers, width 512, hidden 2048, 8 heads, {words:,} words, random weights",
+        **measured,
+        "machine": machine,
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -140,17 +109,49 @@ def write(rows: list[dict[str, Any]], threads: int) -> None:
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": "python " + " ".join(sys.argv),
     }
-    RESULTS.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Decoding speed against Hugging Face generate.")
-    parser.add_argument("--quick", action="store_true", help="batch 1 and 32, three repetitions, no result file")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--quick", action="store_true", help="on the CPU batch 1 and 32, three repetitions, no file")
+    parser.add_argument("--tiny", action="store_true", help="a rehearsal of --device cuda with a tiny model, anywhere")
+    parser.add_argument("--profile", action="store_true", help="also where the time goes")
+    parser.add_argument("--repetitions", type=int, default=7, help="on a GPU")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--out", type=Path, help="the result file, instead of one in benchmarks/results")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    if arguments.device == "cuda" or arguments.tiny:
+        on_gpu(arguments)
+    else:
+        on_cpu(arguments)
+
+
+def on_gpu(arguments: argparse.Namespace) -> None:
+    from decoding_cuda import Contest, run
+
+    contest = Contest(torch.device(arguments.device), SOURCE, TARGET, arguments.tiny)
+    machine = torch.cuda.get_device_name() if arguments.device == "cuda" else processor()
+    path = arguments.out or (None if arguments.tiny else RESULTS / "decoding-cuda.json")
+
+    def save(measured: dict[str, Any]) -> None:
+        if path is not None:
+            write(path, measured, "on a GPU, bfloat16", contest.vocab, machine)
+
+    measured = run(contest, arguments.repetitions, arguments.profile, save)
+    if measured["shortcomings"] and not arguments.tiny:
+        sys.exit("\n".join(measured["shortcomings"]))
+
+
+def on_cpu(arguments: argparse.Namespace) -> None:
     marian = random_marian(VOCAB, width=512, heads=8, layers=6, hidden=2048, ends=False)
-    theirs, ours = their_decoder(marian), our_decoder(marian)
+    theirs, ours = their_decoder(marian, TARGET), our_decoder(marian)
+    if arguments.profile:
+        sources = random_sources(32, VOCAB, SOURCE - 1, SOURCE - 1, seed=32)
+        profile_decoding(lambda: ours(sources, 4), TARGET, torch.device("cpu"))
+        return
     rows = []
     print(f"{'batch':>5} {'beam':>4} {'HF tok/s':>9} {'regard tok/s':>12} {'ratio':>6} {'same':>9}")
     for batch in (1, 32) if arguments.quick else (1, 32, 128):
@@ -161,7 +162,8 @@ def main() -> None:
             speeds = f"{row['huggingface_tokens_per_second']:9.0f} {row['regard_tokens_per_second']:12.0f}"
             print(f"{batch:5} {beam:4} {speeds} {row['ratio']:6.2f} {row['same_sentences']:4}/{batch:<4}", flush=True)
     if not arguments.quick:
-        write(rows, arguments.threads)
+        path = arguments.out or RESULTS / "decoding-cpu.json"
+        write(path, {"rows": rows}, "on the CPU, float32", VOCAB, f"{processor()}, {arguments.threads} threads")
     if short := shortcomings(rows, arguments.quick):
         sys.exit("\n".join(short))
 

@@ -191,7 +191,9 @@ def distill(data: Path, out: Path, teacher: Path, more: Sequence[Path]) -> None:
         for path in more:
             fresh = [line for line in dict.fromkeys(map(tokenise, read_lines(path))) if line not in known]
             fresh = [line for line in fresh if words.issuperset(line.split())]
-            print(f"{path}: {len(fresh):,} sentences of known words that stand in neither training, validation nor test")
+            print(
+                f"{path}: {len(fresh):,} sentences of known words that stand in neither training, validation nor test"
+            )
             sentences += fresh
             known.update(fresh)
         sources.write_text("\n".join(sentences) + "\n", encoding="utf-8")

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.attention import kernels
+from regard.attention.kernels import few
 from regard.attention.kernels.short import Runs, attend_runs
 from regard.attention.masks import Mask, Packed, Padded, within
 
@@ -131,7 +132,9 @@ def _attend_fused(
 def _attend_few(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
 ) -> Tensor:
-    """A handful of queries, as in a step of decoding: the formula itself, in place."""
+    """A handful of queries, as in a step of decoding: one kernel of a GPU, or else the formula itself, in place."""
+    if bias is None and not dropout and few.usable(q, k, v, mask):
+        return few.attend_few(q, k, v, mask, scale)
     T, S, device = q.shape[-2], k.shape[-2], q.device
     scores = q @ k.transpose(-2, -1)
     scores *= scale
@@ -196,8 +199,12 @@ def _fastest(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float, bias: 
         if torch.compiler.is_compiling():  # asked first: a program must not depend on how long today's sentence is
             return "fused"
         learning = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-        few = 1 < q.shape[-2] <= FEW and q.device.type == "cpu" and q.dtype == torch.float32 and not mask.causal
-        return "few" if few and not learning and not dropout else "fused"
+        if learning or dropout:
+            return "fused"
+        if q.device.type == "cuda":
+            return "few" if bias is None and few.usable(q, k, v, mask) else "fused"
+        some = 1 < q.shape[-2] <= FEW and q.device.type == "cpu" and q.dtype == torch.float32
+        return "few" if some and not mask.causal else "fused"
     if bias is not None or mask.allowed is not None:
         return "reference"
     half = q.dtype in (torch.float16, torch.bfloat16)

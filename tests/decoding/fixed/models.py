@@ -1,0 +1,25 @@
+"""Small models with random weights that leave no near-tie between words for a rounding error to decide, and do end."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.models.transformer import Transformer, TransformerConfig
+
+VOCAB = 60
+
+
+def decided_model(seed: int = 2, **changes: Any) -> Transformer:
+    torch.manual_seed(seed)
+    layers = {"encoder_layers": 2, "decoder_layers": 2}
+    sizes = {"source_vocab": VOCAB, "target_vocab": VOCAB, "width": 32, "heads": 2, "hidden": 64, **layers}
+    model = Transformer(TransformerConfig(**(sizes | changes))).eval().requires_grad_(False)
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            # Signs at random: else the embedding, which is also the output, makes every word say itself again.
+            module.weight.normal_().sign_()
+    last = model.decoder_norm if model.config.has_final_norm else model.decoder[-1].around_feed_forward.norm
+    last.weight.mul_(3)
+    last.bias.add_(2 * model.target_embedding.weight[model.config.eos])
+    return model
