@@ -97,6 +97,25 @@ def write_serving() -> str:
     )
 
 
+def write_kernels() -> str:
+    path = ROOT / "benchmarks" / "results" / "kernels-gpu.json"
+    if not path.exists():
+        return "No results yet."
+    result = json.loads(path.read_text("utf-8"))
+    found = {(row["part"], row["name"]): row for row in result["rows"]}
+    lines = [
+        "| attention of short sequences | who | forward | both | both, host included | error of the context | of dq |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for kind in ("self", "causal", "cross"):
+        for path_name, who in (("short", "ours"), ("varlen", "PyTorch's varlen_attn")):
+            time, error = (found[part, f"{kind}, {path_name}"] for part in ("workload", "agreement"))
+            figures = [f"{time[key]:.2f}" for key in ("forward device", "both device", "both eager")]
+            lines.append(f"| {kind} | {who} | {' | '.join(figures)} | {error['out']:.5f} | {error['dq']:.5f} |")
+    how = f"{result['what']}; {result['machine']}, torch {result['versions']['torch']}, {result['date']}"
+    return "\n".join((*lines, "", f"{how}; `{result['command']}`."))
+
+
 def write_teaching() -> str:
     path = ROOT / "benchmarks" / "results" / "teaching.json"
     if not path.exists():
@@ -335,6 +354,7 @@ def main() -> None:
         ("docs/guide.md", "settings", write_settings()),
         ("docs/classifying.md", "settings of classification", write_classification()),
         ("docs/serving.md", "serving", write_serving()),
+        ("docs/attention.md", "kernels", write_kernels()),
         ("docs/teaching.md", "teaching", write_teaching()),
         ("docs/attention.md", "quality", write_quality()),
         ("docs/attention.md", "cost", write_costs()),

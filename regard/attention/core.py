@@ -26,7 +26,7 @@ from regard.attention.masks import Mask, Packed, Padded, within
 Path = Literal["auto", "reference", "fused", "few", "unpacked", "varlen", "short"]
 FEW = 16
 """Up to so many queries a CPU is done sooner with two plain products than with the blocks of the fused kernel."""
-SHORT = 512
+SHORT = 1024
 """Up to so many tokens of its longest sequence a packed batch is done sooner with tiles that sequences share."""
 EVERYTHING = Mask()
 ANY_SHAPE = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
