@@ -19,6 +19,7 @@ from decoding_profile import profile_decoding
 from marian import as_transformer, random_marian, random_sources
 from transformers import MarianMTModel
 
+from regard import norms
 from regard.attention.kernels import few
 from regard.decoding.fixed import launch
 from regard.decoding.fixed.search import FixedSearch
@@ -126,12 +127,13 @@ def by_fixed(model: Transformer, settings_of: SettingsOf, records: bool, kernels
 @contextmanager
 def own_kernels(wanted: Kernels) -> Iterator[None]:
     """Which of our kernels are used while the block runs; a program remembers with which it was recorded."""
-    before = few.ENABLED, launch.ENABLED
-    few.ENABLED, launch.ENABLED = before[0] and wanted != "none", before[1] and wanted == "all"
+    before = few.ENABLED, launch.ENABLED, norms.ENABLED
+    few.ENABLED = before[0] and wanted != "none"
+    launch.ENABLED, norms.ENABLED = before[1] and wanted == "all", before[2] and wanted == "all"
     try:
         yield
     finally:
-        few.ENABLED, launch.ENABLED = before
+        few.ENABLED, launch.ENABLED, norms.ENABLED = before
 
 
 # The same sentences

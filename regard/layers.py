@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from regard.attention import Attention, Cache, KeyValues, Mask, RunningSums
 from regard.errors import UserError
+from regard.norms import add_norm
 from regard.products import Linear, linear
 
 Activation = Literal["relu", "gelu", "silu", "swiglu"]
@@ -101,8 +102,7 @@ class Residual(nn.Module):
             added = added * self.scale
         if self.drop_path is not None:
             added = self.drop_path(added)
-        y: Tensor = x + added if self.pre else self.norm(x + added)
-        return y
+        return x + added if self.pre else add_norm(x, added, self.norm)
 
 
 class EncoderBlock(nn.Module):

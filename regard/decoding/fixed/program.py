@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from regard.decoding.settings import SearchSettings
 from regard.models.transformer import Transformer
 
 Pool = Any  # what torch.cuda.graph_pool_handle gives, or None
+FEW_TOKENS = 4096
+"""So many source tokens are encoded sooner than they are launched: this is recorded too, at the price of padding."""
 
 
 class Program:
@@ -27,7 +30,12 @@ class Program:
         config = model.config
         self.board = Board(shape, config.bos, config.eos, config.target_vocab, device)
         self.news = News(self.board.news)
-        self._graph = self._record(pool) if records else None
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._beginning: torch.cuda.CUDAGraph | None = None
+        if records:
+            self._graph = self._record(self._step, pool)
+            if shape.sentences * shape.source <= FEW_TOKENS:
+                self._beginning = self._record(self.reader.encode_room, pool)
         self._places = weight_places(model)
 
     @property
@@ -35,9 +43,13 @@ class Program:
         """Whether the weights still lie where they lay when the step was recorded; their numbers may have changed."""
         return self._graph is None or weight_places(self.model) == self._places
 
-    def start(self, memory: Tensor, layout: Padded, limits: Tensor, settings: SearchSettings) -> None:
-        """Begins a search with these encoded sources."""
-        self.reader.start(memory, layout)
+    def start(self, rows: Tensor, layout: Padded, limits: Tensor, settings: SearchSettings) -> None:
+        """Begins a search with these sources, END included."""
+        self.reader.load(rows, layout)
+        if self._beginning is None:
+            self.reader.encode(rows, layout)
+        else:
+            self._beginning.replay()
         self.board.start(limits, settings)
         self.news.forget()
 
@@ -56,21 +68,21 @@ class Program:
     def _step(self) -> None:
         self.board.advance(self.reader.read(self.board.last, self.board.living))
 
-    def _record(self, pool: Pool) -> torch.cuda.CUDAGraph:
-        """The graph of `_step`, after which the state is that of some search that never was."""
-        weight, one = self.model.target_embedding.weight, torch.ones_like(self.board.step)
-        some_search = (weight.new_zeros(1, 1, weight.shape[1]), Padded(one, 1), one, SearchSettings(beam=1))
+    def _record(self, do: Callable[[], None], pool: Pool) -> torch.cuda.CUDAGraph:
+        """The graph of what is done, after which the state is that of some search that never was."""
+        one = torch.ones_like(self.board.step)
+        some_search = (one[None], Padded(one, 1), one, SearchSettings(beam=1))
         self.start(*some_search)
         aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):  # libraries set themselves up, which cannot be recorded
-            self._step()
+            do()
         torch.cuda.current_stream().wait_stream(aside)
         self.start(*some_search)
         graph = torch.cuda.CUDAGraph()
         # Other threads may be at work on the device meanwhile; what they do is none of this graph's business.
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            self._step()
+            do()
         return graph
 
 

@@ -10,7 +10,9 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from regard.attention import Cache, KeyValues, Mask, Padded
+from regard.attention import Cache, KeyValues, Mask, Padded, kernels
+from regard.attention.kernels import few
+from regard.attention.kernels.operators import dense_last, strides
 from regard.layers import DecoderBlock
 from regard.models.transformer import Transformer
 
@@ -39,9 +41,22 @@ class FixedCache(Cache):
 
     def append(self, k: Tensor, v: Tensor) -> KeyValues:
         """Puts the new ones to their place and returns the whole room, what is not yet filled included."""
-        for place, new in zip(self._by_step, (k, v), strict=True):
-            place.index_copy_(2, self.step, new[:, :, None])
+        if few.ENABLED and k.is_cuda and k.shape[-1] in kernels.WIDTHS:
+            self.append_by_kernel(k, v)
+        else:
+            for place, new in zip(self._by_step, (k, v), strict=True):
+                place.index_copy_(2, self.step, new[:, :, None])
         return KeyValues(self.room[0], self.room[1])
+
+    def append_by_kernel(self, k: Tensor, v: Tensor) -> None:
+        """Both at once."""
+        from regard.decoding.fixed import cache_triton
+
+        (B, H, K, D), room = k.shape, self.room
+        k, v = dense_last(k), dense_last(v)
+        cache_triton.append[(B * H,)](
+            k, v, room, self.step, *strides(k, v, room), K, H, D=D, KP=1 << (K - 1).bit_length(), num_warps=1
+        )
 
 
 class Reader:
@@ -55,22 +70,32 @@ class Reader:
         # Zeros: what is masked has weight 0, and 0 times anything that is no number would be none either.
         self._rooms = weight.new_zeros(len(model.decoder), 2, B, H, T * K, D)
         self._sources = weight.new_zeros(len(model.decoder), 2, B, H, S, D)
+        self._source_tokens = torch.full((B, S), config.eos, device=weight.device)
         self._source_lengths = torch.ones(B, dtype=torch.long, device=weight.device)
         self._filled = torch.zeros(B, dtype=torch.long, device=weight.device)
         self._own = torch.arange(K, device=weight.device)
         self._step = torch.zeros(1, dtype=torch.long, device=weight.device)
         self._caches = [FixedCache(room, self._step, K) for room in self._rooms]
 
-    def start(self, memory: Tensor, layout: Padded) -> None:
-        """Projects the encoded sources; where they are fewer than the rows, the other rows read anything."""
-        n = len(memory)
-        for block, room in zip(self.model.decoder, self._sources, strict=True):
-            for part, projected in zip(room, cast(DecoderBlock, block).cross.project(memory), strict=True):
-                part[:n, :, : layout.size] = projected
+    def load(self, rows: Tensor, layout: Padded) -> None:
+        """Lays out sources to be encoded; where they are fewer than there is room for, the other rows read anything."""
+        n = len(rows)
+        self._source_tokens[:n, : layout.size] = rows
         self._source_lengths[:n] = layout.lengths
         self._source_lengths[n:] = 1
         self._step.zero_()
         self._filled.fill_(self.shape.beam)
+
+    def encode_room(self) -> None:
+        """Encodes all that was laid out, empty room too: always the same work, so that it can be recorded."""
+        self.encode(self._source_tokens, Padded(self._source_lengths, self.shape.source))
+
+    def encode(self, rows: Tensor, layout: Padded) -> None:
+        """Encodes the sources, for all steps to look at."""
+        memory = self.model.encode(rows, layout)
+        for block, room in zip(self.model.decoder, self._sources, strict=True):
+            for part, projected in zip(room, cast(DecoderBlock, block).cross.project(memory), strict=True):
+                part[: len(rows), :, : layout.size] = projected
 
     def read(self, tokens: Tensor, lines: Tensor) -> Tensor:
         """The logits of the tokens that follow, (B, K, V).

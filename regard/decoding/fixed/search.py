@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
+from regard.attention import Sinusoidal
 from regard.attention.kernels.operators import on_device
 from regard.decoding.fixed.program import Pool, Program
 from regard.decoding.fixed.reader import Shape
@@ -71,9 +72,9 @@ class FixedSearch:
             half = len(requests) // 2
             return self._search(requests[:half], settings) + self._search(requests[half:], settings)
         rows, layout = pad_rows([[*request.source, config.eos] for request in requests], config.pad, self.device)
-        memory = self.model.encode(rows, layout)  # first: it may move the table of positions, which a program notices
+        let_positions_grow(self.model, max(source, target))
         program = self._program(shape)
-        program.start(memory, layout, rules.limits, settings)
+        program.start(rows, layout, rules.limits, settings)
         return self._finish(program, len(requests), steps, settings.n_best)
 
     def _finish(self, program: Program, sentences: int, steps: int, n_best: int) -> list[list[Found]]:
@@ -140,6 +141,13 @@ class FixedSearch:
         if self.device.type != "cuda":
             return float("inf")
         return torch.cuda.get_device_properties(self.device).total_memory // SHARE_OF_MEMORY
+
+
+def let_positions_grow(model: Transformer, longest: int) -> None:
+    """Tables of positions are as long as they need be: growing they move, which must not happen to a recorded step."""
+    for module in model.modules():
+        if isinstance(module, Sinusoidal):
+            module(torch.zeros_like(module.table[0, :1], dtype=torch.long), longest)
 
 
 def room_for(tokens: int) -> int:

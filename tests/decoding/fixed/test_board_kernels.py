@@ -13,7 +13,7 @@ from regard.attention import kernels
 from regard.decoding.fixed import board, launch
 from regard.decoding.fixed.board import Board
 from regard.decoding.fixed.launch import Launcher
-from regard.decoding.fixed.reader import Shape
+from regard.decoding.fixed.reader import FixedCache, Shape
 from regard.decoding.fixed.search import FixedSearch
 from regard.decoding.rules import Request
 from regard.decoding.settings import SearchSettings
@@ -115,3 +115,17 @@ def test_a_whole_search_by_kernels_finds_the_same(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(launch, "PART", 32)
     found = FixedSearch(model, records=False).search(requests, wanted)
     assert [[one.tokens for one in best] for best in found] == [[one.tokens for one in best] for best in expected]
+
+
+@pytest.mark.parametrize("K", [1, 3])
+def test_keys_and_values_are_put_where_plain_operations_put_them(K: int) -> None:
+    B, H, T, D = 2, 3, 4, 16
+    qkv = torch.randn(B, K, 3, H, D, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    k, v = (part.transpose(1, 2) for part in qkv.unbind(2)[1:])
+    step = torch.tensor([2], device=DEVICE)
+    plain, fast = (FixedCache(torch.zeros(2, B, H, T * K, D, device=DEVICE), step, K) for _ in range(2))
+    for place, new in zip(plain._by_step, (k, v), strict=True):
+        place.index_copy_(2, step, new[:, :, None])
+    fast.append_by_kernel(k, v)
+    assert torch.equal(plain.room, fast.room)
+    assert plain.room[:, :, :, 2 * K : 3 * K].all()

@@ -10,11 +10,12 @@ import torch
 
 from regard.decoding.fixed import search as module
 from regard.decoding.fixed.program import Program
+from regard.decoding.fixed.reader import Reader, Shape
 from regard.decoding.fixed.search import FixedSearch, bytes_of, room_for, room_for_sentences
 from regard.decoding.rules import Request
 from regard.decoding.search import Found, search
 from regard.decoding.settings import SearchSettings
-from regard.decoding.stepper import TransformerStepper
+from regard.decoding.stepper import TransformerStepper, pad_rows
 from regard.errors import UserError
 from regard.models.transformer import Transformer
 from tests.decoding.fixed.models import VOCAB, decided_model
@@ -153,6 +154,29 @@ def test_a_min_length_beyond_the_learned_positions_is_refused() -> None:
     model = decided_model(positions="learned", max_length=16).to(DEVICE)
     with pytest.raises(UserError, match="learned positions end at 16"):
         fixed(model, SOURCES[:1], SearchSettings(beam=2, min_length=16))
+
+
+def test_sources_encoded_with_room_to_spare_are_the_same() -> None:
+    rows, layout = pad_rows([[5, 6, 7, 2], [8, 2]], 0, DEVICE)
+    tight, roomy = (Reader(MODEL, Shape(4, 2, 32, 32)) for _ in range(2))
+    with torch.inference_mode():
+        for reader in (tight, roomy):
+            reader.load(rows, layout)
+        tight.encode(rows, layout)
+        roomy.encode_room()
+    for row, length in enumerate((4, 2)):
+        torch.testing.assert_close(tight._sources[:, :, row, :, :length], roomy._sources[:, :, row, :, :length])
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_table_of_positions_that_must_grow_does(beam: int) -> None:
+    model = decided_model().to(DEVICE)
+    long = [DRAW.randrange(3, VOCAB) for _ in range(300)]
+    shared = FixedSearch(model)
+    for sources in ([SOURCES[0]], [long], [SOURCES[0], long]):
+        settings = settings_of({"beam": beam, "max_length": 12})
+        expected = search(TransformerStepper(model), sources, settings)
+        assert_same(shared.search([Request(source) for source in sources], settings), expected)
 
 
 def test_there_are_few_sizes() -> None:
