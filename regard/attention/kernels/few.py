@@ -17,7 +17,7 @@ from regard.attention.masks import Mask, Padded
 
 MOST = 16
 """So many queries fill a tile."""
-ENABLED = kernels.INSTALLED
+ENABLED = kernels.INSTALLED and kernels.WANTED
 
 
 def usable(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> bool:

@@ -14,7 +14,7 @@ from regard.attention.kernels.operators import on_device
 if TYPE_CHECKING:
     from regard.decoding.fixed.board import Board
 
-ENABLED = kernels.INSTALLED
+ENABLED = kernels.INSTALLED and kernels.WANTED
 WIDEST = 8
 """The widest beam: one program looks at all candidates of a sentence at once."""
 PART = 2048
