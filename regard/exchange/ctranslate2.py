@@ -9,14 +9,15 @@ from pathlib import Path
 from regard.decoding.rules import Request
 from regard.decoding.settings import SearchSettings
 from regard.decoding.translator import Translator
+from regard.decoding.writer import Writer
 from regard.exchange.verification import SEARCHES, Tokens, check, compare
 
 
 class EnginePeer:
-    """A translator whose writer is CTranslate2's, as verification wants it."""
+    """CTranslate2 at work, as verification wants it."""
 
-    def __init__(self, translator: Translator) -> None:
-        self.writer = translator.writer
+    def __init__(self, writer: Writer) -> None:
+        self.writer = writer
 
     def write(self, sources: Sequence[Tokens], settings: SearchSettings) -> list[list[int]]:
         return [best[0].tokens for best in self.writer.write([Request(source) for source in sources], settings)]
@@ -41,11 +42,11 @@ def write_ctranslate2(
     with tempfile.TemporaryDirectory() as room:
         translator.save_engine(Path(room))
         exact = _verify(translator, Path(room), sources)
-    quantised = compare(translator, EnginePeer(Translator.load(folder)), sources)
+    quantised = compare(translator, EnginePeer(Translator.load(folder).writer), sources)
     return [exact, quantised.as_quantised]
 
 
 def _verify(translator: Translator, folder: Path, sources: Sequence[Tokens]) -> str:
-    agreement = compare(translator, EnginePeer(Translator.load(folder)), sources)
+    agreement = compare(translator, EnginePeer(Translator.load(folder).writer), sources)
     check(agreement, "the model in CTranslate2")
     return str(agreement)

@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 from regard.decoding.translator import Translator
 from regard.errors import UserError
+from regard.exchange.argos import write_argos
 from regard.exchange.ctranslate2 import write_ctranslate2
 from regard.exchange.huggingface import write_huggingface
 from regard.exchange.images import write_huggingface_images
 from regard.exchange.onnx import write_onnx, write_onnx_images
+from regard.exchange.torch import write_torch, write_torch_images
 from regard.exchange.verification import sample_sources
 from regard.models.card import CARD, describe_folder
 from regard.models.folder import find_model, replacing, what_is_read
@@ -29,9 +31,11 @@ FORMATS = {
     "ctranslate2": Format(write_ctranslate2, None),
     "huggingface": Format(write_huggingface, write_huggingface_images),
     "onnx": Format(write_onnx, write_onnx_images),
+    "torch": Format(write_torch, write_torch_images),
+    "argos": Format(write_argos, None),
 }
-QUANTISING = "ctranslate2"
-"""The only format with a choice of numbers."""
+QUANTISING = ("ctranslate2", "argos")
+"""The formats with a choice of numbers."""
 
 
 def export(
@@ -51,8 +55,8 @@ def export(
     """
     if to not in FORMATS:
         raise UserError(f"--to {to}: known are {', '.join(FORMATS)}")
-    if quantization is not None and to != QUANTISING:
-        raise UserError(f"--quantization is for {QUANTISING}; {to} keeps the weights as they are")
+    if quantization is not None and to not in QUANTISING:
+        raise UserError(f"--quantization is for {' and '.join(QUANTISING)}; {to} keeps the weights as they are")
     if out.exists():
         raise UserError(f"{out} exists already; choose another folder")
     folder, form = find_model(run), FORMATS[to]
@@ -61,7 +65,7 @@ def export(
         if reads == "text" and form.text is not None:
             translator = Translator.load(folder)
             sources = sample_sources(translator, texts)
-            said = form.text(translator, fresh, sources, *([quantization] if to == QUANTISING else []))
+            said = form.text(translator, fresh, sources, *([quantization] if to in QUANTISING else []))
         elif reads == "images" and form.images is not None:
             said = form.images(Classifier.load(folder), fresh)
         else:

@@ -15,7 +15,8 @@ from regard.errors import UserError
 from regard.exchange.huggingface import TARGET
 from regard.interop.fast_tokenizer import from_fast_tokenizer
 from regard.interop.inferring import TAKING, Library, VisionConfig, infer_vision, read_huggingface, recognise
-from regard.interop.marian import CLASSES, from_marian, read_marian
+from regard.interop.marian import CLASSES, forbid_words, from_marian, read_marian
+from regard.interop.marian_tokenizer import from_marian_tokenizer, has_marian_tokenizer
 from regard.interop.tensors import read_folder, read_tensors
 from regard.interop.torch import Embeddings, from_torch, read_torch
 from regard.models.card import CARD, describe_folder
@@ -66,11 +67,19 @@ def import_model(
     return said
 
 
-def _import_translation(folder: Path, values: Mapping[str, Any], tensors: Mapping[str, Tensor], out: Path) -> str:
+def _import_translation(folder: Path, values: dict[str, Any], tensors: Mapping[str, Tensor], out: Path) -> str:
+    generation = folder / "generation_config.json"
+    chosen = values | (_read_json(generation) if generation.is_file() else {})
+    tensors = forbid_words(tensors, chosen.get("bad_words_ids"), f"{folder}: bad_words_ids")
     config = read_marian(values, tensors, str(folder / CONFIG))
     model = _build(config, from_marian(tensors, config))
-    source = from_fast_tokenizer(folder)
-    target = from_fast_tokenizer(folder / TARGET) if (folder / TARGET).is_dir() else source
+    source: Tokenizer
+    target: Tokenizer
+    if has_marian_tokenizer(folder):
+        source, target = from_marian_tokenizer(folder)
+    else:
+        source = from_fast_tokenizer(folder)
+        target = from_fast_tokenizer(folder / TARGET) if (folder / TARGET).is_dir() else source
     _save_translator(model, Vocabularies(source, target), out)
     return f"a {values['model_type']} of {_count(model)} parameters"
 

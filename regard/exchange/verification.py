@@ -101,7 +101,7 @@ def compare(ours: Translator, theirs: Peer, sources: Sequence[Tokens]) -> Agreem
     written: list[list[int]] = []
     for name, settings in SEARCHES.items():
         beams = ours.writer.write([Request(source) for source in sources], settings)
-        ended = [i for i, beam in enumerate(beams) if _ended(beam, sources[i], settings)]
+        ended = [i for i, beam in enumerate(beams) if has_ended(beam, sources[i], settings)]
         found, other = [beam[0] for beam in beams], theirs.write(sources, settings)
         alike = [i for i in ended if other[i] == found[i].tokens]
         alike += _ties(ours, sources, found, other, [i for i in ended if other[i] != found[i].tokens], settings)
@@ -129,7 +129,8 @@ def check(agreement: Agreement, what: str) -> None:
         )
 
 
-def _ended(beam: Sequence[Found], source: Tokens, settings: SearchSettings) -> bool:
+def has_ended(beam: Sequence[Found], source: Tokens, settings: SearchSettings) -> bool:
+    """Whether all hypotheses of a beam ended by themselves, not at the limit of length."""
     return max(len(one.tokens) for one in beam) + 1 < settings.limit(len(source))
 
 

@@ -21,6 +21,8 @@ from regard.models.transformer import Embedding, EncoderDecoder, EncoderDecoderC
 POSITIONS = 2048
 """Rows of a sinusoidal table in the file, which has no limit in our model; the engine refuses longer sentences."""
 
+UNKNOWN = "<unk>"
+
 Quantization = Literal["float32", "int8", "int8_float32", "int16", "float16", "bfloat16", "int8_float16"]
 QUANTIZATIONS: tuple[str, ...] = get_args(Quantization)
 
@@ -103,7 +105,8 @@ def _describe(model: EncoderDecoder, pieces: tuple[Sequence[str], Sequence[str]]
     spec.register_target_vocabulary(list(pieces[1]))
     spec.config.bos_token, spec.config.eos_token = pieces[1][c.bos], pieces[1][c.eos]
     spec.config.decoder_start_token = pieces[1][c.bos]
-    spec.config.unk_token = pieces[1][c.pad]  # nothing is unknown: bytes spell what is no piece
+    # In our own vocabularies nothing is unknown, for bytes spell what is no piece; those of others have a word for it.
+    spec.config.unk_token = UNKNOWN if UNKNOWN in pieces[1] else pieces[1][c.pad]
     spec.config.add_source_eos = True
     spec.config.layer_norm_epsilon = c.norm_eps
     return spec

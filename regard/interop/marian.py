@@ -22,6 +22,8 @@ from regard.models.transformer import EncoderDecoderConfig, TransformerConfig
 
 EPS = 1e-5
 """Of every LayerNorm there; the class has no setting for it."""
+NEVER = -1e4
+"""A logit so low that nothing is left of its probability, and within the numbers of every precision."""
 POSITIONS = 1024
 """Rows of their tables of sines, which ours has no limit for."""
 
@@ -178,6 +180,29 @@ def from_marian(tensors: Mapping[str, Tensor], config: TransformerConfig) -> dic
         for name in ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"):
             _check_sines(given.get(name), config.width, f"{where}: {name}")
     return taken
+
+
+def forbid_words(tensors: Mapping[str, Tensor], words: Any, where: str) -> Mapping[str, Tensor]:
+    """Their tensors with a bias against what their search never says; Marian's padding has a logit like any word.
+
+    Args:
+        tensors: theirs.
+        words: `bad_words_ids` of their config; only single tokens can be forbidden so.
+        where: what to call it in an error.
+
+    Raises:
+        UserError: a word is of several tokens, or is none of the vocabulary.
+    """
+    if not words:
+        return tensors
+    if _BIAS not in tensors:
+        raise UserError(f"{where}: there is no {_BIAS} in which words could be forbidden")
+    bias = tensors[_BIAS].clone()
+    for word in words if isinstance(words, list) else [words]:
+        if not isinstance(word, list) or len(word) != 1 or type(word[0]) is not int or not 0 <= word[0] < bias.numel():
+            raise UserError(f"{where}: {word!r} is not one token of the vocabulary")
+        bias.view(-1)[word[0]] = NEVER
+    return {**tensors, _BIAS: bias}
 
 
 def _check_sines(table: Tensor | None, width: int, where: str) -> None:

@@ -50,6 +50,9 @@ _PROBE = f"  <eos> <0x41>É{SPACE_MARK}\n "
 
 _PREPENDING = {"type": "Prepend", "prepend": " "}
 
+FOREIGN = '{"sentencepiece":'
+"""How the file of a tokenizer begins that came with a model of another library."""
+
 _Entry = TypeVar("_Entry")
 
 
@@ -243,7 +246,8 @@ class Tokenizer:
             if word:
                 space, word = space[:-1], space[-1:] + word
             owners += [-1] * len(space.encode("utf-8")) + [number] * len(word.encode("utf-8"))
-        return [owners[end - 1] for end in accumulate(map(len, spelled))]  # no piece goes on beyond a word
+        # No piece goes on beyond a word.
+        return [owners[end - 1] if end else -1 for end in accumulate(map(len, spelled))]
 
     def as_library(self) -> tokenizers.Tokenizer:
         """Give a copy as the `tokenizers` library has it, which cuts a text in normal form C like this one.
@@ -267,7 +271,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
-        """Read a tokenizer that `save` wrote.
+        """Read a tokenizer that `save` wrote, be it one that was learned here or one of SentencePiece.
 
         Raises:
             UserError: If the file is missing or unreadable, is damaged, or holds a tokenizer that this class did not
@@ -279,6 +283,10 @@ class Tokenizer:
             raise UserError(f"{path} cannot be read ({error.strerror}); give the path of a saved tokenizer.") from error
         except UnicodeDecodeError as error:
             raise UserError(f"{path} is not UTF-8 text; give the path of a saved tokenizer.") from error
+        if content.startswith(FOREIGN):
+            from regard.text.sentencepieces import SentencePieces
+
+            return SentencePieces.parse(content, path)
         try:
             backend = tokenizers.Tokenizer.from_str(content)
         except Exception as error:  # the library raises no narrower class
@@ -318,10 +326,11 @@ class Tokenizer:
             yield table[index]
 
 
-def _normalise(text: str, name: str) -> str:
-    """Bring a text to normal form C and refuse what is no Unicode text.
+def refuse_surrogates(text: str, name: str) -> None:
+    """Does nothing to Unicode text.
 
-    Python does this and not the library's normaliser, whose Unicode tables are older and differ for some marks.
+    Raises:
+        UserError: it is none; says where.
     """
     try:
         text.encode("utf-8")
@@ -330,6 +339,14 @@ def _normalise(text: str, name: str) -> str:
             f"In {name}, a lone surrogate (U+{ord(text[error.start]):04X}) stands at position {error.start}, counted "
             f"from 0; it is half of a character, so the text must be decoded anew from its source."
         ) from error
+
+
+def _normalise(text: str, name: str) -> str:
+    """Bring a text to normal form C and refuse what is no Unicode text.
+
+    Python does this and not the library's normaliser, whose Unicode tables are older and differ for some marks.
+    """
+    refuse_surrogates(text, name)
     return unicodedata.normalize("NFC", text)
 
 

@@ -1,0 +1,48 @@
+"""The tokenizers of a Marian folder of transformers: source.spm and target.spm, numbered by vocab.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from regard.errors import UserError
+from regard.text.sentencepieces import SentencePieces, checked_ids
+
+SOURCE, TARGET, VOCABULARY, TARGET_VOCABULARY = "source.spm", "target.spm", "vocab.json", "target_vocab.json"
+
+
+def has_marian_tokenizer(folder: Path) -> bool:
+    """Whether the tokenizer of a folder is SentencePiece's."""
+    return (folder / SOURCE).is_file()
+
+
+def from_marian_tokenizer(folder: Path) -> tuple[SentencePieces, SentencePieces]:
+    """The tokenizer of each side; the same object where they are the same.
+
+    Raises:
+        UserError: a file is missing or damaged; it is named.
+    """
+    separate = (folder / TARGET_VOCABULARY).is_file()
+    ids = _read_ids(folder / VOCABULARY)
+    target_ids = _read_ids(folder / TARGET_VOCABULARY) if separate else ids
+    models = _read(folder / SOURCE), _read(folder / TARGET)
+    source = SentencePieces(models[0], ids, str(folder / SOURCE))
+    if models[0] == models[1] and not separate:
+        return source, source
+    return source, SentencePieces(models[1], target_ids, str(folder / TARGET))
+
+
+def _read_ids(path: Path) -> dict[str, int]:
+    try:
+        values: Any = json.loads(_read(path).decode("utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: damaged or not JSON ({error})") from None
+    return checked_ids(values, path)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
