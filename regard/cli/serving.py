@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.options import Device
+from regard.cli.options import Device, Engine, Precision
 
 
 def serve(
@@ -38,6 +38,8 @@ def serve(
     threads: Annotated[
         int | None, typer.Option(min=1, help="CPU threads a process; the cores are shared out unless given")
     ] = None,
+    engine: Engine = None,
+    precision: Precision = None,
     log_text: Annotated[bool, typer.Option("--log-text", help="let the log hold what users send")] = False,
     device: Device = "auto",
 ) -> None:
@@ -56,7 +58,7 @@ def serve(
     named = _name(runs)
     chosen = _read(search, "--search")
     team, each = share_cores(len(named))
-    orders = [Order(name, path, device, threads or each, chosen) for name, path in named.items()]
+    orders = [Order(name, path, device, threads or each, chosen, engine, precision) for name, path in named.items()]
     limits = Limits.parse(_read(limit, "--limit"), "--limit")
     run(Offer(orders, workers or team, limits, keys, tuple(cors or ()), log_text), host, port)
 

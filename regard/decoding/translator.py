@@ -38,6 +38,7 @@ from regard.models.folder import (
     save_model,
 )
 from regard.models.parallel import ParallelTransformer
+from regard.models.pretrained import save_pretrained
 from regard.models.transformer import EncoderDecoder, Transformer
 from regard.text.tokenizer import Tokenizer
 
@@ -125,6 +126,7 @@ class Translator:
         writer: Writer | None = None,
     ) -> None:
         self.model, self.vocabularies, self.languages = model, vocabularies, languages
+        self._home: Path | None = None
         self.models = [model, *others]
         self.writer = choose_writer(self.models) if writer is None else writer
         self._rerankers: dict[Path, Translator] = {}
@@ -175,7 +177,28 @@ class Translator:
         vocabularies = Vocabularies.load(folder)
         model, about = load_model(folder, device)
         _check_rows(folder, model, vocabularies)
-        return cls(model, vocabularies, _languages(folder / CONFIG, about))
+        loaded = cls(model, vocabularies, _languages(folder / CONFIG, about))
+        loaded._home = folder
+        return loaded
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path, **options: Any) -> Translator:
+        """`load`, under the name that it has with model hubs; nothing is fetched from anywhere.
+
+        Raises:
+            UserError: as `load` does.
+        """
+        return cls.load(path, **options)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Writes a model folder with a card, README.md, which tells its architecture, its data and its scores.
+
+        Raises:
+            UserError: there is something else in the folder, several models vote, or another engine has the weights.
+        """
+        if len(self.models) > 1:
+            raise UserError("models that vote are several folders; save each by itself")
+        save_pretrained(Path(folder), self.save, self.model, self._home)
 
     @classmethod
     def _load_engine(cls, path: Path, device: torch.device, precision: str | None) -> Translator:

@@ -12,7 +12,7 @@ import yaml
 from regard.models.folder import read_config
 
 CARD = "README.md"
-_SCORES, _FINGERPRINTS = "scores.json", Path("data") / "fingerprints.json"
+SCORES, FINGERPRINTS = "scores.json", "fingerprints.json"
 _TASKS = {"transformer": "translation", "parallel": "translation", "vit": "image-classification"}
 _TASKS |= {"swin": "image-classification"}
 
@@ -26,7 +26,7 @@ def describe_folder(folder: Path) -> str:
     about = read_config(folder)
     model = about["model"]
     languages = [code for code in about.get("languages", []) if code not in ("source", "target")]
-    evaluations = [e for e in _read(folder / _SCORES).get("evaluations", []) if isinstance(e, Mapping)]
+    evaluations = [e for e in _read(folder / SCORES).get("evaluations", []) if isinstance(e, Mapping)]
     title = " → ".join(languages) if languages else f"A {model['kind']}"
     head: dict[str, Any] = {"library_name": "regard", "tags": ["regard", model["kind"]]}
     if task := _TASKS.get(model["kind"]):
@@ -36,10 +36,16 @@ def describe_folder(folder: Path) -> str:
     lines = ["---", yaml.safe_dump(head, sort_keys=False, allow_unicode=True).strip(), "---", "", f"# {title}", ""]
     lines += ["Trained with regard.", "", "## Architecture", "", "| setting | value |", "| --- | --- |"]
     lines += [f"| {key} | {json.dumps(value, ensure_ascii=False)} |" for key, value in model.items()]
-    lines += _describe_data(_read(folder.parent / _FINGERPRINTS))
+    lines += _describe_data(_read(find_fingerprints(folder)))
     lines += ["", "## Scores", ""]
     lines += list(_describe_scores(evaluations)) or ["None were recorded; `regard evaluate` records them."]
     return "\n".join(lines) + "\n"
+
+
+def find_fingerprints(folder: Path) -> Path:
+    """Where it stands what a model was trained with: in its folder, or with the data of the run round it."""
+    own = folder / FINGERPRINTS
+    return own if own.is_file() else folder.parent / "data" / FINGERPRINTS
 
 
 def _describe_data(known: Mapping[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.models.folder import expect_reader, find_model, load_model, save_model
+from regard.models.pretrained import save_pretrained
 from regard.recognition.reading import AnyImage, Reading
 from regard.vision.ahead import work_ahead
 
@@ -39,6 +40,7 @@ class Classifier:
 
     def __init__(self, model: Any, reading: Reading) -> None:
         self.model, self.reading = model, reading
+        self._home: Path | None = None
 
     @classmethod
     def load(cls, path: str | Path, device: str | torch.device = "cpu") -> Classifier:
@@ -57,7 +59,26 @@ class Classifier:
                 f"{folder / 'config.json'}: names {len(reading.classes)} classes and {reading.channels} channels, but "
                 f"the model has {rows[0]} and {rows[1]}"
             )
-        return cls(model, reading)
+        loaded = cls(model, reading)
+        loaded._home = folder
+        return loaded
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path, device: str | torch.device = "cpu") -> Classifier:
+        """`load`, under the name that it has with model hubs; nothing is fetched from anywhere.
+
+        Raises:
+            UserError: as `load` does.
+        """
+        return cls.load(path, device)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Writes a model folder with a card, README.md, which tells its architecture, its data and its scores.
+
+        Raises:
+            UserError: there is something else in the folder.
+        """
+        save_pretrained(Path(folder), self.save, self.model, self._home)
 
     def save(self, folder: str | Path) -> None:
         """Writes everything into a folder that exists."""

@@ -191,4 +191,5 @@ def _describe(model: Model) -> ApiModel:
         classes=list(about.classes),
         sections=list(about.sections),
         lacks=about.lacks,
+        engine=about.engine,
     )

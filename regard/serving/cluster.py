@@ -23,6 +23,8 @@ class Arguments(Settings):
 
     runs: str = Field(description="model folders or training runs, with commas between")
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
+    engine: str | None = Field(None, description="regard, or ctranslate2, which can do less")
+    precision: str | None = Field(None, description="of the weights, such as int8")
     workers: int = Field(1, ge=1, description="processes a model and replica")
     threads: int = Field(1, ge=1, description="CPU threads a process")
     cpus: float = Field(1.0, ge=0, description="cores that Ray sets aside for a replica")
@@ -43,7 +45,7 @@ def build(arguments: dict[str, Any]) -> serve.Application:
     """
     asked = Arguments.parse(arguments, "serve run")
     paths = [Path(run).resolve() for run in asked.runs.split(",")]
-    orders = [Order(path.name, path, asked.device, asked.threads) for path in paths]
+    orders = [Order(path.name, path, asked.device, asked.threads, {}, asked.engine, asked.precision) for path in paths]
     return deploy(Offer(orders, asked.workers, keys=asked.keys and asked.keys.resolve()), asked)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.settings import AnySettings, ParallelSettings, SearchSettings, parse_settings
-from regard.decoding.translator import Translator, has_tokenizer
+from regard.decoding.translator import Translator, has_tokenizer, is_exported
 from regard.devices import choose_device
 from regard.errors import UserError
 from regard.models.folder import find_model, load_model, what_is_read
@@ -54,48 +54,61 @@ def open_engine(order: Order) -> Engine:
     """
     if order.threads is not None:
         torch.set_num_threads(order.threads)
+    if is_exported(order.run):
+        return TranslationEngine(order)
     folder = find_model(order.run)
     reads = what_is_read(folder)
+    if reads == "text" and (has_tokenizer(folder) or order.engine == "ctranslate2"):
+        return TranslationEngine(order)
+    if order.engine not in (None, "regard") or order.precision is not None:
+        raise UserError(f"{order.run} does not translate; --engine and --precision are for models that do")
     if reads == "text":
-        return TranslationEngine(order) if has_tokenizer(folder) else BareEngine(order)
+        return BareEngine(order)
     if reads == "images":
         return ClassificationEngine(order)
     return ViewsEngine(order)
 
 
 class TranslationEngine:
-    """A translator: its operations are "translate" and "embed", both on sentences."""
+    """A translator: its operations are "translate" and, with our own engine, "embed", both on sentences."""
 
     def __init__(self, order: Order) -> None:
         device = choose_device(order.device)
-        self.translator = Translator.load(order.run, device=device)
+        self.translator = Translator.load(
+            order.run, device=device, engine=order.engine, precision=order.precision
+        )
+        self.sees = self.translator.writer.shows_attention
         search = parse_settings(self.translator.writer.settings, order.search, "search")
         self.settings = self.translator.fit(search)
         config = self.translator.model.config
         self.about = About(
             name=order.name,
             kind=config.kind,
-            operations=("translate", "embed"),
+            operations=("translate", "embed") if self.sees else ("translate",),
             parameters=sum(parameter.numel() for parameter in self.translator.model.parameters()),
             device=str(device),
             languages=self.translator.languages,
             tokenizer=self.translator.vocabularies.source,
             longest=config.max_length - 1 if config.positions == "learned" else None,
             search=self.settings.in_force(),
-            sections=("translate", "attention", "arithmetic", "beam", "change", "positions"),
+            sections=("translate", "attention", "arithmetic", "beam", "change", "positions")
+            if self.sees
+            else ("translate",),
+            engine="regard" if self.sees else "ctranslate2",
         )
 
     def warm_up(self) -> None:
         for items in (WARM_UP, WARM_UP * 8):
-            self.translate(items, alignments=True)
-            self.embed(items)
+            self.translate(items, alignments=self.sees)
+            if self.sees:
+                self.embed(items)
 
     def run(self, operation: str, items: Sequence[Any], options: dict[str, Any]) -> list[Any]:
         if operation == "translate":
             return self.translate(items, **options)
-        if operation == "embed":
+        if operation == "embed" and self.sees:
             return self.embed(items, **options)
-        if operation in TRANSLATOR_SECTIONS:
+        if operation in TRANSLATOR_SECTIONS and (self.sees or operation == "translation"):
             return [TRANSLATOR_SECTIONS[operation](self, item) for item in items]
         raise UserError(f"{self.about.name}: it can {' and '.join(self.about.operations)}, but not {operation}")
 

@@ -154,6 +154,9 @@ class Models:
         for model in able:
             if model.order.name == name:
                 return model
+        for model in self.all:
+            if model.order.name == name and model.about.engine != "regard":
+                raise bad(f"{name} runs in the engine {model.about.engine}, which has no {operation}")
         names = ", ".join(model.order.name for model in able) or "none"
         raise bad(f"no model {_show(name)} that can {operation}; there is {names}")
 

@@ -218,6 +218,7 @@ class ApiModel(BaseModel):
     classes: list[str]
     sections: list[str] = Field(description="of the page, which it can fill")
     lacks: str | None = Field(description="what its folder is missing, such as a tokenizer")
+    engine: str = Field(description="what computes: regard, or ctranslate2, into which nobody can look")
 
 
 class ApiModels(BaseModel):

@@ -152,6 +152,9 @@ class Service:
             else reader.read(text, form, split, alignments)
             for text in texts
         ]
+        if model.about.engine != "regard" and any(aligned for one in documents for _, aligned in one.sentences):
+            what = "alignments, by which markup within a sentence finds its place" if form == "html" else "alignments"
+            raise bad(f"{model.order.name} runs in the engine {model.about.engine}, which has no {what}")
         jobs = [reader.jobs(document, n_best) for document in documents]
         results = iter(await model.batcher.submit([job for some in jobs for job in some]))
         return [

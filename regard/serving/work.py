@@ -21,6 +21,8 @@ class Order:
     device: str = "auto"
     threads: int | None = None
     search: dict[str, Any] = field(default_factory=dict)
+    engine: str | None = None
+    precision: str | None = None
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class About:
         search: its settings of the search, where it translates.
         sections: which of the page's sections it can fill.
         lacks: what its folder is missing, without which it cannot do what such models do.
+        engine: what computes: regard, or ctranslate2, which does not show its attention and gives no vectors.
     """
 
     name: str
@@ -49,6 +52,7 @@ class About:
     classes: tuple[str, ...] = ()
     sections: tuple[str, ...] = ()
     lacks: str | None = None
+    engine: str = "regard"
 
 
 @dataclass(frozen=True)

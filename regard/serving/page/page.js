@@ -60,6 +60,7 @@ function whyNot({ needs }) {
   const { model, words } = page;
   if (!model) return words.noModel;
   if (needs.some((need) => model.sections.includes(need))) return "";
+  if (model.engine !== "regard" && !needs.includes("image")) return words.lacksProbe(model.name, model.engine);
   if (model.lacks) return words.lacksTokenizer(model.name);
   if (model.sections.includes("views")) return words.isViews(model.name);
   return model.sections.includes("image") ? words.isImage(model.name) : words.isText(model.name);

@@ -7,14 +7,14 @@ import { part } from "./packet.js";
 const MOST = 12;
 const known = new Map();
 
-/** {source, hypotheses: [{text, score, tokens, labels, probabilities, map}]}; the tokens of the best are `target`. */
+/** {source, hypotheses: [{text, score, tokens, labels, probabilities, map}]}, no map where the engine hides it; the tokens of the best are `target`. */
 export async function translationOf(model, text, signal) {
   const key = JSON.stringify([model, text]);
   if (!known.has(key)) {
     const { about, arrays } = await ask("inspect/translation", { model, text, n_best: 4 }, signal);
     about.hypotheses.forEach((one, number) => {
-      const { shape, values } = arrays[`alignment${number}`];
-      one.map = makeMap(values, ...shape);
+      const alignment = arrays[`alignment${number}`];
+      one.map = alignment && makeMap(alignment.values, ...alignment.shape);
     });
     known.set(key, { ...about, target: about.hypotheses[0].tokens });
     if (known.size > MOST) known.delete(known.keys().next().value);

@@ -27,6 +27,11 @@ async function show(place, page, signal) {
   const choose = (one) => {
     answer.textContent = one.text;
     pair.replaceChildren();
+    if (!one.map) {
+      told.textContent = words.lacksProbe(page.model.name, page.model.engine);
+      mark(one);
+      return;
+    }
     const scale = makeScale(isDark(), false);
     const pointAt = (point) => {
       tokens.show(one.map, scale, point);
@@ -37,6 +42,9 @@ async function show(place, page, signal) {
     };
     const tokens = new SentencePair(pair, found.source, one.labels, pointAt);
     pointAt(null);
+    mark(one);
+  };
+  const mark = (one) => {
     for (const button of rows.querySelectorAll("button")) {
       button.setAttribute("aria-pressed", String(button.value === String(found.hypotheses.indexOf(one))));
     }

@@ -20,14 +20,17 @@ DIGITS = 4
 def show_translation(translator: Translator, settings: AnySettings, asked: dict[str, Any]) -> bytes:
     """A packet with the labels of the source, and hypotheses, best first; `alignment0` is that of the best.
 
+    There are no alignments where the engine does not show its attention.
+
     Raises:
         UserError: the sentence cannot be read.
     """
     refuse_blank(asked["text"])
-    found = translator.hypotheses([asked["text"]], settings, alignments=True)[0]
+    seen = translator.writer.shows_attention
+    found = translator.hypotheses([asked["text"]], settings, alignments=seen)[0]
     source = [*readable(found[0].source_pieces), "END"]
     arrays: dict[str, tuple[Array, Precision]] = {}
-    for number, one in enumerate(found):
+    for number, one in enumerate(found if seen else ()):
         weights = np.array(one.alignment, float).reshape(len(one.labels), len(source))
         arrays[f"alignment{number}"] = weights, "u2"
     return pack({"source": source, "hypotheses": [describe(one) for one in found]}, arrays)
