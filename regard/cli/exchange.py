@@ -15,7 +15,8 @@ def export(
     out: Annotated[Path, typer.Argument(help="a new folder for what is written")],
     to: Annotated[str, typer.Option(help="the format: ctranslate2, huggingface, onnx, torch or argos")],
     quantization: Annotated[
-        str | None, typer.Option(help="with ctranslate2 or argos: numbers of the weights, such as int8; float32 unless given")
+        str | None,
+        typer.Option(help="with ctranslate2 or argos: numbers of the weights, such as int8; float32 unless given"),
     ] = None,
     sample: Annotated[
         Path | None, typer.Option(help="sentences, one a line, to verify the result with, in place of made-up ones")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import tempfile
@@ -92,7 +93,12 @@ def _codes(translator: Translator) -> tuple[str, str]:
 def _pack(translator: Translator, pieces: bytes, quantization: str, name: str, archive: Path) -> None:
     """Writes the archive: one folder with everything in it."""
     source, target = translator.languages
-    about = VERSIONS | {"from_code": source, "from_name": name_of(source), "to_code": target, "to_name": name_of(target)}
+    about = VERSIONS | {
+        "from_code": source,
+        "from_name": name_of(source),
+        "to_code": target,
+        "to_name": name_of(target),
+    }
     with tempfile.TemporaryDirectory() as room:
         folder = Path(room) / name
         (folder / MODEL).mkdir(parents=True)
@@ -130,18 +136,27 @@ def _check_pieces(package: ArgosPackage, texts: Sequence[str], read: Sequence[To
     for text, tokens in zip(texts, read, strict=True):
         cut = package.pieces.encode(text, out_type=str)
         if [piece if piece in known else unknown for piece in cut] != [names[token] for token in tokens]:
-            raise UserError(f"as a model of SentencePiece the tokenizer cuts {text!r} otherwise, so nothing was written")
+            raise UserError(
+                f"as a model of SentencePiece the tokenizer cuts {text!r} otherwise, so nothing was written"
+            )
 
 
 def _compare_texts(translator: Translator, package: ArgosPackage, texts: Sequence[str], read: Sequence[Tokens]) -> str:
     """From text to text, as over there; what has ended by itself must be the same.
 
+    The engine takes END's share at the first place, where it may not stand, for the others; ours does not. So what
+    might end there is not compared.
+
     Raises:
         UserError: it is not.
     """
     ours, theirs = translator.hypotheses(texts, SEARCH), package.translate(texts)
+    at_once = translator.score_tokens(read, [[] for _ in read])
     ended = [
-        i for i, beam in enumerate(ours) if max(len(one.tokens) for one in beam) + 1 < SEARCH.limit(len(read[i]))
+        i
+        for i, beam in enumerate(ours)
+        if max(len(one.tokens) for one in beam) + 1 < SEARCH.limit(len(read[i]))
+        and math.exp(at_once[i].log_probabilities[0]) < TOLERANCE
     ]
     for i in ended:
         best = ours[i][0]

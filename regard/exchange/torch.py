@@ -38,7 +38,9 @@ def open_archive(path: Path) -> Call:
     program = torch.export.load(path)
     for node in program.graph.nodes:
         if node.op == "call_function" and getattr(node.target, "namespace", "aten") != "aten":
-            raise UserError(f"{path.name}: operator {node.target} is not one of PyTorch's, so it needs more than PyTorch")
+            raise UserError(
+                f"{path.name}: operator {node.target} is not one of PyTorch's, so it needs more than PyTorch"
+            )
     module: Any = program.module()
 
     @torch.no_grad()

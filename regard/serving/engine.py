@@ -74,9 +74,7 @@ class TranslationEngine:
 
     def __init__(self, order: Order) -> None:
         device = choose_device(order.device)
-        self.translator = Translator.load(
-            order.run, device=device, engine=order.engine, precision=order.precision
-        )
+        self.translator = Translator.load(order.run, device=device, engine=order.engine, precision=order.precision)
         self.sees = self.translator.writer.shows_attention
         search = parse_settings(self.translator.writer.settings, order.search, "search")
         self.settings = self.translator.fit(search)

@@ -162,9 +162,7 @@ def _open(model: bytes, name: str) -> Any:
     try:
         import sentencepiece
     except ImportError:
-        raise UserError(
-            "this needs the package sentencepiece; to get it, run: pip install 'regard[export]'"
-        ) from None
+        raise UserError("this needs the package sentencepiece; to get it, run: pip install 'regard[export]'") from None
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=model)
     except (RuntimeError, ValueError, OSError) as error:

@@ -22,7 +22,11 @@ from regard.exchange.verification import SEARCHES
 from regard.text.sentencepieces import SentencePieces
 from regard.text.tokenizer import Tokenizer
 
-ENGLISH = ["the small red dog sees a tall tree", "a tall man reads the old red book", "you and I see the sea, don't you?"]
+ENGLISH = [
+    "the small red dog sees a tall tree",
+    "a tall man reads the old red book",
+    "you and I see the sea, don't you?",
+]
 GERMAN = ["der kleine rote Hund sieht einen hohen Baum", "ein großer Mann liest das alte Buch", "du und ich, wir sehen"]
 SAMPLES = [
     *ENGLISH,
