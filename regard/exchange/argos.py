@@ -136,9 +136,7 @@ def _check_pieces(package: ArgosPackage, texts: Sequence[str], read: Sequence[To
     for text, tokens in zip(texts, read, strict=True):
         cut = package.pieces.encode(text, out_type=str)
         if [piece if piece in known else unknown for piece in cut] != [names[token] for token in tokens]:
-            raise UserError(
-                f"as a model of SentencePiece the tokenizer cuts {text!r} otherwise, so nothing was written"
-            )
+            raise UserError(f"in SentencePiece's form the tokenizer cuts {text!r} otherwise, so nothing was written")
 
 
 def _compare_texts(translator: Translator, package: ArgosPackage, texts: Sequence[str], read: Sequence[Tokens]) -> str:

@@ -27,6 +27,8 @@ from regard.exchange.verification import Tokens, check, compare
 from regard.recognition.classifier import Classifier
 
 ENCODER, STEP, IMAGES = "encoder.pt2", "decoder_step.pt2", "model.pt2"
+PYTORCH = ("aten", "prims", "higher_order")
+"""Where PyTorch's own operators are."""
 
 
 def open_archive(path: Path) -> Call:
@@ -37,10 +39,8 @@ def open_archive(path: Path) -> Call:
     """
     program = torch.export.load(path)
     for node in program.graph.nodes:
-        if node.op == "call_function" and getattr(node.target, "namespace", "aten") != "aten":
-            raise UserError(
-                f"{path.name}: operator {node.target} is not one of PyTorch's, so it needs more than PyTorch"
-            )
+        if node.op == "call_function" and getattr(node.target, "namespace", "aten") not in PYTORCH:
+            raise UserError(f"{path.name}: operator {node.target} is none of PyTorch's, so that it alone cannot run it")
     module: Any = program.module()
 
     @torch.no_grad()

@@ -90,5 +90,5 @@ def test_a_tokenizer_that_cuts_otherwise_is_refused(tmp_path: Path, monkeypatch:
     ours = random_translator("post")
     other = to_sentencepiece(tokenizer(280))
     monkeypatch.setattr(argos, "to_sentencepiece", lambda _: other)
-    with pytest.raises(UserError, match="cuts .* otherwise, so nothing was written"):
+    with pytest.raises(UserError, match=r"cuts .* otherwise, so nothing was written"):
         write_argos(ours, tmp_path, sample_sources(ours), None)
