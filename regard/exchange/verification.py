@@ -70,8 +70,10 @@ class Agreement:
         )
 
 
-def sample_sources(translator: Translator, texts: Sequence[str] | None = None) -> list[list[int]]:
-    """The given texts as tokens, or sentences of random pieces, always the same ones for the same vocabulary.
+def sample_sources(
+    translator: Translator, texts: Sequence[str] | None = None, count: int = SENTENCES
+) -> list[list[int]]:
+    """The given texts as tokens, or so many sentences of random pieces, always the same for the same vocabulary.
 
     Raises:
         UserError: there is no text.
@@ -86,7 +88,7 @@ def sample_sources(translator: Translator, texts: Sequence[str] | None = None) -
     words = torch.tensor([i for i in range(config.source_vocab) if i not in specials] or [config.eos])
     draw = torch.Generator().manual_seed(0)
     longest = min(LONGEST, config.max_length - 1) if config.positions == "learned" else LONGEST
-    lengths = torch.randint(1, max(longest, 1) + 1, (SENTENCES,), generator=draw).tolist()
+    lengths = torch.randint(1, max(longest, 1) + 1, (count,), generator=draw).tolist()
     return [words[torch.randint(len(words), (length,), generator=draw)].tolist() for length in lengths]
 
 

@@ -1,5 +1,6 @@
 """Models of random weights that write varied sentences and end them, with a small vocabulary of real pieces."""
 
+import copy
 from functools import cache
 
 import torch
@@ -40,11 +41,25 @@ def tokenizer(size: int) -> Tokenizer:
     return Tokenizer.train(lines, size)
 
 
-def random_translator(option: str, seed: int = 1) -> Translator:
+# Those that go well together in one model, in which each of them would be missed.
+TOGETHER: dict[str, dict[str, object]] = {
+    "post": {},
+    "post-and-all": OPTIONS["gelu"] | OPTIONS["halves"] | OPTIONS["no-bias"] | OPTIONS["scale"],
+    **{name: OPTIONS[name] for name in OPTIONS if name not in ("pre", "gelu", "halves", "no-bias", "scale")},
+}
+
+
+def random_translator(option: str, seed: int = 1, **changes: object) -> Translator:
+    """A model of an option of `OPTIONS` or `TOGETHER`; whoever changes it changes nobody else's."""
+    return copy.deepcopy(_make(option, seed, tuple(changes.items())))
+
+
+@cache
+def _make(option: str, seed: int, changes: tuple[tuple[str, object], ...]) -> Translator:
     source, target = tokenizer(290), tokenizer(280 if option.startswith("two") else 290)
     vocabularies = Vocabularies(source, source if source is target else target)
     sizes = {"source_vocab": len(source), "target_vocab": len(target)}
-    model = Transformer(TransformerConfig.parse(SMALL | sizes | OPTIONS[option], option))
+    model = Transformer(TransformerConfig.parse(SMALL | sizes | (OPTIONS | TOGETHER)[option] | dict(changes), option))
     seed += option == "uneven"  # the first seed makes one that always says the same
     return Translator(randomise(model, seed), vocabularies, ("en", "de"))
 

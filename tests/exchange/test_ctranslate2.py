@@ -16,7 +16,7 @@ from regard.exchange.verification import SEARCHES, compare, sample_sources
 from regard.inspection.probe import probe
 from regard.models.transformer import TransformerConfig
 from tests.conftest import Command, toy_pairs
-from tests.exchange.random_models import OPTIONS, random_translator
+from tests.exchange.random_models import TOGETHER, random_translator
 
 
 def as_engine(translator: Translator, folder: Path, quantization: str = "float32") -> Translator:
@@ -24,10 +24,10 @@ def as_engine(translator: Translator, folder: Path, quantization: str = "float32
     return Translator.load(folder)
 
 
-@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("option", TOGETHER)
 def test_every_option_says_the_same_in_the_engine(option: str, tmp_path: Path) -> None:
     ours = random_translator(option)
-    agreement = compare(ours, EnginePeer(as_engine(ours, tmp_path)), sample_sources(ours))
+    agreement = compare(ours, EnginePeer(as_engine(ours, tmp_path).writer), sample_sources(ours)[:32])
     assert agreement.difference < 1e-4
     assert all(same == ended for same, ended in agreement.same.values()), str(agreement)
     assert sum(ended for _, ended in agreement.same.values()) >= 7

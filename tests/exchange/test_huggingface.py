@@ -20,7 +20,7 @@ from regard.models.vit import ViT, ViTConfig
 from regard.recognition.classifier import Classifier
 from regard.recognition.reading import Reading
 from tests.conftest import Command, toy_pairs
-from tests.exchange.random_models import OPTIONS, random_translator
+from tests.exchange.random_models import TOGETHER, random_translator
 
 REFUSED = {
     "pre-swiglu": "no gated feed-forward",
@@ -38,10 +38,10 @@ def quiet() -> None:
     transformers.utils.logging.disable_progress_bar()
 
 
-@pytest.mark.parametrize("option", [option for option in OPTIONS if option not in REFUSED])
+@pytest.mark.parametrize("option", [option for option in TOGETHER if option not in REFUSED])
 def test_ours_to_theirs_to_ours(option: str, tmp_path: Path) -> None:
     ours = random_translator(option)
-    sources = sample_sources(ours)[:16]
+    sources = [source for source in sample_sources(ours) if len(source) <= 6][:10]
     there, back = tmp_path / "there", tmp_path / "back"
     there.mkdir()
     (said,) = write_huggingface(ours, there, sources)
@@ -51,8 +51,8 @@ def test_ours_to_theirs_to_ours(option: str, tmp_path: Path) -> None:
     for settings in SEARCHES.values():
         found, other = (t.writer.write(_requests(sources), settings) for t in (ours, again))
         assert [best[0].tokens for best in found] == [best[0].tokens for best in other]
-    anything = [[token % 280 for token in source[:5]] for source in sources[:8]]
-    logits = [t.writer.read(sources[:8], anything) for t in (ours, again)]
+    anything = [[token % 280 for token in source[:5]] for source in sources]
+    logits = [t.writer.read(sources, anything) for t in (ours, again)]
     torch.testing.assert_close(*logits, atol=1e-4, rtol=0)
     assert again.vocabularies.fingerprint() == ours.vocabularies.fingerprint()
 
@@ -71,7 +71,7 @@ def test_what_transformers_lacks_is_refused_with_the_reason(option: str, reason:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_trained_model_translates_300_sentences_alike(trained_run: Path, tmp_path: Path, command: Command) -> None:
+def test_a_trained_model_translates_sentences_alike(trained_run: Path, tmp_path: Path, command: Command) -> None:
     there, back = tmp_path / "there", tmp_path / "back"
     answer = command("export", trained_run, there, "--to", "huggingface")
     assert answer.code == 0, answer.err
@@ -79,10 +79,10 @@ def test_a_trained_model_translates_300_sentences_alike(trained_run: Path, tmp_p
     assert command("import", there, back).code == 0
     ours, again = Translator.load(trained_run), Translator.load(back)
     theirs = HuggingFacePeer(transformers.AutoModelForSeq2SeqLM.from_pretrained(there))
-    texts = [pair.source for pair in toy_pairs()][:300]
+    texts = [pair.source for pair in toy_pairs()][:100]
     assert ours(texts, beam=4) == again(texts, beam=4)
     agreement = compare(ours, theirs, sample_sources(ours, texts))
-    assert agreement.same == {"greedy": (300, 300), "beam 4": (300, 300)}
+    assert agreement.same == {"greedy": (100, 100), "beam 4": (100, 100)}
     assert agreement.difference < 1e-4
     tokenizer = transformers.AutoTokenizer.from_pretrained(there)
     inputs = tokenizer(["I love apples", "You buy tea and apples"], return_tensors="pt", padding=True)

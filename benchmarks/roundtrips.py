@@ -1,0 +1,173 @@
+"""Round trips: ours to transformers and back, and ours to CTranslate2, onnxruntime, torch.export and Argos Translate.
+
+    python benchmarks/roundtrips.py RUN [--sentences 300] [--only-trained]
+
+RUN is a trained model, such as that of `regard demo`; its own validation sentences are translated, greedily and with
+beam 4, and so are made-up sentences by models of random weights of every option (tests/exchange/random_models.py).
+Everywhere the tokens must be the same, and logits or log-probabilities within 1e-4; sentences that our model cuts at
+the limit of length are left out where another program searches, for there each does something else.
+Writes benchmarks/results/roundtrips.json, and fails where anything differs.
+"""
+
+import argparse
+import datetime
+import json
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.decoding.rules import Request
+from regard.decoding.translator import Translator
+from regard.errors import UserError
+from regard.exchange.argos import write_argos
+from regard.exchange.ctranslate2 import EnginePeer
+from regard.exchange.huggingface import HuggingFacePeer, build_huggingface, write_huggingface
+from regard.exchange.importing import import_model
+from regard.exchange.onnx import onnx_peer, write_onnx
+from regard.exchange.torch import archive_peer, write_torch
+from regard.exchange.verification import SEARCHES, TOLERANCE, Peer, Tokens, check, compare, sample_sources
+from regard.text.readers import read_jsonl
+
+RESULTS = Path(__file__).parent / "results" / "roundtrips.json"
+PACKAGES = ("torch", "transformers", "ctranslate2", "onnxruntime", "sentencepiece")
+BATCH = 50
+Sources = Sequence[Tokens]
+Row = dict[str, Any]
+
+
+def to_transformers_and_back(ours: Translator, sources: Sources, room: Path) -> Row:
+    """The model that comes back must say the same in every place: tokens equal, logits within the tolerance."""
+    there, back = room / "there", room / "back"
+    there.mkdir()
+    write_huggingface(ours, there, sources[:8])
+    import_model(there, back)
+    again = Translator.load(back)
+    row: Row = {}
+    for name, settings in SEARCHES.items():
+        found, other = (t.writer.write([Request(s) for s in sources], settings) for t in (ours, again))
+        row[name] = [sum(a[0].tokens == b[0].tokens for a, b in zip(found, other, strict=True)), len(sources)]
+    targets = [best[0].tokens for best in found]
+    gap = 0.0
+    for start in range(0, len(sources), BATCH):
+        batch = slice(start, start + BATCH)
+        here, back_again = (t.read(sources[batch], targets[batch]) for t in (ours, again))
+        gap = max(gap, float((here - back_again).abs().max()))
+    return row | {"largest_difference": gap}
+
+
+def in_a_program(peer: Callable[[Translator, Path, Sources], Peer]) -> Callable[[Translator, Sources, Path], Row]:
+    """The check of a model that another program runs."""
+
+    def run(ours: Translator, sources: Sources, room: Path) -> Row:
+        agreement = compare(ours, peer(ours, room, sources), sources)
+        check(agreement, "it")
+        return {
+            **{name: list(same) for name, same in agreement.same.items()},
+            "largest_difference": agreement.difference,
+        }
+
+    return run
+
+
+def their_model(ours: Translator, room: Path, sources: Sources) -> Peer:
+    return HuggingFacePeer(build_huggingface(ours))
+
+
+def their_engine(ours: Translator, room: Path, sources: Sources) -> Peer:
+    ours.save_engine(room)
+    return EnginePeer(Translator.load(room).writer)
+
+
+def their_onnx(ours: Translator, room: Path, sources: Sources) -> Peer:
+    write_onnx(ours, room, sources[:8])
+    return onnx_peer(room)
+
+
+def their_archive(ours: Translator, room: Path, sources: Sources) -> Peer:
+    write_torch(ours, room, sources[:8])
+    return archive_peer(room)
+
+
+def as_package(ours: Translator, sources: Sources, room: Path) -> Row:
+    """Argos Translate's own calls, from text to text; the export itself refuses what differs."""
+    return {"said": write_argos(ours, room, sources, None)}
+
+
+WAYS: dict[str, Callable[[Translator, Sources, Path], Row]] = {
+    "ours to transformers to ours": to_transformers_and_back,
+    "transformers": in_a_program(their_model),
+    "ctranslate2": in_a_program(their_engine),
+}
+FURTHER = {
+    "onnxruntime": in_a_program(their_onnx),
+    "torch.export": in_a_program(their_archive),
+    "argos": as_package,
+}
+"""With the trained model alone: all options go through the same programs."""
+
+
+def go(name: str, ours: Translator, sources: Sources, ways: dict[str, Callable[..., Row]]) -> list[Row]:
+    rows = []
+    for way, run in ways.items():
+        began = time.perf_counter()
+        row: Row = {"model": name, "way": way, "sentences": len(sources)}
+        with tempfile.TemporaryDirectory() as room:
+            try:
+                row |= run(ours, sources, Path(room))
+            except UserError as error:
+                row["refused"] = str(error)
+        row["seconds"] = round(time.perf_counter() - began, 1)
+        rows.append(row)
+        print(json.dumps(row, ensure_ascii=False), flush=True)
+    return rows
+
+
+def differs(row: Row) -> bool:
+    """Whether a row says that two models did not say the same, or that something broke; a refused option does not."""
+    if "refused" in row:
+        return "nothing was written" in row["refused"] or "does not say" in row["refused"]
+    unequal = [name for name in SEARCHES if name in row and row[name][0] != row[name][1]]
+    return bool(unequal) or not row.get("largest_difference", 0.0) <= TOLERANCE
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Round trips of models through the formats of others.")
+    parser.add_argument("run", type=Path, help="a training run of a model that translates")
+    parser.add_argument("--sentences", type=int, default=300)
+    parser.add_argument("--only-trained", action="store_true", help="leave out the models of random weights")
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    ours = Translator.load(arguments.run)
+    texts = [pair.source for pair in read_jsonl(arguments.run / "data" / "valid.jsonl")][: arguments.sentences]
+    if len(texts) < arguments.sentences:
+        sys.exit(f"{arguments.run} has {len(texts)} validation sentences, but {arguments.sentences} are needed")
+    rows = go("trained", ours, sample_sources(ours, texts), WAYS | FURTHER)
+    if not arguments.only_trained:
+        sys.path.insert(0, str(Path(__file__).parent.parent))  # where the tests are
+        from tests.exchange.random_models import OPTIONS, random_translator
+
+        for option in OPTIONS:
+            random = random_translator(option)
+            rows += go(option, random, sample_sources(random, count=arguments.sentences), WAYS)
+    result = {
+        "what": f"the same tokens greedily and with beam 4 (as [same, compared]), and logits within {TOLERANCE:g}",
+        "rows": rows,
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "command": "python " + " ".join(sys.argv),
+    }
+    RESULTS.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    if wrong := [f"{row['model']}, {row['way']}" for row in rows if differs(row)]:
+        sys.exit("these differ: " + "; ".join(wrong))
+
+
+if __name__ == "__main__":
+    main()
