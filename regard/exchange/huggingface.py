@@ -15,7 +15,9 @@ from regard.errors import UserError
 from regard.exchange.verification import Tokens, check, compare
 from regard.interop.fast_tokenizer import to_fast_tokenizer
 from regard.interop.marian import CLASSES, choose_kind, describe_marian, to_marian
+from regard.interop.marian_tokenizer import to_marian_tokenizer
 from regard.interop.needing import need
+from regard.text.sentencepieces import SentencePieces
 
 TARGET = "target_tokenizer"
 """Where the target's tokenizer lies if it is not the source's: transformers has one a folder."""
@@ -86,9 +88,13 @@ def write_huggingface(translator: Translator, folder: Path, sources: Sequence[To
     theirs = build_huggingface(translator)
     theirs.save_pretrained(folder)
     vocabularies, longest = translator.vocabularies, theirs.config.max_position_embeddings
-    to_fast_tokenizer(vocabularies.source, longest).save_pretrained(folder)
-    if not vocabularies.joint:
-        to_fast_tokenizer(vocabularies.target, longest).save_pretrained(folder / TARGET)
+    source, target = vocabularies.source, vocabularies.target
+    if isinstance(source, SentencePieces) and isinstance(target, SentencePieces):
+        to_marian_tokenizer(source, target, folder, longest)
+    else:
+        to_fast_tokenizer(source, longest).save_pretrained(folder)
+        if not vocabularies.joint:
+            to_fast_tokenizer(target, longest).save_pretrained(folder / TARGET)
     library = need("transformers", "hf")
     loaded = type(theirs).from_pretrained(folder)
     agreement = compare(translator, HuggingFacePeer(loaded), sources)

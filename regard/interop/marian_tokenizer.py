@@ -1,4 +1,7 @@
-"""The tokenizers of a Marian folder of transformers: source.spm and target.spm, numbered by vocab.json."""
+"""The tokenizers of a Marian folder of transformers: source.spm and target.spm, numbered by vocab.json.
+
+They come in and go out as they are.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,17 @@ def from_marian_tokenizer(folder: Path) -> tuple[SentencePieces, SentencePieces]
     if models[0] == models[1] and not separate:
         return source, source
     return source, SentencePieces(models[1], target_ids, str(folder / TARGET))
+
+
+def to_marian_tokenizer(source: SentencePieces, target: SentencePieces, folder: Path, longest: int) -> None:
+    """Writes the files that `MarianTokenizer` loads; `longest` is the most tokens of the model."""
+    separate = source.ids != target.ids
+    about = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate, "model_max_length": longest}
+    vocabularies = {VOCABULARY: source.ids} | ({TARGET_VOCABULARY: target.ids} if separate else {})
+    for name, content in (vocabularies | {"tokenizer_config.json": about}).items():
+        (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    (folder / SOURCE).write_bytes(source.model)
+    (folder / TARGET).write_bytes(target.model)
 
 
 def _read_ids(path: Path) -> dict[str, int]:

@@ -72,6 +72,11 @@ class SentencePieces(Tokenizer):
         raise UserError("the tokenizer is one of SentencePiece; a model with it can translate, but not be trained here")
 
     @property
+    def ids(self) -> dict[str, int]:
+        """The id of every piece, as SentencePiece calls it."""
+        return dict(self._ids)
+
+    @property
     def model(self) -> bytes:
         """SentencePiece's own file."""
         return self._model

@@ -16,7 +16,7 @@ import transformers
 from regard.decoding.translator import Translator
 from regard.errors import UserError
 from regard.exchange.argos import write_argos
-from regard.exchange.huggingface import HuggingFacePeer
+from regard.exchange.huggingface import HuggingFacePeer, write_huggingface
 from regard.exchange.importing import import_model
 from regard.exchange.verification import SEARCHES
 from regard.text.sentencepieces import SentencePieces
@@ -154,6 +154,15 @@ def test_the_folder_is_whole_and_its_tokenizer_travels(imported: Translator, fol
     assert best.source_pieces[0].startswith("▁")
     with pytest.raises(UserError, match="not be trained here"):
         _ = source.kind
+
+
+def test_they_leave_as_they_came(imported: Translator, folder: Path, tmp_path: Path) -> None:
+    (said,) = write_huggingface(imported, tmp_path, imported.vocabularies.source.encode_batch(ENGLISH))
+    assert said.startswith("as MarianMTModel")
+    theirs = transformers.MarianTokenizer.from_pretrained(folder)
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs(SAMPLES).input_ids == again(SAMPLES).input_ids
+    assert theirs(text_target=GERMAN).input_ids == again(text_target=GERMAN).input_ids
 
 
 def test_argos_takes_them_as_they_are(imported: Translator, tmp_path: Path) -> None:

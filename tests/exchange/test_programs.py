@@ -1,6 +1,7 @@
 """Our models as programs, in onnxruntime and as archives of torch.export: images at any size of batch, and a decoder
 with a cache under our own search."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,10 +15,10 @@ pytest.importorskip("onnxscript")
 
 from regard.decoding.translator import Translator
 from regard.errors import UserError
-from regard.exchange.onnx import onnx_peer, open_onnx, write_onnx
+from regard.exchange.onnx import open_onnx, write_onnx
 from regard.exchange.programs import Call, image_program
 from regard.exchange.torch import open_archive, write_torch
-from regard.exchange.verification import compare, sample_sources
+from regard.exchange.verification import sample_sources
 from regard.models.swin import Swin, SwinConfig
 from regard.models.transformer import TransformerConfig
 from regard.models.vit import ViT, ViTConfig
@@ -101,12 +102,8 @@ print(*said[:-1])
 
 def test_rotary_positions_go_on_from_the_cache(tmp_path: Path) -> None:
     ours = random_translator("rotary", encoder_layers=1, decoder_layers=1)
-    sources = sample_sources(ours)[:12]
-    (said,) = write_onnx(ours, tmp_path, sources)
-    assert "log-probabilities within" in said
-    agreement = compare(ours, onnx_peer(tmp_path), sources)
-    assert agreement.difference < 1e-4
-    assert all(same == ended > 0 for same, ended in agreement.same.values()), str(agreement)
+    (said,) = write_onnx(ours, tmp_path, sample_sources(ours)[:12])
+    assert re.search(r"the same translations \(greedy [1-9].*, beam 4 [1-9].*\); log-probabilities within", said), said
 
 
 def test_what_has_no_cache_is_refused(tmp_path: Path) -> None:
