@@ -14,12 +14,13 @@ from pathlib import Path
 import torch
 
 from regard.decoding.engine import EngineWriter
+from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.settings import SearchSettings
 from regard.decoding.translator import Translator
 from regard.errors import UserError
 from regard.exchange.ctranslate2 import EnginePeer
 from regard.exchange.verification import BEAM, TOLERANCE, Tokens, check, compare
-from regard.interop.ctranslate2 import to_ctranslate2
+from regard.interop.ctranslate2 import UNKNOWN, to_ctranslate2
 from regard.interop.needing import need
 from regard.interop.sentencepiece import to_sentencepiece
 from regard.text.languages import name_of
@@ -42,6 +43,10 @@ class ArgosPackage:
 
     def translate(self, texts: Sequence[str]) -> list[str]:
         """The translation of each text."""
+        return [self.join(pieces) for pieces in self.write(texts)]
+
+    def write(self, texts: Sequence[str]) -> list[list[str]]:
+        """The pieces of each translation."""
         results = self._engine.translate_batch(
             [self.pieces.encode(text, out_type=str) for text in texts],
             replace_unknowns=True,
@@ -52,7 +57,7 @@ class ArgosPackage:
             length_penalty=SEARCH.alpha,
             return_scores=True,
         )
-        return [self.join(result.hypotheses[0]) for result in results]
+        return [result.hypotheses[0] for result in results]
 
     def join(self, pieces: Sequence[str]) -> str:
         """The text of a translation; an underscore in it becomes a space over there."""
@@ -140,32 +145,33 @@ def _check_pieces(package: ArgosPackage, texts: Sequence[str], read: Sequence[To
 
 
 def _compare_texts(translator: Translator, package: ArgosPackage, texts: Sequence[str], read: Sequence[Tokens]) -> str:
-    """From text to text, as over there; what has ended by itself must be the same.
-
-    The engine takes END's share at the first place, where it may not stand, for the others; ours does not. So what
-    might end there is not compared.
+    """From text to text, as over there; what has ended by itself must be the same, or be worth as much over there.
 
     Raises:
         UserError: it is not.
     """
-    ours, theirs = translator.hypotheses(texts, SEARCH), package.translate(texts)
+    ours, theirs = translator.hypotheses(texts, SEARCH), package.write(texts)
+    ids = {piece: number for number, piece in enumerate(_names(translator)[1])}
     at_once = translator.score_tokens(read, [[] for _ in read])
-    ended = [
-        i
-        for i, beam in enumerate(ours)
-        if max(len(one.tokens) for one in beam) + 1 < SEARCH.limit(len(read[i]))
-        and math.exp(at_once[i].log_probabilities[0]) < TOLERANCE
-    ]
+    ended = [i for i, beam in enumerate(ours) if max(len(one.tokens) for one in beam) + 1 < SEARCH.limit(len(read[i]))]
     for i in ended:
         best = ours[i][0]
-        if theirs[i] != _without_marks(best.text):
-            other = translator.score(texts[i], theirs[i], SEARCH)
-            if abs(other.score - best.score) >= TOLERANCE:
+        if package.join(theirs[i]) != _without_marks(best.text):
+            tokens = [ids.get(piece, ids[UNKNOWN]) for piece in theirs[i]]  # unknown words are taken from the source
+            (other,) = translator.score_tokens([read[i]], [tokens], SEARCH)
+            end = at_once[i].log_probabilities[0]
+            if _worth(other, end) < _worth(best, end) - TOLERANCE:
                 raise UserError(
-                    f"the package of Argos Translate writes {theirs[i]!r} where our model writes {best.text!r}, "
+                    f"the package of Argos Translate writes {package.join(theirs[i])!r} where our model writes {best.text!r}, "
                     "so nothing was written"
                 )
     return f"from text to text as Argos Translate asks for it, {len(ended)} of {len(ended)} translations are the same"
+
+
+def _worth(one: Hypothesis, end: float) -> float:
+    """A score as the engine has it, which gives the others what END, forbidden at the first place, has there."""
+    share = -math.log1p(-min(math.exp(end), 1 - TOLERANCE))
+    return one.score + share / float(SEARCH.normaliser(torch.tensor(len(one.tokens) + 1)))
 
 
 def _without_marks(text: str) -> str:

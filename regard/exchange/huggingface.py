@@ -105,12 +105,13 @@ def write_huggingface(translator: Translator, folder: Path, sources: Sequence[To
 
 def _check_tokenizer(translator: Translator, library: Any, folder: Path, sources: Sequence[Tokens]) -> None:
     """Refuses a tokenizer that cuts texts otherwise, or joins them otherwise, than ours."""
-    vocabularies = translator.vocabularies
+    source, target = translator.vocabularies.source, translator.vocabularies.target
     theirs = library.AutoTokenizer.from_pretrained(folder)
+    joining = target if isinstance(source, SentencePieces) else source  # MarianTokenizer joins what was written
     for tokens in sources:
-        text = vocabularies.source.decode(tokens)
-        ours = vocabularies.source.encode(text)
-        if theirs(text).input_ids != [*ours, translator.model.config.eos]:
+        text = source.decode(tokens)
+        if theirs(text).input_ids != [*source.encode(text), translator.model.config.eos]:
             raise UserError(f"transformers' tokenizer cuts {text!r} otherwise than ours, so nothing was written")
-        if theirs.decode(ours, skip_special_tokens=True) != text:
+        joined = joining.encode(text)
+        if theirs.decode(joined, skip_special_tokens=True) != joining.decode(joined):
             raise UserError(f"transformers' tokenizer joins {text!r} otherwise than ours, so nothing was written")
