@@ -162,8 +162,8 @@ def _compare_texts(translator: Translator, package: ArgosPackage, texts: Sequenc
             end = at_once[i].log_probabilities[0]
             if _worth(other, end) < _worth(best, end) - TOLERANCE:
                 raise UserError(
-                    f"the package of Argos Translate writes {package.join(theirs[i])!r} where our model writes {best.text!r}, "
-                    "so nothing was written"
+                    f"the package of Argos Translate writes {package.join(theirs[i])!r} where our model writes "
+                    f"{best.text!r}, so nothing was written"
                 )
     return f"from text to text as Argos Translate asks for it, {len(ended)} of {len(ended)} translations are the same"
 

@@ -80,7 +80,7 @@ def _import_translation(folder: Path, values: dict[str, Any], tensors: Mapping[s
     else:
         source = from_fast_tokenizer(folder)
         target = from_fast_tokenizer(folder / TARGET) if (folder / TARGET).is_dir() else source
-    _save_translator(model, Vocabularies(source, target), out)
+    _save_translator(model, Vocabularies(source, target), out, _languages(folder))
     return f"a {values['model_type']} of {_count(model)} parameters"
 
 
@@ -139,14 +139,24 @@ def _read_images(path: Path, values: Mapping[str, Any], config: VisionConfig) ->
     )
 
 
-def _save_translator(model: Transformer, vocabularies: Vocabularies, out: Path) -> None:
+def _languages(folder: Path) -> tuple[str, str] | None:
+    """From which into which, where the tokenizer's settings say so."""
+    path = folder / "tokenizer_config.json"
+    values = _read_json(path) if path.is_file() else {}
+    source, target = values.get("source_lang"), values.get("target_lang")
+    return (source, target) if isinstance(source, str) and isinstance(target, str) else None
+
+
+def _save_translator(
+    model: Transformer, vocabularies: Vocabularies, out: Path, languages: tuple[str, str] | None = None
+) -> None:
     sizes = (len(vocabularies.source), len(vocabularies.target))
     if sizes != (model.config.source_vocab, model.config.target_vocab):
         raise UserError(
             f"the tokenizers have {sizes[0]} and {sizes[1]} pieces, but the model {model.config.source_vocab} and "
             f"{model.config.target_vocab} rows"
         )
-    Translator(model, vocabularies).save(out)
+    Translator(model, vocabularies, *([languages] if languages else [])).save(out)
 
 
 def _build(config: TransformerConfig | VisionConfig, tensors: Mapping[str, Tensor]) -> Any:

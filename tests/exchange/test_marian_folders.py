@@ -166,8 +166,8 @@ def test_they_leave_as_they_came(imported: Translator, folder: Path, tmp_path: P
 
 
 def test_argos_takes_them_as_they_are(imported: Translator, tmp_path: Path) -> None:
-    named = Translator(imported.model, imported.vocabularies, ("en", "de"))
-    said = write_argos(named, tmp_path, named.vocabularies.source.encode_batch(ENGLISH), None)
+    assert imported.languages == ("en", "de")
+    said = write_argos(imported, tmp_path, imported.vocabularies.source.encode_batch(ENGLISH), None)
     assert "log-probabilities within" in said[0]
 
 
