@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.rules import Request
 from regard.decoding.search import Found
 from regard.decoding.settings import SearchSettings
@@ -131,9 +132,9 @@ def check(agreement: Agreement, what: str) -> None:
         )
 
 
-def has_ended(beam: Sequence[Found], source: Tokens, settings: SearchSettings) -> bool:
-    """Whether all hypotheses of a beam ended by themselves, not at the limit of length."""
-    return max(len(one.tokens) for one in beam) + 1 < settings.limit(len(source))
+def has_ended(beam: Sequence[Found | Hypothesis], source: Tokens, settings: SearchSettings) -> bool:
+    """Whether all hypotheses of a beam ended by themselves, so early that none beside them was cut at the limit."""
+    return max(len(one.tokens) for one in beam) + 2 < settings.limit(len(source))
 
 
 def _ties(
