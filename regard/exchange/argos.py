@@ -19,7 +19,7 @@ from regard.decoding.settings import SearchSettings
 from regard.decoding.translator import Translator
 from regard.errors import UserError
 from regard.exchange.ctranslate2 import EnginePeer
-from regard.exchange.verification import BEAM, TOLERANCE, Tokens, check, compare
+from regard.exchange.verification import BEAM, TOLERANCE, Tokens, check, compare, has_ended
 from regard.interop.ctranslate2 import UNKNOWN, to_ctranslate2
 from regard.interop.needing import need
 from regard.interop.sentencepiece import to_sentencepiece
@@ -153,7 +153,7 @@ def _compare_texts(translator: Translator, package: ArgosPackage, texts: Sequenc
     ours, theirs = translator.hypotheses(texts, SEARCH), package.write(texts)
     ids = {piece: number for number, piece in enumerate(_names(translator)[1])}
     at_once = translator.score_tokens(read, [[] for _ in read])
-    ended = [i for i, beam in enumerate(ours) if max(len(one.tokens) for one in beam) + 1 < SEARCH.limit(len(read[i]))]
+    ended = [i for i, beam in enumerate(ours) if has_ended(beam, read[i], SEARCH)]
     for i in ended:
         best = ours[i][0]
         if package.join(theirs[i]) != _without_marks(best.text):

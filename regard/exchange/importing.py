@@ -27,6 +27,8 @@ from regard.recognition.classifier import ABOUT
 from regard.recognition.reading import Reading
 from regard.text.tokenizer import Tokenizer
 
+UNKNOWN = ("source", "target")
+"""The languages of a model that does not say them."""
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 
@@ -139,16 +141,16 @@ def _read_images(path: Path, values: Mapping[str, Any], config: VisionConfig) ->
     )
 
 
-def _languages(folder: Path) -> tuple[str, str] | None:
+def _languages(folder: Path) -> tuple[str, str]:
     """From which into which, where the tokenizer's settings say so."""
     path = folder / "tokenizer_config.json"
     values = _read_json(path) if path.is_file() else {}
     source, target = values.get("source_lang"), values.get("target_lang")
-    return (source, target) if isinstance(source, str) and isinstance(target, str) else None
+    return (source, target) if isinstance(source, str) and isinstance(target, str) else UNKNOWN
 
 
 def _save_translator(
-    model: Transformer, vocabularies: Vocabularies, out: Path, languages: tuple[str, str] | None = None
+    model: Transformer, vocabularies: Vocabularies, out: Path, languages: tuple[str, str] = UNKNOWN
 ) -> None:
     sizes = (len(vocabularies.source), len(vocabularies.target))
     if sizes != (model.config.source_vocab, model.config.target_vocab):
@@ -156,7 +158,7 @@ def _save_translator(
             f"the tokenizers have {sizes[0]} and {sizes[1]} pieces, but the model {model.config.source_vocab} and "
             f"{model.config.target_vocab} rows"
         )
-    Translator(model, vocabularies, *([languages] if languages else [])).save(out)
+    Translator(model, vocabularies, languages).save(out)
 
 
 def _build(config: TransformerConfig | VisionConfig, tensors: Mapping[str, Tensor]) -> Any:

@@ -3,6 +3,7 @@
 import json
 import pickle
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,11 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("marian") / "whole", "unigram", separate=False)
+
+
+@pytest.fixture(scope="module")
 def imported(folder: Path) -> Translator:
     import_model(folder, folder.parent / "back")
     return Translator.load(folder.parent / "back")
@@ -182,8 +188,8 @@ def test_argos_takes_them_as_they_are(imported: Translator, tmp_path: Path) -> N
         ("vocab.json", b'{"</s>": 0, "<unk>": 1}', "no piece <pad>"),
     ],
 )
-def test_damaged_files_are_refused(name: str, content: bytes | None, reason: str, tmp_path: Path) -> None:
-    there = make_folder(tmp_path / "there", "unigram", separate=False)
+def test_damaged_files_are_refused(whole: Path, name: str, content: bytes | None, reason: str, tmp_path: Path) -> None:
+    there = shutil.copytree(whole, tmp_path / "there")
     (there / name).unlink()
     if content is not None:
         (there / name).write_bytes(content)
