@@ -51,17 +51,18 @@ TOGETHER: dict[str, dict[str, object]] = {
 
 def random_translator(option: str, seed: int = 1, **changes: object) -> Translator:
     """A model of an option of `OPTIONS` or `TOGETHER`; whoever changes it changes nobody else's."""
-    return copy.deepcopy(_make(option, seed, tuple(changes.items())))
+    model, vocabularies = _make(option, seed, tuple(changes.items()))
+    return Translator(copy.deepcopy(model), vocabularies, ("en", "de"))
 
 
 @cache
-def _make(option: str, seed: int, changes: tuple[tuple[str, object], ...]) -> Translator:
+def _make(option: str, seed: int, changes: tuple[tuple[str, object], ...]) -> tuple[Transformer, Vocabularies]:
     source, target = tokenizer(290), tokenizer(280 if option.startswith("two") else 290)
     vocabularies = Vocabularies(source, source if source is target else target)
     sizes = {"source_vocab": len(source), "target_vocab": len(target)}
     model = Transformer(TransformerConfig.parse(SMALL | sizes | (OPTIONS | TOGETHER)[option] | dict(changes), option))
     seed += option in ("uneven", "post-and-all")  # the first seed makes one that always says the same, or without end
-    return Translator(randomise(model, seed), vocabularies, ("en", "de"))
+    return randomise(model, seed), vocabularies
 
 
 @torch.no_grad()
