@@ -1,4 +1,4 @@
-"""Engines on the CPU with the same weights and the same work: Hugging Face, regard and CTranslate2, exact and quantised.
+"""Engines on the CPU with the same weights and work: Hugging Face, regard and CTranslate2, exact and quantised.
 
     python benchmarks/engines.py [--quick]
 

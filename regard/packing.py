@@ -69,14 +69,12 @@ def _pack_int8(weight: Tensor) -> Product:
     A scale for all vectors together would be a little faster, but then a sentence would translate otherwise in other
     company. Sums are exact.
     """
-    packed = _quantise(weight)
+    packed, product = _quantise(weight), torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
 
     def multiply(rows: Tensor, bias: Tensor | None) -> Tensor:
         largest = rows.abs().amax(1, keepdim=True).clamp_(min=_TINY)  # vector_norm is ten times as slow
-        y: Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
-            rows / largest, 1 / _STEPS, _STEPS + 1, packed
-        )
-        return y.mul_(largest) if bias is None else torch.addcmul(bias, y, largest)
+        y: Tensor = product(rows / largest, 1 / _STEPS, _STEPS + 1, packed)
+        return y.mul_(largest) if bias is None else torch.addcmul(bias, y, largest, out=y)
 
     return multiply
 

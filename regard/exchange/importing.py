@@ -10,15 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.decoding.embedder import Embedder
 from regard.decoding.translator import Translator, Vocabularies
 from regard.errors import UserError
 from regard.exchange.huggingface import TARGET
-from regard.interop.fast_tokenizer import from_fast_tokenizer
+from regard.interop.bert import KIND as BERT
+from regard.interop.bert import from_bert, read_bert, read_pooling
+from regard.interop.fast_tokenizer import from_fast_tokenizer, read_word_pieces
 from regard.interop.inferring import TAKING, Library, VisionConfig, infer_vision, read_huggingface, recognise
 from regard.interop.marian import CLASSES, from_marian, read_marian
 from regard.interop.tensors import read_folder, read_tensors
 from regard.interop.torch import Embeddings, from_torch, read_torch
 from regard.models.card import CARD, describe_folder
+from regard.models.encoder import EncoderConfig
 from regard.models.folder import CONFIG, replacing, save_model
 from regard.models.registry import MODELS
 from regard.models.transformer import Transformer, TransformerConfig
@@ -26,6 +30,8 @@ from regard.recognition.classifier import ABOUT
 from regard.recognition.reading import Reading
 from regard.text.tokenizer import Tokenizer
 
+POOLING, MODULES = Path("1_Pooling") / CONFIG, "modules.json"
+"""Where sentence-transformers says how the vectors of tokens become that of a text."""
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 
@@ -39,7 +45,8 @@ def import_model(
     """Writes the model of another library into a new model folder, and returns a sentence about it.
 
     Args:
-        path: a folder of transformers or timm, or a file of weights of timm, torchvision or an `nn.Transformer`.
+        path: a folder of transformers, sentence-transformers or timm, or a file of weights of timm, torchvision or an
+            `nn.Transformer`.
         out: the new folder.
         changes: what the files do not tell of our config, such as heads.
         embeddings: of the module round an `nn.Transformer`, as `Embeddings` has them.
@@ -57,6 +64,8 @@ def import_model(
     with replacing(out) as fresh:
         if values.get("model_type") in CLASSES:
             said = _import_translation(path, values, tensors, fresh)
+        elif values.get("model_type") == BERT:
+            said = _import_encoder(path, values, tensors, fresh)
         elif embeddings is not None:
             names = Embeddings.parse(embeddings, "embedding")
             said = _import_torch(tensors, names, changes or {}, tokenizer, fresh)
@@ -73,6 +82,22 @@ def _import_translation(folder: Path, values: Mapping[str, Any], tensors: Mappin
     target = from_fast_tokenizer(folder / TARGET) if (folder / TARGET).is_dir() else source
     _save_translator(model, Vocabularies(source, target), out)
     return f"a {values['model_type']} of {_count(model)} parameters"
+
+
+def _import_encoder(folder: Path, values: Mapping[str, Any], tensors: Mapping[str, Tensor], out: Path) -> str:
+    config = read_bert(values, str(folder / CONFIG))
+    changes: dict[str, Any] = {}
+    if (folder / POOLING).is_file():
+        changes["pooling"] = read_pooling(_read_json(folder / POOLING), str(folder / POOLING))
+    if (folder / MODULES).is_file():
+        changes["normalise"] = ".Normalize" in (folder / MODULES).read_text(encoding="utf-8", errors="replace")
+    config = config.changed(**changes)
+    pieces = read_word_pieces(folder)
+    if len(pieces) > config.vocab:
+        raise UserError(f"{folder}: the tokenizer has {len(pieces)} pieces, but the model {config.vocab} rows")
+    model = _build(config, from_bert(tensors, config))
+    Embedder(model, pieces).save(out)
+    return f"an encoder of {_count(model)} parameters"
 
 
 def _import_torch(
@@ -140,7 +165,7 @@ def _save_translator(model: Transformer, vocabularies: Vocabularies, out: Path) 
     Translator(model, vocabularies).save(out)
 
 
-def _build(config: TransformerConfig | VisionConfig, tensors: Mapping[str, Tensor]) -> Any:
+def _build(config: TransformerConfig | EncoderConfig | VisionConfig, tensors: Mapping[str, Tensor]) -> Any:
     """The model with these tensors, which are known to fit: only now does a large config cost memory."""
     model = MODELS[config.kind].build(config.model_dump(), "config")
     model.load_state_dict({name: tensor.to(torch.float32) for name, tensor in tensors.items()})

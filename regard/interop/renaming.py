@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -77,9 +75,8 @@ def give(tensors: Mapping[str, Tensor], config: Settings, names: Names) -> dict[
 
 def _shapes(config: Settings) -> dict[str, torch.Size]:
     """The names and shapes of a model's tensors, which costs no memory."""
-    kind: Any = MODELS[getattr(config, "kind")]  # noqa: B009  # every config of a model has one
-    with torch.device("meta"):
-        return {name: tensor.shape for name, tensor in kind.model(config).state_dict().items()}
+    kind = MODELS[getattr(config, "kind")]  # noqa: B009  # every config of a model has one
+    return {name: tensor.shape for name, tensor in kind.outline(config, "config").state_dict().items()}
 
 
 def _their_names(ours: str, names: Names) -> tuple[str, ...]:

@@ -76,8 +76,8 @@ def outline_model(config: dict[str, Any], path: Path) -> Any:
     Raises:
         UserError: there is no such model.
     """
-    with torch.device("meta"):
-        return MODELS[model_kind(path.parent, config)].build(config["model"], f"{path}: model").eval()
+    kind, where = MODELS[model_kind(path.parent, config)], f"{path}: model"
+    return kind.outline(kind.config.parse(config["model"], where), where).eval()
 
 
 def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
@@ -121,6 +121,7 @@ def expect_reader(folder: Path, wanted: Reads) -> None:
             "text": "a text model; use regard translate",
             "images": "an image model; use regard classify",
             "pairs": "a model of two views; use it from Python, as regard.CroCo",
+            "sentences": "a model of the vectors of sentences; use regard embed",
         }
         raise UserError(f"{folder} is {hint[found]}")
 
