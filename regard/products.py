@@ -65,10 +65,11 @@ class PackedWeights:
         if not self._fits(x, weight):
             return F.linear(x, weight, bias)
         place = (weight.data_ptr(), weight.shape)
-        if place not in self._copies:
-            self._copies[place] = (weight, _sample(weight).clone(), pack(weight, self.precision))
-        y = self._copies[place][2](x.reshape(-1, x.shape[-1]), bias)
-        return y.view(*x.shape[:-1], len(weight))
+        copy = self._copies.get(place)
+        if copy is None:
+            copy = self._copies[place] = (weight, _sample(weight).clone(), pack(weight, self.precision))
+        y = copy[2](x.reshape(-1, x.shape[-1]), bias)
+        return y.view(*x.shape[:-1], weight.shape[0])
 
     def _fits(self, x: Tensor, weight: Tensor) -> bool:
         plain = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32

@@ -515,7 +515,9 @@ def _choose_precision(name: str | None, device: torch.device) -> Precision:
         return "float32"
     known: dict[str, Precision] = {"bfloat16": "bfloat16", "int8": "int8"}
     if name not in known:
-        raise UserError(f"precision: {name!r} is none of float32, {', '.join(known)}, in which the engine regard computes")
+        raise UserError(
+            f"precision: {name!r} is none of float32, {', '.join(known)}, in which the engine regard computes"
+        )
     if device.type != "cpu":
         raise UserError(f"precision {name} is for a CPU, and the device is {device.type}; leave precision away")
     if not supports(known[name]):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -61,10 +63,11 @@ def import_model(
         raise UserError(f"{path}: no such file or folder")
     tensors = read_folder(path) if path.is_dir() else read_tensors(path)
     values = _read_json(path / CONFIG) if path.is_dir() and (path / CONFIG).is_file() else {}
-    with replacing(out) as fresh:
-        if values.get("model_type") in CLASSES:
+    with replacing(out) as fresh, naming(path):
+        kind = str(values.get("model_type"))
+        if kind in CLASSES:
             said = _import_translation(path, values, tensors, fresh)
-        elif values.get("model_type") == BERT:
+        elif kind == BERT:
             said = _import_encoder(path, values, tensors, fresh)
         elif embeddings is not None:
             names = Embeddings.parse(embeddings, "embedding")
@@ -73,6 +76,15 @@ def import_model(
             said = _import_vision(path, values, tensors, changes or {}, fresh)
         (fresh / CARD).write_text(describe_folder(fresh), encoding="utf-8")
     return said
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Whatever is refused within is refused with the name of this file or folder."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
 
 
 def _import_translation(folder: Path, values: Mapping[str, Any], tensors: Mapping[str, Tensor], out: Path) -> str:
@@ -147,8 +159,9 @@ def _read_images(path: Path, values: Mapping[str, Any], config: VisionConfig) ->
     shown = _read_json(processor) if processor.is_file() else values.get("pretrained_cfg", {})
     shown = shown if isinstance(shown, Mapping) else {}
     means = {key: shown.get(f"image_{key}", shown.get(key, usual)) for key, usual in IMAGENET.items()}
-    if config.channels == 1:
-        means = {key: [sum(value) / len(value)] for key, value in means.items()}
+    if config.channels == 1 and all(isinstance(value, list | tuple) and len(value) == 3 for value in means.values()):
+        grey = Reading.parse({"classes": ("any",), "size": 1, "channels": 3} | means, str(processor))
+        means = {"mean": (fmean(grey.mean),), "std": (fmean(grey.std),)}
     return Reading.parse(
         {"classes": list(map(str, labels)), "size": config.image[0], "channels": config.channels} | means,
         str(processor),
@@ -179,7 +192,7 @@ def _count(model: torch.nn.Module) -> str:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: damaged or not JSON ({error})") from None
     if not isinstance(content, dict):
         raise UserError(f"{path}: holds {type(content).__name__}, not keys and values")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+
 import torch
 from torch import Tensor
 
@@ -46,6 +47,9 @@ def take(
             if name not in tensors:
                 raise UserError(f"{where}: no tensor {name}, from which {ours} would be taken")
         rest -= set(theirs)
+        for name in theirs:
+            if not tensors[name].is_floating_point():
+                raise UserError(f"{where}: {name} holds {tensors[name].dtype}, not floating-point numbers")
         parts = [_without_ones(tensors[name], len(shape)) for name in theirs]
         found = _joined_shape(parts)
         if found != list(shape):  # asked before they are joined: a small file may describe a tensor without end

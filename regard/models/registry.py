@@ -45,7 +45,8 @@ class ModelKind(NamedTuple):
             with torch.device("meta"):
                 return self.model(config)
         except (RuntimeError, TypeError, OverflowError) as error:  # from PyTorch: sizes whose product has no number
-            raise UserError(f"{where}: describes a model too large for any memory ({error})") from None
+            reason = str(error).partition("\n")[0]
+            raise UserError(f"{where}: describes a model too large for any memory ({reason})") from None
 
 
 MODELS = {
