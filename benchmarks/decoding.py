@@ -28,7 +28,6 @@ import transformers
 from decoding_peers import their_decoder
 from decoding_profile import profile_decoding
 from marian import as_transformer, random_marian, random_sources
-from transformers import MarianMTModel
 
 from regard.decoding.search import search
 from regard.decoding.settings import SearchSettings

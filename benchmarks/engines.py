@@ -28,7 +28,8 @@ from typing import Any, NamedTuple
 import ctranslate2
 import torch
 import transformers
-from decoding import SOURCE, TARGET, VOCAB, Decode, our_decoder, processor, their_decoder
+from decoding import SOURCE, TARGET, VOCAB, Decode, our_decoder, processor
+from decoding_peers import their_decoder
 from marian import as_transformer, random_marian, random_sources
 
 from regard.interop.ctranslate2 import to_ctranslate2
@@ -154,7 +155,7 @@ def main() -> None:
     marian = random_marian(VOCAB, width=512, heads=8, layers=6, hidden=2048, ends=False)
     model = as_transformer(marian)
     engines = {
-        "Hugging Face float32": torch_engine(their_decoder(marian)),
+        "Hugging Face float32": torch_engine(their_decoder(marian, TARGET)),
         "regard float32": torch_engine(our_decoder(model)),
         "regard bfloat16": torch_engine(our_decoder(model, "bfloat16")),
         "regard int8": torch_engine(our_decoder(model, "int8")),
