@@ -63,10 +63,10 @@ def test_batch_size_and_order_change_nothing(beam: int) -> None:
 
 
 def count_changes(beam: int, precision: Precision) -> int:
-    """How many of the sentences become something else in batches than alone."""
-    order = list(range(300))
+    """How many of a hundred sentences become something else in batches than alone."""
+    order = list(range(100))
     alone, together = translate(order, 1, beam, precision), translate(order, 64, beam, precision)
-    assert len({tuple(tokens) for tokens in alone}) >= 150
+    assert len({tuple(tokens) for tokens in alone}) >= 50
     return sum(a != b for a, b in zip(alone, together, strict=True))
 
 
