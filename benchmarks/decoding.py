@@ -28,11 +28,13 @@ import transformers
 from decoding_peers import their_decoder
 from decoding_profile import profile_decoding
 from marian import as_transformer, random_marian, random_sources
-from transformers import MarianMTModel
 
 from regard.decoding.search import search
 from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import TransformerStepper
+from regard.models.transformer import Transformer
+from regard.packing import Precision
+from regard.products import PackedWeights
 
 VOCAB, SOURCE, TARGET = 8_000, 24, 32
 RESULTS = Path(__file__).parent / "results"
@@ -40,8 +42,8 @@ LEAST_RATIO = 1.5  # at batch 32 and beam 4
 Decode = Callable[[list[list[int]], int], list[list[int]]]
 
 
-def our_decoder(marian: MarianMTModel) -> Decode:
-    stepper = TransformerStepper(as_transformer(marian))
+def our_decoder(model: Transformer, precision: Precision = "float32") -> Decode:
+    stepper = TransformerStepper(model, products=PackedWeights(precision))
 
     def decode(sources: list[list[int]], beam: int) -> list[list[int]]:
         settings = SearchSettings(beam=beam, min_length=TARGET - 1, max_length=TARGET)
@@ -147,7 +149,7 @@ def on_gpu(arguments: argparse.Namespace) -> None:
 
 def on_cpu(arguments: argparse.Namespace) -> None:
     marian = random_marian(VOCAB, width=512, heads=8, layers=6, hidden=2048, ends=False)
-    theirs, ours = their_decoder(marian, TARGET), our_decoder(marian)
+    theirs, ours = their_decoder(marian, TARGET), our_decoder(as_transformer(marian))
     if arguments.profile:
         sources = random_sources(32, VOCAB, SOURCE - 1, SOURCE - 1, seed=32)
         profile_decoding(lambda: ours(sources, 4), TARGET, torch.device("cpu"))

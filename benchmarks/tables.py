@@ -116,6 +116,36 @@ def write_kernels() -> str:
     return "\n".join((*lines, "", f"{how}; `{result['command']}`."))
 
 
+def write_engines() -> str:
+    """Tokens a second of every engine, and how much of it float32 says too."""
+    path = ROOT / "benchmarks" / "results" / "engines.json"
+    if not path.exists():
+        return "No results yet."
+    result = json.loads(path.read_text("utf-8"))
+    places = list(dict.fromkeys((row["batch"], row["beam"]) for row in result["rows"]))
+    heads = ["engine", *(f"batch {batch}, beam {beam}" for batch, beam in places), "same words"]
+    lines = [f"| {' | '.join(heads)} |", f"| {' | '.join(['---'] * len(heads))} |"]
+    for engine in dict.fromkeys(row["engine"] for row in result["rows"]):
+        rows = {(row["batch"], row["beam"]): row for row in result["rows"] if row["engine"] == engine}
+        least = min(row["same_words"] for row in rows.values())
+        cells = (f"{rows[place]['tokens_per_second']:,.0f}" for place in places)
+        lines.append(f"| {engine} | {' | '.join(cells)} | {least:.1%} |")
+    versions = ", ".join(f"{name} {result['versions'][name]}" for name in ("torch", "transformers", "ctranslate2"))
+    how = f"Tokens a second, medians, and the least share of the same words. {result['model']}; {result['what']}"
+    return "\n".join((*lines, "", f"{how}; {result['machine']}, {versions}, {result['date']}; `{result['command']}`."))
+
+
+def write_quantised() -> str:
+    """What smaller numbers cost a trained model, and what they win."""
+    path = ROOT / "benchmarks" / "results" / "quantised.json"
+    if not path.exists():
+        return "No results yet."
+    result = json.loads(path.read_text("utf-8"))
+    results = [Result.from_dict(one) for one in result["results"]]
+    signature = f"`{results[0].score.signature}`" if results[0].score else ""
+    return f"{tabulate(results)}\n\nMilliseconds are medians from text to text; {signature}; {result['machine']}."
+
+
 def write_teaching() -> str:
     path = ROOT / "benchmarks" / "results" / "teaching.json"
     if not path.exists():
@@ -356,6 +386,8 @@ def main() -> None:
         ("docs/serving.md", "serving", write_serving()),
         ("docs/attention.md", "kernels", write_kernels()),
         ("docs/teaching.md", "teaching", write_teaching()),
+        ("docs/quantisation.md", "quantised", write_quantised()),
+        ("docs/quantisation.md", "engines", write_engines()),
         ("docs/attention.md", "quality", write_quality()),
         ("docs/attention.md", "cost", write_costs()),
         ("docs/attention.md", "kinds", write_kinds()),

@@ -47,7 +47,7 @@ class FeedForward(nn.Module):
             x = self.activate(gate) * x
         else:
             x = self.activate(self.inner(x))
-        y: Tensor = self.outer(self.dropout(x))
+        y: Tensor = self.outer(self.dropout(x) if self.training else x)
         return y
 
 
@@ -97,7 +97,9 @@ class Residual(nn.Module):
         self.drop_path = DropPath(drop_path) if drop_path else None
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        added = self.dropout(sublayer(self.norm(x) if self.pre else x))
+        added = sublayer(self.norm(x) if self.pre else x)
+        if self.training:
+            added = self.dropout(added)
         if self.scale is not None:
             added = added * self.scale
         if self.drop_path is not None:

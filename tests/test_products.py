@@ -2,9 +2,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from regard.products import Linear, PackedWeights, _roomy
+from regard.packing import _roomy, supports
+from regard.products import Linear, PackedWeights
 
-packed_only = pytest.mark.skipif(not PackedWeights.available, reason="this processor has no packed products")
+packed_only = pytest.mark.skipif(not supports("float32"), reason="this processor has no packed products")
 
 
 @packed_only

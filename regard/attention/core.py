@@ -26,6 +26,8 @@ from regard.attention.masks import Mask, Packed, Padded, within
 Path = Literal["auto", "reference", "fused", "few", "unpacked", "varlen", "short"]
 FEW = 16
 """Up to so many queries a CPU is done sooner with two plain products than with the blocks of the fused kernel."""
+MANY = 64
+"""From so many heads, those of all rows together, that holds for a single query too."""
 SHORT = 1024
 """Up to so many tokens of its longest sequence a packed batch is done sooner with tiles that sequences share."""
 EVERYTHING = Mask()
@@ -108,8 +110,7 @@ def _attend_fused(
 ) -> Tensor:
     """PyTorch's scaled_dot_product_attention; the mask stays symbolic where that can express it."""
     T, S, device = q.shape[-2], k.shape[-2], q.device
-    only_causal = mask.causal and mask.keys is None and mask.window is None and mask.allowed is None and bias is None
-    if only_causal and T in (1, S):
+    if mask.only_causal and bias is None and T in (1, S):
         # One query at the end of the keys sees them all; its is_causal flag would align it to their beginning.
         return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=T == S, scale=scale)
     may = mask.dense(T, S, device)
@@ -132,19 +133,29 @@ def _attend_fused(
 def _attend_few(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
 ) -> Tensor:
-    """A handful of queries, as in a step of decoding: one kernel of a GPU, or else the formula itself, in place."""
+    """A handful of queries, as in a step of decoding: one kernel of a GPU, or else the formula, in few passes."""
     if bias is None and not dropout and few.usable(q, k, v, mask):
         return few.attend_few(q, k, v, mask, scale)
-    T, S, device = q.shape[-2], k.shape[-2], q.device
-    scores = q @ k.transpose(-2, -1)
-    scores *= scale
+    (B, H, T, D), S = q.shape, k.shape[-2]
+    addend = mask.once(("addend of heads", B, H, T, S, q.dtype), lambda: _addend_of_heads(q, mask, S))
+    given, share = (q.new_empty(1), 0) if addend is None else (addend, 1)
+    keys, values = k.reshape(B * H, S, D).transpose(1, 2), v.reshape(B * H, S, D)
+    scores = torch.baddbmm(given, q.reshape(B * H, T, D), keys, beta=share, alpha=scale)
     if bias is not None:
-        scores += bias
-    may, blind = mask.dense(T, S, device), mask.blind(T, S, device)
-    if may is not None:
-        scores.masked_fill_(~may, torch.finfo(scores.dtype).min)
-    context = F.dropout(scores.softmax(-1), dropout) @ v
+        scores = (scores.view(B, H, T, S) + bias).view(B * H, T, S)
+    context = torch.bmm(F.dropout(scores.softmax(-1), dropout), values).view(B, H, T, D)
+    blind = None if addend is None else mask.blind(T, S, q.device)
     return context if blind is None or not bool(blind.any()) else context.masked_fill(blind, 0.0)
+
+
+def _addend_of_heads(q: Tensor, mask: Mask, S: int) -> Tensor | None:
+    """What excludes, written out for every head, (B · H, T, S): so it is added while a product is made."""
+    B, H, T, _ = q.shape
+    may = None if T == 1 and mask.only_causal else mask.dense(T, S, q.device)
+    if may is None:
+        return None
+    excluded = torch.zeros(may.shape, dtype=q.dtype, device=q.device).masked_fill_(~may, torch.finfo(q.dtype).min)
+    return excluded.expand(B, H, T, S).reshape(B * H, T, S)
 
 
 def _attend_unpacked(
@@ -203,8 +214,8 @@ def _fastest(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float, bias: 
             return "fused"
         if q.device.type == "cuda":
             return "few" if bias is None and few.usable(q, k, v, mask) else "fused"
-        some = 1 < q.shape[-2] <= FEW and q.device.type == "cpu" and q.dtype == torch.float32
-        return "few" if some and not mask.causal else "fused"
+        plain = q.device.type == "cpu" and q.dtype == torch.float32
+        return "few" if plain and _are_few(q, mask) else "fused"
     if bias is not None or mask.allowed is not None:
         return "reference"
     half = q.dtype in (torch.float16, torch.bfloat16)
@@ -215,6 +226,12 @@ def _fastest(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float, bias: 
     if q.device.type == "cuda" and half and not dropout and fits:
         return "varlen"
     return "unpacked"
+
+
+def _are_few(q: Tensor, mask: Mask) -> bool:
+    """Whether a CPU is done sooner with plain products; a single query needs many heads for that, all rows counted."""
+    B, H, T, _ = q.shape
+    return B * H >= MANY if T == 1 else T <= FEW and not mask.causal
 
 
 def _packed_layouts(mask: Mask) -> tuple[Packed, Packed]:

@@ -138,6 +138,11 @@ class Mask:
         return isinstance(self.keys, Packed)
 
     @property
+    def only_causal(self) -> bool:
+        """Whether causality is all that it says; then a single query, at the end of the keys, sees them all."""
+        return self.causal and self.keys is None and self.window is None and self.allowed is None
+
+    @property
     def reach(self) -> Window:
         """How far before and after itself a query sees, causality included."""
         return _narrower(self.window, (None, 0)) if self.causal else self.window or (None, None)

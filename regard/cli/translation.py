@@ -121,6 +121,7 @@ def embed(
     device: Device = "auto",
 ) -> None:
     """Write a model's vectors: context-aware ones of every line of a file or of standard input, or of images."""
+    from regard.decoding.embedder import Embedder
     from regard.decoding.embeddings import check_embedding_file, embed_lines, save_arrays
     from regard.decoding.progress import LineProgress
     from regard.decoding.translator import Translator
@@ -128,16 +129,17 @@ def embed(
     from regard.errors import UserError
     from regard.models.folder import find_model, what_is_read
 
-    if what_is_read(find_model(run)) == "images":
+    reads = what_is_read(find_model(run))
+    if reads == "images":
         embed_images(run, images, out, device)
         return
     if images:
         raise UserError(f"{run} is a text model; give its lines in --input")
     pooling = check_embedding_file(out, pool)
     lines, total = _open_input(source, key)
-    translator = Translator.load(run, device=choose_device(device))
+    model = (Embedder if reads == "sentences" else Translator).load(run, device=choose_device(device))
     with LineProgress(total) as progress:
-        arrays = embed_lines(translator, lines, pooling, progress.advance)
+        arrays = embed_lines(model, lines, pooling, progress.advance)
     save_arrays(arrays, out)
     shapes = ", ".join(f"{name} {' × '.join(map(str, array.shape))}" for name, array in arrays.items())
     typer.echo(f"{out}: {shapes}")

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
+from regard.decoding.embedder import Embedder
 from regard.decoding.translator import WINDOW, Translator
 from regard.errors import UserError
 
@@ -40,22 +41,26 @@ def check_embedding_file(path: Path, pool: str) -> Pool:
 
 
 def embed_lines(
-    translator: Translator, lines: Iterable[str], pool: Pool = "mean", watch: Callable[[int], object] | None = None
+    source: Translator | Embedder,
+    lines: Iterable[str],
+    pool: Pool = "mean",
+    watch: Callable[[int], object] | None = None,
 ) -> Arrays:
     """The vectors of every line, in order, float32.
 
     With "mean" they are `embeddings`, (lines, width). With "none" they are `vectors`, (tokens, width), and `offsets`,
     (lines + 1,): those of line i, counted from 0, stand from offsets[i] up to offsets[i + 1]. An empty line has one
-    vector, that of END. `watch` is told how many lines have come, window by window.
+    vector, that of END; in an encoder those of its special tokens. `watch` is told how many lines have come, window
+    by window.
 
     Raises:
         UserError: a line cannot be encoded.
     """
     lines = iter(lines)
-    parts = [np.empty((0, translator.model.config.width), np.float32)]
+    parts = [np.empty((0, source.model.config.width), np.float32)]
     lengths: list[int] = []
     while window := list(islice(lines, WINDOW)):
-        vectors = translator.embed(window, pool, first=len(lengths) + 1)
+        vectors = source.embed(window, pool, first=len(lengths) + 1)
         joined = torch.stack(vectors) if pool == "mean" else torch.cat(vectors)
         parts.append(joined.float().cpu().numpy())
         lengths += [1 if pool == "mean" else len(one) for one in vectors]

@@ -65,9 +65,9 @@ class ParallelWriter:
     settings: type[AnySettings] = ParallelSettings
     shows_attention = True
 
-    def __init__(self, model: ParallelTransformer) -> None:
+    def __init__(self, model: ParallelTransformer, products: PackedWeights | None = None) -> None:
         self.model, self.config = model, model.config
-        self._packed = PackedWeights()
+        self._packed = PackedWeights() if products is None else products
 
     @property
     def device(self) -> torch.device:

@@ -56,11 +56,12 @@ class TransformerStepper:
     Args:
         model: what is driven.
         coverage: whether states add up the attention that the last layer gives to each source token.
+        products: how vectors are multiplied with weights; in float32 unless given.
     """
 
-    def __init__(self, model: Transformer, coverage: bool = False) -> None:
+    def __init__(self, model: Transformer, coverage: bool = False, products: PackedWeights | None = None) -> None:
         self.model, self.coverage = model, coverage
-        self._packed = PackedWeights()
+        self._packed = PackedWeights() if products is None else products
         self.bos, self.eos = model.config.bos, model.config.eos
         self.longest = model.config.max_length if model.config.positions == "learned" else None
 

@@ -22,6 +22,7 @@ from regard.decoding.stepper import TransformerStepper, pad_rows, penalise_cover
 from regard.decoding.writer import BATCH_TOKENS, seeing_cross_attention
 from regard.errors import UserError
 from regard.models.transformer import Transformer
+from regard.products import PackedWeights
 
 BATCH_TOKENS_OF_GPU = 4 * BATCH_TOKENS
 """A GPU takes a step of many sentences in hardly more time than one of few."""
@@ -33,8 +34,9 @@ class StepWriter:
     settings: type[AnySettings] = SearchSettings
     shows_attention = True
 
-    def __init__(self, models: Sequence[Transformer]) -> None:
+    def __init__(self, models: Sequence[Transformer], products: PackedWeights | None = None) -> None:
         self.models = models
+        self._packed = PackedWeights() if products is None else products
         self.config = models[0].config
         self._steppers: dict[bool, EnsembleStepper] = {}
         self._fixed = FixedSearch(models[0])
@@ -66,7 +68,9 @@ class StepWriter:
         device = self.models[0].target_embedding.weight.device
         read, read_layout = pad_rows([[*source, self.config.eos] for source in sources], self.config.pad, device)
         said, said_layout = pad_rows([[self.config.bos, *target] for target in targets], self.config.pad, device)
-        each: list[Tensor] = [m(read, said, read_layout, said_layout).float().log_softmax(-1) for m in self.models]
+        self._packed.refresh()
+        with self._packed:
+            each: list[Tensor] = [m(read, said, read_layout, said_layout).float().log_softmax(-1) for m in self.models]
         if len(each) == 1:
             return each[0]
         return torch.stack(each).logsumexp(0) - torch.tensor(float(len(each))).log().to(device)
@@ -102,5 +106,6 @@ class StepWriter:
     def _stepper(self, coverage: bool) -> EnsembleStepper:
         """Kept from call to call: a stepper prepares the weights for its steps once."""
         if coverage not in self._steppers:
-            self._steppers[coverage] = EnsembleStepper([TransformerStepper(m, coverage) for m in self.models])
+            members = [TransformerStepper(model, coverage, self._packed) for model in self.models]
+            self._steppers[coverage] = EnsembleStepper(members)
         return self._steppers[coverage]

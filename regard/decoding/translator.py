@@ -40,6 +40,8 @@ from regard.models.folder import (
 from regard.models.parallel import ParallelTransformer
 from regard.models.pretrained import save_pretrained
 from regard.models.transformer import EncoderDecoder, Transformer
+from regard.packing import Precision, supports
+from regard.products import PackedWeights
 from regard.text.tokenizer import Tokenizer
 
 JOINT, SOURCE, TARGET = "tokenizer.json", "source.tokenizer.json", "target.tokenizer.json"
@@ -124,11 +126,13 @@ class Translator:
         languages: tuple[str, str] = ("source", "target"),
         others: Sequence[Transformer | ParallelTransformer] = (),
         writer: Writer | None = None,
+        precision: Precision = "float32",
     ) -> None:
         self.model, self.vocabularies, self.languages = model, vocabularies, languages
         self._home: Path | None = None
         self.models = [model, *others]
-        self.writer = choose_writer(self.models) if writer is None else writer
+        self._products = PackedWeights(precision)
+        self.writer = choose_writer(self.models, self._products) if writer is None else writer
         self._rerankers: dict[Path, Translator] = {}
 
     @classmethod
@@ -147,7 +151,8 @@ class Translator:
             others: models that vote with it.
             device: where to compute.
             engine: "regard", or "ctranslate2", which is often faster on a CPU and cannot do all that regard can.
-            precision: of the weights, such as "int8"; as they are in the folder unless given.
+            precision: the numbers in which vectors are multiplied with weights: "float32" unless given, or "bfloat16"
+                or "int8", which are faster on a CPU; ctranslate2 has further ones.
 
         Raises:
             UserError: a file is missing or damaged, the files do not belong together, or the engine lacks something.
@@ -160,8 +165,7 @@ class Translator:
             if others:
                 raise UserError("the engine ctranslate2 has no models that vote; use the engine regard")
             return cls._load_engine(Path(path), torch.device(device), precision)
-        if precision not in (None, "float32"):
-            raise UserError(f"precision {precision}: the engine regard computes in float32; ctranslate2 has others")
+        numbers = _choose_precision(precision, torch.device(device))
         first = cls._load_one(find_model(Path(path)), device)
         members = []
         for other in others:
@@ -169,7 +173,7 @@ class Translator:
             if member.vocabularies.fingerprint() != first.vocabularies.fingerprint():
                 raise UserError(f"{other}: its tokenizer differs from that of {path}; an ensemble needs one for all")
             members.append(member.model)
-        return cls(first.model, first.vocabularies, first.languages, members) if members else first
+        return cls(first.model, first.vocabularies, first.languages, members, precision=numbers)
 
     @classmethod
     def _load_one(cls, folder: Path, device: str | torch.device) -> Translator:
@@ -242,7 +246,7 @@ class Translator:
         """
         settings = parse_settings(self.writer.settings, search, "translate")
         several = "n_best" in search
-        texts, seen = [text] if isinstance(text, str) else _list(text), several and self.writer.shows_attention
+        texts, seen = [text] if isinstance(text, str) else list_texts(text), several and self.writer.shows_attention
         found = self.hypotheses(texts, settings, alignments=seen)
         answers = found if several else [best[0].text for best in found]
         return answers[0] if isinstance(text, str) else answers
@@ -289,7 +293,7 @@ class Translator:
             first: the number of the first text, for errors.
         """
         wishes = wishes or Wishes()
-        texts = _list(texts, first)
+        texts = list_texts(texts, first)
         encoded = self._encode(texts, first)
         request = self._understand(wishes)
         settings = self.writer.prepare(settings or self.writer.settings(), request, trees, snapshots)
@@ -334,7 +338,7 @@ class Translator:
             return self.score([sources], [targets], settings)[0]
         if isinstance(sources, str) or isinstance(targets, str):
             raise UserError("score takes a text and its translation, or a list of each")
-        sources, targets = _list(sources), _list(targets)
+        sources, targets = list_texts(sources), list_texts(targets)
         if len(sources) != len(targets):
             raise UserError(f"{len(sources)} sources cannot be scored with {len(targets)} translations")
         return self.score_tokens(self._encode(sources, 1), self.vocabularies.target.encode_batch(targets), settings)
@@ -366,12 +370,13 @@ class Translator:
             raise UserError(f"pool: {pool!r} is not mean, one vector a text, or none, one a token")
         if self.model.target_embedding.weight.is_meta:
             raise UserError("the engine ctranslate2 gives no vectors of tokens; use the engine regard")
-        texts = _list(texts, first)
+        texts = list_texts(texts, first)
         encoded = self._encode(texts, first)
         vectors: list[Tensor] = [torch.empty(0)] * len(texts)
         config = self.model.config
         device = self.model.target_embedding.weight.device
-        with self._evaluating():
+        self._products.refresh()
+        with self._evaluating(), self._products:
             for batch in batches_by_tokens(range(len(texts)), encoded, BATCH_TOKENS):
                 rows, layout = pad_rows([[*encoded[i], config.eos] for i in batch], config.pad, device)
                 memory = self.model.encode(rows, layout)
@@ -507,7 +512,7 @@ class Translator:
                 model.train()
 
 
-def choose_writer(models: Sequence[Transformer | ParallelTransformer]) -> Writer:
+def choose_writer(models: Sequence[Transformer | ParallelTransformer], products: PackedWeights) -> Writer:
     """The way in which these models write.
 
     Raises:
@@ -515,12 +520,32 @@ def choose_writer(models: Sequence[Transformer | ParallelTransformer]) -> Writer
     """
     stepwise = [model for model in models if isinstance(model, Transformer)]
     if len(stepwise) == len(models):
-        return StepWriter(stepwise)
+        return StepWriter(stepwise, products)
     if len(models) > 1:
         raise UserError("models vote token by token: a model that writes all at once can only translate alone")
     (model,) = models
     assert isinstance(model, ParallelTransformer)
-    return ParallelWriter(model)
+    return ParallelWriter(model, products)
+
+
+def _choose_precision(name: str | None, device: torch.device) -> Precision:
+    """The numbers of our own engine.
+
+    Raises:
+        UserError: it has no such numbers, or not here.
+    """
+    if name is None or name == "float32":
+        return "float32"
+    known: dict[str, Precision] = {"bfloat16": "bfloat16", "int8": "int8"}
+    if name not in known:
+        raise UserError(
+            f"precision: {name!r} is none of float32, {', '.join(known)}, in which the engine regard computes"
+        )
+    if device.type != "cpu":
+        raise UserError(f"precision {name} is for a CPU, and the device is {device.type}; leave precision away")
+    if not supports(known[name]):
+        raise UserError(f"precision {name}: this processor, or this build of PyTorch, lacks what it needs; use float32")
+    return known[name]
 
 
 def is_exported(path: Path) -> bool:
@@ -556,7 +581,7 @@ def batches_by_tokens(indices: Iterable[int], encoded: Sequence[Sequence[int]], 
         yield batch
 
 
-def _list(texts: Iterable[str], first: int = 1) -> list[str]:
+def list_texts(texts: Iterable[str], first: int = 1) -> list[str]:
     """The texts, each a string.
 
     Raises:

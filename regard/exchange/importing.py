@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard.decoding.embedder import Embedder
 from regard.decoding.translator import Translator, Vocabularies
 from regard.errors import UserError
 from regard.exchange.huggingface import TARGET
-from regard.interop.fast_tokenizer import from_fast_tokenizer
+from regard.interop.bert import KIND as BERT
+from regard.interop.bert import from_bert, read_bert, read_pooling
+from regard.interop.fast_tokenizer import from_fast_tokenizer, read_word_pieces
 from regard.interop.inferring import TAKING, Library, VisionConfig, infer_vision, read_huggingface, recognise
 from regard.interop.marian import CLASSES, forbid_words, from_marian, read_marian
 from regard.interop.marian_tokenizer import from_marian_tokenizer, has_marian_tokenizer
 from regard.interop.tensors import read_folder, read_tensors
 from regard.interop.torch import Embeddings, from_torch, read_torch
 from regard.models.card import CARD, describe_folder
+from regard.models.encoder import EncoderConfig
 from regard.models.folder import CONFIG, replacing, save_model
 from regard.models.registry import MODELS
 from regard.models.transformer import Transformer, TransformerConfig
@@ -27,6 +33,8 @@ from regard.recognition.classifier import ABOUT
 from regard.recognition.reading import Reading
 from regard.text.tokenizer import Tokenizer
 
+POOLING, MODULES = Path("1_Pooling") / CONFIG, "modules.json"
+"""Where sentence-transformers says how the vectors of tokens become that of a text."""
 UNKNOWN = ("source", "target")
 """The languages of a model that does not say them."""
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
@@ -42,7 +50,8 @@ def import_model(
     """Writes the model of another library into a new model folder, and returns a sentence about it.
 
     Args:
-        path: a folder of transformers or timm, or a file of weights of timm, torchvision or an `nn.Transformer`.
+        path: a folder of transformers, sentence-transformers or timm, or a file of weights of timm, torchvision or an
+            `nn.Transformer`.
         out: the new folder.
         changes: what the files do not tell of our config, such as heads.
         embeddings: of the module round an `nn.Transformer`, as `Embeddings` has them.
@@ -57,9 +66,12 @@ def import_model(
         raise UserError(f"{path}: no such file or folder")
     tensors = read_folder(path) if path.is_dir() else read_tensors(path)
     values = _read_json(path / CONFIG) if path.is_dir() and (path / CONFIG).is_file() else {}
-    with replacing(out) as fresh:
-        if values.get("model_type") in CLASSES:
+    with replacing(out) as fresh, naming(path):
+        kind = str(values.get("model_type"))
+        if kind in CLASSES:
             said = _import_translation(path, values, tensors, fresh)
+        elif kind == BERT:
+            said = _import_encoder(path, values, tensors, fresh)
         elif embeddings is not None:
             names = Embeddings.parse(embeddings, "embedding")
             said = _import_torch(tensors, names, changes or {}, tokenizer, fresh)
@@ -69,9 +81,18 @@ def import_model(
     return said
 
 
-def _import_translation(folder: Path, values: dict[str, Any], tensors: Mapping[str, Tensor], out: Path) -> str:
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Whatever is refused within is refused with the name of this file or folder."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+
+
+def _import_translation(folder: Path, values: Mapping[str, Any], tensors: Mapping[str, Tensor], out: Path) -> str:
     generation = folder / "generation_config.json"
-    chosen = values | (_read_json(generation) if generation.is_file() else {})
+    chosen = dict(values) | (_read_json(generation) if generation.is_file() else {})
     tensors = forbid_words(tensors, chosen.get("bad_words_ids"), f"{folder}: bad_words_ids")
     config = read_marian(values, tensors, str(folder / CONFIG))
     model = _build(config, from_marian(tensors, config))
@@ -84,6 +105,22 @@ def _import_translation(folder: Path, values: dict[str, Any], tensors: Mapping[s
         target = from_fast_tokenizer(folder / TARGET) if (folder / TARGET).is_dir() else source
     _save_translator(model, Vocabularies(source, target), out, _languages(folder))
     return f"a {values['model_type']} of {_count(model)} parameters"
+
+
+def _import_encoder(folder: Path, values: Mapping[str, Any], tensors: Mapping[str, Tensor], out: Path) -> str:
+    config = read_bert(values, str(folder / CONFIG))
+    changes: dict[str, Any] = {}
+    if (folder / POOLING).is_file():
+        changes["pooling"] = read_pooling(_read_json(folder / POOLING), str(folder / POOLING))
+    if (folder / MODULES).is_file():
+        changes["normalise"] = ".Normalize" in (folder / MODULES).read_text(encoding="utf-8", errors="replace")
+    config = config.changed(**changes)
+    pieces = read_word_pieces(folder)
+    if len(pieces) > config.vocab:
+        raise UserError(f"{folder}: the tokenizer has {len(pieces)} pieces, but the model {config.vocab} rows")
+    model = _build(config, from_bert(tensors, config))
+    Embedder(model, pieces).save(out)
+    return f"an encoder of {_count(model)} parameters"
 
 
 def _import_torch(
@@ -133,8 +170,9 @@ def _read_images(path: Path, values: Mapping[str, Any], config: VisionConfig) ->
     shown = _read_json(processor) if processor.is_file() else values.get("pretrained_cfg", {})
     shown = shown if isinstance(shown, Mapping) else {}
     means = {key: shown.get(f"image_{key}", shown.get(key, usual)) for key, usual in IMAGENET.items()}
-    if config.channels == 1:
-        means = {key: [sum(value) / len(value)] for key, value in means.items()}
+    if config.channels == 1 and all(isinstance(value, list | tuple) and len(value) == 3 for value in means.values()):
+        grey = Reading.parse({"classes": ("any",), "size": 1, "channels": 3} | means, str(processor))
+        means = {"mean": (fmean(grey.mean),), "std": (fmean(grey.std),)}
     return Reading.parse(
         {"classes": list(map(str, labels)), "size": config.image[0], "channels": config.channels} | means,
         str(processor),
@@ -161,7 +199,7 @@ def _save_translator(
     Translator(model, vocabularies, languages).save(out)
 
 
-def _build(config: TransformerConfig | VisionConfig, tensors: Mapping[str, Tensor]) -> Any:
+def _build(config: TransformerConfig | EncoderConfig | VisionConfig, tensors: Mapping[str, Tensor]) -> Any:
     """The model with these tensors, which are known to fit: only now does a large config cost memory."""
     model = MODELS[config.kind].build(config.model_dump(), "config")
     model.load_state_dict({name: tensor.to(torch.float32) for name, tensor in tensors.items()})
@@ -175,7 +213,7 @@ def _count(model: torch.nn.Module) -> str:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: damaged or not JSON ({error})") from None
     if not isinstance(content, dict):
         raise UserError(f"{path}: holds {type(content).__name__}, not keys and values")

@@ -1,4 +1,4 @@
-"""Our tokenizer as `transformers` has it (`PreTrainedTokenizerFast`), and back."""
+"""Our tokenizer as `transformers` has it (`PreTrainedTokenizerFast`), and back; and the one of BERT."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import decoders, normalizers, processors
+from tokenizers import BertWordPieceTokenizer, decoders, normalizers, processors
 
 from regard.errors import UserError
 from regard.interop.needing import need
 from regard.text.tokenizer import Tokenizer
+from regard.text.wordpieces import WordPieces
 
-FILE = "tokenizer.json"
+FILE, VOCABULARY, SETTINGS = "tokenizer.json", "vocab.txt", "tokenizer_config.json"
 
 
 def to_fast_tokenizer(tokenizer: Tokenizer, longest: int) -> Any:
@@ -66,3 +67,32 @@ def from_fast_tokenizer(folder: Path) -> Tokenizer:
             return Tokenizer.load(plain)
         except UserError as error:
             raise UserError(str(error).replace(str(plain), str(path))) from None
+
+
+def read_word_pieces(folder: Path) -> WordPieces:
+    """The tokenizer of a folder of BERT: tokenizer.json, or else vocab.txt with the settings beside it.
+
+    Raises:
+        UserError: both are missing, or the one that is read is damaged.
+    """
+    if (folder / FILE).exists():
+        return WordPieces.load(folder / FILE)
+    path, settings = folder / VOCABULARY, folder / SETTINGS
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError:
+        raise UserError(f"{folder}: no tokenizer in it; looked for {FILE} and {VOCABULARY}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as text ({error})") from None
+    vocabulary = {piece: index for index, piece in enumerate(lines) if piece}
+    for piece in ("[UNK]", "[CLS]", "[SEP]"):
+        if piece not in vocabulary:
+            raise UserError(f"{path}: {piece} is missing")
+    lowercase = True
+    if settings.is_file():
+        try:
+            said = json.loads(settings.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{settings}: damaged or not JSON ({error})") from None
+        lowercase = not isinstance(said, dict) or said.get("do_lower_case") is not False
+    return WordPieces(BertWordPieceTokenizer(vocabulary, lowercase=lowercase)._tokenizer)

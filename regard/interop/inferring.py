@@ -41,7 +41,7 @@ _VIT: dict[Library, _Names] = {
         "patch_embed.proj.weight",
         "pos_embed",
         "cls_token",
-        r"blocks\.(\d+)\.",
+        r"blocks\.(\d{1,9})\.",
         "blocks.0.mlp.fc1.weight",
         "head.weight",
     ),
@@ -49,7 +49,7 @@ _VIT: dict[Library, _Names] = {
         "conv_proj.weight",
         "encoder.pos_embedding",
         "class_token",
-        r"encoder\.layers\.encoder_layer_(\d+)\.",
+        r"encoder\.layers\.encoder_layer_(\d{1,9})\.",
         "encoder.layers.encoder_layer_0.mlp.0.weight",
         "heads.head.weight",
     ),
@@ -125,7 +125,7 @@ def read_huggingface(values: Mapping[str, Any], tensors: Mapping[str, Tensor], w
 
 def _infer_swin(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     width, channels, *patch = _shape(tensors, "patch_embed.proj.weight", 4)
-    stages = _count(tensors, r"layers\.(\d+)\.")
+    stages = _count(tensors, r"layers\.(\d{1,9})\.")
     tables = [
         _shape(tensors, f"layers.{stage}.blocks.0.attn.relative_position_bias_table", 2) for stage in range(stages)
     ]
@@ -135,7 +135,7 @@ def _infer_swin(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         "window": (math.isqrt(tables[0][0]) + 1) // 2,
         "classes": _shape(tensors, "head.fc.weight", 2)[0] if "head.fc.weight" in tensors else 0,
         "width": width,
-        "layers": [_count(tensors, rf"layers\.{stage}\.blocks\.(\d+)\.") for stage in range(stages)],
+        "layers": [_count(tensors, rf"layers\.{stage}\.blocks\.(\d{{1,9}})\.") for stage in range(stages)],
         "heads": [heads for _, heads in tables],
         "expansion": _shape(tensors, "layers.0.blocks.0.mlp.fc1.weight", 2)[0] // width,
     }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,6 +47,9 @@ def take(
             if name not in tensors:
                 raise UserError(f"{where}: no tensor {name}, from which {ours} would be taken")
         rest -= set(theirs)
+        for name in theirs:
+            if not tensors[name].is_floating_point():
+                raise UserError(f"{where}: {name} holds {tensors[name].dtype}, not floating-point numbers")
         parts = [_without_ones(tensors[name], len(shape)) for name in theirs]
         found = _joined_shape(parts)
         if found != list(shape):  # asked before they are joined: a small file may describe a tensor without end
@@ -77,9 +79,8 @@ def give(tensors: Mapping[str, Tensor], config: Settings, names: Names) -> dict[
 
 def _shapes(config: Settings) -> dict[str, torch.Size]:
     """The names and shapes of a model's tensors, which costs no memory."""
-    kind: Any = MODELS[getattr(config, "kind")]  # noqa: B009  # every config of a model has one
-    with torch.device("meta"):
-        return {name: tensor.shape for name, tensor in kind.model(config).state_dict().items()}
+    kind = MODELS[getattr(config, "kind")]  # noqa: B009  # every config of a model has one
+    return {name: tensor.shape for name, tensor in kind.outline(config, "config").state_dict().items()}
 
 
 def _their_names(ours: str, names: Names) -> tuple[str, ...]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import pickle
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
@@ -17,6 +16,8 @@ from regard.errors import UserError
 
 SAFE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED = "pytorch_model.bin"
+SHARED = 8
+"""Under so many names a file may hold all of its numbers: a translator's embedding has up to four."""
 
 
 def read_folder(folder: Path) -> dict[str, Tensor]:
@@ -45,7 +46,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     if path.suffix == ".safetensors":
         try:
             return safetensors.torch.load_file(path)
-        except (safetensors.SafetensorError, OSError, ValueError) as error:
+        except Exception as error:  # the library's own, and what Python makes of a name or a type that it does not know
             raise UserError(f"{path}: damaged or not a safetensors file ({_one_line(error)})") from None
     return _read_pickled(path)
 
@@ -54,7 +55,7 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
     _check_archive(path)
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # a damaged pickle may fail in any way
         raise UserError(
             f"{path}: damaged, or holds more than tensors, which is not loaded because it could run code "
             f"({_one_line(error)})"
@@ -67,7 +68,17 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
     for name, tensor in content.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
             raise UserError(f"{path}: {name!r} is {type(tensor).__name__}, not a plain tensor")
+    _check_sizes(path, content)
     return content
+
+
+def _check_sizes(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Refuses views without end: a tensor may say that it repeats one number a million times."""
+    for name, tensor in tensors.items():
+        if tensor.nbytes > tensor.untyped_storage().nbytes():
+            raise UserError(f"{path}: {name} says that it is {list(tensor.shape)}, which the file does not hold")
+    if sum(tensor.nbytes for tensor in tensors.values()) > SHARED * path.stat().st_size:
+        raise UserError(f"{path}: its tensors share their numbers, and say that they are many times the file")
 
 
 def _check_archive(path: Path) -> None:
@@ -88,10 +99,10 @@ def _parts(index: Path) -> list[str]:
     try:
         places = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
         names = sorted(set(places))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{index}: damaged ({_one_line(error)})") from None
     for name in names:
-        if not isinstance(name, str) or Path(name).name != name:
+        if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
             raise UserError(f"{index}: {name!r} is not the name of a file beside it")
     return names
 

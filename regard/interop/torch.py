@@ -62,8 +62,8 @@ def read_torch(tensors: Mapping[str, Tensor], names: Embeddings, values: Mapping
         UserError: a tensor is missing, or a value is missing or wrong; it is named.
     """
     inside = _inside(tensors)
-    width = inside[_FIRST].shape[-1]
-    tables = {key: _find(tensors, getattr(names, key), key) for key in ("source", "target", "output")}
+    width = _table(inside, _FIRST, "width").shape[-1]
+    tables = {key: _table(tensors, getattr(names, key), key) for key in ("source", "target", "output")}
     if "heads" not in values:
         raise UserError(
             "heads: no tensor of an nn.Transformer says how many there are; give --set heads=8, or what is so"
@@ -77,7 +77,7 @@ def read_torch(tensors: Mapping[str, Tensor], names: Embeddings, values: Mapping
         "width": width,
         "encoder_layers": _count(inside, "encoder"),
         "decoder_layers": _count(inside, "decoder"),
-        "hidden": len(_find(inside, "encoder.layers.0.linear1.weight", "hidden")),
+        "hidden": len(_table(inside, "encoder.layers.0.linear1.weight", "hidden")),
         "tie": ("all" if same.get("source", False) else "target") if tied else "none",
         "output_bias": names.bias is not None,
         "qkv_bias": _FIRST.replace("weight", "bias") in inside,
@@ -113,7 +113,7 @@ def _inside(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _count(tensors: Mapping[str, Tensor], stack: str) -> int:
-    numbers = [int(found[1]) for name in tensors if (found := re.match(rf"{stack}\.layers\.(\d+)\.", name))]
+    numbers = [int(found[1]) for name in tensors if (found := re.match(rf"{stack}\.layers\.(\d{{1,9}})\.", name))]
     return max(numbers, default=-1) + 1
 
 
@@ -121,3 +121,10 @@ def _find(tensors: Mapping[str, Tensor], name: str, what: str) -> Tensor:
     if name not in tensors:
         raise UserError(f"{what}: {explain_unknown(name, tensors).replace('key', 'tensor')}")
     return tensors[name]
+
+
+def _table(tensors: Mapping[str, Tensor], name: str, what: str) -> Tensor:
+    table = _find(tensors, name, what)
+    if table.dim() != 2:
+        raise UserError(f"{what}: {name} is {list(table.shape)}, not a table of two dimensions")
+    return table

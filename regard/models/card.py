@@ -14,7 +14,7 @@ from regard.models.folder import read_config
 CARD = "README.md"
 SCORES, FINGERPRINTS = "scores.json", "fingerprints.json"
 _TASKS = {"transformer": "translation", "parallel": "translation", "vit": "image-classification"}
-_TASKS |= {"swin": "image-classification"}
+_TASKS |= {"swin": "image-classification", "encoder": "sentence-similarity"}
 
 
 def describe_folder(folder: Path) -> str:

@@ -54,7 +54,7 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[Any, d
         tensors = safetensors.torch.load_file(path, device=str(device))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; a model folder holds {CONFIG}, {WEIGHTS} and its tokenizer") from None
-    except (safetensors.SafetensorError, OSError) as error:
+    except (safetensors.SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: damaged or not a safetensors file ({error})") from None
     expected = distinct_tensors(outline)
     for name in sorted(expected.keys() | tensors.keys()):
@@ -76,8 +76,8 @@ def outline_model(config: dict[str, Any], path: Path) -> Any:
     Raises:
         UserError: there is no such model.
     """
-    with torch.device("meta"):
-        return MODELS[model_kind(path.parent, config)].build(config["model"], f"{path}: model").eval()
+    kind, where = MODELS[model_kind(path.parent, config)], f"{path}: model"
+    return kind.outline(kind.config.parse(config["model"], where), where).eval()
 
 
 def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{folder}: no {name} in it, so it is not a model folder") from None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise UserError(f"{path}: damaged or not JSON ({error})") from None
     if not isinstance(config, dict) or config.get("format") != FORMAT or "model" not in config:
         raise UserError(f"{path}: not a regard model folder of format {FORMAT}")
@@ -121,6 +121,7 @@ def expect_reader(folder: Path, wanted: Reads) -> None:
             "text": "a text model; use regard translate",
             "images": "an image model; use regard classify",
             "pairs": "a model of two views; use it from Python, as regard.CroCo",
+            "sentences": "a model of the vectors of sentences; use regard embed",
         }
         raise UserError(f"{folder} is {hint[found]}")
 

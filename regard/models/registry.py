@@ -1,18 +1,23 @@
-"""The kinds of model that a recipe can train and a folder can hold, by the name that config.json gives them."""
+"""The kinds of model that a folder can hold, by the name that config.json gives them; recipes train most of them."""
 
 from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
+import torch
+
 from regard.config import Settings
+from regard.errors import UserError
 from regard.models.croco import CroCo, CroCoConfig
+from regard.models.encoder import Encoder, EncoderConfig
 from regard.models.model import Model
 from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
 from regard.models.swin import Swin, SwinConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.vit import ViT, ViTConfig
 
-Reads = Literal["text", "images", "pairs"]
+Reads = Literal["text", "images", "pairs", "sentences"]
+"""Text is translated; sentences only become vectors."""
 
 
 class ModelKind(NamedTuple):
@@ -30,6 +35,19 @@ class ModelKind(NamedTuple):
         """
         return self.model(self.config.parse(values, where))
 
+    def outline(self, config: Settings, where: str) -> Model:
+        """The model of a config without weights or memory: the names and shapes of its tensors.
+
+        Raises:
+            UserError: no memory could ever hold it.
+        """
+        try:
+            with torch.device("meta"):
+                return self.model(config)
+        except (RuntimeError, TypeError, OverflowError) as error:  # from PyTorch: sizes whose product has no number
+            reason = str(error).partition("\n")[0]
+            raise UserError(f"{where}: describes a model too large for any memory ({reason})") from None
+
 
 MODELS = {
     "transformer": ModelKind(TransformerConfig, Transformer, "text"),
@@ -37,4 +55,5 @@ MODELS = {
     "vit": ModelKind(ViTConfig, ViT, "images"),
     "swin": ModelKind(SwinConfig, Swin, "images"),
     "croco": ModelKind(CroCoConfig, CroCo, "pairs"),
+    "encoder": ModelKind(EncoderConfig, Encoder, "sentences"),
 }

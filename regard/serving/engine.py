@@ -13,7 +13,7 @@ from regard.decoding.settings import AnySettings, ParallelSettings, SearchSettin
 from regard.decoding.translator import Translator, has_tokenizer, is_exported
 from regard.devices import choose_device
 from regard.errors import UserError
-from regard.models.folder import find_model, load_model, what_is_read
+from regard.models.folder import expect_reader, find_model, load_model, what_is_read
 from regard.recognition.classifier import Classifier, Ranked
 from regard.serving.sections.arithmetic import show_arithmetic
 from regard.serving.sections.attention import show_attention, show_map
@@ -66,6 +66,7 @@ def open_engine(order: Order) -> Engine:
         return BareEngine(order)
     if reads == "images":
         return ClassificationEngine(order)
+    expect_reader(folder, "pairs")
     return ViewsEngine(order)
 
 

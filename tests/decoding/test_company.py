@@ -4,11 +4,14 @@ import random
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from regard import packing
 from regard.decoding.search import SearchSettings, search
 from regard.decoding.stepper import TransformerStepper
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.packing import Precision, supports
+from regard.products import PackedWeights
 
 VOCAB = 60
 
@@ -35,9 +38,9 @@ DRAW = random.Random(5)
 SENTENCES = [[DRAW.randrange(3, VOCAB) for _ in range(DRAW.randint(1, 12))] for _ in range(300)]
 
 
-def translate(order: list[int], batch: int, beam: int) -> list[list[int]]:
+def translate(order: list[int], batch: int, beam: int, precision: Precision = "float32") -> list[list[int]]:
     """The best hypothesis of every sentence, searched in this order, in batches of this size."""
-    stepper = TransformerStepper(MODEL)
+    stepper = TransformerStepper(MODEL, products=PackedWeights(precision))
     settings = SearchSettings(beam=beam, max_ratio=1.5, max_extra=3)
     results: list[list[int]] = [[] for _ in order]
     for start in range(0, len(order), batch):
@@ -57,3 +60,36 @@ def test_batch_size_and_order_change_nothing(beam: int) -> None:
             assert translate(order, batch, beam) == alone
     assert len({len(tokens) for tokens in alone}) >= 10
     assert len({tuple(tokens) for tokens in alone}) >= 150
+
+
+def count_changes(beam: int, precision: Precision) -> int:
+    """How many of a hundred sentences become something else in batches than alone."""
+    order = list(range(100))
+    alone, together = translate(order, 1, beam, precision), translate(order, 64, beam, precision)
+    assert len({tuple(tokens) for tokens in alone}) >= 50
+    return sum(a != b for a, b in zip(alone, together, strict=True))
+
+
+def test_company_changes_nothing_in_bfloat16() -> None:
+    if not supports("bfloat16"):
+        pytest.skip("this processor has no packed products")
+    assert count_changes(1, "bfloat16") == 0
+
+
+def test_company_changes_next_to_nothing_in_int8(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scales are a vector's own. What is left is the rounding of attention in float32, which may tip a whole number."""
+    if not supports("int8"):
+        pytest.skip("this processor has no int8")
+    assert count_changes(1, "int8") <= 1
+
+    def pack_with_a_scale_for_all(weight: Tensor) -> packing.Product:
+        packed = packing._quantise(weight)
+
+        def multiply(rows: Tensor, bias: Tensor | None) -> Tensor:
+            y: Tensor = torch.ops.quantized.linear_dynamic(rows, packed)
+            return y if bias is None else y + bias
+
+        return multiply
+
+    monkeypatch.setitem(packing._PACKERS, "int8", pack_with_a_scale_for_all)
+    assert count_changes(1, "int8") >= 15
