@@ -155,7 +155,7 @@ class Models:
             if model.order.name == name:
                 return model
         names = ", ".join(model.order.name for model in able) or "none"
-        raise bad(f"no model {_show(name)} that can {operation}; there is {names}")
+        raise bad(f"no model {_show(name)} that can {operation}; there is {names}", "model")
 
     def check_loaded(self) -> None:
         """Does nothing once the models are there.
