@@ -62,6 +62,7 @@ def _draw_windows(layers: list[Windowed], model: Swin, image: Grid) -> tuple[dic
         if one.patch is not None and one.reach is not None:
             cells = (image[0] / height, image[1] / width)
             boxes[name] = [_box(one.reach[:2], one.reach[2:], cells), _box(one.patch, one.patch, cells)]
+            boxes.setdefault("image", boxes[name][1:])  # as the first stage has it, the finest
     return maps, boxes
 
 

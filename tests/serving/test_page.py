@@ -169,7 +169,7 @@ def test_the_steps_of_attention_end_where_the_model_does(page: Page) -> None:
     page.page.keyboard.press("ArrowRight")
     assert page.page.locator(".rest > div").first.is_visible()
     page.page.keyboard.press("ArrowRight")
-    assert "2 × 16 = 32" in page.text(".formula")
+    assert "2 heads × 16 = 32" in page.text(".formula")
 
 
 def test_the_toy_gives_the_numbers_of_the_worked_example(page: Page) -> None:

@@ -25,16 +25,16 @@ async function show(place, page, signal) {
       page.tell(error);
     }
   };
-  const zones = (two ? [0, 1] : [0]).map((number) => dropZone(number, two ? words.views[number] : words.dropImage, work));
+  const zones = (two ? [0, 1] : [0]).map((number) => dropZone(number, two ? words.views[number] : "", words, work));
   place.append(make("section", { class: "card drops" }, ...zones), results);
   await work();
 }
 
 /** Where a file is dropped or chosen. */
-function dropZone(number, text, onFile) {
+function dropZone(number, title, words, onFile) {
   const input = make("input", { type: "file", accept: "image/*" });
   const name = make("span", { class: "hint", text: kept.files[number]?.name ?? "" });
-  const zone = make("label", { class: "drop", tabindex: 0 }, make("span", { text }), name, input);
+  const zone = make("label", { class: "drop", tabindex: 0 }, make("strong", { text: title }), make("span", { text: words.dropImage }), name, input);
   const take = (file) => {
     if (!file) return;
     kept.files[number] = file;
@@ -66,9 +66,10 @@ async function showImage(results, page, signal, patch = null) {
   if (signal.aborted) return;
   const { about, arrays } = found;
   const bars = about.classes.map(([name, share]) => make("div", { class: "class" },
-    make("span", { text: name }), make("meter", { min: 0, max: 1, value: share }), make("span", { class: "number", text: `${(100 * share).toFixed(1)}%` })));
+    make("span", { text: name }), make("span", { class: "number", text: `${(100 * share).toFixed(1)}%` }), make("meter", { min: 0, max: 1, value: share })));
   const looked = make("section", { class: "card" }, make("h2", { text: words.looked }));
-  results.replaceChildren(make("section", { class: "card" }, make("h2", { text: words.classes }), ...bars), looked);
+  const classes = make("section", { class: "card" }, make("h2", { text: words.classes }), ...bars);
+  results.replaceChildren(make("div", { class: "judged" }, classes, looked));
   const columns = about.grid[1];
   const place = patch === null ? null : [Math.floor(patch / columns), patch % columns];
   const choose = (next) => {

@@ -4,7 +4,7 @@ import { prepare } from "./canvas.js";
 import { make } from "./make.js";
 import { paint } from "./matrix.js";
 
-export const SIDE = 320, SMALL = 84;
+export const SIDE = Math.min(320, innerWidth - 48), SMALL = 84;
 const DARKEST = 0.86;
 /** Colours that leave in the light what got most, and put the rest in the dark. */
 const SHADE = Uint8ClampedArray.from({ length: 1024 }, (_, i) => (i % 4 < 3 ? 8 : 255 * DARKEST * (1 - (i >> 2) / 255)));

@@ -48,7 +48,7 @@ function showCanvas({ rounds }, words, signal) {
   const told = make("p", { class: "told", "aria-live": "polite", text: words.pointAtPlace });
   const rows = rounds.map((round, number) => {
     const cells = round.pieces.map((piece, at) => makeCell(rounds, number, at, scale, (sentence) => (told.textContent = sentence), words));
-    return make("tr", {}, make("th", { text: `${words.round} ${number + 1}` }), ...cells);
+    return make("tr", {}, make("th", { text: words.round(number + 1) }), ...cells);
   });
   const table = make("table", { class: "rounds" }, make("tbody", {}, ...rows));
   const parts = [make("div", { class: "scroll" }, table), makeLegend(scale, words)];
@@ -72,10 +72,11 @@ function makeCell(rounds, number, at, scale, say, words) {
   token.style.backgroundColor = colourOf(scale, share);
   token.style.color = needsLightText(scale, share) ? "#fff" : "#111";
   const cell = make("td");
-  let sentence = `${words.round} ${number + 1} · ${pieces[at]} ${percent(share)} · ${words.canvasFates[again ? "again" : number ? "kept" : "first"]}`;
+  let sentence = `${words.round(number + 1)} · ${pieces[at]} ${percent(share)} · ${words.canvasFates[again ? "again" : number ? "kept" : "first"]}`;
   if (again) {
     const before = rounds[number - 1];
     cell.append(make("s", { class: "was", text: before.pieces[at] }));
+    token.classList.toggle("other", before.pieces[at] !== pieces[at]);
     sentence += `: ${before.pieces[at]} ${percent(before.probabilities[at])} → ${pieces[at]} ${percent(share)}`;
   }
   for (const event of ["pointerenter", "focus", "click"]) token.addEventListener(event, () => say(sentence));

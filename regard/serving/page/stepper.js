@@ -4,16 +4,16 @@ import { make } from "./make.js";
 
 const PACE = 900; // milliseconds a step
 
-/** {place, go}; `onStep(number)` for steps from 0 to `last`, which `name` counts. Playing ends with the signal. */
-export function makeStepper(last, name, words, signal, onStep) {
+/** {place, go, move}; `onStep(number)` for steps from 0 to `last`; `count(number)` names one. It plays until the signal. */
+export function makeStepper(last, count, words, signal, onStep) {
   let step = last;
   let playing = null;
   const position = make("span", { class: "hint" });
-  const range = make("input", { type: "range", min: 0, max: last, step: 1, value: last, "aria-label": name });
+  const range = make("input", { type: "range", min: 0, max: last, step: 1, value: last, "aria-label": words.steps });
   const go = (to) => {
     step = Math.min(last, Math.max(0, to));
     range.value = step;
-    position.textContent = `${name} ${step + 1} / ${last + 1}`;
+    position.textContent = count(`${step + 1} / ${last + 1}`);
     onStep(step);
   };
   const stop = () => {

@@ -28,6 +28,6 @@ export async function showViews(results, files, page, signal) {
       make("figure", { class: "plain second" }, make("h3", { text: words.views[1] }), drawOver(pictures[1], { map, cell })));
   };
   const range = slider({ min: 0, max: about.layers - 1, step: 1, value: state.layer }, (layer) => ((state.layer = layer), draw()));
-  results.replaceChildren(make("section", { class: "card" }, make("h2", { text: words.otherView }), field(words.layer, range), place));
+  results.replaceChildren(make("section", { class: "card" }, make("h2", { text: words.otherView }), make("div", { class: "bar controls" }, field(words.layer, range)), place));
   draw();
 }

@@ -20,11 +20,12 @@ export function showWindows(card, picture, { about, arrays }, patch, words, choo
     const frames = one.patch ? [one.reach, [...one.patch, ...one.patch]] : [];
     const cell = about.patch.map((size) => size << one.stage);
     const over = (map, side) => drawOver(picture, { map, cell, side, frames: side === SIDE ? frames : [], smooth: false });
-    const mapOf = (head) => makeMap(head === null ? meanOf(weights) : part(weights, head).values, ...one.grid);
+    const valuesOf = (head) => (head === null ? meanOf(weights) : part(weights, head).values);
+    const mapOf = (head) => makeMap(patch ? valuesOf(head) : aboveLeast(valuesOf(head)), ...one.grid);
     const canvas = over(mapOf(kept.head), SIDE);
     canvas.addEventListener("click", (event) => choose(cellAt(event, picture, about.patch)));
     const title = `${words.stage} ${one.stage} · ${words.layer} ${one.layer} · ${kept.head === null ? words.mean : `${words.head} ${kept.head}`}`;
-    const caption = make("figcaption", { class: "hint", text: patch ? words.windowPatchIs : words.windowIs });
+    const caption = make("figcaption", { class: "hint", text: patch ? words.windowPatchIs : words.windowIs(...rangeOf(valuesOf(kept.head))) });
     large.replaceChildren(make("figure", { class: "plain" }, make("h3", { text: words.image }), drawOver(picture)));
     large.append(make("figure", { class: "plain windows" }, make("h3", { text: title }), canvas, caption));
     const headOf = (head) => {
@@ -41,6 +42,17 @@ export function showWindows(card, picture, { about, arrays }, patch, words, choo
   if (patch) bar.append(make("button", { class: "tool", text: words.wholeImage, on: { click: () => choose(null) } }));
   card.append(make("p", { class: "hint", text: words.noRollout }), bar, large, small);
   draw();
+}
+
+/** The smallest and the largest, as they are read. */
+function rangeOf(values) {
+  return [Math.min(...values), Math.max(...values)].map((value) => value.toFixed(2));
+}
+
+/** What each has more than the least: all tokens get much the same from their windows, and the difference tells. */
+function aboveLeast(values) {
+  const least = Math.min(...values);
+  return values.map((value) => value - least);
 }
 
 function meanOf({ shape: [heads, tokens], values }) {
