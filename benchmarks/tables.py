@@ -334,6 +334,28 @@ def write_images_speed() -> str:
     return "\n\n".join(parts) or "No results yet."
 
 
+def write_page() -> str:
+    """How quickly the page shows a long sentence."""
+    path = ROOT / "benchmarks" / "results" / "page.json"
+    if not path.exists():
+        return "No results yet."
+    result = json.loads(path.read_text("utf-8"))
+    lines = ["| what scrolls | frames a second | slowest frame in twenty |", "| --- | --- | --- |"]
+    for name, frames in result["frames"].items():
+        lines.append(f"| {name} | {frames['mean']:.0f} | {frames['slow']:.0f} |")
+    return "\n".join(
+        (
+            f"{result['what'].capitalize()}: it stands {result['seconds']:.2f} s after it is opened, the median, and "
+            f"{result['slowest']:.2f} s at the slowest.",
+            "",
+            *lines,
+            "",
+            f"{result['machine']}, {result['browser']}, torch {result['versions']['torch']}, {result['date']}; "
+            f"`{result['command']}`.",
+        )
+    )
+
+
 def show_exponent(value: float | None) -> str:
     return "" if value is None else f"n^{value:.2f}"
 
@@ -396,6 +418,7 @@ def main() -> None:
         ("docs/images.md", "images", write_fields(ImageSettings)),
         ("docs/images.md", "augmentation", write_presets()),
         ("docs/images.md", "speed", write_images_speed()),
+        ("docs/page.md", "speed of the page", write_page()),
     ):
         path = ROOT / name
         old = path.read_text("utf-8")

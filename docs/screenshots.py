@@ -1,6 +1,9 @@
 """Makes the pictures of pages in docs/images, in the system's Chromium.
 
-python docs/screenshots.py runs/demo --images runs/shapes --image shape.png --views runs/scenes --pair one.png two.png
+    python docs/screenshots.py runs/demo --images runs/shapes --image a.png --views runs/scenes --pair one.png two.png
+
+Further runs give further pictures: `--windows` a Swin, which is shown the same image, `--parallel` a translator that
+writes all tokens at once.
 """
 
 from __future__ import annotations
@@ -27,6 +30,9 @@ PAGES: dict[str, dict[str, Any]] = {
     "page-dark-zh": {"viewport": {"width": 1300, "height": 860}, "color_scheme": "dark", "locale": "zh-CN"},
     "page-phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", "locale": "en-GB"},
 }
+PAGES_OF_DOCS = [Path(__file__).parents[1] / "README.md", *Path(__file__).parent.glob("*.md")]
+SHOWN = {name for page in PAGES_OF_DOCS for name in re.findall(r"images/([\w-]+)\.png", page.read_text("utf-8"))}
+"""What the docs show; the rest is drawn with --all, to be looked at."""
 SECTIONS = ("translate", "attention", "arithmetic", "beam", "change", "positions")
 SCREENS: dict[str, dict[str, Any]] = {
     "look-light": {"viewport": {"width": 1400, "height": 940}, "color_scheme": "light"},
@@ -40,24 +46,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("--out", type=Path, default=IMAGES)
+    parser.add_argument("--all", action="store_true", help="also what docs do not show: every section in every way")
     parser.add_argument("--images", type=Path, help="a run of images, for the section of images")
-    parser.add_argument("--image", type=Path, nargs=1, help="an image for it")
+    parser.add_argument("--windows", type=Path, help="a run of images that looks within windows")
+    parser.add_argument("--image", type=Path, nargs=1, help="an image for both")
     parser.add_argument("--views", type=Path, help="a run of two views")
     parser.add_argument("--pair", type=Path, nargs=2, help="two views for it")
+    parser.add_argument("--parallel", type=Path, help="a run that writes all tokens at once, for its rounds")
+    parser.add_argument("--sentence", default=SENTENCE, help="for that run")
     options = parser.parse_args()
+    for run, given in (("images", "image"), ("windows", "image"), ("views", "pair")):
+        if getattr(options, run) and not getattr(options, given):
+            parser.error(f"--{run} needs --{given}")
     scene = look_at(options.run, SENTENCE, device="cpu")
     save_scene(look_at(options.run, "I love apples", device="cpu"), options.out / "look-apples.png")
     with tempfile.TemporaryDirectory() as folder, launched() as browser:
         page_file = Path(folder, "look.html")
         save_scene(scene, page_file)
         for name, screen in SCREENS.items():
+            if not options.all and name not in SHOWN:
+                continue
             with Visit(browser, **screen) as visit:
                 page = visit.open(page_file)
                 page.locator(".tokens.target .token").nth(3).focus()
                 page.wait_for_timeout(500)  # until the maps in sight are drawn
                 page.screenshot(path=options.out / f"{name}.png")
                 assert not visit.complaints, visit.complaints
-        with served(options.run, options.images, options.views) as url:
+        runs = {name: getattr(options, name) for name in ("images", "windows", "views", "parallel")}
+        with served({"demo": options.run} | {name: run for name, run in runs.items() if run}) as url:
             for name, screen in PAGES.items():
                 with Visit(browser, **screen) as visit:
                     draw_sections(visit.page, url, options.out, name, options)
@@ -71,28 +87,47 @@ def draw_sections(page: Any, url: str, out: Path, name: str, options: argparse.N
         page.wait_for_selector(f"html[data-ready={section}]", state="attached", timeout=60_000)
         page.wait_for_timeout(400)
 
+    def type_in(sentence: str) -> None:
+        page.locator("#text").fill(sentence)
+        page.evaluate("document.documentElement.removeAttribute('data-ready')")
+        page.keyboard.press("Enter")
+        ready("translate")
+
+    def shoot(what: str) -> None:
+        if options.all or f"{name}-{what}" in SHOWN:
+            page.screenshot(path=out / f"{name}-{what}.png", full_page="phone" in name)
+
     page.goto(url)
     ready("translate")
-    page.locator("#text").fill(SENTENCE)
-    page.evaluate("document.documentElement.removeAttribute('data-ready')")
-    page.keyboard.press("Enter")
-    ready("translate")
+    type_in(SENTENCE)
     for section in SECTIONS:
         page.locator(f"[data-section={section}]").click()
         ready(section)
         touch(page, section)
-        page.screenshot(path=out / f"{name}-{section}.png", full_page="phone" in name)
-    for model, images in (("images", options.image), ("views", options.pair)):
-        if not images:
-            continue
-        page.locator("#model").select_option(model)
-        page.locator("[data-section=image]").click()
-        ready("image")
-        for number, image in enumerate(images):
-            page.locator(".drop input").nth(number).set_input_files(image)
-        page.locator("figure canvas").first.wait_for()
-        page.wait_for_timeout(400)
-        page.screenshot(path=out / f"{name}-{model}.png", full_page="phone" in name)
+        shoot(section)
+    if options.parallel:
+        page.locator("#model").select_option("parallel")
+        page.locator("[data-section=translate]").click()
+        ready("translate")
+        type_in(options.sentence)
+        page.locator("[data-section=beam]").click()
+        ready("beam")
+        page.locator(".token.again").first.focus()
+        shoot("rounds")
+    for model, images in (("images", options.image), ("windows", options.image), ("views", options.pair)):
+        if getattr(options, model):
+            page.locator("#model").select_option(model)
+            page.locator("[data-section=image]").click()
+            ready("image")
+            for number, image in enumerate(images):
+                page.locator(".drop input").nth(number).set_input_files(image)
+            page.locator("figure canvas").first.wait_for()
+            page.wait_for_timeout(400)
+            shoot(model)
+            if model == "windows":
+                page.locator(".windows canvas").click(position={"x": 120, "y": 150})
+                page.locator(".bar .tool").wait_for()
+                shoot("window")
 
 
 def touch(page: Any, section: str) -> None:
@@ -110,9 +145,8 @@ def touch(page: Any, section: str) -> None:
 
 
 @contextmanager
-def served(run: Path, images: Path | None, views: Path | None) -> Iterator[str]:
+def served(runs: dict[str, Path]) -> Iterator[str]:
     """The address of a server with these runs."""
-    runs = {"demo": run} | ({"images": images} if images else {}) | ({"views": views} if views else {})
     words = [f"{name}={path}" for name, path in runs.items()]
     command = [sys.executable, "-m", "regard.cli", "serve", *words, "--port", "0", "--workers", "1"]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

@@ -16,7 +16,7 @@ from regard.text.pair import Pair
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from tests.browser import browser as browser
-from tests.images import image_recipe, paint
+from tests.images import WINDOWED, image_recipe, paint
 
 torch.set_num_threads(1)  # pytest-xdist keeps the cores busy; threads within a worker only get in each other's way
 
@@ -104,6 +104,14 @@ def image_run(painted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A training run whose best model tells the painted images apart. Not to be written to."""
     out = tmp_path_factory.mktemp("runs") / "images"
     run_recipe(image_recipe(painted), out)
+    return out
+
+
+@pytest.fixture(scope="session")
+def swin_run(painted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same by a model that looks within windows. Not to be written to."""
+    out = tmp_path_factory.mktemp("runs") / "windows"
+    run_recipe(image_recipe(painted, WINDOWED), out)
     return out
 
 

@@ -1,5 +1,6 @@
 """What the tests of training on images share: a few coloured images, and a model that learns them in a second."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -8,14 +9,7 @@ from PIL import Image
 from regard.training.recipe import Recipe
 
 COLOURS = {"blue": (40, 60, 200), "green": (40, 180, 60), "red": (210, 50, 40)}
-TINY = {
-    "model.kind": "vit",
-    "model.preset": "micro",
-    "model.width": 16,
-    "model.layers": 1,
-    "model.heads": 2,
-    "model.hidden": 32,
-    "data.size": 8,
+SHORT = {
     "optim.lr": 1e-2,
     "optim.warmup": 3,
     "batch.images": 12,
@@ -23,6 +17,24 @@ TINY = {
     "training.validate_every": 20,
     "training.log_every": 10,
     "training.device": "cpu",
+}
+TINY = SHORT | {
+    "model.kind": "vit",
+    "model.preset": "micro",
+    "model.width": 16,
+    "model.layers": 1,
+    "model.heads": 2,
+    "model.hidden": 32,
+    "data.size": 8,
+}
+WINDOWED = SHORT | {
+    "model.kind": "swin",
+    "model.preset": "mini",
+    "model.width": 8,
+    "model.layers": [2, 2],
+    "model.heads": [2, 4],
+    "model.window": 2,
+    "data.size": 16,
 }
 
 
@@ -37,7 +49,7 @@ def paint(folder: Path, number: int, seed: int, size: int = 8, classes: dict[str
     return folder
 
 
-def image_recipe(images: Path, **changes: object) -> Recipe:
-    """A recipe of the tiny model; changes are written group__key=value."""
-    given = TINY | {"data.images": str(images)} | {key.replace("__", "."): value for key, value in changes.items()}
-    return Recipe.load(None, [], given)
+def image_recipe(images: Path, model: Mapping[str, object] = TINY, **changes: object) -> Recipe:
+    """A recipe of the tiny model, or of that with windows; changes are written group__key=value."""
+    named = {key.replace("__", "."): value for key, value in changes.items()}
+    return Recipe.load(None, [], {**model, "data.images": str(images), **named})

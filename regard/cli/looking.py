@@ -20,6 +20,10 @@ def look(
         list[str] | None,
         typer.Option(metavar="NAME", help="show this attention, such as decoder.1.cross, not all; may be repeated"),
     ] = None,
+    patch: Annotated[
+        tuple[int, int] | None,
+        typer.Option(metavar="ROW COLUMN", help="of an image: what this patch looked at, not the answer; from 0 0"),
+    ] = None,
     beam: Beam = None,
     rounds: Rounds = None,
     search: MoreSearch = None,
@@ -29,5 +33,5 @@ def look(
     from regard import looking
 
     settings = choose_search(run, search, beam=beam, rounds=rounds)
-    typer.echo(looking.look(run, given, out, only, settings, device))
+    typer.echo(looking.look(run, given, out, only, settings, device, patch))
     typer.echo(out)

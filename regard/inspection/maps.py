@@ -87,8 +87,8 @@ def put_back(weights: Floats, windows: Windows) -> Floats:
 
     Tokens of different windows gave each other nothing. `Swin.windows` says how each attention cuts up an image.
     """
-    n, T = windows.tokens.shape
-    home, place = np.divmod(windows.places.cpu().numpy(), T)
+    n = len(windows.tokens)
+    home, place = _homes(windows)
     if len(weights) % n:
         raise ValueError(f"{len(weights)} windows are no whole number of images of {n} windows")
     by_image = weights.reshape(-1, n, *weights.shape[1:])
@@ -98,3 +98,45 @@ def put_back(weights: Floats, windows: Windows) -> Floats:
         within = place[tokens]
         whole[:, :, tokens[:, None], tokens] = by_image[:, window][:, :, within[:, None], within]
     return whole
+
+
+def given_by(token: int, weights: Floats, windows: Windows) -> Floats:
+    """What one token of a grid gave to every token of it, (H, N), by weights within windows of one image, (n, H, T, T).
+
+    A row of `put_back`, without the square of the grid in memory.
+    """
+    home, place = _homes(windows)
+    beside = home == home[token]
+    whole = np.zeros((weights.shape[1], len(home)), weights.dtype)
+    whole[:, beside] = weights[home[token], :, place[token]][:, place[beside]]
+    return whole
+
+
+def received(weights: Floats, windows: Windows) -> Floats:
+    """How much every token of a grid got from those of its window together, (H, N), by weights (n, H, T, T).
+
+    1 is what a token gets where all are looked at alike.
+    """
+    n, T = windows.tokens.shape
+    places = windows.places.cpu().numpy()
+    asks = np.zeros(n * T, weights.dtype)
+    asks[places] = 1  # what the grid lacks to whole windows looks too, but at nobody's behest
+    got: Floats = np.einsum("nhts,nt->hns", weights, asks.reshape(n, T)).reshape(weights.shape[1], -1)
+    return got[:, places]
+
+
+def seen_from(token: int, windows: Windows, columns: int) -> tuple[int, int, int, int]:
+    """The part of a grid of so many columns that a token may look at: its first row and column, and its last."""
+    home, place = _homes(windows)
+    may = np.ones(windows.tokens.shape[1], bool)
+    if windows.may is not None:
+        may = windows.may[home[token], place[token]].cpu().numpy()
+    tokens = np.flatnonzero((home == home[token]) & may[place])
+    rows, across = np.divmod(tokens, columns)
+    return int(rows.min()), int(across.min()), int(rows.max()), int(across.max())
+
+
+def _homes(windows: Windows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The window of every token, and its place there."""
+    home, place = np.divmod(windows.places.cpu().numpy(), windows.tokens.shape[1])
+    return home, place

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import matplotlib
 import numpy as np
@@ -14,6 +14,9 @@ COLOURS = "cividis"
 SIDE = 224
 """Smaller pictures are enlarged, in whole steps, to about so many pixels."""
 MARGIN, CAPTION = 8, 18
+FRAME = "#ff7a1a"
+Box = tuple[float, float, float, float]
+"""A part of an image: left, top, right and bottom, as shares of its width and height."""
 
 
 def overlay(
@@ -38,11 +41,24 @@ def overlay(
 
 
 def overlays(
-    image: npt.NDArray[np.uint8], maps: Mapping[str, npt.NDArray[np.floating]], columns: int = 4
+    image: npt.NDArray[np.uint8],
+    maps: Mapping[str, npt.NDArray[np.floating]],
+    columns: int = 4,
+    boxes: Mapping[str, Sequence[Box]] | None = None,
 ) -> Image.Image:
-    """The image, then each map over it with its name above, row after row, all on one scale."""
+    """The image, then each map over it with its name above, row after row, all on one scale.
+
+    Args:
+        image: (height, width) grey or (height, width, 3) colour.
+        maps: by their names, (rows, columns) each.
+        columns: how many stand beside each other.
+        boxes: parts to frame, by the name of the map, or of "image".
+    """
     largest = max((float(weights.max()) for weights in maps.values()), default=0.0)
     panels = {"image": enlarge(image)} | {name: overlay(image, one, largest=largest) for name, one in maps.items()}
+    for name, some in (boxes or {}).items():
+        for box in some:
+            _frame(panels[name], box)
     width, height = panels["image"].size
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
@@ -56,6 +72,12 @@ def overlays(
         pen.text((x, y), name, fill="black")
         sheet.paste(panel, (x, y + CAPTION))
     return sheet
+
+
+def _frame(picture: Image.Image, box: Box) -> None:
+    left, top, right, bottom = box
+    place = (left * picture.width, top * picture.height, right * picture.width - 1, bottom * picture.height - 1)
+    ImageDraw.Draw(picture).rectangle(place, outline=FRAME, width=2)
 
 
 def enlarge(image: npt.NDArray[np.uint8]) -> Image.Image:

@@ -19,6 +19,7 @@ def look(
     names: Collection[str] | None = None,
     settings: AnySettings | None = None,
     device: str = "auto",
+    patch: tuple[int, int] | None = None,
 ) -> str:
     """Gives a run's model a sentence or the path of an image, draws what it looked at, and returns what it said.
 
@@ -29,18 +30,21 @@ def look(
         names: which attentions of a translator, such as "decoder.3.cross"; all unless given.
         settings: how a translator searches.
         device: where it works.
+        patch: row and column of the patch of an image whose attention is shown, in place of the answer's.
 
     Raises:
         UserError: there is no model, it cannot work on what is given, or the file cannot be written.
     """
     check_picture(out)
     if what_is_read(find_model(run)) != "images":
+        if patch is not None:
+            raise UserError(f"--patch is for image models; {run} is none")
         scene = look_at(run, given, names, settings, device)
         save_scene(scene, out)
         return scene.translation
     if names:
         raise UserError(f"--only is for translators; {run} is an image model, of which everything is shown")
-    return _look_at_image(run, Path(given), out, device)
+    return _look_at_image(run, Path(given), out, device, patch)
 
 
 def look_at(
@@ -73,7 +77,7 @@ def look_at(
     return look_at_translation(translator, given, names, settings, about)
 
 
-def _look_at_image(run: Path, image: Path, out: Path, device: str) -> str:
+def _look_at_image(run: Path, image: Path, out: Path, device: str, patch: tuple[int, int] | None) -> str:
     from regard.devices import choose_device
     from regard.looking.image import draw_image
     from regard.recognition.classifier import Classifier
@@ -82,5 +86,5 @@ def _look_at_image(run: Path, image: Path, out: Path, device: str) -> str:
         raise UserError(f"{out}: what an image model sees is written as .png; choose such a name")
     classifier = Classifier.load(run, device=choose_device(device))
     with replacing_file(out) as part:
-        draw_image(classifier, image).save(part, "png")
+        draw_image(classifier, image, patch).save(part, "png")
     return ", ".join(f"{name} {share:.1%}" for name, share in classifier(image, top=3))

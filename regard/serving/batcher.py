@@ -219,7 +219,7 @@ class Batcher:
             async with asyncio.timeout(2 * self._limits.deadline):
                 results = await lane.worker.run(first.operation, first.options, [entry.job.item for entry in batch])
         except UserError as error:
-            problem = bad(str(error))
+            problem = bad(str(error), error.kind)
         except WorkError as error:
             note("work failed", model=self.about.name, sentences=len(batch), error=str(error))
             problem = broken()

@@ -26,7 +26,8 @@ async def read_body(scope: Scope, receive: Receive, most: int, seconds: float) -
     Raises:
         Problem: it is too large, or does not arrive in time.
     """
-    too_large = Problem(413, f"the request is larger than {most} bytes; send less at once", "size")
+    sentence = f"the request is larger than {most} bytes; send less at once"
+    too_large = Problem(413, sentence, "size", numbers={"most": most})
     headers = dict(scope["headers"])
     if b"content-length" in headers and b"transfer-encoding" in headers:  # a proxy may have believed the other one
         raise Problem(400, "send Content-Length or Transfer-Encoding, not both", "bad", close=True)

@@ -115,8 +115,10 @@ class Asker:
         model = service.models.named(asked.model, SECTION_OF.get(operation, operation))
         assert model.reader is not None
         tokens = model.reader.count(asked.text)
-        if tokens > limits.inspect_tokens:
-            raise bad(f"the sentence has {tokens} tokens; looked into are sentences of up to {limits.inspect_tokens}")
+        most = min(limits.inspect_tokens, model.about.longest or limits.inspect_tokens)
+        if tokens > most:
+            sentence = f"the sentence has {tokens} tokens; looked into are sentences of up to {most}"
+            raise bad(sentence, "tokens", tokens=tokens, most=most)
         given = asked.model_dump(exclude={"model", "api_key"})
         return await self.ask(request, operation, asked, given, tokens + 1)
 

@@ -62,6 +62,7 @@ class SearchChoice(BaseModel):
     temperature: float | None = Field(None, ge=0.01, le=100, description="sample instead of searching a beam")
     seed: int | None = Field(None, ge=0, le=2**31, description="of the sample")
     rounds: int | None = Field(None, ge=1, le=20, description="of a model that writes all tokens at once")
+    lengths: int | None = Field(None, ge=1, le=16, description="that such a model tries")
 
 
 class BeamRequest(InspectRequest):
@@ -132,14 +133,23 @@ class CanvasRound(BaseModel):
     written: list[bool]
 
 
+class Canvas(BaseModel):
+    """A result of writing all tokens at once, and its rounds."""
+
+    text: str
+    score: float
+    rounds: list[CanvasRound]
+
+
 class BeamAnswer(BaseModel):
-    """How a translation was found: a tree, or rounds."""
+    """How a translation was found: a tree, or canvases."""
 
     text: str
     score: float
     settings: dict[str, str | int | float | bool | None]
+    length: str | None = Field(description="how a model that writes all tokens at once knows how many")
     tree: list[BeamNode]
-    rounds: list[CanvasRound]
+    canvases: list[Canvas] = Field(description="best first")
 
 
 class ChangeAnswer(BaseModel):

@@ -95,9 +95,10 @@ class Keys:
             raise Problem(403, "an API key is needed here; send it as api_key", "key")
         holder = self._holders.get(hash_key(key))
         if holder is None:
-            raise Problem(403, "Invalid API key", "key")
+            raise Problem(403, "Invalid API key", "stranger")
         if wait := holder.spend(self._clock()):
-            raise Problem(429, f"Slowdown: {holder.per_minute} requests a minute are allowed", "quota", wait)
+            sentence = f"Slowdown: {holder.per_minute} requests a minute are allowed"
+            raise Problem(429, sentence, "quota", wait, numbers={"most": holder.per_minute})
         return holder.name
 
     def keep_counting(self, before: Keys) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from functools import cache
+from threading import Lock
 from typing import Any
 
 
@@ -26,12 +27,14 @@ class Detector:
         self._identifier: Any = None
         self._known: frozenset[str] = frozenset()
         self._among: list[str] = []
+        self._loading = Lock()
 
     def load(self) -> None:
-        """Reads the tables, if that has not been done."""
-        if self._identifier is None:
-            self._identifier = copy(_read_tables())
-            self._known = frozenset(self._identifier.labels)
+        """Reads the tables, if that has not been done; also while another thread is at it, once."""
+        with self._loading:
+            if self._identifier is None:
+                self._identifier = copy(_read_tables())
+                self._known = frozenset(self._identifier.labels)
 
     def rank(self, text: str, candidates: Sequence[str]) -> list[tuple[str, float]]:
         """The candidates and how likely each is, in per cent, the likeliest first."""

@@ -158,7 +158,7 @@ class Models:
             if model.order.name == name and model.about.engine != "regard":
                 raise bad(f"{name} runs in the engine {model.about.engine}, which has no {operation}")
         names = ", ".join(model.order.name for model in able) or "none"
-        raise bad(f"no model {_show(name)} that can {operation}; there is {names}")
+        raise bad(f"no model {_show(name)} that can {operation}; there is {names}", "model")
 
     def check_loaded(self) -> None:
         """Does nothing once the models are there.

@@ -1,29 +1,52 @@
-"""What a client is told when it gets no answer: a status and one sentence, in LibreTranslate's form."""
+"""What a client is told when it gets no answer: a status and one sentence, in LibreTranslate's form.
+
+The reason, and the numbers of the sentence, stand in a header beside it, for whoever says it in another language.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Literal
+from urllib.parse import urlencode
+
+from regard.errors import Kind
+
+HEADER = "X-Problem"
+Access = Literal["key", "stranger", "quota"]
+Trouble = Literal["overload", "unavailable", "deadline", "failure", "gone"]
+Reason = Literal[Kind, Access, Trouble, "size", "slow", "tokens", "characters", "model"]
+"""Why there is no answer, in one word."""
 
 
 class Problem(Exception):  # noqa: N818  it is an answer too, and no mistake of ours
     """No answer, and why.
 
-    `reason` is one word for the metrics, `retry_after` seconds after which to try again, `close` ends the connection.
+    `reason` is one word for the metrics and the page, `retry_after` seconds after which to try again, `close` ends the
+    connection; `numbers` are those of the sentence.
     """
 
     def __init__(
-        self, status: int, sentence: str, reason: str, retry_after: float | None = None, close: bool = False
+        self,
+        status: int,
+        sentence: str,
+        reason: Reason,
+        retry_after: float | None = None,
+        close: bool = False,
+        numbers: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__(sentence)
         self.status, self.sentence, self.reason = status, sentence, reason
-        self.headers = {} if retry_after is None else {"Retry-After": str(max(1, math.ceil(retry_after)))}
+        self.headers = {HEADER: urlencode({"reason": reason, **(numbers or {})})}
+        if retry_after is not None:
+            self.headers["Retry-After"] = str(max(1, math.ceil(retry_after)))
         if close:
             self.headers["Connection"] = "close"
 
 
-def bad(sentence: str) -> Problem:
+def bad(sentence: str, reason: Reason = "bad", **numbers: float) -> Problem:
     """A request that cannot be answered as it is."""
-    return Problem(400, sentence, "bad")
+    return Problem(400, sentence, reason, numbers=numbers)
 
 
 def overloaded(sentence: str, retry_after: float) -> Problem:
@@ -38,7 +61,8 @@ def unavailable(sentence: str) -> Problem:
 
 def too_late(seconds: float) -> Problem:
     """The deadline has passed."""
-    return Problem(504, f"no answer within {seconds:g} seconds; send less text at once, or try again later", "deadline")
+    sentence = f"no answer within {seconds:g} seconds; send less text at once, or try again later"
+    return Problem(504, sentence, "deadline", numbers={"seconds": seconds})
 
 
 def broken() -> Problem:

@@ -79,7 +79,9 @@ class Worker:
         """
         answer = await self._ask(Batch(operation, options, items))
         if isinstance(answer, Refused):
-            raise UserError(answer.sentence)
+            error = UserError(answer.sentence)
+            error.kind = answer.kind
+            raise error
         if isinstance(answer, Failed):
             raise WorkError(answer.sentence)
         assert isinstance(answer, Done)

@@ -125,7 +125,8 @@ class Service:
         if len(texts) > limits.items:
             raise bad(f"Invalid request: request ({len(texts)}) exceeds text limit ({limits.items})")
         if characters > limits.characters:
-            raise bad(f"Invalid request: request ({characters}) exceeds character limit ({limits.characters})")
+            sentence = f"Invalid request: request ({characters}) exceeds character limit ({limits.characters})"
+            raise bad(sentence, "characters", characters=characters, most=limits.characters)
         if n_best - 1 > limits.alternatives:
             raise bad(f"Invalid request: alternatives ({n_best - 1}) exceed the limit ({limits.alternatives})")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from regard.errors import Kind, UserError
 from regard.text.tokenizer import Tokenizer
 
 Options = tuple[tuple[str, Any], ...]
@@ -88,9 +89,10 @@ class Done:
 
 @dataclass(frozen=True)
 class Refused:
-    """A batch, or an order, with something in it that the user can put right."""
+    """A batch, or an order, with something in it that the user can put right; `kind` as `UserError` has it."""
 
     sentence: str
+    kind: Kind = UserError.kind
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def serve(connection: Connection[Any, Any]) -> None:
         try:
             answer = Done(engine.run(batch.operation, batch.items, dict(batch.options)))
         except UserError as error:
-            answer = Refused(str(error))
+            answer = Refused(str(error), error.kind)
         except Exception as error:
             answer = Failed(describe(error))
         connection.send(answer)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
-from regard.errors import UserError
+from regard.errors import Kind, UserError
 
 Pixels = npt.NDArray[np.uint8]
 """(height, width, channels)"""
@@ -41,9 +41,17 @@ UPRIGHT = {
 class ImageError(UserError):
     """An image that cannot be used; names the file and what is wrong with it."""
 
+    kind: Kind = "image"
+
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name}: {reason}")
         self.name, self.reason = name, reason
+
+
+class ImageSizeError(ImageError):
+    """An image of more pixels than are allowed."""
+
+    kind: Kind = "pixels"
 
 
 def decode(
@@ -89,7 +97,7 @@ def open_image(data: bytes | Path, name: str, pixels: int = MOST_PIXELS) -> Imag
     try:
         image = Image.open(io.BytesIO(data) if isinstance(data, bytes) else data, formats=_formats())
     except Image.DecompressionBombError:
-        raise ImageError(name, f"has more than the {pixels:,} pixels that are allowed; make it smaller") from None
+        raise ImageSizeError(name, f"has more than the {pixels:,} pixels that are allowed; make it smaller") from None
     except UnidentifiedImageError:
         raise ImageError(name, _explain_unidentified(data)) from None
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
@@ -99,7 +107,7 @@ def open_image(data: bytes | Path, name: str, pixels: int = MOST_PIXELS) -> Imag
     width, height = image.size
     if width * height > pixels:
         image.close()
-        raise ImageError(name, f"is {width:,}×{height:,}, more than the {pixels:,} pixels allowed; make it smaller")
+        raise ImageSizeError(name, f"is {width:,}×{height:,}, more than the {pixels:,} pixels allowed; make it smaller")
     return image
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.inspection.maps import layers_of, patch_map, put_back, rollout
+from regard.inspection.maps import given_by, layers_of, patch_map, put_back, received, rollout, seen_from
 from regard.inspection.probe import probe
 from regard.models.swin import Swin, SwinConfig
 from regard.models.transformer import Transformer, TransformerConfig
@@ -98,6 +98,12 @@ def test_windows_are_put_back_where_they_were(size: tuple[int, int]) -> None:
         expected = np.zeros((rows, columns), bool)
         expected[top : top + 4, left : left + 4] = True
         np.testing.assert_array_equal(seen_by, expected)
+        # The same without the whole square: one row of it, its frame, and the sums of its columns.
+        windows = seen[name].weights.numpy()[len(cuts[name].tokens) :]
+        token = 5 * columns + 6
+        np.testing.assert_array_equal(given_by(token, windows, cuts[name]), whole[1, :, token])
+        assert seen_from(token, cuts[name], columns) == (top, left, top + 3, min(left + 3, columns - 1))
+        np.testing.assert_allclose(received(windows, cuts[name]), whole[1].sum(1), rtol=1e-5)
 
 
 def test_windows_of_another_image_are_refused() -> None:

@@ -6,7 +6,9 @@ from PIL import Image
 
 import regard
 from regard.errors import UserError
+from regard.inspection.maps import layers_of, rollout
 from regard.looking import look_at
+from regard.looking.patches import span
 from regard.looking.translation import look_at_translation
 from regard.recognition.classifier import Classifier
 from tests.conftest import Command
@@ -117,3 +119,34 @@ def test_an_image_is_drawn_with_what_its_class_owes_to_each_patch(
 def test_a_model_that_reads_no_text_is_given_no_sentence(image_run: Path) -> None:
     with pytest.raises(UserError, match="an image model"):
         look_at(image_run, SENTENCE)
+
+
+def test_what_a_model_of_windows_looks_at_is_drawn(
+    command: Command, swin_run: Path, trained_run: Path, painted: Path, tmp_path: Path
+) -> None:
+    photo = painted / "test" / "red" / "004.png"
+    whole, patch = tmp_path / "whole.png", tmp_path / "patch.png"
+    answer = command("look", swin_run, photo, "--out", whole)
+    assert (answer.code, answer.out.split()[0]) == (0, "red"), answer.err
+    assert command("look", swin_run, photo, "--out", patch, "--patch", 3, 6).code == 0
+    with Image.open(whole) as one, Image.open(patch) as other:
+        assert one.size == other.size
+        rows = -(-(1 + 4 + 4) // 4)  # the image, four layers, four heads of the last
+        assert one.height == 8 + rows * (224 + 18 + 8)
+        assert one.tobytes() != other.tobytes()
+    refusal = command("look", swin_run, photo, "--out", patch, "--patch", 8, 0).refusal
+    assert refusal == "patch 8,0 is not in this image; its rows are 0 to 7, its columns 0 to 7"
+    assert "--patch" in command("look", trained_run, SENTENCE, "--out", whole, "--patch", 0, 0).refusal
+
+
+def test_a_patch_of_an_image_is_asked_in_place_of_the_answer(image_run: Path, painted: Path) -> None:
+    classifier = Classifier.load(image_run)
+    pixels = classifier.reading.open(painted / "test" / "red" / "004.png")
+    with regard.probe(classifier.model) as seen:
+        classifier.judge([pixels])
+    leading = classifier.model.config.leading
+    weights = layers_of(seen)[0][0]
+    shown = span(classifier.model, seen, (1, 0))
+    token = leading + classifier.model.config.grid[1]
+    np.testing.assert_allclose(shown.heads[0], weights[:, token, leading:])
+    np.testing.assert_allclose(shown.owed[0], rollout([weights[None]])[0, token, leading:])

@@ -1,9 +1,11 @@
 """The endpoints, their limits and their refusals, with a stand-in for the model."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import re
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from regard.errors import UserError
+from regard.serving import languages
 from regard.serving.app import make_app
 from regard.serving.keys import make_key
 from regard.serving.limits import Limits
@@ -360,3 +363,24 @@ def test_the_table_of_limits_is_that_of_the_limits() -> None:
     rows = [tuple(cell.strip() for cell in row.split("|")[1:4]) for row in table.splitlines()[2:]]
     known = Limits.model_fields.items()
     assert rows == [(f"`{name}`", str(field.default), field.description) for name, field in known]
+
+
+def test_the_tables_of_languages_are_read_once_whoever_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[int] = []
+    meeting = threading.Barrier(2)
+    read_tables = languages._read_tables
+
+    def read() -> Any:
+        reads.append(1)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            meeting.wait(0.2)  # where both are let in, they meet here
+        return read_tables()
+
+    monkeypatch.setattr(languages, "_read_tables", read)
+    detector = languages.Detector()
+    other = threading.Thread(target=detector.load)
+    other.start()
+    best, _ = detector.rank("我喜欢苹果。", ["de", "zh"])
+    other.join()
+    assert best[0] == detector.rank("我喜欢苹果。", ["de", "zh"])[0][0] == "zh"
+    assert len(reads) == 1

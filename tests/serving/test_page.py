@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -12,17 +12,40 @@ from regard import Translator
 from regard.models.croco import CroCo, CroCoConfig
 from regard.models.folder import save_model
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.serving.keys import make_key
+from regard.serving.problems import Reason
+from regard.training.run import run_recipe
 from tests.browser import Visit
+from tests.conftest import small_recipe
 from tests.inspection.test_page_in_browser import is_drawn
 from tests.serving.running import Running
 
 DESKTOP = {"viewport": {"width": 1400, "height": 900}, "locale": "en-GB"}
 EVIL = '<script>alert(1)</script><b>I</b> love <img src=x onerror=alert(2)> apples & "tea"'
+KEY, LINE = make_key("ann", 1_000_000)
 TEXTUAL = ["translate", "attention", "arithmetic", "beam", "change", "positions"]
 
 
+pytestmark = pytest.mark.xdist_group("page")  # one server for all, where tests are spread over processes
+
+
 @pytest.fixture(scope="module")
-def url(trained_run: Path, image_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def parallel_run(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training run of a model that writes all tokens at once, and has learned some of the toy corpus."""
+    out = tmp_path_factory.mktemp("runs") / "once"
+    short = {"training__steps": 120, "training__validate_every": 120}
+    run_recipe(small_recipe(toy / "train.en", toy / "train.zh", model__kind="parallel", **short), out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def url(
+    trained_run: Path,
+    parallel_run: Path,
+    image_run: Path,
+    swin_run: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[str]:
     """A server with one model of each sort."""
     folder = tmp_path_factory.mktemp("pages")
     shutil.copytree(trained_run / "best", folder / "mute", ignore=shutil.ignore_patterns("*tokenizer.json"))
@@ -32,8 +55,12 @@ def url(trained_run: Path, image_run: Path, tmp_path_factory: pytest.TempPathFac
     narrow = TransformerConfig.tiny(vocab=len(Translator.load(trained_run).vocabularies.source), width=16, heads=1)
     shutil.copytree(trained_run / "best", folder / "one")
     save_model(folder / "one", Transformer(narrow), {"languages": ["en", "zh"]})
-    runs = [f"toy={trained_run}", f"paint={image_run}", *(folder / name for name in ("one", "views", "mute"))]
-    running = Running(*runs, "--limit", "drain=0")
+    named = {"toy": trained_run, "paint": image_run, "windows": swin_run}
+    named |= {name: folder / name for name in ("one", "views", "mute")} | {"once": parallel_run}
+    (folder / "keys").write_text(LINE)
+    (folder / "keys").chmod(0o600)
+    runs = [f"{name}={run}" for name, run in named.items()]
+    running = Running(*runs, "--keys", folder / "keys", "--limit", "drain=0")
     yield running.until_ready().url
     assert running.end() == 0
 
@@ -41,9 +68,11 @@ def url(trained_run: Path, image_run: Path, tmp_path_factory: pytest.TempPathFac
 class Page:
     """The page at work; everything that it asks for and complains about is kept."""
 
-    def __init__(self, visit: Visit, url: str) -> None:
+    def __init__(self, visit: Visit, url: str, key: str | None = KEY) -> None:
         self.visit, self.page, self.url = visit, visit.page, url
         self.alerts: list[str] = []
+        if key is not None:
+            self.page.add_init_script(f"sessionStorage.setItem('key', '{key}')")
         self.page.on("dialog", lambda dialog: (self.alerts.append(dialog.message), dialog.dismiss()))
         self.page.goto(url)
         self.ready("translate")
@@ -120,9 +149,12 @@ def test_heads_are_shown_at_a_glance_at_large_and_beside_each_other(page: Page) 
     assert page.page.locator(".chosen").nth(1).text_content().startswith("one · ")
     page.page.locator(".compare").click()
     page.page.wait_for_selector(".beside > div:nth-child(2) .chosen:not(:empty)")
-    assert page.page.locator(".chosen").nth(2).text_content() == "toy · decoder.0.attention · mean"
+    assert page.page.locator(".chosen").nth(2).text_content().startswith("once · ")
+    page.page.locator(".compare").click()
+    page.page.wait_for_selector(".beside > div:nth-child(3) .chosen:not(:empty)")
+    assert page.page.locator(".chosen").nth(3).text_content() == "toy · decoder.0.attention · mean"
     page.page.get_by_role("button", name="remove").first.click()
-    assert page.page.locator(".headpanel").count() == 2
+    assert page.page.locator(".headpanel").count() == 3
 
 
 def test_the_steps_of_attention_end_where_the_model_does(page: Page) -> None:
@@ -137,7 +169,7 @@ def test_the_steps_of_attention_end_where_the_model_does(page: Page) -> None:
     page.page.keyboard.press("ArrowRight")
     assert page.page.locator(".rest > div").first.is_visible()
     page.page.keyboard.press("ArrowRight")
-    assert "2 × 16 = 32" in page.text(".formula")
+    assert "2 heads × 16 = 32" in page.text(".formula")
 
 
 def test_the_toy_gives_the_numbers_of_the_worked_example(page: Page) -> None:
@@ -164,6 +196,39 @@ def test_the_beam_is_stepped(page: Page) -> None:
     assert page.page.locator(".tree .node.won").count() == 4
     page.page.locator(".controls select").first.select_option("1")
     page.until(lambda: page.page.locator(".tree .node.kept").count() < 5)
+
+
+def test_the_rounds_of_writing_at_once_are_stepped_and_played(page: Page) -> None:
+    page.type("They want tea and dogs", "translate")
+    page.model("once", "translate")
+    page.open("beam")
+    rows = page.page.locator("table.rounds tr")
+    assert rows.count() == 4
+    assert page.page.locator("table.rounds .later").count() == 0
+    masked = [row.locator(".token.again").count() for row in rows.all()]
+    assert masked[0] == 0
+    assert masked == [0, *sorted(masked[1:], reverse=True)]
+    assert masked[1] == page.page.locator("tr:nth-child(2) s.was").count() > 0
+    before = rows.nth(0).locator(".token").all_text_contents()
+    cells = rows.nth(1).locator("td").all()
+    assert [cell.locator("s").text_content() for cell in cells if cell.locator("s").count()] == [
+        piece for piece, cell in zip(before, cells, strict=True) if cell.locator(".again").count()
+    ]
+    rows.nth(1).locator(".again").first.focus()
+    assert "masked again" in page.text(".told")
+    page.page.get_by_role("button", name="to the first step").click()
+    assert page.page.locator("table.rounds .later").count() == 3
+    page.page.get_by_role("button", name="next", exact=True).click()
+    assert page.page.locator("table.rounds .later").count() == 2
+    page.page.get_by_role("button", name="Play").click()
+    page.until(lambda: page.page.locator("table.rounds .later").count() == 0)
+    page.page.get_by_label("rounds").select_option("2")
+    page.until(lambda: rows.count() == 2)
+    page.page.get_by_label("lengths tried").select_option("3")
+    page.until(lambda: page.page.locator(".alternative").count() == 3)
+    places = len(before)
+    page.page.locator(".alternative").nth(1).click()
+    assert rows.nth(0).locator("td").count() != places
 
 
 def test_a_head_that_is_switched_off_changes_the_translation(page: Page) -> None:
@@ -209,6 +274,35 @@ def test_an_image_is_dropped_and_a_patch_asked(page: Page, painted: Path) -> Non
     assert page.page.locator(".thumbs canvas").count() > 1
     page.page.locator(".rollout canvas").click(position={"x": 100, "y": 100})
     page.page.get_by_role("button", name="the whole answer").wait_for()
+
+
+def test_a_patch_looks_within_its_window(page: Page, painted: Path) -> None:
+    page.model("windows", "image")
+    page.page.locator(".drop input").set_input_files(painted / "test" / "blue" / "004.png")
+    page.page.wait_for_selector(".windows canvas")
+    assert page.text(".class span") == "blue"
+    assert "rollout" in page.text(".card > .hint")
+    layers = page.page.get_by_label("layer")
+    assert layers.locator("option").count() == 4
+    layers.select_option("0")
+    whole = page.page.locator(".windows canvas").screenshot()
+    page.page.locator(".windows canvas").click(position={"x": 300, "y": 20})
+    page.page.get_by_role("button", name="all patches").wait_for()
+    looked = page.page.locator(".windows canvas").screenshot()
+    assert looked != whole
+    # The window is 2 of the 8 patches wide, above on the right: all else is dark, and so are its neighbours.
+    bright = page.page.evaluate(
+        """() => {
+          const canvas = document.querySelector(".windows canvas");
+          const { data, width } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+          const colours = (x, y) => data.slice(4 * (y * width + x), 4 * (y * width + x) + 3);
+          const middle = (place) => Math.round(((place + 0.5) * width) / 8);
+          return [[6, 0], [7, 1], [5, 0], [6, 2], [0, 7]].map(([x, y]) => Math.max(...colours(middle(x), middle(y))));
+        }"""
+    )
+    assert min(bright[:2]) > 2 * max(bright[2:])
+    page.page.locator(".thumbs .cell").nth(1).click()
+    assert "head 0" in page.text(".windows h3")
 
 
 def test_a_patch_looks_at_the_other_view(page: Page, painted: Path) -> None:
@@ -296,3 +390,60 @@ def test_every_script_and_style_comes_from_here(page: Page) -> None:
     assert complaint.startswith("script-src")
     assert page.page.evaluate("window.evil") is None
     page.visit.complaints.clear()
+
+
+def test_what_the_server_refuses_is_said_in_the_language_of_the_page(page: Page) -> None:
+    page.page.locator("#language").click()
+    page.ready("translate")
+    page.type("apples " * 600, "translate")
+    page.until(lambda: "最多可以查看 512 个" in page.text("#problem"))
+    page.type("I love apples", "translate")
+    assert page.page.locator("#problem").is_hidden()
+    page.model("paint", "image")
+    photo = {"name": "notes.png", "mimeType": "image/png", "buffer": b"no image at all"}
+    page.page.locator(".drop input").set_input_files(photo)
+    page.until(lambda: "不是已知格式的图像" in page.text("#problem"))
+    page.page.locator("#language").click()
+    page.until(lambda: "a text file, not an image" in page.text("#problem"))
+    page.page.route("**/api/inspect/image", lambda route: route.abort())
+    page.page.locator("#language").click()
+    page.until(lambda: "服务器没有回答" in page.text("#problem"))
+    page.visit.complaints = [one for one in page.visit.complaints if "Failed to load resource" not in one]
+
+
+def test_every_reason_to_refuse_has_a_sentence_in_chinese(page: Page) -> None:
+    refusals = page.page.evaluate(
+        """async () => {
+          const { phrasesOf } = await import("/page/phrases.js");
+          const numbers = { most: 1, tokens: 2, characters: 2, seconds: 3 };
+          const tell = ([reason, say]) => [reason, say(numbers)];
+          return ["en", "zh"].map((language) => Object.entries(phrasesOf(language).refusals).map(tell));
+        }"""
+    )
+    english, chinese = map(dict, refusals)
+    assert chinese.keys() == set(get_args(Reason)) - {"bad", "gone"}
+    assert english.keys() < chinese.keys()
+    assert not any("undefined" in said or "NaN" in said for said in (*english.values(), *chinese.values()))
+
+
+def test_a_key_is_asked_for_where_the_server_wants_one(browser: Any, url: str) -> None:
+    with Visit(browser, **DESKTOP) as visit:
+        page = Page(visit, url, key=None)
+        assert "asks for an API key" in page.text("#problem")
+        assert page.page.evaluate("document.activeElement.id") == "key"
+        page.page.keyboard.type("wrong")
+        page.page.keyboard.press("Enter")
+        page.until(lambda: "does not know that API key" in page.text("#problem"))
+        page.page.locator("#key").fill(KEY)
+        page.page.get_by_role("button", name="Open").click()
+        page.page.wait_for_selector(".answer")
+        assert page.text(".answer") == "我喜欢苹果"
+        assert page.page.locator("#unlock").is_hidden()
+        assert page.page.locator("#problem").is_hidden()
+        page.open("attention")
+        assert page.page.locator(".cell").count() == 6 * (2 + 1)
+        page.page.reload()  # it is remembered as long as the tab is open
+        page.page.wait_for_selector(".cell")
+        assert page.page.locator("#unlock").is_hidden()
+        assert [one for one in visit.complaints if "403" not in one] == []
+        assert KEY not in page.page.url

@@ -108,7 +108,7 @@ def test_a_beam_says_what_became_of_each_hypothesis(engine: TranslationEngine) -
     assert {node["fate"].split(":")[0] for node in tree} == {"kept", "ended", "dropped"}
     assert all(node["parent"] == -1 or tree[node["parent"]]["step"] == node["step"] - 1 for node in tree)
     assert found["settings"]["alpha"] == 0.5
-    assert found["rounds"] == []
+    assert (found["length"], found["canvases"]) == (None, [])
 
 
 def test_a_model_that_writes_at_once_shows_its_rounds(engine: TranslationEngine) -> None:
@@ -118,11 +118,17 @@ def test_a_model_that_writes_at_once_shows_its_rounds(engine: TranslationEngine)
     )
     torch.manual_seed(0)
     translator = regard.Translator(ParallelTransformer(config).eval(), vocabularies)
-    found = show_beam(translator, translator.fit(), {"text": TEXT})
-    assert len(found["rounds"]) == found["settings"]["rounds"] > 1
-    assert not all(found["rounds"][-1]["written"])
-    assert all(found["rounds"][0]["written"])
-    assert found["tree"] == []
+    (canvas,) = show_beam(translator, translator.fit(), {"text": TEXT})["canvases"]
+    assert len(canvas["rounds"]) == translator.fit().in_force()["rounds"] > 1
+    assert not all(canvas["rounds"][-1]["written"])
+    assert all(canvas["rounds"][0]["written"])
+    found = show_beam(translator, translator.fit().changed(rounds=2, lengths=3), {"text": TEXT})
+    assert (found["tree"], found["length"]) == ([], "classifier")
+    assert len({len(one["rounds"][0]["pieces"]) for one in found["canvases"]}) == 3
+    assert {len(one["rounds"]) for one in found["canvases"]} == {2}
+    scores = [one["score"] for one in found["canvases"]]
+    assert scores == sorted(scores, reverse=True)
+    assert (found["text"], found["score"]) == (found["canvases"][0]["text"], scores[0])
 
 
 def test_changes_last_as_long_as_the_question(engine: TranslationEngine) -> None:

@@ -22,9 +22,14 @@ export function tell(map, rows, columns, point, words) {
 
 /** Draws a map's colours from its lowest to its highest value, and writes these beside them. */
 export function drawLegend(canvas, low, high, map, scale) {
+  drawScale(canvas, scale);
+  low.textContent = map.signed ? (-map.high).toFixed(2) : "0";
+  high.textContent = map.high.toFixed(2);
+}
+
+/** The colours of a scale side by side. */
+export function drawScale(canvas, scale) {
   canvas.width = 256;
   canvas.height = 1;
   canvas.getContext("2d").putImageData(new ImageData(scale, 256, 1), 0, 0);
-  low.textContent = map.signed ? (-map.high).toFixed(2) : "0";
-  high.textContent = map.high.toFixed(2);
 }

@@ -4,12 +4,19 @@ import { readPacket } from "./packet.js";
 
 const access = { key: sessionStorage.getItem("key") };
 
+const tongue = { words: {} };
+
 /** Why there is no answer, as a sentence; `locked` where a key is missing. */
 export class Refusal extends Error {
   constructor(sentence, locked) {
     super(sentence);
     this.locked = locked;
   }
+}
+
+/** In which words refusals are told from now on. */
+export function speak(words) {
+  tongue.words = words;
 }
 
 export function setKey(key) {
@@ -26,13 +33,25 @@ export async function ask(path, question, signal) {
     Object.assign(options, { method: "POST", body: JSON.stringify(question) });
     headers["content-type"] = "application/json";
   }
-  const answer = await fetch(`api/${path}`, options);
+  const answer = await reach(`api/${path}`, options);
   if (!answer.ok) throw new Refusal(await sentenceOf(answer), answer.status === 403);
   const binary = answer.headers.get("content-type").startsWith("application/octet-stream");
   return binary ? readPacket(await answer.arrayBuffer()) : answer.json();
 }
 
+async function reach(address, options) {
+  try {
+    return await fetch(address, options);
+  } catch (error) {
+    throw error.name === "AbortError" ? error : new Refusal(tongue.words.noServer, false);
+  }
+}
+
+/** What the page has words for, by the reason and the numbers in a header; else what the server says. */
 async function sentenceOf(answer) {
+  const numbers = Object.fromEntries(new URLSearchParams(answer.headers.get("x-problem") ?? ""));
+  const known = tongue.words.refusals[numbers.reason];
+  if (known) return known(numbers);
   try {
     return (await answer.json()).error;
   } catch {

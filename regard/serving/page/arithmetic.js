@@ -77,9 +77,9 @@ function makeTable(about, arrays, words) {
   const most = largest(q.values, k.values);
   const mostValue = largest(v.values);
   const head = make("tr", {}, ...[
-    ["", 0], [`k  (q ${words.above})`, 0], ["q·k", 0], [`× ${number(about.scale)}`, 1], [words.mask, 2],
-    [words.weight, 3], ["v", 4],
-  ].map(([text, step]) => make("th", { text, "data-step": step })));
+    ["", 0], [`k  (q ${words.above})`, 0], ["q·k", 0, "number"], [`× ${number(about.scale)}`, 1, "number"],
+    [words.mask, 2, "number"], [words.weight, 3], ["v", 4],
+  ].map(([text, step, name]) => make("th", { text, "data-step": step, class: name })));
   const query = make("tr", { class: "query" }, make("th", { text: `q` }), make("td", {}, drawStrip(q.values, most)));
   const body = about.columns.map((label, i) => {
     const masked = scores.values[i] === -Infinity;
@@ -130,7 +130,7 @@ function explain(step, about, arrays, words) {
       ? `e^${number(scores.values[best])} / Σ e^s = 1 / ${number(total)} = ${number(weights.values[best])}`
       : words.noSoftmax;
     case "values": return `o₀ = ${first} + … = ${number(part(heads, kept.head).values[0])}`;
-    default: return `${heads.shape[0]} × ${heads.shape[1]} = ${heads.values.length} → W → ${arrays.output.values.length}`;
+    default: return words.joinIs(...heads.shape, arrays.output.values.length);
   }
 }
 

@@ -52,7 +52,7 @@ async function show(place, page, signal) {
     Object.assign(other, { model: model.name, name: view.name, head: Math.min(other.head, view.heads) });
     const change = (values) => {
       Object.assign(other, values);
-      return drawOther(place, other).catch((error) => tellProblem(place, error, signal));
+      return drawOther(place, other).catch((error) => page.tell(error));
     };
     const able = page.models.filter((one) => one.sections.includes("attention")).map(({ name }) => [name, name]);
     const names = others.views.map(({ name }) => [name, name]);
@@ -73,7 +73,7 @@ async function show(place, page, signal) {
     return Promise.all(places.map((one, i) => drawOther(one, kept.others[i])));
   };
   const draw = () => Promise.all([drawFirst(), drawOthers()]);
-  const redraw = () => draw().catch((error) => tellProblem(beside, error, signal));
+  const redraw = () => draw().catch((error) => page.tell(error));
 
   const quantities = [["weights", words.weights], ["scores", words.scores]];
   controls.append(field(words.show, choice(quantities, kept.quantity, (value) => ((kept.quantity = value), redraw()))));
@@ -82,7 +82,7 @@ async function show(place, page, signal) {
     const used = [page.model.name, ...kept.others.map((other) => other.model)];
     const fresh = page.models.find((one) => one.sections.includes("attention") && !used.includes(one.name));
     kept.others.push({ model: (fresh ?? page.model).name, name: kept.name, head: fresh ? kept.head : kept.others.length + 1 });
-    drawOthers().catch((error) => tellProblem(beside, error, signal));
+    drawOthers().catch((error) => page.tell(error));
   });
   controls.append(compare);
   for (const [sign, name, factor] of [["−", "zoomOut", 0.8], ["+", "zoomIn", 1.25]]) {
@@ -121,8 +121,4 @@ function firstOf(views) {
   const across = views.filter((view) => view.group === "cross");
   const last = (across.length ? across : views).at(-1);
   return { name: last.name, head: 0 };
-}
-
-function tellProblem(place, error, signal) {
-  if (!signal.aborted) place.append(make("p", { class: "problem", role: "alert", text: error.message }));
 }

@@ -20,21 +20,21 @@ async function show(place, page, signal) {
   if (signal.aborted) return;
   const before = makeLine(words.before);
   const after = makeLine(words.after);
-  const problem = make("p", { class: "problem", role: "alert" });
   before.tell(plain.translation, []);
-  results.append(before.place, after.place, problem);
+  results.append(before.place, after.place);
 
   let latest = 0;
   const draw = async () => {
     const own = ++latest;
+    if (!kept.text.trim()) return page.tell(new Error(words.blank));
     try {
       const { translation } = await ask("inspect/change", questionOf(model), signal);
       if (own !== latest || signal.aborted) return; // somebody was quicker
-      problem.textContent = "";
+      page.tell(null);
       after.tell(translation, plain.translation.labels);
       after.place.dataset.drawn = own;
     } catch (error) {
-      if (!signal.aborted && own === latest) problem.textContent = error.message;
+      if (own === latest) page.tell(error);
     }
   };
   const soon = calmly(draw, 200);

@@ -1,6 +1,6 @@
 // The page: a model, a sentence, and sections of which one is open. What is closed asks for nothing.
 
-import { ask, setKey } from "./api.js";
+import { ask, setKey, speak } from "./api.js";
 import { calmly, make } from "./make.js";
 import { section as arithmetic } from "./arithmetic.js";
 import { section as attention } from "./attention.js";
@@ -24,7 +24,7 @@ const page = {
   language: firstLanguage(),
   words: phrasesOf(firstLanguage()),
   again: () => show(),
-  tell: (error) => leaving.signal.aborted || tellProblem(error.message),
+  tell: (error) => tellError(error),
   choose(text) {
     page.text = text;
     element("text").value = text;
@@ -49,8 +49,7 @@ async function show() {
     else await open.show(place, page, signal);
   } catch (error) {
     if (signal.aborted) return;
-    tellProblem(error.message);
-    if (error.locked) element("unlock").hidden = false;
+    tellError(error);
   }
   if (!signal.aborted) document.documentElement.dataset.ready = open.id;
 }
@@ -68,6 +67,7 @@ function whyNot({ needs }) {
 
 function mark() {
   const { words, model } = page;
+  speak(words);
   document.documentElement.lang = page.language === "zh" ? "zh-CN" : "en";
   for (const node of document.querySelectorAll("[data-word]")) node.textContent = words[node.dataset.word];
   for (const node of document.querySelectorAll("[data-name]")) {
@@ -94,6 +94,16 @@ function inMillions(count) {
 function tellProblem(sentence) {
   element("problem").textContent = sentence;
   element("problem").hidden = !sentence;
+  if (sentence) element("problem").scrollIntoView({ block: "nearest" });
+}
+
+/** Says what went wrong, unless somebody has left meanwhile, and asks for a key where one is missing; null: nothing. */
+function tellError(error) {
+  if (error?.name === "AbortError") return;
+  tellProblem(error?.message ?? "");
+  if (!error?.locked) return;
+  element("unlock").hidden = false;
+  element("key").focus();
 }
 
 function choose(section) {
@@ -182,4 +192,4 @@ async function start() {
   await show();
 }
 
-start().catch((error) => tellProblem(error.message));
+start().catch(tellError);

@@ -6,6 +6,7 @@ import { makeScale } from "./colours.js";
 import { calmly, field, make, slider } from "./make.js";
 import { paint } from "./matrix.js";
 import { mapOf } from "./sentences.js";
+import { drawLegend } from "./telling.js";
 import { isDark } from "./theme.js";
 
 export const section = { id: "positions", needs: ["positions"], show };
@@ -44,18 +45,22 @@ function makeCard(encoding, arrays, i, words) {
 /** A map without labels; what is pointed at is written below. */
 function makePicture(title, map, most) {
   const canvas = make("canvas");
-  const told = make("figcaption", { class: "told" });
+  const told = make("span", { class: "told" });
   const width = Math.min(most, innerWidth - 60);
   const height = Math.min(420, Math.max(120, (width * map.rows) / map.columns));
   const context = prepare(canvas, width, height);
   context.imageSmoothingEnabled = false;
-  context.drawImage(paint(map, makeScale(isDark(), map.signed)), 0, 0, width, height);
+  const scale = makeScale(isDark(), map.signed);
+  context.drawImage(paint(map, scale), 0, 0, width, height);
   canvas.addEventListener("pointermove", (event) => {
     const row = Math.min(map.rows - 1, Math.max(0, Math.floor((event.offsetY / height) * map.rows)));
     const column = Math.min(map.columns - 1, Math.max(0, Math.floor((event.offsetX / width) * map.columns)));
     told.textContent = `${row}, ${column}: ${map.values[row * map.columns + column].toFixed(3)}`;
   });
-  return make("figure", { class: "plain" }, make("h3", { text: title }), canvas, told);
+  const [colours, low, high] = [make("canvas"), make("span"), make("span")];
+  drawLegend(colours, low, high, map, scale);
+  const below = make("div", { class: "below" }, told, make("span", { class: "legend" }, low, colours, high));
+  return make("figure", { class: "plain" }, make("h3", { text: title }), canvas, below);
 }
 
 /** A dial a pair of features: how far a place turns it. */

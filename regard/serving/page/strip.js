@@ -5,9 +5,10 @@ import { colourOf, makeScale } from "./colours.js";
 import { isDark } from "./theme.js";
 
 const HEIGHT = 16;
+const WIDEST = 260; // and no more than a third of a phone
 
 /** A canvas with a cell a number; `most` is what the strongest colour stands for. */
-export function drawStrip(values, most, cell = Math.max(3, Math.min(14, Math.floor(260 / values.length)))) {
+export function drawStrip(values, most, cell = fittingCell(values.length)) {
   const canvas = document.createElement("canvas");
   canvas.className = "vector";
   canvas.title = Array.from(values.slice(0, 16), (value) => value.toFixed(2)).join("  ") + (values.length > 16 ? " …" : "");
@@ -20,4 +21,8 @@ export function drawStrip(values, most, cell = Math.max(3, Math.min(14, Math.flo
     context.fillRect((i % perRow) * cell, Math.floor(i / perRow) * (HEIGHT + 2), cell - (cell > 4 ? 1 : 0), HEIGHT);
   });
   return canvas;
+}
+
+function fittingCell(count) {
+  return Math.max(3, Math.min(14, Math.floor(Math.min(WIDEST, innerWidth / 3) / count)));
 }

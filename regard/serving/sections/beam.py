@@ -5,30 +5,33 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from regard.decoding.hypothesis import Node, Round
+from regard.decoding.hypothesis import Hypothesis, Node, Round
 from regard.decoding.settings import AnySettings, SearchSettings
 from regard.decoding.translator import Translator
 from regard.inspection.scene import readable
 from regard.looking.rereading import refuse_blank
+from regard.models.parallel import ParallelTransformer
 
 DIGITS = 4
 
 
 def show_beam(translator: Translator, settings: AnySettings, asked: dict[str, Any]) -> dict[str, Any]:
-    """The tree, or the rounds, and the settings in force.
+    """The tree, or a canvas for every result with its rounds, best first, and the settings in force.
 
     Raises:
         UserError: the sentence cannot be read, or the search has no beam.
     """
     refuse_blank(asked["text"])
-    stepwise = isinstance(settings, SearchSettings)
-    best = translator.hypotheses([asked["text"]], settings, trees=stepwise, snapshots=not stepwise)[0][0]
+    model, stepwise = translator.model, isinstance(settings, SearchSettings)
+    shown = settings if stepwise else settings.changed(n_best=settings.candidates)
+    found = translator.hypotheses([asked["text"]], shown, trees=stepwise, snapshots=not stepwise)[0]
     return {
-        "text": best.text,
-        "score": round(best.score, DIGITS),
+        "text": found[0].text,
+        "score": round(found[0].score, DIGITS),
         "settings": {key: value for key, value in settings.in_force().items() if key != "rerank"},
-        "tree": [_node(one) for one in best.tree or ()],
-        "rounds": [_round(one) for one in best.rounds or ()],
+        "length": model.config.length if isinstance(model, ParallelTransformer) else None,
+        "tree": [_node(one) for one in found[0].tree or ()],
+        "canvases": [_canvas(one) for one in found if one.rounds],
     }
 
 
@@ -40,6 +43,11 @@ def _node(node: Node) -> dict[str, Any]:
     }
     piece = node.piece if node.piece == "END" else readable([node.piece])[0]
     return {"parent": grown.parent, "step": grown.step, "piece": piece, "fate": grown.fate} | numbers
+
+
+def _canvas(found: Hypothesis) -> dict[str, Any]:
+    rounds = [_round(one) for one in found.rounds or ()]
+    return {"text": found.text, "score": round(found.score, DIGITS), "rounds": rounds}
 
 
 def _round(one: Round) -> dict[str, Any]:

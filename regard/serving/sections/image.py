@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 
-from regard.errors import UserError
-from regard.inspection.maps import layers_of, rollout
 from regard.inspection.matching import cross_attentions
 from regard.inspection.probe import probe
+from regard.looking.patches import Windowed, check_patch, patches_of, span, within_windows
 from regard.models.croco import CroCo
 from regard.models.vit import ViT
 from regard.recognition.classifier import Classifier
@@ -24,50 +22,37 @@ PATCHES = 12
 
 
 def show_image(classifier: Classifier, asked: dict[str, Any]) -> bytes:
-    """A packet: classes, `pixels` as the model sees them, and of a ViT `rollout` (layers, patches), `heads`.
+    """A packet: classes, `pixels` as the model sees them, and what it looked at.
 
-    `heads` (layers, heads, patches) is what the answer looked at, or, where `asked` names one, what a patch did.
+    Of a ViT that is `rollout` (layers, patches) and `heads` (layers, heads, patches), of the answer or, where `asked`
+    names one, of a patch. A Swin looks within windows: `layerN` (heads, tokens) is how much each token got from its
+    window, or what the one at the patch gave; `about` describes each of these layers.
 
     Raises:
         UserError: the image is bad, or has no such patch.
     """
-    reading = classifier.reading
-    data, patch = asked["image"], asked["patch"]
-    pixels = reading.open(decode(data, reading.mode, pixels=asked["pixels"], detail=GAP * reading.size))
-    model = classifier.model
-    spans = isinstance(model, ViT)  # else windows, whose tokens never see the whole image
-    with probe(model, None if spans else []) as seen:
+    reading, model = classifier.reading, classifier.model
+    pixels = reading.open(decode(asked["image"], reading.mode, pixels=asked["pixels"], detail=GAP * reading.size))
+    grid = patches_of(model, pixels.shape[:2])
+    patch = None if asked["patch"] is None else divmod(asked["patch"], grid[1])
+    check_patch(patch, grid)
+    with probe(model) as seen:
         shares = classifier.judge([pixels])
     classes = [(name, round(share, 4)) for name, share in classifier.rank(shares, TOP)[0]]
     arrays: dict[str, tuple[Array, Precision]] = {"pixels": (pixels, "b1")}
-    about: dict[str, Any] = {"classes": classes, "grid": None}
+    about = {"classes": classes, "grid": grid, "patch": model.config.patch, "windows": None}
     if isinstance(model, ViT):
-        layers = layers_of(seen)
-        about["grid"] = model.config.grid
-        patches = layers[0].shape[-1] - model.config.leading
-        if patch is not None and patch >= patches:
-            raise UserError(f"patch {patch} is not in this image; its patches are 0 to {patches - 1}")
-        pick = _row_of(model, patch)
-        rolled = np.stack([pick(rollout(layers[: last + 1]))[0] for last in range(len(layers))])
-        arrays["rollout"] = rolled, "u2"
-        arrays["heads"] = np.stack([pick(layer)[0] for layer in layers]), "u2"
+        spanning = span(model, seen, patch)
+        arrays |= {"rollout": (spanning.owed, "u2"), "heads": (spanning.heads, "u2")}
+    else:
+        layers = within_windows(model, seen, pixels.shape[:2], patch)
+        about["windows"] = [_describe(layer) for layer in layers]
+        arrays |= {f"layer{number}": (layer.heads, "u2") for number, layer in enumerate(layers)}
     return pack(about, arrays)
 
 
-def _row_of(model: ViT, patch: int | None) -> Any:
-    """What gives, of weights (…, T, T), the row of a patch, or of what the answer is taken from, over the patches."""
-    leading = model.config.leading
-
-    def pick(weights: Array) -> Array:
-        if patch is not None:
-            row = weights[..., leading + patch, :]
-        elif model.config.pooling == "class":
-            row = weights[..., 0, :]
-        else:
-            row = weights[..., leading:, :].mean(-2)
-        return row[..., leading:]
-
-    return pick
+def _describe(one: Windowed) -> dict[str, Any]:
+    return {"stage": one.stage, "layer": one.layer, "grid": one.grid, "patch": one.patch, "reach": one.reach}
 
 
 @torch.no_grad()
