@@ -173,7 +173,9 @@ class Translator:
             if member.vocabularies.fingerprint() != first.vocabularies.fingerprint():
                 raise UserError(f"{other}: its tokenizer differs from that of {path}; an ensemble needs one for all")
             members.append(member.model)
-        return cls(first.model, first.vocabularies, first.languages, members, precision=numbers)
+        loaded = cls(first.model, first.vocabularies, first.languages, members, precision=numbers)
+        loaded._home = first._home
+        return loaded
 
     @classmethod
     def _load_one(cls, folder: Path, device: str | torch.device) -> Translator:
