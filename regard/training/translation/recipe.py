@@ -166,14 +166,19 @@ class TranslationRecipe(Recipe):
     search: SearchSettings = Field(SearchSettings(), description="for the translations of a validation")
 
     @model_validator(mode="after")
-    def _check_compile(self) -> Self:
-        if not self.training.compile:
+    def _check_sizes(self) -> Self:
+        if not self.training.fixed_sizes:
             return self
         if self.batch.layout == "padded":
-            raise ValueError("training.compile is for batches of one size; set batch.layout to packed or auto")
+            raise ValueError(f"{self._asked} is for batches of one size; set batch.layout to packed or auto")
         if self.teaching != TeachingSettings():
-            raise ValueError("training.compile is for plain teacher forcing; leave out teaching, or do not compile")
+            raise ValueError(f"{self._asked} is for plain teacher forcing; leave out teaching, or set it to false")
         return self
+
+    @property
+    def _asked(self) -> str:
+        """The setting for which batches must be of one size."""
+        return "training.compile" if self.training.compile else "training.record"
 
     @model_validator(mode="after")
     def _check_guide(self) -> Self:
@@ -190,8 +195,8 @@ class TranslationRecipe(Recipe):
         """
         config = self.model_config_for(8, 8)
         assert isinstance(config, TransformerConfig)
-        if self.training.compile and config.attention.kind != "full":
-            raise UserError(f"training.compile: is for full attention, not {config.attention.kind}")
+        if self.training.fixed_sizes and config.attention.kind != "full":
+            raise UserError(f"{self._asked}: is for full attention, not {config.attention.kind}")
         self.teaching.check_model(config)
 
     def model_config_for(self, source_vocab: int, target_vocab: int) -> TransformerConfig | ParallelTransformerConfig:
@@ -262,8 +267,8 @@ class ParallelRecipe(TranslationRecipe):
         """
         config = self.model_config_for(8, 8)
         assert isinstance(config, ParallelTransformerConfig)
-        if self.training.compile:
-            raise UserError("training.compile: is for a model that writes one token after another")
+        if self.training.fixed_sizes:
+            raise UserError(f"{self._asked}: is for a model that writes one token after another")
         if self.teaching != TeachingSettings():
             raise UserError("teaching: for a model that writes one token after another; for this one there is parallel")
         self.parallel.choose(config)

@@ -7,7 +7,7 @@ import math
 import queue
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -29,6 +29,7 @@ from regard.text.pair import Pair
 from regard.text.shuffling import Order
 from regard.text.tokens import Ints, ParallelTokens, Ragged
 from regard.training.head import LEFT_OUT
+from regard.training.recording import VARIES
 from regard.training.skips import ADVICE
 from regard.training.state import Placed, Position, Share
 from regard.training.task import Loss, Sample, Validation
@@ -56,8 +57,8 @@ class TextBatch:
     target_layout: Layout
     labels: Tensor
     real: Tensor | None
-    rows: Ints  # which sentences of the corpus these are
-    count: int  # of real labels
+    rows: Ints = field(metadata=VARIES)  # which sentences of the corpus these are
+    count: int = field(metadata=VARIES)  # of real labels
     framed: bool = False
     links: Tensor | None = None
 
@@ -106,7 +107,7 @@ class TranslationTask:
         self.model = translator.model
         self.width = self.model.config.width
         self.teacher = Teacher(recipe.teaching, recipe.optim.smoothing, recipe.training.compile)
-        self.frame = Frame.of(train, recipe.batch.tokens) if recipe.training.compile else None
+        self.frame = Frame.of(train, recipe.batch.tokens) if recipe.training.fixed_sizes else None
         self.packed = recipe.batch.layout == "packed" or (recipe.batch.layout == "auto" and device.type == "cuda")
         vocabularies = translator.vocabularies
         self.valid_tokens = encode_pairs(valid, vocabularies.source, vocabularies.target)
