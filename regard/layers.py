@@ -98,6 +98,8 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         added = sublayer(self.norm(x) if self.pre else x)
+        if not self.pre and self.scale is None and self.drop_path is None:
+            return add_norm(x, added, self.norm, self.dropout.p if self.training else 0.0)
         if self.training:
             added = self.dropout(added)
         if self.scale is not None:

@@ -121,7 +121,7 @@ def dropped(seed: Tensor, rows: int, T: int, S: int, dropout: float) -> Tensor:
     """Which weights the kernels drop for this seed, (rows, T, S): the same arithmetic, for tests."""
     query = torch.arange(rows * T, device=seed.device).view(rows, T, 1)
     key = torch.arange(S, device=seed.device)
-    return (_mix((_mix(query ^ seed) + key * 0x9E3779B9) & 0xFFFFFFFF) >> 8) < _chance(dropout)
+    return (_mix((_mix(query ^ seed) + key * 0x9E3779B9) & 0xFFFFFFFF) >> 8) < chance_of(dropout)
 
 
 def _mix(x: Tensor) -> Tensor:
@@ -130,7 +130,8 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ (x >> 16)
 
 
-def _chance(dropout: float) -> int:
+def chance_of(dropout: float) -> int:
+    """Which of so many chances are those of being dropped."""
     return round(dropout * CHANCES)
 
 
@@ -287,7 +288,7 @@ class _Call(NamedTuple):
         return self.B * self.H, max(1, -(-tokens // tile))
 
     def numbers(self, scale: float) -> tuple[int, int, int, float, int, float]:
-        return self.T, self.S, self.H, scale, _chance(self.dropout), 1 / (1 - self.dropout)
+        return self.T, self.S, self.H, scale, chance_of(self.dropout), 1 / (1 - self.dropout)
 
     def options(self, tiles: Tiles) -> dict[str, Any]:
         return {

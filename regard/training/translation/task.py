@@ -106,6 +106,8 @@ class TranslationTask:
         self.translator, self.train, self.valid, self.recipe, self.device = translator, train, valid, recipe, device
         self.model = translator.model
         self.width = self.model.config.width
+        if recipe.training.stream == "bfloat16":
+            self.model.source_embedding.stream = self.model.target_embedding.stream = torch.bfloat16
         self.teacher = Teacher(recipe.teaching, recipe.optim.smoothing, recipe.training.compile)
         self.frame = Frame.of(train, recipe.batch.tokens) if recipe.training.fixed_sizes else None
         self.packed = recipe.batch.layout == "packed" or (recipe.batch.layout == "auto" and device.type == "cuda")
