@@ -84,7 +84,7 @@ def attend_projected(
     if not mask.packed:
         return None
     D = projections[-1].shape[-1] // (heads * (3 if len(projections) == 1 else 2))
-    bundles = [x.unflatten(-1, (-1, heads, D)) for x in projections]
+    bundles = [x.view(*x.shape[:2], -1, heads, D) for x in projections]
     q, k, v = unbundle(bundles)
     if _fastest(q, k, v, mask, dropout, None) != "short":
         return None

@@ -239,6 +239,14 @@ def _bundled(name: str, inputs: tuple[str, ...]) -> Operator:
     """The operator for so many bundles."""
     n = len(inputs)
 
+    def forward(*given: Any) -> tuple[Tensor, ...]:
+        q, k, v = unbundle(given[:n])
+        return _forward(q, k, v, *given[n:])
+
+    def backward(grad: Tensor, *given: Any) -> list[Tensor]:
+        q, k, v = unbundle(given[:n])
+        return _backward(grad, q, k, v, *given[n:], like_backward(grad, *given))
+
     def like_backward(grad: Tensor, *given: Any) -> list[Tensor]:
         return [bundle.new_empty(bundle.shape) for bundle in given[:n]]
 
@@ -247,8 +255,8 @@ def _bundled(name: str, inputs: tuple[str, ...]) -> Operator:
         SCHEMA,
         tensors=7,
         outputs=2,
-        forward=lambda *given: _forward(*unbundle(given[:n]), *given[n:]),
-        backward=lambda grad, *given: _backward(grad, *unbundle(given[:n]), *given[n:], like_backward(grad, *given)),
+        forward=forward,
+        backward=backward,
         like_forward=lambda *given: _like_forward(unbundle(given[:1])[0]),
         like_backward=like_backward,
         split=lambda grads: grads,
