@@ -171,7 +171,12 @@ def _like_forward(q: Tensor, *others: object) -> tuple[Tensor, ...]:
     return q.new_empty(B, T, H, D).transpose(1, 2), q.new_empty(B, H, T, dtype=torch.float32)
 
 
-def _backward(
+def _backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> list[Tensor]:
+    return _differentiate(_like_backward(grad, q, k), grad, q, k, v, *others)
+
+
+def _differentiate(
+    grads: list[Tensor],
     grad: Tensor,
     q: Tensor,
     k: Tensor,
@@ -187,13 +192,12 @@ def _backward(
     seed: Tensor | None,
     scale: float,
     dropout: float,
-    into: list[Tensor] | None = None,
 ) -> list[Tensor]:
+    """Fills the gradients of queries, keys and values, in bundles, and returns them."""
     from regard.attention.kernels import short_triton as kernels
 
     q, k, v, grad = dense_last(q), dense_last(k), dense_last(v), dense_last(grad)
     call = _Call.of(q, k, dropout, q_at is not None)
-    grads = _like_backward(grad, q, k) if into is None else into
     dq, dk, dv = unbundle(grads)
     delta = torch.empty_like(lse)
     numbers = call.numbers(scale)
@@ -245,7 +249,7 @@ def _bundled(name: str, inputs: tuple[str, ...]) -> Operator:
 
     def backward(grad: Tensor, *given: Any) -> list[Tensor]:
         q, k, v = unbundle(given[:n])
-        return _backward(grad, q, k, v, *given[n:], like_backward(grad, *given))
+        return _differentiate(like_backward(grad, *given), grad, q, k, v, *given[n:])
 
     def like_backward(grad: Tensor, *given: Any) -> list[Tensor]:
         return [bundle.new_empty(bundle.shape) for bundle in given[:n]]
