@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regard.attention import Attention, Cache, KeyValues, Mask, RunningSums
 from regard.errors import UserError
 from regard.norms import add_norm
-from regard.products import Linear, linear
+from regard.products import Linear, linear, linear_relu
 
 Activation = Literal["relu", "gelu", "silu", "swiglu"]
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -45,6 +45,8 @@ class FeedForward(nn.Module):
         if self.gated:
             gate, x = self.inner(x).chunk(2, -1)
             x = self.activate(gate) * x
+        elif self.activate is F.relu_:
+            x = linear_relu(x, self.inner.weight, self.inner.bias)
         else:
             x = self.activate(self.inner(x))
         y: Tensor = self.outer(self.dropout(x) if self.training else x)

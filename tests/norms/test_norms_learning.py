@@ -39,7 +39,8 @@ def by_formula(inputs: list[Tensor], left: Tensor | None = None, dropout: float 
 
 def assert_close(got: list[Tensor], expected: list[Tensor], tolerance: float = 2e-6) -> None:
     for mine, theirs in zip(got, expected, strict=True):
-        torch.testing.assert_close(mine.double(), theirs, atol=tolerance * max(1.0, float(theirs.detach().abs().max())), rtol=0)
+        size = max(1.0, float(theirs.detach().abs().max()))
+        torch.testing.assert_close(mine.double(), theirs, atol=tolerance * size, rtol=0)
 
 
 @pytest.mark.parametrize(("rows", "width"), [(1, 16), (3, 24), (70, 32), (9, 512), (2, 3000)])
