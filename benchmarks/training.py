@@ -45,6 +45,7 @@ DOUBLINGS = 8
 NAMES = (
     "regard-padded",
     "regard-packed",
+    "regard-packed-dropouts",
     "regard-packed-kernels",
     "regard-recorded",
     "regard-recorded-half",
@@ -60,6 +61,7 @@ NAMES = (
     "nn-compiled",
 )
 FASTEST = "regard-both-half"
+TOGETHER = ("regard-padded", "regard-packed", "regard-packed-dropouts", "nn")
 CURVES = {"reference 1": ("reference", 1), "reference 2": ("reference", 2), FASTEST: (FASTEST, 1)}
 Row = dict[str, Any]
 
@@ -265,14 +267,18 @@ def work_as_child(options: argparse.Namespace) -> None:
 
 
 def measure_together(names: list[str], options: argparse.Namespace) -> list[Row]:
-    """Step by step in turns, every one on the same padded batches."""
+    """Step by step in turns, every one on batches of the same sentences, padded or packed as it likes."""
     import torch
     from training_contenders import CONTENDERS, SIZES, Trainer, Workload
 
     device, size = torch.device(options.device), SIZES[options.preset]
-    batches = Workload(size.vocab, options.tokens, options.batches, device).make("padded")
+    workload = Workload(size.vocab, options.tokens, options.batches, device)
+    batches = workload.make("padded")
     trainers = {name: Trainer(CONTENDERS[name], size, device) for name in names}
     read = {name: [CONTENDERS[name].prepare(batch) for batch in batches] for name in names}
+    for name in names:
+        if CONTENDERS[name].layout == "packed":
+            read[name] = [workload.pack(batch) for batch in batches]
     times: dict[str, list[float]] = {name: [] for name in names}
     for number in range(options.steps + 2):
         place = number % len(batches)
@@ -283,7 +289,8 @@ def measure_together(names: list[str], options: argparse.Namespace) -> list[Row]
                 torch.cuda.synchronize()
             if number >= 2:
                 times[name].append(batches[place].count / (time.perf_counter() - begin))
-    rows = [{"name": name, "tokens_per_second": round(median(found))} for name, found in times.items()]
+    found = {name: round(median(rates)) for name, rates in times.items()}
+    rows = [{"name": name, "tokens_per_second": rate, "peer": CONTENDERS[name].peer} for name, rate in found.items()]
     for row in rows:
         print(f"{row['name']:26} {row['tokens_per_second']:>9,} tokens/s", flush=True)
     return rows
@@ -362,7 +369,7 @@ def main() -> None:
     device = torch.device(options.device)
     out = options.out or HERE / "results" / f"training-{'gpu' if device.type == 'cuda' else device.type}.json"
     before = json.loads(out.read_text("utf-8")) if options.merge and out.exists() else {}
-    names = list(options.who or (("regard-padded", "nn") if options.together else NAMES))
+    names = list(options.who or (TOGETHER if options.together else NAMES))
     result: dict[str, Any] = {
         "what": f"training steps, {SIZES[options.preset]}, about {options.tokens} target tokens a batch",
         "rows": before.get("rows", []),

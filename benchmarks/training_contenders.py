@@ -84,6 +84,10 @@ class Workload:
         made = [collate(self.corpus, chosen, layout != "padded", PAD, frame) for chosen in rows]
         return [batch.to(self.device) for batch in made]
 
+    def pack(self, batch: TextBatch) -> TextBatch:
+        """The same sentences without padding."""
+        return collate(self.corpus, batch.rows, True, PAD).to(self.device)
+
 
 # Contenders
 
@@ -136,6 +140,11 @@ def build_ours(size: Size, **changes: Any) -> Transformer:
     return Transformer(TransformerConfig.base(size.vocab, **layers, **sizes, pad=PAD, bos=BOS, eos=END, **changes))
 
 
+def build_with_all_dropouts(size: Size) -> Transformer:
+    """As nn.Transformer has it: on attention's weights and within the feed-forward, too."""
+    return build_ours(size, attention_dropout=size.dropout, hidden_dropout=size.dropout)
+
+
 def build_half(size: Size, **changes: Any) -> Transformer:
     """Half precision between the blocks as well as within them."""
     model = build_ours(size, **changes)
@@ -144,7 +153,6 @@ def build_half(size: Size, **changes: Any) -> Transformer:
 
 
 def build_half_with_all_dropouts(size: Size) -> Transformer:
-    """As nn.Transformer has it: on attention's weights and within the feed-forward, too."""
     return build_half(size, attention_dropout=size.dropout, hidden_dropout=size.dropout)
 
 
@@ -270,6 +278,7 @@ TORCH = {"build": TorchTransformer, "loss": torch_loss, "peer": True, "prepare":
 CONTENDERS: dict[str, Contender] = {
     "regard-padded": Contender(build_ours, our_loss),
     "regard-packed": Contender(build_ours, our_loss, "packed"),
+    "regard-packed-dropouts": Contender(build_with_all_dropouts, our_loss, "packed"),
     "regard-packed-kernels": Contender(build_ours, our_loss, "packed", kernels=True),
     "regard-recorded": Contender(build_ours, our_loss, "framed", **QUICK),
     "regard-recorded-half": Contender(build_half, our_loss, "framed", **QUICK),

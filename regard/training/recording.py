@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch import Tensor
+
+from regard.training.batches import shape_of, tensors_of, with_tensors
 
 B = TypeVar("B")
 T = TypeVar("T")
 
-VARIES = {"varies": True}
-"""The metadata of a field of a batch that is for the host alone: no kernel depends on it."""
 PLAIN = 3
 """Steps on batches of one shape before it is recorded, in which whatever is set up at first use is set up."""
 
@@ -88,44 +86,3 @@ class _Recording(Generic[B, T]):
         self.graph.replay()
         assert self.result is not None
         return self.result
-
-
-def tensors_of(batch: Any) -> list[Tensor]:
-    """Every tensor of a batch: of its fields or items, and of theirs."""
-    if isinstance(batch, Tensor):
-        return [batch]
-    return [tensor for part in _parts(batch) for tensor in tensors_of(part)]
-
-
-def with_tensors(batch: B, tensors: list[Tensor]) -> B:
-    """The same batch with other tensors, in the order of `tensors_of`."""
-    made: B = _refill(batch, iter(tensors))
-    return made
-
-
-def shape_of(batch: Any) -> Hashable:
-    """All that a recording takes for granted: shapes and types of tensors, and every number that does not vary."""
-    if isinstance(batch, Tensor):
-        return batch.shape, batch.stride(), batch.dtype, batch.device
-    if isinstance(batch, (bool, int, float, str)) or batch is None:
-        return batch
-    return type(batch), tuple(shape_of(part) for part in _parts(batch))
-
-
-def _parts(batch: Any) -> Sequence[Any]:
-    if isinstance(batch, (tuple, list)):
-        return batch
-    if is_dataclass(batch):
-        return [getattr(batch, field.name) for field in fields(batch) if "varies" not in field.metadata]
-    return ()
-
-
-def _refill(batch: Any, tensors: Iterator[Tensor]) -> Any:
-    if isinstance(batch, Tensor):
-        return next(tensors)
-    if isinstance(batch, (tuple, list)):
-        return type(batch)([_refill(part, tensors) for part in batch])
-    if is_dataclass(batch) and not isinstance(batch, type):
-        names = [field.name for field in fields(batch) if "varies" not in field.metadata and field.init]
-        return replace(batch, **{name: _refill(getattr(batch, name), tensors) for name in names})
-    return batch

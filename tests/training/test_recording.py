@@ -1,8 +1,6 @@
 """Steps that are recorded: the same as any other, on tensors that stay where they are."""
 
 import json
-from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +8,13 @@ import pytest
 import safetensors.torch
 import torch
 
-from regard.attention import Packed
 from regard.errors import UserError
 from regard.training import recording
 from regard.training.recipe import Recipe
-from regard.training.recording import Recorder, shape_of, tensors_of, with_tensors
+from regard.training.recording import Recorder
 from regard.training.run import run_recipe
-from regard.training.state import Position, Share
-from regard.training.translation.task import TextBatch, TranslationTask
 from tests.images import image_recipe
 from tests.training.test_loop import Line, points, run, saved
-
-Build = Callable[..., TranslationTask]
 
 
 @pytest.fixture
@@ -41,28 +34,6 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def never(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on no step is repeated."""
     monkeypatch.setattr(recording, "PLAIN", 10**9)
-
-
-def test_a_batch_is_its_tensors_and_what_they_are_in(build: Build) -> None:
-    task = build(training__record=True, batch__layout="packed", batch__tokens=150)
-    one, other = (placed.batch for placed in islice(task.batches(Position(), Share()), 2))
-    assert one.count != other.count  # or this test says nothing
-    assert shape_of(one) == shape_of(other)
-    copy = with_tensors(one, [tensor.clone() for tensor in tensors_of(other)])
-    assert isinstance(copy, TextBatch)
-    assert isinstance(copy.target_layout, Packed)
-    assert torch.equal(copy.target_layout.offsets, other.target_layout.offsets)
-    assert torch.equal(task.loss(copy, 1).total, task.loss(other, 1).total)
-    assert all(a is not b for a, b in zip(tensors_of(copy), tensors_of(other), strict=True))
-
-
-def test_what_a_recording_takes_for_granted_tells_batches_apart() -> None:
-    layout = Packed.of([3, 2])
-    assert shape_of(layout) == shape_of(Packed.of([3, 2]))
-    assert shape_of(layout) != shape_of(Packed(layout.offsets, 4, 5))
-    assert shape_of((torch.zeros(2), None)) != shape_of((torch.zeros(3), None))
-    assert shape_of((torch.zeros(2), None)) != shape_of((torch.zeros(2, dtype=torch.int32), None))
-    assert shape_of((torch.zeros(2, 2),)) != shape_of((torch.zeros(2, 2).t(),))
 
 
 def test_only_batches_of_the_same_shape_in_a_row_are_repeated() -> None:

@@ -7,7 +7,7 @@ import math
 import queue
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -28,8 +28,8 @@ from regard.text.encoding import encode_pairs
 from regard.text.pair import Pair
 from regard.text.shuffling import Order
 from regard.text.tokens import Ints, ParallelTokens, Ragged
+from regard.training.batches import VARIES, move
 from regard.training.head import LEFT_OUT
-from regard.training.recording import VARIES
 from regard.training.skips import ADVICE
 from regard.training.state import Placed, Position, Share
 from regard.training.task import Loss, Sample, Validation
@@ -77,19 +77,7 @@ class TextBatch:
         return max(self.source.numel(), self.inputs.numel())
 
     def to(self, device: torch.device) -> TextBatch:
-        def move(x: Tensor) -> Tensor:
-            return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x
-
-        return replace(
-            self,
-            source=move(self.source),
-            source_layout=self.source_layout.to(device),
-            inputs=move(self.inputs),
-            target_layout=self.target_layout.to(device),
-            labels=move(self.labels),
-            real=None if self.real is None else move(self.real),
-            links=None if self.links is None else move(self.links),
-        )
+        return move(self, device)
 
 
 class TranslationTask:
