@@ -19,8 +19,8 @@ from regard.attention.kernels.short import chance_of
 
 WIDEST = 4096
 """A row is held in registers."""
-TILE = 2048
-"""Numbers that a program looks at together, at the least a row."""
+TILE, WARPS = 2048, 4
+"""Numbers that a program looks at together, at the least a row, and its threads, in groups of 32."""
 PROGRAMS = 4
 """For each multiprocessor of the device: as many sums of the weight's gradient are made, then added up."""
 
@@ -94,7 +94,7 @@ def _like_backward(
 
 def _tile(width: int) -> dict[str, int]:
     padded = max(16, 1 << (width - 1).bit_length())
-    return {"W": width, "R": max(1, TILE // padded), "P": padded, "num_warps": 4 if padded <= TILE else 8}
+    return {"W": width, "R": max(1, TILE // padded), "P": padded, "num_warps": WARPS if padded <= TILE else 2 * WARPS}
 
 
 def _multiprocessors(device: torch.device) -> int:
