@@ -155,9 +155,8 @@ class Attention(nn.Module):
         dropout = self.attention_dropout if self.training else 0.0
         projections = self._projections(x, context)
         joined = None
-        if not (self.rotary or self.observer or cache or isinstance(context, KeyValues)) and isinstance(
-            self.kind, Full
-        ):
+        apart = self.rotary or self.observer or cache or isinstance(context, KeyValues)  # must q, k and v be had
+        if not apart and isinstance(self.kind, Full):
             joined = self.kind.together(projections, self.heads, mask, dropout)
         if joined is None:
             if context is None:
@@ -186,10 +185,8 @@ class Attention(nn.Module):
         """Of queries, keys and values together, (B, T, 3W); or of queries and, where need be, of what they look at."""
         if context is None:
             return [self.qkv(x)]
-        queries = self._linear(x, slice(0, self.width))
-        return (
-            [queries] if isinstance(context, KeyValues) else [queries, self._linear(context, slice(self.width, None))]
-        )
+        queries = [self._linear(x, slice(0, self.width))]
+        return queries if isinstance(context, KeyValues) else [*queries, self._linear(context, slice(self.width, None))]
 
     def _pair(self, together: Tensor, positions: Tensor | None) -> KeyValues:
         k, v = (self._split(y) for y in together.chunk(2, -1))
