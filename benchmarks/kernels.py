@@ -25,6 +25,7 @@ from statistics import median
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 HERE = Path(__file__).parent
@@ -36,6 +37,8 @@ from regard.attention import Linear, Mask, Packed, attend, attention_weights, ke
 from regard.attention.core import repack  # noqa: E402
 from regard.attention.kernels import linear as linear_kernels  # noqa: E402
 from regard.attention.kernels.short import PLANS, Plan, Runs, Tiles  # noqa: E402
+from regard.norms import learning  # noqa: E402
+from regard.training import head  # noqa: E402
 
 HEADS, WIDTH = 8, 64
 Run = Callable[[], object]
@@ -284,6 +287,50 @@ def measure_tiles(bench: Bench, kernel: str) -> None:
         PLANS[WIDTH] = usual
 
 
+# Beside attention
+
+
+def measure_norms(bench: Bench) -> None:
+    """Add & Norm of a row of 512 numbers for every token, dropout 0.1, beside PyTorch's own, and with other tiles."""
+    x, added = (torch.randn(bench.tokens, 512, device=bench.device, dtype=bench.dtype) for _ in range(2))
+    weight, bias = torch.ones(512, device=bench.device), torch.zeros(512, device=bench.device)
+    inputs = [tensor.requires_grad_() for tensor in (x, added, weight, bias)]
+
+    def plain(x: Tensor, added: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        y = x + F.dropout(added, 0.1)
+        return F.layer_norm(y, (512,), weight.to(y.dtype), bias.to(y.dtype), 1e-5)
+
+    bench.compare("norms", "PyTorch", plain, inputs)
+    usual = learning.TILE, learning.WARPS, learning.PROGRAMS
+    for choice in ((2048, 4, 4), (1024, 2, 8), (512, 1, 16), (1024, 4, 4), (4096, 8, 2), (4096, 4, 4), (2048, 4, 8)):
+        learning.TILE, learning.WARPS, learning.PROGRAMS = choice
+        bench.compare("norms", f"ours {choice}", partial(learning.add_norm, eps=1e-5, dropout=0.1), inputs)
+    learning.TILE, learning.WARPS, learning.PROGRAMS = usual
+
+
+def measure_head(bench: Bench) -> None:
+    """Logits of a chunk of rows turned into their gradient, with other tiles."""
+    rows, words = (4, 100) if bench.toy else (8448, 32_000)
+    logits = torch.randn(rows, words, device=bench.device, dtype=bench.dtype)
+    labels = torch.randint(words, (rows,), device=bench.device)
+    usual = head.TILE, head.WARPS
+    for choice in (
+        (8192, 8),
+        (2048, 4),
+        (4096, 4),
+        (4096, 8),
+        (8192, 4),
+        (8192, 16),
+        (16384, 8),
+        (16384, 16),
+        (32768, 32),
+    ):
+        head.TILE, head.WARPS = choice
+        run = partial(head.turn_with_kernel, logits, labels, 0.1)
+        bench.attempt("head", f"{rows} × {words:,}, {choice}", partial(bench.times, "op", run))
+    head.TILE, head.WARPS = usual
+
+
 def measure_lengths(bench: Bench) -> None:
     """Up to which lengths the tiles that sequences share are the better ones."""
     for middle in (64, 128, 256, 512, 1024):
@@ -360,6 +407,8 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "agreement": measure_agreement,
     "workload": measure_workload,
     **{f"tiles-{kernel}": partial(measure_tiles, kernel=kernel) for kernel in TILES},
+    "norms": measure_norms,
+    "head": measure_head,
     "lengths": measure_lengths,
     "routing": measure_routing,
     "linear": measure_linear,

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+import training_tables
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -418,6 +419,10 @@ def main() -> None:
         ("docs/images.md", "images", write_fields(ImageSettings)),
         ("docs/images.md", "augmentation", write_presets()),
         ("docs/images.md", "speed", write_images_speed()),
+        ("docs/training-speed.md", "steps", training_tables.write_steps()),
+        ("docs/training-speed.md", "curves", training_tables.write_curves()),
+        ("docs/training-speed.md", "profile", training_tables.write_profile()),
+        ("docs/training-speed.md", "cpu", training_tables.write_cpu()),
         ("docs/page.md", "speed of the page", write_page()),
     ):
         path = ROOT / name

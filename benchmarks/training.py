@@ -45,19 +45,24 @@ DOUBLINGS = 8
 NAMES = (
     "regard-padded",
     "regard-packed",
+    "regard-packed-dropouts",
     "regard-packed-kernels",
+    "regard-recorded",
+    "regard-recorded-half",
     "regard-compiled-plain",
     "regard-compiled-short",
     "regard-compiled",
-    "regard-graphs",
-    "regard-compiled-half",
-    "regard-compiled-dropouts",
+    "regard-both",
+    "regard-both-half",
+    "regard-both-half-dropouts",
     "marian",
     "marian-compiled",
     "nn",
     "nn-compiled",
 )
-CURVES = {"reference 1": ("reference", 1), "reference 2": ("reference", 2), "regard-compiled": ("regard-compiled", 1)}
+FASTEST = "regard-both-half"
+TOGETHER = ("regard-padded", "regard-packed", "regard-packed-dropouts", "nn")
+CURVES = {"reference 1": ("reference", 1), "reference 2": ("reference", 2), FASTEST: (FASTEST, 1)}
 Row = dict[str, Any]
 
 
@@ -136,7 +141,7 @@ class Measuring:
         self.wait()
         warm = time.perf_counter() - begin
         held = self.torch.cuda.memory_allocated() if self.cuda else 0
-        if self.cuda:
+        if self.cuda and not self.contender.record:  # what replays what was recorded asks for no memory any more
             self.torch.cuda.reset_peak_memory_stats()
         times, done = self.clock(trainer, turns, options.steps)
         rates = [batch.count / seconds for (batch, _), seconds in zip(done, times, strict=True)]
@@ -243,7 +248,7 @@ class Measuring:
         trainer = self.new_trainer(self.contender, self.size, self.device, options.seed, lr=5e-4)
         begin, losses = time.perf_counter(), []
         for number, turn in enumerate(batches, start=1):
-            trainer.optimiser.param_groups[0]["lr"] = 5e-4 * min(1, number / 100)
+            trainer.set_rate(5e-4 * min(1, number / 100))
             losses.append(trainer.step(*turn))
         values = self.torch.stack(losses).tolist()
         tens = [round(mean(values[i : i + 10]), 4) for i in range(0, len(values), 10)]
@@ -262,14 +267,18 @@ def work_as_child(options: argparse.Namespace) -> None:
 
 
 def measure_together(names: list[str], options: argparse.Namespace) -> list[Row]:
-    """Step by step in turns, every one on the same padded batches."""
+    """Step by step in turns, every one on batches of the same sentences, padded or packed as it likes."""
     import torch
     from training_contenders import CONTENDERS, SIZES, Trainer, Workload
 
     device, size = torch.device(options.device), SIZES[options.preset]
-    batches = Workload(size.vocab, options.tokens, options.batches, device).make("padded")
+    workload = Workload(size.vocab, options.tokens, options.batches, device)
+    batches = workload.make("padded")
     trainers = {name: Trainer(CONTENDERS[name], size, device) for name in names}
     read = {name: [CONTENDERS[name].prepare(batch) for batch in batches] for name in names}
+    for name in names:
+        if CONTENDERS[name].layout == "packed":
+            read[name] = [workload.pack(batch) for batch in batches]
     times: dict[str, list[float]] = {name: [] for name in names}
     for number in range(options.steps + 2):
         place = number % len(batches)
@@ -280,7 +289,8 @@ def measure_together(names: list[str], options: argparse.Namespace) -> list[Row]
                 torch.cuda.synchronize()
             if number >= 2:
                 times[name].append(batches[place].count / (time.perf_counter() - begin))
-    rows = [{"name": name, "tokens_per_second": round(median(found))} for name, found in times.items()]
+    found = {name: round(median(rates)) for name, rates in times.items()}
+    rows = [{"name": name, "tokens_per_second": rate, "peer": CONTENDERS[name].peer} for name, rate in found.items()]
     for row in rows:
         print(f"{row['name']:26} {row['tokens_per_second']:>9,} tokens/s", flush=True)
     return rows
@@ -359,7 +369,7 @@ def main() -> None:
     device = torch.device(options.device)
     out = options.out or HERE / "results" / f"training-{'gpu' if device.type == 'cuda' else device.type}.json"
     before = json.loads(out.read_text("utf-8")) if options.merge and out.exists() else {}
-    names = list(options.who or (("regard-padded", "nn") if options.together else NAMES))
+    names = list(options.who or (TOGETHER if options.together else NAMES))
     result: dict[str, Any] = {
         "what": f"training steps, {SIZES[options.preset]}, about {options.tokens} target tokens a batch",
         "rows": before.get("rows", []),

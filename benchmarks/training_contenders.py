@@ -7,7 +7,7 @@ padded batches of sentences of like length, in which little is wasted; what is p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from regard.attention import Attention, Full
 from regard.attention.positions import sinusoid
-from regard.models.transformer import Embedding, Transformer, TransformerConfig
+from regard.models.transformer import Transformer, TransformerConfig
 from regard.text.batching import plan_packed, plan_padded
 from regard.text.tokens import ParallelTokens, Ragged
 from regard.training.loop import autocast
+from regard.training.recording import Recorder
 from regard.training.teaching.forcing import cross_entropy, force, read
 from regard.training.translation.frame import Frame
 from regard.training.translation.task import TextBatch, collate
@@ -83,6 +84,10 @@ class Workload:
         made = [collate(self.corpus, chosen, layout != "padded", PAD, frame) for chosen in rows]
         return [batch.to(self.device) for batch in made]
 
+    def pack(self, batch: TextBatch) -> TextBatch:
+        """The same sentences without padding."""
+        return collate(self.corpus, batch.rows, True, PAD).to(self.device)
+
 
 # Contenders
 
@@ -123,6 +128,7 @@ class Contender:
     layout: str = "padded"
     compile: dict[str, Any] | None = None
     kernels: bool = False
+    record: bool = False
     peer: bool = False
     precise: bool = False
     prepare: Callable[[TextBatch], Any] = lambda batch: batch
@@ -139,33 +145,15 @@ def build_with_all_dropouts(size: Size) -> Transformer:
     return build_ours(size, attention_dropout=size.dropout, hidden_dropout=size.dropout)
 
 
-class HalfNorm(nn.LayerNorm):
-    """Its result is half precision where products are, so that what flows from block to block is, too."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
-        with torch.autocast(x.device.type, enabled=False):
-            weight, bias = self.weight.to(dtype), self.bias.to(dtype)
-            return F.layer_norm(x.to(dtype), self.normalized_shape, weight, bias, self.eps)
-
-
-class HalfDropout(nn.Dropout):
-    """Of the embeddings, likewise."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        half = torch.is_autocast_enabled(x.device.type)
-        return super().forward(x).to(torch.get_autocast_dtype(x.device.type) if half else x.dtype)
-
-
-def build_half(size: Size) -> Transformer:
+def build_half(size: Size, **changes: Any) -> Transformer:
     """Half precision between the blocks as well as within them."""
-    model = build_ours(size)
-    for module in model.modules():
-        if isinstance(module, nn.LayerNorm):
-            module.__class__ = HalfNorm
-        elif isinstance(module, Embedding):
-            module.dropout = HalfDropout(module.dropout.p)
+    model = build_ours(size, **changes)
+    model.source_embedding.stream = torch.bfloat16
     return model
+
+
+def build_half_with_all_dropouts(size: Size) -> Transformer:
+    return build_half(size, attention_dropout=size.dropout, hidden_dropout=size.dropout)
 
 
 def build_reference(size: Size) -> Transformer:
@@ -284,18 +272,22 @@ def marian_loss(model: nn.Module, batch: PaddedBatch) -> Tensor:
 
 ONE_GRAPH: dict[str, Any] = {"fullgraph": True, "dynamic": False}
 DYNAMIC: dict[str, Any] = {"dynamic": True}
+QUICK: dict[str, Any] = {"kernels": True, "record": True}
 MARIAN = {"build": build_marian, "loss": marian_loss, "peer": True, "prepare": pad_for_peers}
 TORCH = {"build": TorchTransformer, "loss": torch_loss, "peer": True, "prepare": pad_for_peers}
 CONTENDERS: dict[str, Contender] = {
     "regard-padded": Contender(build_ours, our_loss),
     "regard-packed": Contender(build_ours, our_loss, "packed"),
+    "regard-packed-dropouts": Contender(build_with_all_dropouts, our_loss, "packed"),
     "regard-packed-kernels": Contender(build_ours, our_loss, "packed", kernels=True),
+    "regard-recorded": Contender(build_ours, our_loss, "framed", **QUICK),
+    "regard-recorded-half": Contender(build_half, our_loss, "framed", **QUICK),
     "regard-compiled-plain": Contender(build_ours, our_loss_of_whole_logits, "framed", ONE_GRAPH),
     "regard-compiled-short": Contender(build_ours, our_loss_of_whole_logits, "framed", ONE_GRAPH, kernels=True),
     "regard-compiled": Contender(build_ours, our_loss, "framed", ONE_GRAPH, kernels=True),
-    "regard-graphs": Contender(build_ours, our_loss, "framed", ONE_GRAPH | {"mode": "reduce-overhead"}, kernels=True),
-    "regard-compiled-half": Contender(build_half, our_loss, "framed", ONE_GRAPH, kernels=True),
-    "regard-compiled-dropouts": Contender(build_with_all_dropouts, our_loss, "framed", ONE_GRAPH, kernels=True),
+    "regard-both": Contender(build_ours, our_loss, "framed", ONE_GRAPH, **QUICK),
+    "regard-both-half": Contender(build_half, our_loss, "framed", ONE_GRAPH, **QUICK),
+    "regard-both-half-dropouts": Contender(build_half_with_all_dropouts, our_loss, "framed", ONE_GRAPH, **QUICK),
     "marian": Contender(**MARIAN),
     "marian-compiled": Contender(**MARIAN, compile=DYNAMIC),
     "nn": Contender(**TORCH),
@@ -305,25 +297,47 @@ CONTENDERS: dict[str, Contender] = {
 
 
 class Trainer:
-    """A contender that trains: model, optimiser, one step."""
+    """A contender that trains: model, optimiser, one step, which may be recorded."""
 
     def __init__(self, contender: Contender, size: Size, device: torch.device, seed: int = 0, lr: float = 1e-4) -> None:
         torch.manual_seed(0)  # the same weights for every seed, which is that of dropout
         self.contender, self.device = contender, device
         self.model = contender.build(size).to(device).train()
         torch.manual_seed(seed)
+        record = contender.record and device.type == "cuda"
+        rate = torch.full((), lr, device=device) if record else lr
         self.optimiser = torch.optim.AdamW(
-            self.model.parameters(), lr=lr, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=True
-        )
+            self.model.parameters(), lr=rate, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=True,
+            capturable=record,
+        )  # fmt: skip
         loss = contender.loss
         self.loss = loss if contender.compile is None else torch.compile(loss, **contender.compile)
         self.precision = "float32" if contender.precise else "auto"
+        self.count = torch.zeros((), device=device)
+        self.recorder: Recorder[Any, Tensor] | None = Recorder(self._take, device) if record else None
+
+    def set_rate(self, rate: float) -> None:
+        group = self.optimiser.param_groups[0]
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
     def step(self, batch: TextBatch, read: Any) -> Tensor:
         """Forward, backward, optimiser; `read` is the batch as the contender wants it."""
+        self.count.fill_(batch.count)
+        if self.recorder is None:
+            return self._take([read])
+        taken = self.recorder.repeat([read])
+        if taken is not None:
+            return taken.clone()  # the next step will overwrite it
+        with self.recorder.plainly():
+            return self._take([read])
+
+    def _take(self, read: Sequence[Any]) -> Tensor:
         with autocast(self.device, self.precision):
-            total = self.loss(self.model, read)
-        mean = total / batch.count
+            total = self.loss(self.model, read[0])
+        mean = total / self.count
         mean.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regard.attention import Attention, Cache, KeyValues, Mask, RunningSums
 from regard.errors import UserError
 from regard.norms import add_norm
-from regard.products import Linear, linear
+from regard.products import Linear, linear, linear_relu
 
 Activation = Literal["relu", "gelu", "silu", "swiglu"]
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -45,6 +45,8 @@ class FeedForward(nn.Module):
         if self.gated:
             gate, x = self.inner(x).chunk(2, -1)
             x = self.activate(gate) * x
+        elif self.activate is F.relu_:
+            x = linear_relu(x, self.inner.weight, self.inner.bias)
         else:
             x = self.activate(self.inner(x))
         y: Tensor = self.outer(self.dropout(x) if self.training else x)
@@ -98,6 +100,8 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         added = sublayer(self.norm(x) if self.pre else x)
+        if not self.pre and self.scale is None and self.drop_path is None:
+            return add_norm(x, added, self.norm, self.dropout.p if self.training else 0.0)
         if self.training:
             added = self.dropout(added)
         if self.scale is not None:

@@ -151,23 +151,23 @@ class Attention(nn.Module):
             if B % len(context.keys):
                 raise ValueError(f"{B} rows cannot be shared out evenly among {len(context.keys)} sources")
             x = x.reshape(len(context.keys), -1, self.width)
-        if context is None:
-            both, v = (self._split(y) for y in self.qkv(x).tensor_split([2 * self.width], -1))
-            q, k = self._rotate(both, positions).chunk(2, 1)  # as one, which is half the work of many small ones
-            if isinstance(cache, Cache):
-                k, v = cache.append(k, v)
-        else:
-            q = self._rotate(self._split(self._linear(x, slice(0, self.width))), positions)
-            k, v = context if isinstance(context, KeyValues) else self.project(context, context_positions)
         mask = Mask() if mask is None else mask  # a new one: what kinds build of it must not outlive the call
-        if self.observer is not None:
-            if isinstance(cache, RunningSums):
-                raise ValueError("linear attention keeps no keys while decoding, so there are no weights to be seen")
-            self.observer(self, q, k, v, mask)
-        if isinstance(cache, RunningSums):
-            joined = cache.advance(q, k, v)
-        else:
-            joined = self.kind(q, k, v, mask, self.attention_dropout if self.training else 0.0)
+        dropout = self.attention_dropout if self.training else 0.0
+        projections = self._projections(x, context)
+        joined = None
+        apart = self.rotary or self.observer or cache or isinstance(context, KeyValues)  # must q, k and v be had
+        if not apart and isinstance(self.kind, Full):
+            joined = self.kind.together(projections, self.heads, mask, dropout)
+        if joined is None:
+            if context is None:
+                both, v = (self._split(y) for y in projections[0].tensor_split([2 * self.width], -1))
+                q, k = self._rotate(both, positions).chunk(2, 1)  # as one, which is half the work of many small ones
+                if isinstance(cache, Cache):
+                    k, v = cache.append(k, v)
+            else:
+                q = self._rotate(self._split(projections[0]), positions)
+                k, v = context if isinstance(context, KeyValues) else self._pair(projections[1], context_positions)
+            joined = self._attend(q, k, v, mask, dropout, cache)
         if self.head_factors is not None:
             joined = joined * self.head_factors.to(joined)[:, None, None]
         y: Tensor = self.out(joined.transpose(1, 2).reshape(B, T, self.width))
@@ -179,8 +179,27 @@ class Attention(nn.Module):
 
     def project(self, context: Tensor, positions: Tensor | None = None) -> KeyValues:
         """The context's keys and values, to be attended to many times."""
-        k, v = (self._split(y) for y in self._linear(context, slice(self.width, None)).chunk(2, -1))
+        return self._pair(self._linear(context, slice(self.width, None)), positions)
+
+    def _projections(self, x: Tensor, context: Tensor | KeyValues | None) -> list[Tensor]:
+        """Of queries, keys and values together, (B, T, 3W); or of queries and, where need be, of what they look at."""
+        if context is None:
+            return [self.qkv(x)]
+        queries = [self._linear(x, slice(0, self.width))]
+        return queries if isinstance(context, KeyValues) else [*queries, self._linear(context, slice(self.width, None))]
+
+    def _pair(self, together: Tensor, positions: Tensor | None) -> KeyValues:
+        k, v = (self._split(y) for y in together.chunk(2, -1))
         return KeyValues(self._rotate(k, positions), v)
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float, cache: Cache | RunningSums | None
+    ) -> Tensor:
+        if self.observer is not None:
+            if isinstance(cache, RunningSums):
+                raise ValueError("linear attention keeps no keys while decoding, so there are no weights to be seen")
+            self.observer(self, q, k, v, mask)
+        return cache.advance(q, k, v) if isinstance(cache, RunningSums) else self.kind(q, k, v, mask, dropout)
 
     def _linear(self, x: Tensor, part: slice) -> Tensor:
         bias = None if self.qkv.bias is None else self.qkv.bias[part]

@@ -273,13 +273,15 @@ class Embedding(nn.Module):
         elif config.positions == "learned":
             self.positions = Learned(config.max_length, config.width)
         self.dropout = nn.Dropout(config.dropout if config.embedding_dropout is None else config.embedding_dropout)
+        self.stream: torch.dtype | None = None  # what flows from here to the last block, where products are of half
 
     def forward(self, tokens: Tensor, positions: Tensor, longest: int) -> Tensor:
         x = F.embedding(tokens, self.weight) * self.scale
         if self.positions is not None:
             x = x + self.positions(positions, longest)
         y: Tensor = self.dropout(x)
-        return y
+        half = self.stream is not None and torch.is_autocast_enabled(x.device.type)
+        return y.to(self.stream) if half else y
 
 
 def places(x: Tensor, layout: Layout | None) -> tuple[Tensor, int]:

@@ -21,6 +21,8 @@ LEFT_OUT = -100
 """The label of a row that no loss is asked of."""
 CHUNK = 2**28
 """Logits at once: half a gigabyte in half precision, and rows enough for products at full speed."""
+TILE, WARPS = 8192, 8
+"""Words of a row that the kernel looks at together, and the threads that do, in groups of 32."""
 
 
 def head_loss(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -122,7 +124,7 @@ def turn_with_kernel(logits: Tensor, labels: Tensor, smoothing: float, learns: b
     with on_device(logits):
         head_triton.turn_into_gradient[(len(logits),)](
             logits, labels, losses, logits.stride(0), size, smoothing,
-            LEARNS=learns, BLOCK=min(8192, max(16, 1 << (size - 1).bit_length())), num_warps=8,
+            LEARNS=learns, BLOCK=min(TILE, max(16, 1 << (size - 1).bit_length())), num_warps=WARPS,
         )  # fmt: skip
     return losses
 

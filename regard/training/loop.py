@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from regard.training.journal import CHECKPOINTS, Journal
 from regard.training.memory import Gathered, Pieces, explain_too_large, is_out_of_memory, read_peak
 from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, TrainingSettings
+from regard.training.recording import Recorder
 from regard.training.schedule import build_schedule
 from regard.training.state import Placed, Share, TrainingState
 from regard.training.task import B, Loss, Task
@@ -33,6 +34,17 @@ from regard.training.together import Together
 
 NEVER_DECAYED = ("embedding", "positions", "class_token", "registers", ".table")
 """Parts of the names of tables, each row of which stands for a word, a place or a token of its own."""
+NUMBERS = (torch.float32, torch.float64, torch.float64)
+"""What the learning rate, the number of a step and that of its tokens are kept in."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A step of the optimiser, unless it was skipped."""
+
+    loss: Loss
+    norm: Tensor  # that the gradient had
+    done: Tensor  # a truth value on the device
 
 
 @dataclass
@@ -101,6 +113,11 @@ class _Loop(Generic[B]):
         optimiser = build_optimiser(weights, optim)
         self.state = TrainingState(weights, optimiser, optim.skip_above, training.ema, processes, progress.unit)
         self.pieces = Together(task, self._backward, processes) if processes.launched else Pieces(task, self._backward)
+        # What changes from step to step, where a recording finds it.
+        device = self.state.device
+        self.rate, self.number, self.tokens = (torch.zeros((), device=device, dtype=dtype) for dtype in NUMBERS)
+        records = training.records and not processes.launched
+        self.recorder = Recorder(self._take_recorded, device) if records else None
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Goes on from a checkpoint, of whatever number of processes."""
@@ -161,32 +178,73 @@ class _Loop(Generic[B]):
 
     def advance(self, batches: Iterator[Placed[B]]) -> Tensor:
         """One step of the optimiser, unless it must be skipped; returns the norm that the gradient had."""
-        state, model, optimiser = self.state, self.task.model, self.state.optimiser
+        state, model = self.state, self.task.model
         step = state.step + 1
-        model.train()
-        for group in optimiser.param_groups:
-            group["lr"] = self.schedule(step)
+        if not model.training:
+            model.train()
+        self._set_numbers(step)
         parts = [next(batches) for _ in range(self.optim.accumulate // self.processes.world)]
-        gathered = self.pieces.gather([part.batch for part in parts], step)
-        loss = self._sum(gathered)
-        norm = self.engine.clip(self.optim.clip or float("inf")).to(state.device)
-        taken = state.skips.judge(step, loss.total / loss.count, norm)
-        # The optimiser itself leaves weights and moments alone where this is 1, without our waiting for the device.
-        optimiser.found_inf = (~taken).float()  # type: ignore[attr-defined]
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-        state.meter.add(loss.total, loss.count, loss.parts, taken)
+        taken = self._repeat([part.batch for part in parts]) or self._take([part.batch for part in parts], step)
+        state.meter.add(taken.loss.total, taken.loss.count, taken.loss.parts, taken.done)
         if step >= self.training.average_from:
             state.update_average()
         state.step, state.position = step, parts[-1].after
-        state.tokens += loss.count
+        state.tokens += taken.loss.count
+        return taken.norm
+
+    def _set_numbers(self, step: int) -> None:
+        rate = self.schedule(step)
+        if self.recorder is not None:
+            self.rate.fill_(rate)
+        for group in self.state.optimiser.param_groups:
+            group["lr"] = rate if self.recorder is None else self.rate
+        self.number.fill_(step)
+
+    def _take(self, batches: list[B], step: int) -> Taken:
+        """A step in as many pieces as memory needs."""
+        state = self.state
+        with nullcontext() if self.recorder is None else self.recorder.plainly():
+            gathered = self.pieces.gather(batches, step)
+            loss = self._sum(gathered.losses, gathered.tokens)
+            taken = self._move(loss, loss.total / loss.count)
         state.split += gathered.split
         state.left_out += len(gathered.left_out)
         if gathered.failed:
             self._note_memory(gathered, "out of memory", step)
         for batch in gathered.left_out:
             self._note(step, f"{self.task.describe(batch)} does not fit into memory even alone and was left out")
-        return norm
+        return taken
+
+    def _repeat(self, batches: list[B]) -> Taken | None:
+        """A step from its recording; None where there is none, and none can be made yet."""
+        if self.recorder is None or not all(map(self.pieces.fits, batches)):
+            return None
+        count = sum(map(self.task.count, batches))
+        self.tokens.fill_(count)
+        taken = self.recorder.repeat(batches)
+        return None if taken is None else replace(taken, loss=replace(taken.loss, count=count))
+
+    def _take_recorded(self, batches: Sequence[B]) -> Taken:
+        """A step whose numbers are all in tensors; it is as if every batch went through whole."""
+        groups, on_gpu = self.state.optimiser.param_groups, self.state.device.type == "cuda"
+        loss = self._sum([self._pass(batch, self.state.step + 1) for batch in batches], 1)
+        for group in groups:
+            group["capturable"] = on_gpu  # the optimiser refuses to be recorded otherwise, and warns where it is not
+        taken = self._move(loss, loss.total / self.tokens)
+        for group in groups:
+            group["capturable"] = False
+        return taken
+
+    def _move(self, loss: Loss, mean: Tensor) -> Taken:
+        """Moves the weights by their gradients, unless these or the mean loss are such that the step is skipped."""
+        optimiser = self.state.optimiser
+        norm = self.engine.clip(self.optim.clip or float("inf")).to(self.state.device)
+        done = self.state.skips.judge(self.number, mean, norm)
+        # The optimiser itself leaves weights and moments alone where this is 1, without our waiting for the device.
+        optimiser.found_inf = (~done).float()  # type: ignore[attr-defined]
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        return Taken(loss, norm, done)
 
     def check_skips(self) -> None:
         """Says what was skipped of late.
@@ -251,20 +309,24 @@ class _Loop(Generic[B]):
                 self.task.save(folder, judged, {"step": self.state.step, "validation": scores})
 
     def _backward(self, batch: B, tokens: float, step: int, last: bool = True) -> Loss:
+        self.tokens.fill_(tokens)
+        return self._pass(batch, step, last)
+
+    def _pass(self, batch: B, step: int, last: bool = True) -> Loss:
+        """The loss of a batch, whose gradients, divided by the step's tokens, are added to those of the weights."""
         with autocast(self.state.device, self.training.precision):
             loss = self.engine.loss(batch, step, last)
-        (loss.total / tokens).backward()  # type: ignore[no-untyped-call]
+        (loss.total / self.tokens.to(loss.total.dtype)).backward()  # type: ignore[no-untyped-call]
         return replace(loss, total=loss.total.detach())
 
-    def _sum(self, gathered: Gathered[B]) -> Loss:
+    def _sum(self, losses: list[Loss], tokens: int) -> Loss:
         """The loss of a whole step, of all processes; that of nothing is no number."""
-        losses = gathered.losses
         if not losses:
             return Loss(torch.full((), float("nan"), device=self.state.device), 1)
         total = torch.stack([loss.total for loss in losses]).sum()
         parts = {name: torch.stack([loss.parts[name] for loss in losses]).sum() for name in losses[0].parts}
         total, *sums = self.processes.totals([total, *parts.values()])
-        return Loss(total, gathered.tokens, dict(zip(parts, sums, strict=True)))
+        return Loss(total, tokens, dict(zip(parts, sums, strict=True)))
 
     def _room_for_later(self) -> list[Tensor]:
         """As much memory as the optimiser's moments and the average will take, where they are not there yet."""

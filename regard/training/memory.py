@@ -99,8 +99,12 @@ class Pieces(Generic[B]):
                 failed.append(group[i])
                 self.too_large = min(self.too_large, self.task.size(group[i]))
 
+    def fits(self, batch: B) -> bool:
+        """Whether nothing as small as this batch has failed yet."""
+        return self.task.size(batch) < self.too_large
+
     def _halve(self, batch: B) -> Iterator[B]:
-        halves = self.task.split(batch) if self.task.size(batch) >= self.too_large else None
+        halves = None if self.fits(batch) else self.task.split(batch)
         if halves is None:
             yield batch
         else:

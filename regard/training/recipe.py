@@ -64,6 +64,11 @@ class TrainingSettings(Settings):
         description="compile the model (torch.compile): the first steps take a minute, all others less time; "
         "sentences are packed then, in batches of one size",
     )
+    record: bool | None = Field(
+        None,
+        description="on a GPU, record a whole step once and replay it (a CUDA graph), which spares the host nearly all "
+        "work; sentences are packed then, in batches of one size; unless given, where the model is compiled",
+    )
     sharding: Literal["ddp", "fsdp"] = Field(
         "ddp", description="under torchrun: each process holds the whole model, or a part of every weight"
     )
@@ -79,9 +84,21 @@ class TrainingSettings(Settings):
     def _check(self) -> Self:
         if self.compile and self.sharding == "fsdp":
             raise ValueError("compile is for a model that is whole in every process; set sharding=ddp")
+        if self.record and self.sharding == "fsdp":
+            raise ValueError("record is for a model that is whole in every process; set sharding=ddp")
         if self.average and self.ema:
             raise ValueError("average and ema are two ways to one thing; give only one of them")
         return self
+
+    @property
+    def records(self) -> bool:
+        """Whether steps are recorded where they can be."""
+        return self.compile if self.record is None else self.record
+
+    @property
+    def fixed_sizes(self) -> bool:
+        """Whether all batches must be of one size."""
+        return self.compile or self.records
 
     @property
     def average_from(self) -> int:

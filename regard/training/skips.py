@@ -40,14 +40,14 @@ class Skips:
         self.record = torch.zeros(8, dtype=torch.float64, device=device)
         self.told = 0
 
-    def judge(self, step: int, loss: Tensor, norm: Tensor) -> Tensor:
+    def judge(self, step: int | Tensor, loss: Tensor, norm: Tensor) -> Tensor:
         """Whether the step of this mean loss and norm may be taken: a truth value on the device."""
         total, in_a_row, *last, count, norms = self.record
         loss, norm, bound = loss.double(), norm.double(), self._bound(count, norms)
         taken = loss.isfinite() & norm.isfinite() & (norm <= bound)
         after = torch.stack((total, torch.zeros_like(total), *last, count + 1, norms + norm))
-        skipped = (total + 1, in_a_row + 1, torch.full_like(total, step), loss, norm, bound, count, norms)
-        self.record = torch.where(taken, after, torch.stack(skipped))
+        skipped = (total + 1, in_a_row + 1, torch.zeros_like(total) + step, loss, norm, bound, count, norms)
+        self.record.copy_(torch.where(taken, after, torch.stack(skipped)))  # which stays where it is
         return taken
 
     def _bound(self, count: Tensor, norms: Tensor) -> Tensor:

@@ -34,6 +34,10 @@ class Together(Generic[B]):
         share = tokens / self.processes.world  # since gradients are averaged, not summed
         return Gathered([self._pass(batch, share, step, batch is batches[-1]) for batch in batches], tokens, 0, [], [])
 
+    def fits(self, batch: B) -> bool:
+        """Batches stay whole."""
+        return True
+
     def _pass(self, batch: B, share: float, step: int, last: bool) -> Loss:
         try:
             return self.backward(batch, share, step, last)

@@ -19,13 +19,14 @@ class Operator:
     Args:
         name: under torch.ops.regard.
         schema: of what comes after q, k and v: tensors or None first, then numbers.
+        inputs: what there is in place of q, k and v, if they lie together in memory.
         tensors: how many of these are tensors.
         outputs: how many tensors the forward pass makes: the context, and what backward needs beside it.
         forward: launches the kernels for q, k, v and the rest.
         backward: launches them for the context's gradient, q, k, v, the outputs and the rest.
         like_forward: empty outputs for the same arguments.
         like_backward: empty gradients for the same arguments.
-        split: the gradients of q, k and v among what backward makes.
+        split: the gradients of q, k and v, or of what there is in their place, among what backward makes.
     """
 
     def __init__(
@@ -40,21 +41,20 @@ class Operator:
         like_forward: Callable[..., tuple[Tensor, ...]],
         like_backward: Callable[..., list[Tensor]],
         split: Callable[[list[Tensor]], Sequence[Tensor]],
+        inputs: Sequence[str] = ("q", "k", "v"),
     ) -> None:
-        self.tensors, self.split = tensors, split
+        self.inputs, self.tensors, self.split = len(inputs), tensors, split
         self.forward, self.backward = forward, backward = _where_tensors_are(forward), _where_tensors_are(backward)
-        inputs = "Tensor q, Tensor k, Tensor v"
+        given = ", ".join(f"Tensor {name}" for name in inputs)
         made = ", ".join(f"Tensor made{i}" for i in range(outputs))
         returned = ", ".join(["Tensor"] * outputs)
         declare = torch.library.custom_op
-        self._node = declare(
-            f"regard::{name}", forward, mutates_args=(), schema=f"({inputs}, {schema}) -> ({returned})"
-        )
+        self._node = declare(f"regard::{name}", forward, mutates_args=(), schema=f"({given}, {schema}) -> ({returned})")
         self._node_back = declare(
             f"regard::{name}_backward",
             backward,
             mutates_args=(),
-            schema=f"(Tensor grad, {inputs}, {made}, {schema}) -> Tensor[]",
+            schema=f"(Tensor grad, {given}, {made}, {schema}) -> Tensor[]",
         )
         self._node.register_fake(like_forward)
         self._node_back.register_fake(like_backward)
@@ -68,8 +68,8 @@ class Operator:
         return context
 
     def _remember(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        last = 3 + self.tensors
-        ctx.save_for_backward(*inputs[:3], *output, *inputs[3:last])
+        first, last = self.inputs, self.inputs + self.tensors
+        ctx.save_for_backward(*inputs[:first], *output, *inputs[first:last])
         ctx.numbers = inputs[last:]
 
     def _differentiate_node(self, ctx: Any, grad: Tensor, *others: Tensor) -> tuple[Tensor | None, ...]:

@@ -13,6 +13,7 @@ Shapes: B batch, H heads, T queries, S keys, D head width; R rows, 1 or B · H.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -101,11 +102,26 @@ def attend_runs(
     return _attend(q, k, v, *runs, *at, seed, scale, dropout)
 
 
+def attend_bundles(bundles: Sequence[Tensor], runs: Runs, scale: float, dropout: float = 0.0) -> Tensor:
+    """`attend_runs` for queries, keys and values that lie together, so that their gradients do, too.
+
+    Args:
+        bundles: (B, T, 3, H, D), or queries (B, T, 1, H, D) beside keys and values (B, S, 2, H, D).
+    """
+    seed = torch.randint(2**31 - 1, (1,), device=bundles[0].device) if dropout else None
+    return _BUNDLED[len(bundles)](*bundles, *runs, None, None, seed, scale, dropout)
+
+
+def unbundle(bundles: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Queries, keys and values, (B, H, T, D) each, in the memory of bundles of them."""
+    return tuple(part.transpose(1, 2) for bundle in bundles for part in bundle.unbind(2))
+
+
 def dropped(seed: Tensor, rows: int, T: int, S: int, dropout: float) -> Tensor:
     """Which weights the kernels drop for this seed, (rows, T, S): the same arithmetic, for tests."""
     query = torch.arange(rows * T, device=seed.device).view(rows, T, 1)
     key = torch.arange(S, device=seed.device)
-    return (_mix((_mix(query ^ seed) + key * 0x9E3779B9) & 0xFFFFFFFF) >> 8) < _chance(dropout)
+    return (_mix((_mix(query ^ seed) + key * 0x9E3779B9) & 0xFFFFFFFF) >> 8) < chance_of(dropout)
 
 
 def _mix(x: Tensor) -> Tensor:
@@ -114,7 +130,8 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ (x >> 16)
 
 
-def _chance(dropout: float) -> int:
+def chance_of(dropout: float) -> int:
+    """Which of so many chances are those of being dropped."""
     return round(dropout * CHANCES)
 
 
@@ -154,7 +171,12 @@ def _like_forward(q: Tensor, *others: object) -> tuple[Tensor, ...]:
     return q.new_empty(B, T, H, D).transpose(1, 2), q.new_empty(B, H, T, dtype=torch.float32)
 
 
-def _backward(
+def _backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> list[Tensor]:
+    return _differentiate(_like_backward(grad, q, k), grad, q, k, v, *others)
+
+
+def _differentiate(
+    grads: list[Tensor],
     grad: Tensor,
     q: Tensor,
     k: Tensor,
@@ -171,12 +193,12 @@ def _backward(
     scale: float,
     dropout: float,
 ) -> list[Tensor]:
+    """Fills the gradients of queries, keys and values, in bundles, and returns them."""
     from regard.attention.kernels import short_triton as kernels
 
     q, k, v, grad = dense_last(q), dense_last(k), dense_last(v), dense_last(grad)
     call = _Call.of(q, k, dropout, q_at is not None)
-    grads = _like_backward(grad, q, k)
-    dq, dk, dv = _split(grads)
+    dq, dk, dv = unbundle(grads)
     delta = torch.empty_like(lse)
     numbers = call.numbers(scale)
     tiles = call.plan.backward_queries
@@ -200,22 +222,53 @@ def _like_backward(grad: Tensor, q: Tensor, k: Tensor, *others: object) -> list[
     return [q.new_empty(B, T, 1, H, D), k.new_empty(B, S, 2, H, D)]
 
 
-def _split(grads: list[Tensor]) -> tuple[Tensor, ...]:
-    return tuple(part.transpose(1, 2) for together in grads for part in together.unbind(2))
-
-
+SCHEMA = (
+    "Tensor lo, Tensor hi, Tensor first, Tensor last, Tensor? q_at, Tensor? k_at, Tensor? seed, "
+    "float scale, float dropout"
+)
 _attend = Operator(
     "attend_runs",
-    "Tensor lo, Tensor hi, Tensor first, Tensor last, Tensor? q_at, Tensor? k_at, Tensor? seed, "
-    "float scale, float dropout",
+    SCHEMA,
     tensors=7,
     outputs=2,
     forward=_forward,
     backward=_backward,
     like_forward=_like_forward,
     like_backward=_like_backward,
-    split=_split,
+    split=unbundle,
 )
+
+
+def _bundled(name: str, inputs: tuple[str, ...]) -> Operator:
+    """The operator for so many bundles."""
+    n = len(inputs)
+
+    def forward(*given: Any) -> tuple[Tensor, ...]:
+        q, k, v = unbundle(given[:n])
+        return _forward(q, k, v, *given[n:])
+
+    def backward(grad: Tensor, *given: Any) -> list[Tensor]:
+        q, k, v = unbundle(given[:n])
+        return _differentiate(like_backward(grad, *given), grad, q, k, v, *given[n:])
+
+    def like_backward(grad: Tensor, *given: Any) -> list[Tensor]:
+        return [bundle.new_empty(bundle.shape) for bundle in given[:n]]
+
+    return Operator(
+        name,
+        SCHEMA,
+        tensors=7,
+        outputs=2,
+        forward=forward,
+        backward=backward,
+        like_forward=lambda *given: _like_forward(unbundle(given[:1])[0]),
+        like_backward=like_backward,
+        split=lambda grads: grads,
+        inputs=inputs,
+    )
+
+
+_BUNDLED = {1: _bundled("attend_one_bundle", ("qkv",)), 2: _bundled("attend_two_bundles", ("q", "kv"))}
 
 
 class _Call(NamedTuple):
@@ -247,7 +300,7 @@ class _Call(NamedTuple):
         return self.B * self.H, max(1, -(-tokens // tile))
 
     def numbers(self, scale: float) -> tuple[int, int, int, float, int, float]:
-        return self.T, self.S, self.H, scale, _chance(self.dropout), 1 / (1 - self.dropout)
+        return self.T, self.S, self.H, scale, chance_of(self.dropout), 1 / (1 - self.dropout)
 
     def options(self, tiles: Tiles) -> dict[str, Any]:
         return {

@@ -35,7 +35,7 @@ class Translation:
         if recipe.batch.layout != "auto":
             return recipe
         # Settled once for all, since a position in the data means something else in the other.
-        packed = recipe.training.compile or (device.type == "cuda" and recipe.packs)
+        packed = recipe.training.fixed_sizes or (device.type == "cuda" and recipe.packs)
         return recipe.with_layout("packed" if packed else "padded")
 
     def settle_again(self, recipe: TranslationRecipe, old: TranslationRecipe, out: Path) -> TranslationRecipe:

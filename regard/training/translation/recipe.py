@@ -143,8 +143,16 @@ class TranslatorTrainingSettings(TrainingSettings):
         "auto", description="which score tells the best model; auto: BLEU where sentences are translated, else the loss"
     )
 
+    stream: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="what flows from block to block where products are bfloat16: as precise as they are, it takes half "
+        "the time of all that is no product",
+    )
+
     @model_validator(mode="after")
     def _check_watch(self) -> Self:
+        if self.stream == "bfloat16" and self.precision == "float32":
+            raise ValueError("stream bfloat16 goes with bfloat16 products; set precision to bfloat16 or auto")
         if self.watch in ("bleu", "chrf") and not self.valid_sentences:
             raise ValueError(f"watch {self.watch} needs translations; set valid_sentences above 0")
         return self
@@ -166,14 +174,19 @@ class TranslationRecipe(Recipe):
     search: SearchSettings = Field(SearchSettings(), description="for the translations of a validation")
 
     @model_validator(mode="after")
-    def _check_compile(self) -> Self:
-        if not self.training.compile:
+    def _check_sizes(self) -> Self:
+        if not self.training.fixed_sizes:
             return self
         if self.batch.layout == "padded":
-            raise ValueError("training.compile is for batches of one size; set batch.layout to packed or auto")
+            raise ValueError(f"{self._asked} is for batches of one size; set batch.layout to packed or auto")
         if self.teaching != TeachingSettings():
-            raise ValueError("training.compile is for plain teacher forcing; leave out teaching, or do not compile")
+            raise ValueError(f"{self._asked} is for plain teacher forcing; leave out teaching, or set it to false")
         return self
+
+    @property
+    def _asked(self) -> str:
+        """The setting for which batches must be of one size."""
+        return "training.compile" if self.training.compile else "training.record"
 
     @model_validator(mode="after")
     def _check_guide(self) -> Self:
@@ -190,8 +203,8 @@ class TranslationRecipe(Recipe):
         """
         config = self.model_config_for(8, 8)
         assert isinstance(config, TransformerConfig)
-        if self.training.compile and config.attention.kind != "full":
-            raise UserError(f"training.compile: is for full attention, not {config.attention.kind}")
+        if self.training.fixed_sizes and config.attention.kind != "full":
+            raise UserError(f"{self._asked}: is for full attention, not {config.attention.kind}")
         self.teaching.check_model(config)
 
     def model_config_for(self, source_vocab: int, target_vocab: int) -> TransformerConfig | ParallelTransformerConfig:
@@ -262,8 +275,8 @@ class ParallelRecipe(TranslationRecipe):
         """
         config = self.model_config_for(8, 8)
         assert isinstance(config, ParallelTransformerConfig)
-        if self.training.compile:
-            raise UserError("training.compile: is for a model that writes one token after another")
+        if self.training.fixed_sizes:
+            raise UserError(f"{self._asked}: is for a model that writes one token after another")
         if self.teaching != TeachingSettings():
             raise UserError("teaching: for a model that writes one token after another; for this one there is parallel")
         self.parallel.choose(config)

@@ -7,7 +7,7 @@ import math
 import queue
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -28,6 +28,7 @@ from regard.text.encoding import encode_pairs
 from regard.text.pair import Pair
 from regard.text.shuffling import Order
 from regard.text.tokens import Ints, ParallelTokens, Ragged
+from regard.training.batches import VARIES, move
 from regard.training.head import LEFT_OUT
 from regard.training.skips import ADVICE
 from regard.training.state import Placed, Position, Share
@@ -56,8 +57,8 @@ class TextBatch:
     target_layout: Layout
     labels: Tensor
     real: Tensor | None
-    rows: Ints  # which sentences of the corpus these are
-    count: int  # of real labels
+    rows: Ints = field(metadata=VARIES)  # which sentences of the corpus these are
+    count: int = field(metadata=VARIES)  # of real labels
     framed: bool = False
     links: Tensor | None = None
 
@@ -76,19 +77,7 @@ class TextBatch:
         return max(self.source.numel(), self.inputs.numel())
 
     def to(self, device: torch.device) -> TextBatch:
-        def move(x: Tensor) -> Tensor:
-            return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x
-
-        return replace(
-            self,
-            source=move(self.source),
-            source_layout=self.source_layout.to(device),
-            inputs=move(self.inputs),
-            target_layout=self.target_layout.to(device),
-            labels=move(self.labels),
-            real=None if self.real is None else move(self.real),
-            links=None if self.links is None else move(self.links),
-        )
+        return move(self, device)
 
 
 class TranslationTask:
@@ -105,8 +94,10 @@ class TranslationTask:
         self.translator, self.train, self.valid, self.recipe, self.device = translator, train, valid, recipe, device
         self.model = translator.model
         self.width = self.model.config.width
+        if recipe.training.stream == "bfloat16":
+            self.model.source_embedding.stream = self.model.target_embedding.stream = torch.bfloat16
         self.teacher = Teacher(recipe.teaching, recipe.optim.smoothing, recipe.training.compile)
-        self.frame = Frame.of(train, recipe.batch.tokens) if recipe.training.compile else None
+        self.frame = Frame.of(train, recipe.batch.tokens) if recipe.training.fixed_sizes else None
         self.packed = recipe.batch.layout == "packed" or (recipe.batch.layout == "auto" and device.type == "cuda")
         vocabularies = translator.vocabularies
         self.valid_tokens = encode_pairs(valid, vocabularies.source, vocabularies.target)

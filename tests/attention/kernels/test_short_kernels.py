@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.attention import Mask, Packed, attend, attention_weights, kernels
-from regard.attention.kernels.short import CHANCES, Runs, attend_runs, dropped
+from regard.attention import Attention, Mask, Packed, attend, attention_weights, core, kernels
+from regard.attention.kernels.short import CHANCES, Runs, attend_bundles, attend_runs, dropped, unbundle
 
 pytestmark = pytest.mark.skipif(not kernels.INSTALLED, reason="there is no Triton")
 
@@ -133,6 +133,36 @@ def test_views_of_one_projection_give_gradients_that_are_views_of_one() -> None:
 
 
 @pytest.mark.parametrize("keys", [None, [40, 9, 3]], ids=["self", "cross"])
+def test_bundles_have_bundles_of_gradients(keys: list[int] | None) -> None:
+    mask = packed_mask([35, 1, 30], keys, True)
+    inputs = tensors(mask, heads=2)
+    parts = [x.detach().transpose(1, 2)[:, :, None] for x in inputs]
+    bundles = [torch.cat(parts, 2)] if keys is None else [parts[0], torch.cat(parts[1:], 2)]
+    bundles = [bundle.requires_grad_() for bundle in bundles]
+    context = attend_bundles(bundles, Runs.of(mask), 0.3)
+    grads = torch.autograd.grad(context, bundles, upstream(context))
+    assert all(grad.is_contiguous() for grad in grads)
+    assert_close([context, *unbundle(grads)], by_formula(inputs, mask, 0.3))
+
+
+@pytest.mark.parametrize("context", [None, [12, 9]], ids=["self", "cross"])
+def test_attention_of_a_packed_row_takes_no_projection_apart(
+    context: list[int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mask = packed_mask([5, 30], context, causal=context is None)
+    torch.manual_seed(0)
+    attention = Attention(32, 2).to(DEVICE)
+    x = torch.randn(1, 35, 32, device=DEVICE, requires_grad=True)
+    other = None if context is None else torch.randn(1, 21, 32, device=DEVICE, requires_grad=True)
+    wanted = [x, *attention.parameters()] + ([] if other is None else [other])
+    apart = with_gradients(attention(x, other, mask=mask), wanted)
+    monkeypatch.setattr(core, "_fastest", lambda *given: "short")
+    monkeypatch.setattr(Attention, "_attend", None)
+    together = with_gradients(attention(x, other, mask=mask), wanted)
+    assert_close(together, [y.double() for y in apart])
+
+
+@pytest.mark.parametrize("keys", [None, [40, 9, 3]], ids=["self", "cross"])
 def test_dropout_drops_the_same_weights_forward_and_backward(keys: list[int] | None) -> None:
     mask = packed_mask([35, 1, 30], keys, False)
     inputs = tensors(mask, heads=2)
@@ -152,6 +182,23 @@ def test_dropout_is_as_likely_as_it_says_and_every_call_has_its_own() -> None:
     for other in (first.roll(1, 2), first.roll(1, 1), first.roll(1, 0), second):
         assert (first & other).float().mean().item() == pytest.approx(0.01, abs=0.001)
     assert not dropped(torch.tensor([1]), 1, 50, 50, 0.5 / CHANCES).any()
+
+
+@pytest.mark.parametrize("bundles", [1, 2])
+def test_bundles_compile_to_one_graph(bundles: int) -> None:
+    mask = packed_mask([35, 1, 30], None, True)
+    parts = [x.detach().transpose(1, 2)[:, :, None] for x in tensors(mask)]
+    given = [torch.cat(parts, 2)] if bundles == 1 else [parts[0], torch.cat(parts[1:], 2)]
+    given = [bundle.requires_grad_() for bundle in given]
+
+    def attention(*bundles: Tensor) -> Tensor:
+        return attend_bundles(bundles, Runs.of(mask), 0.3)
+
+    compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
+    for mine, theirs in zip(
+        with_gradients(compiled(*given), given), with_gradients(attention(*given), given), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs)
 
 
 def test_compiled_it_is_one_graph() -> None:

@@ -1,4 +1,4 @@
-"""The kernel of `norms`: one row a program."""
+"""The kernel for inference: one row a program."""
 
 import triton
 import triton.language as tl

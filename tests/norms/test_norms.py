@@ -1,13 +1,8 @@
 """Add & Norm in one kernel."""
 
-import os
-
 import pytest
 import torch
 from torch import nn
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 
 from regard import norms
 from regard.norms import add_norm, add_norm_by_kernel

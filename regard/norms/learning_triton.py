@@ -1,0 +1,73 @@
+"""The kernels of `learning`: R rows of N are looked at together, their width W padded to a power of two, P."""
+
+import triton
+import triton.language as tl
+
+from regard.attention.kernels.short_triton import kept
+
+
+@triton.jit(do_not_specialize=["N", "chance"])
+def add_norm(
+    x, added, weight, bias, seed, y, total, statistics, N, eps, chance, growth,
+    DROPS: tl.constexpr, W: tl.constexpr, R: tl.constexpr, P: tl.constexpr,
+):  # fmt: skip
+    """The norm of a sum; the sum itself and its mean and deviation are for the way back."""
+    row = tl.program_id(0) * R + tl.arange(0, R)
+    column = tl.arange(0, P)
+    real, inside = row < N, column < W
+    there = real[:, None] & inside[None, :]
+    at = row.to(tl.int64)[:, None] * W + column[None, :]
+    z = tl.load(added + at, mask=there, other=0.0).to(tl.float32)
+    if DROPS:
+        seed_value = tl.load(seed).to(tl.uint32)
+        z = tl.where(kept(seed_value, row[:, None], column[None, :], chance), z * growth, 0.0)
+    z += tl.load(x + at, mask=there, other=0.0).to(tl.float32)
+    z = z.to(total.dtype.element_ty)  # as the way back will find it
+    tl.store(total + at, z, mask=there)
+    z = z.to(tl.float32)
+    mean = tl.sum(z, 1) / W
+    centred = tl.where(inside[None, :], z - mean[:, None], 0.0)
+    scale = 1 / tl.sqrt(tl.sum(centred * centred, 1) / W + eps)
+    tl.store(statistics + row, mean, mask=real)
+    tl.store(statistics + N + row, scale, mask=real)
+    w = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
+    normal = centred * scale[:, None] * w[None, :] + b[None, :]
+    tl.store(y + at, normal.to(y.dtype.element_ty), mask=there)
+
+
+@triton.jit(do_not_specialize=["N", "chance"])
+def add_norm_backward(
+    grad, total, statistics, weight, seed, dx, dadded, sums, N, chance, growth,
+    DROPS: tl.constexpr, W: tl.constexpr, R: tl.constexpr, P: tl.constexpr,
+):  # fmt: skip
+    """Gradients of both summands, and for each program a part of those of weight and bias."""
+    program = tl.program_id(0)
+    column = tl.arange(0, P)
+    inside = column < W
+    w = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    if DROPS:
+        seed_value = tl.load(seed).to(tl.uint32)
+    of_weight = tl.zeros([P], tl.float32)
+    of_bias = tl.zeros([P], tl.float32)
+    for begin in range(program * R, N, tl.num_programs(0) * R):
+        row = begin + tl.arange(0, R)
+        real = row < N
+        there = real[:, None] & inside[None, :]
+        at = row.to(tl.int64)[:, None] * W + column[None, :]
+        g = tl.load(grad + at, mask=there, other=0.0).to(tl.float32)
+        z = tl.load(total + at, mask=there, other=0.0).to(tl.float32)
+        mean = tl.load(statistics + row, mask=real, other=0.0)
+        scale = tl.load(statistics + N + row, mask=real, other=0.0)
+        normal = tl.where(inside[None, :], (z - mean[:, None]) * scale[:, None], 0.0)
+        of_weight += tl.sum(g * normal, 0)
+        of_bias += tl.sum(g, 0)
+        g *= w[None, :]
+        along, offset = tl.sum(g * normal, 1) / W, tl.sum(g, 1) / W
+        d = (g - normal * along[:, None] - offset[:, None]) * scale[:, None]
+        tl.store(dx + at, d.to(dx.dtype.element_ty), mask=there)
+        if DROPS:
+            d = tl.where(kept(seed_value, row[:, None], column[None, :], chance), d * growth, 0.0)
+        tl.store(dadded + at, d.to(dadded.dtype.element_ty), mask=there)
+    tl.store(sums + program * 2 * W + column, of_weight, mask=inside)
+    tl.store(sums + program * 2 * W + W + column, of_bias, mask=inside)

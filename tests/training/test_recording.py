@@ -1,0 +1,138 @@
+"""Steps that are recorded: the same as any other, on tensors that stay where they are."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from regard.errors import UserError
+from regard.training import recording
+from regard.training.recipe import Recipe
+from regard.training.recording import Recorder
+from regard.training.run import run_recipe
+from tests.images import image_recipe
+from tests.training.test_loop import Line, points, run, saved
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many batches each repeated step had."""
+    found: list[int] = []
+    play = recording._Recording.play
+
+    def count(self: Any, batches: Any) -> Any:
+        found.append(len(batches))
+        return play(self, batches)
+
+    monkeypatch.setattr(recording._Recording, "play", count)
+    return found
+
+
+def never(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on no step is repeated."""
+    monkeypatch.setattr(recording, "PLAIN", 10**9)
+
+
+def test_only_batches_of_the_same_shape_in_a_row_are_repeated() -> None:
+    seen: list[float] = []
+
+    def act(batches: Any) -> torch.Tensor:
+        seen.append(float(batches[0].sum()))
+        return batches[0].sum()
+
+    recorder: Recorder[Any, Any] = Recorder(act, torch.device("cpu"))
+    answers = [recorder.repeat([torch.full((size,), 1.0 + i)]) for i, size in enumerate([2] * 5 + [3] * 4 + [2] * 4)]
+    plain = [answer is None for answer in answers]
+    assert plain == [True] * 3 + [False] * 2 + [True] * 3 + [False] + [True] * 3 + [False]
+    assert seen == [2 * 4.0, 2 * 5.0, 3 * 9.0, 2 * 13.0]
+
+
+def test_repeated_steps_move_weights_as_plain_ones_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: list[int]
+) -> None:
+    given = points(4, 4, 4, 4)
+    given[2] = (given[2][0] * torch.nan, given[2][1])  # a step that is skipped, once plainly and once repeated
+    settings = {"steps": 21, "validate_every": 7, "record": True, "ema": 0.5}
+    optim = {"accumulate": 1, "schedule": "inverse-sqrt", "warmup": 5}
+    run(Line(given), tmp_path / "repeated", optim, **settings)
+    assert played == [1] * 18
+    never(monkeypatch)
+    run(Line(given), tmp_path / "plain", optim, **settings)
+    assert len(played) == 18
+    for folder in ("last", "best"):
+        assert saved(tmp_path / "repeated" / folder) == saved(tmp_path / "plain" / folder)
+    logs = [(tmp_path / name / "log.jsonl").read_text().splitlines() for name in ("repeated", "plain")]
+    for one, other in zip(*(map(json.loads, lines) for lines in logs), strict=True):
+        timed = {"seconds", "tokens_per_second", "memory"}
+        assert {k: v for k, v in one.items() if k not in timed} == {k: v for k, v in other.items() if k not in timed}
+
+
+def test_batches_that_differ_are_taken_plainly(tmp_path: Path, played: list[int]) -> None:
+    run(Line(points(4, 3)), tmp_path / "run", steps=8, record=True)
+    assert not played
+
+
+def test_several_batches_of_a_step_are_repeated_together(tmp_path: Path, played: list[int]) -> None:
+    run(Line(points(4, 3)), tmp_path / "run", {"accumulate": 2}, steps=8, record=True)
+    assert played == [2] * 5
+
+
+@pytest.mark.parametrize("kind", ["translator", "images"])
+def test_a_recorded_run_learns_what_a_plain_one_does(
+    kind: str, painted: Path, tmp_path: Path, make_recipe: Any, monkeypatch: pytest.MonkeyPatch, played: list[int]
+) -> None:
+    settings = {"training__steps": 6, "training__validate_every": 6, "training__record": True, "training__ema": 0.9}
+    recipe: Recipe
+    if kind == "translator":
+        recipe = make_recipe(batch__tokens=150, model__dropout=0.1, training__valid_sentences=0, **settings)
+    else:
+        recipe = image_recipe(painted, model__drop_path=0.2, **settings)
+    run_recipe(recipe, tmp_path / "repeated")
+    assert played == [1] * 3
+    never(monkeypatch)
+    run_recipe(recipe, tmp_path / "plain")
+    one, other = (
+        safetensors.torch.load_file(tmp_path / name / "best" / "model.safetensors") for name in ("repeated", "plain")
+    )
+    assert one.keys() == other.keys()
+    assert all(torch.equal(weight, other[name]) for name, weight in one.items())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("kind", ["translator", "images"])
+def test_a_gpu_repeats_a_recorded_step(
+    kind: str, painted: Path, tmp_path: Path, make_recipe: Any, monkeypatch: pytest.MonkeyPatch, played: list[int]
+) -> None:
+    settings = {"training__steps": 30, "training__validate_every": 10, "training__record": True, "training__ema": 0.9}
+    settings |= {"training__device": "cuda"}
+    recipe: Recipe
+    if kind == "translator":
+        recipe = make_recipe(batch__tokens=600, model__dropout=0.1, **settings)
+    else:
+        recipe = image_recipe(painted, model__drop_path=0.2, **settings)
+    run_recipe(recipe, tmp_path / "repeated")
+    assert played == [1] * 27
+    never(monkeypatch)
+    run_recipe(recipe, tmp_path / "plain")
+    one, other = (
+        safetensors.torch.load_file(tmp_path / name / "last" / "model.safetensors") for name in ("repeated", "plain")
+    )
+    for name, weight in one.items():
+        torch.testing.assert_close(weight, other[name], atol=2e-3, rtol=2e-3, msg=lambda text, name=name: name + text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"batch__layout": "padded"}, "training.record is for batches of one size; set batch.layout"),
+        ({"teaching__r_drop": 1.0}, "training.record is for plain teacher forcing; leave out teaching"),
+        ({"training__sharding": "fsdp"}, "training: record is for a model that is whole in every process"),
+        ({"model__kind": "parallel"}, "training.record: is for a model that writes one token after"),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused(make_recipe: Any, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        make_recipe(training__record=True, **changes)
