@@ -1,5 +1,8 @@
 """Writing all tokens at once: one pass over a canvas of masks, or several that refine it (mask-predict).
 
+`ParallelWriter.write` chooses between two ways to the same result: its own, which can do everything, and on a GPU
+`FixedCanvases`, for what `obstacle_to_canvases` has nothing against.
+
 Shapes: R rows (every length that is tried of every sentence), T places of the canvas, V vocabulary.
 """
 
@@ -8,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from functools import partial
+from itertools import groupby, islice
 
 import numpy as np
 import torch
@@ -16,6 +20,9 @@ from torch import Tensor
 
 from regard.attention import Padded
 from regard.decoding import ctc
+from regard.decoding.canvas import Guess, fill, guesses, likeliest_lengths, refine, rounds_that_write
+from regard.decoding.fixed.canvases import FixedCanvases
+from regard.decoding.fixed.conditions import obstacle_to_canvases
 from regard.decoding.rules import Request
 from regard.decoding.search import Found, Trace
 from regard.decoding.settings import AnySettings, ParallelSettings, check_settings_fit
@@ -47,16 +54,21 @@ class Filled(Found):
 
 
 @dataclass
-class _Canvases:
-    """Rows that are filled together. A layout is None where all rows are equally long, which is faster."""
+class _Rows:
+    """What stands on canvases."""
 
     tokens: Tensor  # (R, T)
     gains: Tensor  # (R, T): log-probabilities
     lengths: list[int]
+
+
+@dataclass
+class _Canvases(_Rows):
+    """Rows that are filled together. A layout is None where all rows are equally long, which is faster."""
+
     layout: Padded | None
     memory: Tensor  # (R, S, W)
     memory_layout: Padded | None
-    length_gains: list[float | None] = field(default_factory=list)  # log-probabilities of the lengths, if guessed
 
 
 class ParallelWriter:
@@ -68,6 +80,7 @@ class ParallelWriter:
     def __init__(self, model: ParallelTransformer, products: PackedWeights | None = None) -> None:
         self.model, self.config = model, model.config
         self._packed = PackedWeights() if products is None else products
+        self._fixed = FixedCanvases(model)
 
     @property
     def device(self) -> torch.device:
@@ -96,15 +109,28 @@ class ParallelWriter:
         assert isinstance(settings, ParallelSettings)
         if not requests:
             return []
+        if obstacle_to_canvases(self.model, settings, trace) is None:
+            try:
+                return self._write_fixed(requests, settings)
+            except torch.OutOfMemoryError:
+                self._fixed.forget()
         memory, layout, sizes = self._encode([request.source for request in requests])
-        guesses = self._guess_lengths(memory, layout, sizes, settings.lengths)
-        owners = [i for i, tried in enumerate(guesses) for _ in tried]
-        canvases = self._blank_canvases(memory, sizes, owners, [n for tried in guesses for n, _ in tried])
-        canvases.length_gains = [gain for tried in guesses for _, gain in tried]
+        tried = self._guess_lengths(memory, layout, sizes, settings.lengths)
+        owners = [i for i, of_one in enumerate(tried) for _ in of_one]
+        canvases = self._blank_canvases(memory, sizes, owners, _counts(tried))
         if self.config.length == "ctc":
             return self._write_paths(canvases, settings, trace)
-        canvas, passes = self._refine(canvases, settings.rounds or 1, trace is not None)
-        return self._collect(canvases, canvas, passes, owners, settings)
+        read, passes = self._refine(canvases, settings.rounds or 1, trace is not None)
+        return self._collect(canvases, tried, read, passes, settings)
+
+    def _write_fixed(self, requests: Sequence[Request], settings: ParallelSettings) -> list[list[Found]]:
+        """By programs that a GPU has recorded."""
+        sources = [request.source for request in requests]
+        tried, (tokens, gains, read) = self._fixed.fill(sources, settings.lengths, settings.rounds or 1)
+        rows = _Rows(tokens, gains, _counts(tried))
+        if self.config.length == "ctc":
+            return [[one] for one in self._read_paths(rows)]
+        return self._collect(rows, tried, read, [], settings)
 
     @torch.no_grad()
     def read(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
@@ -164,20 +190,11 @@ class ParallelWriter:
 
     def _guess_lengths(
         self, memory: Tensor, layout: Padded | None, sizes: Sequence[int], wanted: int
-    ) -> list[list[tuple[int, float | None]]]:
+    ) -> list[list[Guess]]:
         """The lengths that are tried for each sentence with their log-probabilities; a translation is not empty."""
         if self.config.length != "classifier":
             return [[(n, None)] for n in self._places(sizes)]
-        reach = self.config.length_reach
-        logp = self.model.length_logits(memory, layout).float().log_softmax(-1)
-        # The source's END is counted in its size, the target has none.
-        lengths = np.asarray(sizes)[:, None] - 1 + np.arange(-reach, reach + 1)
-        impossible = torch.from_numpy((lengths < 1) | (lengths != self.config.limit(lengths)))
-        best = logp.masked_fill(impossible.to(self.device), -math.inf).topk(min(wanted, logp.shape[1]), 1)
-        return [
-            [(int(row[place]), gain) for gain, place in zip(gains, places, strict=True) if gain > -math.inf]
-            for row, gains, places in zip(lengths, best.values.tolist(), best.indices.tolist(), strict=True)
-        ]
+        return guesses(*likeliest_lengths(self.model, memory, layout, torch.tensor(sizes, device=self.device), wanted))
 
     def _length_gains(
         self, memory: Tensor, layout: Padded | None, sizes: Sequence[int], targets: Sequence[Sequence[int]]
@@ -214,53 +231,37 @@ class ParallelWriter:
             memory_layout=self._layout([sizes[i] for i in owners]),
         )
 
-    def _fill(self, canvases: _Canvases) -> Tensor:
-        """The log-probabilities of what may be written at every place, (R, T, V), by one pass."""
+    def _fill(self, canvases: _Canvases, tokens: Tensor | None = None) -> Tensor:
+        """What may be written at every place, (R, T, V): log-probabilities by one pass, over other tokens if given."""
         c = canvases
         with self._packed:
-            logits = self.model.logits(self.model.decode(c.tokens, c.memory, c.layout, c.memory_layout))
-        logp = logits.float().log_softmax(-1)
-        for token in self.config.unsayable:
-            logp[..., token] = -math.inf
-        return logp
+            return fill(self.model, c.memory, c.layout, c.memory_layout, c.tokens if tokens is None else tokens)
 
     def _refine(self, canvases: _Canvases, rounds: int, traced: bool) -> tuple[Tensor, list[list[Pass]]]:
-        """Fills the canvases in so many passes; returns what the last one read, and a snapshot of each if asked.
-
-        Between two passes the least certain tokens are masked again, fewer each time: after pass r of n, (n - r) / n of
-        them (mask-predict, Ghazvininejad et al. 2019). Certainty is the probability a token had when it was written.
-        """
+        """Fills the canvases in so many passes; returns what the last one read, and a snapshot of each if asked."""
         c = canvases
-        lengths = torch.tensor(c.lengths, device=self.device)
-        read = c.tokens
         passes: list[list[Pass]] = [[] for _ in c.lengths] if traced else []
-        hidden = torch.ones_like(c.tokens, dtype=torch.bool)
-        for done in range(rounds):
-            if done:
-                if not max(c.lengths) * (rounds - done) // rounds:
-                    break  # even the longest is too short for a single mask
-                hidden = least_certain(c.gains, lengths, lengths * (rounds - done) // rounds)
-                c.tokens = read = c.tokens.masked_fill(hidden, self.config.mask)
-            best = self._fill(c).max(-1)
-            c.tokens = torch.where(hidden, best.indices, c.tokens)
-            c.gains = torch.where(hidden, best.values, c.gains)
-            for row, snapshot in zip(passes, _snapshots(c, hidden) if traced else (), strict=traced):
+        lengths = torch.tensor(c.lengths, device=self.device)
+        states = refine(partial(self._fill, c), c.tokens, lengths, rounds)
+        for state in islice(states, rounds_that_write(max(c.lengths), rounds)):
+            c.tokens, c.gains = state.tokens, state.gains
+            for row, snapshot in zip(passes, _snapshots(c, state.written) if traced else (), strict=traced):
                 row.append(snapshot)
-        return read, passes
+        return state.read, passes
 
     def _collect(
         self,
-        canvases: _Canvases,
+        rows: _Rows,
+        tried: list[list[Guess]],
         read: Tensor,
         passes: list[list[Pass]],
-        owners: list[int],
         settings: ParallelSettings,
     ) -> list[list[Found]]:
         """Rows as hypotheses of their sentences, best first; with "end", what follows the first END is dropped."""
-        c = canvases
-        rows = zip(owners, c.lengths, c.length_gains, c.tokens.tolist(), c.gains.tolist(), read.tolist(), strict=True)
+        owners = [(i, gain) for i, of_one in enumerate(tried) for _, gain in of_one]
+        said_by_row = zip(owners, rows.lengths, rows.tokens.tolist(), rows.gains.tolist(), read.tolist(), strict=True)
         found: list[tuple[int, Found]] = []
-        for number, (owner, places, length, tokens, gains, canvas) in enumerate(rows):
+        for number, ((owner, length), places, tokens, gains, canvas) in enumerate(said_by_row):
             kept = tokens[:places]
             said = places
             if self.config.length == "end" and self.config.eos in kept:
@@ -290,7 +291,7 @@ class ParallelWriter:
         passes = _snapshots(c, torch.ones_like(c.tokens, dtype=torch.bool))
         return [[replace(one, passes=[seen]) for one in ones] for ones, seen in zip(found, passes, strict=True)]
 
-    def _read_paths(self, canvases: _Canvases) -> list[Filled]:
+    def _read_paths(self, canvases: _Rows) -> list[Filled]:
         """The likeliest path of every canvas; its score is that path's log-probability alone."""
         begins = ctc.begins(canvases.tokens, self.config.blank)
         rows = zip(canvases.lengths, canvases.tokens.tolist(), canvases.gains.tolist(), begins.tolist(), strict=True)
@@ -341,13 +342,9 @@ class ParallelWriter:
         return torch.tensor(rows, device=self.device), torch.tensor(sizes, device=self.device)
 
 
-def least_certain(gains: Tensor, lengths: Tensor, counts: Tensor) -> Tensor:
-    """Marks so many places of every row (R, T) that were written with the least probability."""
-    places = torch.arange(gains.shape[1], device=gains.device)
-    inside = places < lengths[:, None]
-    order = gains.masked_fill(~inside, math.inf).argsort(stable=True)
-    ranks = torch.empty_like(order).scatter_(1, order, places.expand_as(order))
-    return ranks < counts[:, None]
+def _counts(tried: list[list[Guess]]) -> list[int]:
+    """The lengths of all rows."""
+    return [count for of_one in tried for count, _ in of_one]
 
 
 def _mean(gains: list[float], length: float | None) -> float:
@@ -361,6 +358,6 @@ def _canvas(found: Found) -> list[int]:
     return found.canvas
 
 
-def _snapshots(canvases: _Canvases, written: Tensor) -> list[Pass]:
+def _snapshots(canvases: _Rows, written: Tensor) -> list[Pass]:
     rows = zip(canvases.lengths, canvases.tokens.tolist(), canvases.gains.tolist(), written.tolist(), strict=True)
     return [Pass(tokens[:n], gains[:n], marks[:n]) for n, tokens, gains, marks in rows]

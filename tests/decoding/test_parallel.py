@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import Attention
+from regard.decoding.canvas import least_certain
 from regard.decoding.ctc import collapse
-from regard.decoding.parallel import Filled, ParallelWriter, least_certain
+from regard.decoding.parallel import Filled, ParallelWriter
 from regard.decoding.rules import Request
 from regard.decoding.search import Found, Trace
 from regard.decoding.settings import ParallelSettings, SearchSettings

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,12 +10,12 @@ from torch import Tensor
 from regard.attention import Padded
 from regard.decoding.fixed.board import Board
 from regard.decoding.fixed.reader import Reader, Shape
+from regard.decoding.fixed.recording import Pool, record, weight_places
 from regard.decoding.settings import SearchSettings
 from regard.models.transformer import Transformer
 
-Pool = Any  # what torch.cuda.graph_pool_handle gives, or None
 FEW_TOKENS = 4096
-"""So many source tokens are encoded sooner than they are launched: this is recorded too, at the price of padding."""
+"""So many tokens are encoded sooner than they are launched: this is recorded too, at the price of padding."""
 
 
 class Program:
@@ -71,19 +70,7 @@ class Program:
     def _record(self, do: Callable[[], None], pool: Pool) -> torch.cuda.CUDAGraph:
         """The graph of what is done, after which the state is that of some search that never was."""
         one = torch.ones_like(self.board.step)
-        some_search = (one[None], Padded(one, 1), one, SearchSettings(beam=1))
-        self.start(*some_search)
-        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):  # libraries set themselves up, which cannot be recorded
-            do()
-        torch.cuda.current_stream().wait_stream(aside)
-        self.start(*some_search)
-        graph = torch.cuda.CUDAGraph()
-        # Other threads may be at work on the device meanwhile; what they do is none of this graph's business.
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            do()
-        return graph
+        return record(do, pool, lambda: self.start(one[None], Padded(one, 1), one, SearchSettings(beam=1)))
 
 
 class News:
@@ -113,8 +100,3 @@ class News:
             arrival.synchronize()
         undecided, broken = self._received[before].tolist()
         return undecided, bool(broken)
-
-
-def weight_places(model: Transformer) -> tuple[int, ...]:
-    """Where in memory everything lies that a step reads of a model."""
-    return tuple(x.data_ptr() for x in (*model.parameters(), *model.buffers()))

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import torch
 
-from regard.attention import Sinusoidal
 from regard.attention.kernels.operators import on_device
-from regard.decoding.fixed.program import Pool, Program
+from regard.decoding.fixed.program import Program
 from regard.decoding.fixed.reader import Shape
+from regard.decoding.fixed.recording import Pool, let_positions_grow, room_for
 from regard.decoding.rules import Request, Rules
 from regard.decoding.search import Found, refuse_nan
 from regard.decoding.settings import SearchSettings
@@ -141,19 +141,6 @@ class FixedSearch:
         if self.device.type != "cuda":
             return float("inf")
         return torch.cuda.get_device_properties(self.device).total_memory // SHARE_OF_MEMORY
-
-
-def let_positions_grow(model: Transformer, longest: int) -> None:
-    """Tables of positions are as long as they need be: growing they move, which must not happen to a recorded step."""
-    for module in model.modules():
-        if isinstance(module, Sinusoidal):
-            module(torch.zeros_like(module.table[0, :1], dtype=torch.long), longest)
-
-
-def room_for(tokens: int) -> int:
-    """So many tokens or somewhat more: few shapes are enough for all."""
-    step = 32 if tokens <= 128 else 128
-    return -(-tokens // step) * step
 
 
 def room_for_sentences(count: int) -> int:

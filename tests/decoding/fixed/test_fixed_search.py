@@ -11,7 +11,8 @@ import torch
 from regard.decoding.fixed import search as module
 from regard.decoding.fixed.program import Program
 from regard.decoding.fixed.reader import Reader, Shape
-from regard.decoding.fixed.search import FixedSearch, bytes_of, room_for, room_for_sentences
+from regard.decoding.fixed.recording import room_for
+from regard.decoding.fixed.search import FixedSearch, bytes_of, room_for_sentences
 from regard.decoding.rules import Request
 from regard.decoding.search import Found, search
 from regard.decoding.settings import SearchSettings
