@@ -5,5 +5,6 @@ that grow and sentences leave the batch; here nothing ever changes its size or i
 recorded once (a CUDA graph) and replayed for every step, whatever the host is doing.
 
 `conditions.py` says when it is taken, `search.py` drives it, `program.py` is one recorded step of one shape, which is
-`reader.py`, the model's part, and `board.py`, the beam's; `ranking.py` finds the likeliest tokens.
+`reader.py`, the model's part, and `board.py`, the beam's; `ranking.py` finds the likeliest tokens. `canvases.py` is the
+same for models that write all tokens at once, and `recording.py` what both have in common.
 """
