@@ -36,6 +36,11 @@ class EncodingShape(NamedTuple):
     source: int
     tried: int
 
+    @property
+    def tables(self) -> list[tuple[int, int]]:
+        """The rows and columns of what it works on."""
+        return [(self.sentences, self.source)]
+
 
 class FillingShape(NamedTuple):
     """The sizes of a program that fills canvases."""
@@ -45,6 +50,11 @@ class FillingShape(NamedTuple):
     rows: int
     places: int
     rounds: int
+
+    @property
+    def tables(self) -> list[tuple[int, int]]:
+        """The rows and columns of what it works on."""
+        return [(self.sentences, self.source), (self.rows, self.places)]
 
 
 class Encoding:
@@ -156,7 +166,8 @@ class FixedCanvases:
             lengths = encoding.guesses()[: len(sources)] if encoding.shape.tried else self._lengths_that_follow(sources)
             owners = [i for i, of_one in enumerate(lengths) for _ in of_one]
             counts = [count for of_one in lengths for count, _ in of_one]
-            shape = FillingShape(*encoding.shape[:2], *self._room_for(len(owners), max(counts)), rounds)
+            table = len(owners), max(counts)
+            shape = FillingShape(*encoding.shape[:2], *(self._room(*table) or table), rounds)
             return lengths, self._filling(shape).fill(encoding, owners, counts)
 
     def forget(self) -> None:
@@ -166,10 +177,10 @@ class FixedCanvases:
     def _encode(self, sources: Sequence[Sequence[int]], tried: int) -> Encoding:
         config = self.model.config
         known = min(tried, 2 * config.length_reach + 1) if config.length == "classifier" else 0
-        size = max(len(source) for source in sources) + 1
-        shape = EncodingShape(*self._room_for(len(sources), size), known)
+        table = len(sources), max(len(source) for source in sources) + 1
+        shape = EncodingShape(*(self._room(*table) or table), known)
         let_positions_grow(self.model, shape.source)
-        encoding = self._program(shape, lambda how: Encoding(self.model, shape, *how), shape.sentences * shape.source)
+        encoding = self._program(shape, lambda how: Encoding(self.model, shape, *how))
         encoding.encode(sources)
         return encoding
 
@@ -180,14 +191,14 @@ class FixedCanvases:
 
     def _filling(self, shape: FillingShape) -> Filling:
         let_positions_grow(self.model, shape.places)
-        return self._program(shape, lambda how: Filling(self.model, shape, *how), shape.rows * shape.places)
+        return self._program(shape, lambda how: Filling(self.model, shape, *how))
 
-    def _program(self, shape: Shape, make: Callable[[tuple[bool, Pool]], Made], tokens: int) -> Made:
+    def _program(self, shape: Shape, make: Callable[[tuple[bool, Pool]], Made]) -> Made:
         """A program that there is, or a new one; one of many tokens is neither recorded nor kept."""
         if (where := weight_places(self.model)) != self._places:  # recorded programs read where weights were
             self.forget()
             self._places = where
-        if tokens > FEW_TOKENS:
+        if any(self._room(*table) is None for table in shape.tables):
             return make((False, None))
         program = self._programs.pop(shape, None)
         if program is None:
@@ -204,15 +215,15 @@ class FixedCanvases:
             self._pool = torch.cuda.graph_pool_handle()
         return records, self._pool
 
-    def _room_for(self, rows: int, tokens: int) -> tuple[int, int]:
-        """So many rows of so many tokens or somewhat more; not more where they are too many to be recorded.
+    def _room(self, rows: int, tokens: int) -> tuple[int, int] | None:
+        """So many rows of so many tokens or somewhat more; None where that is too much to be worth a recording.
 
-        Room ends where learned positions do; a source that goes beyond them is for the model to refuse.
+        It ends where learned positions do; a source that goes beyond them is for the model to refuse.
         """
         config = self.model.config
-        room = min(room_for(tokens), config.max_length) if config.positions == "learned" else room_for(tokens)
-        roomy = room_for_sentences(rows), max(tokens, room)
-        return roomy if roomy[0] * roomy[1] <= FEW_TOKENS else (rows, tokens)
+        reach = min(room_for(tokens), config.max_length) if config.positions == "learned" else room_for(tokens)
+        room = room_for_sentences(rows), max(tokens, reach)
+        return room if room[0] * room[1] <= FEW_TOKENS else None
 
 
 def recorded(do: Callable[[], None], records: bool, pool: Pool) -> Callable[[], None]:

@@ -151,6 +151,8 @@ def test_large_batches_are_neither_padded_nor_kept(
     monkeypatch.setattr(module, "FEW_TOKENS", 100)
     writer = ParallelWriter(MODELS[length])
     assert_same(by_programs(writer, SOURCES, given), pass_by_pass(MODELS[length], SOURCES, given))
+    with_room = [[5] * 30] * 3  # fewer than 100 tokens, but for the room
+    assert_same(by_programs(writer, with_room, given), pass_by_pass(MODELS[length], with_room, given))
     assert not writer._fixed._programs
 
 
