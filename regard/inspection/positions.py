@@ -17,9 +17,9 @@ def find_positions(model: nn.Module) -> dict[str, nn.Module]:
     """The position encodings of a model by name; of those that all layers of a stack have alike, the first."""
     found: dict[str, nn.Module] = {}
     known: set[tuple[object, ...]] = set()
+    axes = {id(module.axis) for module in model.modules() if isinstance(module, Rotary2D)}  # parts of one on a grid
     for name, module in model.named_modules():
-        inside = any(name.startswith(f"{outer}.") for outer in found)  # such as the axis of one on a grid
-        if not isinstance(module, ENCODINGS) or inside:
+        if not isinstance(module, ENCODINGS) or id(module) in axes:
             continue
         axis = module.axis if isinstance(module, Rotary2D) else module
         rotary = isinstance(axis, Rotary)

@@ -6,6 +6,7 @@ from regard.attention import Diagonal, Learned, Rotary, Rotary2D, Sinusoidal, Si
 from regard.errors import UserError
 from regard.inspection.positions import encode_positions, find_positions, rotary_angles, similarity
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.vit import ViT, ViTConfig
 
 GRID = [(y, x) for y in range(3) for x in range(4)]
 
@@ -71,3 +72,8 @@ def test_the_encodings_of_a_model_are_found(positions: str, tie: str, names: lis
     size = {"width": 16, "heads": 2, "hidden": 24, "encoder_layers": 2, "decoder_layers": 2}
     model = Transformer(TransformerConfig.base(13, **size, positions=positions, tie=tie))
     assert list(find_positions(model)) == names
+
+
+def test_an_encoding_on_a_grid_is_one_however_many_layers_have_it() -> None:
+    model = ViT(ViTConfig.micro(classes=3, positions="rotary", layers=3))
+    assert list(find_positions(model)) == ["encoder.0.attention.rotary"]
