@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from regard.decoding.stepper import pad_rows
-from regard.decoding.translator import JOINT, batches_by_tokens, list_texts
+from regard.decoding.translator import batches_by_tokens, list_texts
 from regard.decoding.writer import BATCH_TOKENS
 from regard.errors import UserError
 from regard.models.encoder import Encoder
 from regard.models.folder import expect_reader, find_model, load_model, save_model
+from regard.text.vocabularies import JOINT
 from regard.text.wordpieces import WordPieces
 
 

@@ -42,59 +42,10 @@ from regard.models.pretrained import save_pretrained
 from regard.models.transformer import EncoderDecoder, Transformer
 from regard.packing import Precision, supports
 from regard.products import PackedWeights
-from regard.text.tokenizer import Tokenizer
+from regard.text.vocabularies import Vocabularies
 
-JOINT, SOURCE, TARGET = "tokenizer.json", "source.tokenizer.json", "target.tokenizer.json"
 WINDOW = 2048
 Engine = Literal["regard", "ctranslate2"]
-
-
-@dataclass(frozen=True)
-class Vocabularies:
-    """The tokenizer of each side; one and the same object where the vocabulary is joint."""
-
-    source: Tokenizer
-    target: Tokenizer
-
-    @property
-    def joint(self) -> bool:
-        return self.source is self.target
-
-    def save(self, folder: Path) -> None:
-        if self.joint:
-            self.source.save(folder / JOINT)
-        else:
-            self.source.save(folder / SOURCE)
-            self.target.save(folder / TARGET)
-
-    @classmethod
-    def load(cls, folder: Path) -> Vocabularies:
-        if (folder / SOURCE).exists() or (folder / TARGET).exists():
-            return cls(Tokenizer.load(folder / SOURCE), Tokenizer.load(folder / TARGET))
-        joint = Tokenizer.load(folder / JOINT)
-        return cls(joint, joint)
-
-    @property
-    def pieces(self) -> tuple[list[str], list[str]]:
-        """The pieces of each side in the order of their ids."""
-        return self.source.vocabulary, self.target.vocabulary
-
-    def extended(self, tokens: Sequence[str]) -> Vocabularies:
-        """Both sides with further pieces, which are never split.
-
-        Raises:
-            UserError: a token cannot be added; it is named.
-        """
-        source = self.source.extended(tokens)
-        return Vocabularies(source, source if self.joint else self.target.extended(tokens))
-
-    def fingerprint(self) -> str:
-        return f"{self.source.fingerprint()}-{self.target.fingerprint()}"
-
-
-def has_tokenizer(folder: Path) -> bool:
-    """Whether a model folder holds any tokenizer."""
-    return any((folder / name).exists() for name in (JOINT, SOURCE, TARGET))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.decoding.embedder import Embedder
-from regard.decoding.translator import Translator, Vocabularies
+from regard.decoding.translator import Translator
 from regard.errors import UserError
 from regard.exchange.huggingface import TARGET
 from regard.interop.bert import KIND as BERT
@@ -32,6 +32,7 @@ from regard.models.transformer import Transformer, TransformerConfig
 from regard.recognition.classifier import ABOUT
 from regard.recognition.reading import Reading
 from regard.text.tokenizer import Tokenizer
+from regard.text.vocabularies import Vocabularies
 
 POOLING, MODULES = Path("1_Pooling") / CONFIG, "modules.json"
 """Where sentence-transformers says how the vectors of tokens become that of a text."""

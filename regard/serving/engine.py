@@ -10,7 +10,7 @@ import torch
 
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.settings import AnySettings, ParallelSettings, SearchSettings, parse_settings
-from regard.decoding.translator import Translator, has_tokenizer, is_exported
+from regard.decoding.translator import Translator, is_exported
 from regard.devices import choose_device
 from regard.errors import UserError
 from regard.models.folder import expect_reader, find_model, load_model, what_is_read
@@ -23,6 +23,7 @@ from regard.serving.sections.image import PATCHES, show_image, show_views
 from regard.serving.sections.positions import show_positions
 from regard.serving.sections.translation import show_translation
 from regard.serving.work import About, Alignment, Order, Translation
+from regard.text.vocabularies import has_tokenizer
 from regard.vision.decoding import MOST_PIXELS, decode
 from regard.vision.pictures import GAP
 

@@ -13,8 +13,8 @@ from regard.decoding.ensemble import EnsembleStepper
 from regard.decoding.rules import Request
 from regard.decoding.search import Found, Trace, search
 from regard.decoding.stepper import TransformerStepper
-from regard.decoding.translator import Vocabularies
 from regard.text.grammar import corpus
+from regard.text.vocabularies import Vocabularies
 
 SENTENCES = [pair.source for pair in corpus("test", 24)]
 

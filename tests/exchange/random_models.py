@@ -6,9 +6,10 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from regard.decoding.translator import Translator, Vocabularies
+from regard.decoding.translator import Translator
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.text.tokenizer import Tokenizer
+from regard.text.vocabularies import Vocabularies
 
 SMALL = {"width": 32, "heads": 4, "hidden": 48, "encoder_layers": 2, "decoder_layers": 2}
 

@@ -16,7 +16,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from regard.decoding.translator import Vocabularies
 from regard.errors import UserError
 from regard.models.folder import mend_replaced, replacing
 from regard.text.corpus import Corpus
@@ -26,6 +25,7 @@ from regard.text.readers import Shard, find_shards, read_jsonl, read_parallel
 from regard.text.store import DamagedStoreError, digest_store, open_store, write_store
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokens import ParallelTokens
+from regard.text.vocabularies import Vocabularies
 from regard.training.fingerprints import (
     FINGERPRINTS,
     Known,

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.decoding.translator import Translator, Vocabularies
+from regard.decoding.translator import Translator
 from regard.errors import UserError
 from regard.models.folder import distinct_tensors
 from regard.models.transformer import EncoderDecoderConfig
 from regard.models.warmstart import ENCODER, copy_tensors, grow
 from regard.text.readers import read_lines
+from regard.text.vocabularies import Vocabularies
 from regard.training.task import Task
 from regard.training.translation.recipe import FROM_TOKENIZER, TranslationRecipe, TranslatorStartSettings
 
