@@ -30,8 +30,8 @@ from regard.exchange.argos import write_argos
 from regard.exchange.ctranslate2 import EnginePeer
 from regard.exchange.huggingface import HuggingFacePeer, build_huggingface, write_huggingface
 from regard.exchange.importing import import_model
-from regard.exchange.onnx import onnx_peer, write_onnx
-from regard.exchange.torch import archive_peer, write_torch
+from regard.exchange.onnx import ONNX
+from regard.exchange.torch import TORCH
 from regard.exchange.verification import SEARCHES, TOLERANCE, Peer, Tokens, check, compare, has_ended, sample_sources
 from regard.text.readers import read_jsonl
 
@@ -86,13 +86,13 @@ def their_engine(ours: Translator, room: Path, sources: Sources) -> Peer:
 
 
 def their_onnx(ours: Translator, room: Path, sources: Sources) -> Peer:
-    write_onnx(ours, room, sources[:8])
-    return onnx_peer(room)
+    ONNX.write(ours, room, sources[:8])
+    return ONNX.peer(room)
 
 
 def their_archive(ours: Translator, room: Path, sources: Sources) -> Peer:
-    write_torch(ours, room, sources[:8])
-    return archive_peer(room)
+    TORCH.write(ours, room, sources[:8])
+    return TORCH.peer(room)
 
 
 def as_package(ours: Translator, sources: Sources, room: Path) -> Row:

@@ -12,8 +12,8 @@ from regard.exchange.argos import write_argos
 from regard.exchange.ctranslate2 import write_ctranslate2
 from regard.exchange.huggingface import write_huggingface
 from regard.exchange.images import write_huggingface_images
-from regard.exchange.onnx import write_onnx, write_onnx_images
-from regard.exchange.torch import write_torch, write_torch_images
+from regard.exchange.onnx import ONNX
+from regard.exchange.torch import TORCH
 from regard.exchange.verification import sample_sources
 from regard.models.card import CARD, describe_folder
 from regard.models.folder import find_model, replacing, what_is_read
@@ -30,8 +30,8 @@ class Format(NamedTuple):
 FORMATS = {
     "ctranslate2": Format(write_ctranslate2, None),
     "huggingface": Format(write_huggingface, write_huggingface_images),
-    "onnx": Format(write_onnx, write_onnx_images),
-    "torch": Format(write_torch, write_torch_images),
+    "onnx": Format(ONNX.write, ONNX.write_images),
+    "torch": Format(TORCH.write, TORCH.write_images),
     "argos": Format(write_argos, None),
 }
 QUANTISING = ("ctranslate2", "argos")

@@ -15,9 +15,9 @@ pytest.importorskip("onnxscript")
 
 from regard.decoding.translator import Translator
 from regard.errors import UserError
-from regard.exchange.onnx import open_onnx, write_onnx
+from regard.exchange.onnx import ONNX, open_onnx
 from regard.exchange.programs import Call, image_program
-from regard.exchange.torch import open_archive, write_torch
+from regard.exchange.torch import TORCH, open_archive
 from regard.exchange.verification import sample_sources
 from regard.models.swin import Swin, SwinConfig
 from regard.models.transformer import TransformerConfig
@@ -102,7 +102,7 @@ print(*said[:-1])
 
 def test_rotary_positions_go_on_from_the_cache(tmp_path: Path) -> None:
     ours = random_translator("rotary", encoder_layers=1, decoder_layers=1)
-    (said,) = write_onnx(ours, tmp_path, sample_sources(ours)[:12])
+    (said,) = ONNX.write(ours, tmp_path, sample_sources(ours)[:12])
     assert re.search(r"the same translations \(greedy [1-9].*, beam 4 [1-9].*\); log-probabilities within", said), said
 
 
@@ -110,7 +110,7 @@ def test_rotary_positions_go_on_from_the_cache(tmp_path: Path) -> None:
 def test_attention_that_no_program_has_is_refused(kind: str, said: str, tmp_path: Path) -> None:
     ours = random_translator("post")
     ours.model.config = TransformerConfig.parse(ours.model.config.model_dump() | {"attention": kind}, "test")
-    for write in (write_onnx, write_torch):
+    for write in (ONNX.write, TORCH.write):
         with pytest.raises(UserError, match=said):
             write(ours, tmp_path, sample_sources(ours))
 
