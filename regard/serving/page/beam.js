@@ -47,7 +47,7 @@ function showTree(card, controls, found, words, change, signal) {
   let follow = false;
   const [won] = winningPath(found.tree);
   const end = won === undefined ? last : found.tree[won].step;
-  const stepper = makeStepper(last, words.step, words, signal, (step) => tree.show(step, follow), {
+  const stepper = makeStepper(last, words.step, words, signal, (step) => ((told.textContent = words.pointAtNode), tree.show(step, follow)), {
     at: end,
     then: () => end < last && (told.textContent = words.answerEnded(end + 1)),
   });
