@@ -18,6 +18,7 @@ from regard.inspection.focus import distance, entropy
 
 Group = Literal["encoder", "decoder", "cross"]
 Floats = npt.NDArray[np.floating]
+_BYTE = re.compile("^<0x(2[1-9A-F]|[3-6][0-9A-F]|7[0-9A-E])>$")
 _UNSPEAKABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
@@ -92,8 +93,12 @@ class Scene:
 
 
 def readable(pieces: Sequence[str]) -> list[str]:
-    """Pieces of a tokenizer as labels: without the mark of the space before them, and nothing unspeakable."""
-    return [speakable(piece.removeprefix("▁") or "␣") for piece in pieces]
+    """Pieces of a tokenizer as labels: without the mark of the space before them, and nothing unspeakable.
+
+    A byte that is a character by itself stands for it.
+    """
+    spelled = [_BYTE.sub(lambda byte: chr(int(byte[1], 16)), piece) for piece in pieces]
+    return [speakable(piece.removeprefix("▁") or "␣") for piece in spelled]
 
 
 def speakable(text: str) -> str:

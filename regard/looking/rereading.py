@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.hypothesis import Hypothesis, Round
 from regard.decoding.translator import Translator
 from regard.errors import UserError
 from regard.inspection.probe import WEIGHTS_ALONE, Quantity, Seen, probe
@@ -72,14 +72,20 @@ def refuse_blank(sentence: str) -> None:
 
 
 def label(best: Hypothesis) -> dict[str, list[str]]:
-    """Names for every row and column: a decoder that writes token by token reads BOS and says END."""
-    canvas = best.rounds[-1].pieces if best.rounds else None  # may have more places than tokens
+    """Names for every row and column: a decoder that writes token by token reads BOS and says END, another masks."""
+    last = best.rounds[-1] if best.rounds else None  # may have more places than tokens
     return {
         "source": [*readable(best.source_pieces), "END"],
         "translation": readable(best.labels),
-        "written": readable(best.labels if canvas is None else canvas),
-        "read": ["BOS", *readable(best.pieces)] if canvas is None else readable(canvas),
+        "written": readable(best.labels if last is None else last.pieces),
+        "read": ["BOS", *readable(best.pieces)] if last is None else _read_by(last),
     }
+
+
+def _read_by(last: Round) -> list[str]:
+    """What a pass over a canvas read: masks where it wrote, and elsewhere what stands there still."""
+    pairs = zip(readable(last.pieces), last.written, strict=True)
+    return ["MASK" if written else piece for piece, written in pairs]
 
 
 def group_of(name: str) -> tuple[Group, int]:

@@ -192,4 +192,5 @@ def _describe(model: Model) -> ApiModel:
         sections=list(about.sections),
         lacks=about.lacks,
         engine=about.engine,
+        search={key: value for key, value in about.search.items() if key != "rerank"},  # a path, no stranger's business
     )

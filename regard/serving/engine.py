@@ -124,6 +124,10 @@ class TranslationEngine:
         vectors = self.translator.embed(sentences, pool)
         return [(vector.double() * 10**DIGITS).round().div(10**DIGITS).tolist() for vector in vectors]
 
+    def best(self, n_best: int) -> AnySettings:
+        """The server's own search with so many results, or as many as it has: a wider one might find another best."""
+        return self.settings.changed(n_best=min(n_best, self.settings.candidates))
+
     def _translation(self, found: Hypothesis, sentence: str) -> Translation:
         alignment = None
         if found.alignment is not None:
@@ -247,7 +251,7 @@ def choose_search(settings: AnySettings, asked: dict[str, Any]) -> AnySettings:
 
 
 TRANSLATOR_SECTIONS: dict[str, Callable[[TranslationEngine, dict[str, Any]], Any]] = {
-    "translation": lambda own, asked: show_translation(own.translator, widen(own.settings, asked["n_best"]), asked),
+    "translation": lambda own, asked: show_translation(own.translator, own.best(asked["n_best"]), asked),
     "attention": lambda own, asked: show_attention(own.translator, asked),
     "map": lambda own, asked: show_map(own.translator, asked),
     "arithmetic": lambda own, asked: show_arithmetic(own.translator, asked),

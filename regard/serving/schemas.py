@@ -219,6 +219,7 @@ class ApiModel(BaseModel):
     sections: list[str] = Field(description="of the page, which it can fill")
     lacks: str | None = Field(description="what its folder is missing, such as a tokenizer")
     engine: str = Field(description="what computes: regard, or ctranslate2, into which nobody can look")
+    search: dict[str, str | int | float | bool | None] = Field(description="how it searches unless it is asked to")
 
 
 class ApiModels(BaseModel):

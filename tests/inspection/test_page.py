@@ -87,6 +87,7 @@ def test_packed_maps_keep_their_numbers(seed: int, size: float, signed: bool) ->
 
 def test_pieces_become_labels() -> None:
     assert readable(["▁love", "s", "▁", "a\x00", "\ud800"]) == ["love", "s", "␣", "a\ufffd", "\ufffd"]
+    assert readable(["<0x3C>", "<0x7E>", "<0x0A>", "<0xE6>"]) == ["<", "~", "<0x0A>", "<0xE6>"]
 
 
 def test_maps_that_do_not_fit_their_labels_are_refused() -> None:

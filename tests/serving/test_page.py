@@ -193,9 +193,99 @@ def test_the_beam_is_stepped(page: Page) -> None:
     assert later.count() == columns - 2
     page.page.locator(".tree .dropped").first.focus()
     assert "dropped" in page.text(".told")
+    assert page.page.locator(".tree .node.won").count() == 0
+    for _ in range(columns):
+        page.page.get_by_role("button", name="next").click()
     assert page.page.locator(".tree .node.won").count() == 4
+    assert page.text(".answer") == "我喜欢苹果"
     page.page.locator(".controls select").first.select_option("1")
     page.until(lambda: page.page.locator(".tree .node.kept").count() < 5)
+
+
+def test_the_beam_is_shown_without_hindsight_and_rests_where_the_answer_ended(page: Page) -> None:
+    def search_on(route: Any) -> None:
+        """The model's own search, and one step more, in which nothing wins."""
+        found = route.fetch().json()
+        step = max(node["step"] for node in found["tree"]) + 1
+        late = {"step": step, "parent": len(found["tree"]) - 1, "fate": "dropped: it could no longer win"}
+        route.fulfill(json=found | {"tree": [*found["tree"], found["tree"][-1] | late]})
+
+    page.page.route("**/api/inspect/beam", search_on)
+    page.open("beam")
+    assert page.page.get_by_label("beam").input_value() == "5"
+    steps = page.page.locator(".tree > g")
+    last_dropped = [step.locator(".node.dropped").count() for step in steps.all()]
+    scores = [float(score) for score in steps.nth(1).locator(".score").all_text_contents()]
+    assert scores == sorted(scores, reverse=True)
+    page.page.get_by_role("button", name="to the first step").click()
+    dropped = steps.nth(0).locator(".node.dropped")
+    assert dropped.count() < last_dropped[0]
+    page.page.get_by_role("button", name="next").click()
+    assert dropped.count() == last_dropped[0]
+    page.page.get_by_role("button", name="Play").click()
+    page.until(lambda: "The answer ended here, at step 4" in page.text(".told"))
+    assert page.page.locator(".tree .later").count() == steps.count() - 4 == 1
+
+
+def test_what_was_typed_is_taken_along_and_nothing_is_not_translated(page: Page) -> None:
+    page.open("beam")
+    page.page.locator("#text").fill("I love tea")
+    page.open("change")
+    assert page.text(".line .tokens") == "我喜欢茶END"
+    page.page.locator("#text").fill("  ")
+    page.page.get_by_role("button", name="Translate", exact=True).click()
+    page.until(lambda: page.page.locator(".missing").count())
+    assert "Write some words" in page.text(".missing")
+
+
+def test_an_address_opens_a_section_and_a_reload_keeps_model_and_sentence(page: Page) -> None:
+    page.type("You buy tea", "translate")
+    page.model("one", "translate")
+    page.page.evaluate("location.hash = '#beam'")
+    page.ready("beam")
+    page.page.reload()
+    page.ready("beam")
+    assert page.page.locator("#model").input_value() == "one"
+    assert page.page.locator("#text").input_value() == "You buy tea"
+
+
+def test_a_comparison_that_fails_can_be_removed(page: Page) -> None:
+    page.open("attention")
+
+    def refuse(route: Any) -> None:
+        meant = route.request.post_data_json["model"] == "one"
+        route.fulfill(status=400, json={"error": "no such sentence"}) if meant else route.fallback()
+
+    page.page.route("**/api/inspect/attention", refuse)
+    page.page.locator(".compare").click()
+    page.page.wait_for_selector(".beside .problem")
+    assert page.text(".beside .problem") == "one: no such sentence"
+    page.page.get_by_role("button", name="remove").click()
+    assert page.page.locator(".beside > div").count() == 0
+    page.visit.complaints = [one for one in page.visit.complaints if "Failed to load resource" not in one]
+
+
+def test_of_scores_there_is_no_mean(page: Page) -> None:
+    page.open("attention")
+    show = page.page.locator(".controls select").first
+    show.select_option("scores")
+    page.until(lambda: page.text(".headpanel .hint").startswith("scores"))
+    page.page.get_by_role("button", name="decoder.0.attention, mean").click()
+    page.until(lambda: page.text(".headpanel .hint").startswith("weights"))
+    assert show.input_value() == "weights"
+    assert show.locator("option[value=scores]").is_disabled()
+
+
+def test_a_file_dropped_beside_its_place_opens_nothing(page: Page) -> None:
+    left = page.page.evaluate(
+        """() => ["dragover", "drop"].map((name) => {
+          const files = new DataTransfer();
+          files.items.add(new File(["x"], "x.png", {type: "image/png"}));
+          const init = {dataTransfer: files, bubbles: true, cancelable: true};
+          return document.body.dispatchEvent(new DragEvent(name, init));
+        })"""
+    )
+    assert left == [False, False]
 
 
 def test_the_rounds_of_writing_at_once_are_stepped_and_played(page: Page) -> None:
@@ -232,7 +322,9 @@ def test_the_rounds_of_writing_at_once_are_stepped_and_played(page: Page) -> Non
 
 
 def test_a_head_that_is_switched_off_changes_the_translation(page: Page) -> None:
-    page.open("change")
+    with page.page.expect_request(lambda one: "factors" in (one.post_data or "")) as asked:
+        page.open("change")
+    assert set(asked.value.post_data_json["search"].values()) == {None}  # nothing but the server's own search
     lines = page.page.locator(".line .tokens")
     assert lines.nth(0).text_content() == lines.nth(1).text_content() == "我喜欢苹果END"
     for name in ("decoder.0.cross", "decoder.1.cross"):

@@ -12,6 +12,7 @@ import regard
 from regard.errors import UserError
 from regard.inspection.probe import probe
 from regard.inspection.sharpness import scale_scores
+from regard.looking.rereading import reread
 from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
 from regard.serving.engine import TranslationEngine
 from regard.serving.sections.beam import show_beam
@@ -61,6 +62,14 @@ def test_translations_come_with_what_they_looked_at(engine: TranslationEngine, o
     assert arrays["alignment0"].sum(1) == pytest.approx(1, abs=1e-2)
 
 
+def test_the_page_searches_no_wider_than_the_server(trained_run: Path) -> None:
+    narrow = TranslationEngine(Order("toy", trained_run, "cpu", search={"beam": 2}))
+    about, _ = ask(narrow, "translation", n_best=4)
+    found = ask(narrow, "beam", search={})
+    assert [found["settings"]["beam"], len(about["hypotheses"])] == [2, 2]
+    assert found["text"] == about["hypotheses"][0]["text"]
+
+
 @pytest.mark.parametrize("name", ["encoder.1.attention", "decoder.0.attention", "decoder.1.cross"])
 def test_a_map_is_what_the_probe_sees(
     engine: TranslationEngine, offline: regard.Translator, target: list[int], name: str
@@ -108,6 +117,7 @@ def test_a_beam_says_what_became_of_each_hypothesis(engine: TranslationEngine) -
     assert {node["fate"].split(":")[0] for node in tree} == {"kept", "ended", "dropped"}
     assert all(node["parent"] == -1 or tree[node["parent"]]["step"] == node["step"] - 1 for node in tree)
     assert found["settings"]["alpha"] == 0.5
+    assert ask(engine, "beam", search={})["text"] == ask(engine, "translation", n_best=4)[0]["hypotheses"][0]["text"]
     assert (found["length"], found["canvases"]) == (None, [])
 
 
@@ -122,6 +132,10 @@ def test_a_model_that_writes_at_once_shows_its_rounds(engine: TranslationEngine)
     assert len(canvas["rounds"]) == translator.fit().in_force()["rounds"] > 1
     assert not all(canvas["rounds"][-1]["written"])
     assert all(canvas["rounds"][0]["written"])
+    last = canvas["rounds"][-1]
+    read = reread(translator, TEXT, None).labels["read"]
+    assert [label == "MASK" for label in read] == last["written"]
+    assert "MASK" in read
     found = show_beam(translator, translator.fit().changed(rounds=2, lengths=3), {"text": TEXT})
     assert (found["tree"], found["length"]) == ([], "classifier")
     assert len({len(one["rounds"][0]["pieces"]) for one in found["canvases"]}) == 3

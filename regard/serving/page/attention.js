@@ -25,7 +25,7 @@ async function show(place, page, signal) {
   const panel = new HeadPanel(words);
   const controls = make("div", { class: "bar controls" });
   const beside = make("div", { class: "beside" });
-  detail.append(controls, panel.place, beside);
+  detail.append(controls, make("div", { class: "compared" }, panel.place, beside));
 
   const groups = GROUPS.map((name) => ({
     title: words[name],
@@ -42,27 +42,34 @@ async function show(place, page, signal) {
   const drawFirst = async () => {
     const view = seen.views.find((one) => one.name === kept.name);
     grid.choose(view, kept.head);
+    markQuantity(kept.head === view.heads);
     await drawHead(panel, seen, view, kept.head, words, signal);
   };
   const drawOther = async (place, other) => {
     const model = page.models.find((one) => one.name === other.model) ?? page.model;
-    const others = await lookAt(model.name, page.text, signal);
-    if (signal.aborted) return;
-    const view = others.views.find((one) => one.name === other.name) ?? others.views.at(-1);
-    Object.assign(other, { model: model.name, name: view.name, head: Math.min(other.head, view.heads) });
     const change = (values) => {
       Object.assign(other, values);
       return drawOther(place, other).catch((error) => page.tell(error));
     };
     const able = page.models.filter((one) => one.sections.includes("attention")).map(({ name }) => [name, name]);
+    const remove = () => (kept.others.splice(kept.others.indexOf(other), 1), place.remove(), drawFirst().catch((error) => page.tell(error)));
+    const away = make("button", { class: "tool", text: "✕", "aria-label": words.remove, on: { click: remove } });
+    const bar = make("div", { class: "bar controls" }, field(words.model, choice(able, model.name, (name) => change({ model: name }))), away);
+    if (!place.firstChild) place.append(bar);
+    let others;
+    try {
+      others = await lookAt(model.name, page.text, signal);
+    } catch (error) {
+      if (!signal.aborted) place.replaceChildren(bar, make("p", { class: "problem", text: `${model.name}: ${error.message}` }));
+      return;
+    }
+    if (signal.aborted) return;
+    const view = others.views.find((one) => one.name === other.name) ?? others.views.at(-1);
+    Object.assign(other, { model: model.name, name: view.name, head: Math.min(other.head, view.heads) });
     const names = others.views.map(({ name }) => [name, name]);
     const heads = Array.from({ length: view.heads + 1 }, (_, i) => [i, i === view.heads ? words.mean : i]);
-    const remove = () => (kept.others.splice(kept.others.indexOf(other), 1), place.remove());
-    const bar = make("div", { class: "bar controls" });
-    bar.append(field(words.model, choice(able, model.name, (name) => change({ model: name }))));
-    bar.append(field(words.attention, choice(names, view.name, (name) => change({ name }))));
-    bar.append(field(words.head, choice(heads, other.head, (value) => change({ head: Number(value) }))));
-    bar.append(make("button", { class: "tool", text: "✕", "aria-label": words.remove, on: { click: remove } }));
+    away.before(field(words.attention, choice(names, view.name, (name) => change({ name }))));
+    away.before(field(words.head, choice(heads, other.head, (value) => change({ head: Number(value) }))));
     const own = new HeadPanel(words);
     place.replaceChildren(bar, make("p", { class: "hint", text: others.translation }), own.place);
     await drawHead(own, others, view, other.head, words, signal);
@@ -76,13 +83,18 @@ async function show(place, page, signal) {
   const redraw = () => draw().catch((error) => page.tell(error));
 
   const quantities = [["weights", words.weights], ["scores", words.scores]];
-  controls.append(field(words.show, choice(quantities, kept.quantity, (value) => ((kept.quantity = value), redraw()))));
+  const quantity = choice(quantities, kept.quantity, (value) => ((kept.quantity = value), redraw()));
+  const markQuantity = (mean) => {
+    quantity.value = mean ? "weights" : kept.quantity;
+    quantity.options[1].disabled = mean; // of scores there is no mean
+  };
+  controls.append(field(words.show, quantity));
   const compare = make("button", { class: "tool compare", text: words.compare });
   compare.addEventListener("click", () => {
     const used = [page.model.name, ...kept.others.map((other) => other.model)];
     const fresh = page.models.find((one) => one.sections.includes("attention") && !used.includes(one.name));
     kept.others.push({ model: (fresh ?? page.model).name, name: kept.name, head: fresh ? kept.head : kept.others.length + 1 });
-    drawOthers().catch((error) => page.tell(error));
+    redraw();
   });
   controls.append(compare);
   for (const [sign, name, factor] of [["−", "zoomOut", 0.8], ["+", "zoomIn", 1.25]]) {
@@ -106,14 +118,15 @@ async function lookAt(model, text, signal) {
 async function drawHead(panel, seen, view, head, words, signal) {
   const mean = head === view.heads;
   const quantity = mean ? "weights" : kept.quantity; // of scores there is no mean
-  const question = { model: seen.model, text: seen.text, target: seen.target, name: view.name, quantity };
-  const { about, arrays } = await ask("inspect/map", mean ? question : { ...question, head }, signal);
+  const question = { model: seen.model, text: seen.text, target: seen.target, name: view.name, head: mean ? null : head };
+  const { about, arrays } = await ask("inspect/map", { ...question, quantity }, signal);
+  const weights = quantity === "weights" ? arrays : (await ask("inspect/map", question, signal)).arrays;
   if (signal.aborted) return;
-  const facts = [];
+  const facts = [words[quantity]];
   if (!mean && view.entropy) facts.push(`${view.entropy[head].toFixed(1)} ${words.bits}`);
   if (!mean && view.distance) facts.push(`${view.distance[head].toFixed(1)} ${words.away}`);
   const title = `${seen.model} · ${view.name} · ${mean ? words.mean : `${words.head} ${head}`}`;
-  panel.show(title, [...facts, words.rowsAre].join(" · "), mapOf(arrays.map), about.rows, about.columns, kept.zoom);
+  panel.show(title, [...facts, words.rowsAre].join(" · "), mapOf(arrays.map), mapOf(weights.map), about.rows, about.columns, kept.zoom);
 }
 
 /** The last layer across, or the last there is. */

@@ -1,20 +1,19 @@
 // Section: the tree of hypotheses as it grew, or the rounds of a model that writes all tokens at once.
 
 import { ask } from "./api.js";
-import { choice, field, make } from "./make.js";
+import { choice, field, make, numbers } from "./make.js";
 import { showRounds } from "./rounds.js";
 import { makeStepper } from "./stepper.js";
-import { drawTree } from "./tree.js";
+import { drawTree, winningPath } from "./tree.js";
 
 export const section = { id: "beam", needs: ["beam"], reads: true, show };
 
-const kept = { beam: 3, length_penalty: "average", alpha: 1 };
-const keptAtOnce = {}; // what was chosen for models that write all tokens at once, by the model's name
+const kept = {}; // what was chosen in place of the server's own search, by the model's name
 
 async function show(place, page, signal) {
   const card = make("section", { class: "card" });
   place.append(card);
-  const choices = page.model.kind === "parallel" ? (keptAtOnce[page.model.name] ??= {}) : kept;
+  const choices = (kept[page.model.name] ??= {});
   const draw = async () => {
     const question = { model: page.model.name, text: page.text, search: searchOf(choices) };
     const found = await ask("inspect/beam", question, signal);
@@ -32,21 +31,26 @@ function searchOf(choices) {
 }
 
 function showTree(card, controls, found, words, change, signal) {
-  const sizes = [1, 2, 3, 4, 5, 8].map((size) => [size, size]);
-  controls.append(field(words.beamSize, choice(sizes, kept.beam, (value) => change({ beam: Number(value) }))));
+  const { beam, length_penalty: penalty, alpha } = found.settings;
+  controls.append(field(words.beamSize, choice(numbers([1, 2, 3, 4, 5, 8], beam), beam, (value) => change({ beam: Number(value) }))));
   const penalties = ["average", "wu", "none"].map((name) => [name, words.penalties[name]]);
-  controls.append(field(words.penalty, choice(penalties, kept.length_penalty, (value) => change({ length_penalty: value }))));
-  if (kept.length_penalty !== "none") {
-    const alphas = [0, 0.2, 0.6, 1, 1.5, 2].map((alpha) => [alpha, alpha]);
-    controls.append(field("α", choice(alphas, kept.alpha, (value) => change({ alpha: Number(value) }))));
+  controls.append(field(words.penalty, choice(penalties, penalty, (value) => change({ length_penalty: value }))));
+  if (penalty !== "none") {
+    const alphas = numbers([0, 0.2, 0.6, 1, 1.5, 2], alpha);
+    controls.append(field("α", choice(alphas, alpha, (value) => change({ alpha: Number(value) }))));
   }
   const last = Math.max(...found.tree.map((node) => node.step));
   const told = make("p", { class: "told", "aria-live": "polite", text: words.pointAtNode });
   const answer = make("p", { class: "answer", text: found.text });
   const scroll = make("div", { class: "scroll treeplace", tabindex: 0, "aria-label": words.beamTitle });
-  const tree = drawTree(scroll, found.tree, (node) => (told.textContent = tellNode(node, found.settings, words)));
+  const tree = drawTree(scroll, found.tree, (node, fate) => (told.textContent = tellNode(node, fate, found.settings, words)));
   let follow = false;
-  const stepper = makeStepper(last, words.step, words, signal, (step) => tree.show(step, follow));
+  const [won] = winningPath(found.tree);
+  const end = won === undefined ? last : found.tree[won].step;
+  const stepper = makeStepper(last, words.step, words, signal, (step) => ((told.textContent = words.pointAtNode), tree.show(step, follow)), {
+    at: end,
+    then: () => end < last && (told.textContent = words.answerEnded(end + 1)),
+  });
   scroll.addEventListener("keydown", (event) => {
     const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (move) event.preventDefault(), stepper.move(move);
@@ -56,11 +60,11 @@ function showTree(card, controls, found, words, change, signal) {
   follow = true;
 }
 
-function tellNode(node, settings, words) {
+function tellNode(node, became, settings, words) {
   const n = node.step + 1;
   const number = (value) => (value === null ? "−∞" : value.toFixed(3));
   const alpha = settings.alpha;
   const by = { average: `${n}^${alpha}`, wu: `((5+${n})/6)^${alpha}`, none: "1" }[settings.length_penalty];
-  const fate = words.fates[node.fate] ?? node.fate;
+  const fate = words.fates[became] ?? became;
   return `${node.piece}: log p ${number(node.logp)} · Σ ${number(node.total)} ÷ ${by} = ${number(node.score)} · ${fate}`;
 }

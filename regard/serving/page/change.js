@@ -1,18 +1,18 @@
 // Section: heads switched off, other scales, another search, another word; the translation beside the old one.
 
 import { ask } from "./api.js";
-import { calmly, choice, field, make, slider } from "./make.js";
+import { calmly, choice, field, make, numbers, slider } from "./make.js";
 
 export const section = { id: "change", needs: ["change"], reads: true, show };
 
-const START = { sharpness: 1, temperature: 0, seed: 0, beam: 5, alpha: 1, factor: 0 };
+const START = { sharpness: 1, temperature: 0, seed: 0, beam: null, alpha: null, factor: 0 }; // null: as the server has it
 const kept = { ...START, factors: {}, text: null, of: null };
 
 async function show(place, page, signal) {
   const { words, model } = page;
   const subject = JSON.stringify([model.name, page.text]);
   if (kept.of !== subject) Object.assign(kept, { of: subject, text: page.text });
-  if (kept.model !== model.name) Object.assign(kept, { model: model.name, factors: {} });
+  if (kept.model !== model.name) Object.assign(kept, { model: model.name, factors: {}, beam: null, alpha: null });
   const results = make("section", { class: "card" }, make("h2", { text: words.changeTitle }));
   const controls = make("section", { class: "card" });
   place.append(results, controls);
@@ -52,9 +52,13 @@ async function show(place, page, signal) {
   const sliders = make("div", { class: "bar controls" });
   sliders.append(field(words.sharpness, slider({ min: 0.1, max: 3, step: 0.1, value: kept.sharpness }, (sharpness) => set({ sharpness }), two)));
   if (model.kind !== "parallel") {
-    const sizes = [1, 2, 3, 5, 8].map((size) => [size, size]);
-    sliders.append(field(words.beamSize, choice(sizes, kept.beam, (beam) => set({ beam: Number(beam) }))));
-    sliders.append(field(words.lengthAlpha, slider({ min: 0, max: 3, step: 0.1, value: kept.alpha }, (alpha) => set({ alpha }))));
+    const own = model.search;
+    const beam = kept.beam ?? own.beam;
+    sliders.append(field(words.beamSize, choice(numbers([1, 2, 3, 5, 8], beam), beam, (size) => set({ beam: Number(size) }))));
+    if (own.length_penalty !== "none") {
+      const range = { min: 0, max: Math.max(3, own.alpha), step: 0.1, value: kept.alpha ?? own.alpha };
+      sliders.append(field(words.lengthAlpha, slider(range, (alpha) => set({ alpha }))));
+    }
     const warm = (value) => (value ? String(value) : words.noSampling);
     sliders.append(field(words.temperature, slider({ min: 0, max: 3, step: 0.1, value: kept.temperature }, (temperature) => set({ temperature }), warm)));
     sliders.append(make("button", { class: "tool", text: words.sampleAgain, on: { click: () => set({ seed: kept.seed + 1 }) } }));

@@ -27,12 +27,13 @@ export class HeadPanel {
     this.place = make("div", { class: "headpanel" }, bar, this.facts, this.told, pictures);
   }
 
-  show(title, facts, map, rows, columns, zoom) {
+  /** The matrix of `map`; lines are always drawn from `weights`, for a score is strong or weak beside others only. */
+  show(title, facts, map, weights, rows, columns, zoom) {
     this.title.textContent = title;
     this.facts.textContent = facts;
     const scale = makeScale(isDark(), map.signed);
     this.matrix.show(map, rows, columns, scale, this.wide.clientWidth - 4, zoom);
-    this.lines.show(map, rows, columns, this.narrow.clientWidth - 4);
+    this.lines.show(weights, rows, columns, this.narrow.clientWidth - 4);
     drawLegend(this.colours, this.low, this.high, map, scale);
     this.pointAt(null);
   }

@@ -30,6 +30,11 @@ export function choice(pairs, chosen, onChange) {
   return select;
 }
 
+/** Numbers to choose among, what is chosen now always among them. */
+export function numbers(sizes, now) {
+  return [...new Set([...sizes, now])].sort((a, b) => a - b).map((size) => [size, size]);
+}
+
 /** A slider with its value written beside it; `onChange(number)` while it moves. */
 export function slider({ min, max, step, value }, onChange, write = String) {
   const shown = make("output", { text: write(value) });

@@ -25,10 +25,6 @@ const page = {
   words: phrasesOf(firstLanguage()),
   again: () => show(),
   tell: (error) => tellError(error),
-  choose(text) {
-    page.text = text;
-    element("text").value = text;
-  },
 };
 let open = translate;
 let leaving = new AbortController();
@@ -39,12 +35,14 @@ async function show() {
   leaving = new AbortController();
   const { signal } = leaving;
   document.documentElement.removeAttribute("data-ready");
+  page.text = element("text").value; // also what was typed and not submitted
+  remember();
   mark();
   const place = make("div", { class: `section section-${open.id}` });
   element("panel").replaceChildren(place);
   tellProblem("");
   try {
-    const missing = whyNot(open);
+    const missing = whyNot(open) || (open.reads && !page.text.trim() ? page.words.blank : "");
     if (missing) place.append(make("p", { class: "card missing", text: missing }));
     else await open.show(place, page, signal);
   } catch (error) {
@@ -112,6 +110,17 @@ function choose(section) {
   show();
 }
 
+/** The section that the address names, if it is one of ours. */
+function namedSection() {
+  return SECTIONS.find((section) => section.id === location.hash.slice(1));
+}
+
+/** Keeps the sentence and the model for as long as the tab is open. */
+function remember() {
+  sessionStorage.setItem("text", page.text);
+  if (page.model) sessionStorage.setItem("model", page.model.name);
+}
+
 function buildTabs() {
   for (const section of SECTIONS) {
     const tab = make("button", { role: "tab", "data-section": section.id, on: { click: () => choose(section) } });
@@ -129,9 +138,7 @@ function buildTabs() {
 
 function listen() {
   const submit = () => {
-    if (!element("text").value.trim() || element("text").value === page.text) return;
-    page.text = element("text").value;
-    show();
+    if (element("text").value !== page.text) show();
   };
   const typed = calmly(() => open === translate && submit(), 600);
   element("text").addEventListener("input", typed);
@@ -152,8 +159,7 @@ function listen() {
   });
   element("model").addEventListener("change", () => {
     page.model = page.models.find((model) => model.name === element("model").value);
-    if (whyNot(open)) open = firstSection();
-    show();
+    choose(whyNot(open) ? firstSection() : open);
   });
   element("language").addEventListener("click", () => {
     page.language = page.language === "zh" ? "en" : "zh";
@@ -161,6 +167,14 @@ function listen() {
     show();
   });
   watchTheme(element("theme"), show);
+  addEventListener("hashchange", () => {
+    const section = namedSection();
+    if (section && section !== open) choose(section);
+  });
+  for (const name of ["dragover", "drop"]) {
+    // A file dropped beside its place would be opened instead of this page.
+    document.addEventListener(name, (event) => event.dataTransfer?.types.includes("Files") && event.preventDefault());
+  }
   let width = innerWidth;
   addEventListener("resize", calmly(() => innerWidth !== width && ((width = innerWidth), show()), 200));
 }
@@ -184,11 +198,12 @@ async function start() {
   buildTabs();
   listen();
   mark();
-  element("text").value = page.text;
+  element("text").value = sessionStorage.getItem("text") || page.text;
   page.models = await waitForModels();
-  [page.model] = page.models;
+  page.model = page.models.find(({ name }) => name === sessionStorage.getItem("model")) ?? page.models[0];
   for (const { name } of page.models) element("model").append(make("option", { value: name, text: name }));
-  open = SECTIONS.find((section) => section.id === location.hash.slice(1)) ?? firstSection();
+  element("model").value = page.model.name;
+  open = namedSection() ?? firstSection();
   await show();
 }
 

@@ -1,7 +1,7 @@
 // The rounds of a model that writes all tokens at once: a row a round, a column a place of the canvas.
 
 import { colourOf, makeScale, needsLightText } from "./colours.js";
-import { choice, field, make } from "./make.js";
+import { choice, field, make, numbers } from "./make.js";
 import { makeStepper } from "./stepper.js";
 import { drawScale } from "./telling.js";
 import { isDark } from "./theme.js";
@@ -20,7 +20,6 @@ export function showRounds(card, controls, found, words, change, signal) {
 }
 
 function makeChoices({ length, settings }, words, change) {
-  const numbers = (sizes, now) => [...new Set([...sizes, now])].sort((a, b) => a - b).map((size) => [size, size]);
   const chooser = (name, sizes) =>
     field(words[name], choice(numbers(sizes, settings[name]), settings[name], (value) => change({ [name]: Number(value) })));
   if (length === "classifier") return [chooser("rounds", [1, 2, 3, 4, 6, 8, 10]), chooser("lengths", [1, 2, 3, 5, 8])];
@@ -53,13 +52,16 @@ function showCanvas({ rounds }, words, signal) {
   const table = make("table", { class: "rounds" }, make("tbody", {}, ...rows));
   const parts = [make("div", { class: "scroll" }, table), makeLegend(scale, words)];
   if (rounds.length === 1) return [told, ...parts, make("p", { class: "hint", text: words.oneRound })];
+  let follow = false;
   const stepper = makeStepper(rounds.length - 1, words.round, words, signal, (step) => {
     rows.forEach((row, i) => {
       row.classList.toggle("later", i > step);
       row.classList.toggle("now", i === step);
     });
+    if (follow) rows[step].scrollIntoView({ block: "nearest", inline: "nearest" });
   });
   stepper.go(rounds.length - 1);
+  follow = true;
   return [stepper.place, told, ...parts, make("p", { class: "hint", text: words.roundsHint })];
 }
 

@@ -4,8 +4,8 @@ import { make } from "./make.js";
 
 const PACE = 900; // milliseconds a step
 
-/** {place, go, move}; `onStep(number)` for steps from 0 to `last`; `count(number)` names one. It plays until the signal. */
-export function makeStepper(last, count, words, signal, onStep) {
+/** {place, go, move}; `onStep(number)` for steps from 0 to `last`; `count(number)` names one. It plays until the signal, and rests at `rest.at`, where `rest.then()` is called. */
+export function makeStepper(last, count, words, signal, onStep, rest = { at: last, then: () => {} }) {
   let step = last;
   let playing = null;
   const position = make("span", { class: "hint" });
@@ -24,7 +24,11 @@ export function makeStepper(last, count, words, signal, onStep) {
   const start = () => {
     if (step === last) go(0);
     play.textContent = words.pause;
-    playing = setInterval(() => (step < last ? go(step + 1) : stop()), PACE);
+    playing = setInterval(() => {
+      go(step + 1);
+      if (step === rest.at) rest.then();
+      if (step === rest.at || step === last) stop();
+    }, PACE);
   };
   const by = (text, label, move) => make("button", { class: "tool", text, "aria-label": label, on: { click: () => (stop(), go(move())) } });
   const play = make("button", { class: "tool play", text: words.play, on: { click: () => (playing ? stop() : start()) } });

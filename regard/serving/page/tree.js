@@ -1,31 +1,44 @@
-// A beam as a picture: a column a step, the best above; lines join a hypothesis with what continues it.
+// A beam as a picture: a column a step, the highest score above; lines join a hypothesis with what continues it.
 
 const SVG = "http://www.w3.org/2000/svg";
 const COLUMN = 132, ROW = 34, WIDTH = 100, HEIGHT = 26, MARGIN = 8, ROOM = 7;
 
-/** Draws into `place`; `onPoint(node)`. The result's `show(step, follow)` hides what came later. */
+/** Draws into `place`; `onPoint(node, fate)`. The result's `show(step, follow)` hides what came later, and what it decided. */
 export function drawTree(place, nodes, onPoint) {
   const columns = [];
   nodes.forEach((node, i) => (columns[node.step] ??= []).push(i));
   const rank = (node) => (node.score === null ? -Infinity : node.score);
   const spots = new Map();
   columns.forEach((column, step) => {
-    column.sort((a, b) => order(nodes[a]) - order(nodes[b]) || rank(nodes[b]) - rank(nodes[a]));
+    column.sort((a, b) => rank(nodes[b]) - rank(nodes[a]) || 0); // two of −∞ differ by NaN
     column.forEach((i, row) => spots.set(i, { x: MARGIN + step * COLUMN, y: MARGIN + row * ROW }));
   });
   const width = columns.length * COLUMN + MARGIN;
   const height = Math.max(...columns.map((column) => column.length)) * ROW + MARGIN;
   const picture = draw("svg", { class: "tree", width, height, viewBox: `0 0 ${width} ${height}`, role: "img" });
-  const path = winningPath(nodes);
+  const path = new Set(winningPath(nodes));
+  const last = columns.length - 1;
+  let now = last;
+  const drawn = [];
   const steps = columns.map((column) => {
     const group = draw("g", {});
-    column.forEach((i) => group.append(...drawNode(nodes[i], spots.get(i), spots.get(nodes[i].parent), path.has(i), onPoint)));
+    for (const i of column) {
+      const node = nodes[i];
+      const parts = drawNode(node, spots.get(i), spots.get(node.parent), () => onPoint(node, fateAt(node, now, last)));
+      group.append(...parts);
+      drawn.push([i, parts]);
+    }
     picture.append(group);
     return group;
   });
   place.append(picture);
   return {
     show(step, follow = true) {
+      now = step;
+      for (const [i, parts] of drawn) {
+        const kind = fateAt(nodes[i], step, last).split(":")[0];
+        for (const part of parts) part.setAttribute("class", `${part.dataset.part} ${kind}${step === last && path.has(i) ? " won" : ""}`);
+      }
       steps.forEach((group, at) => group.classList.toggle("later", at > step));
       if (!follow) return;
       const right = MARGIN + (step + 1) * COLUMN;
@@ -36,19 +49,22 @@ export function drawTree(place, nodes, onPoint) {
   };
 }
 
-function order(node) {
-  return node.fate === "ended" ? 0 : node.fate.startsWith("ended") ? 1 : node.fate === "kept" ? 0 : 2;
+/** What had become of a hypothesis by a step: who is dropped later is still kept, and until the end nobody has won. */
+function fateAt({ fate, step: born }, step, last) {
+  if (step === last) return fate;
+  if (fate.startsWith("ended")) return "ended: open";
+  return fate === "dropped: its continuations were outbid" && step === born ? "kept" : fate;
 }
 
-function drawNode(node, spot, parent, onPath, onPoint) {
-  const kind = `${node.fate.split(":")[0]}${onPath ? " won" : ""}`;
+/** Its edge and its box, without a class but with `data-part`, to which its fate is added. */
+function drawNode(node, spot, parent, onPoint) {
   const drawn = [];
   if (parent) {
     const [x1, y1, x2, y2] = [parent.x + WIDTH, parent.y + HEIGHT / 2, spot.x, spot.y + HEIGHT / 2];
     const middle = (x1 + x2) / 2;
-    drawn.push(draw("path", { class: `edge ${kind}`, d: `M${x1} ${y1}C${middle} ${y1} ${middle} ${y2} ${x2} ${y2}` }));
+    drawn.push(draw("path", { "data-part": "edge", d: `M${x1} ${y1}C${middle} ${y1} ${middle} ${y2} ${x2} ${y2}` }));
   }
-  const group = draw("g", { class: `node ${kind}`, tabindex: "0", role: "button" });
+  const group = draw("g", { "data-part": "node", tabindex: "0", role: "button" });
   const box = draw("rect", { x: spot.x, y: spot.y, width: WIDTH, height: HEIGHT, rx: 7 });
   const name = draw("text", { x: spot.x + 8, y: spot.y + 17.5 });
   name.textContent = shorten(node.piece);
@@ -56,7 +72,7 @@ function drawNode(node, spot, parent, onPath, onPoint) {
   score.textContent = node.score === null ? "−∞" : node.score.toFixed(2);
   group.setAttribute("aria-label", `${node.piece} ${score.textContent}`);
   group.append(box, name, score);
-  for (const event of ["pointerenter", "focus", "click"]) group.addEventListener(event, () => onPoint(node));
+  for (const event of ["pointerenter", "focus", "click"]) group.addEventListener(event, onPoint);
   drawn.push(group);
   return drawn;
 }
@@ -71,12 +87,12 @@ function shorten(piece) {
   return `${letters.slice(0, count).join("")}…`;
 }
 
-/** The numbers of the nodes that lead to the translation. */
-function winningPath(nodes) {
+/** The numbers of the nodes that lead to the translation, the last first. */
+export function winningPath(nodes) {
   const ends = nodes.map((node, i) => i).filter((i) => nodes[i].fate === "ended");
   const best = ends.sort((a, b) => nodes[b].score - nodes[a].score)[0];
-  const path = new Set();
-  for (let i = best ?? -1; i >= 0; i = nodes[i].parent) path.add(i);
+  const path = [];
+  for (let i = best ?? -1; i >= 0; i = nodes[i].parent) path.push(i);
   return path;
 }
 
