@@ -28,7 +28,12 @@ def check_programs(config: EncoderDecoderConfig) -> None:
     """
     if not isinstance(config, TransformerConfig):
         raise UserError("a model that writes all tokens at once has no decoder step to export")
-    if config.attention.kind not in ("full", "local"):
+    if config.attention.kind == "local":
+        raise UserError(
+            "local attention cuts a text into blocks by its length, and programs take any length; they can be written "
+            "of models with full attention"
+        )
+    if config.attention.kind != "full":
         raise UserError(
             f"attention of kind {config.attention.kind} keeps no keys and values that a decoder step could be given"
         )

@@ -1,6 +1,7 @@
 """Our models as programs, in onnxruntime and as archives of torch.export: images at any size of batch, and a decoder
 with a cache under our own search."""
 
+import json
 import re
 import subprocess
 import sys
@@ -106,12 +107,20 @@ def test_rotary_positions_go_on_from_the_cache(tmp_path: Path) -> None:
     assert re.search(r"the same translations \(greedy [1-9].*, beam 4 [1-9].*\); log-probabilities within", said), said
 
 
-def test_what_has_no_cache_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "said"), [("linear", "linear keeps no keys"), ("local", "programs take any length")])
+def test_attention_that_no_program_has_is_refused(kind: str, said: str, tmp_path: Path) -> None:
     ours = random_translator("post")
-    ours.model.config = TransformerConfig.parse(ours.model.config.model_dump() | {"attention": "linear"}, "test")
+    ours.model.config = TransformerConfig.parse(ours.model.config.model_dump() | {"attention": kind}, "test")
     for write in (write_onnx, write_torch):
-        with pytest.raises(UserError, match="linear keeps no keys"):
+        with pytest.raises(UserError, match=said):
             write(ours, tmp_path, sample_sources(ours))
+
+
+def test_learned_positions_that_end_soon(tmp_path: Path) -> None:
+    ours = random_translator("pre-learned", max_length=24, encoder_layers=1, decoder_layers=1)
+    (said,) = write_torch(ours, tmp_path, sample_sources(ours))
+    assert re.search(r"the same translations \(greedy [1-9].*, beam 4 [1-9].*\); log-probabilities within", said), said
+    assert json.loads((tmp_path / "regard.json").read_text(encoding="utf-8"))["longest"] == 24
 
 
 def test_an_archive_with_an_operator_of_others_is_refused(tmp_path: Path) -> None:
