@@ -98,7 +98,7 @@ def describe_translation(translator: Translator, folder: Path) -> None:
     """Writes beside the programs what drives them: the tokenizer, and regard.json with ids and limits."""
     config = translator.model.config
     translator.vocabularies.save(folder)
-    about = {"pad": config.pad, "bos": config.bos, "eos": config.eos}
+    about: dict[str, int | None] = {"pad": config.pad, "bos": config.bos, "eos": config.eos}
     about |= {"layers": config.decoder_layers, "heads": config.heads, "head_width": config.width // config.heads}
     about |= {"longest": longest_input(config, POSITIONS)}
     (folder / ABOUT_FILE).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
