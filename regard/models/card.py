@@ -57,14 +57,14 @@ def _describe_data(known: Mapping[str, Any]) -> list[str]:
     entries = dict(files) if isinstance(files, Mapping) else {}
     if not entries and isinstance(tokens := known.get("tokens"), str):  # a corpus that comes with regard has no files
         name = settings.get("data.builtin") if isinstance(settings, Mapping) else None
-        entries = {f"tokens of {name or 'the corpus'}": {"sha256": tokens}, "validation": known.get("valid")}
+        entries = {f"tokens of {name or 'the corpus'}": {"sha256": tokens}, "validation": known.get("valid", {})}
+    if not entries:
+        return []
+    # Sets of images have a checksum over all of their files, and nothing else.
     rows = [
         f"| {name} | {entry.get('bytes', '')} | {str(entry.get('sha256'))[:12]} |"
-        for name, entry in entries.items()
-        if isinstance(entry, Mapping)
+        for name, entry in ((name, e if isinstance(e, Mapping) else {"sha256": e}) for name, e in entries.items())
     ]
-    if not rows:
-        return []
     return ["", "## Training data", "", "| file | bytes | SHA-256 |", "| --- | --- | --- |", *rows]
 
 
