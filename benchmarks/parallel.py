@@ -239,7 +239,7 @@ def time_all(data: Path, out: Path, teacher: Path, device: torch.device, seconds
             continue
         found = Contender.open(f"{folder}:{options}" if options else str(folder), device)
         named = Contender(name, found.translator, found.settings)
-        results.append(race(named, sources, references, batches, seconds, "none"))
+        results += race([named], sources, references, batches, seconds, "none")
         print(tabulate(results).splitlines()[-1], flush=True)
     print(tabulate(results))
     kind = "gpu" if device.type == "cuda" else "cpu"

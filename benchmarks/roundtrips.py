@@ -4,8 +4,9 @@
 
 RUN is a trained model, such as that of `regard demo`; its own validation sentences are translated, greedily and with
 beam 4, and so are made-up sentences by models of random weights of every option (tests/exchange/random_models.py).
-Everywhere the tokens must be the same, and logits or log-probabilities within 1e-4. Where a translation is cut at the
-limit of length, every program does something else, so the sentences are such that the model ends them by itself.
+Everywhere the tokens must be the same, or worth as much to our model within rounding (ties), and logits or
+log-probabilities within 1e-4. Where a translation is cut at the limit of length, every program does something else, so
+the sentences are such that the model ends them by itself.
 Writes benchmarks/results/roundtrips.json, and fails where anything differs.
 """
 
@@ -70,6 +71,7 @@ def in_a_program(peer: Callable[[Translator, Path, Sources], Peer]) -> Callable[
         check(agreement, "it")
         return {
             **{name: list(same) for name, same in agreement.same.items()},
+            "ties": agreement.ties,
             "largest_difference": agreement.difference,
         }
 
@@ -148,7 +150,8 @@ def differs(row: Row) -> bool:
     """Whether a row says that two models did not say the same, or that something broke; a refused option does not."""
     if "refused" in row:
         return "nothing was written" in row["refused"] or "does not say" in row["refused"]
-    unequal = [name for name in SEARCHES if name in row and row[name][0] != row[name][1]]
+    ties = row.get("ties", {})
+    unequal = [name for name in SEARCHES if name in row and row[name][0] + ties.get(name, 0) != row[name][1]]
     return bool(unequal) or not row.get("largest_difference", 0.0) <= TOLERANCE
 
 
@@ -173,7 +176,8 @@ def main() -> None:
             random = random_translator(option)
             rows += go(option, random, sources_that_end(random, arguments.sentences), WAYS)
     result = {
-        "what": f"the same tokens greedily and with beam 4 (as [same, compared]), and logits within {TOLERANCE:g}",
+        "what": f"the same tokens greedily and with beam 4 (as [same, compared]), and logits within {TOLERANCE:g}; "
+        f"ties: how many others our model scores within {TOLERANCE:g} of its own",
         "rows": rows,
         "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),

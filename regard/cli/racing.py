@@ -56,10 +56,7 @@ def bench(
     tokenisation = "none"
     if ref is not None:
         tokenisation = choose_tokenisation(tokenize, [c.translator.languages[1] for c in contenders], src, ref)
-    results = []
-    for contender in contenders:
-        results.append(race(contender, sources, references, sizes, seconds, tokenisation))
-        typer.echo(f"regard: {contender.name} is done", err=True)
+    results = race(contenders, sources, references, sizes, seconds, tokenisation)
     typer.echo(tabulate(results))
     machine = describe_machine(chosen)
     typer.echo(f"\nmedian times from text to text on {machine}; in brackets, how much faster than the first")

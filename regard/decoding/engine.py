@@ -15,7 +15,8 @@ from regard.decoding.search import Found, Trace
 from regard.decoding.settings import AnySettings, SearchSettings, check_settings_fit
 from regard.decoding.writer import BATCH_TOKENS
 from regard.errors import UserError
-from regard.interop.ctranslate2 import longest_input
+from regard.interop.ctranslate2 import POSITIONS
+from regard.interop.lengths import longest_input
 from regard.interop.needing import need
 from regard.models.transformer import EncoderDecoderConfig
 
@@ -56,7 +57,7 @@ class EngineWriter:
         self.config = config
         self._source, self._target = pieces
         self._ids = {piece: index for index, piece in enumerate(self._target)}
-        self._longest = longest_input(config)
+        self.longest = longest_input(config, POSITIONS)
 
     @property
     def precision(self) -> str:
@@ -171,13 +172,11 @@ class EngineWriter:
 
     def _limit(self, length: int, settings: SearchSettings) -> int:
         limit = settings.limit(length)
-        return limit if self._longest is None else min(limit, self._longest)
+        return limit if self.longest is None else min(limit, self.longest)
 
     def _check_length(self, tokens: int) -> None:
-        if self._longest is not None and tokens + 1 > self._longest:
-            raise UserError(
-                f"a sentence of {tokens} tokens is too long for {ENGINE}, which ends at {self._longest - 1}"
-            )
+        if self.longest is not None and tokens + 1 > self.longest:
+            raise UserError(f"a sentence of {tokens} tokens is too long for {ENGINE}, which ends at {self.longest - 1}")
 
     def _spell(self, sources: Sequence[Sequence[int]]) -> list[list[str]]:
         return [[self._source[i] for i in source] for source in sources]

@@ -25,7 +25,7 @@ from regard.decoding.stepper import pad_rows
 from regard.decoding.stepwise import StepWriter
 from regard.decoding.writer import BATCH_TOKENS, Writer, seeing_cross_attention
 from regard.errors import UserError
-from regard.interop.ctranslate2 import to_ctranslate2
+from regard.interop.ctranslate2 import QUANTIZATIONS, to_ctranslate2
 from regard.models.folder import (
     CONFIG,
     ELSEWHERE,
@@ -168,6 +168,11 @@ class Translator:
             _check_rows(path, model, vocabularies)
             writer = EngineWriter(path, model.config, vocabularies.pieces, device)
             return cls(model, vocabularies, _languages(path / ELSEWHERE, about), writer=writer)
+        if precision is not None and precision not in QUANTIZATIONS:
+            raise UserError(
+                f"precision: {precision!r} is none of {', '.join(QUANTIZATIONS)}, in which the engine ctranslate2 "
+                "computes"
+            )
         ours = cls._load_one(find_model(path), "cpu")
         with tempfile.TemporaryDirectory() as room:
             ours.save_engine(Path(room), precision or "float32")

@@ -20,7 +20,7 @@ from regard.decoding.settings import AnySettings, ParallelSettings, SearchSettin
 from regard.decoding.translator import Translator
 from regard.errors import UserError
 from regard.evaluation.metrics import Metrics, Score, check_sizes
-from regard.models.folder import WEIGHTS, find_model
+from regard.models.folder import WEIGHTS, expect_reader, find_model
 from regard.text.readers import read_lines
 
 SCORES = "scores.json"
@@ -178,6 +178,7 @@ class Entrant:
         if path.is_file():
             return cls(path, list(read_lines(path)), None, None)
         folder = find_model(path)
+        expect_reader(folder, "text")  # files for another engine have no weights here that scores could be true of
         return cls(path, Translator.load(folder, device=device), folder, fingerprint_model(folder))
 
     @property

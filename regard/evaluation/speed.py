@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import cycle, islice
 from pathlib import Path
@@ -19,8 +19,8 @@ from regard.errors import UserError
 from regard.evaluation.metrics import Score, bleu
 
 WARM_UP = 3
-LEAST = 5
-"""Batches before the clock counts, and batches that are timed at the least."""
+TURNS = 5
+"""Batches before the clock counts, and how often each contender has its turn, for a batch at the least."""
 
 
 @dataclass(frozen=True)
@@ -96,24 +96,30 @@ class Result:
 
 
 def race(
-    contender: Contender,
+    contenders: Sequence[Contender],
     sources: Sequence[str],
     references: Sequence[str] | None,
     batches: Sequence[int],
     seconds: float,
     tokenisation: str = "13a",
-) -> Result:
-    """Times a contender at every size of batch, and scores it where references are given."""
-    timings = [measure_speed(contender.translate, sources, batch, seconds) for batch in batches]
-    score = None if references is None else bleu(contender.translate(sources), references, tokenisation)
-    parameters = sum(p.numel() for p in contender.translator.model.parameters())
-    return Result(contender.name, contender.settings.in_force(), parameters, timings, score)
+) -> list[Result]:
+    """Times contenders at every size of batch, and scores them where references are given."""
+    translating = [contender.translate for contender in contenders]
+    by_batch = [measure_speed(translating, sources, batch, seconds) for batch in batches]
+    results = []
+    for contender, timings in zip(contenders, zip(*by_batch, strict=True), strict=True):
+        score = None if references is None else bleu(contender.translate(sources), references, tokenisation)
+        parameters = sum(p.numel() for p in contender.translator.model.parameters())
+        results.append(Result(contender.name, contender.settings.in_force(), parameters, list(timings), score))
+    return results
 
 
 def measure_speed(
-    translate: Callable[[Sequence[str]], object], sources: Sequence[str], batch: int, seconds: float
-) -> Timing:
-    """Translates batch after batch of the sources, in order and again from the beginning, for so many seconds.
+    contenders: Sequence[Callable[[Sequence[str]], object]], sources: Sequence[str], batch: int, seconds: float
+) -> list[Timing]:
+    """Translates batch after batch of the sources, in order and again from the beginning, so many seconds each.
+
+    The contenders take turns, so that whatever else the machine does slows all of them alike.
 
     Raises:
         UserError: there are fewer sources than make a batch.
@@ -121,16 +127,28 @@ def measure_speed(
     if batch > len(sources):
         raise UserError(f"{len(sources)} sentences do not make a batch of {batch}; give more, or a smaller --batch")
     starts = range(0, len(sources) - batch + 1, batch)
-    turns = cycle([sources[start : start + batch] for start in starts])
-    for sentences in islice(turns, WARM_UP):
-        translate(sentences)
+    feeds = [cycle([sources[start : start + batch] for start in starts]) for _ in contenders]
+    for translate, feed in zip(contenders, feeds, strict=True):
+        for sentences in islice(feed, WARM_UP):
+            translate(sentences)
+    times: list[list[float]] = [[] for _ in contenders]
+    for _ in range(TURNS):
+        for translate, feed, taken in zip(contenders, feeds, times, strict=True):
+            taken += _take_turn(translate, feed, seconds / TURNS)
+    return [Timing(batch, round(1000 * median(taken), 4), len(taken)) for taken in times]
+
+
+def _take_turn(
+    translate: Callable[[Sequence[str]], object], feed: Iterator[Sequence[str]], seconds: float
+) -> list[float]:
+    """How long each batch took, until they have taken so many seconds."""
     times: list[float] = []
-    while sum(times) < seconds or len(times) < LEAST:
-        sentences = next(turns)
+    while not times or sum(times) < seconds:
+        sentences = next(feed)
         begin = time.perf_counter()
         translate(sentences)  # text comes back, so the device has done its work
         times.append(time.perf_counter() - begin)
-    return Timing(batch, round(1000 * median(times), 4), len(times))
+    return times
 
 
 def tabulate(results: Sequence[Result]) -> str:

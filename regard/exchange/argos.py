@@ -31,6 +31,8 @@ METADATA, MODEL, PIECES = "metadata.json", "model", "sentencepiece.model"
 VERSIONS = {"package_version": "1.0", "argos_version": "1.9"}
 SEARCH = SearchSettings(beam=BEAM, alpha=0.2, stop="first", n_best=BEAM, min_length=1)
 """How Argos Translate searches; the engine never writes nothing unless it is told to."""
+WRITTEN = 256
+"""Tokens that the engine writes at the most unless it is told otherwise, which Argos Translate does not do."""
 _CODE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*")
 
 
@@ -72,6 +74,12 @@ def write_argos(translator: Translator, folder: Path, sources: Sequence[Tokens],
     """
     if len(translator.models) > 1:
         raise UserError("Argos Translate has no models that vote; give one")
+    config = translator.model.config
+    if config.positions == "learned" and config.max_length < WRITTEN:
+        raise UserError(
+            f"Argos Translate lets a model write {WRITTEN} tokens, and this one's learned positions end at "
+            f"{config.max_length}"
+        )
     name = f"translate-{'_'.join(_codes(translator))}-{VERSIONS['package_version'].replace('.', '_')}"
     pieces = to_sentencepiece(translator.vocabularies.source)
     said = []
@@ -153,7 +161,8 @@ def _compare_texts(translator: Translator, package: ArgosPackage, texts: Sequenc
     ours, theirs = translator.hypotheses(texts, SEARCH), package.write(texts)
     ids = {piece: number for number, piece in enumerate(_names(translator)[1])}
     at_once = translator.score_tokens(read, [[] for _ in read])
-    ended = [i for i, beam in enumerate(ours) if has_ended(beam, read[i], SEARCH)]
+    ended = [i for i, beam in enumerate(ours) if has_ended(beam, read[i], SEARCH, WRITTEN)]
+    ties = 0
     for i in ended:
         best = ours[i][0]
         if package.join(theirs[i]) != _without_marks(best.text):
@@ -165,7 +174,9 @@ def _compare_texts(translator: Translator, package: ArgosPackage, texts: Sequenc
                     f"the package of Argos Translate writes {package.join(theirs[i])!r} where our model writes "
                     f"{best.text!r}, so nothing was written"
                 )
-    return f"from text to text as Argos Translate asks for it, {len(ended)} of {len(ended)} translations are the same"
+            ties += 1
+    same, tied = len(ended) - ties, f" and {ties} worth as much" if ties else ""
+    return f"from text to text as Argos Translate asks for it, {same} of {len(ended)} translations are the same{tied}"
 
 
 def _worth(one: Hypothesis, end: float) -> float:

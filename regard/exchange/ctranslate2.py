@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from regard.decoding.engine import EngineWriter
 from regard.decoding.rules import Request
 from regard.decoding.settings import SearchSettings
 from regard.decoding.translator import Translator
@@ -17,7 +18,8 @@ class EnginePeer:
     """CTranslate2 at work, as verification wants it."""
 
     def __init__(self, writer: Writer) -> None:
-        self.writer = writer
+        assert isinstance(writer, EngineWriter)
+        self.writer, self.longest = writer, writer.longest
 
     def write(self, sources: Sequence[Tokens], settings: SearchSettings) -> list[list[int]]:
         return [best[0].tokens for best in self.writer.write([Request(source) for source in sources], settings)]

@@ -15,24 +15,33 @@ from regard.exchange.images import write_huggingface_images
 from regard.exchange.onnx import ONNX
 from regard.exchange.torch import TORCH
 from regard.exchange.verification import sample_sources
+from regard.interop import ctranslate2, marian, programs
+from regard.interop.lengths import longest_input
 from regard.models.card import CARD, describe_folder
 from regard.models.folder import find_model, replacing, what_is_read
 from regard.recognition.classifier import Classifier
 
 
 class Format(NamedTuple):
-    """How models of each kind are written; None where the format has no such models."""
+    """How models of each kind are written; None where the format has no such models.
 
-    text: Callable[..., list[str]] | None
+    Attributes:
+        sines: rows of its tables of sines, beyond which no text can go.
+        library: what a model hub calls the program that loads it.
+    """
+
+    text: Callable[..., list[str]]
     images: Callable[[Classifier, Path], list[str]] | None
+    sines: int
+    library: str
 
 
 FORMATS = {
-    "ctranslate2": Format(write_ctranslate2, None),
-    "huggingface": Format(write_huggingface, write_huggingface_images),
-    "onnx": Format(ONNX.write, ONNX.write_images),
-    "torch": Format(TORCH.write, TORCH.write_images),
-    "argos": Format(write_argos, None),
+    "ctranslate2": Format(write_ctranslate2, None, ctranslate2.POSITIONS, "ctranslate2"),
+    "huggingface": Format(write_huggingface, write_huggingface_images, marian.POSITIONS, "transformers"),
+    "onnx": Format(ONNX.write, ONNX.write_images, programs.POSITIONS, "onnx"),
+    "torch": Format(TORCH.write, TORCH.write_images, programs.POSITIONS, "pytorch"),
+    "argos": Format(write_argos, None, ctranslate2.POSITIONS, "argostranslate"),
 }
 QUANTISING = ("ctranslate2", "argos")
 """The formats with a choice of numbers."""
@@ -62,13 +71,13 @@ def export(
     folder, form = find_model(run), FORMATS[to]
     reads = what_is_read(folder)
     with replacing(out) as fresh:
-        if reads == "text" and form.text is not None:
+        if reads == "text":
             translator = Translator.load(folder)
-            sources = sample_sources(translator, texts)
+            sources = sample_sources(translator, texts, longest=longest_input(translator.model.config, form.sines))
             said = form.text(translator, fresh, sources, *([quantization] if to in QUANTISING else []))
         elif reads == "images" and form.images is not None:
             said = form.images(Classifier.load(folder), fresh)
         else:
             raise UserError(f"{run}: there is no way to write a model that reads {reads} as {to}")
-        (fresh / CARD).write_text(describe_folder(folder), encoding="utf-8")
+        (fresh / CARD).write_text(describe_folder(folder, form.library), encoding="utf-8")
     return said

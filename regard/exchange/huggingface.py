@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from regard.decoding.stepper import pad_rows
 from regard.decoding.translator import Translator
 from regard.errors import UserError
 from regard.exchange.verification import Tokens, check, compare
-from regard.interop.fast_tokenizer import to_fast_tokenizer
+from regard.interop.fast_tokenizer import SETTINGS, to_fast_tokenizer
 from regard.interop.marian import CLASSES, choose_kind, describe_marian, to_marian
 from regard.interop.marian_tokenizer import to_marian_tokenizer
 from regard.interop.needing import need
@@ -21,6 +23,8 @@ from regard.text.sentencepieces import SentencePieces
 
 TARGET = "target_tokenizer"
 """Where the target's tokenizer lies if it is not the source's: transformers has one a folder."""
+UNKNOWN = ("source", "target")
+"""The languages of a model that does not say them."""
 _FOLLOWING = ("embed_positions.weight", "lm_head.weight", "embed_tokens.weight")
 """Ends of the names of their tensors that are computed or shared, and so need not be given."""
 
@@ -30,11 +34,14 @@ class HuggingFacePeer:
 
     def __init__(self, model: Any) -> None:
         self.model, self.config = model.eval(), model.config
+        self.longest: int | None = self.config.max_position_embeddings
 
     @torch.no_grad()
     def write(self, sources: Sequence[Tokens], settings: SearchSettings) -> list[list[int]]:
         beam = {"early_stopping": True, "length_penalty": settings.alpha} if settings.width > 1 else {}
         longest = max(settings.limit(len(source)) for source in sources)
+        if self.longest is not None:
+            longest = min(longest, self.longest)
         rows = self.model.generate(
             **self._read(sources), num_beams=settings.width, do_sample=False, max_new_tokens=longest, **beam
         )
@@ -86,7 +93,8 @@ def write_huggingface(translator: Translator, folder: Path, sources: Sequence[To
         UserError: transformers cannot express the model, or does not agree with it.
     """
     theirs = build_huggingface(translator)
-    theirs.save_pretrained(folder)
+    with without_bars():
+        theirs.save_pretrained(folder)
     vocabularies, longest = translator.vocabularies, theirs.config.max_position_embeddings
     source, target = vocabularies.source, vocabularies.target
     if isinstance(source, SentencePieces) and isinstance(target, SentencePieces):
@@ -95,12 +103,36 @@ def write_huggingface(translator: Translator, folder: Path, sources: Sequence[To
         to_fast_tokenizer(source, longest).save_pretrained(folder)
         if not vocabularies.joint:
             to_fast_tokenizer(target, longest).save_pretrained(folder / TARGET)
+    _say_languages(translator.languages, folder / SETTINGS)
     library = need("transformers", "hf")
-    loaded = type(theirs).from_pretrained(folder)
+    with without_bars():
+        loaded = type(theirs).from_pretrained(folder)
     agreement = compare(translator, HuggingFacePeer(loaded), sources)
     check(agreement, f"{type(theirs).__name__} of transformers")
     _check_tokenizer(translator, library, folder, sources)
     return [f"as {type(theirs).__name__}, {agreement}"]
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Without the bars that transformers draws while it writes and loads weights."""
+    log = need("transformers", "hf").utils.logging
+    shown = log.is_progress_bar_enabled()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            log.enable_progress_bar()
+
+
+def _say_languages(languages: tuple[str, str], path: Path) -> None:
+    """Adds them to the tokenizer's settings, where transformers' own models have them, unless they are unknown."""
+    if languages == UNKNOWN:
+        return
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    settings |= {"source_lang": languages[0], "target_lang": languages[1]}
+    path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _check_tokenizer(translator: Translator, library: Any, folder: Path, sources: Sequence[Tokens]) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import UserError
+from regard.exchange.huggingface import without_bars
 from regard.exchange.verification import TOLERANCE
 from regard.interop.huggingface import to_huggingface
 from regard.interop.needing import need
@@ -57,13 +58,15 @@ def write_huggingface_images(classifier: Classifier, folder: Path) -> list[str]:
     lacking, unknown = theirs.load_state_dict(to_huggingface(model.state_dict(), model.config), strict=False)
     if unknown or any("relative_position_index" not in tensor for tensor in lacking):
         raise UserError(f"this release of transformers ({library.__version__}) names tensors otherwise: {unknown[:1]}")
-    theirs.save_pretrained(folder)
+    with without_bars():
+        theirs.save_pretrained(folder)
     side = {"height": reading.size, "width": reading.size}
     processor = {"image_processor_type": "ViTImageProcessor", "do_resize": True, "size": side, "resample": 3}
     processor |= {"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True}
     processor |= {"image_mean": list(reading.mean), "image_std": list(reading.std)}
     (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=2) + "\n", encoding="utf-8")
-    loaded = theirs_class.from_pretrained(folder).eval()
+    with without_bars():
+        loaded = theirs_class.from_pretrained(folder).eval()
     return [compare_images(model, lambda images: loaded(images).logits, theirs_class.__name__)]
 
 

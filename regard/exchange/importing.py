@@ -15,7 +15,7 @@ from torch import Tensor
 from regard.decoding.embedder import Embedder
 from regard.decoding.translator import Translator
 from regard.errors import UserError
-from regard.exchange.huggingface import TARGET
+from regard.exchange.huggingface import TARGET, UNKNOWN
 from regard.interop.bert import KIND as BERT
 from regard.interop.bert import from_bert, read_bert, read_pooling
 from regard.interop.fast_tokenizer import from_fast_tokenizer, read_word_pieces
@@ -26,7 +26,7 @@ from regard.interop.tensors import read_folder, read_tensors
 from regard.interop.torch import Embeddings, from_torch, read_torch
 from regard.models.card import CARD, describe_folder
 from regard.models.encoder import EncoderConfig
-from regard.models.folder import CONFIG, replacing, save_model
+from regard.models.folder import CONFIG, is_model_folder, recognise_export, replacing, save_model
 from regard.models.registry import MODELS
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.recognition.classifier import ABOUT
@@ -36,8 +36,9 @@ from regard.text.vocabularies import Vocabularies
 
 POOLING, MODULES = Path("1_Pooling") / CONFIG, "modules.json"
 """Where sentence-transformers says how the vectors of tokens become that of a text."""
-UNKNOWN = ("source", "target")
-"""The languages of a model that does not say them."""
+READABLE = (*CLASSES, BERT, "vit", "swin")
+"""What `model_type` of a folder of transformers may be."""
+_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 
@@ -65,10 +66,19 @@ def import_model(
         raise UserError(f"{out} exists already; choose another folder")
     if not path.exists():
         raise UserError(f"{path}: no such file or folder")
+    if is_model_folder(path):
+        raise UserError(f"{path}: a model folder or run of regard already; there is nothing to import")
+    values = _read_json(path / CONFIG) if (path / CONFIG).is_file() else {}
+    export = None if "model_type" in values else recognise_export(path)
+    if export is not None:
+        raise UserError(f"{path} is {export}")
     tensors = read_folder(path) if path.is_dir() else read_tensors(path)
-    values = _read_json(path / CONFIG) if path.is_dir() and (path / CONFIG).is_file() else {}
+    kind = str(values.get("model_type"))
+    if "model_type" in values and kind not in READABLE:
+        raise UserError(f"{path / CONFIG}: model_type is {kind!r}; {', '.join(READABLE)} can be read")
+    _refuse_unused(path, kind, {"--set": changes, "--embedding": embeddings, "--tokenizer": tokenizer})
+    _refuse_nan(path, tensors)
     with replacing(out) as fresh, naming(path):
-        kind = str(values.get("model_type"))
         if kind in CLASSES:
             said = _import_translation(path, values, tensors, fresh)
         elif kind == BERT:
@@ -80,6 +90,26 @@ def import_model(
             said = _import_vision(path, values, tensors, changes or {}, fresh)
         (fresh / CARD).write_text(describe_folder(fresh), encoding="utf-8")
     return said
+
+
+def _refuse_unused(path: Path, kind: str, given: Mapping[str, Any]) -> None:
+    """Refuses options that would change nothing in a model of this kind."""
+    unused, why = list[str](), ""
+    if kind in (*CLASSES, BERT):
+        unused, why = list(given), f"config.json and the tokenizer beside it say all of a {kind}"
+    elif kind in READABLE:
+        unused, why = ["--embedding", "--tokenizer"], f"a {kind} has none"
+    elif given["--embedding"] is None:
+        unused, why = ["--tokenizer"], "it is for an nn.Transformer, whose embeddings are named with --embedding"
+    for option in unused:
+        if given[option]:
+            raise UserError(f"{path}: leave {option} away: {why}")
+
+
+def _refuse_nan(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if tensor.dtype in _FLOATS and tensor.isnan().any():
+            raise UserError(f"{path}: tensor {name} holds NaN, with which a model says nothing")
 
 
 @contextmanager
@@ -142,9 +172,10 @@ def _import_vision(
 ) -> str:
     library: Library | None = "huggingface" if "model_type" in values else recognise(tensors)
     if library is None:
+        lacking = f"no {CONFIG} in it, and " if path.is_dir() and not values else ""
         raise UserError(
-            f"{path}: neither a model of transformers, timm or torchvision; for an nn.Transformer, say where its "
-            "embeddings are: --embedding source=NAME --embedding target=NAME --embedding output=NAME"
+            f"{path}: {lacking}neither a model of transformers, timm or torchvision; for an nn.Transformer, say where "
+            "its embeddings are: --embedding source=NAME --embedding target=NAME --embedding output=NAME"
         )
     config: VisionConfig
     if library == "huggingface":

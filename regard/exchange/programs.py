@@ -18,7 +18,8 @@ from regard.decoding.stepper import pad_rows
 from regard.decoding.translator import Translator
 from regard.errors import UserError
 from regard.exchange.verification import Tokens
-from regard.interop.programs import EncoderProgram, StepProgram, check_programs
+from regard.interop.lengths import longest_input
+from regard.interop.programs import POSITIONS, EncoderProgram, StepProgram, check_programs
 from regard.recognition.classifier import ABOUT, Classifier
 
 ABOUT_FILE = "regard.json"
@@ -94,11 +95,12 @@ def image_program(classifier: Classifier) -> Program:
 
 
 def describe_translation(translator: Translator, folder: Path) -> None:
-    """Writes beside the programs what drives them: the tokenizer, and regard.json with ids and sizes."""
+    """Writes beside the programs what drives them: the tokenizer, and regard.json with ids and limits."""
     config = translator.model.config
     translator.vocabularies.save(folder)
-    about = {"pad": config.pad, "bos": config.bos, "eos": config.eos}
+    about: dict[str, int | None] = {"pad": config.pad, "bos": config.bos, "eos": config.eos}
     about |= {"layers": config.decoder_layers, "heads": config.heads, "head_width": config.width // config.heads}
+    about |= {"longest": longest_input(config, POSITIONS)}
     (folder / ABOUT_FILE).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
 
 
@@ -140,11 +142,11 @@ class ProgramStepper:
     """Drives the two programs one token at a time."""
 
     device = torch.device("cpu")
-    longest: int | None = None
 
     def __init__(self, folder: Path, encode: Call, step: Call) -> None:
         about = json.loads((folder / ABOUT_FILE).read_text(encoding="utf-8"))
         self.bos, self.eos, self.pad = (int(about[key]) for key in ("bos", "eos", "pad"))
+        self.longest: int | None = about["longest"]
         self._shape = tuple(int(about[key]) for key in ("layers", "heads", "head_width"))
         self._encode, self._step = encode, step
 
@@ -167,7 +169,7 @@ class ProgramPeer:
     """The programs as verification wants them."""
 
     def __init__(self, stepper: ProgramStepper) -> None:
-        self.stepper = stepper
+        self.stepper, self.longest = stepper, stepper.longest
 
     def write(self, sources: Sequence[Tokens], settings: SearchSettings) -> list[list[int]]:
         return [best[0].tokens for best in search(self.stepper, sources, settings)]

@@ -29,7 +29,13 @@ Tokens = Sequence[int]
 
 
 class Peer(Protocol):
-    """A model in another format, at work in another program. Sources and targets come without END."""
+    """A model in another format, at work in another program. Sources and targets come without END.
+
+    Attributes:
+        longest: the most tokens, END counted, that it can read or write; None: no limit.
+    """
+
+    longest: int | None
 
     def write(self, sources: Sequence[Tokens], settings: SearchSettings) -> list[list[int]]:
         """The best translation of each."""
@@ -47,43 +53,55 @@ class Agreement:
         difference: the largest between two log-probabilities of one token.
         mean: of those differences.
         same: for each search, how many translations were the same, and of how many that ended by themselves.
+        ties: for each search, how many others our model holds to be worth as much as its own, within rounding.
     """
 
     sentences: int
     difference: float
     mean: float
     same: dict[str, tuple[int, int]]
+    ties: dict[str, int]
 
     def __str__(self) -> str:
-        alike = ", ".join(f"{name} {same} of {ended}" for name, (same, ended) in self.same.items())
         return (
-            f"{self.sentences} sentences: the same translations ({alike}); "
+            f"{self.sentences} sentences: the same translations ({self._counts}); "
             f"log-probabilities within {self.difference:.1e}"
         )
 
     @property
     def as_quantised(self) -> str:
         """The same, of a model that is not meant to say exactly the same."""
-        alike = ", ".join(f"{name} {same} of {ended}" for name, (same, ended) in self.same.items())
         return (
-            f"quantised, it gives the same translations in: {alike}; log-probabilities differ by {self.mean:.1e} on "
-            f"average, {self.difference:.1e} at the most"
+            f"quantised, it gives the same translations in: {self._counts}; log-probabilities differ "
+            f"by {self.mean:.1e} on average, {self.difference:.1e} at the most"
         )
+
+    @property
+    def _counts(self) -> str:
+        tied = {name: f" and {count} worth as much" if count else "" for name, count in self.ties.items()}
+        return ", ".join(f"{name} {same} of {ended}{tied[name]}" for name, (same, ended) in self.same.items())
 
 
 def sample_sources(
-    translator: Translator, texts: Sequence[str] | None = None, count: int = SENTENCES
+    translator: Translator, texts: Sequence[str] | None = None, count: int = SENTENCES, longest: int | None = None
 ) -> list[list[int]]:
     """The given texts as tokens, or so many sentences of random pieces, always the same for the same vocabulary.
 
     Raises:
-        UserError: there is no text.
+        UserError: there is no text, or one has more than `longest` tokens, END counted.
     """
     if texts is not None:
         filled = [text for text in texts if text.strip()]
         if not filled:
             raise UserError("no sentence to verify the export with; give some, or none at all")
-        return translator.vocabularies.source.encode_batch(filled)
+        read = translator.vocabularies.source.encode_batch(filled)
+        for text, tokens in zip(filled, read, strict=True):
+            if longest is not None and len(tokens) >= longest:
+                raise UserError(
+                    f"the sentence that begins with {text[:40]!r} has {len(tokens)} tokens, and in this format "
+                    f"{longest - 1} can be read at the most; leave it out of the sample"
+                )
+        return read
     config = translator.model.config
     specials = {config.pad, config.bos, config.eos}
     words = torch.tensor([i for i in range(config.source_vocab) if i not in specials] or [config.eos])
@@ -97,25 +115,28 @@ def compare(ours: Translator, theirs: Peer, sources: Sequence[Tokens]) -> Agreem
     """Both on the same sentences.
 
     Where the limit of length has ended a hypothesis of ours, there is nothing to compare: what others do there differs.
-
-    A translation that differs counts as the same where our model says that the two are worth the same.
     """
+    longest = theirs.longest
+    ties: dict[str, int] = {}
     same: dict[str, tuple[int, int]] = {}
     written: list[list[int]] = []
     for name, settings in SEARCHES.items():
         beams = ours.writer.write([Request(source) for source in sources], settings)
-        ended = [i for i, beam in enumerate(beams) if has_ended(beam, sources[i], settings)]
+        ended = [i for i, beam in enumerate(beams) if has_ended(beam, sources[i], settings, longest)]
         found, other = [beam[0] for beam in beams], theirs.write(sources, settings)
-        alike = [i for i in ended if other[i] == found[i].tokens]
-        alike += _ties(ours, sources, found, other, [i for i in ended if other[i] != found[i].tokens], settings)
-        same[name] = (len(alike), len(ended))
+        differing = [i for i in ended if other[i] != found[i].tokens]
+        same[name] = (len(ended) - len(differing), len(ended))
+        judged = [i for i in differing if longest is None or len(other[i]) < longest]
+        ties[name] = _count_ties(ours, sources, found, other, judged, settings)
         written = [one.tokens for one in found]
     # Not only of what was written: of anything, so that no token and no place is left out.
     anything = [[token % ours.model.config.target_vocab for token in reversed(source)] for source in sources]
-    read, given = [*sources, *sources], [*written, *anything]
+    pairs = [*zip(sources, written, strict=True), *zip(sources, anything, strict=True)]
+    fitting = [pair for pair in pairs if longest is None or len(pair[1]) < longest]
+    read, given = [source for source, _ in fitting], [target for _, target in fitting]
     mine, said = ours.writer.score(read, given, SEARCHES["greedy"]), theirs.score(read, given)
     gaps = [abs(a - b) for m, t in zip(mine, said, strict=True) for a, b in zip(m.log_probabilities, t, strict=True)]
-    return Agreement(len(sources), max(gaps), sum(gaps) / len(gaps), same)
+    return Agreement(len(sources), max(gaps), sum(gaps) / len(gaps), same, ties)
 
 
 def check(agreement: Agreement, what: str) -> None:
@@ -124,7 +145,7 @@ def check(agreement: Agreement, what: str) -> None:
     Raises:
         UserError: they do not, so that `what` cannot be relied on.
     """
-    differing = [name for name, (same, ended) in agreement.same.items() if same != ended]
+    differing = [name for name, (same, ended) in agreement.same.items() if same + agreement.ties[name] != ended]
     if differing or not agreement.difference <= TOLERANCE:
         raise UserError(
             f"{what} does not say what our model says, so nothing was written: {agreement}; "
@@ -132,21 +153,27 @@ def check(agreement: Agreement, what: str) -> None:
         )
 
 
-def has_ended(beam: Sequence[Found | Hypothesis], source: Tokens, settings: SearchSettings) -> bool:
-    """Whether all hypotheses of a beam ended by themselves, so early that none beside them was cut at the limit."""
-    return max(len(one.tokens) for one in beam) + 2 < settings.limit(len(source))
+def has_ended(
+    beam: Sequence[Found | Hypothesis], source: Tokens, settings: SearchSettings, longest: int | None = None
+) -> bool:
+    """Whether all hypotheses of a beam ended by themselves, so early that none beside them was cut at the limit.
+
+    That is the limit of the search, or `longest`, beyond which there are no positions.
+    """
+    limit = settings.limit(len(source))
+    return max(len(one.tokens) for one in beam) + 2 < (limit if longest is None else min(limit, longest))
 
 
-def _ties(
+def _count_ties(
     ours: Translator,
     sources: Sequence[Tokens],
     found: Sequence[Found],
     other: Sequence[Tokens],
     differing: Sequence[int],
     settings: SearchSettings,
-) -> list[int]:
-    """Which of the differing translations our model itself holds to be as good as its own, within rounding."""
+) -> int:
+    """How many of the differing translations our model itself holds to be as good as its own, within rounding."""
     if not differing:
-        return []
+        return 0
     judged = ours.writer.score([sources[i] for i in differing], [other[i] for i in differing], settings)
-    return [i for i, one in zip(differing, judged, strict=True) if abs(one.score - found[i].score) < TOLERANCE]
+    return sum(abs(one.score - found[i].score) < TOLERANCE for i, one in zip(differing, judged, strict=True))

@@ -66,13 +66,6 @@ def to_ctranslate2(
     spec.save(str(folder))
 
 
-def longest_input(config: EncoderDecoderConfig) -> int | None:
-    """How many tokens, END counted, either side may have in the engine; None: no limit."""
-    if config.positions == "rotary":
-        return None
-    return config.max_length if config.positions == "learned" else POSITIONS
-
-
 @torch.no_grad()
 def _describe(model: EncoderDecoder, pieces: tuple[Sequence[str], Sequence[str]]) -> Any:
     """The model as CTranslate2's specification, filled."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from regard.errors import UserError
 
 SAFE, INDEX = "model.safetensors", "model.safetensors.index.json"
-PICKLED = "pytorch_model.bin"
+PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 SHARED = 8
 """Under so many names a file may hold all of its numbers: a translator's embedding has up to four."""
 
@@ -29,10 +29,12 @@ def read_folder(folder: Path) -> dict[str, Tensor]:
     if (folder / SAFE).is_file():
         return read_tensors(folder / SAFE)
     if (folder / INDEX).is_file():
-        return {name: t for part in _parts(folder / INDEX) for name, t in read_tensors(folder / part).items()}
+        return _read_parts(folder / INDEX)
     if (folder / PICKLED).is_file():
         return read_tensors(folder / PICKLED)
-    raise UserError(f"{folder}: no weights in it; looked for {SAFE}, {INDEX} and {PICKLED}")
+    if (folder / PICKLED_INDEX).is_file():
+        return _read_parts(folder / PICKLED_INDEX)
+    raise UserError(f"{folder}: no weights in it; looked for {SAFE}, {INDEX}, {PICKLED} and {PICKLED_INDEX}")
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -57,8 +59,8 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
         content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # a damaged pickle may fail in any way
         raise UserError(
-            f"{path}: damaged, or holds more than tensors, which is not loaded because it could run code "
-            f"({_one_line(error)})"
+            f"{path}: damaged, or holds more than tensors, which is not loaded because it could run code"
+            f"{_named_global(error)}; save the tensors alone, as safetensors"
         ) from None
     for key in ("state_dict", "model"):  # where training scripts put the weights beside other things
         if isinstance(content, dict) and isinstance(content.get(key), dict):
@@ -95,6 +97,10 @@ def _check_archive(path: Path) -> None:
         raise UserError(f"{path}: its parts are compressed or larger than the file, which torch never writes")
 
 
+def _read_parts(index: Path) -> dict[str, Tensor]:
+    return {name: t for part in _parts(index) for name, t in read_tensors(index.parent / part).items()}
+
+
 def _parts(index: Path) -> list[str]:
     try:
         places = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
@@ -105,6 +111,12 @@ def _parts(index: Path) -> list[str]:
         if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
             raise UserError(f"{index}: {name!r} is not the name of a file beside it")
     return names
+
+
+def _named_global(error: BaseException) -> str:
+    """What of Python a pickle asks for; the rest of torch's message advises to load it all the same."""
+    found = re.search(r"GLOBAL ([\w.]+)", str(error))
+    return f" (it names {found[1]})" if found else ""
 
 
 def _one_line(error: BaseException) -> str:

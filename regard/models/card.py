@@ -17,8 +17,10 @@ _TASKS = {"transformer": "translation", "parallel": "translation", "vit": "image
 _TASKS |= {"swin": "image-classification", "encoder": "sentence-similarity"}
 
 
-def describe_folder(folder: Path) -> str:
+def describe_folder(folder: Path, library: str = "regard") -> str:
     """The card of a model folder: its architecture, its data where the run is still round it, its scores.
+
+    `library` is what model hubs call the program that loads the files beside the card.
 
     Raises:
         UserError: it is no model folder.
@@ -26,9 +28,10 @@ def describe_folder(folder: Path) -> str:
     about = read_config(folder)
     model = about["model"]
     languages = [code for code in about.get("languages", []) if code not in ("source", "target")]
-    evaluations = [e for e in _read(folder / SCORES).get("evaluations", []) if isinstance(e, Mapping)]
+    scores = _read(folder / SCORES)
+    evaluations = [e for e in scores.get("evaluations", []) if isinstance(e, Mapping)]
     title = " → ".join(languages) if languages else f"A {model['kind']}"
-    head: dict[str, Any] = {"library_name": "regard", "tags": ["regard", model["kind"]]}
+    head: dict[str, Any] = {"library_name": library, "tags": ["regard", model["kind"]]}
     if task := _TASKS.get(model["kind"]):
         head["pipeline_tag"] = task
     if languages:
@@ -38,7 +41,8 @@ def describe_folder(folder: Path) -> str:
     lines += [f"| {key} | {json.dumps(value, ensure_ascii=False)} |" for key, value in model.items()]
     lines += _describe_data(_read(find_fingerprints(folder)))
     lines += ["", "## Scores", ""]
-    lines += list(_describe_scores(evaluations)) or ["None were recorded; `regard evaluate` records them."]
+    said = [*_describe_scores(evaluations), *_describe_validation(scores)]
+    lines += said or ["None were recorded; `regard evaluate` records them."]
     return "\n".join(lines) + "\n"
 
 
@@ -49,13 +53,17 @@ def find_fingerprints(folder: Path) -> Path:
 
 
 def _describe_data(known: Mapping[str, Any]) -> list[str]:
-    files = known.get("files")
-    if not isinstance(files, Mapping) or not files:
+    files, settings = known.get("files"), known.get("settings")
+    entries = dict(files) if isinstance(files, Mapping) else {}
+    if not entries and isinstance(tokens := known.get("tokens"), str):  # a corpus that comes with regard has no files
+        name = settings.get("data.builtin") if isinstance(settings, Mapping) else None
+        entries = {f"tokens of {name or 'the corpus'}": {"sha256": tokens}, "validation": known.get("valid", {})}
+    if not entries:
         return []
+    # Sets of images have a checksum over all of their files, and nothing else.
     rows = [
-        f"| {name} | {entry.get('bytes')} | {str(entry.get('sha256'))[:12]} |"
-        for name, entry in files.items()
-        if isinstance(entry, Mapping)
+        f"| {name} | {entry.get('bytes', '')} | {str(entry.get('sha256'))[:12]} |"
+        for name, entry in ((name, e if isinstance(e, Mapping) else {"sha256": e}) for name, e in entries.items())
     ]
     return ["", "## Training data", "", "| file | bytes | SHA-256 |", "| --- | --- | --- |", *rows]
 
@@ -70,6 +78,19 @@ def _describe_scores(evaluations: list[Mapping[str, Any]]) -> Iterator[str]:
             signature = conditions.get("signatures", {}).get(name, "")
             yield f"- {name} {value:.2f}" + (f" (`{signature}`)" if signature else "")
         yield ""
+
+
+def _describe_validation(scores: Mapping[str, Any]) -> Iterator[str]:
+    """What training measured to choose the model by, which is no test."""
+    validation = scores.get("validation")
+    if not isinstance(validation, Mapping) or not validation:
+        return
+    yield f"On the validation data, by which the model was chosen, at step {scores.get('step')}:"
+    yield ""
+    for name, value in validation.items():
+        if name != "score" and isinstance(value, int | float):  # one of the others again
+            yield f"- validation {name} {value:.4g}"
+    yield ""
 
 
 def _read(path: Path) -> Mapping[str, Any]:

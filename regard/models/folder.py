@@ -27,6 +27,14 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 ELSEWHERE = "regard.json"
 """What config.json says, in a folder that another program calls its own and whose weights are in its format."""
 FORMAT = 1
+_EXPORTS = {
+    "*.argosmodel": "a package for Argos Translate; install it there, or use the model that it was made of",
+    "*.onnx": "an export for onnxruntime; run it there, or use the model that it was made of",
+    "*.pt2": "an export for PyTorch; load it there with torch.export, or use the model that it was made of",
+    "model.bin": "an export for CTranslate2, which regard translate and regard serve take; for all else, use the model "
+    "that it was made of",
+}
+"""Files that tell for which program a folder was written."""
 
 
 def save_model(folder: Path, model: Model, about: dict[str, Any]) -> None:
@@ -91,8 +99,9 @@ def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
         raise UserError(f"{folder}: no {name} in it, so it is not a model folder") from None
     except (ValueError, OSError, RecursionError) as error:
         raise UserError(f"{path}: damaged or not JSON ({error})") from None
-    if not isinstance(config, dict) or config.get("format") != FORMAT or "model" not in config:
-        raise UserError(f"{path}: not a regard model folder of format {FORMAT}")
+    if not isinstance(config, dict) or not _is_ours(config):
+        other = recognise_export(folder)
+        raise UserError(f"{folder} is {other}" if other else f"{path}: not a regard model folder of format {FORMAT}")
     return config
 
 
@@ -144,7 +153,34 @@ def find_model(path: Path) -> Path:
             return folder
     if not path.exists():
         raise UserError(f"{path}: no such model folder")
+    if export := recognise_export(path):
+        raise UserError(f"{path} is {export}")
     raise UserError(f"{path}: not a model folder ({CONFIG} is missing) nor a run with one in best/ or last/")
+
+
+def is_model_folder(path: Path) -> bool:
+    """Whether a path is a model folder of ours, or a run that holds one."""
+    return any(_is_ours(_glance(folder)) for folder in (path, path / "best", path / "last"))
+
+
+def recognise_export(folder: Path) -> str | None:
+    """What a folder is that is written for another program, and what to do with it; None: it is none that we know."""
+    if "model_type" in _glance(folder):
+        return "a folder of transformers; bring it in with regard import"
+    return next((what for pattern, what in _EXPORTS.items() if any(folder.glob(pattern))), None)
+
+
+def _is_ours(config: dict[str, Any]) -> bool:
+    return config.get("format") == FORMAT and "model" in config
+
+
+def _glance(folder: Path) -> dict[str, Any]:
+    """What config.json of a folder holds; nothing where it is missing or damaged."""
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (ValueError, OSError, RecursionError):
+        return {}
+    return config if isinstance(config, dict) else {}
 
 
 def distinct_tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -31,7 +31,7 @@ def test_the_median_is_of_whole_batches_in_order() -> None:
         seen.append(list(sentences))
         time.sleep(0.05 if len(seen) == 5 else 0.002)  # one that is slow by accident, among the timed ones
 
-    timing = measure_speed(translate, SOURCES, 2, seconds=0)
+    (timing,) = measure_speed([translate], SOURCES, 2, seconds=0)
     assert (timing.batch, timing.batches) == (2, 5)
     assert seen == [SOURCES[:2], SOURCES[2:4]] * 4  # three to warm up; the fifth sentence makes no batch
     assert 2 <= timing.milliseconds < 25
@@ -39,13 +39,19 @@ def test_the_median_is_of_whole_batches_in_order() -> None:
 
 
 def test_it_goes_on_for_as_long_as_asked() -> None:
-    timing = measure_speed(lambda sentences: time.sleep(0.01), SOURCES, 5, seconds=0.15)
+    (timing,) = measure_speed([lambda sentences: time.sleep(0.01)], SOURCES, 5, seconds=0.15)
     assert 5 <= timing.batches <= 15
+
+
+def test_contenders_take_turns() -> None:
+    seen: list[str] = []
+    measure_speed([lambda _: seen.append("a"), lambda _: seen.append("b")], SOURCES, 1, seconds=0)
+    assert "".join(seen) == "aaabbb" + "ab" * 5  # three each to warm up
 
 
 def test_too_few_sentences_are_refused() -> None:
     with pytest.raises(UserError, match="5 sentences do not make a batch of 8"):
-        measure_speed(len, SOURCES, 8, 0)
+        measure_speed([len], SOURCES, 8, 0)
 
 
 def test_a_contender_is_a_run_with_settings(trained_run: Path) -> None:
@@ -53,7 +59,7 @@ def test_a_contender_is_a_run_with_settings(trained_run: Path) -> None:
     assert plain.settings == SearchSettings()
     chosen = Contender.open(f"{trained_run}:beam=2,length-penalty=none")
     assert chosen.settings == SearchSettings(beam=2, length_penalty="none")
-    found = race(chosen, SOURCES, None, [1, 2], 0)
+    (found,) = race([chosen], SOURCES, None, [1, 2], 0)
     assert found.settings["beam"] == 2
     assert [timing.batch for timing in found.timings] == [1, 2]
     assert found.score is None

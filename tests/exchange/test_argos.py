@@ -85,6 +85,9 @@ def test_what_argos_cannot_have_is_refused(trained_run: Path, tmp_path: Path, co
     ours = random_translator("post")
     with pytest.raises(UserError, match="this model's source is 'source'"):
         write_argos(Translator(ours.model, ours.vocabularies), tmp_path, sample_sources(ours), None)
+    short = random_translator("pre-learned", max_length=24)
+    with pytest.raises(UserError, match="write 256 tokens, and this one's learned positions end at 24"):
+        write_argos(short, tmp_path, sample_sources(short), None)
     with pytest.raises(UserError, match="tokenizer of words"):
         to_sentencepiece(Tokenizer.train(["one two", "one two"], 300, "word"))
     answer = command("export", trained_run, tmp_path / "out", "--to", "argos", "--quantization", "int4")

@@ -1,5 +1,6 @@
 """Our models in CTranslate2: every option, a trained model, refusals, and nothing left behind."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,9 @@ pytest.importorskip("ctranslate2")
 from regard.decoding.settings import SearchSettings
 from regard.decoding.translator import Translator, Wishes
 from regard.errors import UserError
-from regard.exchange.ctranslate2 import EnginePeer
+from regard.exchange.ctranslate2 import EnginePeer, write_ctranslate2
 from regard.exchange.exporting import export
-from regard.exchange.verification import SEARCHES, compare, sample_sources
+from regard.exchange.verification import SEARCHES, check, compare, sample_sources
 from regard.inspection.probe import probe
 from regard.models.transformer import TransformerConfig
 from tests.conftest import Command, toy_pairs
@@ -28,8 +29,7 @@ def as_engine(translator: Translator, folder: Path, quantization: str = "float32
 def test_every_option_says_the_same_in_the_engine(option: str, tmp_path: Path) -> None:
     ours = random_translator(option)
     agreement = compare(ours, EnginePeer(as_engine(ours, tmp_path).writer), sample_sources(ours)[:24])
-    assert agreement.difference < 1e-4
-    assert all(same == ended for same, ended in agreement.same.values()), str(agreement)
+    check(agreement, "the engine")
     assert sum(ended for _, ended in agreement.same.values()) >= 4
 
 
@@ -125,6 +125,7 @@ def test_what_needs_the_weights_is_refused_by_name(trained_run: Path) -> None:
 
 def test_the_command_exports_and_translates(trained_run: Path, tmp_path: Path, command: Command) -> None:
     out = tmp_path / "exported"
+    readme = out / "README.md"
     answer = command("export", trained_run, out, "--to", "ctranslate2", "--quantization", "int8")
     assert (answer.code, answer.err) == (0, "")
     assert "log-probabilities within" in answer.out
@@ -132,8 +133,13 @@ def test_the_command_exports_and_translates(trained_run: Path, tmp_path: Path, c
     assert command("translate", out, "I love apples", "--beam", 4).out == "我喜欢苹果\n"
     assert command("translate", trained_run, "You buy tea", "--engine", "ctranslate2").out == "你买茶\n"
     assert "exists already" in command("export", trained_run, out, "--to", "ctranslate2").refusal
+    for other in (
+        ("export", out, tmp_path / "on", "--to", "onnx"),
+        ("evaluate", out, "--src", readme, "--ref", readme),
+    ):
+        assert "is an export for CTranslate2, which regard translate and regard serve take" in command(*other).refusal
     assert "engine ctranslate2" in command("translate", out, "You buy tea", "--engine", "regard").refusal
-    assert "Trained with regard" in (out / "README.md").read_text(encoding="utf-8")
+    assert "Trained with regard" in readme.read_text(encoding="utf-8")
     assert [path.name for path in tmp_path.iterdir()] == ["exported"]
 
 
@@ -148,6 +154,12 @@ def test_what_cannot_be_expressed_is_refused_with_the_reason(
     ours.model.config = TransformerConfig.parse(ours.model.config.model_dump() | changes, "test")
     with pytest.raises(UserError, match=reason):
         ours.save_engine(tmp_path)
+
+
+def test_learned_positions_that_end_soon(tmp_path: Path) -> None:
+    ours = random_translator("pre-learned", max_length=24)
+    (said,) = write_ctranslate2(ours, tmp_path, sample_sources(ours), None)
+    assert re.search(r"the same translations \(greedy [1-9].*, beam 4 [1-9].*\); log-probabilities within", said), said
 
 
 def test_an_export_that_does_not_agree_leaves_nothing(

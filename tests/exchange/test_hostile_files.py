@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -259,6 +260,47 @@ def test_shards_are_read_and_a_missing_one_is_named(folder: Path, tmp_path: Path
     shutil.rmtree(tmp_path / "ours")
     (folder / "part-1.safetensors").unlink()
     assert "part-1.safetensors: no such file" in refusal(folder, tmp_path)
+
+
+def test_pickled_parts_are_read_as_tensors_alone(folder: Path, tmp_path: Path) -> None:
+    whole, names = weights(), sorted(weights())
+    (folder / "model.safetensors").unlink()
+    halves = {name: f"part-{place % 2}.bin" for place, name in enumerate(names)}
+    for part in ("part-0.bin", "part-1.bin"):
+        torch.save({name: whole[name] for name in names if halves[name] == part}, folder / part)
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": halves}))
+    import_model(folder, tmp_path / "ours")
+    shutil.rmtree(tmp_path / "ours")
+    torch.save({"weight": Payload(tmp_path / "mark")}, folder / "part-1.bin")
+    said = refusal(folder, tmp_path)
+    assert re.search(r"part-1.bin: .* could run code \(it names [\w.]+\); save", said)
+    assert "weights_only" not in said and not (tmp_path / "mark").exists()
+
+
+def test_weights_that_are_no_numbers(folder: Path, tmp_path: Path) -> None:
+    broken = weights()
+    broken["classifier.bias"][1] = torch.nan
+    save_file(broken, folder / "model.safetensors")
+    assert "tensor classifier.bias holds NaN" in refusal(folder, tmp_path)
+
+
+def test_what_needs_no_import_or_cannot_have_one(folder: Path, tmp_path: Path) -> None:
+    import_model(folder, tmp_path / "run" / "best")
+    for ours in (tmp_path / "run", tmp_path / "run" / "best"):
+        assert "of regard already" in refusal(ours, tmp_path)
+    for name, said in {
+        "model.onnx": "for onnxruntime",
+        "encoder.pt2": "for PyTorch",
+        "model.bin": "CTranslate2",
+    }.items():
+        other = tmp_path / name.replace(".", "-")
+        other.mkdir()
+        (other / name).touch()
+        assert said in refusal(other, tmp_path)
+        with pytest.raises(UserError, match=said):
+            Classifier.load(other)
+    (folder / "config.json").write_text(json.dumps(VALUES | {"model_type": "t5"}))
+    assert "'t5'; marian, pegasus, blenderbot, bert, vit, swin can be read" in refusal(folder, tmp_path)
 
 
 def test_links_to_nowhere_folders_and_nothing_at_all(folder: Path, tmp_path: Path) -> None:

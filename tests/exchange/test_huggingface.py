@@ -1,6 +1,8 @@
 """Ours to transformers and back: translation models, image models, tokenizers, refusals."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -55,6 +57,35 @@ def test_ours_to_theirs_to_ours(option: str, tmp_path: Path) -> None:
     logits = [t.writer.read(sources, anything) for t in (ours, again)]
     torch.testing.assert_close(*logits, atol=1e-4, rtol=0)
     assert again.vocabularies.fingerprint() == ours.vocabularies.fingerprint()
+    assert again.languages == ours.languages == ("en", "de")
+
+
+def test_learned_positions_that_end_soon(tmp_path: Path) -> None:
+    ours = random_translator("pre-learned", max_length=24)
+    (said,) = write_huggingface(ours, tmp_path, sample_sources(ours))
+    assert re.search(r"the same translations \(greedy [1-9].*, beam 4 [1-9].*\); log-probabilities within", said), said
+
+
+def test_a_sample_longer_than_their_positions_is_refused(trained_run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"begins with 'I love apples.* tokens, and in this format 1023 can be read"):
+        export(trained_run, tmp_path / "there", "huggingface", texts=["I love apples", "I love apples " * 400])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_would_change_nothing_is_refused(trained_run: Path, tmp_path: Path) -> None:
+    there, back = tmp_path / "there", tmp_path / "back"
+    export(trained_run, there, "huggingface")
+    options: dict[str, dict[str, Any]] = {
+        "--set": {"changes": {"heads": 3}},
+        "--embedding": {"embeddings": {"source": "x"}},
+        "--tokenizer": {"tokenizer": tmp_path / "nowhere"},
+    }
+    for name, given in options.items():
+        with pytest.raises(UserError, match=f"there: leave {name} away: .* of a pegasus"):
+            import_model(there, back, **given)
+    with pytest.raises(UserError, match="a folder of transformers; bring it in with regard import"):
+        Translator.load(there)
+    assert not back.exists()
 
 
 def _requests(sources: list[list[int]]) -> list[object]:
@@ -107,7 +138,8 @@ def test_a_card_tells_scores_and_signature(toy: Path, trained_run: Path, tmp_pat
     assert command("evaluate", run, "--src", toy / "train.en", "--ref", toy / "train.zh").code == 0
     export(run, tmp_path / "there", "huggingface")
     card = (tmp_path / "there" / "README.md").read_text(encoding="utf-8")
-    assert card.startswith("---\nlibrary_name: regard\n")
+    assert card.startswith("---\nlibrary_name: transformers\n")
+    assert "- validation perplexity" in card
     assert "BLEU" in card and "|tok:" in card and "| width | 32 |" in card and "| source |" in card
 
 

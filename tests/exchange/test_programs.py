@@ -1,6 +1,7 @@
 """Our models as programs, in onnxruntime and as archives of torch.export: images at any size of batch, and a decoder
 with a cache under our own search."""
 
+import json
 import re
 import subprocess
 import sys
@@ -113,6 +114,13 @@ def test_attention_that_no_program_has_is_refused(kind: str, said: str, tmp_path
     for write in (ONNX.write, TORCH.write):
         with pytest.raises(UserError, match=said):
             write(ours, tmp_path, sample_sources(ours))
+
+
+def test_learned_positions_that_end_soon(tmp_path: Path) -> None:
+    ours = random_translator("pre-learned", max_length=24, encoder_layers=1, decoder_layers=1)
+    (said,) = TORCH.write(ours, tmp_path, sample_sources(ours))
+    assert re.search(r"the same translations \(greedy [1-9].*, beam 4 [1-9].*\); log-probabilities within", said), said
+    assert json.loads((tmp_path / "regard.json").read_text(encoding="utf-8"))["longest"] == 24
 
 
 def test_an_archive_with_an_operator_of_others_is_refused(tmp_path: Path) -> None:
