@@ -195,7 +195,34 @@ class AttentionUnit(nn.Module):
         return y
 
 
-class PatchEmbedding(nn.Module):
+class ImageEmbedding(nn.Module):
+    """What makes a vector of every patch of an image: (B, C, H, W) to (B, patches, width), row after row.
+
+    Args:
+        channels: of the images.
+        patch: height and width of a patch in pixels.
+    """
+
+    def __init__(self, channels: int, patch: tuple[int, int]) -> None:
+        super().__init__()
+        self.channels, self.patch = channels, patch
+
+    def check(self, images: Tensor) -> None:
+        """Refuses images that cannot be read.
+
+        Raises:
+            UserError: the images have other channels or a size that is not a whole number of patches.
+        """
+        if images.shape[1] != self.channels:
+            raise UserError(f"images of {images.shape[1]} channels for a model that reads {self.channels}")
+        check_divisible((images.shape[2], images.shape[3]), self.patch)
+
+    def grid(self, images: Tensor) -> tuple[int, int]:
+        """How many rows and columns of patches these images have."""
+        return images.shape[-2] // self.patch[0], images.shape[-1] // self.patch[1]
+
+
+class PatchEmbedding(ImageEmbedding):
     """Images cut into patches, each mapped to a vector: the convolution whose stride is its size, as one product.
 
     Args:
@@ -205,8 +232,7 @@ class PatchEmbedding(nn.Module):
     """
 
     def __init__(self, channels: int, patch: tuple[int, int], width: int) -> None:
-        super().__init__()
-        self.patch = patch
+        super().__init__(channels, patch)
         self.weight = nn.Parameter(torch.empty(width, channels, *patch))
         self.bias = nn.Parameter(torch.empty(width))
         nn.init.xavier_uniform_(self.weight.view(width, -1))
@@ -221,13 +247,8 @@ class PatchEmbedding(nn.Module):
         Raises:
             UserError: the images have other channels or a size that is not a whole number of patches.
         """
-        if images.shape[1] != self.weight.shape[1]:
-            raise UserError(f"images of {images.shape[1]} channels for a model that reads {self.weight.shape[1]}")
+        self.check(images)
         return linear(cut_patches(images, self.patch), self.weight.flatten(1), self.bias)
-
-    def grid(self, images: Tensor) -> tuple[int, int]:
-        """How many rows and columns of patches these images have."""
-        return images.shape[-2] // self.patch[0], images.shape[-1] // self.patch[1]
 
     def extra_repr(self) -> str:
         width, channels, height, across = self.weight.shape

@@ -92,7 +92,8 @@ def _describe(config: Any) -> dict[str, Any]:
             "window_size": config.window[0],
             "mlp_ratio": float(config.expansion),
         }
-    for key, wanted in {"pooling": "class", "positions": "learned", "registers": 0, "layer_scale": None}.items():
+    wanted_of = {"stem": "patches", "pooling": "class", "positions": "learned", "registers": 0, "layer_scale": None}
+    for key, wanted in wanted_of.items():
         if getattr(config, key) != wanted:
             raise UserError(f"transformers' ViT has {key} {wanted}, and this model's is {getattr(config, key)}")
     if config.attention.kind != "full" or config.activation == "swiglu":

@@ -40,7 +40,7 @@ def _end_of_stage_before(part: str) -> Template:
 _VIT: Names = {
     "class_token": "embeddings.cls_token",
     "positions": "embeddings.position_embeddings",
-    "patches": "embeddings.patch_embeddings.projection",
+    r"patches(?=\.(weight|bias)$)": "embeddings.patch_embeddings.projection",
     **_in_blocks(r"encoder\.(\d+)\.", r"layers.\1."),
     "norm": "layernorm",
     "head": "classifier",

@@ -24,7 +24,7 @@ _BLOCK = {
 _VIT: Names = {
     "class_token": "cls_token",
     "positions": "pos_embed",
-    "patches": "patch_embed.proj",
+    r"patches(?=\.(weight|bias)$)": "patch_embed.proj",
     **{rf"encoder\.(\d+)\.{ours}": rf"blocks.\1.{theirs}" for ours, theirs in _BLOCK.items()},
     "norm": "norm",
     "head": "head",

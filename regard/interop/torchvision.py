@@ -20,7 +20,7 @@ _BLOCK = {
 _VIT: Names = {
     "class_token": "class_token",
     "positions": "encoder.pos_embedding",
-    "patches": "conv_proj",
+    r"patches(?=\.(weight|bias)$)": "conv_proj",
     **{rf"encoder\.(\d+)\.{ours}": rf"encoder.layers.encoder_layer_\1.{theirs}" for ours, theirs in _BLOCK.items()},
     "norm": "encoder.ln",
     "head": "heads.head",

@@ -19,8 +19,9 @@ from regard.attention import Attention, Mask, Rotary2D, Sinusoidal2D, grid_posit
 from regard.attention.settings import AttentionSettings, FullSettings
 from regard.config import Settings
 from regard.errors import UserError
-from regard.layers import Activation, EncoderBlock, FeedForward, PatchEmbedding, check_divisible
+from regard.layers import Activation, EncoderBlock, FeedForward, ImageEmbedding, PatchEmbedding, check_divisible
 from regard.models.model import ImageModel, Size, make_head
+from regard.models.stem import ConvolutionalStem, check_stem
 
 
 class ViTConfig(Settings):
@@ -30,6 +31,9 @@ class ViTConfig(Settings):
     image: Size = Field((224, 224), description="height and width in pixels: one number, or [height, width]")
     channels: int = Field(3, gt=0, description="3 for colour, 1 for grey")
     patch: Size = Field((16, 16), description="height and width of a patch: one number, or [height, width]")
+    stem: Literal["patches", "convolutions"] = Field(
+        "patches", description="what makes tokens of pixels: one linear map of each patch, or 3×3 convolutions"
+    )
     classes: int = Field(0, ge=0, description="how many classes the head tells apart; 0: no head, features alone")
     width: int = Field(768, gt=0, description="of every token")
     layers: int = Field(12, ge=0, le=1000, description="blocks of attention and feed-forward")
@@ -73,6 +77,8 @@ class ViTConfig(Settings):
             check_divisible(self.image, self.patch)
         except UserError as error:
             raise ValueError(str(error)) from None
+        if self.stem == "convolutions":
+            check_stem(self.patch, self.width)
         return self
 
     @property
@@ -137,7 +143,7 @@ class ViT(ImageModel):
         self.config = config
         c = config
         rows, columns = c.grid
-        self.patches = PatchEmbedding(c.channels, c.patch, c.width)
+        self.patches = self._embedding()
         self.class_token = _small(1, c.width) if c.pooling == "class" else None
         self.registers = _small(c.registers, c.width) if c.registers else None
         # The class token's position comes first; registers have none.
@@ -231,6 +237,12 @@ class ViT(ImageModel):
         B, N, _ = x.shape
         kept = max(1, round(N * (1 - self.config.patch_dropout)))
         return torch.rand(B, N, device=x.device).argsort(1)[:, :kept].sort(1).values
+
+    def _embedding(self) -> ImageEmbedding:
+        c = self.config
+        if c.stem == "convolutions":
+            return ConvolutionalStem(c.channels, c.patch, c.width, c.norm_eps)
+        return PatchEmbedding(c.channels, c.patch, c.width)
 
     def _block(self, drop_path: float) -> EncoderBlock:
         c = self.config

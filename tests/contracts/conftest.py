@@ -73,6 +73,7 @@ SEEING: dict[str, Callable[[], ViT | Swin]] = {
         for pooling, positions in product(("class", "mean"), ("learned", "sincos", "rotary"))
     },
     "vit-registers-scaled": vit(pooling="class", registers=2, layer_scale=0.1, qkv_bias=False, qk_scale=0.3),
+    "vit-convolutions": vit(stem="convolutions", positions="rotary"),
     "vit-local": vit(attention={"kind": "local", "window": 2}),
     "vit-local-sparse": vit(attention={"kind": "local", "window": 1, "dilation": 2, "everyone": 1}, pooling="class"),
     "vit-linear": vit(attention="linear"),

@@ -34,10 +34,12 @@ FORMATS: dict[str, tuple[Callable[[Path], Call], str]] = {
 }
 MODELS = {
     "vit": lambda: ViT(ViTConfig(image=32, patch=8, classes=5, width=32, layers=1, heads=4, hidden=48)),
+    "vit-convolutions": lambda: ViT(ViTConfig.micro(5, width=32, layers=1, hidden=48, stem="convolutions")),
     "swin": lambda: Swin(SwinConfig.mini(classes=5, width=16, layers=(1, 2), heads=(2, 4))),
     "swin-of-one-stage": lambda: Swin(SwinConfig.mini(classes=5, width=16, layers=(2,), heads=(2,))),
 }
 CASES = [("vit", "onnx"), ("vit", "torch"), ("swin", "torch"), ("swin-of-one-stage", "onnx")]
+CASES += [("vit-convolutions", "onnx"), ("vit-convolutions", "torch")]
 
 
 def make_classifier(name: str) -> Classifier:

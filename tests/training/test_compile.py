@@ -38,11 +38,15 @@ def image_classifier(painted: Path, **changes: object) -> Recipe:
     return image_recipe(painted, model__drop_path=0.2, training__ema=0.9, **SHORT, **changes)
 
 
+def with_convolutions(painted: Path, **changes: object) -> Recipe:
+    return image_classifier(painted, model__stem="convolutions", **changes)
+
+
 def two_views(painted: Path, **changes: object) -> Recipe:
     return completion_recipe(completion__masked_at_first=0.9, **SHORT, **changes)
 
 
-@pytest.mark.parametrize("build", [image_classifier, two_views])
+@pytest.mark.parametrize("build", [image_classifier, with_convolutions, two_views])
 def test_a_compiled_step_is_one_graph_and_learns_the_same(
     build: Callable[..., Recipe], painted: Path, tmp_path: Path, graphs: list[torch.fx.GraphModule]
 ) -> None:

@@ -80,7 +80,7 @@ def test_several_batches_of_a_step_are_repeated_together(tmp_path: Path, played:
     assert played == [2] * 5
 
 
-@pytest.mark.parametrize("kind", ["translator", "images"])
+@pytest.mark.parametrize("kind", ["translator", "patches", "convolutions"])
 def test_a_recorded_run_learns_what_a_plain_one_does(
     kind: str, painted: Path, tmp_path: Path, make_recipe: Any, monkeypatch: pytest.MonkeyPatch, played: list[int]
 ) -> None:
@@ -89,7 +89,7 @@ def test_a_recorded_run_learns_what_a_plain_one_does(
     if kind == "translator":
         recipe = make_recipe(batch__tokens=150, model__dropout=0.1, training__valid_sentences=0, **settings)
     else:
-        recipe = image_recipe(painted, model__drop_path=0.2, **settings)
+        recipe = image_recipe(painted, model__drop_path=0.2, model__stem=kind, **settings)
     run_recipe(recipe, tmp_path / "repeated")
     assert played == [1] * 3
     never(monkeypatch)
@@ -102,7 +102,7 @@ def test_a_recorded_run_learns_what_a_plain_one_does(
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("kind", ["translator", "images"])
+@pytest.mark.parametrize("kind", ["translator", "patches", "convolutions"])
 def test_a_gpu_repeats_a_recorded_step(
     kind: str, painted: Path, tmp_path: Path, make_recipe: Any, monkeypatch: pytest.MonkeyPatch, played: list[int]
 ) -> None:
@@ -112,7 +112,7 @@ def test_a_gpu_repeats_a_recorded_step(
     if kind == "translator":
         recipe = make_recipe(batch__tokens=600, model__dropout=0.1, **settings)
     else:
-        recipe = image_recipe(painted, model__drop_path=0.2, **settings)
+        recipe = image_recipe(painted, model__drop_path=0.2, model__stem=kind, **settings)
     run_recipe(recipe, tmp_path / "repeated")
     assert played == [1] * 27
     never(monkeypatch)
