@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from regard.decoding.hypothesis import Hypothesis, Round
+from regard.decoding.settings import AnySettings
 from regard.decoding.translator import Translator
 from regard.errors import UserError
 from regard.inspection.probe import WEIGHTS_ALONE, Quantity, Seen, probe
@@ -35,6 +36,7 @@ def reread(
     translator: Translator,
     sentence: str,
     target: Sequence[int] | None,
+    settings: AnySettings | None = None,
     names: Collection[str] | None = None,
     record: Collection[Quantity] = WEIGHTS_ALONE,
 ) -> Reread:
@@ -44,6 +46,7 @@ def reread(
         translator: of one model.
         sentence: anything but blank.
         target: the tokens of the translation; one that writes all at once, which is quick, translates again instead.
+        settings: how it searches then; as its folder says unless given.
         names: which attentions, such as "decoder.3.cross"; all unless given.
         record: what to see of them.
 
@@ -54,7 +57,7 @@ def reread(
     at_once = isinstance(translator.model, ParallelTransformer)
     with probe(translator.model, names, record=record) as seen:
         if at_once or target is None:
-            best = translator.hypotheses([sentence], snapshots=at_once)[0][0]
+            best = translator.hypotheses([sentence], settings, snapshots=at_once)[0][0]
         else:
             best = _given(translator, sentence, target)
             translator.read([translator.vocabularies.source.encode(sentence)], [target])

@@ -252,9 +252,9 @@ def choose_search(settings: AnySettings, asked: dict[str, Any]) -> AnySettings:
 
 TRANSLATOR_SECTIONS: dict[str, Callable[[TranslationEngine, dict[str, Any]], Any]] = {
     "translation": lambda own, asked: show_translation(own.translator, own.best(asked["n_best"]), asked),
-    "attention": lambda own, asked: show_attention(own.translator, asked),
-    "map": lambda own, asked: show_map(own.translator, asked),
-    "arithmetic": lambda own, asked: show_arithmetic(own.translator, asked),
+    "attention": lambda own, asked: show_attention(own.translator, own.settings, asked),
+    "map": lambda own, asked: show_map(own.translator, own.settings, asked),
+    "arithmetic": lambda own, asked: show_arithmetic(own.translator, own.settings, asked),
     "beam": lambda own, asked: show_beam(own.translator, choose_search(own.settings, asked), asked),
     "change": lambda own, asked: show_change(own.translator, choose_search(own.settings, asked), asked),
     "positions": lambda own, asked: show_positions(own.translator.model, asked),

@@ -136,6 +136,8 @@ def test_a_model_that_writes_at_once_shows_its_rounds(engine: TranslationEngine)
     read = reread(translator, TEXT, None).labels["read"]
     assert [label == "MASK" for label in read] == last["written"]
     assert "MASK" in read
+    at_first = reread(translator, TEXT, None, translator.fit().changed(rounds=1)).labels["read"]
+    assert set(at_first) == {"MASK"}  # as the server searches, all of it is new in the only round
     found = show_beam(translator, translator.fit().changed(rounds=2, lengths=3), {"text": TEXT})
     assert (found["tree"], found["length"]) == ([], "classifier")
     assert len({len(one["rounds"][0]["pieces"]) for one in found["canvases"]}) == 3

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from regard.decoding.settings import AnySettings
 from regard.decoding.translator import Translator
 from regard.errors import UserError
 from regard.inspection.attentions import check_heads, find_attentions
@@ -15,7 +16,7 @@ from regard.serving.sections.packet import Array, Precision, pack
 
 
 @torch.no_grad()
-def show_arithmetic(translator: Translator, asked: dict[str, Any]) -> bytes:
+def show_arithmetic(translator: Translator, settings: AnySettings, asked: dict[str, Any]) -> bytes:
     """A packet with everything between a query and what its attention gives.
 
     `q` (D), `k` and `v` (S, D), `products` q·k, `scores` scaled and masked (-inf), `weights`, all (S), `heads`, what
@@ -28,7 +29,7 @@ def show_arithmetic(translator: Translator, asked: dict[str, Any]) -> bytes:
     attention = find_attentions(translator.model, [name])[name]
     check_heads(name, attention, [head])
     quantities = ["q", "k", "v", "scores", "weights", "context"]
-    read = reread(translator, asked["text"], asked["target"], [name], quantities)  # type: ignore[arg-type]
+    read = reread(translator, asked["text"], asked["target"], settings, [name], quantities)  # type: ignore[arg-type]
     group, _ = group_of(name)
     rows, columns = (read.labels[side] for side in SIDES[group])
     if not 0 <= query < len(rows):

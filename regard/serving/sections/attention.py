@@ -8,6 +8,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.decoding.settings import AnySettings
 from regard.decoding.translator import Translator
 from regard.errors import UserError
 from regard.inspection.attentions import check_heads, find_attentions
@@ -19,13 +20,13 @@ GLANCE = 52
 """Rows and columns of a small map, as many as it has pixels on the page."""
 
 
-def show_attention(translator: Translator, asked: dict[str, Any]) -> bytes:
+def show_attention(translator: Translator, settings: AnySettings, asked: dict[str, Any]) -> bytes:
     """A packet of small maps of every attention, (heads + 1, rows, columns), the mean of the heads last.
 
     Raises:
         UserError: the sentence or its translation cannot be read.
     """
-    read = reread(translator, asked["text"], asked["target"])
+    read = reread(translator, asked["text"], asked["target"], settings)
     arrays: dict[str, tuple[Array, Precision]] = {}
     views = []
     for name, seen in read.seen.items():
@@ -37,7 +38,7 @@ def show_attention(translator: Translator, asked: dict[str, Any]) -> bytes:
     return pack({"labels": read.labels, "views": views}, arrays)
 
 
-def show_map(translator: Translator, asked: dict[str, Any]) -> bytes:
+def show_map(translator: Translator, settings: AnySettings, asked: dict[str, Any]) -> bytes:
     """A packet with `map`: weights or scores of one head, or of all on average, (rows, columns).
 
     Raises:
@@ -49,7 +50,7 @@ def show_map(translator: Translator, asked: dict[str, Any]) -> bytes:
         check_heads(name, attention, [head])
     elif quantity == "scores":
         raise UserError("scores of different heads have no common measure, so that there is no mean; choose a head")
-    read = reread(translator, asked["text"], asked["target"], [name], [quantity])
+    read = reread(translator, asked["text"], asked["target"], settings, [name], [quantity])
     maps = getattr(read.seen[name], quantity)[0].float()
     one = (maps.mean(0) if head is None else maps[head]).cpu().numpy()
     group, _ = group_of(name)
