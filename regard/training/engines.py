@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.models.folder import distinct_tensors
 from regard.training.distributed import Processes, launched
-from regard.training.task import B, Loss, Task
+from regard.training.task import B, Loss, Step, Task
 
 
 def place_model(device: torch.device, sharding: Literal["ddp", "fsdp"]) -> torch.device:
@@ -36,7 +36,7 @@ class Engine(Generic[B]):
         self.task = task
         self.weights = task.model  # what the optimiser moves and a checkpoint holds
 
-    def loss(self, batch: B, step: int, last: bool) -> Loss:
+    def loss(self, batch: B, step: Step, last: bool) -> Loss:
         """The loss of a batch; once the step's last one has gone backward, the gradients are means over processes."""
         return self.task.loss(batch, step)
 
@@ -58,7 +58,7 @@ class Replicated(Engine[B]):
         # Bare, since it would keep buffers alike; these are tables of positions, which grow as the batches need.
         self.module = nn.parallel.DistributedDataParallel(_Forward(task, _bare(task.model, {})))
 
-    def loss(self, batch: B, step: int, last: bool) -> Loss:
+    def loss(self, batch: B, step: Step, last: bool) -> Loss:
         with nullcontext() if last else self.module.no_sync():
             _, loss = self.module(batch, step)
         return loss  # type: ignore[no-any-return]
@@ -85,7 +85,7 @@ class Sharded(Engine[B]):
         self.module = fully_shard(self.forward, mesh=mesh)
         self.weights = _bare(task.model, {})
 
-    def loss(self, batch: B, step: int, last: bool) -> Loss:
+    def loss(self, batch: B, step: Step, last: bool) -> Loss:
         self.module.set_requires_gradient_sync(last)
         _, loss = self.forward(batch, step)
         return loss  # type: ignore[no-any-return]
@@ -115,7 +115,7 @@ class _Forward(nn.Module, Generic[B]):
         super().__init__()
         self.task, self.weights = task, weights
 
-    def forward(self, batch: B, step: int) -> tuple[Tensor, Loss]:
+    def forward(self, batch: B, step: Step) -> tuple[Tensor, Loss]:
         loss = self.task.loss(batch, step)
         return loss.total, loss  # a tensor by itself is what FSDP2 looks for
 

@@ -29,7 +29,7 @@ from regard.training.recipe import OptimSettings, TrainingSettings
 from regard.training.recording import Recorder
 from regard.training.schedule import build_schedule
 from regard.training.state import Placed, Share, TrainingState
-from regard.training.task import B, Loss, Task
+from regard.training.task import B, Loss, Step, Task
 from regard.training.together import Together
 
 NEVER_DECAYED = ("embedding", "positions", "class_token", "registers", ".table")
@@ -227,7 +227,7 @@ class _Loop(Generic[B]):
     def _take_recorded(self, batches: Sequence[B]) -> Taken:
         """A step whose numbers are all in tensors; it is as if every batch went through whole."""
         groups, on_gpu = self.state.optimiser.param_groups, self.state.device.type == "cuda"
-        loss = self._sum([self._pass(batch, self.state.step + 1) for batch in batches], 1)
+        loss = self._sum([self._pass(batch, self.number) for batch in batches], 1)
         for group in groups:
             group["capturable"] = on_gpu  # the optimiser refuses to be recorded otherwise, and warns where it is not
         taken = self._move(loss, loss.total / self.tokens)
@@ -312,7 +312,7 @@ class _Loop(Generic[B]):
         self.tokens.fill_(tokens)
         return self._pass(batch, step, last)
 
-    def _pass(self, batch: B, step: int, last: bool = True) -> Loss:
+    def _pass(self, batch: B, step: Step, last: bool = True) -> Loss:
         """The loss of a batch, whose gradients, divided by the step's tokens, are added to those of the weights."""
         with autocast(self.state.device, self.training.precision):
             loss = self.engine.loss(batch, step, last)

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from regard.training.state import Placed, Position, Share
 
 B = TypeVar("B")
+Step = int | Tensor
+"""The number of a step; a tensor while it is recorded, since it is another one whenever the recording is replayed."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Task(Protocol[B]):
     def advise(self, batch: B) -> str:
         """What to set so that no batch is as large as this one, which does not fit into memory."""
 
-    def loss(self, batch: B, step: int) -> Loss:
+    def loss(self, batch: B, step: Step) -> Loss:
         """The loss of a batch."""
 
     def validate(self, model: nn.Module) -> Validation:

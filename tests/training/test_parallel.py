@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.attention import Packed, Padded
 from regard.decoding.ctc import collapse, log_likelihood
@@ -18,10 +19,11 @@ from regard.errors import UserError
 from regard.models.parallel import ParallelTransformer
 from regard.training.parallel.canvas import Canvas, source_canvas, target_canvas
 from regard.training.parallel.task import ParallelTranslationTask
-from regard.training.parallel.teacher import ParallelTeacher, length_loss, target_tokens
+from regard.training.parallel.teacher import ParallelTeacher, are_sentences, length_loss, target_tokens
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import prepare, run_recipe
+from regard.training.translation.frame import Frame
 from regard.training.translation.task import TextBatch, collate
 from tests.conftest import small_recipe
 from tests.training.test_resume import crashing_at, log, weights
@@ -29,6 +31,7 @@ from tests.training.test_resume import crashing_at, log, weights
 CPU = torch.device("cpu")
 ROWS = np.array([3, 100, 200, 7, 380, 99])
 LENGTHS = ("classifier", "end", "ctc")
+RECORDED = ("classifier", "end")
 LAYOUTS = {"padded": Padded.of([4, 1, 0, 6]), "packed": Packed.of([4, 1, 0, 6])}
 MASK, EOS, BLANK = 1, 2, 0
 
@@ -48,6 +51,10 @@ def build(make_recipe: Callable[..., Recipe]) -> Callable[..., ParallelTranslati
 
 def batch_of(task: ParallelTranslationTask, packed: bool = False, rows: np.ndarray = ROWS) -> TextBatch:
     return collate(task.train, rows, packed, BLANK)
+
+
+def filled_batch_of(task: ParallelTranslationTask, tokens: int = 200) -> TextBatch:
+    return collate(task.train, ROWS, True, BLANK, Frame.of(task.train, tokens))
 
 
 def pairs_of(task: ParallelTranslationTask, rows: np.ndarray = ROWS) -> list[tuple[list[int], list[int]]]:
@@ -224,6 +231,74 @@ def test_a_packed_batch_has_the_loss_and_the_gradients_of_a_padded_one(
         torch.testing.assert_close(found[1][1][name], grad, atol=1e-9, rtol=1e-7)
 
 
+@pytest.mark.parametrize("reveal", ["none", "glancing"])
+@pytest.mark.parametrize("length", RECORDED)
+def test_a_filled_batch_has_the_loss_and_the_gradients_of_a_padded_one(
+    build: Callable[..., ParallelTranslationTask], length: str, reveal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = build(model__length=length, model__canvas_extra=1)
+    monkeypatch.setattr(Canvas, "pick", pick_the_first)
+    model, found = model_of(task), []
+    for batch in (batch_of(task), filled_batch_of(task)):
+        model.zero_grad()
+        loss = ParallelTeacher(reveal, smoothing=0.1).loss(model, batch, 1)
+        loss.total.backward()
+        found.append((loss, loss.total.item(), {name: p.grad.clone() for name, p in model.named_parameters()}))
+    (padded, expected, gradients), (filled, total, others) = found
+    assert (filled.count, total) == pytest.approx((padded.count, expected), rel=1e-6)  # logits are float32
+    for name, part in padded.parts.items():
+        assert float(filled.parts[name]) == pytest.approx(float(part), rel=1e-6)
+    for name, grad in gradients.items():
+        torch.testing.assert_close(others[name], grad, atol=1e-6, rtol=1e-5)
+
+
+def pick_the_first(canvas: Canvas, counts: Tensor, among: Tensor | None = None) -> Tensor:
+    """In place of `Canvas.pick`: what it picks does not depend on what else is in the batch."""
+    first = canvas.places < counts[canvas.sentences]
+    return first if among is None else first & among
+
+
+@pytest.mark.parametrize("tokens", [60, 61, 62, 200])
+def test_a_canvas_is_filled_up_as_its_batch_is(build: Callable[..., ParallelTranslationTask], tokens: int) -> None:
+    task = build()
+    lengths = [len(target) for _, target in pairs_of(task)]
+    batch = filled_batch_of(task, tokens)
+    sentences = are_sentences(batch)
+    assert sentences.tolist() == [True] * len(lengths) + [False] * (len(sentences) - len(lengths))
+    layout = target_canvas(batch.target_layout, sentences).layout
+    assert isinstance(layout, Packed)
+    assert layout.lengths[: len(lengths)].tolist() == lengths
+    assert (int(layout.lengths.sum()), int(layout.lengths.min())) == (layout.size, 0)
+    assert int(layout.lengths.max()) <= layout.longest
+    assert (layout.size, layout.longest) == (batch.target_layout.size, batch.target_layout.longest)
+
+
+class Waits(TorchDispatchMode):
+    """Refuses whatever would have to wait for a device, or depend on what is there: none of it can be recorded."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        assert name not in ("_local_scalar_dense", "nonzero", "masked_select", "lift_fresh", "_ctc_loss"), name
+        if name == "index":
+            assert all(index is None or index.dtype != torch.bool for index in args[1])
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("reveal", ["auto", "glancing"])
+@pytest.mark.parametrize("length", RECORDED)
+def test_a_step_on_a_filled_batch_waits_for_nothing(
+    build: Callable[..., ParallelTranslationTask], length: str, reveal: str
+) -> None:
+    task = build(model__length=length, parallel__reveal=reveal, model__dropout=0.1)
+    batch = filled_batch_of(task)
+    step = torch.tensor(3.0)
+    task.loss(batch, step)
+    with Waits():
+        task.loss(batch, step).total.backward()
+    with pytest.raises(AssertionError, match="nonzero"), Waits():
+        task.loss(batch_of(task), step)
+
+
 LONG, SHORT = [f"{n}\t{n} 123456789" for n in range(60)], [f"{n} 123456789\t{n}" for n in range(40)]
 
 
@@ -347,6 +422,8 @@ def test_a_model_that_is_right_at_first_sight_is_shown_nothing(
 def test_less_is_shown_as_training_goes_on() -> None:
     teacher = ParallelTeacher("glancing", (0.5, 0.3), steps=100)
     assert [round(teacher.share(step), 3) for step in (0, 50, 100, 200)] == [0.5, 0.4, 0.3, 0.3]
+    for step in (0, 50, 77, 100, 200):
+        assert float(teacher.share(torch.tensor(step, dtype=torch.float64))) == teacher.share(step)
 
 
 # Runs

@@ -8,8 +8,10 @@ import pytest
 import safetensors.torch
 import torch
 
+from regard.attention import Packed
 from regard.errors import UserError
 from regard.training import recording
+from regard.training.parallel.canvas import Canvas
 from regard.training.recipe import Recipe
 from regard.training.recording import Recorder
 from regard.training.run import run_recipe
@@ -80,13 +82,21 @@ def test_several_batches_of_a_step_are_repeated_together(tmp_path: Path, played:
     assert played == [2] * 5
 
 
-@pytest.mark.parametrize("kind", ["translator", "patches", "convolutions"])
+PARALLEL: dict[str, dict[str, Any]] = {
+    "mask-predict": {"model__length": "classifier"},
+    "glancing": {"model__length": "classifier", "parallel__reveal": "glancing"},
+    "end": {"model__length": "end"},
+}
+
+
+@pytest.mark.parametrize("kind", ["translator", "patches", "convolutions", *PARALLEL])
 def test_a_recorded_run_learns_what_a_plain_one_does(
     kind: str, painted: Path, tmp_path: Path, make_recipe: Any, monkeypatch: pytest.MonkeyPatch, played: list[int]
 ) -> None:
     settings = {"training__steps": 6, "training__validate_every": 6, "training__record": True, "training__ema": 0.9}
     recipe: Recipe
-    if kind == "translator":
+    if kind == "translator" or kind in PARALLEL:
+        settings |= {"model__kind": "parallel"} | PARALLEL[kind] if kind in PARALLEL else {}
         recipe = make_recipe(batch__tokens=150, model__dropout=0.1, training__valid_sentences=0, **settings)
     else:
         recipe = image_recipe(painted, model__drop_path=0.2, model__stem=kind, **settings)
@@ -101,7 +111,50 @@ def test_a_recorded_run_learns_what_a_plain_one_does(
     assert all(torch.equal(weight, other[name]) for name, weight in one.items())
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@on_gpu
+def test_a_gpu_draws_anew_whenever_a_step_is_repeated() -> None:
+    layout = Packed.of([40, 1, 60], device=torch.device("cuda"))
+
+    def act(batches: Any) -> torch.Tensor:
+        return Canvas(layout).pick(batches[0])
+
+    recorder: Recorder[Any, Any] = Recorder(act, torch.device("cuda"))
+    counts = torch.tensor([20, 1, 30], device="cuda")
+    torch.manual_seed(3)
+    with recorder.plainly():
+        plain = [act([counts]) for _ in range(4)]
+    while recorder.repeat([counts]) is None:
+        pass
+    torch.manual_seed(3)
+    drawn = [recorder.repeat([counts]).clone() for _ in range(4)]
+    assert all(torch.equal(one, other) for one, other in zip(drawn, plain, strict=True))
+    assert len({tuple(picked.tolist()) for picked in drawn}) == 4
+
+
+@on_gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", PARALLEL)
+def test_a_gpu_repeats_a_recorded_step_of_a_model_that_writes_all_at_once(
+    kind: str, precision: str, tmp_path: Path, make_recipe: Any, monkeypatch: pytest.MonkeyPatch, played: list[int]
+) -> None:
+    settings = {"training__steps": 30, "training__validate_every": 30, "training__log_every": 30}
+    settings |= {"training__record": True, "training__device": "cuda", "training__precision": precision}
+    settings |= {"training__valid_sentences": 0, "batch__tokens": 600, "model__dropout": 0.1}
+    recipe = make_recipe(model__kind="parallel", **settings, **PARALLEL[kind])
+    run_recipe(recipe, tmp_path / "repeated")
+    assert played == [1] * 27
+    never(monkeypatch)
+    run_recipe(recipe, tmp_path / "plain")
+    logs = [(tmp_path / name / "log.jsonl").read_text().splitlines() for name in ("repeated", "plain")]
+    one, other = (json.loads(lines[0]) for lines in logs)
+    # A first look that rounding lets see something else shows other tokens, so that more than rounding may differ.
+    assert one["loss"] == pytest.approx(other["loss"], rel=1e-3 if precision == "float32" else 2e-2)
+
+
+@on_gpu
 @pytest.mark.parametrize("kind", ["translator", "patches", "convolutions"])
 def test_a_gpu_repeats_a_recorded_step(
     kind: str, painted: Path, tmp_path: Path, make_recipe: Any, monkeypatch: pytest.MonkeyPatch, played: list[int]
@@ -130,9 +183,32 @@ def test_a_gpu_repeats_a_recorded_step(
         ({"batch__layout": "padded"}, "training.record is for batches of one size; set batch.layout"),
         ({"teaching__r_drop": 1.0}, "training.record is for plain teacher forcing; leave out teaching"),
         ({"training__sharding": "fsdp"}, "training: record is for a model that is whole in every process"),
-        ({"model__kind": "parallel"}, "training.record: is for a model that writes one token after"),
+        ({"model__kind": "parallel", "model__length": "ctc"}, "training.record: is for model.length=classifier or end"),
+        (
+            {"model__kind": "parallel", "model__attention": {"kind": "linear"}},
+            "training.record: is for full attention, not linear",
+        ),
+        (
+            {
+                "model__kind": "parallel",
+                "model__length": "end",
+                "model__positions": "learned",
+                "model__max_length": 64,
+            },
+            "model.max_length=64 bounds the longest; set data.longest=30 or less",
+        ),
     ],
 )
 def test_what_cannot_be_recorded_is_refused(make_recipe: Any, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
         make_recipe(training__record=True, **changes)
+
+
+def test_learned_positions_that_reach_are_recorded(make_recipe: Any, tmp_path: Path, played: list[int]) -> None:
+    learned = {"model__positions": "learned", "model__max_length": 64, "data__longest": 30}
+    settings = {"training__steps": 5, "training__validate_every": 5, "training__valid_sentences": 0}
+    recipe = make_recipe(
+        model__kind="parallel", model__length="end", batch__tokens=150, training__record=True, **learned, **settings
+    )
+    run_recipe(recipe, tmp_path)
+    assert played == [1] * 2

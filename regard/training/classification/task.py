@@ -25,7 +25,7 @@ from regard.training.classification.data import ImageRunData
 from regard.training.classification.recipe import ClassificationRecipe
 from regard.training.skips import ADVICE
 from regard.training.state import Placed, Position, Share
-from regard.training.task import Loss, Sample, Validation
+from regard.training.task import Loss, Sample, Step, Validation
 from regard.vision.augmentation import Augmentation, Evaluation, Normalisation
 from regard.vision.pictures import Pictures, Resident, take_ahead
 
@@ -120,7 +120,7 @@ class ClassificationTask:
             return f"data.size={self.reading.size // 2}, or a smaller model"
         return f"batch.images={len(batch) // 2}"
 
-    def loss(self, batch: ImageBatch, step: int) -> Loss:
+    def loss(self, batch: ImageBatch, step: Step) -> Loss:
         logits = self.model(batch.images).float()
         return Loss(F.cross_entropy(logits, batch.targets, reduction="sum"), len(batch))
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from regard.models.croco import CroCo
 from regard.training.completion.pairs import in_renderings
 from regard.training.completion.task import TwoViewTask
-from regard.training.task import Loss, Validation
+from regard.training.task import Loss, Step, Validation
 from regard.vision.scenes import render_stereo
 
 
@@ -39,7 +39,7 @@ class DisparityTask(TwoViewTask[StereoPairs]):
         left, right = (torch.cat([pairs.views[i].image for pairs in rendered]) for i in (0, 1))
         return StereoPairs(left, right, torch.cat([pairs.disparity() for pairs in rendered]))
 
-    def loss(self, batch: StereoPairs, step: int) -> Loss:
+    def loss(self, batch: StereoPairs, step: Step) -> Loss:
         found = predict_disparity(self.model, batch.left, batch.right)
         each = F.smooth_l1_loss(found, batch.disparity, reduction="none").mean((1, 2))
         return Loss(each.sum(), len(batch), {"pixels_off": (found.detach() - batch.disparity).abs().mean((1, 2)).sum()})

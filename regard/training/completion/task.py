@@ -19,7 +19,7 @@ from regard.models.folder import save_model
 from regard.training.completion.pairs import HELD_OUT, PairSource, in_parts
 from regard.training.completion.recipe import TwoViewRecipe
 from regard.training.state import Placed, Position, Share
-from regard.training.task import Loss, Validation
+from regard.training.task import Loss, Step, Validation
 from regard.vision.scenes.draws import Draws
 
 
@@ -118,7 +118,7 @@ class CompletionTask(TwoViewTask[HiddenPairs]):
         alone = draws.happens(self.recipe.completion.alone)
         return HiddenPairs(view1, torch.where(alone[:, None, None, None], BLANK, view2), seen)
 
-    def loss(self, batch: HiddenPairs, step: int) -> Loss:
+    def loss(self, batch: HiddenPairs, step: Step) -> Loss:
         loss = hidden_loss(self.model, batch.view1, batch.view2, batch.seen)
         return Loss(loss.mean(1).sum(), len(batch))
 

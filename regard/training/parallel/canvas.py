@@ -82,24 +82,35 @@ class Canvas:
         return picked if among is None else picked & among
 
 
-def target_canvas(target_layout: Layout) -> Canvas:
-    """A place for every token of the target, END left out."""
+def target_canvas(target_layout: Layout, sentences: Tensor | None = None) -> Canvas:
+    """A place for every token of the target, END left out.
+
+    Args:
+        target_layout: where the targets stand.
+        sentences: of a batch that is filled up, which sequences are sentences, (B,); the canvas is filled up as it is.
+    """
     if isinstance(target_layout, Padded):
         return Canvas(Padded(target_layout.lengths - 1, max(0, target_layout.size - 1)))
-    sentences = len(target_layout.offsets) - 1
-    ends = torch.arange(sentences + 1, dtype=torch.int32, device=target_layout.offsets.device)
-    return Canvas(Packed(target_layout.offsets - ends, target_layout.longest - 1, target_layout.size - sentences))
+    if sentences is not None:
+        sizes = torch.where(sentences, target_layout.lengths - 1, target_layout.longest)
+        offsets = torch.zeros_like(target_layout.offsets)
+        offsets[1:] = sizes.cumsum(0).clamp(max=target_layout.size)
+        return Canvas(Packed(offsets, target_layout.longest, target_layout.size))
+    number = len(target_layout.offsets) - 1
+    ends = torch.arange(number + 1, dtype=torch.int32, device=target_layout.offsets.device)
+    return Canvas(Packed(target_layout.offsets - ends, target_layout.longest - 1, target_layout.size - number))
 
 
 def source_canvas(source_layout: Layout, config: ParallelTransformerConfig) -> Canvas:
-    """As many places as follow from the source's length."""
+    """As many places as follow from the source's length; what fills a batch up has a canvas like any sentence."""
     sizes = config.canvas_ratio * source_layout.lengths + config.canvas_extra
     longest = config.canvas_ratio * source_layout.longest + config.canvas_extra
-    if config.positions == "learned":
-        sizes, longest = sizes.clamp(max=config.max_length), min(longest, config.max_length)
+    bounded = config.positions == "learned" and longest > config.max_length
+    if bounded:
+        sizes, longest = sizes.clamp(max=config.max_length), config.max_length
     if isinstance(source_layout, Padded):
         return Canvas(Padded(sizes, longest))
-    if config.positions == "learned":
+    if bounded:
         return Canvas(Packed.of(sizes))
     sentences = len(source_layout.offsets) - 1
     size = config.canvas_ratio * source_layout.size + config.canvas_extra * sentences  # without asking the device

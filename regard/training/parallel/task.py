@@ -12,7 +12,7 @@ from regard.models.parallel import ParallelTransformer
 from regard.text.tokens import STRETCH
 from regard.training.parallel.teacher import ParallelTeacher
 from regard.training.progress import counted
-from regard.training.task import Loss
+from regard.training.task import Loss, Step
 from regard.training.translation.recipe import ParallelRecipe
 from regard.training.translation.task import TextBatch, TranslationTask
 
@@ -55,7 +55,7 @@ class ParallelTranslationTask(TranslationTask):
             raise UserError(f"no training pair is left: the target of each is longer than its canvas; {advice}")
         return f"left out: {counted(long, 'pair')} whose target is longer than the canvas; {advice}" if long else ""
 
-    def teach(self, model: nn.Module, batch: TextBatch, step: int) -> Loss:
+    def teach(self, model: nn.Module, batch: TextBatch, step: Step) -> Loss:
         assert isinstance(model, ParallelTransformer)
         return self.parallel_teacher.loss(model, batch, step)
 

@@ -7,6 +7,8 @@ the rest. Which tokens stand there decides what it learns:
 - uniform: any share of them, so that it can refine what it has written (mask-predict, Ghazvininejad et al. 2019);
 - glancing: of those that a first look gets wrong, a share that falls while training (GLAT, Qian et al. 2021), so that
   it first learns words that depend on others, and in the end to do without.
+
+Nothing here waits for the device, and all that differs between two steps is in tensors: so a step can be recorded.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ from torch import Tensor
 from regard.attention import Layout
 from regard.decoding import ctc
 from regard.models.parallel import ParallelTransformer
+from regard.training.head import LEFT_OUT
 from regard.training.parallel.canvas import Canvas, source_canvas, target_canvas
-from regard.training.task import Loss
+from regard.training.task import Loss, Step
 
 if TYPE_CHECKING:
     from regard.training.translation.task import TextBatch
@@ -36,12 +39,17 @@ class Reader:
     memory: Tensor
     source_layout: Layout
     canvas: Canvas
+    sentences: Tensor  # which sequences are sentences, (B,), since some may fill up the batch
 
     def read(self, labels: Tensor, hidden: Tensor) -> Tensor:
         """The logits at every place of the canvas, on which the labels stand as far as they are not hidden."""
         config = self.model.config
         shown = self.canvas.lay_out(labels.masked_fill(hidden, config.mask), config.pad)
         return self.model.logits(self.model.decode(shown, self.memory, self.canvas.layout, self.source_layout))
+
+    def share_of(self, marks: Tensor) -> Tensor:
+        """How many of the sentences are marked, of (B,)."""
+        return (marks & self.sentences).sum() / self.sentences.sum()
 
 
 class ParallelTeacher:
@@ -66,25 +74,27 @@ class ParallelTeacher:
         self.reveal, self.glance, self.steps = reveal, glance, steps
         self.smoothing, self.length_weight = smoothing, length_weight
 
-    def loss(self, model: ParallelTransformer, batch: TextBatch, step: int) -> Loss:
+    def loss(self, model: ParallelTransformer, batch: TextBatch, step: Step) -> Loss:
         """Every part is a mean times the number of labels, so that batches of any size weigh alike."""
-        count, config = len(batch.labels), model.config
+        config, count, sentences = model.config, (batch.labels != LEFT_OUT).sum(), are_sentences(batch)
         memory = model.encode(batch.source, batch.source_layout)
         if config.length == "classifier":
-            reader = Reader(model, memory, batch.source_layout, target_canvas(batch.target_layout))
+            canvas = target_canvas(batch.target_layout, sentences if batch.framed else None)
+            reader = Reader(model, memory, batch.source_layout, canvas, sentences)
             tokens, length = self._exact(reader, batch, step), length_loss(model, memory, batch)
             parts = {"cross_entropy": tokens.detach() * count, "length": length.detach() * count}
-            return Loss((tokens + self.length_weight * length) * count, count, parts)
-        reader = Reader(model, memory, batch.source_layout, source_canvas(batch.source_layout, config))
+            return Loss((tokens + self.length_weight * length) * count, batch.count, parts)
+        reader = Reader(model, memory, batch.source_layout, source_canvas(batch.source_layout, config), sentences)
         mean, fits = (self._ctc if config.length == "ctc" else self._cut)(reader, batch, step)
-        return Loss(mean * count, count, {"left_out": (~fits).float().mean() * count})
+        return Loss(mean * count, batch.count, {"left_out": reader.share_of(~fits) * count})
 
-    def share(self, step: int) -> float:
+    def share(self, step: Step) -> float | Tensor:
         """How much of what is wrong glancing reveals at a step."""
         first, last = self.glance
-        return first + (last - first) * min(1.0, step / self.steps)
+        passed = step / self.steps
+        return first + (last - first) * (passed.clamp(max=1.0) if isinstance(passed, Tensor) else min(1.0, passed))
 
-    def _exact(self, reader: Reader, batch: TextBatch, step: int) -> Tensor:
+    def _exact(self, reader: Reader, batch: TextBatch, step: Step) -> Tensor:
         """The canvas has just the target's length."""
         canvas = reader.canvas
         labels = target_tokens(batch)[canvas.sentences, canvas.places]
@@ -93,9 +103,10 @@ class ParallelTeacher:
             hidden = canvas.pick((torch.rand(lengths.shape, device=lengths.device) * lengths).long() + 1)
         else:
             hidden = ~self._glance(reader, labels, torch.ones_like(labels, dtype=torch.bool), step)
-        return self._mean(canvas.flatten(reader.read(labels, hidden)), labels, hidden.float())
+        weights = (hidden & reader.sentences[canvas.sentences]).float()
+        return self._mean(canvas.flatten(reader.read(labels, hidden)), labels, weights)
 
-    def _cut(self, reader: Reader, batch: TextBatch, step: int) -> tuple[Tensor, Tensor]:
+    def _cut(self, reader: Reader, batch: TextBatch, step: Step) -> tuple[Tensor, Tensor]:
         """The canvas is longer: END stands behind the target, and everywhere after it. Tells which sentences fit.
 
         The places after the first END weigh as much as one token, or they would be most of the loss. A sentence that
@@ -110,10 +121,10 @@ class ParallelTeacher:
         behind = (canvas.layout.lengths - steps).clamp(min=1)
         weights = torch.where(within, 1.0, 1 / behind[canvas.sentences])
         fits = steps <= canvas.layout.lengths
-        weights = weights * hidden * fits[canvas.sentences]
+        weights = weights * hidden * (fits & reader.sentences)[canvas.sentences]
         return self._mean(canvas.flatten(reader.read(labels, hidden)), labels, weights), fits
 
-    def _ctc(self, reader: Reader, batch: TextBatch, step: int) -> tuple[Tensor, Tensor]:
+    def _ctc(self, reader: Reader, batch: TextBatch, step: Step) -> tuple[Tensor, Tensor]:
         """The canvas is longer and may stay blank anywhere: all paths that say the target count. Tells which fit."""
         canvas, blank = reader.canvas, reader.model.config.blank
         sizes = canvas.layout.lengths
@@ -125,13 +136,13 @@ class ParallelTeacher:
                 seen = canvas.in_rows(reader.read(path, hidden)).float().log_softmax(-1)
                 path = canvas.from_rows(ctc.align(seen, sizes, table, lengths, blank))
                 wrong = canvas.from_rows(seen.argmax(-1)) != path
-            hidden = ~canvas.pick((self.share(step) * canvas.count(wrong)).long())
+            hidden = ~canvas.pick(self._shown(canvas.count(wrong), step))
         logits = canvas.in_rows(reader.read(path, hidden))
         found = ctc.log_likelihood(logits.float().log_softmax(-1), sizes, table, lengths, blank)
         fits = found > -torch.inf
         return -torch.where(fits, found, 0).sum() / (lengths * fits).sum().clamp(min=1), fits
 
-    def _glance(self, reader: Reader, labels: Tensor, among: Tensor, step: int) -> Tensor:
+    def _glance(self, reader: Reader, labels: Tensor, among: Tensor, step: Step) -> Tensor:
         """Which places are shown after a first look, (N,): a share of as many as it gets wrong, among those marked."""
         if self.reveal != "glancing":
             return torch.zeros_like(among)
@@ -139,7 +150,11 @@ class ParallelTeacher:
         with torch.no_grad():
             seen = reader.read(labels, torch.ones_like(among))
             wrong = (canvas.flatten(seen.argmax(-1)) != labels) & among
-        return canvas.pick((self.share(step) * canvas.count(wrong)).long(), among)
+        return canvas.pick(self._shown(canvas.count(wrong), step), among)
+
+    def _shown(self, wrong: Tensor, step: Step) -> Tensor:
+        """How many places glancing shows of each sentence, (B,), given how many were wrong."""
+        return (self.share(step) * wrong.float()).long()
 
     def _mean(self, logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
         each = F.cross_entropy(logits.float(), labels, label_smoothing=self.smoothing, reduction="none")
@@ -151,11 +166,20 @@ def target_tokens(batch: TextBatch) -> Tensor:
     layout = batch.target_layout
     starts = layout.lengths.cumsum(0) - layout.lengths
     index = starts[:, None] + torch.arange(layout.longest, device=starts.device)
-    return batch.labels[index.clamp(max=len(batch.labels) - 1)]
+    return batch.labels[index.clamp(max=len(batch.labels) - 1)].clamp(min=0)  # LEFT_OUT is no token
+
+
+def are_sentences(batch: TextBatch) -> Tensor:
+    """Which sequences are sentences, (B,); the others fill the batch up."""
+    lengths = batch.target_layout.lengths
+    first = batch.labels[(lengths.cumsum(0) - lengths).clamp(max=len(batch.labels) - 1)]
+    return (lengths > 0) & (first != LEFT_OUT)
 
 
 def length_loss(model: ParallelTransformer, memory: Tensor, batch: TextBatch) -> Tensor:
     """The mean cross-entropy of how much longer the targets are; what lies out of reach counts as the furthest."""
     reach = model.config.length_reach
     difference = (batch.target_layout.lengths - batch.source_layout.lengths).clamp(-reach, reach)
-    return F.cross_entropy(model.length_logits(memory, batch.source_layout).float(), (difference + reach).long())
+    logits, sentences = model.length_logits(memory, batch.source_layout).float(), are_sentences(batch)
+    each = F.cross_entropy(logits, (difference + reach).long(), reduction="none")
+    return (each * sentences).sum() / sentences.sum()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.models.transformer import Transformer
-from regard.training.task import Loss
+from regard.training.task import Loss, Step
 from regard.training.teaching.forcing import cross_entropy, force, read
 from regard.training.teaching.guided_attention import GuidedAttention
 from regard.training.teaching.r_drop import divergence
@@ -30,13 +30,13 @@ class Teacher:
         self.sampling = None if sampling is None else ScheduledSampling(sampling)
         self.guide = None if guide is None else GuidedAttention(guide)
 
-    def loss(self, model: Transformer, batch: TextBatch, step: int) -> Loss:
+    def loss(self, model: Transformer, batch: TextBatch, step: Step) -> Loss:
         """What every strategy adds is a sum over the batch's labels, so that batches of any size weigh alike."""
         count = batch.count
         shares: dict[str, Tensor] = {}  # of this batch, for the log
-        if self.sampling is not None and (share := self.sampling.share(step)) > 0:
+        if self.sampling is not None and (share := self.sampling.share(int(step))) > 0:
             batch, shares["sampled"] = self.sampling.mix(model, batch, share)
-        weight = 0.0 if self.guide is None else self.guide.weight(step)
+        weight = 0.0 if self.guide is None else self.guide.weight(int(step))
         watching = self.guide.watch(model, batch) if self.guide is not None and weight else nullcontext()
         terms: dict[str, Tensor] = {}
         with watching as guidance:

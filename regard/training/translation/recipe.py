@@ -275,12 +275,32 @@ class ParallelRecipe(TranslationRecipe):
         """
         config = self.model_config_for(8, 8)
         assert isinstance(config, ParallelTransformerConfig)
-        if self.training.fixed_sizes:
-            raise UserError(f"{self._asked}: is for a model that writes one token after another")
+        if self.training.compile:
+            raise UserError(
+                "training.compile: is for a model that writes one token after another; this one can be recorded, by "
+                "training.record"
+            )
+        if self.training.records:
+            self._check_recording(config)
         if self.teaching != TeachingSettings():
             raise UserError("teaching: for a model that writes one token after another; for this one there is parallel")
         self.parallel.choose(config)
         self.search.fit(config.length)
+
+    def _check_recording(self, config: ParallelTransformerConfig) -> None:
+        if config.attention.kind != "full":
+            raise UserError(f"training.record: is for full attention, not {config.attention.kind}")
+        if config.length == "ctc":
+            raise UserError(
+                "training.record: is for model.length=classifier or end, since the loss of ctc waits for the device"
+            )
+        if config.length != "classifier" and config.positions == "learned":
+            fits = (config.max_length - config.canvas_extra) // config.canvas_ratio
+            if (self.longest() or config.max_length) > fits:
+                raise UserError(
+                    "training.record: needs a place of the canvas for every position, and model.max_length="
+                    f"{config.max_length} bounds the longest; set data.longest={fits} or less"
+                )
 
 
 def _language_of(path: Path | None) -> str:

@@ -32,7 +32,7 @@ from regard.training.batches import VARIES, move
 from regard.training.head import LEFT_OUT
 from regard.training.skips import ADVICE
 from regard.training.state import Placed, Position, Share
-from regard.training.task import Loss, Sample, Validation
+from regard.training.task import Loss, Sample, Step, Validation
 from regard.training.teaching.settings import TeachingSettings
 from regard.training.teaching.teacher import Teacher
 from regard.training.translation.frame import Frame
@@ -146,14 +146,14 @@ class TranslationTask:
             return f"data.longest={batch.longest // 2}, or a smaller model"
         return f"batch.tokens={batch.places // 2}"
 
-    def loss(self, batch: TextBatch, step: int) -> Loss:
+    def loss(self, batch: TextBatch, step: Step) -> Loss:
         return self.teach(self.model, batch, step)
 
     def note(self) -> str:
         """What whoever starts a run should know of it, if anything."""
         return ""
 
-    def teach(self, model: nn.Module, batch: TextBatch, step: int) -> Loss:
+    def teach(self, model: nn.Module, batch: TextBatch, step: Step) -> Loss:
         """What a model in training is to lower at a step."""
         assert isinstance(model, Transformer)
         return self.teacher.loss(model, batch, step)
