@@ -18,6 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 MINIMUM_CHOICE = 8
+FAR = -1e30
+"""The logarithm of what never happens, where gradients pass: between two infinities they would be no numbers."""
 
 
 def collapse(path: list[int], blank: int) -> list[int]:
@@ -50,17 +52,42 @@ def log_likelihood(logp: Tensor, lengths: Tensor, targets: Tensor, target_length
 
 
 def align(logp: Tensor, lengths: Tensor, targets: Tensor, target_lengths: Tensor, blank: int) -> Tensor:
-    """The likeliest of the paths that say each target, (B, T); blanks where no path is long enough.
+    """The likeliest of the paths that say each target, (B, T); blanks where no path is long enough."""
+    states = states_of(targets, blank)
+    emissions = logp.gather(2, states[:, None].expand(-1, logp.shape[1], -1))
+    return align_states(emissions, lengths, states, target_lengths, blank)
 
-    This is Viterbi's algorithm over the target's states: a blank, its first token, a blank, and so on.
-    """
-    B, T, _ = logp.shape
-    states = torch.full((B, 2 * targets.shape[1] + 1), blank, device=logp.device)
+
+def states_of(targets: Tensor, blank: int) -> Tensor:
+    """What the paths of each target pass through, (B, L): a blank, its first token, a blank, and so on."""
+    states = targets.new_full((len(targets), 2 * targets.shape[1] + 1), blank)
     states[:, 1::2] = targets
-    emissions = logp.gather(2, states[:, None].expand(-1, T, -1))
-    # A token may follow another directly, past the blank between them, unless the two are equal.
-    skips = (states != blank) & (states != _later(states, 2, blank))
-    skipping = torch.where(skips, 0.0, -math.inf)
+    return states
+
+
+def add_up_states(emissions: Tensor, lengths: Tensor, states: Tensor, target_lengths: Tensor, blank: int) -> Tensor:
+    """`log_likelihood` of targets given as states, (B, L), whose log-probabilities at every place are (B, T, L).
+
+    Nothing here waits for the device, unlike PyTorch's loss, which is why a recording can have it.
+    """
+    skipping = torch.where(_may_skip(states, blank), 0.0, FAR)
+    first = torch.arange(states.shape[1], device=states.device) < 2
+    total = emissions[:, 0] + torch.where(first, 0.0, FAR)
+    for t in range(1, emissions.shape[1]):
+        come = torch.logaddexp(total, _later(total, 1, FAR))
+        come = torch.logaddexp(come, _later(total, 2, FAR) + skipping)
+        total = torch.where((t < lengths)[:, None], come + emissions[:, t], total)
+    last = 2 * target_lengths[:, None]
+    in_blank, in_token = total.gather(1, last), total.gather(1, (last - 1).clamp(min=0))
+    found = torch.logaddexp(in_blank, torch.where(last > 0, in_token, FAR))[:, 0]
+    fits = places_needed(states[:, 1::2], target_lengths) <= lengths
+    return torch.where(fits, found, -math.inf)
+
+
+def align_states(emissions: Tensor, lengths: Tensor, states: Tensor, target_lengths: Tensor, blank: int) -> Tensor:
+    """`align` for targets given as `add_up_states` takes them, by Viterbi's algorithm."""
+    T = emissions.shape[1]
+    skipping = torch.where(_may_skip(states, blank), 0.0, -math.inf)
     best = torch.full_like(emissions[:, 0], -math.inf)
     best[:, :2] = emissions[:, 0, :2]
     moves = []
@@ -79,8 +106,13 @@ def align(logp: Tensor, lengths: Tensor, targets: Tensor, target_lengths: Tensor
         state = state - move.gather(1, state)
         visited.append(state)
     path = states.gather(1, torch.cat(visited[::-1], 1)[:, :T])
-    possible = (score > -math.inf)[:, None] & (torch.arange(T, device=logp.device) < lengths[:, None])
+    possible = (score > -math.inf)[:, None] & (torch.arange(T, device=lengths.device) < lengths[:, None])
     return path.masked_fill(~possible, blank)
+
+
+def _may_skip(states: Tensor, blank: int) -> Tensor:
+    """Which states may follow another token directly, past the blank between them: not where the two are equal."""
+    return (states != blank) & (states != _later(states, 2, blank))
 
 
 def _later(x: Tensor, by: int, filler: float) -> Tensor:

@@ -1,16 +1,26 @@
 """CTC held to its definition: every path of tiny canvases, enumerated."""
 
 import math
+from collections.abc import Callable
 from itertools import product
 
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.decoding.ctc import align, begins, collapse, log_likelihood, places_needed, search_prefixes
+from regard.decoding.ctc import (
+    add_up_states,
+    align,
+    begins,
+    collapse,
+    log_likelihood,
+    places_needed,
+    search_prefixes,
+    states_of,
+)
 
 BLANK = 0
 
@@ -73,17 +83,54 @@ def _some_paths(target: list[int], T: int) -> list[list[int]]:
     ]
 
 
+def by_states(logp: Tensor, lengths: Tensor, targets: Tensor, target_lengths: Tensor, blank: int) -> Tensor:
+    """`log_likelihood` by our own recursion."""
+    states = states_of(targets, blank)
+    emissions = logp.gather(2, states[:, None].expand(-1, logp.shape[1], -1))
+    return add_up_states(emissions, lengths, states, target_lengths, blank)
+
+
+@pytest.mark.parametrize("likelihood", [log_likelihood, by_states])
 @pytest.mark.parametrize("T", [1, 2, 4, 5])
-def test_the_likelihood_is_the_sum_over_all_paths(T: int) -> None:
+def test_the_likelihood_is_the_sum_over_all_paths(T: int, likelihood: Callable[..., Tensor]) -> None:
     logp = canvas(T, 1, T, 3)
     for said, expected in targets_of(logp[0]).items():
         targets, lengths = pad([said])
-        found = log_likelihood(logp, torch.tensor([T]), targets, lengths, BLANK)
+        found = likelihood(logp, torch.tensor([T]), targets, lengths, BLANK)
         assert float(found) == pytest.approx(expected, abs=1e-9)
+
+
+@settings(deadline=None)  # the first example waits for PyTorch
+@given(seed=st.integers(0, 1000), B=st.integers(1, 4), T=st.integers(1, 9), U=st.integers(0, 5), data=st.data())
+def test_the_likelihood_of_states_and_its_gradients_are_those_of_the_loss_of_pytorch(
+    seed: int, B: int, T: int, U: int, data: st.DataObject
+) -> None:
+    rows = st.lists(st.integers(1, 3), max_size=U).map(tuple)
+    targets, sizes = pad(data.draw(st.lists(rows, min_size=B, max_size=B)))
+    lengths = torch.tensor(data.draw(st.lists(st.integers(1, T), min_size=B, max_size=B)))
+    found = []
+    for likelihood in (log_likelihood, by_states):
+        logits = canvas(seed, B, T, 4).requires_grad_()
+        total = likelihood(logits.log_softmax(-1), lengths, targets, sizes, BLANK)
+        torch.where(total > -math.inf, total, 0).sum().backward()
+        found.append((total.detach(), logits.grad))
+    torch.testing.assert_close(found[1], found[0], atol=1e-9, rtol=1e-9)
 
 
 def test_all_that_a_canvas_can_say_has_probability_one() -> None:
     assert sum(math.exp(score) for score in targets_of(canvas(0, 1, 5, 3)[0]).values()) == pytest.approx(1)
+
+
+def test_the_likelihood_of_states_is_as_precise_where_a_canvas_is_sure_of_itself() -> None:
+    targets, sizes = pad([(1, 2, 2, 3), (1,)])
+    logits = 60 * canvas(2, 2, 12, 4).float().requires_grad_()
+    lengths = torch.tensor([12, 7])
+    ours, theirs = (
+        likelihood(logits.log_softmax(-1), lengths, targets, sizes, BLANK) for likelihood in (by_states, log_likelihood)
+    )
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-4)
+    (grad,) = torch.autograd.grad(ours.sum(), logits)
+    assert grad.isfinite().all()
 
 
 def test_a_target_longer_than_the_canvas_is_impossible_and_passes_no_gradient() -> None:

@@ -86,6 +86,8 @@ PARALLEL: dict[str, dict[str, Any]] = {
     "mask-predict": {"model__length": "classifier"},
     "glancing": {"model__length": "classifier", "parallel__reveal": "glancing"},
     "end": {"model__length": "end"},
+    "ctc": {"model__length": "ctc", "parallel__reveal": "none"},
+    "ctc-glat": {"model__length": "ctc", "parallel__reveal": "glancing"},
 }
 
 
@@ -183,7 +185,10 @@ def test_a_gpu_repeats_a_recorded_step(
         ({"batch__layout": "padded"}, "training.record is for batches of one size; set batch.layout"),
         ({"teaching__r_drop": 1.0}, "training.record is for plain teacher forcing; leave out teaching"),
         ({"training__sharding": "fsdp"}, "training: record is for a model that is whole in every process"),
-        ({"model__kind": "parallel", "model__length": "ctc"}, "training.record: is for model.length=classifier or end"),
+        (
+            {"model__kind": "parallel", "model__length": "ctc", "batch__layout": "padded"},
+            "training.record is for batches of one size; set batch.layout",
+        ),
         (
             {"model__kind": "parallel", "model__attention": {"kind": "linear"}},
             "training.record: is for full attention, not linear",

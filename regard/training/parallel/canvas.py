@@ -62,6 +62,12 @@ class Canvas:
         index = starts + torch.arange(self.layout.longest, device=x.device)
         return x[0][index.clamp(max=self.layout.size - 1)]
 
+    def emit(self, logp: Tensor, states: Tensor) -> Tensor:
+        """Of what the model says, (B, T, V) or (1, N, V), each sentence's states, (B, L), at its places: (B, T, L)."""
+        if isinstance(self.layout, Packed):
+            return self.in_rows(logp.gather(2, states[self.sentences][None]))
+        return logp.gather(2, states[:, None].expand(-1, logp.shape[1], -1))
+
     def from_rows(self, rows: Tensor) -> Tensor:
         """(B, T) as (N,)."""
         return rows[self.sentences, self.places]

@@ -8,7 +8,8 @@ the rest. Which tokens stand there decides what it learns:
 - glancing: of those that a first look gets wrong, a share that falls while training (GLAT, Qian et al. 2021), so that
   it first learns words that depend on others, and in the end to do without.
 
-Nothing here waits for the device, and all that differs between two steps is in tensors: so a step can be recorded.
+On a batch that is filled up to a frame nothing waits for the device, and all that differs between two steps is in
+tensors: so a step can be recorded.
 """
 
 from __future__ import annotations
@@ -128,19 +129,24 @@ class ParallelTeacher:
         """The canvas is longer and may stay blank anywhere: all paths that say the target count. Tells which fit."""
         canvas, blank = reader.canvas, reader.model.config.blank
         sizes = canvas.layout.lengths
-        table, lengths = target_tokens(batch), batch.target_layout.lengths - 1
+        table, lengths = target_tokens(batch), (batch.target_layout.lengths - 1).clamp(min=0)
+        states = ctc.states_of(table, blank)
         path = torch.full_like(canvas.places, blank)
         hidden = torch.ones_like(path, dtype=torch.bool)
         if self.reveal == "glancing":
             with torch.no_grad():
-                seen = canvas.in_rows(reader.read(path, hidden)).float().log_softmax(-1)
-                path = canvas.from_rows(ctc.align(seen, sizes, table, lengths, blank))
-                wrong = canvas.from_rows(seen.argmax(-1)) != path
+                seen = reader.read(path, hidden).float().log_softmax(-1)
+                path = canvas.from_rows(ctc.align_states(canvas.emit(seen, states), sizes, states, lengths, blank))
+                wrong = canvas.flatten(seen.argmax(-1)) != path
             hidden = ~canvas.pick(self._shown(canvas.count(wrong), step))
-        logits = canvas.in_rows(reader.read(path, hidden))
-        found = ctc.log_likelihood(logits.float().log_softmax(-1), sizes, table, lengths, blank)
+        logp = reader.read(path, hidden).float().log_softmax(-1)
+        if batch.framed:
+            found = ctc.add_up_states(canvas.emit(logp, states), sizes, states, lengths, blank)
+        else:
+            found = ctc.log_likelihood(canvas.in_rows(logp), sizes, table, lengths, blank)
         fits = found > -torch.inf
-        return -torch.where(fits, found, 0).sum() / (lengths * fits).sum().clamp(min=1), fits
+        counted = fits & reader.sentences
+        return -torch.where(counted, found, 0).sum() / (lengths * counted).sum().clamp(min=1), fits
 
     def _glance(self, reader: Reader, labels: Tensor, among: Tensor, step: Step) -> Tensor:
         """Which places are shown after a first look, (N,): a share of as many as it gets wrong, among those marked."""

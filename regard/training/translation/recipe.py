@@ -290,10 +290,6 @@ class ParallelRecipe(TranslationRecipe):
     def _check_recording(self, config: ParallelTransformerConfig) -> None:
         if config.attention.kind != "full":
             raise UserError(f"training.record: is for full attention, not {config.attention.kind}")
-        if config.length == "ctc":
-            raise UserError(
-                "training.record: is for model.length=classifier or end, since the loss of ctc waits for the device"
-            )
         if config.length != "classifier" and config.positions == "learned":
             fits = (config.max_length - config.canvas_extra) // config.canvas_ratio
             if (self.longest() or config.max_length) > fits:
