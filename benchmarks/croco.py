@@ -17,7 +17,9 @@ import argparse
 import datetime
 import json
 import platform
+import shlex
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -279,11 +281,13 @@ def save(out: Path, part: str, result: dict[str, Any], device: torch.device) -> 
     """Puts a part into OUT/croco.json, in place of what stood there of it."""
     path = out / "croco.json"
     before = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    command = shlex.join(["python", "benchmarks/croco.py", *sys.argv[1:]])
     about = {
         "what": "cross-view completion on rendered scenes, and disparity after it",
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "machine": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "commands": list(dict.fromkeys([*before.get("commands", []), command])),
     }
     path.write_text(json.dumps(before | about | {part: result}, indent=1) + "\n", encoding="utf-8")
     print(part, json.dumps({key: value for key, value in result.items() if key != "log"}, indent=1), flush=True)

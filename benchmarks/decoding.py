@@ -136,7 +136,7 @@ def on_gpu(arguments: argparse.Namespace) -> None:
 
     contest = Contest(torch.device(arguments.device), SOURCE, TARGET, arguments.tiny)
     machine = torch.cuda.get_device_name() if arguments.device == "cuda" else processor()
-    path = arguments.out or (None if arguments.tiny else RESULTS / "decoding-cuda.json")
+    path = arguments.out or (None if arguments.tiny else RESULTS / "decoding-gpu.json")
 
     def save(measured: dict[str, Any]) -> None:
         if path is not None:

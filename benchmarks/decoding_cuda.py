@@ -90,6 +90,7 @@ def run(contest: Contest, repetitions: int, profiled: bool, save: Callable[[dict
     All is saved after every part: the last, which compiles, takes longest.
     """
     result: dict[str, Any] = {"same_sentences": check(contest), "failures": contest.failures}
+    result["repetitions"] = repetitions
     result["rows"] = race(contest, repetitions)
     result["shortcomings"] = shortcomings(result["rows"])
     save(result)

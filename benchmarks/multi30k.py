@@ -40,6 +40,7 @@ def main() -> None:
     settings = SearchSettings(beam=5)
     translations = [found[0].text for found in translator.hypotheses([pair.source for pair in pairs], settings)]
     (out / "test.de").write_text("".join(f"{line}\n" for line in translations), encoding="utf-8")
+    changes = (f"--set {change}" for change in arguments.changes)
     score = bleu(translations, [pair.target for pair in pairs], "none")
     print(score)
     result = {
@@ -50,7 +51,7 @@ def main() -> None:
         "steps": outcome.steps,
         "training_seconds": round(outcome.seconds, 1),
         "seed": arguments.seed,
-        "command": f"python benchmarks/multi30k.py DATA OUT --seed {arguments.seed}",
+        "command": " ".join((f"python benchmarks/multi30k.py DATA OUT --seed {arguments.seed}", *changes)),
         "machine": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor(),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),

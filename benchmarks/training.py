@@ -361,8 +361,8 @@ def main() -> None:
     if options.child:
         work_as_child(options)
         return
+    import bare  # noqa: F401  # before all that imports regard
     import torch
-    from training_contenders import SIZES
 
     from regard.evaluation.speed import describe_machine
 
@@ -371,7 +371,7 @@ def main() -> None:
     before = json.loads(out.read_text("utf-8")) if options.merge and out.exists() else {}
     names = list(options.who or (TOGETHER if options.together else NAMES))
     result: dict[str, Any] = {
-        "what": f"training steps, {SIZES[options.preset]}, about {options.tokens} target tokens a batch",
+        "what": f"training steps of {options.preset} size, at most {options.tokens:,} places on either side of a batch",
         "rows": before.get("rows", []),
         "curves": before.get("curves", []),
         "distances": before.get("distances", {}),
