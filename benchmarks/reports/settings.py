@@ -1,0 +1,115 @@
+"""Tables of settings: every key with its default and its description, from the settings themselves."""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from regard.attention.settings import LinearSettings, LocalSettings, RoutingSettings
+from regard.decoding.settings import ParallelSettings
+from regard.models.parallel import ParallelTransformerConfig
+from regard.models.transformer import TransformerConfig
+from regard.training.classification.recipe import ClassificationRecipe
+from regard.training.parallel.settings import ParallelTeachingSettings
+from regard.training.recipe import TrainingSettings
+from regard.training.translation.recipe import TranslationRecipe
+from regard.vision.augmentation import PRESETS, AugmentationSettings
+from regard.vision.sets import ImageSettings
+
+from .markdown import paragraphs, table
+
+HIDDEN = {f"model.{name}" for name in ("source_vocab", "target_vocab", "kind", "pad", "bos", "eos")}
+PRESET = ("`model.preset`", "`small`", "tiny, small, base or big: where the model's other keys start from")
+Row = tuple[str, str, str]
+
+
+def write_translation() -> str:
+    rows: list[Row] = []
+    for group in TranslationRecipe.model_fields:
+        kind = TransformerConfig if group == "model" else _group_of(TranslationRecipe, group)
+        rows += (_row(name, field) for name, field in _flatten(kind, f"{group}.") if name not in HIDDEN)
+        if group == "model":
+            rows.append(PRESET)
+    return _tabulate(rows)
+
+
+def write_parallel() -> str:
+    """What a model that writes all tokens at once has beside, or instead of, the usual settings."""
+    known = TransformerConfig.model_fields
+    own = {name: field for name, field in ParallelTransformerConfig.model_fields.items() if name not in known}
+    groups = {
+        "model": own,
+        "parallel": ParallelTeachingSettings.model_fields,
+        "search": ParallelSettings.model_fields,
+    }
+    return _tabulate(
+        _row(f"{group}.{name}", field) for group, fields in groups.items() for name, field in fields.items()
+    )
+
+
+def write_classification() -> str:
+    """What recipes of classifiers have beside the usual settings of training."""
+    return _tabulate(
+        _row(f"{group}.{name}", field)
+        for group in ("data", "batch", "training")
+        for name, field in _group_of(ClassificationRecipe, group).model_fields.items()
+        if name not in TrainingSettings.model_fields
+    )
+
+
+def write_images() -> str:
+    return _tabulate(_row(name, field) for name, field in ImageSettings.model_fields.items())
+
+
+def write_augmentation() -> str:
+    keys = _tabulate(_row(name, field) for name, field in AugmentationSettings.model_fields.items())
+    shown = (
+        f"`{name}`: {', '.join(f'{k} {v}' for k, v in values.items())}" for name, values in PRESETS.items() if values
+    )
+    return paragraphs(keys, f"{'; '.join(shown)}.")
+
+
+def write_kinds_of_attention() -> str:
+    rows = (
+        (settings.model_fields["kind"].get_default(), *_row(name, field))
+        for settings in (LocalSettings, LinearSettings, RoutingSettings)
+        for name, field in settings.model_fields.items()
+        if name != "kind"
+    )
+    return table(("kind", "key", "default", ""), rows)
+
+
+def _tabulate(rows: Iterable[Row]) -> str:
+    return table(("key", "default", ""), rows)
+
+
+def _row(name: str, field: FieldInfo) -> Row:
+    return f"`{name}`", _show_default(field), field.description or ""
+
+
+def _group_of(recipe: type[BaseModel], group: str) -> type[BaseModel]:
+    kind = recipe.model_fields[group].annotation
+    assert isinstance(kind, type) and issubclass(kind, BaseModel)
+    return kind
+
+
+def _flatten(settings: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
+    """Every key with its field; a group that may be off stands with its own keys."""
+    for attribute, field in settings.model_fields.items():
+        name = field.alias or attribute
+        groups = [kind for kind in get_args(field.annotation) if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if len(groups) == 1:
+            yield from _flatten(groups[0], f"{prefix}{name}.")
+        else:  # a plain value, or a choice among groups, which has a page of its own
+            yield prefix + name, field
+
+
+def _show_default(field: FieldInfo) -> str:
+    value: Any = field.get_default()
+    if isinstance(value, tuple):
+        value = list(value)
+    if isinstance(value, BaseModel):
+        value = value.model_dump()
+    return "" if field.is_required() else f"`{json.dumps(value, default=str)}`"

@@ -1,0 +1,109 @@
+"""The tables of docs/training-speed.md, from what benchmarks/training.py found."""
+
+from typing import Any
+
+from .kernels import PRODUCTS, REST, sum_by_group
+from .markdown import begin_sentence, cite, paragraphs, show, table
+from .results import Result
+
+GROUPS = {
+    "products with weights": PRODUCTS,
+    "attention": r"^(forward|backward_keys|backward_queries)$|flash|fmha",
+    "Add & Norm": r"layer_norm|LayerNorm|add_norm|GammaBeta",
+    "logits to loss and gradient": r"turn_into_gradient|softmax|nll_loss",
+    "optimiser": r"multi_tensor_apply",
+}
+SPEEDS = {
+    "tokens a batch": "tokens",
+    "tokens/s": "tokens_per_second",
+    "ms a step": "step_ms",
+    "TFLOP/s": "tflops",
+    "warm-up, s": "warm_up_s",
+}
+MEMORY = {
+    "KiB a token": "step_kib_per_token",
+    "GiB in all": "peak_gib",
+    "largest batch, tokens": "largest_batch_tokens",
+    "GiB with it": "largest_peak_gib",
+}
+TOTALS = {"kernels, altogether": "kernels_ms", "the host": "host_ms", "launches": "launches"}
+Row = dict[str, Any]
+
+
+def write_steps(result: Result) -> str:
+    """Every contender's speed, the peers' beside ours."""
+    rows = sorted(result["rows"], key=lambda row: -row.get("tokens_per_second", 0))
+    cells = ([_name(row), *(show(row.get(key)) for key in SPEEDS.values())] for row in rows)
+    return paragraphs(table(["who", *SPEEDS], cells), f"{_compare(rows)} {_about(result)}".strip())
+
+
+def write_memory(result: Result) -> str:
+    """What a step needs for each token, and the largest batch that went through, the peers' beside ours."""
+    rows = sorted((row for row in result["rows"] if "peak_gib" in row), key=lambda row: row["step_kib_per_token"])
+    if not rows:
+        return ""
+    cells = ([_name(row), *(show(row.get(key)) for key in MEMORY.values())] for row in rows)
+    ends = [f"{row['name']} by {row['largest_stopped_by']}" for row in rows if "largest_stopped_by" in row]
+    stopped = f"Stopped by something else than memory: {'; '.join(ends)}." if ends else ""
+    return paragraphs(table(["who", *MEMORY], cells), stopped)
+
+
+def write_curves(result: Result) -> str:
+    """How far the losses of the fastest path lie from those of the reference."""
+    found = result["distances"]
+    if not found:
+        return ""
+    heads = ("distance of losses, in means of ten steps", "two seeds of the reference", "ours and the reference")
+    titles = {"mean": "mean over the second half", "largest": "largest of all"}
+    rows = (
+        (title, *(str(found[f"{what}_distance_of_{who}"]) for who in ("two_seeds", "ours")))
+        for what, title in titles.items()
+    )
+    ends = (f"{row['name']} {row['last']}" for row in result["curves"])
+    return paragraphs(table(heads, rows), f"Losses at the end: {', '.join(ends)}.")
+
+
+def write_profile(found: dict[str, Result]) -> str:
+    """What a step spends its time on, before and after, by what the kernels are for."""
+    titles = {"training-gpu-before": "before", "training-gpu": "after"}
+    rows = {titles[name]: row for name, result in found.items() if (row := _profiled(result)) is not None}
+    if not rows:
+        return ""
+    sums = [
+        sum_by_group({one["name"]: one["ms"] for one in row["kernels"]}, GROUPS, row["kernels_ms"])
+        for row in rows.values()
+    ]
+    heads = ["ms a step", *(f"{title}: {row['name']}" for title, row in rows.items())]
+    groups = [[group, *(f"{one[group]:.1f}" for one in sums)] for group in (*GROUPS, REST)]
+    totals = [[title, *(show(row.get(key)) for row in rows.values())] for title, key in TOTALS.items()]
+    return table(heads, groups + totals)
+
+
+def write_cpu(result: Result) -> str:
+    """Tokens a second on a CPU, contenders taking turns."""
+    rows = result["rows"]
+    cells = ((row["name"], show(row["tokens_per_second"])) for row in rows)
+    return paragraphs(table(("who", "tokens/s"), cells), f"{_compare(rows)} {_about(result)}".strip())
+
+
+def _name(row: Row) -> str:
+    return f"{row['name']} ({row['error']})" if "error" in row else str(row["name"])
+
+
+def _profiled(result: Result) -> Row | None:
+    """The fastest of ours whose kernels were looked at."""
+    rows = [row for row in result["rows"] if "kernels" in row and not row.get("peer")]
+    return max(rows, key=lambda row: row["tokens_per_second"], default=None)
+
+
+def _compare(rows: list[Row]) -> str:
+    ours, theirs = (
+        max((row.get("tokens_per_second", 0) for row in rows if row.get("peer", False) is peer), default=0)
+        for peer in (False, True)
+    )
+    return f"The best of ours is {ours / theirs:.2f} times as fast as the best of the others." if theirs else ""
+
+
+def _about(result: Result) -> str:
+    libraries = [name for name in ("transformers",) if name in result["versions"]]
+    return f"{begin_sentence(result['what'])}; {cite(result, *libraries, with_command=False)}."
