@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 import torch
+from torch import Tensor
 
 from regard.training.batches import shape_of, tensors_of, with_tensors
 
@@ -69,7 +70,7 @@ class _Recording(Generic[B, T]):
 
     def __init__(self, act: Callable[[Sequence[B]], T], batches: Sequence[B], aside: Any) -> None:
         self.act = act
-        self.batches = [with_tensors(batch, [tensor.clone() for tensor in tensors_of(batch)]) for batch in batches]
+        self.batches = [with_tensors(batch, [_twin(tensor) for tensor in tensors_of(batch)]) for batch in batches]
         self.tensors = [tensor for batch in self.batches for tensor in tensors_of(batch)]
         self.graph: torch.cuda.CUDAGraph | None = None
         self.result: T | None = None
@@ -86,3 +87,10 @@ class _Recording(Generic[B, T]):
         self.graph.replay()
         assert self.result is not None
         return self.result
+
+
+def _twin(tensor: Tensor) -> Tensor:
+    """A copy whose elements lie as the original's do: compiled code was made for these strides."""
+    if any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+        return tensor.clone()  # elements that share their memory cannot be copied into
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)

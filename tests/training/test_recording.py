@@ -52,6 +52,15 @@ def test_only_batches_of_the_same_shape_in_a_row_are_repeated() -> None:
     assert seen == [2 * 4.0, 2 * 5.0, 3 * 9.0, 2 * 13.0]
 
 
+def test_what_is_repeated_lies_in_memory_as_what_was_met() -> None:
+    met: list[tuple[int, ...]] = []
+    recorder: Recorder[Any, Any] = Recorder(lambda batches: met.append(batches[0].stride()) or 1, torch.device("cpu"))
+    for batch in (torch.arange(12).view(3, 4)[:, :2], torch.arange(12).view(3, 4).T, torch.zeros(1, 4).expand(3, 4)):
+        while recorder.repeat([batch]) is None:
+            pass
+    assert met == [(4, 1), (1, 4), (4, 1)]  # elements that share their memory get some of their own
+
+
 def test_repeated_steps_move_weights_as_plain_ones_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: list[int]
 ) -> None:
