@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import faulthandler
 import json
 import os
 import platform
@@ -60,7 +61,7 @@ NAMES = (
     "nn",
     "nn-compiled",
 )
-FASTEST = "regard-both-half"
+FASTEST = "regard-recorded-half"
 TOGETHER = ("regard-padded", "regard-packed", "regard-packed-dropouts", "nn")
 CURVES = {"reference 1": ("reference", 1), "reference 2": ("reference", 2), FASTEST: (FASTEST, 1)}
 Row = dict[str, Any]
@@ -256,6 +257,7 @@ class Measuring:
 
 
 def work_as_child(options: argparse.Namespace) -> None:
+    faulthandler.dump_traceback_later(0.9 * options.limit)  # says where it is before it is ended
     measuring = Measuring(options.child, options, options.out)
     if options.curve:
         measuring.curve()
@@ -307,7 +309,7 @@ def run_child(name: str, options: argparse.Namespace, *further: str) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "row.json"
         same = ["--device", options.device, "--preset", options.preset, "--tokens", str(options.tokens)]
-        same += ["--batches", str(options.batches), "--steps", str(options.steps)]
+        same += ["--batches", str(options.batches), "--steps", str(options.steps), "--limit", str(options.limit)]
         same += ["--curve-steps", str(options.curve_steps), "--curve-tokens", str(options.curve_tokens)]
         same += [f"--{flag}" for flag in ("profile", "largest", "curve") if getattr(options, flag)]
         command = [sys.executable, str(Path(__file__)), "--child", name, "--out", str(out), *same, *further]
@@ -321,7 +323,8 @@ def run_child(name: str, options: argparse.Namespace, *further: str) -> Row:
                 print(done.stderr[-3000:], flush=True)
                 last = (done.stderr.strip().splitlines() or [""])[-1]
                 failure = {"error": f"exit status {done.returncode}: {last[:300]}"}
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired as late:
+            print((late.stderr or b"").decode()[-3000:], flush=True)  # where it was
             failure = {"error": f"not done after {options.limit} s"}
         row: Row = json.loads(out.read_text("utf-8")) if out.exists() else {"name": name}
     return row | failure | {"peer": CONTENDERS[name].peer}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.attention import Attention, Cache, KeyValues, Mask, RunningSums
 from regard.errors import UserError
-from regard.norms import add_norm
+from regard.norms import add_norm, joins
 from regard.products import Linear, linear, linear_relu
 
 Activation = Literal["relu", "gelu", "silu", "swiglu"]
@@ -98,10 +98,16 @@ class Residual(nn.Module):
         self.scale = None if layer_scale is None else nn.Parameter(torch.full((width,), layer_scale))
         self.drop_path = DropPath(drop_path) if drop_path else None
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        added = sublayer(self.norm(x) if self.pre else x)
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], last: Linear | None = None) -> Tensor:
+        """Where all that is left is done at once, the bias of the sublayer's last product is, too."""
         if not self.pre and self.scale is None and self.drop_path is None:
-            return add_norm(x, added, self.norm, self.dropout.p if self.training else 0.0)
+            dropout = self.dropout.p if self.training else 0.0
+            if last is None or not joins(x, self.norm):
+                return add_norm(x, sublayer(x), self.norm, dropout)
+            with last.without_bias():
+                added = sublayer(x)
+            return add_norm(x, added, self.norm, dropout, last.bias)
+        added = sublayer(self.norm(x) if self.pre else x)
         if self.training:
             added = self.dropout(added)
         if self.scale is not None:
@@ -130,8 +136,8 @@ class EncoderBlock(nn.Module):
         self.around_feed_forward = Residual(attention.width, norm, dropout, eps, drop_path, layer_scale)
 
     def forward(self, x: Tensor, mask: Mask | None = None, positions: Tensor | None = None) -> Tensor:
-        x = self.around_attention(x, lambda y: self.attention(y, mask=mask, positions=positions))
-        y: Tensor = self.around_feed_forward(x, self.feed_forward)
+        x = self.around_attention(x, lambda y: self.attention(y, mask=mask, positions=positions), self.attention.last)
+        y: Tensor = self.around_feed_forward(x, self.feed_forward, self.feed_forward.outer)
         return y
 
 
@@ -174,10 +180,12 @@ class DecoderBlock(nn.Module):
         if self.memory_norm is not None:
             assert isinstance(memory, Tensor), "what is projected beforehand would have missed its norm"
             memory = self.memory_norm(memory)
-        x = self.around_attention(x, lambda y: self.attention(y, mask=mask, positions=positions, cache=cache))
+        x = self.around_attention(
+            x, lambda y: self.attention(y, mask=mask, positions=positions, cache=cache), self.attention.last
+        )
         places = {"positions": positions, "context_positions": memory_positions}
-        x = self.around_cross(x, lambda y: self.cross(y, memory, mask=memory_mask, **places))
-        y: Tensor = self.around_feed_forward(x, self.feed_forward)
+        x = self.around_cross(x, lambda y: self.cross(y, memory, mask=memory_mask, **places), self.cross.last)
+        y: Tensor = self.around_feed_forward(x, self.feed_forward, self.feed_forward.outer)
         return y
 
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from regard.packing import _roomy, supports
-from regard.products import Linear, PackedWeights, _LinearRelu, _node, linear_relu
+from regard.products import Linear, PackedWeights, _node, _Product, linear, linear_relu
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 packed_only = pytest.mark.skipif(not supports("float32"), reason="this processor has no packed products")
@@ -77,16 +77,51 @@ def _drawn(*sizes: int) -> list[torch.Tensor]:
     return [torch.randn(shape, dtype=torch.double, requires_grad=True) for shape in ((N, W), (F_, W), (F_,))]
 
 
-@pytest.mark.parametrize("way", [_LinearRelu.apply, _node, torch.compile(_node, backend="aot_eager", fullgraph=True)])
+def _assert_alike(found: torch.Tensor, expected: torch.Tensor, given: list[torch.Tensor], **tolerance: float) -> None:
+    """The same values and the same gradients."""
+    assert found.dtype == expected.dtype
+    torch.testing.assert_close(found, expected, **tolerance)
+    upstream = torch.randn_like(expected)
+    mine, theirs = (torch.autograd.grad(y, given, upstream) for y in (found, expected))
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one, other, **tolerance)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda *given: _Product.apply(*given, True),
+        _node,
+        torch.compile(_node, backend="aot_eager", fullgraph=True),
+    ],
+)
 def test_a_product_and_its_activation_in_one_have_the_gradients_of_both(way: Any) -> None:
     given = _drawn(7, 5, 4)
-    expected, found = F.relu(F.linear(*given)), way(*given)
-    torch.testing.assert_close(found, expected)
-    upstream = torch.randn_like(expected)
-    for mine, theirs in zip(
-        torch.autograd.grad(found, given, upstream), torch.autograd.grad(expected, given, upstream), strict=True
-    ):
-        torch.testing.assert_close(mine, theirs)
+    _assert_alike(way(*given), F.relu(F.linear(*given)), given)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7])
+@pytest.mark.parametrize("biased", [True, False])
+def test_a_product_that_learns_has_the_gradients_of_any_other(rows: int, biased: bool) -> None:
+    given = _drawn(rows, 5, 4)[: 3 if biased else 2]
+    found = _Product.apply(*given, *[None] * (3 - len(given)), False)  # type: ignore[no-untyped-call]
+    _assert_alike(found, F.linear(*given), given)
+
+
+def test_only_what_learns_has_a_gradient() -> None:
+    x, weight, bias = _drawn(7, 5, 4)
+    y = _Product.apply(x, weight.detach(), bias.detach(), True)  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(
+        torch.autograd.grad(y.sum(), x), torch.autograd.grad(F.relu(F.linear(x, weight, bias)).sum(), x)
+    )
+
+
+def test_weights_of_single_precision_have_gradients_of_single_precision() -> None:
+    x, weight, bias = (tensor.detach().float() for tensor in _drawn(6, 8, 16))
+    given = [x.bfloat16().requires_grad_(), weight.requires_grad_(), bias.requires_grad_()]
+    y = _Product.apply(*given, True)  # type: ignore[no-untyped-call]
+    assert y.dtype == torch.bfloat16
+    assert [grad.dtype for grad in torch.autograd.grad(y.sum(), given)] == [tensor.dtype for tensor in given]
 
 
 def test_the_operator_of_product_and_activation_keeps_the_promises_of_operators() -> None:
@@ -94,15 +129,35 @@ def test_the_operator_of_product_and_activation_keeps_the_promises_of_operators(
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_gpu)])
-def test_products_with_an_activation_are_as_precise_as_others(device: str) -> None:
+def test_products_in_half_precision_are_as_precise_as_others(device: str) -> None:
     x, weight, bias = (tensor.detach().to(device, torch.float32) for tensor in _drawn(6, 8, 16))
     given = [tensor.requires_grad_() for tensor in (x.view(2, 3, 8), weight, bias)]
     with torch.autocast(device, torch.bfloat16):
-        found, expected = linear_relu(*given), F.relu(F.linear(*given))
-    assert found.dtype == expected.dtype == torch.bfloat16
-    torch.testing.assert_close(found, expected)
-    upstream = torch.randn_like(expected)
-    for mine, theirs in zip(
-        torch.autograd.grad(found, given, upstream), torch.autograd.grad(expected, given, upstream), strict=True
-    ):
-        torch.testing.assert_close(mine, theirs, atol=3e-2, rtol=3e-2)
+        both = linear_relu(*given), F.relu(F.linear(*given))
+        alone = linear(*given), F.linear(*given)
+    for found, expected in (both, alone):
+        _assert_alike(found, expected, given, atol=3e-2, rtol=3e-2)
+
+
+@on_gpu
+def test_products_that_learn_can_be_recorded() -> None:
+    torch.manual_seed(0)
+    inner, outer = (Linear(*sizes).cuda() for sizes in ((64, 128), (128, 64)))
+    x = torch.randn(300, 64, device="cuda")
+    parameters = [*inner.parameters(), *outer.parameters()]
+
+    def step() -> tuple[torch.Tensor, ...]:
+        with torch.autocast("cuda", torch.bfloat16):
+            y = outer(linear_relu(x, inner.weight, inner.bias))
+        return torch.autograd.grad(y.float().square().sum(), parameters)
+
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        expected = step()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    graph.replay()
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(found, expected, strict=True))

@@ -173,6 +173,11 @@ class Attention(nn.Module):
         y: Tensor = self.out(joined.transpose(1, 2).reshape(B, T, self.width))
         return self.projection_dropout(y) if self.projection_dropout.p else y
 
+    @property
+    def last(self) -> Linear | None:
+        """The product with which it ends, if it does end there."""
+        return None if self.projection_dropout.p else self.out
+
     def start_cache(self, abreast: int = 1) -> Cache | RunningSums:
         """An empty cache of what this kind of attention must remember; tokens of a row stand `abreast` side by side."""
         return RunningSums(self.kind, abreast) if isinstance(self.kind, LinearKind) else Cache(32 * abreast)

@@ -15,24 +15,34 @@ from regard.norms import learning
 ENABLED = kernels.INSTALLED and kernels.WANTED
 WIDEST = 8192
 """The widest row that one program of the kernel for inference holds."""
+KNOWN = (torch.bfloat16, torch.float16, torch.float32)
 
 
-def add_norm(x: Tensor, added: Tensor, norm: nn.LayerNorm, dropout: float = 0.0) -> Tensor:
-    """norm(x + dropout(added)); where kernels of ours make it, it is as precise as x, whatever autocast would make it.
+def add_norm(
+    x: Tensor, added: Tensor, norm: nn.LayerNorm, dropout: float = 0.0, added_bias: Tensor | None = None
+) -> Tensor:
+    """norm(x + dropout(added + added_bias)); on a GPU in training as precise as x, whatever autocast would make it.
 
     Args:
         x: what a sublayer read, (…, W).
         added: what it made of it, likewise.
         norm: of the width W.
         dropout: of what is added; pass 0 outside training.
+        added_bias: what the sublayer has not added yet, (W,).
     """
-    if _learns(x, added, norm):
-        return learning.add_norm(x, added, norm.weight, norm.bias, norm.eps, dropout)
+    if joins(x, norm) and _fits(added, x):
+        return learning.add_norm(x, added, norm.weight, norm.bias, norm.eps, dropout, added_bias)
+    added = added if added_bias is None else added + added_bias.to(added.dtype)
     added = F.dropout(added, dropout) if dropout else added
     if _infers(x, added, norm):
         return add_norm_by_kernel(x, added, norm)
     y: Tensor = norm(x + added)
-    return y
+    return y.to(x.dtype) if _learns(x, norm) else y
+
+
+def joins(x: Tensor, norm: nn.LayerNorm) -> bool:
+    """Whether all that happens to x here is one kernel, in training; a compiler joins the plain formula itself."""
+    return _learns(x, norm) and not torch.compiler.is_compiling()
 
 
 def add_norm_by_kernel(x: Tensor, added: Tensor, norm: nn.LayerNorm) -> Tensor:
@@ -46,11 +56,14 @@ def add_norm_by_kernel(x: Tensor, added: Tensor, norm: nn.LayerNorm) -> Tensor:
     return y
 
 
-def _learns(x: Tensor, added: Tensor, norm: nn.LayerNorm) -> bool:
+def _learns(x: Tensor, norm: nn.LayerNorm) -> bool:
     if not (ENABLED and x.is_cuda and torch.is_grad_enabled()) or norm.weight is None or norm.bias is None:
         return False
-    known = {x.dtype, added.dtype} <= {torch.bfloat16, torch.float16, torch.float32}
-    return known and x.shape == added.shape and x.numel() > 0 and x.shape[-1] <= learning.WIDEST
+    return x.dtype in KNOWN and x.numel() > 0 and x.shape[-1] <= learning.WIDEST
+
+
+def _fits(added: Tensor, x: Tensor) -> bool:
+    return added.dtype in KNOWN and added.shape == x.shape
 
 
 def _infers(x: Tensor, added: Tensor, norm: nn.LayerNorm) -> bool:

@@ -8,8 +8,8 @@ from regard.attention.kernels.short_triton import kept
 
 @triton.jit(do_not_specialize=["N", "chance"])
 def add_norm(
-    x, added, weight, bias, seed, y, total, statistics, N, eps, chance, growth,
-    DROPS: tl.constexpr, W: tl.constexpr, R: tl.constexpr, P: tl.constexpr,
+    x, added, added_bias, weight, bias, seed, y, total, statistics, N, eps, chance, growth,
+    BIASED: tl.constexpr, DROPS: tl.constexpr, W: tl.constexpr, R: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
     """The norm of a sum; the sum itself and its mean and deviation are for the way back."""
     row = tl.program_id(0) * R + tl.arange(0, R)
@@ -18,6 +18,8 @@ def add_norm(
     there = real[:, None] & inside[None, :]
     at = row.to(tl.int64)[:, None] * W + column[None, :]
     z = tl.load(added + at, mask=there, other=0.0).to(tl.float32)
+    if BIASED:
+        z += tl.load(added_bias + column, mask=inside, other=0.0).to(tl.float32)[None, :]
     if DROPS:
         seed_value = tl.load(seed).to(tl.uint32)
         z = tl.where(kept(seed_value, row[:, None], column[None, :], chance), z * growth, 0.0)
@@ -39,9 +41,9 @@ def add_norm(
 @triton.jit(do_not_specialize=["N", "chance"])
 def add_norm_backward(
     grad, total, statistics, weight, seed, dx, dadded, sums, N, chance, growth,
-    DROPS: tl.constexpr, W: tl.constexpr, R: tl.constexpr, P: tl.constexpr,
+    SUMS: tl.constexpr, DROPS: tl.constexpr, W: tl.constexpr, R: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of both summands, and for each program a part of those of weight and bias."""
+    """Gradients of both summands, and for each program a part of those of weight and bias, and of what was added."""
     program = tl.program_id(0)
     column = tl.arange(0, P)
     inside = column < W
@@ -50,6 +52,7 @@ def add_norm_backward(
         seed_value = tl.load(seed).to(tl.uint32)
     of_weight = tl.zeros([P], tl.float32)
     of_bias = tl.zeros([P], tl.float32)
+    of_added = tl.zeros([P], tl.float32)
     for begin in range(program * R, N, tl.num_programs(0) * R):
         row = begin + tl.arange(0, R)
         real = row < N
@@ -69,5 +72,10 @@ def add_norm_backward(
         if DROPS:
             d = tl.where(kept(seed_value, row[:, None], column[None, :], chance), d * growth, 0.0)
         tl.store(dadded + at, d.to(dadded.dtype.element_ty), mask=there)
-    tl.store(sums + program * 2 * W + column, of_weight, mask=inside)
-    tl.store(sums + program * 2 * W + W + column, of_bias, mask=inside)
+        if SUMS == 3:
+            of_added += tl.sum(d, 0)
+    place = sums + program * SUMS * W + column
+    tl.store(place, of_weight, mask=inside)
+    tl.store(place + W, of_bias, mask=inside)
+    if SUMS == 3:
+        tl.store(place + 2 * W, of_added, mask=inside)

@@ -116,7 +116,7 @@ def turn_into_gradient(logits: Tensor, labels: Tensor, smoothing: float, learns:
 
 def turn_with_kernel(logits: Tensor, labels: Tensor, smoothing: float, learns: bool = True) -> Tensor:
     """`turn_into_gradient` in one launch, a program for each row, which reads it twice and writes it once."""
-    from regard.attention.kernels.operators import on_device
+    from regard.launching import on_device
     from regard.training import head_triton
 
     losses = torch.empty(len(logits), dtype=torch.float32, device=logits.device)

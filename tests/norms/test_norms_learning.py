@@ -6,9 +6,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard import norms
-from regard.attention import kernels
-from regard.layers import Residual
+from regard.attention import Attention, kernels
+from regard.layers import DecoderBlock, FeedForward, Residual
 from regard.norms.learning import add_norm, kept
+from regard.products import Linear
 
 pytestmark = pytest.mark.skipif(not kernels.INSTALLED, reason="there is no Triton")
 
@@ -32,7 +33,8 @@ def with_gradients(y: Tensor, inputs: list[Tensor]) -> list[Tensor]:
 
 
 def by_formula(inputs: list[Tensor], left: Tensor | None = None, dropout: float = 0.0) -> list[Tensor]:
-    x, added, weight, bias = wide = [tensor.detach().double().requires_grad_() for tensor in inputs]
+    x, added, weight, bias, *more = wide = [tensor.detach().double().requires_grad_() for tensor in inputs]
+    added = added + more[0] if more else added
     dropped = added if left is None else added * left / (1 - dropout)
     return with_gradients(F.layer_norm(x + dropped, weight.shape, weight, bias, EPS), wide)
 
@@ -51,9 +53,9 @@ def test_any_size(rows: int, width: int) -> None:
 
 
 def test_what_is_dropped_forward_is_dropped_backward() -> None:
-    inputs = tensors(40, 48, torch.float32, torch.float32)
+    inputs = [*tensors(40, 48, torch.float32, torch.float32), torch.randn(48, device=DEVICE, requires_grad=True)]
     torch.manual_seed(7)
-    got = with_gradients(add_norm(*inputs, EPS, 0.4), inputs)
+    got = with_gradients(add_norm(*inputs[:4], EPS, 0.4, inputs[4]), inputs)
     torch.manual_seed(7)
     left = kept(torch.randint(2**31 - 1, (1,), device=DEVICE), 40, 48, 0.4)
     assert left.float().mean().item() == pytest.approx(0.6, abs=0.05)
@@ -76,42 +78,79 @@ def test_half_precision_stays_within_its_rounding(stream: torch.dtype, products:
     assert_close(got, by_formula(inputs), tolerance)
 
 
-def test_compiled_it_is_one_graph() -> None:
-    inputs = tensors(20, 32, torch.float32, torch.float32)
+@pytest.mark.parametrize("rows", [1, 70])
+def test_a_bias_that_was_left_to_it_is_added_and_learns(rows: int) -> None:
+    inputs = [*tensors(rows, 24, torch.float32, torch.float32), torch.randn(24, device=DEVICE, requires_grad=True)]
+    assert_close(with_gradients(add_norm(*inputs[:4], EPS, 0.0, inputs[4]), inputs), by_formula(inputs), 1e-5)
 
-    def twice(*given: Tensor) -> Tensor:
-        return add_norm(given[0] * 2, given[1], given[2], given[3], EPS, 0.0) + 1
+
+def test_programs_that_share_the_rows_lose_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(norms.learning, "multiprocessors", lambda device: 3)
+    inputs = [*tensors(1000, 16, torch.float32, torch.float32), torch.randn(16, device=DEVICE, requires_grad=True)]
+    assert_close(with_gradients(add_norm(*inputs[:4], EPS, 0.0, inputs[4]), inputs), by_formula(inputs), 1e-5)
+
+
+def learn_by_kernel(monkeypatch: pytest.MonkeyPatch, wanted: bool) -> None:
+    monkeypatch.setattr(norms, "_learns", lambda *given: wanted and torch.is_grad_enabled())
+
+
+def test_compiled_it_is_the_formula_in_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    learn_by_kernel(monkeypatch, True)
+    torch.manual_seed(0)
+    residual, last = Residual(32, "post").to(DEVICE), Linear(32, 32).to(DEVICE)
+    x = torch.randn(2, 5, 32, device=DEVICE, requires_grad=True)
+    wanted = [x, *residual.parameters(), *last.parameters()]
+
+    def twice(x: Tensor) -> Tensor:
+        return residual(residual(x, last, last), last, last)
 
     compiled = torch.compile(twice, fullgraph=True, backend="aot_eager")
-    for mine, theirs in zip(
-        with_gradients(compiled(*inputs), inputs), with_gradients(twice(*inputs), inputs), strict=True
-    ):
-        torch.testing.assert_close(mine, theirs)
+    mine = with_gradients(compiled(x), wanted)
+    learn_by_kernel(monkeypatch, False)
+    for one, other in zip(mine, with_gradients(twice(x), wanted), strict=True):
+        torch.testing.assert_close(one, other)
 
 
-def test_the_operator_keeps_the_promises_of_operators() -> None:
-    x, added, weight, bias = (
-        tensor[0] if tensor.dim() > 2 else tensor for tensor in tensors(5, 16, *[torch.float32] * 2)
-    )
-    x, added = x.detach().requires_grad_(), added.detach().requires_grad_()
-    torch.library.opcheck(norms.learning._node, (x, added, weight, bias, None, EPS, 0.0))
-
-
-def test_a_residual_connection_is_the_same_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("last", [True, False])
+def test_a_residual_connection_is_the_same_either_way(monkeypatch: pytest.MonkeyPatch, last: bool) -> None:
     torch.manual_seed(0)
-    residual = Residual(32, "post").to(DEVICE)
+    residual, linear = Residual(32, "post").to(DEVICE), Linear(32, 32).to(DEVICE)
     x = torch.randn(2, 5, 32, device=DEVICE, requires_grad=True)
-    wanted = [x, *residual.parameters()]
-    monkeypatch.setattr(norms, "_learns", lambda *given: False)
-    plain = with_gradients(residual(x, torch.tanh), wanted)
-    monkeypatch.setattr(norms, "_learns", lambda *given: True)
-    assert_close(with_gradients(residual(x, torch.tanh), wanted), [y.double() for y in plain])
+    wanted = [x, *residual.parameters(), *linear.parameters()]
+    learn_by_kernel(monkeypatch, False)
+    plain = with_gradients(residual(x, linear, linear if last else None), wanted)
+    learn_by_kernel(monkeypatch, True)
+    joined = with_gradients(residual(x, linear, linear if last else None), wanted)
+    assert_close(joined, [y.double() for y in plain], 1e-5)
+    assert linear.biased
+
+
+def test_blocks_leave_their_biases_to_their_norms(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    block = DecoderBlock(Attention(32, 2), Attention(32, 2), FeedForward(32, 64)).to(DEVICE)
+    for parameter in block.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)  # biases, too, which begin at zero
+    x, memory = (torch.randn(2, 5, 32, device=DEVICE, requires_grad=True) for _ in range(2))
+    wanted = [x, memory, *block.parameters()]
+    learn_by_kernel(monkeypatch, False)
+    plain = with_gradients(block(x, memory), wanted)
+    learn_by_kernel(monkeypatch, True)
+    used: list[Tensor | None] = []
+    usual = norms.learning.add_norm
+    monkeypatch.setattr(norms.learning, "add_norm", lambda *given: (used.append(given[6]), usual(*given))[1])
+    assert_close(with_gradients(block(x, memory), wanted), [y.double() for y in plain], 1e-5)
+    lasts = [block.attention.out, block.cross.out, block.feed_forward.outer]
+    assert all(bias is last.bias for bias, last in zip(used, lasts, strict=True))
+
+
+def test_attention_that_drops_its_output_keeps_its_bias() -> None:
+    assert Attention(32, 2, projection_dropout=0.1).last is None
 
 
 @on_gpu
 def test_a_gpu_takes_the_kernels_in_training_only() -> None:
-    x, added, _, _ = tensors(5, 16, torch.float32, torch.bfloat16)
+    x, _, _, _ = tensors(5, 16, torch.float32, torch.bfloat16)
     norm = torch.nn.LayerNorm(16).to(DEVICE)
-    assert norms._learns(x, added, norm)
+    assert norms.joins(x, norm)
     with torch.no_grad():
-        assert not norms._learns(x, added, norm)
+        assert not norms.joins(x, norm)

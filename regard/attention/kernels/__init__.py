@@ -6,15 +6,12 @@ everything else works where there is no Triton.
 
 from __future__ import annotations
 
-import os
-from importlib.util import find_spec
-
 import torch
 from torch import Tensor
 
-INSTALLED = find_spec("triton") is not None
-WANTED = os.environ.get("REGARD_KERNELS") != "0"
-"""REGARD_KERNELS=0 leaves everything to PyTorch, to compare, or where Triton finds no compiler."""
+from regard.launching import INSTALLED as INSTALLED
+from regard.launching import WANTED as WANTED
+
 WIDTHS = (16, 32, 64, 128)
 """The widths of a head that fill whole tiles."""
 

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from regard.attention import kernels
-from regard.attention.kernels.operators import dense_last, on_device, strides
+from regard.attention.kernels.operators import dense_last, strides
 from regard.attention.masks import Mask, Padded
+from regard.launching import on_device
 
 MOST = 16
 """So many queries fill a tile."""

@@ -11,9 +11,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.attention.kernels.operators import dense_last, on_device, strides
+from regard.attention.kernels.operators import dense_last, strides
 from regard.attention.kernels.short import Order, Runs
 from regard.attention.masks import Window
+from regard.launching import on_device
 
 
 def sort_by_group(

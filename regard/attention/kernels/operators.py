@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from regard.launching import on_device
 
 
 class Operator:
@@ -106,11 +107,6 @@ def _where_tensors_are(launch: Callable[..., Made]) -> Callable[..., Made]:
             return launch(first, *others)
 
     return run
-
-
-def on_device(x: Tensor) -> AbstractContextManager[object]:
-    """Triton launches on the current device, wherever tensors are."""
-    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
 def dense_last(x: Tensor) -> Tensor:

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from regard.attention import Padded
-from regard.attention.kernels.operators import on_device
 from regard.decoding.canvas import Guess, fill, guesses, likeliest_lengths, refine
 from regard.decoding.fixed.program import FEW_TOKENS
 from regard.decoding.fixed.recording import Pool, let_positions_grow, record, room_for, weight_places
 from regard.decoding.fixed.search import room_for_sentences
+from regard.launching import on_device
 from regard.models.parallel import ParallelTransformer
 
 MOST_PROGRAMS = 128

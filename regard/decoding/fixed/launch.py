@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.attention import kernels
-from regard.attention.kernels.operators import on_device
+from regard.launching import on_device
 
 if TYPE_CHECKING:
     from regard.decoding.fixed.board import Board

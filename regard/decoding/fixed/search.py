@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import torch
 
-from regard.attention.kernels.operators import on_device
 from regard.decoding.fixed.program import Program
 from regard.decoding.fixed.reader import Shape
 from regard.decoding.fixed.recording import Pool, let_positions_grow, room_for
@@ -16,6 +15,7 @@ from regard.decoding.rules import Request, Rules
 from regard.decoding.search import Found, refuse_nan
 from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import pad_rows
+from regard.launching import on_device
 from regard.models.transformer import Transformer
 
 SHARE_OF_MEMORY = 4

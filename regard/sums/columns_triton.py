@@ -1,0 +1,37 @@
+"""The kernels of `sums`: R rows and C columns are read at once."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit(do_not_specialize=["N"])
+def sum_columns(x, y, passed, parts, N, W, RELU: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
+    """For each program the sum of its rows of x; with RELU of those numbers, kept in `passed`, whose y is above 0."""
+    program = tl.program_id(1)
+    column = tl.program_id(0) * C + tl.arange(0, C)
+    inside = column < W
+    total = tl.zeros([R, C], tl.float32)
+    for begin in range(program * R, N, tl.num_programs(1) * R):
+        row = begin + tl.arange(0, R)
+        there = (row < N)[:, None] & inside[None, :]
+        at = row.to(tl.int64)[:, None] * W + column[None, :]
+        z = tl.load(x + at, mask=there, other=0.0)
+        if RELU:
+            z = tl.where(tl.load(y + at, mask=there, other=0.0) > 0, z, 0.0).to(z.dtype)
+            tl.store(passed + at, z, mask=there)
+        total += z.to(tl.float32)
+    tl.store(parts + program * W + column, tl.sum(total, 0), mask=inside)
+
+
+@triton.jit(do_not_specialize=["P"])
+def add_up(parts, total, P, W, R: tl.constexpr, C: tl.constexpr):
+    """The sum of P rows, C columns a program."""
+    column = tl.program_id(0) * C + tl.arange(0, C)
+    inside = column < W
+    found = tl.zeros([R, C], tl.float32)
+    for begin in range(0, P, R):
+        row = begin + tl.arange(0, R)
+        found += tl.load(
+            parts + row[:, None] * W + column[None, :], mask=(row < P)[:, None] & inside[None, :], other=0.0
+        )
+    tl.store(total + column, tl.sum(found, 0), mask=inside)
