@@ -184,14 +184,14 @@ class Attention(nn.Module):
 
     def project(self, context: Tensor, positions: Tensor | None = None) -> KeyValues:
         """The context's keys and values, to be attended to many times."""
-        return self._pair(self._linear(context, slice(self.width, None)), positions)
+        return self._pair(linear(context, *self._parts()[1]), positions)
 
     def _projections(self, x: Tensor, context: Tensor | KeyValues | None) -> list[Tensor]:
         """Of queries, keys and values together, (B, T, 3W); or of queries and, where need be, of what they look at."""
         if context is None:
             return [self.qkv(x)]
-        queries = [self._linear(x, slice(0, self.width))]
-        return queries if isinstance(context, KeyValues) else [*queries, self._linear(context, slice(self.width, None))]
+        read = [x] if isinstance(context, KeyValues) else [x, context]
+        return [linear(y, *part) for y, part in zip(read, self._parts(), strict=False)]
 
     def _pair(self, together: Tensor, positions: Tensor | None) -> KeyValues:
         k, v = (self._split(y) for y in together.chunk(2, -1))
@@ -206,9 +206,11 @@ class Attention(nn.Module):
             self.observer(self, q, k, v, mask)
         return cache.advance(q, k, v) if isinstance(cache, RunningSums) else self.kind(q, k, v, mask, dropout)
 
-    def _linear(self, x: Tensor, part: slice) -> Tensor:
-        bias = None if self.qkv.bias is None else self.qkv.bias[part]
-        return linear(x, self.qkv.weight[part], bias)
+    def _parts(self) -> list[tuple[Tensor, Tensor | None]]:
+        """Weight and bias of queries, and those of keys and values; split, their gradients are joined in one go."""
+        sizes = [self.width, 2 * self.width]
+        biases = (None, None) if self.qkv.bias is None else self.qkv.bias.split(sizes)
+        return list(zip(self.qkv.weight.split(sizes), biases, strict=True))
 
     def _split(self, x: Tensor) -> Tensor:
         """(B, T, W) to (B, H, T, D); of q and k side by side, to (B, 2H, T, D)."""

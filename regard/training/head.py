@@ -20,7 +20,7 @@ from regard.attention import kernels
 LEFT_OUT = -100
 """The label of a row that no loss is asked of."""
 CHUNK = 2**28
-"""Logits at once: half a gigabyte in half precision, and rows enough for products at full speed."""
+"""Logits at once, about: half a gigabyte in half precision, and rows enough for products at full speed."""
 TILE, WARPS = 8192, 8
 """Words of a row that the kernel looks at together, and the threads that do, in groups of 32."""
 
@@ -84,7 +84,7 @@ def _forward(
 
 def chunk_rows(rows: int, words: int) -> int:
     """How many rows of logits are made at once: all chunks are about equal, and whole tiles of a product."""
-    chunks = max(1, -(-rows * words // CHUNK))
+    chunks = max(1, round(rows * words / CHUNK))
     return 128 * max(1, -(-rows // (128 * chunks)))
 
 

@@ -42,7 +42,7 @@ def test_loss_and_gradients_are_those_of_the_formula(
 
 
 def test_chunks_are_few_equal_and_whole_tiles() -> None:
-    assert head.chunk_rows(25_344, 32_000) == 6400
+    assert head.chunk_rows(25_344, 32_000) == 8448
     assert head.chunk_rows(1, 10) == 128
     assert head.chunk_rows(300, 2**28) == 128
 
