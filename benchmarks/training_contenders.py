@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from regard.attention import Attention, Full
 from regard.attention.positions import sinusoid
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.products import RoundedWeights
 from regard.text.batching import plan_packed, plan_padded
 from regard.text.tokens import ParallelTokens, Ragged
 from regard.training.loop import autocast
@@ -313,6 +315,8 @@ class Trainer:
         loss = contender.loss
         self.loss = loss if contender.compile is None else torch.compile(loss, **contender.compile)
         self.precision = "float32" if contender.precise else "auto"
+        ours = isinstance(self.model, Transformer) and contender.compile is None and not contender.precise
+        self.rounded = RoundedWeights(self.model) if ours and device.type == "cuda" else nullcontext()
         self.count = torch.zeros((), device=device)
         self.recorder: Recorder[Any, Tensor] | None = Recorder(self._take, device) if record else None
 
@@ -335,7 +339,7 @@ class Trainer:
             return self._take([read])
 
     def _take(self, read: Sequence[Any]) -> Tensor:
-        with autocast(self.device, self.precision):
+        with autocast(self.device, self.precision), self.rounded:
             total = self.loss(self.model, read[0])
         mean = total / self.count
         mean.backward()  # type: ignore[no-untyped-call]

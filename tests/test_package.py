@@ -50,7 +50,7 @@ ARROWS = {
         "evaluation": "attention layers models text vision decoding inspection errors config",
         "recognition": "models vision errors config",
         "exchange": "models text vision decoding recognition interop errors config",
-        "training": "attention layers models text vision decoding recognition evaluation launching devices "
+        "training": "attention layers models text vision decoding recognition evaluation products launching devices "
         "interruption progress errors config",
         "demo": "models text vision decoding recognition inspection looking evaluation training errors config",
         "serving": "attention models text vision decoding recognition inspection looking devices errors config",

@@ -3,9 +3,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from regard import products
 from regard.packing import _roomy, supports
-from regard.products import Linear, PackedWeights, _node, _Product, linear, linear_relu
+from regard.products import Linear, PackedWeights, RoundedWeights, _node, _Product, linear, linear_relu
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 packed_only = pytest.mark.skipif(not supports("float32"), reason="this processor has no packed products")
@@ -137,6 +139,48 @@ def test_products_in_half_precision_are_as_precise_as_others(device: str) -> Non
         alone = linear(*given), F.linear(*given)
     for found, expected in (both, alone):
         _assert_alike(found, expected, given, atol=3e-2, rtol=3e-2)
+
+
+def test_weights_that_are_rounded_at_once_are_those_rounded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_learns", lambda x: torch.is_grad_enabled())
+    torch.manual_seed(0)
+    model, other = torch.nn.Sequential(Linear(6, 8), Linear(8, 8)), Linear(8, 4)
+    x, rounded = torch.randn(5, 6), RoundedWeights(model)
+    wanted = [*model.parameters(), *other.parameters()]
+
+    def step() -> list[torch.Tensor]:
+        y = model(x)
+        parts = zip(model[1].weight.split([2, 6]), model[1].bias.split([2, 6]), strict=True)
+        queries, others = (linear(y, *part) for part in parts)
+        total = other(y).sum() + queries.square().sum() + others.sin().sum()
+        return [total, *torch.autograd.grad(total, wanted)]
+
+    for _ in range(2):  # weights move, and so do the copies
+        with torch.autocast("cpu", torch.bfloat16):
+            expected = step()
+            with rounded:
+                casts = count_casts(step)
+                found = step()
+        assert all(torch.equal(mine, theirs) for mine, theirs in zip(found, expected, strict=True))
+        assert casts == 3  # of x, and of weight and bias of the layer that is none of the model's
+        with torch.no_grad():
+            for parameter in wanted:
+                parameter.mul_(1.5)
+
+
+def count_casts(step: Any) -> int:
+    """How many tensors are rounded on the way forward."""
+
+    class Counting(TorchDispatchMode):
+        casts = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.casts += (kwargs or {}).get("dtype") == torch.bfloat16
+            return func(*args, **(kwargs or {}))
+
+    with Counting() as counting:
+        step()
+    return counting.casts
 
 
 @on_gpu

@@ -209,8 +209,8 @@ class Attention(nn.Module):
     def _parts(self) -> list[tuple[Tensor, Tensor | None]]:
         """Weight and bias of queries, and those of keys and values; split, their gradients are joined in one go."""
         sizes = [self.width, 2 * self.width]
-        biases = (None, None) if self.qkv.bias is None else self.qkv.bias.split(sizes)
-        return list(zip(self.qkv.weight.split(sizes), biases, strict=True))
+        biases = (None, None) if self.qkv.bias is None else self.qkv.bias.split_with_sizes(sizes)
+        return list(zip(self.qkv.weight.split_with_sizes(sizes), biases, strict=True))
 
     def _split(self, x: Tensor) -> Tensor:
         """(B, T, W) to (B, H, T, D); of q and k side by side, to (B, 2H, T, D)."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from regard.errors import UserError
 from regard.interruption import Interrupted, Interruptions
 from regard.models.folder import replacing
+from regard.products import RoundedWeights
 from regard.training.checkpoint import (
     Checkpoint,
     reporting_write_errors,
@@ -116,6 +117,7 @@ class _Loop(Generic[B]):
         # What changes from step to step, where a recording finds it.
         device = self.state.device
         self.rate, self.number, self.tokens = (torch.zeros((), device=device, dtype=dtype) for dtype in NUMBERS)
+        self.rounded = round_weights(task.model, device, training) if not processes.launched else nullcontext()
         records = training.records and not processes.launched
         self.recorder = Recorder(self._take_recorded, device) if records else None
 
@@ -314,7 +316,7 @@ class _Loop(Generic[B]):
 
     def _pass(self, batch: B, step: Step, last: bool = True) -> Loss:
         """The loss of a batch, whose gradients, divided by the step's tokens, are added to those of the weights."""
-        with autocast(self.state.device, self.training.precision):
+        with autocast(self.state.device, self.training.precision), self.rounded:
             loss = self.engine.loss(batch, step, last)
         (loss.total / self.tokens.to(loss.total.dtype)).backward()  # type: ignore[no-untyped-call]
         return replace(loss, total=loss.total.detach())
@@ -373,5 +375,14 @@ def build_optimiser(model: nn.Module, optim: OptimSettings) -> torch.optim.AdamW
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
     """bfloat16 matrix products where asked for, or by default on a GPU; weights and sums stay float32."""
-    wanted = device.type == "cuda" if precision == "auto" else precision == "bfloat16"
-    return torch.autocast(device.type, torch.bfloat16) if wanted else nullcontext()
+    return torch.autocast(device.type, torch.bfloat16) if _is_half(device, precision) else nullcontext()
+
+
+def round_weights(model: nn.Module, device: torch.device, training: TrainingSettings) -> AbstractContextManager[Any]:
+    """Rounds the weights of a step all at once, where our own products are what will ask for them."""
+    wanted = device.type == "cuda" and _is_half(device, training.precision) and not training.compile
+    return RoundedWeights(model) if wanted else nullcontext()
+
+
+def _is_half(device: torch.device, precision: str) -> bool:
+    return device.type == "cuda" if precision == "auto" else precision == "bfloat16"
