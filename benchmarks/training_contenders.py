@@ -77,7 +77,9 @@ class Workload:
         source, target = self.corpus.source.lengths, self.corpus.target.lengths - 1
         if packed:
             return plan_packed(source, target, self.tokens, rng, sentences)[: self.batches]
-        return plan_padded(source, target, self.tokens, rng)[: self.batches]
+        # Padding takes places, so that padded batches get more of them: about as many tokens of targets as the others.
+        filled = np.mean([target[rows].sum() for rows in plan_padded(source, target, self.tokens, rng)]) / self.tokens
+        return plan_padded(source, target, int(self.tokens / filled), rng)[: self.batches]
 
     def make(self, layout: str) -> list[TextBatch]:
         """Batches on the device: padded, packed, or framed."""

@@ -9,9 +9,9 @@ from regard.text.tokens import Ints
 
 def plan_padded(source: Ints, target: Ints, tokens: int, rng: np.random.Generator) -> list[Ints]:
     """Batches of sentences of similar length: neither side has more than `tokens` places, padding included."""
-    # Noise on the lengths lets a sentence meet other company in every epoch.
+    # The longer side counts, since both are padded; noise lets a sentence meet other company in every epoch.
     noise = rng.uniform(0, 1, size=(2, len(source)))
-    order = np.lexsort((source + 2 * noise[0], np.floor(target + noise[1])))
+    order = np.lexsort((target + 2 * noise[0], np.floor(np.maximum(source, target) + noise[1])))
     batches: list[Ints] = []
     start = 0
     while start < len(order):
