@@ -4,21 +4,19 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
 import pytest
-import torch
 
 from regard.text.pair import Pair
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from tests.browser import browser as browser
+from tests.forks import Forked
 from tests.images import WINDOWED, image_recipe, paint
-
-torch.set_num_threads(1)  # pytest-xdist keeps the cores busy; threads within a worker only get in each other's way
 
 SUBJECTS = {"I": "我", "You": "你", "They": "他们", "We": "我们", "Children": "孩子"}
 VERBS = {"love": "喜欢", "buy": "买", "see": "看见", "want": "要"}
@@ -167,7 +165,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 
 SHELL = [sys.executable, "-m", "regard.cli"]
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+ENVIRONMENT = os.environ | {"PYTHONUTF8": "1"}
 
 
 @pytest.fixture
@@ -200,3 +198,17 @@ def spawn(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
         )
 
     return start
+
+
+@pytest.fixture
+def fork(tmp_path: Path) -> Iterator[Callable[..., Forked]]:
+    """The same for much less, where neither its beginning nor standard input matters: signals, kills, exit codes."""
+    started: list[Forked] = []
+
+    def start(*words: object) -> Forked:
+        started.append(Forked([*map(str, words)], tmp_path, {"PYTHONUTF8": "1"}))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.end()

@@ -13,13 +13,17 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ENVIRONMENT, SMALL, settings_of
+from tests.conftest import ENVIRONMENT, SMALL, Command, settings_of
+from tests.forks import Forked
 from tests.images import TINY
 
 Death = dict[str, Any]
 DRIVER = Path(__file__).with_name("killing.py")
 STEPS = 40
 LIVELY = {
+    "model.encoder_layers": 1,
+    "model.decoder_layers": 1,
+    "batch.tokens": 128,
     "model.dropout": 0.2,
     "model.attention_dropout": 0.1,
     "optim.accumulate": 2,
@@ -110,7 +114,7 @@ def plan_times() -> list[Death]:
 
 @pytest.mark.parametrize(
     ("plan", "workers"),
-    [(plan_calls(), 0), (plan_calls()[20:], 2), (plan_times(), 0), (plan_times(), 2)],
+    [(plan_calls(), 0), (plan_calls()[20:], 2), (plan_times(), 0), (plan_times()[:7], 2)],
     ids=["inside saves", "inside saves, with workers", "at random times", "at random times, with workers"],
 )
 def test_killed_and_started_again_it_ends_in_the_same_weights(
@@ -175,11 +179,10 @@ def test_a_checkpoint_that_finds_no_room_ends_the_run_and_the_one_before_it_is_u
 
 
 def test_two_processes_do_not_train_in_one_folder(
-    toy: Path, tmp_path: Path, spawn: Callable[..., subprocess.Popen[str]], command: Callable
+    toy: Path, tmp_path: Path, fork: Callable[..., Forked], command: Command
 ) -> None:
     endless = words(toy, tmp_path / "run", training__steps=100_000, training__checkpoint_every=100_000)
-    process = spawn(*endless)
-    assert process.stdout is not None
+    process = fork(*endless)
     for line in process.stdout:
         if line.startswith("step "):
             break

@@ -24,6 +24,7 @@ from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.output import Output, SideBySide, count_lines, count_side_by_side
 from regard.decoding.progress import LineProgress
 from regard.interruption import Interrupted, Interruptions
+from tests.forks import Forked
 
 Command = Callable[..., "Answer"]  # noqa: F821  the fixtures of tests/conftest.py
 GREEDY = ("--beam", "1", "--device", "cpu")
@@ -255,7 +256,7 @@ def test_an_n_best_list_is_counted_by_whole_groups(tmp_path: Path) -> None:
 # Interruptions
 
 
-def wait_for(path: Path, size: int, process: subprocess.Popen[str]) -> None:
+def wait_for(path: Path, size: int, process: Forked) -> None:
     """Until the file has so many bytes; a minute at the most."""
     limit = time.monotonic() + 60
     while not path.exists() or path.stat().st_size < size:
@@ -271,14 +272,14 @@ def test_an_interrupted_process_leaves_whole_lines_and_can_go_on(
     trained_run: Path,
     tmp_path: Path,
     command: Command,
-    spawn: Callable[..., subprocess.Popen[str]],
+    fork: Callable[..., Forked],
 ) -> None:
     lines = (toy / "train.en").read_text(encoding="utf-8").splitlines()
     count = 5 * translator.WINDOW + 100
     source, part, whole = tmp_path / "source.en", tmp_path / "part.zh", tmp_path / "whole.zh"
     source.write_text("".join(f"{line}\n" for line in islice(cycle(lines), count)), encoding="utf-8")
     words = ("translate", trained_run, "--input", source, *GREEDY, "--search", "max_length=6")
-    process = spawn(*words, "--output", part)
+    process = fork(*words, "--output", part)
     wait_for(part, 1, process)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)

@@ -5,7 +5,6 @@ import hashlib
 import json
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from itertools import cycle, islice
@@ -22,6 +21,7 @@ from regard.text.readers import read_parallel
 from regard.training import distillation
 from regard.training.distillation import Corpus, Distillation, distil
 from tests.conftest import SMALL, Command, settings_of
+from tests.forks import Forked
 
 GREEDY = ("--beam", "1", "--device", "cpu")
 LINES = 40
@@ -216,7 +216,7 @@ def test_a_killed_process_can_go_on(
     trained_run: Path,
     tmp_path: Path,
     command: Command,
-    spawn: Callable[..., subprocess.Popen[str]],
+    fork: Callable[..., Forked],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.undo()  # the process has windows of the usual size
@@ -224,7 +224,7 @@ def test_a_killed_process_can_go_on(
     text = (toy / "train.en").read_text(encoding="utf-8").splitlines()
     source.write_text("".join(f"{line}\n" for line in islice(cycle(text), 5000)), encoding="utf-8")
     words = ("distill", trained_run, "--src", source, *GREEDY, "--search", "max_length=3")
-    process = spawn(*words, "--out", part)
+    process = fork(*words, "--out", part)
     limit = time.monotonic() + 60
     while not part.exists() or not part.stat().st_size:
         assert process.poll() is None, "it ended before it could be interrupted"

@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -32,6 +33,7 @@ from regard.training.rendezvous import meet
 from regard.training.run import run_recipe
 from regard.training.state import TrainingState
 from tests.conftest import ENVIRONMENT, SMALL, settings_of, small_recipe
+from tests.forks import Forked
 from tests.images import TINY
 
 STEPS = 12
@@ -50,6 +52,7 @@ SHORT = {
     "training.checkpoint_every": 2,
     "training.keep_checkpoints": 9,
 }
+REGARD = ("-m", "regard")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
 
 
@@ -68,7 +71,7 @@ def torchrun(processes: int, *words: object, restarts: int = 0) -> subprocess.Po
 def words(toy: Path, out: Path, **changes: object) -> list[str]:
     settings = settings_of(SMALL | SHORT | {key.replace("__", "."): value for key, value in changes.items()})
     files = ["--src", str(toy / "train.en"), "--tgt", str(toy / "train.zh")]
-    return ["-m", "regard", "train", *files, "--out", str(out), *settings]
+    return ["train", *files, "--out", str(out), *settings]
 
 
 def finish(process: subprocess.Popen[str]) -> str:
@@ -76,6 +79,20 @@ def finish(process: subprocess.Popen[str]) -> str:
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 0, said
     return said
+
+
+def together(processes: int, folder: Path, train: list[str]) -> str:
+    """What the first of some processes said that found each other without torchrun, by the same environment."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
+    world = address | {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
+    started = [Forked(train, folder, world | rank) for rank in ranks]
+    said = [process.communicate(timeout=120) for process in started]
+    for process in started:
+        process.end()
+    assert [process.returncode for process in started] == [0] * processes, said
+    return said[0][0]
 
 
 def wait_for_step(process: subprocess.Popen[str], step: int) -> str:
@@ -145,7 +162,7 @@ def go_back(run: Path, step: int, to: Path) -> Path:
 def test_two_processes_take_the_steps_of_one_and_asked_to_stop_save_the_same_step(
     toy: Path, tmp_path: Path, alone: Path
 ) -> None:
-    process = torchrun(2, *words(toy, tmp_path / "run", training__checkpoint_every=100))
+    process = torchrun(2, *REGARD, *words(toy, tmp_path / "run", training__checkpoint_every=100))
     said = wait_for_step(process, LATE)
     process.send_signal(signal.SIGTERM)
     said += process.communicate(timeout=60)[0]
@@ -163,7 +180,7 @@ def test_two_processes_take_the_steps_of_one_and_asked_to_stop_save_the_same_ste
 def test_a_sharded_run_loses_a_process_takes_the_same_steps_and_goes_on_with_one_and_with_three(
     toy: Path, tmp_path: Path, alone: Path
 ) -> None:
-    process = torchrun(2, *words(toy, tmp_path / "two", training__sharding="fsdp"), restarts=1)
+    process = torchrun(2, *REGARD, *words(toy, tmp_path / "two", training__sharding="fsdp"), restarts=1)
     wait_for_step(process, 5)
     os.kill(worker(process, 1), signal.SIGKILL)
     assert "\nresuming from step " in finish(process)
@@ -175,15 +192,15 @@ def test_a_sharded_run_loses_a_process_takes_the_same_steps_and_goes_on_with_one
     one, three = (go_back(tmp_path / "two", 6, tmp_path / name) for name in ("one", "three"))
     run_alone(toy, one)
     assert_same_course(one, alone)
-    said = finish(torchrun(3, *words(toy, three, training__sharding="fsdp")))
+    said = together(3, tmp_path, words(toy, three, training__sharding="fsdp"))
     assert "resuming from step 6\nthere were 2 processes and there are 3" in said
     assert_same_course(three, alone)
 
 
 def test_a_killed_process_is_started_again_and_the_run_ends_in_the_same_weights(toy: Path, tmp_path: Path) -> None:
     lively = {"model__dropout": 0.2}
-    finish(torchrun(2, *words(toy, tmp_path / "whole", **lively)))
-    process = torchrun(2, *words(toy, tmp_path / "killed", **lively), restarts=1)
+    together(2, tmp_path, words(toy, tmp_path / "whole", **lively))
+    process = torchrun(2, *REGARD, *words(toy, tmp_path / "killed", **lively), restarts=1)
     wait_for_step(process, 5)
     os.kill(worker(process, 1), signal.SIGKILL)
     said = finish(process)
@@ -199,8 +216,7 @@ def test_a_killed_process_is_started_again_and_the_run_ends_in_the_same_weights(
 def test_two_processes_take_the_steps_of_one_on_images_too(painted: Path, tmp_path: Path) -> None:
     settings = TINY | {"optim.accumulate": 2, "augmentation.preset": "strong", "training.steps": 6, "training.ema": 0.5}
     run_recipe(Recipe.load(None, [], settings | {"data.images": str(painted)}), tmp_path / "alone")
-    words = ["-m", "regard", "train", "--data", painted, "--out", tmp_path / "two", *settings_of(settings)]
-    finish(torchrun(2, *words))
+    together(2, tmp_path, ["train", "--data", str(painted), "--out", str(tmp_path / "two"), *settings_of(settings)])
     mine, theirs = weights(tmp_path / "two", "last"), weights(tmp_path / "alone", "last")
     for name in theirs:
         if "qkv.bias" not in name:

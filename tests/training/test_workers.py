@@ -1,7 +1,6 @@
 import multiprocessing
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from itertools import islice
@@ -16,6 +15,7 @@ from regard.training.run import prepare
 from regard.training.state import Position, Share
 from regard.training.translation.task import TextBatch, TranslationTask
 from tests.conftest import SMALL, settings_of
+from tests.forks import Forked
 
 CPU = torch.device("cpu")
 
@@ -70,13 +70,12 @@ def runs(process: int) -> bool:
 
 
 @pytest.fixture
-def training(toy: Path, tmp_path: Path, spawn: Callable[..., subprocess.Popen[str]]) -> subprocess.Popen[str]:
+def training(toy: Path, tmp_path: Path, fork: Callable[..., Forked]) -> Forked:
     """A run with two workers, some steps after its beginning."""
     endless = {"training.steps": 100_000, "training.checkpoint_every": 100_000, "training.log_every": 1}
     settings = settings_of(SMALL | endless | {"training.workers": 2})
     files = ("--src", toy / "train.en", "--tgt", toy / "train.zh", "--out", tmp_path / "run")
-    process = spawn("train", *files, *settings)
-    assert process.stdout is not None
+    process = fork("train", *files, *settings)
     for line in process.stdout:
         if line.startswith("step 3/"):
             break
@@ -94,7 +93,7 @@ def training(toy: Path, tmp_path: Path, spawn: Callable[..., subprocess.Popen[st
     ],
 )
 def test_no_worker_outlives_its_run(
-    number: signal.Signals, everyone: bool, code: int, training: subprocess.Popen[str], tmp_path: Path
+    number: signal.Signals, everyone: bool, code: int, training: Forked, tmp_path: Path
 ) -> None:
     workers = children(training.pid)
     assert len(workers) == 2
