@@ -275,7 +275,7 @@ def test_an_interrupted_process_leaves_whole_lines_and_can_go_on(
     fork: Callable[..., Forked],
 ) -> None:
     lines = (toy / "train.en").read_text(encoding="utf-8").splitlines()
-    count = 5 * translator.WINDOW + 100
+    count = 3 * translator.WINDOW + 100
     source, part, whole = tmp_path / "source.en", tmp_path / "part.zh", tmp_path / "whole.zh"
     source.write_text("".join(f"{line}\n" for line in islice(cycle(lines), count)), encoding="utf-8")
     words = ("translate", trained_run, "--input", source, *GREEDY, "--search", "max_length=6")

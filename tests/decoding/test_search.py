@@ -116,7 +116,7 @@ def test_exact_stopping_does_not_run_to_the_limit_once_nothing_can_win() -> None
     assert stepper.steps < 30
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 @given(seed=st.integers(0, 1000), order=st.permutations(range(6)))
 def test_company_and_order_change_nothing(seed: int, order: list[int]) -> None:
     stepper = TableStepper(VOCABULARY, seed)

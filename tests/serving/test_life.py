@@ -57,7 +57,7 @@ async def ask_for_ever(url: str, expected: dict[str, str], seen: list[tuple[str,
             assert answer.json()["translatedText"] == expected[text]
             if answer.headers.get("connection") == "close":
                 return
-            await asyncio.sleep(0.02)  # a load, but one that leaves the cores to those who start and end
+            await asyncio.sleep(0.1)  # a load, but one that leaves the cores to those who start and end
 
 
 def test_a_replaced_folder_is_picked_up_and_a_drain_loses_nothing(
