@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ENVIRONMENT, SMALL, Command, settings_of
+from regard.training.run import run_recipe
+from tests.conftest import ENVIRONMENT, SMALL, Command, settings_of, small_recipe
 from tests.forks import Forked
 from tests.images import TINY
 
@@ -83,10 +84,9 @@ def log(out: Path) -> list[dict[str, object]]:
 @pytest.fixture(scope="module")
 def whole(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nobody interrupted."""
-    folder = tmp_path_factory.mktemp("whole")
-    ends, _ = drive([], words(toy, folder / "run"), folder)
-    assert ends == [[0, ""]]
-    return folder / "run"
+    out = tmp_path_factory.mktemp("whole") / "run"
+    run_recipe(small_recipe(toy / "train.en", toy / "train.zh", **LIVELY), out)
+    return out
 
 
 def assert_same_as(whole: Path, out: Path) -> None:
@@ -133,20 +133,18 @@ def test_killed_and_started_again_it_ends_in_the_same_weights(
     assert_same_as(whole, tmp_path / "run")
 
 
-def test_a_run_on_images_ends_in_the_same_weights_too(painted: Path, tmp_path: Path) -> None:
-    for name in ("whole", "killed"):
-        (tmp_path / name).mkdir()
-    drive([], image_words(painted, tmp_path / "whole" / "run"), tmp_path / "whole")
+def test_a_run_on_images_ends_in_the_same_weights_too(painted: Path, tmp_path: Path, command: Command) -> None:
+    assert command(*image_words(painted, tmp_path / "whole")).code == 0
     # What is made of the images, which is a run's own; then some saves, which are those of every run.
     plan: list[Death] = [
         *({"call": number} for number in (4, 8, 12)),
         *({"call": 4, "of": "replace"} for _ in range(3)),
     ]
-    ends, said = drive(plan, image_words(painted, tmp_path / "killed" / "run"), tmp_path / "killed")
+    ends, said = drive(plan, image_words(painted, tmp_path / "killed"), tmp_path)
     assert [status for status, _ in ends] == [signal.SIGKILL] * len(plan) + [0]
     assert len(set(re.findall(r"resuming from step (\d+)", said))) >= 2
     assert "Traceback" not in said
-    assert_same_as(tmp_path / "whole" / "run", tmp_path / "killed" / "run")
+    assert_same_as(tmp_path / "whole", tmp_path / "killed")
 
 
 def test_a_run_that_is_asked_to_stop_saves_first_and_goes_on(toy: Path, tmp_path: Path, whole: Path) -> None:
