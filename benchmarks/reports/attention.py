@@ -60,15 +60,16 @@ def _cost_of(kind: str, rows: RowsByLength, result: Result) -> tuple[str, ...]:
         *("" if exponent is None else f"n^{exponent:.2f}" for exponent in exponents),
         "" if kind == "full" else overtakes,
         f"{max(lengths):,}: {row['both'] * 1e3:,.1f} ms, {row['both_bytes'] / 2**20:,.0f} MiB",
-        "; ".join(_compare(rows, kind, peer) for peer, same in result["peers"].items() if same == kind),
+        "; ".join(_compare(rows, kind, peer, result) for peer, same in result["peers"].items() if same == kind),
     )
 
 
-def _compare(rows: RowsByLength, kind: str, peer: str) -> str:
+def _compare(rows: RowsByLength, kind: str, peer: str, result: Result) -> str:
     """A peer beside ours at the longest length that both have been measured at."""
     lengths = [length for name, length in rows if name == peer and (kind, length) in rows]
     if not lengths:
-        return f"{peer}: does not run here"
+        failed = any(row["name"] == peer for row in result["rows"])
+        return f"{peer}: {'does not run here' if failed else 'not measured'}"
     ours, theirs = rows[kind, max(lengths)], rows[peer, max(lengths)]
     time, memory = (theirs[what] / ours[what] for what in ("both", "both_bytes"))
     return f"{peer} at {max(lengths):,}: {time:.2f}× our time, {memory:.2f}× our memory"

@@ -31,24 +31,26 @@ def check_stem(patch: tuple[int, int], width: int) -> None:
 
 
 class ConvolutionalStem(ImageEmbedding):
-    """Convolutions of 3×3 pixels, one at full size and then one for each halving, and a linear map to the tokens.
+    """Convolutions of 3×3 pixels, some at full size and then some for each halving, and a linear map to the tokens.
 
-    Each has twice the channels of the one before, the last as many as a token is wide, and is followed by a norm over
-    the channels of every pixel by itself, so that no image knows of its batch, and by GELU.
+    At each size there are twice the channels of the one before, at the last as many as a token is wide. A convolution
+    is followed by a norm over the channels of every pixel by itself, so that no image knows of its batch, and by GELU.
 
     Args:
         channels: of the images.
         patch: height and width of what becomes one token: the same power of two.
         width: of the tokens, a multiple of the patch.
         eps: of the norms.
+        depth: how many convolutions there are at each size.
     """
 
-    def __init__(self, channels: int, patch: tuple[int, int], width: int, eps: float) -> None:
+    def __init__(self, channels: int, patch: tuple[int, int], width: int, eps: float, depth: int = 1) -> None:
         super().__init__(channels, patch)
-        sizes = [width // patch[0] << step for step in range(patch[0].bit_length())]
+        sizes = [width // patch[0] << step for step in range(patch[0].bit_length()) for _ in range(depth)]
+        halving = [step % depth == 0 and step > 0 for step in range(len(sizes))]
         self.convolutions = nn.ModuleList(
-            _convolution(before, after, stride=1 if step == 0 else 2)
-            for step, (before, after) in enumerate(zip([channels, *sizes], sizes, strict=False))
+            _convolution(before, after, stride=2 if halves else 1)
+            for before, after, halves in zip([channels, *sizes], sizes, halving, strict=False)
         )
         self.norms = nn.ModuleList(nn.LayerNorm(size, eps) for size in sizes)
         self.projection = Linear(width, width)

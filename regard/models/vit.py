@@ -34,6 +34,7 @@ class ViTConfig(Settings):
     stem: Literal["patches", "convolutions"] = Field(
         "patches", description="what makes tokens of pixels: one linear map of each patch, or 3×3 convolutions"
     )
+    stem_depth: int = Field(1, ge=1, le=8, description="for convolutions: how many at each size of the picture")
     classes: int = Field(0, ge=0, description="how many classes the head tells apart; 0: no head, features alone")
     width: int = Field(768, gt=0, description="of every token")
     layers: int = Field(12, ge=0, le=1000, description="blocks of attention and feed-forward")
@@ -79,6 +80,8 @@ class ViTConfig(Settings):
             raise ValueError(str(error)) from None
         if self.stem == "convolutions":
             check_stem(self.patch, self.width)
+        elif self.stem_depth > 1:
+            raise ValueError("stem_depth counts convolutions, and there are none; set stem=convolutions")
         return self
 
     @property
@@ -241,7 +244,7 @@ class ViT(ImageModel):
     def _embedding(self) -> ImageEmbedding:
         c = self.config
         if c.stem == "convolutions":
-            return ConvolutionalStem(c.channels, c.patch, c.width, c.norm_eps)
+            return ConvolutionalStem(c.channels, c.patch, c.width, c.norm_eps, c.stem_depth)
         return PatchEmbedding(c.channels, c.patch, c.width)
 
     def _block(self, drop_path: float) -> EncoderBlock:

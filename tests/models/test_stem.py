@@ -69,6 +69,15 @@ def test_channels_double_from_convolution_to_convolution_up_to_the_width() -> No
     assert count(model) == 5_985_290  # as docs/vision.md says
 
 
+def test_a_deeper_stem_has_more_convolutions_at_each_size() -> None:
+    model = ViT(ViTConfig.mini(10, width=32, layers=1, stem="convolutions", stem_depth=2))
+    sizes = [(one.in_channels, one.out_channels, one.stride[0]) for one in model.patches.convolutions]
+    assert sizes == [(3, 8, 1), (8, 8, 1), (8, 16, 2), (16, 16, 1), (16, 32, 2), (32, 32, 1)]
+    assert model.tokens(torch.rand(2, 3, 32, 40)).shape == (2, 80, 32)
+    with pytest.raises(UserError, match="stem_depth counts convolutions, and there are none; set stem=convolutions"):
+        ViTConfig.mini(10, stem_depth=2)
+
+
 def test_the_recipe_cifar10_begins_with_convolutions_and_stays_small() -> None:
     recipe = Recipe.load(Path("cifar10"))
     assert isinstance(recipe, ClassificationRecipe)
