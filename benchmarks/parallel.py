@@ -89,7 +89,7 @@ ONE_PASS = ("mask-predict, 1 round", "cut at END", "CTC", "CTC + GLAT")
 
 def describe_run() -> dict[str, Any]:
     return {
-        "command": "python " + " ".join(sys.argv),
+        "command": " ".join(["python", *(Path(word).name if Path(word).is_absolute() else word for word in sys.argv)]),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }

@@ -1,5 +1,6 @@
 """How fast tokens are written: on a CPU, on a GPU, by other engines and with smaller numbers."""
 
+from pathlib import Path
 from typing import Any
 
 from regard.evaluation.speed import Result as Race
@@ -9,6 +10,7 @@ from .kernels import PRODUCTS, REST, sum_by_group
 from .markdown import begin_sentence, cite, paragraphs, table
 from .results import Result
 
+IMAGES = Path(__file__).parent.parent.parent / "docs" / "images"
 THEIRS, STATIC, OURS = "huggingface", "huggingface, static cache", "regard, recorded"
 WAYS = {
     THEIRS: "transformers `generate`",
@@ -156,6 +158,9 @@ def write_parallel(found: dict[str, Result]) -> str:
             how = f"{result['what']}; {cite(result, with_command=False)}"
             parts.append(f"{how}; in brackets, how much faster than the first:")
             parts.append(tabulate([Race.from_dict(one) for one in result["results"]]))
+            parts += [result["note"]] if "note" in result else []
+            if (IMAGES / f"{name}.svg").exists():
+                parts.append(f"![Quality against speed on {result['machine']}](images/{name}.svg)")
     return paragraphs(*parts)
 
 
