@@ -25,6 +25,14 @@ def write_multi30k(found: dict[str, Result]) -> str:
     )
 
 
+def write_recorded(run: Result) -> str:
+    """What a small recipe takes with its step recorded."""
+    return (
+        f"Recipe `multi30k-en-de`: {run['steps']:,} steps with their validations in {run['training_seconds']:.0f} s, "
+        f"BLEU {run['score']['value']:.2f} ({run['note']}); {cite(run)}."
+    )
+
+
 def _write_notes(runs: list[Result]) -> str:
     """What is noted of the runs, each note once, with the seeds that it is about where those are not all."""
     seeds: dict[str, list[str]] = {}
