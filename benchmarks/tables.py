@@ -8,10 +8,14 @@ A table stands between <!-- its name --> and <!-- /its name -->; PAGES says who 
 
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 from reports import attention, croco, decoding, serving, settings, training, translation, vision
 from reports.results import Writer, of, of_all
+
+from regard.models.swin import SwinConfig
+from regard.models.vit import ViTConfig
 
 ROOT = Path(__file__).parent.parent
 PAGES: dict[str, dict[str, Writer]] = {
@@ -61,7 +65,11 @@ PAGES: dict[str, dict[str, Writer]] = {
         "profile": of_all(["training-gpu-before", "training-gpu"], training.write_profile),
         "cpu": of("training-cpu", training.write_cpu),
     },
-    "docs/vision.md": {"speed": of("vision-speed-gpu", vision.write_speed)},
+    "docs/vision.md": {
+        "settings of vit": partial(settings.write_image_model, ViTConfig),
+        "settings of swin": partial(settings.write_image_model, SwinConfig),
+        "speed": of("vision-speed-gpu", vision.write_speed),
+    },
 }
 
 

@@ -10,7 +10,9 @@ from pydantic.fields import FieldInfo
 from regard.attention.settings import LinearSettings, LocalSettings, RoutingSettings
 from regard.decoding.settings import ParallelSettings
 from regard.models.parallel import ParallelTransformerConfig
+from regard.models.swin import SwinConfig
 from regard.models.transformer import TransformerConfig
+from regard.models.vit import ViTConfig
 from regard.training.classification.recipe import ClassificationRecipe
 from regard.training.parallel.settings import ParallelTeachingSettings
 from regard.training.recipe import TrainingSettings
@@ -56,6 +58,15 @@ def write_classification() -> str:
         for group in ("data", "batch", "training")
         for name, field in _group_of(ClassificationRecipe, group).model_fields.items()
         if name not in TrainingSettings.model_fields
+    )
+
+
+def write_image_model(config: type[ViTConfig | SwinConfig]) -> str:
+    """What an image model is built from."""
+    defaults = config.parse({}, config.__name__).model_dump(mode="json")
+    return _tabulate(
+        (f"`model.{name}`", f"`{json.dumps(defaults[name])}`", field.description or "")
+        for name, field in config.model_fields.items()
     )
 
 

@@ -213,7 +213,7 @@ def test_a_translator_trained_with_too_little_memory_is_the_same(
     whole = TranslationTask.loss
 
     def cramped(self: TranslationTask, batch: TextBatch, step: int) -> Loss:
-        if batch.sentences > 8:
+        if batch.sentences > 4:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return whole(self, batch, step)
 
