@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from regard.attention import Attention, Mask, Packed, Padded, attend
     from regard.decoding.hypothesis import Hypothesis
     from regard.decoding.settings import ParallelSettings, SearchSettings
-    from regard.decoding.translator import Translator, Wishes
+    from regard.decoding.translator import Translator
+    from regard.decoding.wishes import Wishes
     from regard.errors import UserError
     from regard.inspection.heads import ablate
     from regard.inspection.probe import probe
@@ -44,7 +45,7 @@ _HOMES = {
     "UserError": "regard.errors",
     "ViT": "regard.models.vit",
     "ViTConfig": "regard.models.vit",
-    "Wishes": "regard.decoding.translator",
+    "Wishes": "regard.decoding.wishes",
     "ablate": "regard.inspection.heads",
     "attend": "regard.attention",
     "probe": "regard.inspection.probe",

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.errors import UserError
+
 Precision = Literal["float32", "bfloat16", "int8"]
 Product = Callable[[Tensor, Tensor | None], Tensor]
 """Takes vectors, (N, K), and a bias, (M,); gives their products with a weight, (N, M), all in float32."""
@@ -111,3 +113,23 @@ def _roomy(rows: int) -> int:
     """
     step = max(4, (1 << (rows - 1).bit_length()) // 8)
     return rows if rows <= 1 else -(-rows // step) * step
+
+
+def choose_precision(name: str | None, device: torch.device) -> Precision:
+    """The numbers of our own engine.
+
+    Raises:
+        UserError: it has no such numbers, or not here.
+    """
+    if name is None or name == "float32":
+        return "float32"
+    known: dict[str, Precision] = {"bfloat16": "bfloat16", "int8": "int8"}
+    if name not in known:
+        raise UserError(
+            f"precision: {name!r} is none of float32, {', '.join(known)}, in which the engine regard computes"
+        )
+    if device.type != "cpu":
+        raise UserError(f"precision {name} is for a CPU, and the device is {device.type}; leave precision away")
+    if not supports(known[name]):
+        raise UserError(f"precision {name}: this processor, or this build of PyTorch, lacks what it needs; use float32")
+    return known[name]

@@ -32,7 +32,7 @@ ARROWS = {
         "arrays": "",
         "config": "errors",
         "devices": "errors",
-        "packing": "",
+        "packing": "errors",
         "launching": "",
         "sums": "launching",
         "products": "packing sums",

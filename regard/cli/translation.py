@@ -14,7 +14,7 @@ from regard.cli.recognition import Images, embed_images
 from regard.cli.writing import check_output, writing
 
 if TYPE_CHECKING:
-    from regard.decoding.translator import Wishes
+    from regard.decoding.wishes import Wishes
 
 
 @with_search()
@@ -146,7 +146,7 @@ def embed(
 
 
 def _choose_wishes(prefix: str, require: Sequence[str], forbid: Sequence[str]) -> Wishes:
-    from regard.decoding.translator import Wishes
+    from regard.decoding.wishes import Wishes
     from regard.errors import UserError
 
     for option, phrases in (("--prefix", (prefix,)), ("--require", require), ("--forbid", forbid)):

@@ -17,7 +17,8 @@ from typing import Any, Literal, TypeVar
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.output import GoingOn, count_lines, whole_lines
 from regard.decoding.settings import AnySettings
-from regard.decoding.translator import WINDOW, Translator, Wishes
+from regard.decoding.translator import WINDOW, Translator
+from regard.decoding.wishes import Wishes
 from regard.errors import UserError
 from regard.text.parquet import read_parquet
 from regard.text.readers import read_jsonl, read_lines, read_tsv

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -18,11 +17,12 @@ from regard.attention import unobserved
 from regard.decoding.engine import EngineWriter
 from regard.decoding.hypothesis import Hypothesis, Node, Round
 from regard.decoding.parallel import Filled, ParallelWriter, Pass
-from regard.decoding.rules import Phrase, Request
+from regard.decoding.rules import Request
 from regard.decoding.search import Found, Trace
 from regard.decoding.settings import AnySettings, ParallelSettings, parse_settings
 from regard.decoding.stepper import pad_rows
 from regard.decoding.stepwise import StepWriter
+from regard.decoding.wishes import Wishes
 from regard.decoding.writer import BATCH_TOKENS, Writer, seeing_cross_attention
 from regard.errors import UserError
 from regard.interop.ctranslate2 import QUANTIZATIONS, to_ctranslate2
@@ -40,26 +40,12 @@ from regard.models.folder import (
 from regard.models.parallel import ParallelTransformer
 from regard.models.pretrained import save_pretrained
 from regard.models.transformer import EncoderDecoder, Transformer
-from regard.packing import Precision, supports
+from regard.packing import Precision, choose_precision
 from regard.products import PackedWeights
 from regard.text.vocabularies import Vocabularies
 
 WINDOW = 2048
 Engine = Literal["regard", "ctranslate2"]
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """What translations must begin with, must say, and must not say, as text."""
-
-    prefix: str = ""
-    required: tuple[str, ...] = ()
-    forbidden: tuple[str, ...] = ()
-
-    def report(self, text: str) -> dict[str, bool]:
-        """Which wishes a translation meets: a required phrase stands in it, a forbidden one does not."""
-        met = {phrase: unicodedata.normalize("NFC", phrase) in text for phrase in self.required}
-        return met | {phrase: unicodedata.normalize("NFC", phrase) not in text for phrase in self.forbidden}
 
 
 class Translator:
@@ -116,7 +102,7 @@ class Translator:
             if others:
                 raise UserError("the engine ctranslate2 has no models that vote; use the engine regard")
             return cls._load_engine(Path(path), torch.device(device), precision)
-        numbers = _choose_precision(precision, torch.device(device))
+        numbers = choose_precision(precision, torch.device(device))
         first = cls._load_one(find_model(Path(path)), device)
         members = []
         for other in others:
@@ -253,7 +239,7 @@ class Translator:
         wishes = wishes or Wishes()
         texts = list_texts(texts, first)
         encoded = self._encode(texts, first)
-        request = self._understand(wishes)
+        request = wishes.as_request(self.vocabularies.target)
         settings = self.writer.prepare(settings or self.writer.settings(), request, trees, snapshots)
         found: dict[int, list[Found]] = {}
         results: list[list[Hypothesis]] = [[Hypothesis(text, 0.0)] for text in texts]
@@ -422,34 +408,6 @@ class Translator:
                 _check_length(len(tokens), number, model)
         return encoded
 
-    def _understand(self, wishes: Wishes) -> Request:
-        """The wishes as tokens."""
-        target = self.vocabularies.target
-        for name in ("required", "forbidden"):
-            if isinstance(getattr(wishes, name), str):
-                raise UserError(f"{name}: give a tuple of phrases, such as ({getattr(wishes, name)!r},)")
-        for phrase in (*wishes.required, *wishes.forbidden):
-            if not phrase.strip():
-                raise UserError("a required or forbidden phrase is empty; leave it away or give some text")
-        for phrase in wishes.forbidden:
-            for wanted in (*wishes.required, wishes.prefix or ""):
-                if phrase == wanted:
-                    raise UserError(f"{phrase!r} is both required and forbidden; choose one")
-                if phrase in wanted:
-                    raise UserError(
-                        f"{phrase!r} is forbidden, but stands in {wanted!r}, which is asked for; choose one"
-                    )
-        forbidden = {way for phrase in wishes.forbidden for way in self._spellings(phrase)}
-        required = tuple(self._spellings(phrase)[0] for phrase in wishes.required)
-        return Request((), tuple(target.encode(wishes.prefix)) if wishes.prefix else (), required, tuple(forbidden))
-
-    def _spellings(self, phrase: str) -> list[Phrase]:
-        """The tokens of a phrase within a sentence, the likelier way first: behind a space, or close to the rest."""
-        target = self.vocabularies.target
-        spaced, close = target.encode(phrase), target.encode_inside(phrase)
-        ways = [tuple(close), tuple(spaced)] if _is_unspaced(phrase[0]) else [tuple(spaced), tuple(close)]
-        return list(dict.fromkeys(ways))
-
     @contextmanager
     def _evaluating(self) -> Iterator[bool]:
         """All models in evaluation mode, and no observer at work; tells whether one would have been."""
@@ -484,26 +442,6 @@ def choose_writer(models: Sequence[Transformer | ParallelTransformer], products:
     (model,) = models
     assert isinstance(model, ParallelTransformer)
     return ParallelWriter(model, products)
-
-
-def _choose_precision(name: str | None, device: torch.device) -> Precision:
-    """The numbers of our own engine.
-
-    Raises:
-        UserError: it has no such numbers, or not here.
-    """
-    if name is None or name == "float32":
-        return "float32"
-    known: dict[str, Precision] = {"bfloat16": "bfloat16", "int8": "int8"}
-    if name not in known:
-        raise UserError(
-            f"precision: {name!r} is none of float32, {', '.join(known)}, in which the engine regard computes"
-        )
-    if device.type != "cpu":
-        raise UserError(f"precision {name} is for a CPU, and the device is {device.type}; leave precision away")
-    if not supports(known[name]):
-        raise UserError(f"precision {name}: this processor, or this build of PyTorch, lacks what it needs; use float32")
-    return known[name]
 
 
 def is_exported(path: Path) -> bool:
@@ -561,9 +499,3 @@ def _check_length(tokens: int, number: int, model: EncoderDecoder) -> None:
             f"sentence {number} has {tokens} tokens, but this model's learned positions end at "
             f"{config.max_length - 1}; split it, or train a model with sinusoidal or rotary positions"
         )
-
-
-def _is_unspaced(character: str) -> bool:
-    """Whether a character belongs to a script that is written without spaces between words."""
-    name = unicodedata.name(character, "")
-    return name.startswith(("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"))

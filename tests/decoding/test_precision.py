@@ -7,7 +7,7 @@ import torch
 
 from regard import Translator, UserError, probe
 from regard.decoding.settings import SearchSettings
-from regard.decoding.translator import Wishes
+from regard.decoding.wishes import Wishes
 from regard.packing import Precision, supports
 from tests.conftest import Command, toy_pairs
 from tests.exchange.random_models import random_translator
@@ -71,7 +71,7 @@ def test_what_there_is_not_is_refused(trained_run: Path, monkeypatch: pytest.Mon
         Translator.load(trained_run, precision="int4", engine="ctranslate2")
     with pytest.raises(UserError, match="precision int8 is for a CPU, and the device is cuda"):
         Translator.load(trained_run, precision="int8", device="cuda")
-    monkeypatch.setattr("regard.decoding.translator.supports", lambda precision: False)
+    monkeypatch.setattr("regard.packing.supports", lambda precision: False)
     with pytest.raises(UserError, match="precision int8: this processor, or this build of PyTorch, lacks"):
         Translator.load(trained_run, precision="int8")
     assert "int4" in command("translate", trained_run, "You buy tea", "--precision", "int4").refusal

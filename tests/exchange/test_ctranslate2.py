@@ -9,7 +9,8 @@ import torch
 pytest.importorskip("ctranslate2")
 
 from regard.decoding.settings import SearchSettings
-from regard.decoding.translator import Translator, Wishes
+from regard.decoding.translator import Translator
+from regard.decoding.wishes import Wishes
 from regard.errors import UserError
 from regard.exchange.ctranslate2 import EnginePeer, write_ctranslate2
 from regard.exchange.exporting import export
