@@ -1,5 +1,6 @@
 """The command line as a user meets it."""
 
+import errno
 import gzip
 import json
 import os
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from regard import Translator
+from regard import Translator, cli
 from regard.cli import app
 
 Command = Callable[..., "Answer"]  # noqa: F821  the fixtures of tests/conftest.py
@@ -46,6 +47,22 @@ def test_help_answers_within_a_third_of_a_second() -> None:
         return time.perf_counter() - started
 
     assert min(once() for _ in range(5)) < 0.3
+
+
+def test_what_is_wrong_with_a_path_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "app", fail)
+    error = OSError(errno.EROFS, "Read-only file system", "out.html")
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    assert capsys.readouterr().err == "regard: out.html: Read-only file system; give another path\n"
+    error = OSError(errno.EIO, "Input/output error", "out.html")
+    with pytest.raises(OSError, match="Input/output error"):
+        cli.main()
 
 
 def test_help_names_every_command(command: Command) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import Annotated, NoReturn
 
@@ -25,6 +26,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+OF_THE_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST)
+"""Errors of the operating system that say what is wrong with a path, and nothing of the program."""
 COMMANDS = (demo, train, plot, average, distill, translate, classify, embed, evaluate, look, bench, export, serve, key)
 for command in COMMANDS:
     app.command()(command)
@@ -42,6 +45,10 @@ def main() -> None:
         _refuse(str(error))
     except (KeyboardInterrupt, typer.Abort):
         code = 130
+    except OSError as error:
+        if error.errno not in OF_THE_PLACE or not error.filename:
+            raise
+        _refuse(f"{error.filename}: {error.strerror}; give another path")
     except Exception as error:
         explain = getattr(error, "format_message", None)  # of Typer's errors, whose class depends on its version
         if explain is None:

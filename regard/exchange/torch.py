@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,9 @@ def _write(program: Program, path: Path) -> None:
     sizes = {name: dict.fromkeys(places, torch.export.Dim.DYNAMIC) for name, places in program.dynamic.items()}
     with frozen(program.module):
         written = torch.export.export(program.module, (), kwargs=program.inputs, dynamic_shapes=sizes)
-    torch.export.save(written, path)
+    archive = io.BytesIO()
+    torch.export.save(written, archive)
+    path.write_bytes(archive.getbuffer())  # PyTorch's own writer ends the process where a disk is full
 
 
 TORCH = Runtime("pt2", _write, open_archive, "as an archive of torch.export")

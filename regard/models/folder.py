@@ -5,6 +5,7 @@ Whoever saves a model may add files of their own (a tokenizer, scores); whoever 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -27,6 +28,8 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 ELSEWHERE = "regard.json"
 """What config.json says, in a folder that another program calls its own and whose weights are in its format."""
 FORMAT = 1
+NO_ROOM = 2**16
+"""So few bytes are left on a disk where something could not be written for want of them."""
 _EXPORTS = {
     "*.argosmodel": "a package for Argos Translate; install it there, or use the model that it was made of",
     "*.onnx": "an export for onnxruntime; run it there, or use the model that it was made of",
@@ -196,9 +199,16 @@ def distinct_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 @contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
-    """A fresh folder to write into, which takes the place of `folder` once the block has ended without an error."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    room = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    """A fresh folder to write into, which takes the place of `folder` once the block has ended without an error.
+
+    Raises:
+        UserError: nothing can be written there, or the disk is full.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        room = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written ({error.strerror}); give a path where you may write") from None
     fresh, old = room / "new", room / "old"
     try:
         fresh.mkdir()
@@ -212,12 +222,19 @@ def replacing(folder: Path) -> Iterator[Path]:
             folder.rename(old)
         fresh.rename(folder)
         sync(folder.parent)
-    except BaseException:
+    except BaseException as error:
         if old.exists():
             old.rename(folder)
+        if isinstance(error, Exception) and _is_for_want_of_room(error, room):
+            raise UserError(f"{folder}: the disk is full; make room, or give a path on another one") from None
         raise
     finally:
         shutil.rmtree(room, ignore_errors=True)
+
+
+def _is_for_want_of_room(error: Exception, room: Path) -> bool:
+    """Whoever writes into a folder has errors of their own for a full disk, some of which do not say so."""
+    return os.strerror(errno.ENOSPC) in str(error) or shutil.disk_usage(room).free < NO_ROOM
 
 
 def mend_replaced(folder: Path) -> None:

@@ -59,7 +59,7 @@ class Progress(Display):
 
     def resume(self, step: int) -> None:
         """Says from where the run goes on; the time left is estimated from the steps after it alone."""
-        self.say(f"resuming from step {step}")
+        self.say(f"resuming from step {step}" if step else "beginning again, since nothing was saved before")
         self.first, self.started = step, time.perf_counter()
 
     def step(self, step: int, report: dict[str, float]) -> None:

@@ -1,0 +1,48 @@
+"""A folder is replaced whole or not at all, and where that cannot be, one sentence says why."""
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from regard.errors import UserError
+from regard.models.folder import replacing
+
+
+def write(folder: Path, error: Exception | None = None) -> None:
+    with replacing(folder) as fresh:
+        (fresh / "new").write_text("new", encoding="utf-8")
+        if error is not None:
+            raise error
+
+
+def test_the_new_takes_the_place_of_the_old(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "old").touch()
+    write(tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["new"]
+
+
+def test_a_place_where_nothing_can_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"file/run: cannot be written \(.*\); give a path where you may write"):
+        write(tmp_path / "file" / "run")
+
+
+@pytest.mark.parametrize(
+    "said", ["I/O error: No space left on device (os error 28)", "basic_ios::clear: iostream error"]
+)
+def test_a_full_disk_is_said_to_be_one(said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "space" not in said:
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    (tmp_path / "run").mkdir()
+    with pytest.raises(UserError, match="run: the disk is full; make room, or give a path on another one"):
+        write(tmp_path / "run", RuntimeError(said))
+    assert list(tmp_path.rglob("*")) == [tmp_path / "run"]
+
+
+def test_other_errors_are_what_they_are(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="something else"):
+        write(tmp_path / "run", RuntimeError("something else"))
+    assert not list(tmp_path.iterdir())
