@@ -4,9 +4,9 @@
 
 One sequence, 8 heads of width 64, causal; float32 on a CPU, bfloat16 on a GPU. Local attention sees 128 tokens back;
 routing has √n clusters, whose balance was learned on other random tokens first. Repetitions of all take turns, so that
-a busy machine slows all alike; medians count. A call that would take longer than the budget, or on a CPU more than a
-quarter of its memory, judged by half its length, is left out. On a CPU malloc keeps what is freed, so that nobody pays
-for the same memory again and again.
+a busy machine slows all alike; medians count. A call that would take longer than the budget, judged by half its length,
+is left out, and so are longer ones. On a CPU malloc keeps what is freed, so that nobody pays for the same memory again
+and again.
 
 Peers are whatever of local-attention, routing-transformer, performer-pytorch, linear-attention-transformer and
 flash-linear-attention lies in FOLDER (pip install --no-deps --target FOLDER ... einops axial-positional-embedding
@@ -351,9 +351,10 @@ def main() -> None:
         sys.path.append(str(arguments.peers))
     target = (arguments.out or RESULTS) / f"attention-{'gpu' if device.type == 'cuda' else 'cpu'}.json"
     rows: list[dict[str, Any]] = []
+    dear: set[str] = set()  # whoever is too slow once has no row by which the next length could be judged
     for length in arguments.lengths:
-        halves = {row["name"]: row for row in rows if row["length"] == length // 2 and "both" in row}
-        dear = {name for name, row in halves.items() if is_dear(row, arguments.budget, device)}
+        halves = {row["name"]: row["both"] for row in rows if row["length"] == length // 2 and "both" in row}
+        dear |= {name for name, both in halves.items() if 4 * both > arguments.budget}
         people = {name: ours(build(length, device)) for name, build in OURS.items() if name in arguments.who}
         for name, (_, build) in PEERS.items() if arguments.peers else ():
             try:
@@ -364,12 +365,6 @@ def main() -> None:
         people = {name: attend for name, attend in people.items() if name not in dear}
         rows += measure_length(people, length, device, arguments.repetitions, arguments.budget)
         save(target, rows, device, arguments)
-
-
-def is_dear(half: dict[str, Any], budget: float, device: torch.device) -> bool:
-    """Whether twice the length of this row may take too long, or too much of the machine's memory."""
-    own = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if device.type == "cpu" else math.inf
-    return bool(4 * half["both"] > budget or 2 * half["both_bytes"] > own / 4)
 
 
 def save(target: Path, rows: list[dict[str, Any]], device: torch.device, arguments: argparse.Namespace) -> None:

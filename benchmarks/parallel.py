@@ -233,7 +233,7 @@ def time_all(data: Path, out: Path, teacher: Path, device: torch.device, seconds
     """Times and scores everything that is trained, and says which bounds are kept."""
     pairs = list(read_pairs(data / "test_2016_flickr.en.gz", data / "test_2016_flickr.de.gz"))
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
-    results: list[Result] = []
+    contenders: list[Contender] = []
     for name, run, options in CONTENDERS:
         folder = teacher if run == "teacher" else out / run
         if not folder.exists():
@@ -241,10 +241,9 @@ def time_all(data: Path, out: Path, teacher: Path, device: torch.device, seconds
             continue
         options = options.format(teacher=teacher)
         found = Contender.open(f"{folder}:{options}" if options else str(folder), device)
-        named = Contender(name, found.translator, found.settings)
-        results += race([named], sources, references, batches, seconds, "none")
-        print(tabulate(results).splitlines()[-1], flush=True)
-    print(tabulate(results))
+        contenders.append(Contender(name, found.translator, found.settings))
+    results = race(contenders, sources, references, batches, seconds, "none")
+    print(tabulate(results), flush=True)
     kind = "gpu" if device.type == "cuda" else "cpu"
     result = {
         "what": "Multi30k en-de, test_2016_flickr, tokenised and lowercased; median times of a batch, text to text",

@@ -64,6 +64,8 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[Any, d
     try:
         tensors = safetensors.torch.load_file(path, device=str(device))
     except FileNotFoundError:
+        if path.exists():  # safetensors says so, too, of a file that may not be read
+            raise UserError(f"{path}: cannot be read; see its permissions") from None
         raise UserError(f"{path}: no such file; a model folder holds {CONFIG}, {WEIGHTS} and its tokenizer") from None
     except (safetensors.SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: damaged or not a safetensors file ({error})") from None
@@ -100,7 +102,9 @@ def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{folder}: no {name} in it, so it is not a model folder") from None
-    except (ValueError, OSError, RecursionError) as error:
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: damaged or not JSON ({error})") from None
     if not isinstance(config, dict) or not _is_ours(config):
         other = recognise_export(folder)

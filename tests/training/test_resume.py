@@ -128,9 +128,12 @@ def test_if_no_checkpoint_is_whole_nothing_is_touched(make: MakeRun, broken: Pat
     assert everything(broken) == before
 
 
-def test_before_its_first_checkpoint_a_run_begins_again(make: MakeRun, whole: Path, broken: Path) -> None:
+def test_before_its_first_checkpoint_a_run_begins_again(
+    make: MakeRun, whole: Path, broken: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.rmtree(broken / "checkpoints")
     run_recipe(make(), broken)
+    assert "beginning again, since nothing was saved before\n" in capsys.readouterr().out
     assert weights(broken) == weights(whole)
     assert log(broken) == log(whole)
 

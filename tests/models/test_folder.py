@@ -1,13 +1,15 @@
-"""A folder is replaced whole or not at all, and where that cannot be, one sentence says why."""
+"""A model folder is read and replaced whole or not at all, and where that cannot be, one sentence says why."""
 
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import safetensors.torch
 
 from regard.errors import UserError
-from regard.models.folder import replacing
+from regard.models.folder import CONFIG, WEIGHTS, load_model, replacing, save_model
+from regard.models.vit import ViT, ViTConfig
 
 
 def write(folder: Path, error: Exception | None = None) -> None:
@@ -46,3 +48,28 @@ def test_other_errors_are_what_they_are(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="something else"):
         write(tmp_path / "run", RuntimeError("something else"))
     assert not list(tmp_path.iterdir())
+
+
+def test_files_that_may_not_be_read_are_not_called_missing_or_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model(tmp_path, ViT(ViTConfig.micro(2, width=8, heads=1, layers=1, hidden=8)), {})
+
+    def refuse(path: Path, **options: object) -> None:
+        raise FileNotFoundError(f"No such file or directory: {path}")
+
+    def forbid(path: Path, **options: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(UserError, match=f"{WEIGHTS}: cannot be read; see its permissions"),
+    ):
+        patch.setattr(safetensors.torch, "load_file", refuse)
+        load_model(tmp_path)
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(UserError, match=rf"{CONFIG}: cannot be read \(Permission denied\)"),
+    ):
+        patch.setattr(Path, "read_text", forbid)
+        load_model(tmp_path)
