@@ -291,3 +291,9 @@ def test_blocks_are_told_apart_by_their_language() -> None:
     text = "```python\na = 1\n```\n\n```python skip\nb\n```\n```console\nregard demo\n```\n```python\nc\n```\n"
     assert blocks(text, "python") == ["a = 1\n", "c\n"]
     assert blocks(text, "console") == ["regard demo\n"]
+
+
+def test_every_folder_of_tests_is_a_package() -> None:
+    """Two test files of one name, in folders that are none, cannot be collected together."""
+    folders = {file.parent for file in (HOME.parent / "tests").rglob("*.py")}
+    assert [str(folder) for folder in sorted(folders) if not (folder / "__init__.py").is_file()] == []
