@@ -44,16 +44,18 @@ def _write(program: Program, path: Path) -> None:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without the exporter's remarks on packages that are not needed."""
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)
+    """Without the exporter's remarks on packages that are not needed, and its optimiser's on what it leaves alone."""
+    logs = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
+    levels = [log.level for log in logs]
+    for log in logs:
+        log.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        log.setLevel(level)
+        for log, level in zip(logs, levels, strict=True):
+            log.setLevel(level)
 
 
 ONNX = Runtime("onnx", _write, open_onnx, "in onnxruntime")

@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +162,8 @@ def find_model(path: Path) -> Path:
         raise UserError(f"{path}: no such model folder")
     if export := recognise_export(path):
         raise UserError(f"{path} is {export}")
+    if (path / "checkpoints").is_dir():
+        raise UserError(f"{path}: a run without a model yet, which comes with its first validation; let it go on")
     raise UserError(f"{path}: not a model folder ({CONFIG} is missing) nor a run with one in best/ or last/")
 
 
@@ -208,6 +210,7 @@ def replacing(folder: Path) -> Iterator[Path]:
     Raises:
         UserError: nothing can be written there, or the disk is full.
     """
+    missing = [parent for parent in folder.parents if not parent.exists()]
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         room = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -234,6 +237,14 @@ def replacing(folder: Path) -> Iterator[Path]:
         raise
     finally:
         shutil.rmtree(room, ignore_errors=True)
+        _remove_empty(missing)
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Removes these folders, innermost first, as far as there is nothing in them."""
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def _is_for_want_of_room(error: Exception, room: Path) -> bool:

@@ -280,7 +280,7 @@ class _Loop(Generic[B]):
         weights = state.model if state.average is None else state.average.module
         with self.engine.whole(weights) as judged, torch.compiler.set_stance("force_eager"):  # in other shapes
             scores = self.processes.on_main(lambda: self._score(judged))
-            better = not state.best_scores or scores["score"] > state.best_scores["score"]
+            better = not state.best_scores or _rank(scores) > _rank(state.best_scores)
             self.processes.on_main(lambda: self._keep(judged, scores, ("last", "best") if better else ("last",)))
         state.stale = 0 if better else state.stale + 1
         if better:
@@ -361,6 +361,11 @@ class _Loop(Generic[B]):
     def _record(self, entry: dict[str, Any]) -> None:
         state, seen = self.state, {self.progress.unit: self.state.tokens}
         self.journal.write({"step": state.step, "seconds": round(state.seconds, 3)} | seen | entry)
+
+
+def _rank(scores: dict[str, float]) -> tuple[float, float]:
+    """What makes one validation better than another: its score and, between equals (a BLEU of 0 at first), the loss."""
+    return scores["score"], -scores.get("loss", 0.0)
 
 
 def build_optimiser(model: nn.Module, optim: OptimSettings) -> torch.optim.AdamW:

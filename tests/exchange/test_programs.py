@@ -2,6 +2,7 @@
 with a cache under our own search."""
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -103,9 +104,10 @@ print(*said[:-1])
     assert ours.vocabularies.target.decode(map(int, done.stdout.split())) == "我喜欢苹果"
 
 
-def test_rotary_positions_go_on_from_the_cache(tmp_path: Path) -> None:
+def test_rotary_positions_go_on_from_the_cache(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     ours = random_translator("rotary", encoder_layers=1, decoder_layers=1)
     (said,) = ONNX.write(ours, tmp_path, sample_sources(ours)[:12])
+    assert not [record.message for record in caplog.records if record.levelno >= logging.WARNING]
     assert re.search(r"the same translations \(greedy [1-9].*, beam 4 [1-9].*\); log-probabilities within", said), said
 
 

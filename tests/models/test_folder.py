@@ -8,7 +8,7 @@ import pytest
 import safetensors.torch
 
 from regard.errors import UserError
-from regard.models.folder import CONFIG, WEIGHTS, load_model, replacing, save_model
+from regard.models.folder import CONFIG, WEIGHTS, find_model, load_model, replacing, save_model
 from regard.models.vit import ViT, ViTConfig
 
 
@@ -46,8 +46,21 @@ def test_a_full_disk_is_said_to_be_one(said: str, tmp_path: Path, monkeypatch: p
 
 def test_other_errors_are_what_they_are(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="something else"):
-        write(tmp_path / "run", RuntimeError("something else"))
+        write(tmp_path / "new" / "and" / "run", RuntimeError("something else"))
     assert not list(tmp_path.iterdir())
+
+
+def test_what_lay_beside_it_stays(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), replacing(tmp_path / "new" / "run"):
+        (tmp_path / "new" / "other").touch()
+        raise KeyError
+    assert list(tmp_path.rglob("*")) == [tmp_path / "new", tmp_path / "new" / "other"]
+
+
+def test_a_run_that_was_stopped_before_its_first_model_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(UserError, match="a run without a model yet, which comes with its first validation"):
+        find_model(tmp_path)
 
 
 def test_files_that_may_not_be_read_are_not_called_missing_or_damaged(

@@ -29,10 +29,13 @@ class Line:
 
     width = 1
 
-    def __init__(self, batches: list[Batch], scores: list[float] | None = None) -> None:
+    def __init__(
+        self, batches: list[Batch], scores: list[float] | None = None, losses: list[float] | None = None
+    ) -> None:
         torch.manual_seed(0)
         self.model = nn.Linear(3, 1).double()
         self.given, self.scores = batches, iter(scores or cycle([0.0]))
+        self.losses = iter(losses or cycle([1.0]))
         self.modes: list[bool] = []
 
     def batches(self, position: Position, share: Share) -> Iterator[Placed[Batch]]:
@@ -63,7 +66,7 @@ class Line:
 
     def validate(self, model: nn.Module) -> Validation:
         model.eval()
-        return Validation({"loss": 1.0, "score": next(self.scores)})
+        return Validation({"loss": next(self.losses), "score": next(self.scores)})
 
     def save(self, folder: Path, model: nn.Module, scores: dict[str, Any]) -> None:
         assert isinstance(model, nn.Linear)
@@ -200,6 +203,11 @@ def test_the_model_with_the_highest_score_is_the_best_and_the_first_of_equals(tm
     assert saved(tmp_path / "out" / "last") == steps[7][1][0][0].tolist()
     scores = json.loads((tmp_path / "out" / "best" / "scores.json").read_text())
     assert scores == {"step": 4, "validation": {"loss": 1.0, "score": 3.0}}
+
+
+def test_of_equal_scores_that_with_the_lower_loss_is_the_better(tmp_path: Path) -> None:
+    outcome = run(Line(points(6), [0.0, 0.0, 0.0, 0.0], [4.0, 2.0, 1.0, 3.0]), tmp_path / "out", steps=8)
+    assert (outcome.best_step, outcome.scores["loss"]) == (6, 1.0)
 
 
 def test_a_score_below_zero_can_be_the_best(tmp_path: Path) -> None:
