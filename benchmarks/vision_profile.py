@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
+from regard.training.classification.batches import Plan
 from regard.training.classification.recipe import ClassificationRecipe
-from regard.training.classification.task import ClassificationTask, Plan
+from regard.training.classification.task import ClassificationTask
 from regard.training.loop import autocast, build_optimiser
 from regard.training.progress import Progress
 from regard.training.run import prepare
@@ -43,9 +44,9 @@ def profile_recipe(name: str, data: Path, changes: list[str], device: torch.devi
     whole = time.perf_counter() - begin
     stages = [steps.timed() for _ in range(TIMED // 4)]
     result: dict[str, Any] = {
-        "what": f"a training step of the recipe {name}, {task.batch} images",
+        "what": f"a training step of the recipe {name}, {task.made.size} images",
         "step_ms": 1000 * whole / TIMED,
-        "images_per_second": task.batch * TIMED / whole,
+        "images_per_second": task.made.size * TIMED / whole,
         "host_ms": 1000 * host / TIMED,
         "stages_device_ms": {stage: statistics.median(one[stage][0] for one in stages) for stage in stages[0]},
         "stages_host_ms": {stage: statistics.median(one[stage][1] for one in stages) for stage in stages[0]},
@@ -62,7 +63,7 @@ class Steps:
         self.task, self.recipe, self.device = task, recipe, task.device
         self.state = TrainingState(task.model, build_optimiser(task.model, recipe.optim), None, recipe.training.ema)
         self.batches: Iterator[Placed[Any]] = task.batches(Position(), Share())
-        self.plans: Iterator[Placed[Plan]] = task._planned(Position())
+        self.plans: Iterator[Placed[Plan]] = task.made.plan(Position())
         self.number = 0
         task.model.train()
 
@@ -90,12 +91,12 @@ class Steps:
     def timed(self) -> dict[str, tuple[float, float]]:
         """For each stage of a step, and each part of making a batch, the device's and the host's milliseconds."""
         clock = Clock(self.device)
-        plan, augmentation = next(self.plans).batch, self.task.augmentation
+        plan, augmentation = next(self.plans).batch, self.task.made.augmentation
         chance = torch.Generator().manual_seed(self.number)
-        pixels = clock("batch: gather", lambda: self.task.train.take(plan.rows).to(self.device))
+        pixels = clock("batch: gather", lambda: self.task.made.pictures.take(plan.rows).to(self.device))
         images = clock("batch: augment", lambda: augmentation(pixels, chance))
         if self.recipe.augmentation.mixes:
-            labels = self.task.labels[plan.rows.to(self.device)]
+            labels = self.task.made.labels[plan.rows.to(self.device)]
             clock("batch: mix", lambda: augmentation.mix(images, labels, self.task.classes, chance))
         self.step(clock)
         return clock.read()

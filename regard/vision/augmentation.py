@@ -2,12 +2,13 @@
 
 All numbers are drawn from an explicit generator, a row of them for each image, so that a run that goes on draws what it
 would have drawn, and what happens to an image does not depend on the others in its batch. Only mixing joins images.
+So several batches can be changed at once, each with a generator of its own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -55,6 +56,9 @@ class AugmentationSettings(Settings):
     mixup: float = Field(0, ge=0, description="alpha of mixup: two images laid over each other; 0: none")
     cutmix: float = Field(0, ge=0, description="alpha of cutmix: a part of one image covered by another; 0: none")
     mixing: float = Field(1, ge=0, le=1, description="share of images that are mixed, if mixup or cutmix is on")
+    settle: float = Field(
+        0, ge=0, le=1, description="share of the run, at its end, in which images are cropped and flipped and no more"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -73,6 +77,11 @@ class AugmentationSettings(Settings):
         if self.scale is not None and self.scale[1] > 1:
             raise ValueError("scale: an image has no more than 1 of its area")
         return self
+
+    @property
+    def settled(self) -> Self:
+        """What is left of it where a run settles."""
+        return type(self)(padding=self.padding, scale=self.scale, ratio=self.ratio, flip=self.flip)
 
     @property
     def mixes(self) -> bool:
@@ -118,9 +127,10 @@ def measure(pictures: Pictures, most: int = 5000) -> Normalisation:
 class Dice:
     """Numbers from 0 to 1 for each image of a batch: a row is its own, whatever rows are beside it."""
 
-    def __init__(self, rows: int, columns: int, generator: torch.Generator, device: torch.device) -> None:
-        numbers = torch.rand(rows, columns, generator=generator, device=generator.device)
-        self.numbers = geometry.to_device(numbers, device)  # all at once
+    def __init__(self, rows: int, columns: int, generators: Sequence[torch.Generator], device: torch.device) -> None:
+        each = rows // len(generators)
+        numbers = [torch.rand(each, columns, generator=one, device=one.device) for one in generators]
+        self.numbers = geometry.to_device(torch.cat(numbers), device)  # all at once
         self._next = 0
 
     def roll(self, low: float = 0, high: float = 1) -> Tensor:
@@ -137,7 +147,9 @@ class Dice:
 
 
 class Augmentation:
-    """What training does to a batch of images.
+    """What training does to a batch of images, or to several batches of one size, one behind the other.
+
+    Whatever is done to a batch is drawn from its own generator, so that it is the same alone and in company.
 
     Raises:
         UserError: the images are smaller than what is to be cut from them.
@@ -146,19 +158,19 @@ class Augmentation:
     def __init__(self, settings: AugmentationSettings, size: int, normalisation: Normalisation) -> None:
         self.settings, self.size, self.normalisation = settings, size, normalisation
 
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+    def __call__(self, images: Tensor, *generators: torch.Generator) -> Tensor:
         """Changes uint8 images (B, C, H, W) into floats (B, C, size, size)."""
-        return self.normalisation(self.change(images, generator))
+        return self.normalisation(self.change(images, *generators))
 
-    def mix(self, images: Tensor, labels: Tensor, classes: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def mix(self, images: Tensor, labels: Tensor, classes: int, *generators: torch.Generator) -> tuple[Tensor, Tensor]:
         """Mixes floats; labels (B,) become shares (B, classes)."""
         s = self.settings
-        return mix(images, labels, classes, generator, mixup=s.mixup, cutmix=s.cutmix, share=s.mixing)
+        return mix(images, labels, classes, *generators, mixup=s.mixup, cutmix=s.cutmix, share=s.mixing)
 
-    def change(self, images: Tensor, generator: torch.Generator) -> Tensor:
+    def change(self, images: Tensor, *generators: torch.Generator) -> Tensor:
         """Everything but normalisation and mixing: uint8 (B, C, size, size)."""
         s = self.settings
-        dice = Dice(len(images), 20 + 2 * s.operations, generator, images.device)
+        dice = Dice(len(images), 20 + 2 * s.operations, generators, images.device)
         images = self._crop(images, dice)
         images = geometry.flip(images, dice.roll() < s.flip)
         images = self._jitter(images, dice)

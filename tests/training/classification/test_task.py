@@ -57,9 +57,29 @@ def test_processes_share_the_batches_of_one(build: Build) -> None:
         assert torch.equal(shares[number % 2][number // 2], expected)
 
 
+@pytest.mark.parametrize("settle", [0.0, 0.5])
+def test_batches_that_are_made_at_once_are_those_made_one_by_one(build: Build, settle: float) -> None:
+    task = build(**STRONG, augmentation__settle=settle, training__steps=10)
+    alone = list(islice(task.batches(Position(), Share()), 15))
+    task.made.at_once = 4
+    for position, start in ((Position(), 0), (alone[1].after, 2)):
+        for expected, placed in zip(alone[start:], task.batches(position, Share()), strict=False):
+            assert torch.equal(expected.batch.images, placed.batch.images)
+            assert torch.equal(expected.batch.targets, placed.batch.targets)
+            assert expected.after == placed.after
+
+
+def test_a_run_settles_at_its_end(build: Build) -> None:
+    task = build(**STRONG, augmentation__settle=0.25, optim__smoothing=0.0, optim__accumulate=2, training__steps=4)
+    batches = [placed.batch for placed in islice(task.batches(Position(), Share()), 10)]
+    assert [bool(((batch.targets > 0).sum(1) > 1).any()) for batch in batches] == [True] * 6 + [False] * 4
+    light = build(augmentation__preset="light", optim__smoothing=0.0, batch__images=8)
+    assert torch.equal(batches[7].images, tensors(light, 8, Position(), Share())[7])
+
+
 def test_an_epoch_shows_no_image_twice(build: Build) -> None:
     task = build(optim__smoothing=0.0)
-    planned = [placed.batch.rows for placed in islice(task._planned(Position()), 4)]
+    planned = [placed.batch.rows for placed in islice(task.made.plan(Position()), 4)]
     rows = torch.cat(planned)
     assert len(rows) == 48 == len(set(rows.tolist()))
 
@@ -70,7 +90,7 @@ def test_images_that_are_decoded_when_asked_for_make_the_same_batches(
     resident = tensors(build(**STRONG), 8, Position(), Share())
     monkeypatch.setattr("regard.training.classification.data.should_store", lambda *_: False)
     streamed = build(**STRONG)
-    assert type(streamed.train).__name__ == "Streamed"
+    assert type(streamed.made.pictures).__name__ == "Streamed"
     for expected, images in zip(resident, tensors(streamed, 8, Position(), Share()), strict=True):
         assert torch.equal(expected, images)
 
