@@ -20,19 +20,36 @@ class Average:
 
     def __init__(self, model: nn.Module, decay: float = 0.0) -> None:
         self.module, self.decay, self.updates = deepcopy(model), decay, 0
+        self._model, self._pairs = model, _pair(self.module, model)
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
         """Takes the present weights in; what learns in the forward pass itself is taken as it is."""
         share = 1 - self.decay if self.decay else 1 / (self.updates + 1)
-        ours, theirs = _detached(self.module), _detached(model)
+        if model is not self._model:
+            self._model, self._pairs = model, _pair(self.module, model)
+        ours, theirs, buffers = self._pairs
         if self.updates:
             torch._foreach_lerp_(ours, theirs, share)
         else:
             _copy(ours, theirs)
-        _fit_buffers(self.module, model)
-        _copy(list(self.module.buffers()), list(model.buffers()))
+        for copy, original, name in buffers:
+            _take_buffer(copy, original, name)
         self.updates += 1
+
+
+Pairs = tuple[list[Tensor], list[Tensor], list[tuple[nn.Module, nn.Module, str]]]
+
+
+def _pair(copy: nn.Module, model: nn.Module) -> Pairs:
+    """The weights of both, and where both keep buffers: looked for once, since that takes a host longer than a step."""
+    modules = zip(copy.modules(), model.modules(), strict=True)
+    buffers = [(ours, theirs, name) for ours, theirs in modules for name, _ in theirs.named_buffers(recurse=False)]
+    return _detached(copy), _detached(model), buffers
+
+
+def _detached(model: nn.Module) -> list[Tensor]:
+    return [parameter.detach() for parameter in model.parameters()]
 
 
 def _copy(ours: list[Tensor], theirs: list[Tensor]) -> None:
@@ -41,13 +58,10 @@ def _copy(ours: list[Tensor], theirs: list[Tensor]) -> None:
         our.copy_(their)
 
 
-def _detached(model: nn.Module) -> list[Tensor]:
-    return [parameter.detach() for parameter in model.parameters()]
-
-
-def _fit_buffers(copy: nn.Module, model: nn.Module) -> None:
-    """Gives a copy room for tables that have grown since it was made, such as that of the positions."""
-    for ours, theirs in zip(copy.modules(), model.modules(), strict=True):
-        for name, buffer in theirs.named_buffers(recurse=False):
-            if ours.get_buffer(name).shape != buffer.shape:
-                setattr(ours, name, torch.empty_like(buffer))
+def _take_buffer(copy: nn.Module, model: nn.Module, name: str) -> None:
+    """A copy gets new room for a table that has grown since it was made, such as that of the positions."""
+    ours, theirs = copy.get_buffer(name), model.get_buffer(name)
+    if ours.shape == theirs.shape:
+        ours.copy_(theirs)
+    else:
+        setattr(copy, name, theirs.clone())
