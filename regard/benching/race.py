@@ -12,6 +12,7 @@ import torch
 from regard.errors import UserError
 from regard.evaluation.speed import Result, tabulate
 
+CPU = torch.device("cpu")
 SIZES = (1, 8, 64)
 """Of batches, where none are asked for."""
 PEERS = {"huggingface": "transformers", "ctranslate2": "ctranslate2"}
@@ -45,7 +46,7 @@ class Race:
     sizes: tuple[int, ...] = ()
     seconds: float = 3.0
     peers: tuple[str, ...] = ()
-    device: torch.device = torch.device("cpu")
+    device: torch.device = CPU
     results: list[Result] = field(default_factory=list)
     timed: str = ""
     on: str = ""

@@ -52,8 +52,11 @@ def race_translators(
 
 
 def _in_ctranslate2(run: str, device: torch.device) -> Contender:
-    further = f"{run}{',' if split_options(run)[1] else ':'}engine=ctranslate2"
-    return replace(Contender.open(further, device), name=f"{run} in CTranslate2")
+    values = split_options(run)[1]
+    theirs = Contender.open(f"{run}{',' if values else ':'}engine=ctranslate2", device)
+    # Its beam ends at the first chance, and to search to the exact end, as ours does unless told, is more work.
+    early = "" if values.get("stop") == "first" or theirs.settings.in_force()["beam"] == 1 else ", stop=first"
+    return replace(theirs, name=f"{run} in CTranslate2{early}")
 
 
 def _in_transformers(run: str, device: torch.device) -> Contender:

@@ -102,12 +102,19 @@ def test_peers_are_further_rows_and_say_the_same(trained_run: Path, command: Com
     assert answer.code == 0, answer.err
     record = json.loads(out.read_text(encoding="utf-8"))
     names = [row["name"].removeprefix(f"{trained_run}:beam=2") for row in record["results"]]
-    assert names == ["", " in transformers", " in CTranslate2"]
+    assert names == ["", " in transformers", " in CTranslate2, stop=first"]
     assert [row["same"] for row in record["results"]] == [1, 1, 1]
     assert [row["settings"]["beam"] for row in record["results"]] == [2, 2, 2]
     assert len({row["parameters"] for row in record["results"]}) == 1
     assert record["versions"].keys() == {"python", "torch", "regard", "transformers", "ctranslate2"}
     assert record.keys() >= {"machine", "date", "timed", "on"}
+
+
+@pytest.mark.parametrize("settings", ["beam=1", "beam=2,stop=first"])
+def test_what_ctranslate2_stops_at_is_named_only_where_it_differs(trained_run: Path, settings: str) -> None:
+    pytest.importorskip("ctranslate2")
+    run = f"{trained_run}:{settings}"
+    assert race_translators([run], Race((1,), 0, ("ctranslate2",))).results[1].name == f"{run} in CTranslate2"
 
 
 def test_a_peer_that_has_no_such_model_is_refused(
