@@ -94,8 +94,10 @@ def choose_sizes(asked: Sequence[int], number: int, what: str) -> list[int]:
     """The sizes of batch, in order, of so many things that are there.
 
     Raises:
-        UserError: one that is asked for is too large.
+        UserError: one that is asked for is too large, or there is nothing at all.
     """
+    if not number:
+        raise UserError(f"{what}: there is nothing to time")
     if asked and max(asked) > number:
         raise UserError(f"{what} do not make a batch of {max(asked)}; give a smaller --batch")
     return sorted(set(asked) or {size for size in SIZES if size <= number})

@@ -151,6 +151,7 @@ def test_bench_writes_a_table_json_and_a_picture(trained_run: Path, command: Com
         (("--src", "src.en", "--plot", "trade.svg"), "--plot shows quality against speed, so it needs --ref"),
         (("--plot", "trade.txt"), "a plot is written as .png, .svg, .pdf"),
         (("--src", "src.en", "--batch", 600), "5 sentences of src.en do not make a batch of 600"),
+        (("--src", "empty.en"), "0 sentences of empty.en: there is nothing to time"),
         (("--batch", 600), "30 validation sentences of the run do not make a batch of 600"),
         (("--out", "no/such/file.json"), "no file can be written there"),
         (("--ref", "src.en"), "--ref needs --src"),
@@ -171,6 +172,7 @@ def test_bench_refuses_before_it_loads_a_model(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Translator, "load", None)
     lines_of(tmp_path / "src.en", SOURCES)
+    lines_of(tmp_path / "empty.en", [])
     assert said in command("bench", trained_run, *options).refusal
 
 
