@@ -19,57 +19,31 @@ from both and measures nothing.
 
 import argparse
 import datetime
-import gc
 import importlib
 import json
 import math
 import os
 import platform
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention import Full, Kind, Linear, Local, Mask, Routing
+from regard.benching.attention_costs import KINDS, WINDOW, Attend, Heads, Row, measure_length, too_slow
+from regard.evaluation.speed import describe_machine
 
-HEADS, WIDTH, WINDOW = 8, 64, 128
+HEADS, WIDTH = 8, 64
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 LENGTHS = [2**power for power in range(8, 17)]
 KEEP_FREED = {"MALLOC_MMAP_THRESHOLD_": str(2**33), "MALLOC_TRIM_THRESHOLD_": str(2**35)}
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 # Who takes part
-
-
-def ours(kind: Kind) -> Attend:
-    return lambda q, k, v: kind(q, k, v, Mask(causal=True))
-
-
-def balanced_routing(length: int, device: torch.device, steps: int = 60) -> Routing:
-    """√n clusters that have seen tokens like those that are measured, though not the same."""
-    kind = Routing(HEADS, WIDTH, round(math.sqrt(length)), decay=0.9).to(device)
-    for step in range(steps):
-        q, k = torch.randn(2, 1, HEADS, min(length, 8192), WIDTH, device=device)
-        kind.balance = 0.05 * (1 - step / steps)
-        kind.learn(q, k, *kind.assign(q, k, Mask()))
-    return kind.eval()
-
-
-OURS: dict[str, Callable[[int, torch.device], Kind]] = {
-    "full": lambda length, device: Full(),
-    "local": lambda length, device: Local(WINDOW, WINDOW),
-    "linear": lambda length, device: Linear(WIDTH).to(device),
-    "linear-random": lambda length, device: Linear(WIDTH, "random").to(device),
-    "routing": balanced_routing,
-}
 
 
 def peer_local(length: int) -> Attend:
@@ -141,96 +115,6 @@ def _as_module(module: nn.Module, result: Callable[[Any], Tensor]) -> Attend:
     return _Peer(module, result)
 
 
-# Measuring
-
-
-def tensors(length: int, device: torch.device) -> list[Tensor]:
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    return [torch.randn(1, HEADS, length, WIDTH, device=device, dtype=dtype, requires_grad=True) for _ in range(3)]
-
-
-def forward(attend: Attend, inputs: list[Tensor]) -> None:
-    with torch.no_grad():
-        attend(*inputs)
-
-
-def both(attend: Attend, inputs: list[Tensor]) -> None:
-    out = attend(*inputs)
-    torch.autograd.grad(out, inputs, torch.ones_like(out))
-
-
-def clock(run: Callable[[], None], device: torch.device) -> float:
-    """Seconds of one call."""
-    if device.type == "cuda":
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda.synchronize()
-        begin.record()
-        run()
-        end.record()
-        torch.cuda.synchronize()
-        return begin.elapsed_time(end) / 1000
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
-
-
-def peak(run: Callable[[], None], device: torch.device) -> int:
-    """The most bytes that a call holds at any one time, beside what it is given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        run()
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() - before
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        run()
-    held = most = 0
-    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        held += event.nbytes()
-        most = max(most, held)
-    return most
-
-
-def measure_length(
-    people: dict[str, Attend], length: int, device: torch.device, repetitions: int, budget: float
-) -> list[dict[str, Any]]:
-    """All who take part at one length, in turns."""
-    inputs = tensors(length, device)
-    rows: dict[str, dict[str, Any]] = {}
-    for name, attend in people.items():
-        row: dict[str, Any] = {"name": name, "length": length}
-        try:
-            both(attend, inputs)
-            row |= {"forward": [], "both": [clock(lambda a=attend: both(a, inputs), device)]}
-        except Exception as error:  # whatever a peer raises is its result
-            row["error"] = f"{type(error).__name__}: {error}"[:200]
-        rows[name] = row
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-    turns = [name for name, row in rows.items() if "error" not in row]
-    for turn in range(repetitions):
-        for name in turns:
-            row = rows[name]
-            if turn and 2 * row["both"][0] > budget:  # too slow to be repeated
-                continue
-            row["forward"].append(clock(lambda n=name: forward(people[n], inputs), device))
-            row["both"].append(clock(lambda n=name: both(people[n], inputs), device))
-    for name in turns:
-        row = rows[name]
-        row["forward"], row["both"] = median(row["forward"]), median(row["both"])
-        gc.collect()
-        row["forward_bytes"] = peak(lambda n=name: forward(people[n], inputs), device)
-        row["both_bytes"] = peak(lambda n=name: both(people[n], inputs), device)
-        print(
-            f"{length:6} {name:30} {row['forward'] * 1e3:10.2f} {row['both'] * 1e3:10.2f} ms "
-            f"{row['both_bytes'] / 2**20:9.1f} MiB",
-            flush=True,
-        )
-    return list(rows.values())
-
-
 # What the numbers say
 
 
@@ -287,8 +171,8 @@ def plot(target: Path) -> None:
         for path in (RESULTS / "attention-cpu.json", RESULTS / "attention-gpu.json")
         if path.exists()
     ]
-    dashes = {kind: iter(("--", ":", "-.")) for kind in OURS}
-    lines = [(name, name, "o-") for name in OURS]
+    dashes = {kind: iter(("--", ":", "-.")) for kind in KINDS}
+    lines = [(name, name, "o-") for name in KINDS]
     lines += [(name, kind, next(dashes[kind])) for name, (kind, _) in PEERS.items() if kind]
     figure, panels = plt.subplots(len(found), 2, figsize=(11, 4.5 * len(found)), squeeze=False)
     for (time_panel, memory_panel), result in zip(panels, found, strict=True):
@@ -301,8 +185,8 @@ def plot(target: Path) -> None:
                     (row["length"], row[what] * factor) for row in result["rows"] if row["name"] == name and what in row
                 ]
                 if points:
-                    colour = COLOURS[list(OURS).index(kind)]
-                    width = 1.6 if name in OURS else 1.0
+                    colour = COLOURS[list(KINDS).index(kind)]
+                    width = 1.6 if name in KINDS else 1.0
                     panel.loglog(*zip(*points, strict=True), style, ms=3, lw=width, label=name, color=colour)
             panel.set(xlabel="tokens", ylabel=label)
             panel.set_xscale("log", base=2)
@@ -314,19 +198,19 @@ def plot(target: Path) -> None:
     figure.savefig(target, metadata={"Date": None})
 
 
-def machine(device: torch.device, threads: int) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    cpuinfo = Path("/proc/cpuinfo")
-    names = [line for line in cpuinfo.read_text().splitlines() if "model name" in line] if cpuinfo.exists() else []
-    return f"{names[0].partition(':')[2].strip() if names else platform.processor()}, {threads} threads"
+def show(rows: list[Row]) -> list[Row]:
+    for row in rows:
+        if "both" in row:
+            figures = f"{row['forward'] * 1e3:10.2f} {row['both'] * 1e3:10.2f} ms {row['both_bytes'] / 2**20:9.1f} MiB"
+            print(f"{row['length']:6} {row['name']:30} {figures}", flush=True)
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What each kind of attention costs.")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--peers", type=Path, help="folder with the peers' packages")
-    parser.add_argument("--who", nargs="+", default=[*OURS, *PEERS])
+    parser.add_argument("--who", nargs="+", default=[*KINDS, *PEERS])
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--budget", type=float, default=10.0, help="seconds that one call may take")
@@ -347,15 +231,15 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     device = torch.device(arguments.device)
+    heads = Heads(HEADS, WIDTH, causal=True, device=device)
     if arguments.peers:
         sys.path.append(str(arguments.peers))
     target = (arguments.out or RESULTS) / f"attention-{'gpu' if device.type == 'cuda' else 'cpu'}.json"
     rows: list[dict[str, Any]] = []
     dear: set[str] = set()  # whoever is too slow once has no row by which the next length could be judged
     for length in arguments.lengths:
-        halves = {row["name"]: row["both"] for row in rows if row["length"] == length // 2 and "both" in row}
-        dear |= {name for name, both in halves.items() if 4 * both > arguments.budget}
-        people = {name: ours(build(length, device)) for name, build in OURS.items() if name in arguments.who}
+        dear |= too_slow(rows, length, arguments.budget)
+        people = {name: heads.call(build(heads, length)) for name, build in KINDS.items() if name in arguments.who}
         for name, (_, build) in PEERS.items() if arguments.peers else ():
             try:
                 if name in arguments.who:
@@ -363,7 +247,7 @@ def main() -> None:
             except Exception as error:  # a peer that cannot be imported here takes no part
                 rows.append({"name": name, "length": length, "error": f"{type(error).__name__}: {error}"[:200]})
         people = {name: attend for name, attend in people.items() if name not in dear}
-        rows += measure_length(people, length, device, arguments.repetitions, arguments.budget)
+        rows += show(measure_length(people, heads, length, arguments.repetitions, arguments.budget))
         save(target, rows, device, arguments)
 
 
@@ -375,7 +259,7 @@ def save(target: Path, rows: list[dict[str, Any]], device: torch.device, argumen
         "forward, and of forward and backward",
         "peers": {name: kind for name, (kind, _) in PEERS.items()},
         "budget": arguments.budget,
-        "machine": machine(device, arguments.threads),
+        "machine": describe_machine(device),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": "python benchmarks/attention.py --peers FOLDER"

@@ -53,9 +53,10 @@ ARROWS = {
         "training": "attention layers models text vision decoding recognition evaluation products launching devices "
         "interruption progress errors config",
         "demo": "models text vision decoding recognition inspection looking evaluation training errors config",
+        "benching": "attention models text vision decoding recognition evaluation exchange training packing errors",
         "serving": "attention models text vision decoding recognition inspection looking devices errors config",
-        "cli": "models text vision decoding recognition inspection looking evaluation exchange training demo serving "
-        "devices interruption errors config",
+        "cli": "models text vision decoding recognition inspection looking evaluation exchange training demo benching "
+        "serving devices interruption errors config",
         "__init__": "attention models text decoding recognition inspection errors",
         "__main__": "cli",
     }.items()

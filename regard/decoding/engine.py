@@ -65,17 +65,9 @@ class EngineWriter:
         return str(self._engine.compute_type)
 
     def prepare(self, settings: AnySettings, request: Request, trees: bool, snapshots: bool) -> AnySettings:
-        check_settings_fit(settings, SearchSettings)
-        assert isinstance(settings, SearchSettings)
-        defaults = SearchSettings()
-        asked = [name for name in _LACKING if getattr(settings, name) != getattr(defaults, name)]
-        asked += ["stop exact"] if "stop" in settings.model_fields_set and settings.stop == "exact" else []
-        asked += ["length_penalty wu"] if settings.length_penalty == "wu" else []
-        asked += [name for name in ("prefix", "required", "forbidden") if getattr(request, name)]
-        asked += ["trees"] if trees else []
-        asked += ["snapshots"] if snapshots else []
-        if asked:
-            raise UserError(f"{ENGINE} has no {', '.join(asked)}; leave it away, or use the engine regard")
+        settings = check_plain(settings, request, trees, snapshots, ENGINE)
+        if "stop" in settings.model_fields_set and settings.stop == "exact":
+            raise UserError(f"{ENGINE} has no stop exact; leave it away, or use the engine regard")
         return settings.changed(stop="first")
 
     def batch_tokens(self, settings: AnySettings) -> int:
@@ -180,6 +172,25 @@ class EngineWriter:
 
     def _spell(self, sources: Sequence[Sequence[int]]) -> list[list[str]]:
         return [[self._source[i] for i in source] for source in sources]
+
+
+def check_plain(settings: AnySettings, request: Request, trees: bool, snapshots: bool, who: str) -> SearchSettings:
+    """The settings of a search that engines other than ours have too: greedy, or a beam with its length penalty.
+
+    Raises:
+        UserError: they ask for more than that, of `who`.
+    """
+    check_settings_fit(settings, SearchSettings)
+    assert isinstance(settings, SearchSettings)
+    defaults = SearchSettings()
+    asked = [name for name in _LACKING if getattr(settings, name) != getattr(defaults, name)]
+    asked += ["length_penalty wu"] if settings.length_penalty == "wu" else []
+    asked += [name for name in ("prefix", "required", "forbidden") if getattr(request, name)]
+    asked += ["trees"] if trees else []
+    asked += ["snapshots"] if snapshots else []
+    if asked:
+        raise UserError(f"{who} has no {', '.join(asked)}; leave it away, or use the engine regard")
+    return settings
 
 
 def _one_line(error: Exception) -> str:

@@ -1,14 +1,11 @@
-"""How fast models translate, text to text, and what that costs in quality: contenders, timings, a table."""
+"""How fast models are, and what that costs in quality: contenders that translate, results, a table."""
 
 from __future__ import annotations
 
 import platform
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import cycle, islice
 from pathlib import Path
-from statistics import median
 from typing import Any, Self
 
 import torch
@@ -17,23 +14,7 @@ from regard.decoding.settings import AnySettings, parse_settings
 from regard.decoding.translator import Translator
 from regard.errors import UserError
 from regard.evaluation.metrics import Score, bleu
-
-WARM_UP = 3
-TURNS = 5
-"""Batches before the clock counts, and how often each contender has its turn, for a batch at the least."""
-
-
-@dataclass(frozen=True)
-class Timing:
-    """The median time of a batch of so many sentences, and how many batches it is the median of."""
-
-    batch: int
-    milliseconds: float
-    batches: int
-
-    @property
-    def sentences_per_second(self) -> float:
-        return 1000 * self.batch / self.milliseconds
+from regard.evaluation.timing import Timing, measure_speed
 
 
 @dataclass(frozen=True)
@@ -53,46 +34,64 @@ class Contender:
         Raises:
             UserError: there is no such model, or it cannot search like that.
         """
-        path, colon, options = text.rpartition(":")
-        if not colon or "=" not in options:
-            path, options = text, ""
-        values = dict(_key_and_value(option, text) for option in options.split(",") if options)
+        path, values = split_options(text)
         loading = {key: values.pop(key, None) for key in ("engine", "precision")}
-        translator = Translator.load(Path(path), device=device, **loading)
+        translator = Translator.load(path, device=device, **loading)
         return cls(text, translator, translator.fit(parse_settings(translator.writer.settings, values, text)))
 
     def translate(self, sources: Sequence[str]) -> list[str]:
         return [best[0].text.replace("\n", " ") for best in self.translator.hypotheses(sources, self.settings)]
 
 
+def split_options(text: str) -> tuple[Path, dict[str, str]]:
+    """The path and the settings of "RUN:key=value,key=value".
+
+    Raises:
+        UserError: it is not written so.
+    """
+    path, colon, options = text.rpartition(":")
+    if not colon or "=" not in options:
+        return Path(text), {}
+    return Path(path), dict(_key_and_value(option, text) for option in options.split(","))
+
+
 @dataclass(frozen=True)
 class Result:
-    """What came of a contender: its timings, and its score where there were references."""
+    """What came of a contender: its timings, and its score where there were references.
+
+    Attributes:
+        same: the share of the sentences that it translates as the first contender does, where that was asked; of
+            images, that it gives the same class.
+        unit: what its timings count.
+    """
 
     name: str
     settings: dict[str, Any]
     parameters: int
     timings: list[Timing]
     score: Score | None
+    same: float | None = None
+    unit: str = "sentences"
 
     def milliseconds(self, batch: int) -> float:
         return next(timing.milliseconds for timing in self.timings if timing.batch == batch)
 
     def as_dict(self) -> dict[str, Any]:
-        rates = [asdict(t) | {"sentences_per_second": round(t.sentences_per_second, 2)} for t in self.timings]
+        rates = [asdict(t) | {f"{self.unit}_per_second": round(t.per_second, 2)} for t in self.timings]
         return {
             "name": self.name,
             "settings": self.settings,
             "parameters": self.parameters,
             "timings": rates,
             "score": self.score and self.score.as_dict(),
+            "same": self.same,
         }
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
+    def from_dict(cls, values: dict[str, Any], unit: str = "sentences") -> Self:
         timings = [Timing(t["batch"], t["milliseconds"], t["batches"]) for t in values["timings"]]
         score = Score(**values["score"]) if values["score"] else None
-        return cls(values["name"], values["settings"], values["parameters"], timings, score)
+        return cls(values["name"], values["settings"], values["parameters"], timings, score, values.get("same"), unit)
 
 
 def race(
@@ -102,68 +101,49 @@ def race(
     batches: Sequence[int],
     seconds: float,
     tokenisation: str = "13a",
+    compare: bool = False,
 ) -> list[Result]:
-    """Times contenders at every size of batch, and scores them where references are given."""
+    """Times contenders at every size of batch, scores them where references are given, can compare what they say."""
     translating = [contender.translate for contender in contenders]
     by_batch = [measure_speed(translating, sources, batch, seconds) for batch in batches]
-    results = []
+    results: list[Result] = []
+    first: list[str] = []
     for contender, timings in zip(contenders, zip(*by_batch, strict=True), strict=True):
-        score = None if references is None else bleu(contender.translate(sources), references, tokenisation)
+        said = contender.translate(sources) if compare or references is not None else []
+        first = first or said
+        score = None if references is None else bleu(said, references, tokenisation)
+        same = share_of_same(said, first) if compare else None
         parameters = sum(p.numel() for p in contender.translator.model.parameters())
-        results.append(Result(contender.name, contender.settings.in_force(), parameters, list(timings), score))
+        results.append(Result(contender.name, contender.settings.in_force(), parameters, list(timings), score, same))
     return results
 
 
-def measure_speed(
-    contenders: Sequence[Callable[[Sequence[str]], object]], sources: Sequence[str], batch: int, seconds: float
-) -> list[Timing]:
-    """Translates batch after batch of the sources, in order and again from the beginning, so many seconds each.
-
-    The contenders take turns, so that whatever else the machine does slows all of them alike.
-
-    Raises:
-        UserError: there are fewer sources than make a batch.
-    """
-    if batch > len(sources):
-        raise UserError(f"{len(sources)} sentences do not make a batch of {batch}; give more, or a smaller --batch")
-    starts = range(0, len(sources) - batch + 1, batch)
-    feeds = [cycle([sources[start : start + batch] for start in starts]) for _ in contenders]
-    for translate, feed in zip(contenders, feeds, strict=True):
-        for sentences in islice(feed, WARM_UP):
-            translate(sentences)
-    times: list[list[float]] = [[] for _ in contenders]
-    for _ in range(TURNS):
-        for translate, feed, taken in zip(contenders, feeds, times, strict=True):
-            taken += _take_turn(translate, feed, seconds / TURNS)
-    return [Timing(batch, round(1000 * median(taken), 4), len(taken)) for taken in times]
-
-
-def _take_turn(
-    translate: Callable[[Sequence[str]], object], feed: Iterator[Sequence[str]], seconds: float
-) -> list[float]:
-    """How long each batch took, until they have taken so many seconds."""
-    times: list[float] = []
-    while not times or sum(times) < seconds:
-        sentences = next(feed)
-        begin = time.perf_counter()
-        translate(sentences)  # text comes back, so the device has done its work
-        times.append(time.perf_counter() - begin)
-    return times
+def share_of_same(said: Sequence[object], first: Sequence[object]) -> float:
+    """The share of the answers that are the same."""
+    return round(sum(a == b for a, b in zip(said, first, strict=True)) / len(first), 4)
 
 
 def tabulate(results: Sequence[Result]) -> str:
     """The results as a Markdown table; how many times faster each is than the first stands in brackets."""
-    first, sizes = results[0], [timing.batch for timing in results[0].timings]
-    heads = ["", "BLEU", "parameters", *(f"ms a batch of {size}" for size in sizes)]
-    lines = [heads, ["---"] * len(heads)]
-    for result in results:
-        cells = [
-            f"{result.milliseconds(size):.1f} ({first.milliseconds(size) / result.milliseconds(size):.2f}×)"
-            for size in sizes
-        ]
-        score = "" if result.score is None else f"{result.score.value:.2f}"
-        lines.append([result.name, score, f"{result.parameters / 1e6:.1f} M", *cells])
+    columns: dict[str, list[str]] = {"": [result.name for result in results]}
+    if any(result.score is not None for result in results):
+        columns["BLEU"] = ["" if result.score is None else f"{result.score.value:.2f}" for result in results]
+    if any(result.same is not None for result in results):
+        columns["as the first"] = ["" if result.same is None else f"{result.same:.1%}" for result in results]
+    columns["parameters"] = [f"{result.parameters / 1e6:.1f} M" for result in results]
+    for place, timing in enumerate(results[0].timings):
+        head = (
+            f"ms a batch of {timing.batch}" if results[0].unit == "sentences" else f"images/s, {timing.batch} at once"
+        )
+        columns[head] = [_figure(result, place, timing) for result in results]
+    lines = [list(columns), ["---"] * len(columns), *map(list, zip(*columns.values(), strict=True))]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _figure(result: Result, place: int, first: Timing) -> str:
+    timing = result.timings[place]
+    figure = f"{timing.milliseconds:.1f}" if result.unit == "sentences" else f"{timing.per_second:,.0f}"
+    return f"{figure} ({first.milliseconds / timing.milliseconds:.2f}×)"
 
 
 def describe_machine(device: torch.device) -> str:
@@ -173,7 +153,8 @@ def describe_machine(device: torch.device) -> str:
     info = Path("/proc/cpuinfo")
     names = [line for line in info.read_text().splitlines() if "model name" in line] if info.exists() else []
     name = names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine()
-    return f"{name}, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"{name}, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def _key_and_value(option: str, where: str) -> tuple[str, str]:

@@ -38,7 +38,10 @@ class HuggingFacePeer:
 
     @torch.no_grad()
     def write(self, sources: Sequence[Tokens], settings: SearchSettings) -> list[list[int]]:
-        beam = {"early_stopping": True, "length_penalty": settings.alpha} if settings.width > 1 else {}
+        beam: dict[str, Any] = {}
+        if settings.width > 1:
+            beam["early_stopping"] = True if settings.stop == "first" else "never"  # which is our "exact"
+            beam["length_penalty"] = 0.0 if settings.length_penalty == "none" else settings.alpha
         longest = max(settings.limit(len(source)) for source in sources)
         if self.longest is not None:
             longest = min(longest, self.longest)
@@ -50,14 +53,14 @@ class HuggingFacePeer:
     @torch.no_grad()
     def score(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[list[float]]:
         start, end = self.config.decoder_start_token_id, self.config.eos_token_id
-        said, _ = pad_rows([[start, *target] for target in targets], self.config.pad_token_id, torch.device("cpu"))
+        said, _ = pad_rows([[start, *target] for target in targets], self.config.pad_token_id, self.model.device)
         logp = self.model(**self._read(sources), decoder_input_ids=said).logits.log_softmax(-1)
         rows = zip(logp, ([*target, end] for target in targets), strict=True)
         return [row[torch.arange(len(said)), torch.tensor(said)].tolist() for row, said in rows]
 
     def _read(self, sources: Sequence[Tokens]) -> dict[str, torch.Tensor]:
-        end, device = self.config.eos_token_id, torch.device("cpu")
-        ids, layout = pad_rows([[*source, end] for source in sources], self.config.pad_token_id, device)
+        end = self.config.eos_token_id
+        ids, layout = pad_rows([[*source, end] for source in sources], self.config.pad_token_id, self.model.device)
         return {"input_ids": ids, "attention_mask": layout.real().long()}
 
     def _up_to_end(self, row: list[int]) -> list[int]:

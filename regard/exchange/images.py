@@ -41,23 +41,33 @@ def compare_images(model: Any, theirs: Callable[[Tensor], Tensor], what: str) ->
     return f"{what}: batches of {' and '.join(map(str, BATCHES))} images, logits within {largest:.1e}"
 
 
+def build_huggingface_images(classifier: Classifier) -> Any:
+    """Their model with our weights and the names of our classes.
+
+    Raises:
+        UserError: transformers has no such model, or is not installed.
+    """
+    model = classifier.model
+    values = _describe(model.config)
+    library = need("transformers", "hf")
+    name = "ViT" if isinstance(model.config, ViTConfig) else "Swin"
+    theirs_class = getattr(library, f"{name}ForImageClassification")
+    labels = dict(enumerate(classifier.classes))
+    config = theirs_class.config_class(**values, id2label=labels, label2id={text: i for i, text in labels.items()})
+    theirs = theirs_class(config).eval()
+    lacking, unknown = theirs.load_state_dict(to_huggingface(model.state_dict(), model.config), strict=False)
+    if unknown or any("relative_position_index" not in tensor for tensor in lacking):
+        raise UserError(f"this release of transformers ({library.__version__}) names tensors otherwise: {unknown[:1]}")
+    return theirs
+
+
 def write_huggingface_images(classifier: Classifier, folder: Path) -> list[str]:
     """Writes a folder that transformers loads as an image classifier, with its processor.
 
     Raises:
         UserError: transformers cannot express the model, or does not agree with it.
     """
-    model, reading = classifier.model, classifier.reading
-    values = _describe(model.config)
-    library = need("transformers", "hf")
-    name = "ViT" if isinstance(model.config, ViTConfig) else "Swin"
-    theirs_class = getattr(library, f"{name}ForImageClassification")
-    labels = dict(enumerate(reading.classes))
-    config = theirs_class.config_class(**values, id2label=labels, label2id={text: i for i, text in labels.items()})
-    theirs = theirs_class(config).eval()
-    lacking, unknown = theirs.load_state_dict(to_huggingface(model.state_dict(), model.config), strict=False)
-    if unknown or any("relative_position_index" not in tensor for tensor in lacking):
-        raise UserError(f"this release of transformers ({library.__version__}) names tensors otherwise: {unknown[:1]}")
+    theirs, reading = build_huggingface_images(classifier), classifier.reading
     with without_bars():
         theirs.save_pretrained(folder)
     side = {"height": reading.size, "width": reading.size}
@@ -66,8 +76,8 @@ def write_huggingface_images(classifier: Classifier, folder: Path) -> list[str]:
     processor |= {"image_mean": list(reading.mean), "image_std": list(reading.std)}
     (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=2) + "\n", encoding="utf-8")
     with without_bars():
-        loaded = theirs_class.from_pretrained(folder).eval()
-    return [compare_images(model, lambda images: loaded(images).logits, theirs_class.__name__)]
+        loaded = type(theirs).from_pretrained(folder).eval()
+    return [compare_images(classifier.model, lambda images: loaded(images).logits, type(theirs).__name__)]
 
 
 def _describe(config: Any) -> dict[str, Any]:

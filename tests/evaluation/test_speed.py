@@ -1,10 +1,11 @@
-"""`regard bench`: times from text to text, a table, a picture."""
+"""Times from text to text, a table, a picture."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,10 @@ import pytest
 from regard.decoding.settings import SearchSettings
 from regard.errors import UserError
 from regard.evaluation.metrics import Score
-from regard.evaluation.speed import Contender, Result, Timing, measure_speed, race, tabulate
+from regard.evaluation.speed import Contender, Result, race, tabulate
+from regard.evaluation.timing import Timing, measure_speed
 from regard.evaluation.trade import draw_trade, save_trade
 
-Command = Callable[..., "Answer"]  # noqa: F821  the fixtures of tests/conftest.py
 SOURCES = ["I love apples", "They buy tea and dogs", "We see cats", "You want books", "Children love tea"]
 
 
@@ -35,7 +36,7 @@ def test_the_median_is_of_whole_batches_in_order() -> None:
     assert (timing.batch, timing.batches) == (2, 5)
     assert seen == [SOURCES[:2], SOURCES[2:4]] * 4  # three to warm up; the fifth sentence makes no batch
     assert 2 <= timing.milliseconds < 25
-    assert timing.sentences_per_second == pytest.approx(2000 / timing.milliseconds)
+    assert timing.per_second == pytest.approx(2000 / timing.milliseconds)
 
 
 def test_it_goes_on_for_as_long_as_asked() -> None:
@@ -63,6 +64,7 @@ def test_a_contender_is_a_run_with_settings(trained_run: Path) -> None:
     assert found.settings["beam"] == 2
     assert [timing.batch for timing in found.timings] == [1, 2]
     assert found.score is None
+    assert found.same is None
     assert found.parameters == sum(p.numel() for p in plain.translator.model.parameters())
     assert Result.from_dict(json.loads(json.dumps(found.as_dict()))) == found
 
@@ -88,6 +90,26 @@ def test_the_table_sets_everyone_against_the_first() -> None:
     assert lines[4] == "| unscored |  | 1.3 M | 40.0 (0.50×) | 120.0 (0.50×) |"
 
 
+def test_the_table_has_no_column_that_nobody_fills() -> None:
+    lines = tabulate([result("alone", 20.0, None)]).splitlines()
+    assert lines[0] == "|  | parameters | ms a batch of 1 | ms a batch of 8 |"
+
+
+def test_images_are_counted_by_the_second() -> None:
+    ours = replace(result("ours", 4.0, None), unit="images", same=1.0)
+    lines = tabulate([ours, replace(ours, name="theirs", same=0.875)]).splitlines()
+    assert lines[0] == "|  | as the first | parameters | images/s, 1 at once | images/s, 8 at once |"
+    assert lines[3] == "| theirs | 87.5% | 1.3 M | 250 (1.00×) | 667 (1.00×) |"
+    assert ours.as_dict()["timings"][1]["images_per_second"] == pytest.approx(666.67)
+
+
+def test_what_two_models_say_can_be_compared(trained_run: Path) -> None:
+    same = [Contender.open(f"{trained_run}:beam=1"), Contender.open(f"{trained_run}:max_length=2")]
+    first, cut = race(same, SOURCES, None, [1], 0, compare=True)
+    assert first.same == 1
+    assert cut.same == 0
+
+
 def test_the_picture_has_a_panel_a_batch_and_a_point_a_model() -> None:
     figure = draw_trade([result("usual", 20.0), result("fast", 4.0, 27.5), result("unscored", 4.0, None)], "Trade")
     one, eight = figure.axes
@@ -99,46 +121,3 @@ def test_the_picture_has_a_panel_a_batch_and_a_point_a_model() -> None:
 def test_a_picture_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be written"):
         save_trade([result("usual", 20.0)], tmp_path / "no" / "trade.svg", "Trade")
-
-
-# The command line
-
-
-def test_bench_writes_a_table_json_and_a_picture(
-    trained_run: Path, toy: Path, command: Command, tmp_path: Path
-) -> None:
-    out, plot = tmp_path / "bench.json", tmp_path / "bench.svg"
-    (tmp_path / "src.en").write_text("".join(f"{source}\n" for source in SOURCES), encoding="utf-8")
-    (tmp_path / "ref.zh").write_text("我喜欢苹果\n他们买茶和狗\n我们看见猫\n你要书\n孩子喜欢茶\n", encoding="utf-8")
-    files = ("--src", tmp_path / "src.en", "--ref", tmp_path / "ref.zh", "--out", out, "--plot", plot)
-    batches = ("--batch", 2, "--batch", 1, "--seconds", 0, "--device", "cpu")
-    answer = command("bench", f"{trained_run}:beam=1", f"{trained_run}:beam=3", *files, *batches)
-    assert answer.code == 0, answer.err
-    assert "| ms a batch of 1 | ms a batch of 2 |" in answer.out
-    record = json.loads(out.read_text(encoding="utf-8"))
-    assert [one["settings"]["beam"] for one in record["results"]] == [1, 3]
-    assert record["results"][0]["score"]["value"] > 50
-    assert "tok:zh" in record["results"][0]["score"]["signature"]
-    assert plot.read_text(encoding="utf-8").startswith("<?xml")
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--plot", "trade.svg"), "--plot shows quality against speed, so it needs --ref"),
-        (("--plot", "trade.txt"), "a plot is written as .png, .svg, .pdf"),
-        (("--batch", 600), "500 sentences do not make a batch of 600"),
-        (("--out", "no/such/file.json"), "no file can be written there"),
-    ],
-)
-def test_bench_refuses_before_it_loads_a_model(
-    trained_run: Path,
-    toy: Path,
-    command: Command,
-    options: tuple[object, ...],
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert said in command("bench", "no/such/run", "--src", toy / "train.en", *options).refusal
