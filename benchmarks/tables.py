@@ -59,7 +59,7 @@ PAGES: dict[str, dict[str, Writer]] = {
     "docs/teaching.md": {"teaching": of("teaching", translation.write_teaching)},
     "docs/training-speed.md": {
         "recipe": of("multi30k-recorded", translation.write_recorded),
-        "curves": of("training-gpu", training.write_curves),
+        "curves": of("training-curve", training.write_curves),
         "steps": of("training-gpu", training.write_steps),
         "memory": of("training-gpu", training.write_memory),
         "profile": of_all(["training-gpu-before", "training-gpu"], training.write_profile),
