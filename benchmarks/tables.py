@@ -36,6 +36,7 @@ PAGES: dict[str, dict[str, Writer]] = {
     },
     "docs/croco.md": {"proof": of("croco", croco.write_croco, otherwise="")},
     "docs/decoding-speed.md": {
+        "engines on a CPU": of("engines", decoding.write_engine_ratios),
         "speeds": of("decoding-gpu", decoding.write_gpu_speeds),
         "same sentences": of("decoding-gpu", decoding.write_gpu_equality),
         "profile": of("decoding-gpu", decoding.write_gpu_profile),

@@ -160,7 +160,7 @@ def run_child(name: str, options: argparse.Namespace, deadline: Deadline, *furth
         caches = {key: str(folder / key) for key in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
         environment = os.environ | caches | {"REGARD_KERNELS": "1" if CONTENDERS[name].kernels else "0"}
         with errors.open("wb") as said:
-            child = subprocess.Popen(command, env=environment, stderr=said, start_new_session=True)
+            child = subprocess.Popen(command, env=environment, stderr=said, process_group=0)
             failure = wait_for(child, limit, deadline)
         said_last = errors.read_text("utf-8", "replace").strip()
         if failure:

@@ -28,6 +28,7 @@ MEMORY = {
     "places": "largest_batch_places",
     "GiB with it": "largest_peak_gib",
 }
+TIMES = "times the best peer"
 TOTALS = {"kernels, altogether": "kernels_ms", "the host": "host_ms", "launches": "launches"}
 DROPOUTS = {"the paper's": "the paper's dropouts", "all": "all of nn.Transformer's dropouts"}
 Row = dict[str, Any]
@@ -36,8 +37,8 @@ Row = dict[str, Any]
 def write_steps(result: Result) -> str:
     """Every contender's speed, the peers' beside ours."""
     rows = sorted(result["rows"], key=lambda row: -row.get("tokens_per_second", 0))
-    cells = ([_name(row), *(show(row.get(key)) for key in SPEEDS.values())] for row in rows)
-    return paragraphs(table(["who", *SPEEDS], cells), " ".join([*compare(rows), _about(result)]))
+    cells = ([_name(row), *(show(row.get(key)) for key in SPEEDS.values()), _times(row, rows)] for row in rows)
+    return paragraphs(table(["who", *SPEEDS, TIMES], cells), " ".join([*compare(rows), _about(result)]))
 
 
 def write_memory(result: Result) -> str:
@@ -85,8 +86,8 @@ def write_profile(found: dict[str, Result]) -> str:
 def write_cpu(result: Result) -> str:
     """Tokens a second on a CPU, contenders taking turns."""
     rows = result["rows"]
-    cells = ((row["name"], show(row["tokens_per_second"]), row["dropouts"]) for row in rows)
-    return paragraphs(table(("who", "tokens/s", "dropouts"), cells), " ".join([*compare(rows), _about(result)]))
+    cells = ((row["name"], show(row["tokens_per_second"]), row["dropouts"], _times(row, rows)) for row in rows)
+    return paragraphs(table(("who", "tokens/s", "dropouts", TIMES), cells), " ".join([*compare(rows), _about(result)]))
 
 
 def _name(row: Row) -> str:
@@ -101,20 +102,29 @@ def _profiled(result: Result) -> Row | None:
 
 def compare(rows: list[Row]) -> list[str]:
     """The best of ours beside the best of the peers, once for each choice of dropouts."""
-    timed = [row for row in rows if "tokens_per_second" in row]
-    theirs = max((row for row in timed if row["peer"]), key=_rate, default=None)
+    theirs = _best_peer(rows)
     if theirs is None:
         return []
-    ours = [
-        max((row for row in timed if not row["peer"] and row["dropouts"] == dropouts), key=_rate, default=None)
-        for dropouts in DROPOUTS
-    ]
+    ours = [row for row in rows if "tokens_per_second" in row and not row["peer"]]
+    best = {one: max((row for row in ours if row["dropouts"] == one), key=_rate, default=None) for one in DROPOUTS}
     return [
-        f"With {DROPOUTS[row['dropouts']]} the best of ours, {row['name']}, is {_rate(row) / _rate(theirs):.2f} times "
-        f"as fast as the best of the others, {theirs['name']}, which has {DROPOUTS[theirs['dropouts']]}."
-        for row in ours
-        if row is not None
+        f"With {title} the best of ours, {row['name']}, is {_times(row, rows)} as fast as the best of the others, "
+        f"{theirs['name']}, which has {DROPOUTS[theirs['dropouts']]}."
+        for dropouts, title in DROPOUTS.items()
+        if (row := best[dropouts]) is not None
     ]
+
+
+def _times(row: Row, rows: list[Row]) -> str:
+    """How many times as fast one of ours is as the best of the peers."""
+    theirs = _best_peer(rows)
+    if theirs is None or row["peer"] or "tokens_per_second" not in row:
+        return ""
+    return f"{_rate(row) / _rate(theirs):.2f}×"
+
+
+def _best_peer(rows: list[Row]) -> Row | None:
+    return max((row for row in rows if row["peer"] and "tokens_per_second" in row), key=_rate, default=None)
 
 
 def _rate(row: Row) -> float:
