@@ -290,7 +290,8 @@ def main() -> None:
         from training_measuring import work_as_child
 
         work_as_child(options)
-        return
+        sys.stdout.flush()
+        os._exit(0)  # what a recording that failed left behind must not spoil the end
     deadline, results = Deadline(options.within), Results(options)
     if options.together:
         for row in measure_together(list(options.who or TOGETHER), options):

@@ -84,8 +84,9 @@ class Contender:
         for _ in range(steps):
             loss = self.step(batch)
         self._wait()
+        seconds = time.perf_counter() - start
         assert loss.isfinite(), f"{self.name}: the loss is {loss}"
-        return time.perf_counter() - start
+        return seconds
 
     def prepare(self, batch: Batch) -> None:
         """Warms up, and notes what a step needs beyond weights and optimiser; whatever fails is kept as the reason."""
