@@ -36,6 +36,7 @@ PAGES: dict[str, dict[str, Writer]] = {
     },
     "docs/croco.md": {"proof": of("croco", croco.write_croco, otherwise="")},
     "docs/decoding-speed.md": {
+        "engines on a CPU": of("engines", decoding.write_engine_ratios),
         "speeds": of("decoding-gpu", decoding.write_gpu_speeds),
         "same sentences": of("decoding-gpu", decoding.write_gpu_equality),
         "profile": of("decoding-gpu", decoding.write_gpu_profile),
@@ -59,7 +60,7 @@ PAGES: dict[str, dict[str, Writer]] = {
     "docs/teaching.md": {"teaching": of("teaching", translation.write_teaching)},
     "docs/training-speed.md": {
         "recipe": of("multi30k-recorded", translation.write_recorded),
-        "curves": of("training-gpu", training.write_curves),
+        "curves": of("training-curve", training.write_curves),
         "steps": of("training-gpu", training.write_steps),
         "memory": of("training-gpu", training.write_memory),
         "profile": of_all(["training-gpu-before", "training-gpu"], training.write_profile),

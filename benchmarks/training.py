@@ -9,29 +9,31 @@ CPU. Batches lie on the device before anything is timed. Every contender has a p
 what one of them has found is kept though it or another fails. A step's tokens are the real target tokens; its time is
 the median; warm-up is what the first steps took beyond that.
 
---who chooses contenders, and --merge keeps the earlier rows of the file, so that several calls can share the work.
---profile adds the kernels of a step, --largest the largest batch that fits, by doubling. --curve trains 500 steps on
-small batches: our fastest path beside the float32 reference with two seeds. With --together contenders share one
-process and take turns, step by step, as a busy machine wants it. --quick is a toy, to see that the script runs.
+--who chooses contenders, --within is the time for all of them, and --merge keeps the earlier rows of the file, so that
+several calls can share the work. --profile adds the kernels of a step, --largest the largest batch that fits. --curve
+trains 500 steps on the built-in corpus: our fastest path, then the float32 reference with two seeds. With --together
+contenders share one process and take turns, step by step, as a busy machine wants it. --quick is a toy, to see that the
+script runs.
 
-Writes benchmarks/results/training-gpu.json or -cpu.json, or --out.
+Writes benchmarks/results/training-gpu.json, -cpu.json or -curve.json, or --out.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import faulthandler
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterator
-from itertools import cycle, islice, pairwise
+from contextlib import suppress
+from importlib.metadata import version
+from importlib.util import find_spec
+from itertools import combinations
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -39,31 +41,27 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]  # this checkout, whatever else is installed
 
-WARM_UP = 10
-TRACED = 3
-TOP = 40
-DOUBLINGS = 8
 NAMES = (
-    "regard-padded",
+    "regard-recorded-half",
+    "regard-recorded-half-dropouts",
+    "regard-recorded",
+    "regard-compiled",
+    "regard-packed-kernels",
     "regard-packed",
     "regard-packed-dropouts",
-    "regard-packed-kernels",
-    "regard-recorded",
-    "regard-recorded-half",
-    "regard-compiled-plain",
-    "regard-compiled-short",
-    "regard-compiled",
-    "regard-both",
-    "regard-both-half",
-    "regard-both-half-dropouts",
+    "regard-padded",
     "marian",
-    "marian-compiled",
     "nn",
+    "marian-compiled",
     "nn-compiled",
 )
 FASTEST = "regard-recorded-half"
 TOGETHER = ("regard-padded", "regard-packed", "regard-packed-dropouts", "nn")
-CURVES = {"reference 1": ("reference", 1), "reference 2": ("reference", 2), FASTEST: (FASTEST, 1)}
+CURVES = {FASTEST: (FASTEST, 1), "reference 1": ("reference", 1), "reference 2": ("reference", 2)}
+TENS = 10
+"""Steps that share a figure of a curve."""
+SHORTEST = 15
+"""Seconds with less of which nobody need begin."""
 Row = dict[str, Any]
 
 
@@ -76,11 +74,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batches", type=int, default=16, help="different ones, read again and again")
     parser.add_argument("--steps", type=int, default=48, help="that are timed")
     parser.add_argument("--limit", type=int, default=150, help="seconds that each contender may take")
+    parser.add_argument("--within", type=int, default=86_400, help="seconds that all of them may take")
     parser.add_argument("--profile", action="store_true", help="also say what a step spends its time on")
-    parser.add_argument("--largest", action="store_true", help="also find the largest batch, by doubling")
+    parser.add_argument("--largest", action="store_true", help="also find the largest batch that fits")
     parser.add_argument("--curve", action="store_true", help="only compare losses with the float32 reference")
     parser.add_argument("--curve-steps", type=int, default=500)
-    parser.add_argument("--curve-tokens", type=int, default=2048)
+    parser.add_argument("--curve-tokens", type=int, default=8192, help="places of each side of a batch")
     parser.add_argument("--together", action="store_true", help="contenders take turns in one process")
     parser.add_argument("--merge", action="store_true", help="keep the other rows of the file")
     parser.add_argument("--quick", action="store_true", help="toy sizes")
@@ -94,184 +93,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
-# In the process of a contender
-
-
-class Measuring:
-    """A contender at work; writes what it finds to a file as soon as it is known."""
-
-    def __init__(self, name: str, options: argparse.Namespace, out: Path) -> None:
-        import torch
-        from training_contenders import CONTENDERS, SIZES, Trainer, Workload
-
-        self.torch, self.options, self.out = torch, options, out
-        self.device = torch.device(options.device)
-        self.cuda = self.device.type == "cuda"
-        self.contender, self.size = CONTENDERS[name], SIZES[options.preset]
-        self.new_trainer, self.new_workload = Trainer, Workload
-        self.row: Row = {"name": name}
-
-    def note(self, **found: Any) -> None:
-        self.row |= found
-        self.out.write_text(json.dumps(self.row), encoding="utf-8")
-        brief = {key: value for key, value in found.items() if not isinstance(value, (list, dict))}
-        if brief:
-            print("   ", *(f"{key}={value}" for key, value in brief.items()), flush=True)
-
-    def batches(self, tokens: int, number: int, seed: int = 0) -> list[tuple[Any, Any]]:
-        made = self.new_workload(self.size.vocab, tokens, number, self.device, seed).make(self.contender.layout)
-        return [(batch, self.contender.prepare(batch)) for batch in made]
-
-    def wait(self) -> None:
-        if self.cuda:
-            self.torch.cuda.synchronize()
-
-    def measure(self) -> None:
-        options = self.options
-        batches = self.batches(options.tokens, options.batches)
-        counts = [batch.count for batch, _ in batches]
-        self.note(tokens=round(mean(counts)), places=batches[0][0].places)
-        trainer = self.new_trainer(self.contender, self.size, self.device)
-        turns = cycle(batches)
-        begin = time.perf_counter()
-        loss = trainer.step(*next(turns))
-        self.wait()
-        self.note(first_step_s=round(time.perf_counter() - begin, 1), first_loss=round(loss.item(), 3))
-        for turn in islice(turns, WARM_UP - 1):
-            trainer.step(*turn)
-        self.wait()
-        warm = time.perf_counter() - begin
-        held = self.torch.cuda.memory_allocated() if self.cuda else 0
-        if self.cuda and not self.contender.record:  # what replays what was recorded asks for no memory any more
-            self.torch.cuda.reset_peak_memory_stats()
-        times, done = self.clock(trainer, turns, options.steps)
-        rates = [batch.count / seconds for (batch, _), seconds in zip(done, times, strict=True)]
-        flops = [self.size.flops(batch) / seconds / 1e12 for (batch, _), seconds in zip(done, times, strict=True)]
-        self.note(
-            tokens_per_second=round(median(rates)),
-            slowest=round(min(rates)),
-            fastest=round(max(rates)),
-            mean_tokens_per_second=round(sum(batch.count for batch, _ in done) / sum(times)),
-            step_ms=round(1000 * median(times), 2),
-            tflops=round(median(flops), 1),
-            warm_up_s=round(max(0.0, warm - WARM_UP * median(times)), 1),
-            last_loss=round(trainer.step(*next(turns)).item(), 3),
-        )
-        if self.cuda:
-            peak = self.torch.cuda.max_memory_allocated()
-            per_token = (peak - held) / max(counts)
-            self.note(peak_gib=round(peak / 2**30, 2), step_kib_per_token=round(per_token / 1024, 1))
-        if options.profile:
-            self.profile(trainer, turns)
-        if options.largest:
-            self.note(**self.find_largest(trainer))
-
-    def clock(self, trainer: Any, turns: Iterator[Any], steps: int) -> tuple[list[float], list[Any]]:
-        """Seconds of each step, by events in the device's stream, without waiting in between."""
-        done = list(islice(turns, steps))
-        if not self.cuda:
-            times = []
-            for turn in done:
-                begin = time.perf_counter()
-                trainer.step(*turn)
-                times.append(time.perf_counter() - begin)
-            return times, done
-        events = [self.torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
-        self.wait()
-        events[0].record()
-        for turn, event in zip(done, events[1:], strict=True):
-            trainer.step(*turn)
-            event.record()
-        self.wait()
-        return [one.elapsed_time(other) / 1000 for one, other in pairwise(events)], done
-
-    def profile(self, trainer: Any, turns: Iterator[Any]) -> None:
-        """Kernels of a step by time, launches, the host's time, and how long the device had nothing to do."""
-        from torch.autograd import DeviceType
-        from torch.profiler import ProfilerActivity, profile
-
-        self.wait()
-        begin = time.perf_counter()
-        for turn in islice(turns, TRACED):
-            trainer.step(*turn)
-        host = time.perf_counter() - begin
-        self.wait()
-        whole = time.perf_counter() - begin
-        self.note(host_ms=round(1000 * host / TRACED, 2), whole_ms=round(1000 * whole / TRACED, 2))
-        kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.cuda else [])]
-        with profile(activities=kinds) as traced:
-            for turn in islice(turns, TRACED):
-                trainer.step(*turn)
-            self.wait()
-        averages = traced.key_averages()
-        calls = Counter({row.key: row.count for row in averages})
-        launches = sum(n for name, n in calls.items() if "LaunchKernel" in name or "GraphLaunch" in name)
-        time_of = "self_device_time_total" if self.cuda else "self_cpu_time_total"
-        # Of operators and of marks round them the device has times, too, but those are the times of their kernels.
-        where = DeviceType.CUDA if self.cuda else DeviceType.CPU
-        rows = [row for row in averages if row.device_type == where and not row.is_user_annotation]
-        rows.sort(key=lambda row: -getattr(row, time_of))
-        kernels = [
-            {"ms": round(getattr(row, time_of) / 1000 / TRACED, 3), "calls": row.count / TRACED, "name": row.key[:110]}
-            for row in rows[:TOP]
-        ]
-        busy = sum(getattr(row, time_of) for row in rows) / 1000 / TRACED
-        idle = max(0.0, 1000 * whole / TRACED - busy)
-        self.note(launches=launches / TRACED, kernels_ms=round(busy, 2), idle_ms=round(idle, 2), kernels=kernels)
-        for kernel in kernels:
-            print(f"    {kernel['ms']:8.3f} ms {kernel['calls']:7.1f} x  {kernel['name']}", flush=True)
-
-    def find_largest(self, trainer: Any) -> Row:
-        """The most target tokens of a batch that go through two steps."""
-        found: Row = {}
-        tokens = self.options.tokens
-        for _ in range(DOUBLINGS):
-            try:
-                batches = self.batches(tokens, 1)
-                for _ in range(2):
-                    trainer.step(*batches[0])
-                self.wait()
-            except self.torch.OutOfMemoryError:
-                break
-            except Exception as error:  # some kernels count in 32 bits
-                found |= {"largest_stopped_by": f"{type(error).__name__}: {str(error)[:120]}"}
-                break
-            peak = self.torch.cuda.max_memory_allocated() if self.cuda else 0
-            found |= {"largest_batch_tokens": batches[0][0].count, "largest_peak_gib": round(peak / 2**30, 1)}
-            self.note(**found)
-            tokens *= 2
-        return found
-
-    def curve(self) -> None:
-        """The mean loss of every ten steps."""
-        options = self.options
-        batches = self.batches(options.curve_tokens, options.curve_steps, seed=5)
-        trainer = self.new_trainer(self.contender, self.size, self.device, options.seed, lr=5e-4)
-        begin, losses = time.perf_counter(), []
-        for number, turn in enumerate(batches, start=1):
-            trainer.set_rate(5e-4 * min(1, number / 100))
-            losses.append(trainer.step(*turn))
-        values = self.torch.stack(losses).tolist()
-        tens = [round(mean(values[i : i + 10]), 4) for i in range(0, len(values), 10)]
-        self.note(seconds=round(time.perf_counter() - begin, 1), last=tens[-1], losses=tens)
-
-
-def work_as_child(options: argparse.Namespace) -> None:
-    faulthandler.dump_traceback_later(0.9 * options.limit)  # says where it is before it is ended
-    measuring = Measuring(options.child, options, options.out)
-    if options.curve:
-        measuring.curve()
-    else:
-        measuring.measure()
-
-
 # Contenders that take turns in one process
 
 
 def measure_together(names: list[str], options: argparse.Namespace) -> list[Row]:
     """Step by step in turns, every one on batches of the same sentences, padded or packed as it likes."""
     import torch
-    from training_contenders import CONTENDERS, SIZES, Trainer, Workload
+    from training_contenders import CONTENDERS, SIZES, Trainer
+    from training_workload import Workload
 
     device, size = torch.device(options.device), SIZES[options.preset]
     workload = Workload(size.vocab, options.tokens, options.batches, device)
@@ -292,123 +121,200 @@ def measure_together(names: list[str], options: argparse.Namespace) -> list[Row]
             if number >= 2:
                 times[name].append(batches[place].count / (time.perf_counter() - begin))
     found = {name: round(median(rates)) for name, rates in times.items()}
-    rows = [{"name": name, "tokens_per_second": rate, "peer": CONTENDERS[name].peer} for name, rate in found.items()]
-    for row in rows:
-        print(f"{row['name']:26} {row['tokens_per_second']:>9,} tokens/s", flush=True)
-    return rows
+    return [
+        {"name": name, "tokens_per_second": rate, "peer": CONTENDERS[name].peer, "dropouts": CONTENDERS[name].dropouts}
+        for name, rate in found.items()
+    ]
 
 
 # In the process that waits for them
 
 
-def run_child(name: str, options: argparse.Namespace, *further: str) -> Row:
+class Deadline:
+    """When all must be done; a signal to end is the same as time that has run out."""
+
+    def __init__(self, seconds: float) -> None:
+        self.end = time.monotonic() + seconds
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "end", 0.0))
+
+    @property
+    def left(self) -> float:
+        return self.end - time.monotonic()
+
+
+def run_child(name: str, options: argparse.Namespace, deadline: Deadline, *further: str) -> Row:
     """One contender in a process of its own; whatever it found before it failed is kept."""
     from training_contenders import CONTENDERS
 
+    limit = min(options.limit, int(deadline.left))
     print(f"{name} {' '.join(further)}", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "row.json"
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
+        folder = Path(place)
+        out, errors = folder / "row.json", folder / "errors.txt"
         same = ["--device", options.device, "--preset", options.preset, "--tokens", str(options.tokens)]
-        same += ["--batches", str(options.batches), "--steps", str(options.steps), "--limit", str(options.limit)]
+        same += ["--batches", str(options.batches), "--steps", str(options.steps), "--limit", str(limit)]
         same += ["--curve-steps", str(options.curve_steps), "--curve-tokens", str(options.curve_tokens)]
         same += [f"--{flag}" for flag in ("profile", "largest", "curve") if getattr(options, flag)]
         command = [sys.executable, str(Path(__file__)), "--child", name, "--out", str(out), *same, *further]
-        caches = {key: str(Path(folder) / key) for key in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
         # Caches of its own: whoever comes second must not warm up at the expense of the first.
+        caches = {key: str(folder / key) for key in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
         environment = os.environ | caches | {"REGARD_KERNELS": "1" if CONTENDERS[name].kernels else "0"}
-        failure = {}
-        try:
-            done = subprocess.run(command, env=environment, timeout=options.limit, stderr=subprocess.PIPE, text=True)
-            if done.returncode:
-                print(done.stderr[-3000:], flush=True)
-                last = (done.stderr.strip().splitlines() or [""])[-1]
-                failure = {"error": f"exit status {done.returncode}: {last[:300]}"}
-        except subprocess.TimeoutExpired as late:
-            print((late.stderr or b"").decode()[-3000:], flush=True)  # where it was
-            failure = {"error": f"not done after {options.limit} s"}
+        with errors.open("wb") as said:
+            child = subprocess.Popen(command, env=environment, stderr=said, process_group=0)
+            failure = wait_for(child, limit, deadline)
+        said_last = errors.read_text("utf-8", "replace").strip()
+        if failure:
+            print(said_last[-3000:], flush=True)  # where it was
+            last = (said_last.splitlines() or [""])[-1] if child.returncode > 0 else ""
+            failure = f"{failure}: {last[:300]}" if last else failure
         row: Row = json.loads(out.read_text("utf-8")) if out.exists() else {"name": name}
-    return row | failure | {"peer": CONTENDERS[name].peer}
+    contender = CONTENDERS[name]
+    return row | ({"error": failure} if failure else {}) | {"peer": contender.peer, "dropouts": contender.dropouts}
+
+
+def wait_for(child: subprocess.Popen[bytes], limit: float, deadline: Deadline) -> str:
+    """Why it came to no good end, if so; it is ended when its time is over, with all that it started."""
+    begin = time.monotonic()
+    while child.poll() is None and time.monotonic() < begin + limit and deadline.left > 0:
+        time.sleep(0.2)
+    late = child.poll() is None
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)  # a compiler's workers outlive it
+    status = child.wait()
+    if late:
+        return f"not done after {time.monotonic() - begin:.0f} s"
+    return f"exit status {status}" if status else ""
 
 
 def show(rows: list[Row]) -> None:
-    columns = ("tokens_per_second", "step_ms", "tflops", "warm_up_s", "step_kib_per_token", "largest_batch_tokens")
-    print(f"{'':26} " + " ".join(f"{column:>20}" for column in columns))
+    """All rows side by side, and how ours compare with the best of the peers."""
+    from reports.training import compare
+
+    columns = {
+        "tokens/s": "tokens_per_second",
+        "ms": "step_ms",
+        "TFLOP/s": "tflops",
+        "warm-up": "warm_up_s",
+        "KiB/token": "step_kib_per_token",
+        "largest": "largest_batch_tokens",
+        "its places": "largest_batch_places",
+        "dropouts": "dropouts",
+    }
+    print(f"{'':30} " + " ".join(f"{title:>11}" for title in columns))
     for row in rows:
-        figures = " ".join(f"{row.get(column, '')!s:>20}" for column in columns)
-        print(f"{row['name']:26} {figures} {row.get('error', '')}", flush=True)
-    ours = [row["tokens_per_second"] for row in rows if "tokens_per_second" in row and not row.get("peer")]
-    theirs = [row["tokens_per_second"] for row in rows if "tokens_per_second" in row and row.get("peer")]
-    if ours and theirs:
-        print(f"best of ours over best of peers: {max(ours) / max(theirs):.2f}", flush=True)
+        figures = " ".join(f"{row.get(key, '')!s:>11}" for key in columns.values())
+        print(f"{row['name']:30} {figures} {row.get('error', '')}", flush=True)
+    for sentence in compare(rows):
+        print(sentence, flush=True)
 
 
 def compare_curves(rows: list[Row]) -> Row:
-    """How far ours lies from the reference, beside how far two seeds of the reference lie apart, in means of ten."""
-    curves = {row["name"]: row["losses"] for row in rows if "losses" in row}
-    if len(curves) < len(CURVES):
-        return {}
-    one, other, ours = (curves[name] for name in CURVES)
-    half = len(one) // 2
-    seeds = [abs(a - b) for a, b in zip(one, other, strict=True)]
-    apart = [abs(a - b) for a, b in zip(one, ours, strict=True)]
-    return {
-        "mean_distance_of_two_seeds": round(mean(seeds[half:]), 4),
-        "mean_distance_of_ours": round(mean(apart[half:]), 4),
-        "largest_distance_of_two_seeds": round(max(seeds), 4),
-        "largest_distance_of_ours": round(max(apart), 4),
+    """How far ours lies from the reference, beside how far two seeds of the reference lie apart, in means of ten.
+
+    Means are over the second half, the largest distance over all, of as many steps as all have gone.
+    """
+    curves = {row["name"]: row["losses"] for row in rows if row.get("losses")}
+    ours = curves.pop(FASTEST, None)
+    shortest = min(map(len, [*curves.values(), *([] if ours is None else [ours])]), default=0)
+
+    def measure(one: list[float], other: list[float]) -> list[float]:
+        return [abs(a - b) for a, b in zip(one[:shortest], other[:shortest], strict=True)]
+
+    found = {
+        "two_seeds": [measure(one, other) for one, other in combinations(curves.values(), 2)],
+        "ours": [] if ours is None else [measure(one, ours) for one in curves.values()],
     }
+    distances: Row = {}
+    for who, apart in found.items():
+        if apart:
+            distances[f"mean_distance_of_{who}"] = round(mean(mean(one[shortest // 2 :]) for one in apart), 4)
+            distances[f"largest_distance_of_{who}"] = round(max(map(max, apart)), 4)
+    return distances | ({"compared_steps": TENS * shortest} if distances else {})
+
+
+def command() -> str:
+    """What was called, wherever it writes to."""
+    given = sys.argv[1:]
+    if "--out" in given:
+        place = given.index("--out")
+        given = given[:place] + given[place + 2 :]
+    return " ".join(["python benchmarks/training.py", *given])
+
+
+class Results:
+    """The file, which is written anew whenever something is found."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        import bare  # noqa: F401  # before all that imports regard
+        import torch
+
+        from regard.evaluation.speed import describe_machine
+
+        device = torch.device(options.device)
+        name = "curve" if options.curve else "gpu" if device.type == "cuda" else device.type
+        self.file = options.out or HERE / "results" / f"training-{name}.json"
+        self.curves = options.curve
+        before = json.loads(self.file.read_text("utf-8")) if options.merge and self.file.exists() else {}
+        self.all: dict[str, Any] = {
+            "what": describe(options),
+            "rows": before.get("rows", []),
+            "machine": describe_machine(device),
+            "versions": {"python": platform.python_version(), "torch": torch.__version__},
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "commands": [*before.get("commands", []), command()],
+        }
+        if find_spec("transformers") is None:
+            print("transformers is not installed: Marian cannot take part", flush=True)
+        else:
+            self.all["versions"]["transformers"] = version("transformers")
+
+    def keep(self, row: Row) -> None:
+        """Puts a row in the place of the one of its name."""
+        self.all["rows"] = [*(old for old in self.all["rows"] if old["name"] != row["name"]), row]
+        if self.curves:
+            self.all["distances"] = compare_curves(self.all["rows"])
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self.file.write_text(json.dumps(self.all, indent=1) + "\n", encoding="utf-8")
+
+
+def describe(options: argparse.Namespace) -> str:
+    steps, tokens = "training steps", options.tokens
+    if options.curve:
+        steps, tokens = f"{options.curve_steps} steps on the built-in corpus", options.curve_tokens
+    return f"{steps} of {options.preset} size, at most {tokens:,} places on either side of a batch"
 
 
 def main() -> None:
     options = parse()
     if options.child:
+        from training_measuring import work_as_child
+
         work_as_child(options)
-        return
-    import bare  # noqa: F401  # before all that imports regard
-    import torch
-
-    from regard.evaluation.speed import describe_machine
-
-    device = torch.device(options.device)
-    out = options.out or HERE / "results" / f"training-{'gpu' if device.type == 'cuda' else device.type}.json"
-    before = json.loads(out.read_text("utf-8")) if options.merge and out.exists() else {}
-    names = list(options.who or (TOGETHER if options.together else NAMES))
-    result: dict[str, Any] = {
-        "what": f"training steps of {options.preset} size, at most {options.tokens:,} places on either side of a batch",
-        "rows": before.get("rows", []),
-        "curves": before.get("curves", []),
-        "distances": before.get("distances", {}),
-        "machine": describe_machine(device),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "commands": [*before.get("commands", []), " ".join(["python benchmarks/training.py", *sys.argv[1:]])],
-    }
-    try:
-        import transformers
-
-        result["versions"]["transformers"] = transformers.__version__
-    except ImportError:
-        print("transformers is not installed: Marian cannot take part", flush=True)
-
-    def keep(group: str, row: Row) -> None:
-        result[group] = [*(old for old in result[group] if old["name"] != row["name"]), row]
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-
-    if options.curve:
+        sys.stdout.flush()
+        os._exit(0)  # what a recording that failed left behind must not spoil the end
+    deadline, results = Deadline(options.within), Results(options)
+    if options.together:
+        for row in measure_together(list(options.who or TOGETHER), options):
+            results.keep(row)
+    elif options.curve:
         for title, (name, seed) in CURVES.items():
-            keep("curves", run_child(name, options, "--seed", str(seed)) | {"name": title})
-        result["distances"] = compare_curves(result["curves"])
-        print(result["distances"], flush=True)
-        for row in result["curves"]:
-            keep("curves", row)
-    elif options.together:
-        for row in measure_together(names, options):
-            keep("rows", row)
+            if has_time(title, deadline):
+                results.keep(run_child(name, options, deadline, "--seed", str(seed)) | {"name": title})
+                print(results.all["distances"], flush=True)
+        return
     else:
-        for name in names:
-            keep("rows", run_child(name, options))
-    show(result["rows"])
+        for name in options.who or NAMES:
+            if has_time(name, deadline):
+                results.keep(run_child(name, options, deadline))
+    show(results.all["rows"])
+
+
+def has_time(name: str, deadline: Deadline) -> bool:
+    """Whether somebody can still begin; if not, it is said."""
+    if deadline.left >= SHORTEST:
+        return True
+    print(f"{name}: no time left", flush=True)
+    return False
 
 
 if __name__ == "__main__":

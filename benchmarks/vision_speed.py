@@ -1,13 +1,16 @@
 """Training steps of ViT-B/16 beside Hugging Face's ViTForImageClassification, with the same weights.
 
-    python benchmarks/vision_speed.py --device cuda [--compile] [--quick]
+    python benchmarks/vision_speed.py --device cuda [--compile] [--out FILE] [--quick]
 
 Batches of 256 random images of 224×224 that lie on the device already; bfloat16 autocast, cross-entropy, fused AdamW.
-All begin with the same weights, and their logits are compared before anything is measured, in float32. Everybody warms
-up, then all take turns, so that a machine that grows warm or busy slows all alike; medians count. With --compile those
-models that torch.compile has gone over take part too. --quick is a tiny model, to see that the script runs.
+All begin with the same weights, and their logits are compared before anything is measured, in float32. Ours takes steps
+as the training loop does: plainly, then recorded (training.record); with --compile also compiled (training.compile with
+record=false), both (training.compile), and at last transformers compiled. They come in stages: newcomers warm up, then
+all take turns, so that a machine that grows warm or busy slows all alike; medians count, and the file is written anew,
+so that a later stage that fails or runs out of time takes nothing away. Some two and a half minutes on an H200, mostly
+of compiling. --quick is a tiny model, to see that the script runs.
 
-Writes benchmarks/results/vision-speed-gpu.json or -cpu.json.
+Writes benchmarks/results/vision-speed-gpu.json or -cpu.json, or --out.
 """
 
 import argparse
@@ -15,7 +18,8 @@ import datetime
 import json
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,56 +32,103 @@ from torch import Tensor, nn
 from regard.evaluation.speed import describe_machine
 from regard.interop import from_huggingface
 from regard.models.vit import ViT, ViTConfig
+from regard.products import RoundedWeights
+from regard.training.recording import PLAIN, Recorder
 
 RESULTS = Path(__file__).parent / "results"
 CLASSES = 1000
 EPS = 1e-12
 QUICK = {"image": 32, "patch": 8, "width": 64, "layers": 2, "heads": 4, "hidden": 128}
+Batch = tuple[Tensor, Tensor]
 
 
 class Contender:
-    """A model with its optimiser, and how its logits are had."""
+    """A model with its optimiser; `run` is the model, or what was compiled of it."""
 
-    def __init__(self, name: str, model: nn.Module, compiled: bool = False) -> None:
-        self.name = name
-        self.model = model.train()
-        self.run: Callable[[Tensor], Any] = torch.compile(model) if compiled else model
-        self.optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.05, fused=True)
+    def __init__(self, name: str, model: nn.Module, run: Callable[[Tensor], Any] | None = None) -> None:
+        self.name, self.model, self.run = name, model, model if run is None else run
+        self.device = next(model.parameters()).device
+        cuda = self.device.type == "cuda"
+        recorded = "recorded" in name
+        self.optimiser = torch.optim.AdamW(
+            model.parameters(), lr=1e-4, weight_decay=0.05, fused=True, capturable=recorded and cuda
+        )
+        rounds = cuda and isinstance(model, ViT) and run is None
+        self.rounded = RoundedWeights(model) if rounds else nullcontext()
+        self.recorder: Recorder[Batch, Tensor] | None = Recorder(self._take, self.device) if recorded else None
         self.seconds: list[float] = []
-        self.warm_up = 0.0
-        self.peak = 0
+        self.warm_up, self.peak, self.error = 0.0, 0, ""
 
-    def logits(self, images: Tensor) -> Tensor:
-        answer = self.run(images)
-        logits: Tensor = answer if isinstance(answer, Tensor) else answer.logits
-        return logits
+    def step(self, batch: Batch) -> Tensor:
+        if self.recorder is None:
+            return self._take([batch])
+        taken = self.recorder.repeat([batch])
+        if taken is not None:
+            return taken
+        with self.recorder.plainly():
+            return self._take([batch])
 
-    def step(self, images: Tensor, labels: Tensor) -> Tensor:
-        with torch.autocast(images.device.type, torch.bfloat16):
-            loss = F.cross_entropy(self.logits(images).float(), labels)
+    def _take(self, batches: Sequence[Batch]) -> Tensor:
+        images, labels = batches[0]
+        with torch.autocast(self.device.type, torch.bfloat16), self.rounded:
+            loss = F.cross_entropy(logits_of(self.run(images)).float(), labels)
         loss.backward()
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         return loss.detach()
 
-    def steps(self, count: int, images: Tensor, labels: Tensor) -> float:
+    def clock(self, steps: int, batch: Batch) -> float:
         """How many seconds so many steps take."""
-        synchronise(images.device)
+        self._wait()
         start = time.perf_counter()
-        for _ in range(count):
-            loss = self.step(images, labels)
-        synchronise(images.device)
+        for _ in range(steps):
+            loss = self.step(batch)
+        self._wait()
+        seconds = time.perf_counter() - start
         assert loss.isfinite(), f"{self.name}: the loss is {loss}"
-        return time.perf_counter() - start
+        return seconds
+
+    def prepare(self, batch: Batch) -> None:
+        """Warms up, and notes what a step needs beyond weights and optimiser; whatever fails is kept as the reason."""
+        cuda = self.device.type == "cuda"
+        try:
+            first = self.clock(1, batch)
+            before = torch.cuda.memory_allocated() if cuda else 0
+            if cuda:
+                torch.cuda.reset_peak_memory_stats()
+            self.warm_up = first + self.clock(PLAIN + 2, batch)  # what is recorded has been by then
+            self.peak = torch.cuda.max_memory_allocated() - before if cuda else 0
+            self.clock(2, batch)
+        except Exception as error:
+            self.error = f"{type(error).__name__}: {str(error)[:200]}"
+        print(f"{self.name}: {self.error or f'warm after {self.warm_up:.1f} s'}", flush=True)
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def row(self, size: int) -> dict[str, Any]:
+        if self.error:
+            return {"name": self.name, "error": self.error}
+        rates = sorted(size / seconds for seconds in self.seconds)
+        return {
+            "name": self.name,
+            "images_per_second": round(median(rates), 1),
+            "slowest": round(rates[0], 1),
+            "fastest": round(rates[-1], 1),
+            "step_ms": round(1000 * median(self.seconds), 2),
+            "step_gib": round(self.peak / 2**30, 2),
+            "warm_up_s": round(self.warm_up, 1),
+        }
 
 
-def synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def logits_of(answer: Any) -> Tensor:
+    logits: Tensor = answer if isinstance(answer, Tensor) else answer.logits
+    return logits
 
 
-def build(config: ViTConfig, device: torch.device, compiled: bool) -> list[Contender]:
-    """Everybody, with the same weights."""
+def build(config: ViTConfig, device: torch.device, compiled: bool) -> list[list[Contender]]:
+    """Everybody, with the same weights, by the stage at which they come in."""
     sizes = {
         "image_size": config.image[0],
         "patch_size": config.patch[0],
@@ -87,117 +138,94 @@ def build(config: ViTConfig, device: torch.device, compiled: bool) -> list[Conte
         "intermediate_size": config.hidden,
         "num_labels": config.classes,
         "layer_norm_eps": EPS,
+        "attn_implementation": "sdpa",
     }
     torch.manual_seed(0)
-    first = transformers.ViTForImageClassification(transformers.ViTConfig(**sizes))
-    weights = first.state_dict()
+    weights = transformers.ViTForImageClassification(transformers.ViTConfig(**sizes)).state_dict()
 
-    def theirs(attention: str) -> nn.Module:
-        model = transformers.ViTForImageClassification(transformers.ViTConfig(**sizes, attn_implementation=attention))
+    def theirs() -> nn.Module:
+        model = transformers.ViTForImageClassification(transformers.ViTConfig(**sizes))
         model.load_state_dict(weights)
-        return model.to(device)
+        return model.to(device).train()
 
     def ours() -> nn.Module:
         model = ViT(config)
         model.load_state_dict(from_huggingface(weights, config))
-        return model.to(device)
+        return model.to(device).train()
 
-    people = [
-        Contender("regard", ours()),
-        Contender("transformers, sdpa", theirs("sdpa")),
-        Contender("transformers, eager", theirs("eager")),
+    stages = [
+        [Contender("regard", ours()), Contender("transformers", theirs())],
+        [Contender("regard, recorded", ours())],
     ]
     if compiled:
-        people += [
-            Contender("regard, compiled", ours(), compiled=True),
-            Contender("transformers, sdpa, compiled", theirs("sdpa"), compiled=True),
+        mine, other = ours(), theirs()
+        run = torch.compile(mine)
+        stages += [
+            [Contender("regard, compiled", mine, run), Contender("regard, compiled and recorded", mine, run)],
+            [Contender("transformers, compiled", other, torch.compile(other))],
         ]
-    return people
+    return stages
 
 
 @torch.no_grad()
-def largest_difference(people: list[Contender], images: Tensor) -> dict[str, float]:
+def largest_differences(people: list[Contender], images: Tensor) -> dict[str, float]:
     """How far each one's logits lie from the first one's, in float32."""
     logits = []
     for one in people:
-        answer = one.model.eval()(images)
-        logits.append(answer if isinstance(answer, Tensor) else answer.logits)
+        logits.append(logits_of(one.model.eval()(images)))
         one.model.train()
     return {one.name: (mine - logits[0]).abs().max().item() for one, mine in zip(people, logits, strict=True)}
 
 
-def measure(people: list[Contender], images: Tensor, labels: Tensor, rounds: int, steps: int) -> None:
-    """Everybody warms up alone, then all take turns."""
-    cuda = images.device.type == "cuda"
+def take_turns(people: list[Contender], batch: Batch, rounds: int, steps: int) -> None:
+    """So many rounds of so many steps each, there and back; what was measured before counts no more."""
     for one in people:
-        one.warm_up = one.steps(max(2, steps), images, labels)
-        before = torch.cuda.memory_allocated() if cuda else 0
-        if cuda:
-            torch.cuda.reset_peak_memory_stats()
-        one.steps(1, images, labels)
-        one.peak = torch.cuda.max_memory_allocated() - before if cuda else 0
+        one.seconds = []
     for number in range(rounds):
-        order = people if number % 2 == 0 else people[::-1]
-        for one in order:
-            one.seconds.append(one.steps(steps, images, labels) / steps)
+        for one in people if number % 2 == 0 else people[::-1]:
+            one.seconds.append(one.clock(steps, batch) / steps)
+        if not number:
+            print(f"turns take about {rounds * steps * sum(one.seconds[0] for one in people):.0f} s", flush=True)
 
 
-def report(people: list[Contender], batch: int) -> list[dict[str, Any]]:
-    rows = []
-    for one in people:
-        rates = sorted(batch / seconds for seconds in one.seconds)
-        rows.append(
-            {
-                "name": one.name,
-                "images_per_second": round(median(rates), 1),
-                "slowest": round(rates[0], 1),
-                "fastest": round(rates[-1], 1),
-                "step_ms": round(1000 * median(one.seconds), 2),
-                "step_gib": round(one.peak / 2**30, 2),
-                "warm_up_s": round(one.warm_up, 1),
-            }
-        )
-    return rows
+def compare(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Every one of ours over every one of theirs."""
+    rates = {row["name"]: row["images_per_second"] for row in rows if "error" not in row}
+    return {
+        f"{mine} over {other}": round(rates[mine] / rates[other], 3)
+        for other in rates
+        for mine in rates
+        if other.startswith("transformers") and mine.startswith("regard")
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Training steps of ViT-B/16 beside Hugging Face's.")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=10, help="of each turn")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=5, help="of each turn")
     parser.add_argument("--compile", action="store_true", help="compiled models take part too")
-    parser.add_argument(
-        "--quick", action="store_true", help="a tiny model and few steps; the result is written nowhere"
-    )
-    arguments = parser.parse_args()
-    device = torch.device(arguments.device)
+    parser.add_argument("--quick", action="store_true", help="a tiny model and few steps; written only to --out")
+    parser.add_argument("--out", type=Path, help="file for the results")
+    options = parser.parse_args()
+    device = torch.device(options.device)
     torch.backends.cuda.matmul.allow_tf32 = False  # for the comparison in float32; training runs under autocast
     config = ViTConfig.base(CLASSES, norm_eps=EPS)
-    batch, rounds, steps = arguments.batch, arguments.rounds, arguments.steps
-    if arguments.quick:
-        config, batch, rounds, steps = config.changed(**QUICK), 4, 2, 2
-    people = build(config, device, arguments.compile)
+    size, rounds, steps = options.batch, options.rounds, options.steps
+    if options.quick:
+        config, size, rounds, steps = config.changed(**QUICK), 4, 2, 2
+    stages = build(config, device, options.compile)
     random = torch.Generator().manual_seed(1)
-    images = torch.randn(batch, config.channels, *config.image, generator=random).to(device)
-    labels = torch.randint(config.classes, (batch,), generator=random).to(device)
-    differences = largest_difference(people, images[:8])
-    print("largest difference of logits, float32:", differences)
+    images = torch.randn(size, config.channels, *config.image, generator=random).to(device)
+    labels = torch.randint(config.classes, (size,), generator=random).to(device)
+    differences = largest_differences([one for stage in stages for one in stage], images[:8])
+    print("largest difference of logits, float32:", differences, flush=True)
     assert max(differences.values()) < 1e-4, "these are not the same models"
-    measure(people, images, labels, rounds, steps)
-    rows = report(people, batch)
-    for row in rows:
-        print(f"{row['name']:32} {row['images_per_second']:>9} images/s {row['step_ms']:>9} ms {row['step_gib']} GiB")
-    rate = {row["name"]: row["images_per_second"] for row in rows}
-    result = {
-        "what": f"training steps of ViT-B/16, batch {batch}, bfloat16 autocast, fused AdamW; medians of {rounds} turns "
-        f"of {steps} steps",
-        "rows": rows,
-        "ratio_to_transformers": {
-            name: round(mine / rate["transformers, sdpa"], 3)
-            for name, mine in rate.items()
-            if name.startswith("regard")
-        },
+    result: dict[str, Any] = {
+        "what": f"training steps of ViT-B/16, batch {size}, bfloat16 autocast, fused AdamW, transformers with sdpa; "
+        f"medians of {rounds} turns of {steps} steps",
+        "rows": [],
         "largest_difference_of_logits": differences,
         "machine": describe_machine(device),
         "versions": {
@@ -207,13 +235,23 @@ def main() -> None:
         },
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": f"python benchmarks/vision_speed.py --device {device.type}"
-        + (" --compile" if arguments.compile else ""),
+        + (" --compile" if options.compile else ""),
     }
-    if arguments.quick:
-        print(json.dumps(result, indent=1))
-        return
-    target = RESULTS / f"vision-speed-{'gpu' if device.type == 'cuda' else device.type}.json"
-    target.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    target = options.out or RESULTS / f"vision-speed-{'gpu' if device.type == 'cuda' else device.type}.json"
+    people: list[Contender] = []
+    for stage in stages:
+        for one in stage:
+            one.prepare((images, labels))
+        people += stage
+        take_turns([one for one in people if not one.error], (images, labels), rounds, steps)
+        result["rows"] = rows = [one.row(size) for one in people]
+        result["ratios"] = compare(rows)
+        for row in rows:
+            print("   ", *row.values(), flush=True)
+        if options.out or not options.quick:
+            target.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    for names, ratio in result["ratios"].items():
+        print(f"{names}: {ratio}", flush=True)
 
 
 if __name__ == "__main__":

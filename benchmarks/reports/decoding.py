@@ -36,6 +36,7 @@ GROUPS = {
     "sum and likeliest of all logits": r"^scan$",
     "the beam's bookkeeping": r"^advance$",
 }
+HUGGING_FACE = "Hugging Face float32"
 Size = tuple[int, int]
 
 
@@ -137,6 +138,17 @@ def write_engines(result: Result) -> str:
     return paragraphs(
         table(("engine", *map(_title, speeds), "same words"), rows),
         f"{how}; {cite(result, 'transformers', 'ctranslate2')}.",
+    )
+
+
+def write_engine_ratios(result: Result) -> str:
+    """How many times as fast as transformers each engine is."""
+    speeds = _by_size(result, "tokens_per_second", "engine")
+    engines = [name for name in dict.fromkeys(row["engine"] for row in result["rows"]) if name != HUGGING_FACE]
+    rows = ((name, *(f"{found[name] / found[HUGGING_FACE]:.1f}×" for found in speeds.values())) for name in engines)
+    return paragraphs(
+        table(("times transformers in float32", *map(_title, speeds)), rows),
+        f"{result['model']}; {result['what']}; {cite(result, 'transformers', 'ctranslate2')}.",
     )
 
 

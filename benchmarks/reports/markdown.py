@@ -35,5 +35,7 @@ def begin_sentence(text: str) -> str:
 
 
 def show(value: Any) -> str:
-    """A number in full if it is whole, else with one decimal; nothing where there is none."""
-    return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+    """A number in full if it is whole, else with one decimal; words as they are; nothing where there is nothing."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"

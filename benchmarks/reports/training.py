@@ -19,22 +19,26 @@ SPEEDS = {
     "ms a step": "step_ms",
     "TFLOP/s": "tflops",
     "warm-up, s": "warm_up_s",
+    "dropouts": "dropouts",
 }
 MEMORY = {
     "KiB a token": "step_kib_per_token",
     "GiB in all": "peak_gib",
     "largest batch, tokens": "largest_batch_tokens",
+    "places": "largest_batch_places",
     "GiB with it": "largest_peak_gib",
 }
+TIMES = "times the best peer"
 TOTALS = {"kernels, altogether": "kernels_ms", "the host": "host_ms", "launches": "launches"}
+DROPOUTS = {"the paper's": "the paper's dropouts", "all": "all of nn.Transformer's dropouts"}
 Row = dict[str, Any]
 
 
 def write_steps(result: Result) -> str:
     """Every contender's speed, the peers' beside ours."""
     rows = sorted(result["rows"], key=lambda row: -row.get("tokens_per_second", 0))
-    cells = ([_name(row), *(show(row.get(key)) for key in SPEEDS.values())] for row in rows)
-    return paragraphs(table(["who", *SPEEDS], cells), f"{_compare(rows)} {_about(result)}".strip())
+    cells = ([_name(row), *(show(row.get(key)) for key in SPEEDS.values()), _times(row, rows)] for row in rows)
+    return paragraphs(table(["who", *SPEEDS, TIMES], cells), " ".join([*compare(rows), _about(result)]))
 
 
 def write_memory(result: Result) -> str:
@@ -51,16 +55,16 @@ def write_memory(result: Result) -> str:
 def write_curves(result: Result) -> str:
     """How far the losses of the fastest path lie from those of the reference."""
     found = result["distances"]
-    if not found:
+    whose = {"two_seeds": "two seeds of the reference", "ours": "ours and the reference"}
+    known = [who for who in whose if f"mean_distance_of_{who}" in found]
+    if not known:
         return ""
-    heads = ("distance of losses, in means of ten steps", "two seeds of the reference", "ours and the reference")
+    heads = ("distance of losses, in means of ten steps", *(whose[who] for who in known))
     titles = {"mean": "mean over the second half", "largest": "largest of all"}
-    rows = (
-        (title, *(str(found[f"{what}_distance_of_{who}"]) for who in ("two_seeds", "ours")))
-        for what, title in titles.items()
-    )
-    ends = (f"{row['name']} {row['last']}" for row in result["curves"])
-    return paragraphs(table(heads, rows), f"Losses at the end: {', '.join(ends)}.")
+    rows = ((title, *(str(found[f"{what}_distance_of_{who}"]) for who in known)) for what, title in titles.items())
+    ends = (f"{row['name']} from {row['losses'][0]} to {row['last']}" for row in result["rows"] if "losses" in row)
+    about = f"{begin_sentence(result['what'])}, {found['compared_steps']} of them compared"
+    return paragraphs(table(heads, rows), f"Losses: {'; '.join(ends)}. {about}; {cite(result, with_command=False)}.")
 
 
 def write_profile(found: dict[str, Result]) -> str:
@@ -82,8 +86,8 @@ def write_profile(found: dict[str, Result]) -> str:
 def write_cpu(result: Result) -> str:
     """Tokens a second on a CPU, contenders taking turns."""
     rows = result["rows"]
-    cells = ((row["name"], show(row["tokens_per_second"])) for row in rows)
-    return paragraphs(table(("who", "tokens/s"), cells), f"{_compare(rows)} {_about(result)}".strip())
+    cells = ((row["name"], show(row["tokens_per_second"]), row["dropouts"], _times(row, rows)) for row in rows)
+    return paragraphs(table(("who", "tokens/s", "dropouts", TIMES), cells), " ".join([*compare(rows), _about(result)]))
 
 
 def _name(row: Row) -> str:
@@ -96,12 +100,35 @@ def _profiled(result: Result) -> Row | None:
     return max(rows, key=lambda row: row["tokens_per_second"], default=None)
 
 
-def _compare(rows: list[Row]) -> str:
-    ours, theirs = (
-        max((row.get("tokens_per_second", 0) for row in rows if row.get("peer", False) is peer), default=0)
-        for peer in (False, True)
-    )
-    return f"The best of ours is {ours / theirs:.2f} times as fast as the best of the others." if theirs else ""
+def compare(rows: list[Row]) -> list[str]:
+    """The best of ours beside the best of the peers, once for each choice of dropouts."""
+    theirs = _best_peer(rows)
+    if theirs is None:
+        return []
+    ours = [row for row in rows if "tokens_per_second" in row and not row["peer"]]
+    best = {one: max((row for row in ours if row["dropouts"] == one), key=_rate, default=None) for one in DROPOUTS}
+    return [
+        f"With {title} the best of ours, {row['name']}, is {_times(row, rows)} as fast as the best of the others, "
+        f"{theirs['name']}, which has {DROPOUTS[theirs['dropouts']]}."
+        for dropouts, title in DROPOUTS.items()
+        if (row := best[dropouts]) is not None
+    ]
+
+
+def _times(row: Row, rows: list[Row]) -> str:
+    """How many times as fast one of ours is as the best of the peers."""
+    theirs = _best_peer(rows)
+    if theirs is None or row["peer"] or "tokens_per_second" not in row:
+        return ""
+    return f"{_rate(row) / _rate(theirs):.2f}×"
+
+
+def _best_peer(rows: list[Row]) -> Row | None:
+    return max((row for row in rows if row["peer"] and "tokens_per_second" in row), key=_rate, default=None)
+
+
+def _rate(row: Row) -> float:
+    return float(row["tokens_per_second"])
 
 
 def _about(result: Result) -> str:

@@ -7,6 +7,7 @@ from .markdown import begin_sentence, cite, paragraphs, table
 from .results import Result
 
 RECIPES = ("mnist", "cifar10", "cifar10-plain", "cifar10-swin")
+THEIRS = "transformers"
 JPEG = "CIFAR-10 (JPEG)"
 HEADS = ("recipe", "parameters", "test images", "accuracy, % (95 % interval)", "steps", "training, s", "images/s")
 
@@ -30,14 +31,23 @@ def _write_reading_on(result: Result) -> str:
 
 
 def write_speed(result: Result) -> str:
-    """Training steps beside transformers with the same weights."""
+    """Training steps beside transformers with the same weights, and each of ours over each of theirs."""
+    timed = sorted((row for row in result["rows"] if "error" not in row), key=lambda row: -row["images_per_second"])
+    theirs = [row for row in timed if row["name"].startswith(THEIRS)]
     rows = (
-        (row["name"], f"{row['images_per_second']:,.0f}", f"{row['step_ms']:.1f}", f"{row['step_gib']:.1f}")
-        for row in sorted(result["rows"], key=lambda row: -row["images_per_second"])
+        (
+            row["name"],
+            f"{row['images_per_second']:,.0f}",
+            f"{row['step_ms']:.1f}",
+            f"{row['step_gib']:.1f}",
+            *("" if row in theirs else f"{row['images_per_second'] / one['images_per_second']:.2f}×" for one in theirs),
+        )
+        for row in timed
     )
+    failed = (f"{row['name']} failed: {row['error']}." for row in result["rows"] if "error" in row)
     return paragraphs(
-        table(("who", "images/s", "ms a step", "GiB a step"), rows),
-        f"{begin_sentence(result['what'])}; {cite(result, 'transformers')}.",
+        table(("who", "images/s", "ms a step", "GiB a step", *(f"over {row['name']}" for row in theirs)), rows),
+        " ".join((*failed, f"{begin_sentence(result['what'])}; {cite(result, 'transformers')}.")),
     )
 
 

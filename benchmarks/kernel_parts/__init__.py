@@ -1,0 +1,1 @@
+"""What benchmarks/kernels.py measures, by topic."""

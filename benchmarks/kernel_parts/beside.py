@@ -1,0 +1,101 @@
+"""What stands beside attention in a step: Add & Norm, gradients of biases and weights, ReLU, the head."""
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard import products, sums
+from regard.norms import learning
+from regard.training import head
+
+from .bench import Bench, Run
+
+
+def measure_norms(bench: Bench) -> None:
+    """Add & Norm of a row of 512 numbers for every token, dropout 0.1, beside PyTorch's own, and with other tiles."""
+    x, added = (torch.randn(bench.tokens, 512, device=bench.device, dtype=bench.dtype) for _ in range(2))
+    weight, bias, before = (torch.full((512,), number, device=bench.device) for number in (1.0, 0.0, 0.0))
+    inputs = [tensor.requires_grad_() for tensor in (x, added, weight, bias, before)]
+
+    def plain(x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, before: Tensor) -> Tensor:
+        y = x + F.dropout(added + before.to(added.dtype), 0.1)
+        return F.layer_norm(y, (512,), weight.to(y.dtype), bias.to(y.dtype), 1e-5)
+
+    def ours(x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, before: Tensor | None) -> Tensor:
+        return learning.add_norm(x, added, weight, bias, 1e-5, 0.1, before)
+
+    bench.compare("norms", "PyTorch", plain, inputs)
+    usual = learning.TILE, learning.WARPS, learning.PROGRAMS
+    for choice in ((1024, 2, 8), (1024, 2, 6), (1024, 2, 4), (512, 1, 16), (512, 1, 8), (2048, 2, 5), (2048, 4, 4)):
+        learning.TILE, learning.WARPS, learning.PROGRAMS = choice
+        bench.compare("norms", f"ours {choice}", ours, inputs)
+    learning.TILE, learning.WARPS, learning.PROGRAMS = usual
+    bench.compare("norms", "ours, without the bias before it", partial(ours, before=None), inputs[:4])
+
+
+def measure_biases(bench: Bench) -> None:
+    """The gradient of a bias, a column's sum for each of its numbers, beside PyTorch's own, and with other tiles."""
+    for width in (40,) if bench.toy else (512, 1024, 1536, 2048):
+        grad = torch.randn(bench.tokens, width, device=bench.device, dtype=bench.dtype)
+        run = partial(torch.sum, grad, 0)
+        bench.attempt("biases", f"{width}, PyTorch", partial(bench.times, "op", run))
+        for choice in ((32, 128, 4, 8), (64, 128, 4, 4), (16, 128, 4, 12), (32, 256, 8, 4), (16, 256, 4, 8)):
+            _sum_with_tiles(bench, "biases", f"{width}, ours {choice}", choice, partial(sums.sum_by_kernel, grad))
+
+
+def measure_relu(bench: Bench) -> None:
+    """The way back through ReLU with the gradient of the bias before it, beside PyTorch's own, and with other tiles."""
+    grad, y = (torch.randn(bench.tokens, 2048, device=bench.device, dtype=bench.dtype) for _ in range(2))
+
+    def plain() -> tuple[Tensor, Tensor]:
+        passed = torch.where(y > 0, grad, 0)
+        return passed, passed.sum(0)
+
+    bench.attempt("relu", "PyTorch", partial(bench.times, "op", plain))
+    for choice in ((32, 128, 4, 8), (64, 128, 4, 5), (16, 128, 4, 12), (64, 128, 8, 4), (32, 256, 4, 5)):
+        _sum_with_tiles(bench, "relu", f"ours {choice}", choice, partial(sums.pass_relu_by_kernel, grad, y))
+
+
+def _sum_with_tiles(bench: Bench, part: str, name: str, choice: tuple[int, int, int, int], run: Run) -> None:
+    usual = sums.ROWS, sums.COLUMNS, sums.WARPS, sums.PROGRAMS
+    sums.ROWS, sums.COLUMNS, sums.WARPS, sums.PROGRAMS = choice
+    bench.attempt(part, name, partial(bench.times, "op", run))
+    sums.ROWS, sums.COLUMNS, sums.WARPS, sums.PROGRAMS = usual
+
+
+def measure_weights(bench: Bench) -> None:
+    """The gradient of a weight in single precision: rounded to half on the way, or not."""
+    for rows, columns in ((8, 8),) if bench.toy else ((512, 512), (1536, 512), (2048, 512), (512, 2048)):
+        grad = torch.randn(bench.tokens, rows, device=bench.device, dtype=bench.dtype)
+        x = torch.randn(bench.tokens, columns, device=bench.device, dtype=bench.dtype)
+        ways: dict[str, Run] = {
+            "rounded": lambda grad=grad, x=x: (grad.t() @ x).float(),  # type: ignore[misc]
+            "not rounded": partial(products._multiply, grad.t(), x, torch.float32),
+        }
+        for name, run in ways.items():
+            bench.attempt("weights", f"{rows} × {columns}, {name}", partial(bench.times, "op", run))
+
+
+def measure_head(bench: Bench) -> None:
+    """Logits of a chunk of rows turned into their gradient, with other tiles."""
+    rows, words = (4, 100) if bench.toy else (8448, 32_000)
+    logits = torch.randn(rows, words, device=bench.device, dtype=bench.dtype)
+    labels = torch.randint(words, (rows,), device=bench.device)
+    usual = head.TILE, head.WARPS
+    for choice in (
+        (8192, 8),
+        (2048, 4),
+        (4096, 4),
+        (4096, 8),
+        (8192, 4),
+        (8192, 16),
+        (16384, 8),
+        (16384, 16),
+        (32768, 32),
+    ):
+        head.TILE, head.WARPS = choice
+        run = partial(head.turn_with_kernel, logits, labels, 0.1)
+        bench.attempt("head", f"{rows} × {words:,}, {choice}", partial(bench.times, "op", run))
+    head.TILE, head.WARPS = usual

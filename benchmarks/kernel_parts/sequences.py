@@ -1,0 +1,107 @@
+"""Attention of many short sequences: errors, times, tiles, and up to which lengths it is the better way."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.attention import Mask, Packed, attend, attention_weights, unpack, unpack_mask
+from regard.attention.core import repack
+from regard.attention.kernels.short import PLANS, Plan, Runs, Tiles
+
+from .bench import WIDTH, Bench, errors
+from .workload import make_inputs, make_mask
+
+KINDS = ("self", "causal", "cross")
+PATHS = ("short", "varlen", "unpacked")
+
+
+def measure_agreement(bench: Bench) -> None:
+    """Relative errors of the context and the gradients."""
+    for kind in KINDS:
+        mask = make_mask(bench, kind)
+        inputs = make_inputs(bench, mask)
+        grad = torch.randn_like(inputs[0])
+        exact = _exactly(inputs, mask, grad)
+        for path in PATHS:
+            call = partial(attend, mask=mask, path=path)
+            bench.attempt("agreement", f"{kind}, {path}", partial(errors, call, inputs, grad, exact))
+
+
+def _exactly(inputs: list[Tensor], mask: Mask, grad: Tensor) -> list[Tensor]:
+    """Context and gradients in float64, one sequence a row."""
+    q, k, v = wide = [x.detach().double().requires_grad_() for x in inputs]
+    queries, keys = mask.queries, mask.keys
+    assert isinstance(queries, Packed)
+    assert isinstance(keys, Packed)
+    context = repack(
+        attention_weights(unpack(q, queries), unpack(k, keys), unpack_mask(mask)) @ unpack(v, keys), queries
+    )
+    return [context.detach(), *torch.autograd.grad(context, wide, grad.double())]
+
+
+def measure_workload(bench: Bench) -> None:
+    for kind in KINDS:
+        mask = make_mask(bench, kind)
+        inputs = make_inputs(bench, mask)
+        for path in PATHS:
+            bench.compare("workload", f"{kind}, {path}", partial(attend, mask=mask, path=path), inputs)
+    mask = make_mask(bench, "causal")
+    inputs = make_inputs(bench, mask)
+    wide = make_inputs(bench, mask, torch.float32)
+    for path in ("short", "unpacked"):
+        dropping = partial(attend, mask=mask, dropout=0.1, path=path)
+        bench.compare("workload", f"causal, dropout 0.1, {path}", dropping, inputs)
+        bench.compare("workload", f"causal, float32, {path}", partial(attend, mask=mask, path=path), wide)
+    together = torch.randn(1, bench.tokens, 3 * bench.heads * WIDTH, device=bench.device).to(bench.dtype)
+    together.requires_grad_()
+
+    def from_projection(x: Tensor, path: Any) -> Tensor:
+        q, k, v = (part.view(1, -1, bench.heads, WIDTH).transpose(1, 2) for part in x.chunk(3, -1))
+        return attend(q, k, v, mask, path=path)
+
+    for path in ("short", "varlen"):
+        bench.compare("workload", f"causal, one projection, {path}", partial(from_projection, path=path), [together])
+    bench.attempt("workload", "what follows from the mask, once", lambda: bench.times("once", lambda: Runs.of(mask)))
+
+
+def measure_lengths(bench: Bench) -> None:
+    """Up to which lengths the tiles that sequences share are the better ones."""
+    for middle in (64, 128, 256, 512, 1024):
+        mask = make_mask(bench, "causal", middle, 0.2)
+        inputs = make_inputs(bench, mask)
+        for path in ("short", "varlen"):
+            bench.compare("lengths", f"about {middle}, {path}", partial(attend, mask=mask, path=path), inputs)
+
+
+TILES = {
+    "forward": [
+        (64, 64, 4, 2), (64, 64, 4, 1), (64, 32, 4, 2), (64, 128, 4, 1), (64, 128, 8, 1), (32, 64, 4, 1),
+        (32, 64, 2, 1), (32, 32, 2, 2),
+    ],
+    "backward_queries": [
+        (64, 64, 4, 2), (64, 64, 4, 1), (64, 32, 4, 2), (64, 128, 8, 1), (32, 64, 4, 1), (32, 64, 2, 1), (32, 32, 2, 2),
+    ],
+    "backward_keys": [
+        (64, 64, 4, 2), (64, 64, 4, 1), (64, 64, 8, 1), (32, 64, 4, 2), (128, 64, 8, 1), (64, 32, 4, 1), (32, 32, 2, 2),
+    ],
+}  # fmt: skip
+
+
+def measure_tiles(bench: Bench, kernel: str) -> None:
+    """One kernel with other tiles; backward's two kernels are timed together, the other as it is."""
+    usual = PLANS[WIDTH]
+    forward, backward = torch.ops.regard.attend_runs, torch.ops.regard.attend_runs_backward
+    for kind in ("causal", "self"):
+        mask = make_mask(bench, kind)
+        inputs = [x.detach() for x in make_inputs(bench, mask)]
+        rest = (*Runs.of(mask), None, None, None, WIDTH**-0.5, 0.0)
+        run = partial(forward, *inputs, *rest)
+        if kernel != "forward":
+            context, lse = run()
+            run = partial(backward, torch.randn_like(context), *inputs, context, lse, *rest)
+        for choice in TILES[kernel]:
+            PLANS[WIDTH] = Plan(**(usual._asdict() | {kernel: Tiles(*choice)}))
+            bench.attempt("tiles", f"{kind}, {kernel} {choice}", partial(bench.times, "op", run))
+        PLANS[WIDTH] = usual
