@@ -1,4 +1,4 @@
-"""Training of two-view models by the clock: as many steps as there is time for, and a word on whether they were done."""
+"""Training of two-view models by the clock: as many steps as there is time for, and how many were done."""
 
 from __future__ import annotations
 

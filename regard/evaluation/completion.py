@@ -14,8 +14,8 @@ from torch import Tensor
 
 from regard.attention import grid_positions
 from regard.inspection.matching import cross_attentions, find_attended
-from regard.layers import cut_patches
-from regard.models.croco import CroCo, pick
+from regard.layers import cut_patches, pick
+from regard.models.croco import CroCo
 from regard.vision.scenes import SceneSettings, find_matches, render_pairs
 from regard.vision.scenes.draws import Draws
 

@@ -44,9 +44,7 @@ def _images_below(folder: Path) -> list[Path | UserError]:
         return [error]
 
 
-def look_at(
-    found: Iterable[Path | UserError], reading: Reading, work: Work
-) -> Iterator[tuple[Path, Row] | UserError]:
+def look_at(found: Iterable[Path | UserError], reading: Reading, work: Work) -> Iterator[tuple[Path, Row] | UserError]:
     """Each image with what `work` makes of it, in order, or why it can make nothing of it."""
 
     def open_one(path: Path | UserError) -> tuple[Path, Pixels] | UserError:

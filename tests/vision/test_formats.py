@@ -134,7 +134,9 @@ def test_images_of_no_split_beside_others_are_refused(tmp_path: Path) -> None:
         write(tmp_path / f"{seed}.png", encoded(seed))
     rows = "path,label,split\n0.png,a,train\n1.png,b,train\n2.png,a,\n3.png,b,test\n"
     write(tmp_path / "set.csv", rows.encode())
-    with pytest.raises(UserError, match=r"set\.csv: 1 of 4 images belong to no split, such as 2\.png; say train, valid"):
+    with pytest.raises(
+        UserError, match=r"set\.csv: 1 of 4 images belong to no split, such as 2\.png; say train, valid"
+    ):
         open_splits(tmp_path / "set.csv", SETTINGS)
     assert len(open_images(tmp_path / "set.csv", SETTINGS)) == 4
     write_parquet(tmp_path / "shards" / "train-0.parquet", [0, 1, 0, 1])
