@@ -39,7 +39,7 @@ ZOOM = 2
 
 
 def prove(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Scores the run in OUT/completion on scenes as in training, farther and without anything in common; on photographs."""
+    """Scores the run in OUT/completion on scenes as in training, far apart and without overlap, and on photographs."""
     run = arguments.out / "completion"
     device = choose_device(arguments.device)
     recipe = Recipe.load(run / "recipe.yaml")

@@ -77,7 +77,7 @@ def train(arguments: argparse.Namespace, minutes: float) -> dict[str, Any]:
     recipe = load("croco-scenes", arguments.set, training__device=arguments.device)
     rate = measure_speed(recipe)
     left = seconds - (time.perf_counter() - begin)
-    planned = max(20, int(0.85 * left * rate))
+    planned = max(20, int(0.8 * left * rate))
     recipe = fitted(recipe, planned)
     print(f"{rate:.1f} steps a second: {planned} steps of {recipe.batch.pairs} pairs")
     out = arguments.out / "completion"
