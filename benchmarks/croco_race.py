@@ -11,10 +11,12 @@ from typing import Any
 
 VARIANTS = (
     "recipe",
-    "large-patches model.patch=8 batch.pairs=1024 optim.lr=1.5e-3",
+    "large-batches batch.pairs=512 optim.lr=1.5e-3",
     "quick optim.lr=2.0e-3",
 )
 """A name, and changes of the recipe."""
+PATCH = "model.patch="
+"""Losses and hits are by the patch: models of several sizes of it cannot be compared by them."""
 
 
 def race(
@@ -23,6 +25,8 @@ def race(
     """Trains all variants at once; returns how each did, by `score` of its run, and the changes of the winner."""
     parts = [variant.split() for variant in arguments.variant or VARIANTS]
     variants = {name: changes for name, *changes in parts}
+    if unlike := [name for name, changes in variants.items() if any(one.startswith(PATCH) for one in changes)]:
+        sys.exit(f"{unlike[0]}: {PATCH} cannot differ within a race; give it in --set, for all")
     places = {name: arguments.out / "race" / name for name in variants}
     running = {name: _start(arguments, places[name], variants[name], minutes) for name in variants}
     codes = {name: process.wait() for name, process in running.items()}

@@ -70,6 +70,11 @@ class DropPath(nn.Module):
         return f"{self.rate:g}"
 
 
+def rising_rates(most: float, layers: int) -> list[float]:
+    """The rates of stochastic depth, from nothing at the first layer to the most at the last."""
+    return [most * layer / max(1, layers - 1) for layer in range(layers)]
+
+
 class Residual(nn.Module):
     """Add & Norm round a sublayer: norm(x + sublayer(x)), the paper's "post"; or x + sublayer(norm(x)), "pre".
 
@@ -261,6 +266,11 @@ class PatchEmbedding(ImageEmbedding):
     def extra_repr(self) -> str:
         width, channels, height, across = self.weight.shape
         return f"{channels}, {width}, patch={height}×{across}"
+
+
+def pick(x: Tensor, places: Tensor) -> Tensor:
+    """The vectors (B, N, D) at these places, (B, K), as (B, K, D)."""
+    return x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))
 
 
 def cut_patches(images: Tensor, patch: tuple[int, int]) -> Tensor:

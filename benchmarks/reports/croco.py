@@ -8,8 +8,12 @@ SCENES = {
     "far": "rendered, cameras as far apart as they get",
     "apart": "rendered, nothing in common",
     "photographs": "crops of Middlebury's photographs",
+    "photographs_apart": "such crops, nothing in common",
 }
-HEADS = ("pairs", "how many", "overlap", "loss, true second view", "another pair's", "none", "peaks that hit")
+VIEWS = ("true", "shuffled", "none")
+LOSSES = ("loss, true second view", "another pair's", "none")
+HITS = ("peaks that hit", "own place would", "peaks of moved patches that hit")
+BY_SIGHT = ("covisible: true", "another pair's", "none", "not in the second view: true", "another pair's", "none")
 
 
 def write_croco(result: Result) -> str:
@@ -23,42 +27,49 @@ def write_croco(result: Result) -> str:
 
 
 def _write_training(found: Result) -> str:
-    steps, planned = found["log"][-1]["step"], found["steps"]  # a run that is stopped has been validated before
-    pairs = found["pairs"] // planned * steps
+    steps, planned = found["steps"], found["steps_planned"]
     return (
         f"A model of {found['parameters'] / 1e6:.1f} M parameters, trained for {steps:,} "
-        f"{'' if steps == planned else f'of {planned:,} planned '}steps on {pairs:,} rendered pairs in "
+        f"{'' if steps == planned else f'of {planned:,} planned '}steps on {found['pairs']:,} rendered pairs in "
         f"{found['seconds']:,.0f} s, {found['pairs_per_second']:,.0f} pairs a second:"
     )
 
 
 def _write_proof(found: Result) -> str:
     layer = found["layer"]
-    rows = []
+    rows, by_sight = [], []
     for part, title in SCENES.items():
         if part in found:
             scores = found[part]
-            losses = (f"{scores['losses'][view]:.3f}" for view in ("true", "shuffled", "none"))
-            shares = (scores["hits"][layer], scores["same_place"])
+            shares = (scores["hits"][layer], scores["same_place"], scores["moved_hits"][layer])
             hits = (f"{share:.1%}" if scores["overlap"] else "" for share in shares)
-            rows.append((title, f"{scores['pairs']:,}", f"{scores['overlap']:.0%}", *losses, *hits))
+            rows.append((title, f"{scores['pairs']:,}", f"{scores['overlap']:.0%}", *_cells(scores["losses"]), *hits))
+            by_sight.append((title, *_cells(scores["covisible_losses"]), *_cells(scores["unseen_losses"])))
     return paragraphs(
-        table((*HEADS, "own place would"), rows),
+        table(("pairs", "how many", "overlap", *LOSSES, *HITS), rows),
         "Losses are of masked patches, each in its own mean and deviation. A peak of the cross-attention hits where it "
-        f"is the true patch or next to it; it is that of `{layer}`, which did best on scenes set aside for the choice.",
+        f"is the true patch or next to it; it is that of `{layer}`, which did best on scenes set aside for the choice. "
+        "A patch has moved where looking at its own place is no hit.",
+        "The same losses by what the second view shows of a patch, at least half of it or nothing:",
+        table(("pairs", *BY_SIGHT), by_sight),
         _write_verdicts(found["shows"]),
     )
 
 
+def _cells(losses: dict[str, float]) -> list[str]:
+    """Losses with each second view; nothing where there was no such patch."""
+    return [f"{losses[view]:.3f}" if losses else "" for view in VIEWS]
+
+
 def _write_disparity(found: Result) -> str:
-    runs = {name: found[name][-1] for name in ("pretrained", "scratch")}
+    runs = {name: found[name]["log"][-1] for name in ("pretrained", "scratch")}
     steps = [run["step"] for run in runs.values()]
     flat = runs["scratch"]["pixels_off_flat"]
     rows = [
         ("rendered, mean error in pixels", *(f"{run['pixels_off']:.3f}" for run in runs.values()), f"{flat:.3f}"),
         ("rendered, off by more than 1", *(f"{run['share_off_by_one']:.1%}" for run in runs.values()), ""),
     ]
-    photographs = [found.get(f"{name}_photographs") for name in runs]
+    photographs = [found[name].get("photographs") for name in runs]
     if all(photographs):
         rows += [
             ("photographs, mean error in pixels", *(f"{one['pixels_off']:.2f}" for one in photographs if one), ""),

@@ -12,13 +12,23 @@ from regard.cli.options import Beam, Device, MoreSearch, Rounds, Run, choose_sea
 
 def look(
     run: Run,
-    given: Annotated[str, typer.Argument(help="a sentence for a translator; for an image model, a file")],
+    given: Annotated[
+        list[str], typer.Argument(help="a sentence for a translator; an image for a classifier; two views for CroCo")
+    ],
     out: Annotated[
-        Path, typer.Option(help="a page that works from disk, .html, or a picture, .png or .svg; replaced if there")
-    ] = Path("look.html"),
+        Path | None,
+        typer.Option(
+            help="a page that works from disk, .html, or a picture, .png or .svg; replaced if there",
+            show_default="look.html; of images look.png",
+        ),
+    ] = None,
     only: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="show this attention, such as decoder.1.cross, not all; may be repeated"),
+    ] = None,
+    head: Annotated[
+        list[int] | None,
+        typer.Option(metavar="NUMBER", min=0, help="of an image: show this head, from 0, not all; may be repeated"),
     ] = None,
     patch: Annotated[
         tuple[int, int] | None,
@@ -29,9 +39,10 @@ def look(
     search: MoreSearch = None,
     device: Device = "auto",
 ) -> None:
-    """Translate a sentence, or classify an image, and show what layers and heads looked at: a page, or a picture."""
+    """Show what a model's layers and heads look at while it translates, classifies or matches: a page, or a picture."""
     from regard import looking
 
     settings = choose_search(run, search, beam=beam, rounds=rounds)
-    typer.echo(looking.look(run, given, out, only, settings, device, patch))
-    typer.echo(out)
+    said, drawn = looking.look(run, given, out, only, settings, device, patch, head)
+    typer.echo(said)
+    typer.echo(drawn)

@@ -15,6 +15,7 @@ import typer
 from regard.cli.options import Device, Run
 
 if TYPE_CHECKING:
+    from regard.errors import UserError
     from regard.recognition.classifier import Classifier, Ranked
     from regard.recognition.stream import Row, Work
 
@@ -107,18 +108,18 @@ class _Tally:
     def __init__(self, classifier: Classifier, work: Work) -> None:
         self.classifier, self.work, self.all, self.bad = classifier, work, 0, 0
 
-    def look(self, paths: Iterator[Path]) -> Iterator[tuple[Path, Row]]:
+    def look(self, found: Iterator[Path | UserError]) -> Iterator[tuple[Path, Row]]:
         """What was made of the images that can be read."""
         from regard.errors import UserError
         from regard.recognition.stream import look_at
 
-        for path, row in look_at(paths, self.classifier.reading, self.work):
+        for one in look_at(found, self.classifier.reading, self.work):
             self.all += 1
-            if isinstance(row, UserError):
+            if isinstance(one, UserError):
                 self.bad += 1
-                typer.echo(f"regard: {row}", err=True)
+                typer.echo(f"regard: {one}", err=True)
             else:
-                yield path, row
+                yield one
 
     def finish(self) -> None:
         """Ends with the code of a refusal where an image was bad.
@@ -131,7 +132,7 @@ class _Tally:
         if not self.all:
             raise UserError("not a single image was given; name files or folders")
         if self.bad:
-            raise UserError(f"{self.bad} of {self.all} images could not be read and were left out")
+            raise UserError(f"{self.bad} of {self.all} could not be read and were left out")
 
 
 def _ranked(classifier: Classifier, seen: Iterator[tuple[Path, Row]], top: int) -> Iterator[tuple[Path, Ranked]]:

@@ -127,12 +127,14 @@ def embed(
     from regard.decoding.translator import Translator
     from regard.devices import choose_device
     from regard.errors import UserError
-    from regard.models.folder import find_model, what_is_read
+    from regard.models.folder import expect_reader, find_model, what_is_read
 
     reads = what_is_read(find_model(run))
     if reads == "images":
         embed_images(run, images, out, device)
         return
+    if reads == "pairs":
+        expect_reader(find_model(run), "images")
     if images:
         raise UserError(f"{run} is a text model; give its lines in --input")
     pooling = check_embedding_file(out, pool)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from regard.attention import grid_positions
 from regard.inspection.matching import cross_attentions, find_attended
-from regard.layers import cut_patches
-from regard.models.croco import CroCo, pick
+from regard.layers import cut_patches, pick
+from regard.models.croco import CroCo
 from regard.vision.scenes import SceneSettings, find_matches, render_pairs
 from regard.vision.scenes.draws import Draws
 
@@ -59,19 +59,21 @@ class LabelledPairs:
         view2: the same of the other view.
         place: where in the second view each pixel of the first is, (x, y) in pixels, (B, H, W, 2).
         covisible: whether it can be seen there, (B, H, W).
+        unseen: whether it surely cannot; of a photograph, some pixels are neither, (B, H, W).
     """
 
     view1: Tensor
     view2: Tensor
     place: Tensor
     covisible: Tensor
+    unseen: Tensor
 
     @classmethod
     def rendered(cls, settings: SceneSettings, seed: int, numbers: Tensor) -> LabelledPairs:
         """Rendered scenes by number."""
         pairs = render_pairs(settings, seed, numbers)
         matches, _ = find_matches(pairs)
-        return cls(pairs.views[0].image, pairs.views[1].image, matches.place, matches.covisible)
+        return cls(pairs.views[0].image, pairs.views[1].image, matches.place, matches.covisible, ~matches.covisible)
 
     def true_patches(self, patch: int) -> tuple[Tensor, Tensor]:
         """The row and column where the middle of each patch is found, (B, N, 2), and which patches are covisible.
@@ -83,6 +85,10 @@ class LabelledPairs:
         share = cut_patches(self.covisible[:, None].float(), (patch, patch)).mean(-1)
         return place, (share >= 0.5) & self.covisible[:, middle, middle].flatten(1)
 
+    def unseen_patches(self, patch: int) -> Tensor:
+        """Which patches have nothing in them that the second view shows, (B, N)."""
+        return cut_patches(self.unseen[:, None].float(), (patch, patch)).amin(-1) > 0
+
 
 @dataclass(frozen=True)
 class CompletionScores:
@@ -92,17 +98,33 @@ class CompletionScores:
         pairs: how many there were.
         overlap: the share of the first view that can be seen in the second.
         losses: with the true second view, with that of another pair, and with none.
-        covisible_losses: the same on the masked patches that are covisible.
+        covisible_losses: the same on the masked patches that are covisible; nothing where there are none.
+        unseen_losses: the same on those of which the second view shows nothing.
         hits: for each cross-attention, the share of covisible patches whose peak is the true patch or next to it.
         same_place: the hits of always looking at one's own place, which needs no model.
+        moved: the share of covisible patches for which that is no hit.
+        moved_hits: the hits among these alone.
     """
 
     pairs: int
     overlap: float
     losses: dict[str, float]
     covisible_losses: dict[str, float]
+    unseen_losses: dict[str, float]
     hits: dict[str, float]
     same_place: float
+    moved: float
+    moved_hits: dict[str, float]
+
+    @property
+    def gap(self) -> float:
+        """By how much the true second view is better than another pair's."""
+        return self.losses["shuffled"] - self.losses["true"]
+
+    @property
+    def gain(self) -> float:
+        """By how much the true second view is better than none."""
+        return self.losses["none"] - self.losses["true"]
 
 
 @torch.no_grad()
@@ -114,33 +136,50 @@ def score_completion(model: CroCo, batches: Iterable[LabelledPairs], masked: flo
         numbers = torch.arange(B, device=device) + int(sums["pairs"])
         seen = choose_seen(model, pairs.view1, masked, Draws(seed, numbers))
         truth, covisible = pairs.true_patches(model.config.patch)
+        own = grid_positions(*model.patch_embedding.grid(pairs.view1), device)[None]
+        moved = covisible & ~_near(own, truth)
         hidden = choose_masked(seen, truth.shape[1])
-        found = covisible.gather(1, hidden)
+        kinds = {
+            "all": torch.ones_like(hidden, dtype=torch.bool),
+            "covisible": covisible.gather(1, hidden),
+            "unseen": pairs.unseen_patches(model.config.patch).gather(1, hidden),
+        }
         sums["pairs"] += B
-        sums["patches"] += hidden.numel()
         sums["covisible"] += int(covisible.sum())
-        sums["covisible hidden"] += int(found.sum())
+        sums["moved"] += int(moved.sum())
         sums["overlap"] += float(pairs.covisible.float().mean()) * B
         for name, view2 in second_views(pairs.view2).items():
             loss = hidden_loss(model, pairs.view1, view2, seen)
-            sums[f"loss {name}"] += float(loss.sum())
-            sums[f"covisible loss {name}"] += float(loss[found].sum())
+            for kind, which in kinds.items():
+                sums[f"{kind} loss {name}"] += float(loss[which].sum())
+        for kind, which in kinds.items():
+            sums[f"{kind} hidden"] += int(which.sum())
         for name, attended in find_attended(model, pairs.view1, pairs.view2, seen).items():
-            sums[f"hits {name}"] += _hits(attended.patch, truth, covisible)
-        own = grid_positions(*model.patch_embedding.grid(pairs.view1), device)
-        sums["hits own"] += _hits(own[None], truth, covisible)
-    names, few = ("true", "shuffled", "none"), max(1, sums["covisible hidden"])
+            near = _near(attended.patch, truth)
+            sums[f"hits {name}"] += int((near & covisible).sum())
+            sums[f"moved hits {name}"] += int((near & moved).sum())
+
+    def losses(kind: str) -> dict[str, float]:
+        count = sums[f"{kind} hidden"]
+        return {name: sums[f"{kind} loss {name}"] / count for name in ("true", "shuffled", "none")} if count else {}
+
+    def hits(kind: str, of: str) -> dict[str, float]:
+        return {name: sums[f"{kind} {name}"] / max(1, sums[of]) for name in cross_attentions(model)}
+
+    visible = max(1, sums["covisible"])
     return CompletionScores(
-        int(sums["pairs"]),
-        sums["overlap"] / sums["pairs"],
-        {name: sums[f"loss {name}"] / sums["patches"] for name in names},
-        {name: sums[f"covisible loss {name}"] / few for name in names},
-        {name: sums[f"hits {name}"] / max(1, sums["covisible"]) for name in cross_attentions(model)},
-        sums["hits own"] / max(1, sums["covisible"]),
+        pairs=int(sums["pairs"]),
+        overlap=sums["overlap"] / sums["pairs"],
+        losses=losses("all"),
+        covisible_losses=losses("covisible"),
+        unseen_losses=losses("unseen"),
+        hits=hits("hits", "covisible"),
+        same_place=(sums["covisible"] - sums["moved"]) / visible,
+        moved=sums["moved"] / visible,
+        moved_hits=hits("moved hits", "moved"),
     )
 
 
-def _hits(patch: Tensor, truth: Tensor, covisible: Tensor) -> int:
-    """How many covisible patches look at the true one or one of its eight neighbours."""
-    near = (patch - truth).abs().amax(-1) <= 1  # never where the truth is no number
-    return int((near & covisible).sum())
+def _near(patch: Tensor, truth: Tensor) -> Tensor:
+    """Where a patch is the true one or one of its eight neighbours; never where the truth is no number."""
+    return (patch - truth).abs().amax(-1) <= 1

@@ -20,7 +20,16 @@ from torch import Tensor, nn
 
 from regard.attention import Attention, Rotary2D, Sinusoidal2D, grid_positions
 from regard.config import Settings
-from regard.layers import DecoderBlock, EncoderBlock, FeedForward, PatchEmbedding, cut_patches, join_patches
+from regard.layers import (
+    DecoderBlock,
+    EncoderBlock,
+    FeedForward,
+    PatchEmbedding,
+    cut_patches,
+    join_patches,
+    pick,
+    rising_rates,
+)
 from regard.models.model import Model
 from regard.products import Linear
 
@@ -108,11 +117,11 @@ class CroCo(Model):
         super().__init__()
         self.config = c = config
         self.patch_embedding = PatchEmbedding(c.channels, (c.patch, c.patch), c.width)
-        self.encoder = nn.ModuleList(self._encoder_block(rate) for rate in _rising(c.drop_path, c.layers))
+        self.encoder = nn.ModuleList(self._encoder_block(rate) for rate in rising_rates(c.drop_path, c.layers))
         self.encoder_norm = nn.LayerNorm(c.width, c.norm_eps)
         self.bridge = Linear(c.width, c.decoder_width)
         self.mask_token = nn.Parameter(torch.empty(c.decoder_width))
-        self.decoder = nn.ModuleList(self._decoder_block(rate) for rate in _rising(c.drop_path, c.decoder_layers))
+        self.decoder = nn.ModuleList(self._decoder_block(rate) for rate in rising_rates(c.drop_path, c.decoder_layers))
         self.decoder_norm = nn.LayerNorm(c.decoder_width, c.norm_eps)
         self.head = PixelHead(c) if c.head == "pixels" else DenseHead(c)
         added = c.positions == "sincos"
@@ -251,16 +260,6 @@ class DenseHead(nn.Module):
             x = step(x)
         y: Tensor = self.last(x)
         return y
-
-
-def pick(x: Tensor, places: Tensor) -> Tensor:
-    """The vectors (B, N, D) at these places, (B, K), as (B, K, D)."""
-    return x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))
-
-
-def _rising(most: float, layers: int) -> list[float]:
-    """The rates of stochastic depth, from nothing at the first layer to the most at the last."""
-    return [most * layer / max(1, layers - 1) for layer in range(layers)]
 
 
 def _longest(images: Tensor) -> int:

@@ -136,7 +136,7 @@ def expect_reader(folder: Path, wanted: Reads) -> None:
         hint = {
             "text": "a text model; use regard translate",
             "images": "an image model; use regard classify",
-            "pairs": "a model of two views; use it from Python, as regard.CroCo",
+            "pairs": "a model of two views; use regard look with both, or regard.CroCo from Python",
             "sentences": "a model of the vectors of sentences; use regard embed",
         }
         raise UserError(f"{folder} is {hint[found]}")

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from regard.attention import Attention, Mask, grid_positions
 from regard.attention.relative import Relative
 from regard.config import Settings
-from regard.layers import FeedForward, PatchEmbedding, Residual
+from regard.layers import FeedForward, PatchEmbedding, Residual, rising_rates
 from regard.models.model import ImageModel, Size, make_head
 from regard.products import Linear
 
@@ -105,7 +105,7 @@ class Swin(ImageModel):
         self.patches = PatchEmbedding(c.channels, c.patch, c.width)
         self.patch_norm = nn.LayerNorm(c.width, c.norm_eps)
         self.dropout = nn.Dropout(c.dropout)
-        rates = iter(torch.linspace(0, c.drop_path, sum(c.layers), device="cpu").tolist())
+        rates = iter(rising_rates(c.drop_path, sum(c.layers)))
         self.stages = nn.ModuleList(SwinStage(c, stage, rates) for stage in range(len(c.layers)))
         self.width = c.stage_width(len(c.layers) - 1)
         self.norm = nn.LayerNorm(self.width, c.norm_eps)

@@ -19,7 +19,16 @@ from regard.attention import Attention, Mask, Rotary2D, Sinusoidal2D, grid_posit
 from regard.attention.settings import AttentionSettings, FullSettings
 from regard.config import Settings
 from regard.errors import UserError
-from regard.layers import Activation, EncoderBlock, FeedForward, ImageEmbedding, PatchEmbedding, check_divisible
+from regard.layers import (
+    Activation,
+    EncoderBlock,
+    FeedForward,
+    ImageEmbedding,
+    PatchEmbedding,
+    check_divisible,
+    pick,
+    rising_rates,
+)
 from regard.models.model import ImageModel, Size, make_head
 from regard.models.stem import ConvolutionalStem, check_stem
 
@@ -153,9 +162,7 @@ class ViT(ImageModel):
         self.positions = _small((c.pooling == "class") + rows * columns, c.width) if c.positions == "learned" else None
         self.sincos = Sinusoidal2D(c.width) if c.positions == "sincos" else None
         self.dropout = nn.Dropout(c.dropout)
-        self.encoder = nn.ModuleList(
-            self._block(c.drop_path * layer / max(1, c.layers - 1)) for layer in range(c.layers)
-        )
+        self.encoder = nn.ModuleList(self._block(rate) for rate in rising_rates(c.drop_path, c.layers))
         self.norm = nn.LayerNorm(c.width, c.norm_eps)
         self.head = make_head(c.width, c.classes)
 
@@ -177,8 +184,8 @@ class ViT(ImageModel):
         if keep is None and self.training and self.config.patch_dropout:
             keep = self._spared(x)
         if keep is not None:
-            x = _take(x, keep)
-            places = None if places is None else _take(places.expand(len(x), -1, -1), keep)
+            x = pick(x, keep)
+            places = None if places is None else pick(places.expand(len(x), -1, -1), keep)
         x = self.dropout(self._lead(x))
         mask = Mask()
         turns = self._lead_places(places) if self.config.positions == "rotary" and places is not None else None
@@ -264,8 +271,3 @@ class ViT(ImageModel):
 
 def _small(*shape: int) -> nn.Parameter:
     return nn.Parameter(nn.init.normal_(torch.empty(shape), std=0.02))
-
-
-def _take(x: Tensor, keep: Tensor) -> Tensor:
-    """The rows with these numbers, (B, N, W) and (B, kept) to (B, kept, W)."""
-    return x.gather(1, keep[:, :, None].expand(-1, -1, x.shape[-1]))

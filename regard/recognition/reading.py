@@ -16,7 +16,7 @@ from torch import Tensor
 from regard.config import Settings
 from regard.errors import UserError
 from regard.vision.augmentation import Evaluation, Normalisation
-from regard.vision.decoding import Mode, Pixels, decode
+from regard.vision.decoding import Mode, Pixels, decode, take_pixels
 from regard.vision.pictures import GAP, Frame, fit
 
 AnyImage = str | Path | Image.Image | npt.NDArray[np.uint8]
@@ -63,7 +63,7 @@ class Reading(Settings):
         if isinstance(image, str | Path):
             pixels = decode(Path(image), self.mode, detail=GAP * self.size)
         elif isinstance(image, Image.Image):
-            pixels = np.asarray(image.convert(self.mode))
+            pixels = take_pixels(image, self.mode, str(getattr(image, "filename", "")) or "image")
         else:
             pixels = self._check_array(image)
         return fit(pixels if pixels.ndim == 3 else pixels[:, :, None], self.frame)

@@ -10,26 +10,26 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.errors import UserError
 from regard.recognition.classifier import BATCH, THREADS
 from regard.recognition.reading import Reading
 from regard.vision.ahead import work_ahead
-from regard.vision.decoding import ImageError, Pixels
+from regard.vision.decoding import Pixels
 from regard.vision.folders import list_images
 
 Row = NDArray[np.float32]
 Work = Callable[[Sequence[Pixels]], Row]
 
 
-def find_images(words: Iterable[str]) -> Iterator[Path]:
+def find_images(words: Iterable[str]) -> Iterator[Path | UserError]:
     """The image files that are meant: files as they are, all images below a folder, all that a pattern matches.
 
-    Raises:
-        UserError: a folder has no image in it.
+    A folder without an image in it, or one that cannot be read, is a refusal in its place.
     """
     for word in words:
         path = Path(word)
         if path.is_dir():
-            yield from list_images(path)
+            yield from _images_below(path)
         elif not path.exists() and glob.has_magic(word):
             found = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
             yield from find_images(map(str, found)) if found else [path]
@@ -37,18 +37,25 @@ def find_images(words: Iterable[str]) -> Iterator[Path]:
             yield path
 
 
-def look_at(paths: Iterable[Path], reading: Reading, work: Work) -> Iterator[tuple[Path, Row | ImageError]]:
-    """What `work` makes of each image, in order, or why it can make nothing of it."""
+def _images_below(folder: Path) -> list[Path | UserError]:
+    try:
+        return [*list_images(folder)]
+    except UserError as error:
+        return [error]
 
-    def open_one(path: Path) -> tuple[Path, Pixels | ImageError]:
+
+def look_at(found: Iterable[Path | UserError], reading: Reading, work: Work) -> Iterator[tuple[Path, Row] | UserError]:
+    """Each image with what `work` makes of it, in order, or why it can make nothing of it."""
+
+    def open_one(path: Path | UserError) -> tuple[Path, Pixels] | UserError:
         try:
-            return path, reading.open(path)
-        except ImageError as error:
-            return path, error
+            return path if isinstance(path, UserError) else (path, reading.open(path))
+        except UserError as error:
+            return error
 
-    opened = work_ahead(open_one, paths, threads=THREADS, waiting=2 * BATCH)
+    opened = work_ahead(open_one, found, threads=THREADS, waiting=2 * BATCH)
     while batch := list(islice(opened, BATCH)):
-        good = [pixels for _, pixels in batch if not isinstance(pixels, ImageError)]
+        good = [one[1] for one in batch if not isinstance(one, UserError)]
         rows = iter(work(good) if good else ())
-        for path, pixels in batch:
-            yield path, pixels if isinstance(pixels, ImageError) else next(rows)
+        for one in batch:
+            yield one if isinstance(one, UserError) else (one[0], next(rows))

@@ -71,20 +71,30 @@ def decode(
     """
     name = str(data) if isinstance(data, Path) else name
     with open_image(data, name, pixels) as image:
-        try:
-            if detail is not None:
-                width, height = image.size
-                scale = detail / min(width, height)
-                image.draft(None, (int(width * scale), int(height * scale)))  # JPEG decodes 1/2, 1/4 or 1/8 at once
-            image.load()
-            upright = UPRIGHT.get(_orientation(image))
-            plain = _to_eight_bits(_on_white(image), mode, name)
-            plain = plain if upright is None else plain.transpose(upright)
-        except ImageError:
-            raise
-        except Exception as error:  # damaged files make Pillow raise nearly anything
-            raise ImageError(name, f"truncated or damaged ({_sentence(error)})") from None
-        array = np.asarray(plain)
+        if detail is not None:
+            width, height = image.size
+            scale = detail / min(width, height)
+            image.draft(None, (int(width * scale), int(height * scale)))  # JPEG decodes 1/2, 1/4 or 1/8 at once
+        return take_pixels(image, mode, name)
+
+
+def take_pixels(image: Image.Image, mode: Mode, name: str) -> Pixels:
+    """The pixels of an image of Pillow, as `decode` gives them.
+
+    Raises:
+        ImageError: it is truncated or damaged, has no pixels, or such as say nothing about how bright they are.
+    """
+    if not all(image.size):
+        raise ImageError(name, f"is {image.width}×{image.height}, without a single pixel")
+    try:
+        image.load()
+        upright = UPRIGHT.get(_orientation(image))
+        plain = _to_mode(_on_white(_to_eight_bits(image, name)), mode)
+        array = np.asarray(plain if upright is None else plain.transpose(upright))
+    except ImageError:
+        raise
+    except Exception as error:  # damaged files make Pillow raise nearly anything
+        raise ImageError(name, f"truncated or damaged ({_sentence(error)})") from None
     return array if array.ndim == 3 else array[:, :, None]
 
 
@@ -142,20 +152,26 @@ def _on_white(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen)
 
 
-def _to_eight_bits(image: Image.Image, mode: Mode, name: str) -> Image.Image:
-    """Colour or grey with 8 bits a channel, whatever the file had.
+def _to_eight_bits(image: Image.Image, name: str) -> Image.Image:
+    """Grey of 8 bits where there were more; a number that the file calls transparent is white.
 
     Raises:
         ImageError: its numbers say nothing about how bright they are.
     """
-    if image.mode == "F" or image.mode.startswith("I"):
-        numbers = np.asarray(image)
-        low, high = (numbers.min(), numbers.max())
-        whole = 1 if image.mode == "F" else 65535
-        if not 0 <= low <= high <= whole:
-            raise ImageError(name, f"its pixels go from {low} to {high}, not from 0 to {whole}; save it with 8 bits")
-        scaled = numbers * 255 if image.mode == "F" else numbers // 257
-        image = Image.fromarray(scaled.round().astype(np.uint8))
+    if image.mode != "F" and not image.mode.startswith("I"):
+        return image
+    numbers = np.asarray(image)
+    low, high = (numbers.min(), numbers.max())
+    whole = 1 if image.mode == "F" else 65535
+    if not 0 <= low <= high <= whole:
+        raise ImageError(name, f"its pixels go from {low} to {high}, not from 0 to {whole}; save it with 8 bits")
+    scaled = (numbers * 255 if image.mode == "F" else numbers // 257).round().astype(np.uint8)
+    clear = image.info.get("transparency")
+    return Image.fromarray(scaled if clear is None else np.where(numbers == clear, np.uint8(255), scaled))
+
+
+def _to_mode(image: Image.Image, mode: Mode) -> Image.Image:
+    """Colour or grey, whatever the file had."""
     if image.mode in ("RGBA", "P", "CMYK", "YCbCr") and mode == "L":
         image = image.convert("RGB")
     return image if image.mode == mode else image.convert(mode)

@@ -131,7 +131,8 @@ def open_splits(path: Path, settings: ImageSettings) -> Splits:
     """Opens the images at a path for training; without a validation split, some of each class are held out.
 
     Raises:
-        UserError: there are no images, fewer than two classes, or a class without images to train on.
+        UserError: there are no images, fewer than two classes, a class without images to train on, or images that
+            belong to no split beside others that do.
     """
     listing, everything = _open(path, settings)
     if len(everything.classes) < 2:
@@ -139,6 +140,7 @@ def open_splits(path: Path, settings: ImageSettings) -> Splits:
     if not any(listing.splits):
         train, valid = _hold_out(everything, settings.hold_out)
         return Splits(train, valid, None, "held out", listing.ignored)
+    _refuse_strays(everything, listing)
     train, given, test = (_part(everything, listing, split) for split in ("train", "valid", "test"))
     missing = set(range(len(everything.classes))) - set(train.labels.tolist())
     if missing:
@@ -209,6 +211,20 @@ def _read(path: Path, settings: ImageSettings) -> Listing:
         f"{path}: not a set of images; it must be a folder of classes, a .csv, a .parquet, a .tar (with .gz, .xz or "
         f".bz2 behind), a file like train-images-idx3-ubyte, or a folder of those"
     )
+
+
+def _refuse_strays(everything: ImageSet, listing: Listing) -> None:
+    """Does nothing where every image belongs to a split.
+
+    Raises:
+        UserError: some belong to none, and would be used for nothing.
+    """
+    strays = [row for row, split in enumerate(listing.splits) if split is None]
+    if strays:
+        raise UserError(
+            f"{everything.where}: {len(strays)} of {len(everything)} images belong to no split, such as "
+            f"{everything.name(strays[0])}; say train, valid or test of all images, or of none"
+        )
 
 
 def _part(everything: ImageSet, listing: Listing, split: Split) -> ImageSet:

@@ -27,6 +27,7 @@ IMAGE_COLUMNS = (
     "png",
 )
 LABEL_COLUMNS = ("label", "labels", "class", "category", "target", "fine_label", "cls")
+SPLIT_COLUMN = "split"
 ROWS = 64
 """Rows of a Parquet file that are in memory at a time."""
 Columns = tuple[str, str] | None
@@ -44,23 +45,30 @@ def read_csv(path: Path, columns: Columns = None) -> Listing:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
-            image, label = _choose(rows.fieldnames or [], columns, path)
+            if not rows.fieldnames:
+                raise UserError(f"{path}: is empty; its first line must name the columns, such as path,label")
+            image, label = _choose(rows.fieldnames, columns, path)
             for row in rows:
-                if not row[image] or not row[label]:
+                name, value = ((row[column] or "").strip() for column in (image, label))
+                if not name or not value:
                     raise UserError(f"{path}, line {rows.line_num}: {image} and {label} must both be there")
                 names.append(row[image])
-                labels.append(row[label].strip())
-                splits.append(_read_split(row.get("split"), f"{path}, line {rows.line_num}"))
+                labels.append(value)
+                splits.append(_read_split(row.get(SPLIT_COLUMN), f"{path}, line {rows.line_num}"))
     except (UnicodeDecodeError, csv.Error, OSError) as error:
         raise UserError(f"{path}: not a table in UTF-8 ({error})") from None
     return Listing(Files(path.parent, names), labels, splits)
 
 
-def _read_split(value: str | None, where: str) -> str | None:
-    if not value:
-        return None
-    split = split_of(value.strip())
-    if split is None:
+def _read_split(value: object, where: str) -> str | None:
+    """What a row says of its split, if it does.
+
+    Raises:
+        UserError: it says something else.
+    """
+    word = str("" if value is None else value).strip()
+    split = split_of(word)
+    if word and split is None:
         raise UserError(f"{where}: split is {value!r}, but must be train, valid or test")
     return split
 
@@ -69,10 +77,11 @@ def read_parquet(path: Path, shards: Sequence[Path], columns: Columns = None) ->
     """The images in Parquet files, as bytes or as records with `bytes`; they are unpacked into a temporary file.
 
     Labels are text or whole numbers; where the files state the names of classes, as those of `datasets` do, the numbers
-    stand for these.
+    stand for these. A column `split` may say train, valid or test; else the name of a file among several may.
 
     Raises:
-        UserError: pyarrow is not installed, a file is damaged, a column missing or of the wrong type, or a label null.
+        UserError: pyarrow is not installed, a file is damaged, a column missing or of the wrong type, a label null, or
+            a split unknown.
     """
     try:
         import pyarrow  # an optional extra, and slow to import
@@ -87,21 +96,25 @@ def read_parquet(path: Path, shards: Sequence[Path], columns: Columns = None) ->
     sizes: list[int] = []
     order: dict[str, None] = {}
     for shard in shards:
-        split = split_of_shard(shard) if len(shards) > 1 else None
+        of_shard = split_of_shard(shard) if len(shards) > 1 else None
         try:
             with pyarrow.parquet.ParquetFile(shard, buffer_size=2**20, pre_buffer=False) as file:
                 image, label = _choose(file.schema_arrow.names, columns, shard)
                 classes = _class_names(file.schema_arrow, label)
                 order |= dict.fromkeys(classes)
                 wanted = _column_of_bytes(file.schema_arrow.field(image), shard)
+                columns_read = [wanted, label, *({SPLIT_COLUMN} & set(file.schema_arrow.names))]
                 row = 0
-                for batch in file.iter_batches(ROWS, columns=[wanted, label], use_threads=False):
-                    for content, value in zip(_contents(batch.column(image)), batch.column(label), strict=True):
+                for batch in file.iter_batches(ROWS, columns=columns_read, use_threads=False):
+                    for content, value, split in zip(
+                        _contents(batch.column(image)), batch.column(label), _splits(batch), strict=True
+                    ):
                         row += 1
-                        labels.append(_label(value.as_py(), classes, f"{shard}, row {row}"))
+                        where = f"{shard}, row {row}"
+                        labels.append(_label(value.as_py(), classes, where))
+                        splits.append(_read_split(split, where) or of_shard)
                         start, size = spool.append(io.BytesIO(content))
                         names.append(f"{shard.name}, row {row}")
-                        splits.append(split)
                         offsets.append(start)
                         sizes.append(size)
         except (pyarrow.ArrowException, OSError) as error:
@@ -110,8 +123,8 @@ def read_parquet(path: Path, shards: Sequence[Path], columns: Columns = None) ->
     spool.finish()
     present = set(labels)
     stated = tuple(name for name in order if name in present) if present <= order.keys() else None
-    where = path if path.is_dir() else path.parent
-    return Listing(Packed(where, names, [spool], [0] * len(names), offsets, sizes), labels, splits, classes=stated)
+    home = path if path.is_dir() else path.parent
+    return Listing(Packed(home, names, [spool], [0] * len(names), offsets, sizes), labels, splits, classes=stated)
 
 
 def _choose(present: Iterable[str], columns: Columns, path: Path) -> tuple[str, str]:
@@ -149,6 +162,12 @@ def _contents(column: Any) -> Iterable[bytes]:
         yield content or b""
 
 
+def _splits(batch: Any) -> list[object]:
+    """What the rows say of their splits: nothing, where there is no such column."""
+    named = SPLIT_COLUMN in batch.schema.names
+    return batch.column(SPLIT_COLUMN).to_pylist() if named else [None] * batch.num_rows
+
+
 def _class_names(schema: Any, label: str) -> list[str]:
     """The names that `datasets` keeps beside numbers for classes."""
     try:
@@ -159,8 +178,8 @@ def _class_names(schema: Any, label: str) -> list[str]:
 
 
 def _label(value: object, classes: list[str], where: str) -> str:
-    if isinstance(value, str) and value:
-        return value
+    if isinstance(value, str) and value.strip():
+        return value.strip()
     if isinstance(value, int):
         if classes and not 0 <= value < len(classes):
             raise UserError(f"{where}: label {value}, but there are {len(classes)} classes")

@@ -86,7 +86,41 @@ def test_hits_are_the_true_patch_or_its_neighbours(model: CroCo, monkeypatch: py
         look_at(monkeypatch, own + torch.tensor(shift))
         scores = score_completion(model, [same], 0.9)
         assert scores.hits == {"decoder.0.cross": expected, "decoder.1.cross": expected}
-        assert scores.same_place == 1.0
+        assert (scores.same_place, scores.moved) == (1.0, 0.0)
+        assert set(scores.moved_hits.values()) == {0.0} and scores.unseen_losses == {}
+
+
+def test_patches_that_moved_are_counted_by_themselves(model: CroCo, monkeypatch: pytest.MonkeyPatch) -> None:
+    turned = pairs(turn=20.0)
+    truth, covisible = turned.true_patches(4)
+    own = torch.stack((torch.arange(24) // 6, torch.arange(24) % 6), -1)
+    moved = covisible & ((truth - own).abs().amax(-1) > 1)
+    look_at(monkeypatch, own)
+    scores = score_completion(model, [turned], 0.9)
+    assert scores.moved == pytest.approx(float(moved.sum() / covisible.sum())) and 0 < scores.moved < 1
+    assert set(scores.hits.values()) == {scores.same_place}
+    assert scores.same_place == pytest.approx(1 - scores.moved)
+    assert set(scores.moved_hits.values()) == {0.0}, "one's own place is no hit there, by what moved means"
+    look_at(monkeypatch, torch.where(moved[..., None], truth, -9).nan_to_num(-9))
+    scores = score_completion(model, [turned], 0.9)
+    assert set(scores.moved_hits.values()) == {1.0}
+    assert set(scores.hits.values()) == {scores.moved}
+
+
+def test_losses_are_told_apart_by_what_the_second_view_shows(model: CroCo) -> None:
+    view1, view2 = pairs().view1, pairs().view2
+    covisible = torch.zeros(6, 16, 24, dtype=torch.bool)
+    covisible[:, :, :8], covisible[:, :, 8] = True, True  # two columns of patches, and a little of the third
+    place = torch.zeros(6, 16, 24, 2)
+    scores = score_completion(model, [LabelledPairs(view1, view2, place, covisible, ~covisible)], 0.9)
+    seen = choose_seen(model, view1, 0.9, Draws(0, torch.arange(6)))
+    column = choose_masked(seen, 24) % 6
+    with torch.no_grad():
+        losses = hidden_loss(model, view1, view2, seen)
+    assert scores.covisible_losses["true"] == pytest.approx(float(losses[column < 2].mean()), rel=1e-5)
+    assert scores.unseen_losses["true"] == pytest.approx(float(losses[column > 2].mean()), rel=1e-5)
+    assert scores.gap == scores.losses["shuffled"] - scores.losses["true"]
+    assert scores.gain == scores.losses["none"] - scores.losses["true"]
 
 
 def test_batches_are_added_up(model: CroCo) -> None:

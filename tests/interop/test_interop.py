@@ -16,6 +16,7 @@ from regard.models.swin import Swin, SwinConfig
 from regard.models.vit import ViT, ViTConfig
 from tests.interop.by_names import TimmViT, TorchvisionViT
 
+MADE: list[torch.library.Library] = []
 CLOSE = {"atol": 1e-5, "rtol": 0.0}
 SMALL = {"image": 32, "patch": 8, "width": 48, "layers": 2, "heads": 4, "hidden": 96, "classes": 7}
 HF_SMALL = {
@@ -32,8 +33,19 @@ OUR_SWIN = {"image": 32, "patch": 2, "width": 16, "layers": (2, 2), "heads": (2,
 
 
 def peer(name: str) -> ModuleType:
-    """The library, where it works: torchvision from a package registry is made for torch with CUDA alone."""
-    return pytest.importorskip(name, exc_type=(ImportError, RuntimeError))  # type: ignore[arg-type, no-any-return]
+    """The library, where it is installed.
+
+    It is not by default (see pyproject.toml). On a CPU: pip install --no-deps --target DIR timm torchvision, the latter
+    of torch's version, then PYTHONPATH=DIR pytest tests/interop -k "timm or torchvision".
+    """
+    if torch.version.cuda is None and not hasattr(torch.ops.torchvision, "nms"):
+        # A torchvision made for CUDA wants operators of its own that it cannot load beside a torch made for CPUs alone,
+        # and that no model here needs: it is enough that there are some of these names.
+        library = torch.library.Library("torchvision", "DEF")
+        for operator in ("nms", "qnms"):
+            library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        MADE.append(library)
+    return pytest.importorskip(name)  # type: ignore[no-any-return]
 
 
 def lively(model: nn.Module) -> nn.Module:

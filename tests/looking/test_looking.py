@@ -7,6 +7,7 @@ from PIL import Image
 import regard
 from regard.errors import UserError
 from regard.inspection.maps import layers_of, rollout
+from regard.inspection.overlay import overlays
 from regard.looking import look_at
 from regard.looking.patches import span
 from regard.looking.translation import look_at_translation
@@ -111,9 +112,57 @@ def test_an_image_is_drawn_with_what_its_class_owes_to_each_patch(
         panels = 1 + config.layers + config.heads
         assert picture.height > picture.width / 4 * (panels // 4)
     assert "written as .png" in command("look", image_run, photo, "--out", tmp_path / "look.html").refusal
-    assert "--only" in command("look", image_run, photo, "--out", tmp_path / "a.png", "--only", "x").refusal
     assert "nothing.png" in command("look", image_run, "nothing.png", "--out", tmp_path / "a.png").refusal
     assert [path.name for path in tmp_path.iterdir()] == ["look.png"]
+
+
+def test_an_image_is_drawn_where_nobody_says_where(
+    command: Command, image_run: Path, painted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = command("look", image_run, painted / "test" / "red" / "004.png")
+    assert (answer.code, answer.out.splitlines()[-1]) == (0, "look.png"), answer.err
+    assert [path.name for path in tmp_path.iterdir()] == ["look.png"]
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, np.ndarray]]:
+    """What is laid over images from now on, by its titles."""
+    laid: list[dict[str, np.ndarray]] = []
+
+    def keep(pixels: np.ndarray, maps: dict[str, np.ndarray], **more: object) -> Image.Image:
+        laid.append(maps)
+        return overlays(pixels, maps, **more)
+
+    monkeypatch.setattr("regard.looking.image.overlays", keep)
+    return laid
+
+
+def test_layers_and_heads_of_an_image_can_be_chosen(
+    command: Command, image_run: Path, swin_run: Path, painted: Path, tmp_path: Path, shown: list[dict[str, np.ndarray]]
+) -> None:
+    photo, out = painted / "test" / "red" / "004.png", ("--out", tmp_path / "a.png")
+    assert command("look", image_run, photo, *out, "--only", "encoder.0.attention", "--head", 1).code == 0
+    classifier = Classifier.load(image_run)
+    with regard.probe(classifier.model) as seen:
+        classifier.judge([classifier.reading.open(photo)])
+    heads = span(classifier.model, seen).heads[0]
+    assert list(shown[0]) == ["layer 0", "layer 0, head 1"]
+    for title, expected in (("layer 0", heads.mean(0)), ("layer 0, head 1", heads[1])):
+        np.testing.assert_allclose(shown[0][title].ravel(), expected / expected.max(), rtol=1e-4)
+    assert command("look", image_run, photo, *out, "--head", 0).code == 0
+    assert list(shown[1]) == ["up to layer 0", "layer 0, head 0"]
+    name = "stages.0.blocks.1.attention"
+    assert command("look", swin_run, photo, *out, "--only", name, "--patch", 3, 6).code == 0
+    assert list(shown[2]) == [f"stage 0, layer 1{more}" for more in ("", ", head 0", ", head 1")]
+
+    def refusal(*words: object) -> str:
+        return command("look", *words, "--out", tmp_path / "b.png").refusal
+
+    assert refusal(image_run, photo, "--only", "x") == "--only x: this model's attentions are encoder.0.attention"
+    assert refusal(image_run, photo, "--head", 2) == "--head 2: layer 0 has heads 0 to 1"
+    assert "an image at a time; 2 arguments" in refusal(image_run, photo, photo)
+    assert not (tmp_path / "b.png").exists()
 
 
 def test_a_model_that_reads_no_text_is_given_no_sentence(image_run: Path) -> None:
@@ -137,6 +186,7 @@ def test_what_a_model_of_windows_looks_at_is_drawn(
     refusal = command("look", swin_run, photo, "--out", patch, "--patch", 8, 0).refusal
     assert refusal == "patch 8,0 is not in this image; its rows are 0 to 7, its columns 0 to 7"
     assert "--patch" in command("look", trained_run, SENTENCE, "--out", whole, "--patch", 0, 0).refusal
+    assert "--head" in command("look", trained_run, SENTENCE, "--out", whole, "--head", 0).refusal
 
 
 def test_a_patch_of_an_image_is_asked_in_place_of_the_answer(image_run: Path, painted: Path) -> None:

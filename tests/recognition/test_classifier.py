@@ -57,6 +57,38 @@ def test_images_of_any_size_and_colour_are_read(classifier: Classifier) -> None:
     assert len(classifier(Image.new("CMYK", (3, 90)))) == 3
 
 
+def odd_images() -> dict[str, tuple[Image.Image, dict[str, object]]]:
+    """Images of which not only the pixels count, and how they are written as PNG."""
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    half = Image.new("RGB", (8, 8), "red")
+    half.paste("blue", (0, 0, 4, 8))
+    clear = half.convert("RGBA")
+    clear.putalpha(Image.new("L", clear.size, 40))
+    deep = Image.fromarray(np.full((8, 8), 33000, np.uint16))
+    return {"turned": (half, {"exif": turned}), "clear": (clear, {}), "deep": (deep, {})}
+
+
+@pytest.mark.parametrize("name", sorted(odd_images()))
+def test_an_image_of_pillow_is_seen_as_its_file_is(name: str, classifier: Classifier, tmp_path: Path) -> None:
+    image, options = odd_images()[name]
+    image.save(tmp_path / "odd.png", **options)
+    seen = classifier.reading.open(tmp_path / "odd.png")
+    with Image.open(tmp_path / "odd.png") as opened:
+        assert np.array_equal(classifier.reading.open(opened), seen)
+    plain = classifier.reading.open(np.asarray(image.convert("RGB")))
+    assert not np.array_equal(plain, seen), "an image that is odd in no way shows nothing"
+
+
+def test_a_damaged_image_of_pillow_is_named(classifier: Classifier, painted: Path, tmp_path: Path) -> None:
+    content = (painted / "test" / "red" / "000.png").read_bytes()
+    (tmp_path / "cut.png").write_bytes(content[: len(content) // 2])
+    with Image.open(tmp_path / "cut.png") as image, pytest.raises(UserError, match=r"cut\.png: truncated or damaged"):
+        classifier(image)
+    with pytest.raises(UserError, match="image: is 0×4, without a single pixel"):
+        classifier(Image.new("RGB", (0, 4)))
+
+
 @pytest.mark.parametrize(
     ("image", "said"),
     [

@@ -59,7 +59,20 @@ def test_bad_images_are_named_and_the_others_go_on(
     first, second, third = answer.err.splitlines()
     assert first == f"regard: {tmp_path}/text.png: a text file, not an image"
     assert second.startswith(f"regard: {tmp_path}/none.png: cannot be read")
-    assert third == "regard: 2 of 3 images could not be read and were left out"
+    assert third == "regard: 2 of 3 could not be read and were left out"
+
+
+def test_an_empty_folder_is_named_and_the_others_go_on(
+    command: Command, image_run: Path, painted: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    out, first, last = tmp_path / "found.csv", painted / "test" / "red", painted / "test" / "blue"
+    answer = command("classify", image_run, first, tmp_path / "empty", last, "--out", out)
+    assert answer.code == 2
+    assert f"regard: {tmp_path}/empty: not a single image in it" in answer.err
+    assert answer.err.endswith("regard: 1 of 21 could not be read and were left out\n")
+    with out.open(newline="") as file:
+        assert [Path(row["image"]).parent.name for row in csv.DictReader(file)] == ["red"] * 10 + ["blue"] * 10
 
 
 @pytest.mark.parametrize(
@@ -78,7 +91,8 @@ def test_what_cannot_be_written_is_refused(
 
 def test_no_image_at_all_is_refused(command: Command, image_run: Path, tmp_path: Path) -> None:
     assert "not a single image was given" in command("classify", image_run).refusal
-    assert "not a single image in it" in command("classify", image_run, tmp_path).refusal
+    answer = command("classify", image_run, tmp_path)
+    assert (answer.code, answer.out) == (2, "") and f"regard: {tmp_path}: not a single image in it" in answer.err
 
 
 def test_a_command_says_that_a_model_is_of_the_other_sort(

@@ -17,6 +17,7 @@ from regard.models.folder import load_model
 from regard.training.completion.pairs import HELD_OUT, PhotoPairs, ScenePairs, find_pairs
 from regard.training.completion.recipe import TwoViewRecipe
 from regard.training.completion.task import CompletionTask
+from regard.training.families import family_of
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import prepare, run_recipe
@@ -169,6 +170,9 @@ def test_disparity_begins_with_what_completion_has_learned(tmp_path: Path) -> No
     before, _ = load_model(tmp_path / "completion" / "last")
     after, _ = load_model(tmp_path / "disparity" / "last")
     assert after.config.head == "dense" and after.config.width == 16
+    family = family_of("croco")
+    assert "train disparity-scenes --start-from" in family.suggest(tmp_path / "completion")
+    assert family.suggest(tmp_path / "disparity").startswith(f"regard look {tmp_path / 'disparity'} ")
     assert torch.allclose(before.decoder[1].cross.qkv.weight, after.decoder[1].cross.qkv.weight, atol=1e-6)
     assert torch.allclose(before.patch_embedding.weight, after.patch_embedding.weight, atol=1e-6)
     with pytest.raises(UserError, match=r"model.width: 32, but .*completion.* has 16; leave it out"):

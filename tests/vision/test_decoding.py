@@ -96,6 +96,13 @@ def test_sixteen_bits_become_eight() -> None:
     assert decode(save(Image.fromarray(numbers), "PNG"))[0, :, 2].tolist() == [0, 1, 128, 255]
 
 
+def test_a_number_of_sixteen_bits_may_be_transparent() -> None:
+    numbers = Image.fromarray(np.array([[1000, 20000, 40000]], np.uint16))
+    data = save(numbers, "PNG", transparency=1000)
+    assert decode(data, "L")[0, :, 0].tolist() == [255, 77, 155]
+    assert decode(data)[0, :, 1].tolist() == [255, 77, 155]
+
+
 def test_numbers_without_a_scale_are_refused() -> None:
     wild = Image.fromarray(np.array([[0.0, 900.0]], np.float32))
     with pytest.raises(ImageError, match=r"depth.tif: its pixels go from 0.0 to 900.0, not from 0 to 1"):

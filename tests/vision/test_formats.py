@@ -118,13 +118,40 @@ def test_a_csv_names_images_beside_it(tmp_path: Path) -> None:
         (b"path,label\na.png\n", r"set.csv, line 2: path and label must both be there"),
         (b"path,label,split\na.png,x,tomorrow\n", r"line 2: split is 'tomorrow', but must be train, valid or test"),
         (b"path,label\n", r"not a single image"),
-        (b"", r"no column with images"),
+        (b"path,label\na.png,x\nb.png,  \n", r"set.csv, line 3: path and label must both be there"),
+        (b"path,label\n ,x\n", r"set.csv, line 2: path and label must both be there"),
+        (b"", r"set.csv: is empty; its first line must name the columns"),
         (b"path,label\n\xff\xfe,x\n", r"not a table in UTF-8"),
     ],
 )
 def test_a_wrong_csv_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
     with pytest.raises(UserError, match=reason):
         open_images(write(tmp_path / "set.csv", content), SETTINGS)
+
+
+def test_images_of_no_split_beside_others_are_refused(tmp_path: Path) -> None:
+    for seed in range(4):
+        write(tmp_path / f"{seed}.png", encoded(seed))
+    rows = "path,label,split\n0.png,a,train\n1.png,b,train\n2.png,a,\n3.png,b,test\n"
+    write(tmp_path / "set.csv", rows.encode())
+    with pytest.raises(
+        UserError, match=r"set\.csv: 1 of 4 images belong to no split, such as 2\.png; say train, valid"
+    ):
+        open_splits(tmp_path / "set.csv", SETTINGS)
+    assert len(open_images(tmp_path / "set.csv", SETTINGS)) == 4
+    write_parquet(tmp_path / "shards" / "train-0.parquet", [0, 1, 0, 1])
+    write_parquet(tmp_path / "shards" / "more.parquet", [0, 1])
+    with pytest.raises(UserError, match=r"shards: 2 of 6 images belong to no split, such as more\.parquet, row 1"):
+        open_splits(tmp_path / "shards", SETTINGS)
+    for name in ("train.tar", "more.tar"):
+        write_tar(tmp_path / "tars" / name, {f"{n}.{kind}": data for n in "01" for kind, data in note(n).items()})
+    with pytest.raises(UserError, match=r"tars: 2 of 4 images belong to no split, such as more\.tar/0\.png"):
+        open_splits(tmp_path / "tars", SETTINGS)
+
+
+def note(label: str) -> dict[str, bytes]:
+    """An image and its label, as WebDataset has them."""
+    return {"png": encoded(int(label)), "cls": label.encode()}
 
 
 def test_an_image_that_a_csv_names_in_vain_is_bad(tmp_path: Path) -> None:
@@ -136,10 +163,17 @@ def test_an_image_that_a_csv_names_in_vain_is_bad(tmp_path: Path) -> None:
 # Parquet
 
 
-def write_parquet(path: Path, labels: list[object], *, record: bool = True, names: list[str] | None = None) -> Path:
+def write_parquet(
+    path: Path,
+    labels: list[object],
+    *,
+    record: bool = True,
+    names: list[str] | None = None,
+    split: list[str | None] | None = None,
+) -> Path:
     files = [encoded(seed) for seed in range(len(labels))]
     images = [{"bytes": file, "path": f"{seed}.png"} for seed, file in enumerate(files)] if record else files
-    table = pyarrow.table({"image": images, "label": labels})
+    table = pyarrow.table({"image": images, "label": labels} | ({} if split is None else {"split": split}))
     if names is not None:
         features = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
         table = table.replace_schema_metadata({"huggingface": json.dumps(features)})
@@ -172,9 +206,27 @@ def test_parquet_shards_are_splits_by_their_names(tmp_path: Path) -> None:
     assert (len(splits.train), len(splits.valid), splits.validation) == (6, 1, "given")
 
 
+def test_a_column_of_a_parquet_says_the_split(tmp_path: Path) -> None:
+    words = ["train", "train", "test", "train", "train", "validation", None, "test"]
+    path = write_parquet(tmp_path / "set.parquet", [0, 1, 0, 1, 0, 1], split=words[:6])
+    splits = open_splits(path, SETTINGS)
+    assert splits.test is not None
+    assert (len(splits.train), len(splits.valid), len(splits.test)) == (4, 1, 1)
+    assert splits.test.name(0) == "set.parquet, row 3"
+    write_parquet(tmp_path / "shards" / "train.parquet", [0, 1, 1, 0], split=words[4:])
+    write_parquet(tmp_path / "shards" / "test.parquet", [0, 1])
+    shards = open_splits(tmp_path / "shards", SETTINGS)  # a row says more than the name of its file
+    assert shards.test is not None
+    assert (len(shards.train), len(shards.valid), len(shards.test)) == (2, 1, 3)
+    with pytest.raises(UserError, match=r"a\.parquet, row 2: split is 'later', but must be train, valid or test"):
+        open_images(write_parquet(tmp_path / "a.parquet", [0, 1], split=["train", "later"]), SETTINGS)
+
+
 def test_a_wrong_parquet_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="row 2: the label is None"):
         open_images(write_parquet(tmp_path / "a.parquet", [1, None]), SETTINGS)
+    with pytest.raises(UserError, match="row 1: the label is '  '"):
+        open_images(write_parquet(tmp_path / "a.parquet", ["  ", "b"]), SETTINGS)
     with pytest.raises(UserError, match="row 1: label 5, but there are 2 classes"):
         open_images(write_parquet(tmp_path / "a.parquet", [5], names=["x", "y"]), SETTINGS)
     pyarrow.parquet.write_table(pyarrow.table({"image": ["a.png"], "label": [1]}), tmp_path / "b.parquet")

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from regard.models.croco import CroCo
+from regard.models.folder import find_model, read_config
 from regard.training.building import build_model, describe_model
 from regard.training.completion.disparity import DisparityTask
 from regard.training.completion.pairs import PairSource, PhotoPairs, ScenePairs, find_pairs, images_of
@@ -69,6 +70,8 @@ class TwoViews:
         return CompletionTask(model, data, recipe, device)
 
     def suggest(self, out: Path) -> str:
+        if read_config(find_model(out))["model"]["head"] == "dense":
+            return f"regard look {out} LEFT.png RIGHT.png --out matches.png"
         return f"regard train disparity-scenes --start-from {out} --out {out}-disparity"
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from regard.evaluation.completion import BLANK, choose_seen, hidden_loss, second_views
 from regard.models.croco import CroCo
 from regard.models.folder import save_model
+from regard.recognition.views import VIEWS
 from regard.training.completion.pairs import HELD_OUT, PairSource, in_parts
 from regard.training.completion.recipe import TwoViewRecipe
 from regard.training.state import Placed, Position, Share
@@ -91,7 +92,7 @@ class TwoViewTask(ABC, Generic[P]):
 
     def save(self, folder: Path, model: nn.Module, scores: dict[str, Any]) -> None:
         assert isinstance(model, CroCo)
-        save_model(folder, model, {})
+        save_model(folder, model, {VIEWS: list(self.recipe.data.scenes.size)})
         (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
 
     def held_out(self) -> list[Tensor]:

@@ -1,0 +1,156 @@
+"""Training of two-view models by the clock: as many steps as there is time for, and how many were done."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from croco_proof import load_croco
+from torch import Tensor
+
+from regard.devices import choose_device
+from regard.interruption import Interrupted, Interruptions
+from regard.models.croco import CroCo
+from regard.training.checkpoint import load_checkpoint
+from regard.training.completion.disparity import predict_disparity
+from regard.training.completion.recipe import TwoViewRecipe
+from regard.training.journal import CHECKPOINTS
+from regard.training.recipe import Recipe
+from regard.training.run import run_recipe
+from regard.vision.stereo import read_scenes
+
+TRIAL = 60
+"""Steps of a run that only tells how fast this machine is."""
+
+
+def load(name: str, changes: list[str], **given: Any) -> TwoViewRecipe:
+    return TwoViewRecipe.load(Path(name), changes, {key.replace("__", "."): value for key, value in given.items()})
+
+
+def measure_speed(recipe: TwoViewRecipe) -> float:
+    """Steps a second, rendering included, once the machine is warm."""
+    trial = recipe.training.model_dump() | {"steps": TRIAL, "log_every": TRIAL // 2, "validate_every": TRIAL}
+    with tempfile.TemporaryDirectory() as name:
+        run_recipe(recipe.changed(training=trial), Path(name) / "run")
+        logged = [json.loads(line) for line in (Path(name) / "run" / "log.jsonl").read_text("utf-8").splitlines()]
+    (last,) = [entry for entry in logged if entry["step"] == TRIAL and "loss" in entry]
+    return float(last["pairs_per_second"]) / recipe.batch.pairs
+
+
+def fitted(recipe: TwoViewRecipe, steps: int, looks: int = 10) -> TwoViewRecipe:
+    """The recipe for so many steps: what it does in the first ones takes no larger share of fewer."""
+    every = max(1, -(-steps // looks))
+    training = {"steps": steps, "validate_every": every, "checkpoint_every": steps, "log_every": max(1, steps // 40)}
+    return recipe.changed(
+        training=recipe.training.model_dump() | training,
+        optim=recipe.optim.model_dump() | {"warmup": min(recipe.optim.warmup, steps // 10)},
+        completion=recipe.completion.model_dump() | {"rising": max(1, min(recipe.completion.rising, steps // 5))},
+    )
+
+
+def run_within(recipe: TwoViewRecipe, out: Path, seconds: float) -> int:
+    """Trains; asks the run to stop when its time is up, whatever the machine is busy with; the steps that were done."""
+    timer = threading.Timer(seconds, signal.raise_signal, (signal.SIGTERM,))  # SIGINT is ignored in the background
+    timer.daemon = True
+    try:
+        with Interruptions():  # before and behind the run's own
+            timer.start()
+            return run_recipe(recipe, out).steps
+    except Interrupted:
+        print(f"stopped after {seconds:.0f} s, before the last step")
+    finally:
+        timer.cancel()
+    saved = load_checkpoint(out / CHECKPOINTS, print)
+    return 0 if saved is None else saved.step
+
+
+def train(arguments: argparse.Namespace, minutes: float) -> dict[str, Any]:
+    """Completion for so many minutes."""
+    begin, seconds = time.perf_counter(), 60 * minutes
+    recipe = load("croco-scenes", arguments.set, training__device=arguments.device)
+    rate = measure_speed(recipe)
+    left = seconds - (time.perf_counter() - begin)
+    planned = max(20, int(0.8 * left * rate))
+    recipe = fitted(recipe, planned)
+    print(f"{rate:.1f} steps a second: {planned} steps of {recipe.batch.pairs} pairs")
+    out = arguments.out / "completion"
+    begun = time.perf_counter()
+    done = run_within(recipe, out, left)
+    return {
+        "steps_planned": planned,
+        "steps": done,
+        "pairs": done * recipe.batch.pairs,
+        "pairs_per_second": done * recipe.batch.pairs / (time.perf_counter() - begun),
+        "seconds": round(time.perf_counter() - begin, 1),
+        "parameters": sum(p.numel() for p in load_croco(out, "cpu").parameters()),
+        "log": read_validations(out),
+    }
+
+
+def read_validations(run: Path) -> list[dict[str, Any]]:
+    entries = [json.loads(line) for line in (run / "log.jsonl").read_text("utf-8").splitlines()]
+    return [{"step": entry["step"]} | entry["validation"] for entry in entries if "validation" in entry]
+
+
+def disparity(arguments: argparse.Namespace, minutes: float) -> dict[str, Any]:
+    """The same steps, chosen before either begins, from the completion's weights and from random ones."""
+    begin = time.perf_counter()
+    run = arguments.out / "completion"
+    source = Recipe.load(run / "recipe.yaml")
+    assert isinstance(source, TwoViewRecipe)
+    shape = {key: value for key, value in source.model.items() if key not in ("kind", "head")}
+    scenes = source.data.scenes.model_dump(mode="json")
+    given = {"training__device": arguments.device, "data__scenes": scenes, "model": {"kind": "croco", "head": "dense"}}
+    scratch = load("disparity-scenes", arguments.set_disparity, **given | {"model": given["model"] | shape})
+    pretrained = load("disparity-scenes", arguments.set_disparity, **given, start__from=str(run))
+    steps = arguments.disparity_steps
+    if steps is None:
+        rate = measure_speed(scratch)
+        left = 60 * minutes - (time.perf_counter() - begin)
+        steps = max(20, int(0.75 * left / 2 * rate))
+        print(f"{rate:.1f} steps a second: twice {steps} steps of {scratch.batch.pairs} pairs")
+    each = (60 * minutes - (time.perf_counter() - begin)) / 2
+    result: dict[str, Any] = {"steps_planned": steps, "pairs": steps * scratch.batch.pairs}
+    for name, recipe in (("pretrained", pretrained), ("scratch", scratch)):
+        out = arguments.out / f"disparity-{name}"
+        done = run_within(fitted(recipe, steps), out, each)
+        result[name] = {"steps": done, "log": read_validations(out)}
+        if arguments.data is not None:
+            device = choose_device(arguments.device)
+            result[name]["photographs"] = score_photographs(load_croco(out, device), scratch, arguments.data, device)
+    result["shows"] = judge_disparity(result["pretrained"], result["scratch"], steps)
+    result["seconds"] = round(time.perf_counter() - begin, 1)
+    return result
+
+
+def judge_disparity(pretrained: dict[str, Any], scratch: dict[str, Any], steps: int) -> dict[str, bool]:
+    """Whether the weights help: both runs must have done all of their steps, and have been scored at the last."""
+    ends = [(run["steps"], run["log"][-1]["step"]) if run["log"] else (0, 0) for run in (pretrained, scratch)]
+    equal = all(end == (steps, steps) for end in ends)
+    return {
+        "pretrained beats scratch after equal steps": equal
+        and pretrained["log"][-1]["pixels_off"] < scratch["log"][-1]["pixels_off"]
+    }
+
+
+@torch.no_grad()
+def score_photographs(model: CroCo, recipe: TwoViewRecipe, data: Path, device: torch.device) -> dict[str, float]:
+    """By how many pixels disparities of photographs are off where they were measured, and how often by more than 1."""
+    size = recipe.data.scenes.size
+    photos = [photo.resized(size[0]) for photo in read_scenes(data)]
+    errors: list[Tensor] = []
+    for photo in photos:
+        for left in (0, photo.left.shape[-1] - size[1]):
+            part = (slice(0, size[0]), slice(left, left + size[1]))
+            views = [view[None, :, *part].to(device) for view in (photo.left, photo.right)]
+            found = predict_disparity(model, *views)[0].cpu()
+            errors.append((found - photo.disparity[part]).abs()[photo.known[part]])
+    error = torch.cat(errors)
+    return {"pixels_off": float(error.mean()), "share_off_by_one": float((error > 1).float().mean())}
