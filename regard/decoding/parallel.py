@@ -157,14 +157,15 @@ class ParallelWriter:
     ) -> list[Found]:
         """As one pass scores them; a target that does not fit on its canvas is impossible, -inf."""
         memory, layout, sizes = self._encode(sources)
-        canvases = self._places_for(sizes, targets)
+        wanted = self._places_for(sizes, targets)
+        canvases: list[int] = self.config.limit(np.asarray(wanted, np.int64)).tolist()
         logp = self._fill(self._blank_canvases(memory, sizes, range(len(sources)), canvases))
         if self.config.length == "ctc":
             return self._score_paths(logp, canvases, targets)
         lengths = self._length_gains(memory, layout, sizes, targets)
         found: list[Found] = []
         for row, target, places, length in zip(logp, targets, canvases, lengths, strict=True):
-            said = [*target, self.config.eos][:places] if self.config.length == "end" else list(target)
+            said = ([*target, self.config.eos] if self.config.length == "end" else list(target))[:places]
             chosen = torch.tensor(said, dtype=torch.long, device=self.device)
             gains = row[: len(said)].gather(1, chosen[:, None])[:, 0].tolist()
             score = _mean(gains, length) if len(said) >= len(target) else -math.inf
@@ -243,10 +244,13 @@ class ParallelWriter:
         passes: list[list[Pass]] = [[] for _ in c.lengths] if traced else []
         lengths = torch.tensor(c.lengths, device=self.device)
         states = refine(partial(self._fill, c), c.tokens, lengths, rounds)
-        for state in islice(states, rounds_that_write(max(c.lengths), rounds)):
+        for number, state in enumerate(islice(states, rounds_that_write(max(c.lengths), rounds))):
             c.tokens, c.gains = state.tokens, state.gains
-            for row, snapshot in zip(passes, _snapshots(c, state.written) if traced else (), strict=traced):
-                row.append(snapshot)
+            if not traced:
+                continue
+            for row, length, snapshot in zip(passes, c.lengths, _snapshots(c, state.written), strict=True):
+                if number < rounds_that_write(length, rounds):  # a longer neighbour may have more
+                    row.append(snapshot)
         return state.read, passes
 
     def _collect(
