@@ -103,7 +103,7 @@ def likeliest_lengths(
     known = possible & ~model.unseen_lengths()
     knows = known.any(1, keepdim=True)
     tried = torch.where(knows, known, possible)
-    # Unseen lengths are equally likely but for rounding, which depends on the batch, so that something else must decide.
+    # Unseen lengths are equally likely but for rounding, which depends on the batch: something else must decide.
     nearness = -(2 * further.abs() + (further > 0)).to(logp.dtype)
     rank = torch.where(knows, logp, nearness).masked_fill(~tried, -math.inf)
     best = rank.topk(min(wanted, logp.shape[1]), 1).indices

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic
@@ -295,7 +295,8 @@ class _Loop(Generic[B]):
             raise
         except UserError:
             state.unjudged = True
-            self.save()
+            with suppress(UserError):  # what is said is why there was no validation
+                self.save()
             raise
         state.stale = 0 if better else state.stale + 1
         if better:
