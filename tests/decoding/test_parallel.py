@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard.attention import Attention
 from regard.decoding.canvas import least_certain
 from regard.decoding.ctc import collapse
-from regard.decoding.parallel import Filled, ParallelWriter
+from regard.decoding.parallel import LENGTH_SHARE, Filled, ParallelWriter, score_canvas
 from regard.decoding.rules import Request
 from regard.decoding.search import Found, Trace
 from regard.decoding.settings import ParallelSettings, SearchSettings
@@ -115,7 +115,7 @@ def refine_plainly(model: ParallelTransformer, source: list[int], places: int, r
             tokens[place], gains[place] = int(token), float(gain)
     further = places - len(source)
     length = model.length_logits(model.encode(torch.tensor([[*source, EOS]])))[0].log_softmax(-1)[4 + further]
-    return tokens, (sum(gains) + float(length)) / (places + 1)
+    return tokens, sum(gains) / places + LENGTH_SHARE * float(length)
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 4, 10])
@@ -210,6 +210,14 @@ def test_learned_positions_bound_the_length() -> None:
 def test_more_lengths_than_there_are_gives_all_there_are() -> None:
     settings = ParallelSettings(rounds=1, lengths=50, n_best=50)
     assert [len(best) for best in write("classifier", [[7] * 9, []], settings)] == [9, 4]
+
+
+def test_a_length_weighs_the_same_on_canvases_of_any_length() -> None:
+    for places in (1, 5, 140):
+        likely, unlikely = (score_canvas([-0.5] * places, length) for length in (-1.0, -15.0))
+        assert likely - unlikely == pytest.approx(14 * LENGTH_SHARE)
+    assert score_canvas([-0.5, -1.5], None) == -1.0
+    assert score_canvas([], -2.0) == -2.0 * LENGTH_SHARE
 
 
 def partly_taught(seen: dict[int, float]) -> ParallelTransformer:
