@@ -31,7 +31,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
-from itertools import groupby, islice
+from itertools import groupby, islice, pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -116,8 +116,10 @@ ONE_PASS = ("mask-predict, 1 round", "cut at END", "CTC", "CTC + GLAT")
 
 
 def describe_run() -> dict[str, Any]:
+    options = ("--data", "--out", "--teacher", "--more")  # paths of this machine are of no use elsewhere
+    words = [before[2:].upper() if before in options else word for before, word in pairwise(sys.argv)]
     return {
-        "command": " ".join(["python", *(Path(word).name if Path(word).is_absolute() else word for word in sys.argv)]),
+        "command": " ".join(["python benchmarks/parallel.py", *words]),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
