@@ -42,7 +42,8 @@ import torch
 from regard.decoding.translator import Translator
 from regard.devices import choose_device
 from regard.evaluation import bleu, exact_match
-from regard.evaluation.speed import Contender, Result, describe_machine, measure_speed, tabulate
+from regard.evaluation.speed import Contender, Result, describe_machine, tabulate
+from regard.evaluation.timing import measure_speed
 from regard.models.folder import WEIGHTS, find_model
 from regard.text.grammar import derive
 from regard.text.readers import read_lines, read_pairs
