@@ -5,16 +5,18 @@
 trains on the built-in corpus, checks that each of the three ways to know the length learns, and writes
 benchmarks/results/parallel-builtin.json.
 
-    python benchmarks/parallel.py teacher  --data DATA --out OUT     the usual model, from the published text
-    python benchmarks/parallel.py distill  --data DATA --out OUT     its translations of the training set
-    python benchmarks/parallel.py students --data DATA --out OUT     all others, from these, side by side
+    python benchmarks/parallel.py teacher  --data DATA --out OUT
+    python benchmarks/parallel.py distill  --data DATA --out OUT --more train.en.gz --more valid.en.gz --more test.en.gz
+    python benchmarks/parallel.py students --data DATA --out OUT --rounded
     python benchmarks/parallel.py timing   --data DATA --out OUT [--device cpu]
     python benchmarks/parallel.py plot
 
-do the same on Multi30k in pieces. DATA holds train, val and test_2016_flickr as .en.gz and .de.gz in the tokenised
-form. Every piece goes on where it was interrupted, and what is finished is not done again; `--minutes` ends training in
-good time. `--teacher RUN` takes a model that is there already. `timing` writes OUT/parallel-DEVICE.json; `plot` draws
-those that lie in benchmarks/results into docs/images.
+do the same on Multi30k in pieces, on one GPU: the usual model, from the published text; its translations of the
+training set, and of further English captions, here those of the three files of 3AM; all others, from these, side by
+side; what each takes and scores; pictures. DATA holds train, val and test_2016_flickr as .en.gz and .de.gz in the
+tokenised form. Every piece goes on where it was interrupted, and what is finished is not done again; `--minutes` ends
+training in good time. `--teacher RUN` takes a model that is there already. `timing` writes OUT/parallel-DEVICE.json
+after every step of its work; `plot` draws those that lie in benchmarks/results into docs/images.
 """
 
 import argparse
@@ -26,17 +28,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
+from itertools import groupby, islice, pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import safetensors.torch
 import torch
 
 from regard.decoding.translator import Translator
 from regard.devices import choose_device
 from regard.evaluation import bleu, exact_match
-from regard.evaluation.speed import Contender, Result, describe_machine, race, tabulate
+from regard.evaluation.speed import Contender, Result, describe_machine, tabulate
+from regard.evaluation.timing import measure_speed
+from regard.models.folder import WEIGHTS, find_model
 from regard.text.grammar import derive
 from regard.text.readers import read_lines, read_pairs
 
@@ -59,14 +67,35 @@ BOUNDS: list[tuple[str, dict[str, Any], float]] = [
     ("ctc", {"beam": 5}, 80),
 ]
 
-CTC = ["model.kind=parallel", "model.length=ctc", "batch.layout=padded", "search.beam=1"]
-# Changes to the recipe `multi30k-en-de` for every model that learns from the teacher.
-STUDENTS: dict[str, list[str]] = {
-    "deep-shallow": ["model.encoder_layers=12", "model.decoder_layers=1"],
-    "mask-predict": ["model.kind=parallel", "search.beam=1", "search.rounds=4"],
-    "end": ["model.kind=parallel", "model.length=end", "search.beam=1"],
-    "ctc": [*CTC, "parallel.reveal=none"],
-    "ctc-glat": [*CTC, "parallel.reveal=glancing"],
+
+@dataclass(frozen=True)
+class Student:
+    """A model that learns from the teacher's translations.
+
+    Attributes:
+        changes: to the recipe `multi30k-en-de`.
+        captions: whether it learns from further captions, too, and not from the training set alone.
+        warm: whether it begins with the teacher's encoder.
+    """
+
+    changes: list[str]
+    captions: bool = True
+    warm: bool = True
+
+
+PARALLEL = ["model.kind=parallel", "model.dropout=0.2", "model.hidden_dropout=0.1", "search.beam=1"]
+RECORDED = ["batch.tokens=8192", "batch.layout=packed", "training.record=true"]
+LONG = [*PARALLEL, *RECORDED, "training.steps=9000", "training.validate_every=1800"]
+CTC = [*PARALLEL, "model.length=ctc"]
+# As far as the best validation of a run with more steps: the rate does not depend on their number, the average would.
+SHORT = ["training.steps=1600", "training.validate_every=1600", "training.average=0"]
+LARGE = ["batch.tokens=16384", "batch.layout=padded"]
+STUDENTS = {
+    "deep-shallow": Student(["model.encoder_layers=12", "model.decoder_layers=1"], captions=False, warm=False),
+    "mask-predict": Student([*LONG, "search.rounds=4"]),
+    "end": Student([*LONG, "model.length=end"]),
+    "ctc": Student([*CTC, *RECORDED, "parallel.reveal=none", *SHORT]),
+    "ctc-glat": Student([*CTC, *LARGE, "training.steps=2000", "training.validate_every=500"]),
 }
 CONTENDERS: list[tuple[str, str, str]] = [
     ("teacher, greedy", "teacher", "beam=1"),
@@ -88,8 +117,10 @@ ONE_PASS = ("mask-predict, 1 round", "cut at END", "CTC", "CTC + GLAT")
 
 
 def describe_run() -> dict[str, Any]:
+    options = ("--data", "--out", "--teacher", "--more")  # paths of this machine are of no use elsewhere
+    words = [before[2:].upper() if before in options else word for before, word in pairwise(sys.argv)]
     return {
-        "command": " ".join(["python", *(Path(word).name if Path(word).is_absolute() else word for word in sys.argv)]),
+        "command": " ".join(["python benchmarks/parallel.py", *words]),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
@@ -167,9 +198,9 @@ def check_builtin(out: Path) -> None:
 # Multi30k
 
 
-def files_of(data: Path, train: Path | None = None) -> list[str]:
+def files_of(data: Path, pair: Sequence[Path] = ()) -> list[str]:
     """The options of `regard train` that name the corpus; a distilled one has its own training files."""
-    pair = [train / "distilled.en", train / "distilled.de"] if train else [data / "train.en.gz", data / "train.de.gz"]
+    pair = pair or [data / "train.en.gz", data / "train.de.gz"]
     names = ("--src", "--tgt", "--valid-src", "--valid-tgt")
     paths = [*pair, data / "val.en.gz", data / "val.de.gz"]
     return [word for name, path in zip(names, paths, strict=True) for word in (name, str(path))]
@@ -223,17 +254,98 @@ def train_students(
     """All at once: models of this size leave most of a GPU idle. Those of the teacher's size begin with its encoder."""
     started = {}
     for name in [name for name in names if not is_done(out / name)]:
-        warm = [] if name == "deep-shallow" else [f"start.from={teacher}", "start.parts=encoder"]
-        recipe = [*STUDENTS[name], *warm, *changes]
-        started[name] = start("multi30k-en-de", out / name, recipe, files_of(data, out))
+        student = STUDENTS[name]
+        warm = [f"start.from={teacher}", "start.parts=encoder"] if student.warm else []
+        files = files_of(data, distilled(data, out, student.captions))
+        started[name] = start("multi30k-en-de", out / name, [*student.changes, *warm, *changes], files)
     wait_for(started, out, minutes)
 
 
+def distilled(data: Path, out: Path, captions: bool) -> list[Path]:
+    """The teacher's translations and their sources; without captions, those of the training set, which come first."""
+    whole = [out / "distilled.en", out / "distilled.de"]
+    if captions:
+        return whole
+    number = sum(1 for _ in read_lines(data / "train.en.gz"))
+    part = [path.with_stem("distilled-train") for path in whole]
+    for path, place in zip(whole, part, strict=True):
+        place.write_text("".join(f"{line}\n" for line in islice(read_lines(path), number)), encoding="utf-8")
+    return part
+
+
+def round_weights(run: Path) -> None:
+    """Rounds the weights of a run's best model to bfloat16, in which half as much has to be carried."""
+    path = find_model(run) / WEIGHTS
+    tensors = {name: tensor.bfloat16().to(tensor.dtype) for name, tensor in safetensors.torch.load_file(path).items()}
+    safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
+
+
+def are_rounded(run: Path) -> bool:
+    tensors = safetensors.torch.load_file(find_model(run) / WEIGHTS).values()
+    return all(torch.equal(tensor, tensor.bfloat16().to(tensor.dtype)) for tensor in tensors)
+
+
+# What everything takes and scores
+
+
+@dataclass
+class Watch:
+    """Notes who took how long, one call after the other."""
+
+    calls: list[tuple[int, float]]
+
+    def around(self, number: int, translate: Callable[[Sequence[str]], object]) -> Callable[[Sequence[str]], None]:
+        def timed(sources: Sequence[str]) -> None:
+            begin = time.perf_counter()
+            translate(sources)
+            self.calls.append((number, time.perf_counter() - begin))
+
+        return timed
+
+    def turns(self, number: int) -> list[float]:
+        """The median milliseconds of a batch in each of its turns, those that warm up left out."""
+        turns = [
+            [seconds for _, seconds in turn]
+            for who, turn in groupby(self.calls, key=lambda call: call[0])
+            if who == number
+        ]
+        return [round(1000 * median(turn), 4) for turn in turns[1:] or turns]
+
+
 def time_all(data: Path, out: Path, teacher: Path, device: torch.device, seconds: float, batches: list[int]) -> None:
-    """Times and scores everything that is trained, and says which bounds are kept."""
+    """Times and scores everything that is trained, and says which bounds are kept; writes down what there is so far."""
     pairs = list(read_pairs(data / "test_2016_flickr.en.gz", data / "test_2016_flickr.de.gz"))
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
-    contenders: list[Contender] = []
+    contenders = open_contenders(out, teacher, device)
+    runs = {run: teacher if run == "teacher" else out / run for run in dict.fromkeys(run for _, run, _ in CONTENDERS)}
+    about = {
+        "what": "Multi30k en-de, test_2016_flickr, tokenised and lowercased; median times of a batch, text to text",
+        "students": {name: asdict(student) for name, student in STUDENTS.items()},
+        "rounded_to_bfloat16": [run for run, folder in runs.items() if folder.exists() and are_rounded(folder)],
+        "machine": describe_machine(device),
+    }
+    results = [Result(one.name, settings_of(one), parameters_of(one), [], None) for one in contenders]
+    turns: list[list[list[float]]] = [[] for _ in contenders]
+    path = out / f"parallel-{'gpu' if device.type == 'cuda' else 'cpu'}.json"
+    save = partial(write_down, path, about, results, turns)
+    for batch in batches:
+        watch = Watch([])
+        timed = [watch.around(number, one.translate) for number, one in enumerate(contenders)]
+        for number, timing in enumerate(measure_speed(timed, sources, batch, seconds)):
+            results[number].timings.append(timing)
+            turns[number].append(watch.turns(number))
+        save()
+        print(f"batches of {batch}: done", flush=True)
+    for number, one in enumerate(contenders):
+        results[number] = replace(results[number], score=bleu(one.translate(sources), references, "none"))
+        save()
+    print(tabulate(results), flush=True)
+    save(check_bounds(results))
+
+
+def open_contenders(out: Path, teacher: Path, device: torch.device) -> list[Contender]:
+    """All whose models are there; each has its own, so that none finds prepared what another has used."""
+    contenders = []
     for name, run, options in CONTENDERS:
         folder = teacher if run == "teacher" else out / run
         if not folder.exists():
@@ -241,19 +353,33 @@ def time_all(data: Path, out: Path, teacher: Path, device: torch.device, seconds
             continue
         options = options.format(teacher=teacher)
         found = Contender.open(f"{folder}:{options}" if options else str(folder), device)
-        contenders.append(Contender(name, found.translator, found.settings))
-    results = race(contenders, sources, references, batches, seconds, "none")
-    print(tabulate(results), flush=True)
-    kind = "gpu" if device.type == "cuda" else "cpu"
-    result = {
-        "what": "Multi30k en-de, test_2016_flickr, tokenised and lowercased; median times of a batch, text to text",
-        "changes_to_the_recipe_multi30k-en-de": STUDENTS,
-        "machine": describe_machine(device),
-        "results": [one.as_dict() for one in results],
-        "bounds": check_bounds(results),
-    }
-    path = out / f"parallel-{kind}.json"
-    path.write_text(json.dumps(result | describe_run(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        contenders.append(replace(found, name=name))
+    return contenders
+
+
+def settings_of(contender: Contender) -> dict[str, Any]:
+    """All that are in force, without saying where on this machine the judge lies."""
+    settings = contender.settings.in_force()
+    return settings | ({"rerank": "teacher"} if settings.get("rerank") else {})
+
+
+def parameters_of(contender: Contender) -> int:
+    return contender.translator.count_parameters(contender.settings)
+
+
+def write_down(
+    path: Path,
+    about: dict[str, Any],
+    results: list[Result],
+    turns: list[list[list[float]]],
+    bounds: dict[str, Any] | None = None,
+) -> None:
+    """What there is so far; every timing has the median of each of its turns beside it."""
+    rows = [one.as_dict() for one in results]
+    for row, of_one in zip(rows, turns, strict=True):
+        row["timings"] = [timing | {"turns": medians} for timing, medians in zip(row["timings"], of_one, strict=True)]
+    result = about | {"results": rows} | ({"bounds": bounds} if bounds else {}) | describe_run()
+    path.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def plot_all() -> None:
@@ -305,6 +431,9 @@ def main() -> None:
     )
     parser.add_argument("--only", action="append", choices=list(STUDENTS), help="students to train; all unless given")
     parser.add_argument("--set", action="append", default=[], dest="changes", help="a change to every recipe")
+    parser.add_argument(
+        "--rounded", action="store_true", help="round the weights of the students to bfloat16 once they are trained"
+    )
     parser.add_argument("--minutes", type=float, help="training is asked to stop after so long")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seconds", type=float, default=3.0, help="of timing for each size of batch")
@@ -331,6 +460,8 @@ def main() -> None:
     elif arguments.piece == "students":
         names = arguments.only or list(STUDENTS)
         train_students(arguments.data, out, teacher, names, arguments.changes, arguments.minutes)
+        for name in names if arguments.rounded else ():
+            round_weights(out / name)
     else:
         batches = arguments.batch or [1, 8, 64]
         time_all(arguments.data, out, teacher, choose_device(arguments.device), arguments.seconds, batches)

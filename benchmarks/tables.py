@@ -11,7 +11,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from reports import attention, croco, decoding, serving, settings, training, translation, vision
+from reports import attention, croco, decoding, parallel, serving, settings, training, translation, vision
 from reports.results import Writer, of, of_all
 
 from regard.models.swin import SwinConfig
@@ -50,7 +50,8 @@ PAGES: dict[str, dict[str, Writer]] = {
     "docs/page.md": {"speed of the page": of("page", serving.write_page)},
     "docs/parallel.md": {
         "parallel": settings.write_parallel,
-        "trade": of_all([f"parallel-{name}" for name in ("builtin", "gpu", "cpu")], decoding.write_parallel),
+        "trade": of_all([f"parallel-{name}" for name in ("builtin", "gpu", "cpu")], parallel.write_trade),
+        "verdict": of_all([f"parallel-{name}" for name in ("gpu", "cpu")], parallel.write_verdict),
     },
     "docs/quantisation.md": {
         "quantised": of("quantised", decoding.write_quantised),

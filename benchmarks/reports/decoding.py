@@ -1,16 +1,14 @@
 """How fast tokens are written: on a CPU, on a GPU, by other engines and with smaller numbers."""
 
-from pathlib import Path
 from typing import Any
 
 from regard.evaluation.speed import Result as Race
 from regard.evaluation.speed import tabulate
 
 from .kernels import PRODUCTS, REST, sum_by_group
-from .markdown import begin_sentence, cite, paragraphs, table
+from .markdown import cite, paragraphs, table
 from .results import Result
 
-IMAGES = Path(__file__).parent.parent.parent / "docs" / "images"
 THEIRS, STATIC, OURS = "huggingface", "huggingface, static cache", "regard, recorded"
 WAYS = {
     THEIRS: "transformers `generate`",
@@ -158,35 +156,6 @@ def write_quantised(result: Result) -> str:
     signature = f"`{races[0].score.signature}`" if races[0].score else ""
     about = f"Milliseconds are medians from text to text; {signature}; {result['machine']}."
     return paragraphs(tabulate(races), about)
-
-
-def write_parallel(found: dict[str, Result]) -> str:
-    """What writing all tokens at once gains and costs, as far as it has been measured."""
-    parts = []
-    for name, result in found.items():
-        if name == "parallel-builtin":
-            parts += [f"{begin_sentence(result['what'])}; `{result['command']}`, {result['date']}.", _quality(result)]
-        else:
-            how = f"{result['what']}; {cite(result, with_command=False)}"
-            parts.append(f"{how}; in brackets, how much faster than the first:")
-            parts.append(tabulate([Race.from_dict(one) for one in result["results"]]))
-            parts += [result["note"]] if "note" in result else []
-            if (IMAGES / f"{name}.svg").exists():
-                parts.append(f"![Quality against speed on {result['machine']}](images/{name}.svg)")
-    return paragraphs(*parts)
-
-
-def _quality(result: Result) -> str:
-    rows = (
-        (
-            row["model"],
-            ", ".join(f"{key} {value}" for key, value in row["search"].items()),
-            f"{row['score']['value']:.2f}",
-            f"{row['exact_matches_percent']:.1f}%",
-        )
-        for row in result["rows"]
-    )
-    return table(("model", "search", "BLEU", "exact"), rows)
 
 
 def _by_size(result: Result, key: str, who: str = "contender") -> dict[Size, dict[str, Any]]:

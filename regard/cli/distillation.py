@@ -76,6 +76,7 @@ def distill(
     if note.path.exists() and not resume:
         raise UserError(f"{note.path} exists already; go on with its output by --resume, or choose another name")
     translator = Translator.load(*runs, device=choose_device(device))
+    translator.fit(settings)  # refuses what it cannot do before there is an output
     begun = resume and any(path.exists() for path in paths)
     note.begin(begun)
     going_on = _find_beginning(paths, how) if begun else None

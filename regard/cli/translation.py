@@ -87,6 +87,7 @@ def translate(
     lines, total = (text, len(text)) if text else _open_input(source, key)
     wishes = _choose_wishes(prefix, require or (), forbid or ())
     translator = Translator.load(run, *(others or ()), device=choose_device(device), engine=engine, precision=precision)
+    translator.fit(settings)  # refuses what it cannot do before there is an output
     shown = not text and not (output is None and sys.stdout.isatty())  # on a terminal, the lines show how far it is
     with writing(lambda stop: Output(output, stop, going_on), total, shown) as (records, progress):
         tally = files.translate_lines(

@@ -82,6 +82,9 @@ def likeliest_lengths(
 ) -> tuple[Tensor, Tensor]:
     """The likeliest lengths and their log-probabilities, (B, K); -inf where there are no more. None is below one.
 
+    A length by which no training pair differed from its source is no guess: such lengths are tried only where there is
+    no other, the nearest to the source's length first, and of two the shorter.
+
     Args:
         model: guesses.
         memory: the encoder's vectors.
@@ -91,13 +94,20 @@ def likeliest_lengths(
     """
     config = model.config
     reach = config.length_reach
-    lengths = sizes[:, None] - 1 + torch.arange(-reach, reach + 1, device=sizes.device)
+    further = torch.arange(-reach, reach + 1, device=sizes.device)
+    lengths = sizes[:, None] - 1 + further
     possible = lengths >= 1
     if config.positions == "learned":
         possible &= lengths <= config.max_length
     logp = model.length_logits(memory, layout).float().log_softmax(-1)
-    best = logp.masked_fill(~possible, -math.inf).topk(min(wanted, logp.shape[1]), 1)
-    return lengths.gather(1, best.indices), best.values
+    known = possible & ~model.unseen_lengths()
+    knows = known.any(1, keepdim=True)
+    tried = torch.where(knows, known, possible)
+    # Unseen lengths are equally likely but for rounding, which depends on the batch: something else must decide.
+    nearness = -(2 * further.abs() + (further > 0)).to(logp.dtype)
+    rank = torch.where(knows, logp, nearness).masked_fill(~tried, -math.inf)
+    best = rank.topk(min(wanted, logp.shape[1]), 1).indices
+    return lengths.gather(1, best), logp.masked_fill(~tried, -math.inf).gather(1, best)
 
 
 def guesses(lengths: Tensor, gains: Tensor) -> list[list[Guess]]:

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.decoding import ctc_sum
+
 MINIMUM_CHOICE = 8
-FAR = -1e30
-"""The logarithm of what never happens, where gradients pass: between two infinities they would be no numbers."""
 
 
 def collapse(path: list[int], blank: int) -> list[int]:
@@ -70,16 +70,7 @@ def add_up_states(emissions: Tensor, lengths: Tensor, states: Tensor, target_len
 
     Nothing here waits for the device, unlike PyTorch's loss, which is why a recording can have it.
     """
-    skipping = torch.where(_may_skip(states, blank), 0.0, FAR)
-    first = torch.arange(states.shape[1], device=states.device) < 2
-    total = emissions[:, 0] + torch.where(first, 0.0, FAR)
-    for t in range(1, emissions.shape[1]):
-        come = torch.logaddexp(total, _later(total, 1, FAR))
-        come = torch.logaddexp(come, _later(total, 2, FAR) + skipping)
-        total = torch.where((t < lengths)[:, None], come + emissions[:, t], total)
-    last = 2 * target_lengths[:, None]
-    in_blank, in_token = total.gather(1, last), total.gather(1, (last - 1).clamp(min=0))
-    found = torch.logaddexp(in_blank, torch.where(last > 0, in_token, FAR))[:, 0]
+    found = ctc_sum.add_up(emissions, lengths, states, target_lengths, blank)
     fits = places_needed(states[:, 1::2], target_lengths) <= lengths
     return torch.where(fits, found, -math.inf)
 
@@ -87,7 +78,7 @@ def add_up_states(emissions: Tensor, lengths: Tensor, states: Tensor, target_len
 def align_states(emissions: Tensor, lengths: Tensor, states: Tensor, target_lengths: Tensor, blank: int) -> Tensor:
     """`align` for targets given as `add_up_states` takes them, by Viterbi's algorithm."""
     T = emissions.shape[1]
-    skipping = torch.where(_may_skip(states, blank), 0.0, -math.inf)
+    skipping = torch.where(ctc_sum.may_skip(states, blank), 0.0, -math.inf)
     best = torch.full_like(emissions[:, 0], -math.inf)
     best[:, :2] = emissions[:, 0, :2]
     moves = []
@@ -108,11 +99,6 @@ def align_states(emissions: Tensor, lengths: Tensor, states: Tensor, target_leng
     path = states.gather(1, torch.cat(visited[::-1], 1)[:, :T])
     possible = (score > -math.inf)[:, None] & (torch.arange(T, device=lengths.device) < lengths[:, None])
     return path.masked_fill(~possible, blank)
-
-
-def _may_skip(states: Tensor, blank: int) -> Tensor:
-    """Which states may follow another token directly, past the blank between them: not where the two are equal."""
-    return (states != blank) & (states != _later(states, 2, blank))
 
 
 def _later(x: Tensor, by: int, filler: float) -> Tensor:

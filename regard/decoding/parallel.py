@@ -31,6 +31,9 @@ from regard.errors import UserError
 from regard.models.parallel import ParallelTransformer
 from regard.products import PackedWeights
 
+LENGTH_SHARE = 0.05
+"""What a guessed length's log-probability adds to a score; chosen on Multi30k's validation set (docs/LOG.md)."""
+
 
 @dataclass(frozen=True)
 class Pass:
@@ -157,17 +160,18 @@ class ParallelWriter:
     ) -> list[Found]:
         """As one pass scores them; a target that does not fit on its canvas is impossible, -inf."""
         memory, layout, sizes = self._encode(sources)
-        canvases = self._places_for(sizes, targets)
+        wanted = self._places_for(sizes, targets)
+        canvases: list[int] = self.config.limit(np.asarray(wanted, np.int64)).tolist()
         logp = self._fill(self._blank_canvases(memory, sizes, range(len(sources)), canvases))
         if self.config.length == "ctc":
             return self._score_paths(logp, canvases, targets)
         lengths = self._length_gains(memory, layout, sizes, targets)
         found: list[Found] = []
         for row, target, places, length in zip(logp, targets, canvases, lengths, strict=True):
-            said = [*target, self.config.eos][:places] if self.config.length == "end" else list(target)
+            said = ([*target, self.config.eos] if self.config.length == "end" else list(target))[:places]
             chosen = torch.tensor(said, dtype=torch.long, device=self.device)
             gains = row[: len(said)].gather(1, chosen[:, None])[:, 0].tolist()
-            score = _mean(gains, length) if len(said) >= len(target) else -math.inf
+            score = score_canvas(gains, length) if len(said) >= len(target) else -math.inf
             blank = [self.config.mask] * places
             found.append(Filled(list(target), score, gains, canvas=blank, places=list(range(len(said)))))
         return found
@@ -243,10 +247,13 @@ class ParallelWriter:
         passes: list[list[Pass]] = [[] for _ in c.lengths] if traced else []
         lengths = torch.tensor(c.lengths, device=self.device)
         states = refine(partial(self._fill, c), c.tokens, lengths, rounds)
-        for state in islice(states, rounds_that_write(max(c.lengths), rounds)):
+        for number, state in enumerate(islice(states, rounds_that_write(max(c.lengths), rounds))):
             c.tokens, c.gains = state.tokens, state.gains
-            for row, snapshot in zip(passes, _snapshots(c, state.written) if traced else (), strict=traced):
-                row.append(snapshot)
+            if not traced:
+                continue
+            for row, length, snapshot in zip(passes, c.lengths, _snapshots(c, state.written), strict=True):
+                if number < rounds_that_write(length, rounds):  # a longer neighbour may have more
+                    row.append(snapshot)
         return state.read, passes
 
     def _collect(
@@ -267,7 +274,7 @@ class ParallelWriter:
             if self.config.length == "end" and self.config.eos in kept:
                 kept = kept[: kept.index(self.config.eos)]
                 said = len(kept) + 1
-            score = _mean(gains[:said], length)
+            score = score_canvas(gains[:said], length)
             snapshots = passes[number] if passes else []
             found.append((owner, Filled(kept, score, gains[:said], canvas[:places], list(range(said)), snapshots)))
         groups = ([one for _, one in group] for _, group in groupby(found, key=lambda pair: pair[0]))
@@ -347,10 +354,12 @@ def _counts(tried: list[list[Guess]]) -> list[int]:
     return [count for of_one in tried for count, _ in of_one]
 
 
-def _mean(gains: list[float], length: float | None) -> float:
-    """The mean log-probability of the tokens, and of the length where it was guessed, as if that were a token too."""
-    said = gains if length is None else [*gains, length]
-    return sum(said) / max(1, len(said))
+def score_canvas(gains: list[float], length: float | None) -> float:
+    """The mean log-probability of the tokens, and a share of the length's where that was guessed.
+
+    The share is the same for every canvas, so that no length counts for less the longer it is.
+    """
+    return sum(gains) / max(1, len(gains)) + (0.0 if length is None else LENGTH_SHARE * length)
 
 
 def _canvas(found: Found) -> list[int]:

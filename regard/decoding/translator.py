@@ -16,6 +16,7 @@ from torch import Tensor
 from regard.attention import unobserved
 from regard.decoding.engine import EngineWriter
 from regard.decoding.hypothesis import Hypothesis, Node, Round
+from regard.decoding.judge import check_judge
 from regard.decoding.parallel import Filled, ParallelWriter, Pass
 from regard.decoding.rules import Request
 from regard.decoding.search import Found, Trace
@@ -70,7 +71,7 @@ class Translator:
         self.models = [model, *others]
         self._products = PackedWeights(precision)
         self.writer = choose_writer(self.models, self._products) if writer is None else writer
-        self._rerankers: dict[Path, Translator] = {}
+        self._judges: dict[Path, Translator] = {}
 
     @classmethod
     def load(
@@ -201,7 +202,31 @@ class Translator:
         Raises:
             UserError: it cannot do what they ask for.
         """
-        return self.writer.prepare(settings or self.writer.settings(), Request(()), trees=False, snapshots=False)
+        return self._prepare(settings, Request(()), trees=False, snapshots=False)
+
+    def _prepare(self, settings: AnySettings | None, request: Request, trees: bool, snapshots: bool) -> AnySettings:
+        """The settings as this model takes them; whoever judges its results is there before any of them is."""
+        fitted = self.writer.prepare(settings or self.writer.settings(), request, trees, snapshots)
+        if isinstance(fitted, ParallelSettings) and fitted.rerank is not None:
+            self.judge(fitted.rerank)
+        return fitted
+
+    def count_parameters(self, settings: AnySettings | None = None) -> int:
+        """How many numbers have been learned by all who take part: models that vote, and one that judges."""
+        path = settings.rerank if isinstance(settings, ParallelSettings) else None
+        models = [*self.models, *([] if path is None else self.judge(path).models)]
+        return sum(parameter.numel() for model in models for parameter in model.parameters())
+
+    def judge(self, path: Path) -> Translator:
+        """The model that chooses among results of this one.
+
+        Raises:
+            UserError: there is none, or it cannot judge.
+        """
+        if path not in self._judges:
+            check_judge(path)
+            self._judges[path] = Translator.load(path, device=self.model.target_embedding.weight.device)
+        return self._judges[path]
 
     def stream(
         self, lines: Iterable[str], settings: AnySettings | None = None, first: int = 1, **wanted: Any
@@ -240,7 +265,7 @@ class Translator:
         texts = list_texts(texts, first)
         encoded = self._encode(texts, first)
         request = wishes.as_request(self.vocabularies.target)
-        settings = self.writer.prepare(settings or self.writer.settings(), request, trees, snapshots)
+        settings = self._prepare(settings, request, trees, snapshots)
         found: dict[int, list[Found]] = {}
         results: list[list[Hypothesis]] = [[Hypothesis(text, 0.0)] for text in texts]
         filled = [i for i, text in enumerate(texts) if text.strip()]
@@ -378,13 +403,7 @@ class Translator:
         n_best: int,
     ) -> None:
         """Puts the hypotheses in the order, and gives them the scores, of another model."""
-        if path not in self._rerankers:
-            self._rerankers[path] = Translator.load(path, device=self.model.target_embedding.weight.device)
-        judge = self._rerankers[path]
-        if not isinstance(judge.writer, StepWriter):
-            raise UserError(
-                f"rerank {path}: it writes all tokens at once; a model that writes token by token can judge"
-            )
+        judge = self.judge(path)
         pairs = [(i, n) for i in found for n in range(len(found[i]))]
         judged = judge.score([texts[i] for i, _ in pairs], [results[i][n].text for i, n in pairs])
         scores = {pair: hypothesis.score for pair, hypothesis in zip(pairs, judged, strict=True)}

@@ -113,7 +113,7 @@ def race(
         first = first or said
         score = None if references is None else bleu(said, references, tokenisation)
         same = share_of_same(said, first) if compare else None
-        parameters = sum(p.numel() for p in contender.translator.model.parameters())
+        parameters = contender.translator.count_parameters(contender.settings)
         results.append(Result(contender.name, contender.settings.in_force(), parameters, list(timings), score, same))
     return results
 

@@ -240,10 +240,13 @@ class BareEngine:
 
 
 def choose_search(settings: AnySettings, asked: dict[str, Any]) -> AnySettings:
-    """The settings with what was asked for; whoever samples searches no beam."""
+    """The settings with what was asked for; whoever samples searches no beam, and one result needs no judge."""
     given = {key: value for key, value in asked["search"].items() if value is not None}
     if isinstance(settings, SearchSettings) and "temperature" in given:
         given |= {"beam": None, "groups": 1, "diversity": 0.5, "coverage": 0.0}
+    if isinstance(settings, ParallelSettings):
+        results = given.get("lengths", settings.lengths) * given.get("beam", settings.beam)
+        given |= {"n_best": min(settings.n_best, results)} | ({"rerank": None} if results == 1 else {})
     unknown = [key for key in given if key not in type(settings).model_fields]
     if unknown:
         raise UserError(f"{unknown[0]}: this model searches in another way")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic
@@ -30,7 +30,7 @@ from regard.training.recipe import OptimSettings, TrainingSettings
 from regard.training.recording import Recorder
 from regard.training.schedule import build_schedule
 from regard.training.state import Placed, Share, TrainingState
-from regard.training.task import B, Loss, Step, Task
+from regard.training.task import B, DivergedError, Loss, Step, Task
 from regard.training.together import Together
 
 NEVER_DECAYED = ("embedding", "positions", "class_token", "registers", ".table")
@@ -137,6 +137,9 @@ class _Loop(Generic[B]):
         state, training = self.state, self.training
         batches = self.task.batches(state.position, Share(self.processes.rank, self.processes.world))
         stop.patient = True
+        if state.unjudged:
+            self.validate()
+            self.save()
         while not training.is_over(state.step, state.stale):
             norm = self.advance(batches)
             if any(map(self.due, (self.optim.max_skips, training.log_every, training.validate_every))):
@@ -275,13 +278,26 @@ class _Loop(Generic[B]):
         self._write(report | {name: count for name, count in counts.items() if count})
 
     def validate(self) -> None:
-        """Scores the model, or the average once there is one, and saves it."""
+        """Scores the model, or the average once there is one, and saves it; where that fails, what it learned is kept.
+
+        Raises:
+            UserError: it cannot be scored or saved; going on begins with another try, unless the model is worthless.
+        """
         state, step = self.state, self.state.step
         weights = state.model if state.average is None else state.average.module
-        with self.engine.whole(weights) as judged, torch.compiler.set_stance("force_eager"):  # in other shapes
-            scores = self.processes.on_main(lambda: self._score(judged))
-            better = not state.best_scores or _rank(scores) > _rank(state.best_scores)
-            self.processes.on_main(lambda: self._keep(judged, scores, ("last", "best") if better else ("last",)))
+        state.unjudged = False
+        try:
+            with self.engine.whole(weights) as judged, torch.compiler.set_stance("force_eager"):  # in other shapes
+                scores = self.processes.on_main(lambda: self._score(judged))
+                better = not state.best_scores or _rank(scores) > _rank(state.best_scores)
+                self.processes.on_main(lambda: self._keep(judged, scores, ("last", "best") if better else ("last",)))
+        except DivergedError:
+            raise
+        except UserError:
+            state.unjudged = True
+            with suppress(UserError):  # what is said is why there was no validation
+                self.save()
+            raise
         state.stale = 0 if better else state.stale + 1
         if better:
             state.best_scores, state.best_step = scores, step

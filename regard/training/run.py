@@ -102,7 +102,8 @@ def _resume(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, 
     family = family_of(recipe.kind)
     recipe, checkpoint = processes.on_main(lambda: _check_resume(recipe, out, progress))
     step = checkpoint.step if checkpoint else 0
-    if checkpoint and recipe.training.is_over(step, checkpoint.facts["stale"]):
+    unjudged = checkpoint is not None and checkpoint.facts.get("unjudged", False)
+    if checkpoint and recipe.training.is_over(step, checkpoint.facts["stale"]) and not unjudged:
         facts, early = checkpoint.facts, step < recipe.training.steps
         bound = recipe.optim.schedule == "cosine" or recipe.training.average > 0  # to the number of steps it began with
         more = "a higher training.patience makes" if early else "" if bound else "more training.steps make"

@@ -89,6 +89,7 @@ class TrainingState:
         self.best_step = 0
         self.best_scores: dict[str, float] = {}
         self.stale = 0  # validations since the best one
+        self.unjudged = False  # whether the validation of this step failed
         self._started = time.perf_counter()
 
     @property
@@ -132,6 +133,7 @@ class TrainingState:
             "best_step": self.best_step,
             "best_scores": self.best_scores,
             "stale": self.stale,
+            "unjudged": self.unjudged,
             "meter": self.meter.sums(),
             "skips_told": self.skips.told,
             "split": self.split,
@@ -159,7 +161,7 @@ class TrainingState:
         self.optimiser.load_state_dict({"state": moments, "param_groups": groups})
         self.step, self.tokens, self.position = facts["step"], facts["tokens"], Position(**facts["position"])
         self.best_step, self.best_scores = facts["best_step"], facts["best_scores"]
-        self.stale = facts["stale"]
+        self.stale, self.unjudged = facts["stale"], facts.get("unjudged", False)
         self.meter.restore(**facts["meter"])
         self.skips.record, self.skips.told = tensors[SKIPS].to(self.device), facts["skips_told"]
         self.split, self.left_out = facts["split"], facts["left_out"]

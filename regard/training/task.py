@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from torch import Tensor, nn
 
+from regard.errors import UserError
 from regard.training.state import Placed, Position, Share
 
 B = TypeVar("B")
@@ -44,6 +45,10 @@ class Validation:
 
     scores: dict[str, float]
     samples: list[Sample] = field(default_factory=list)
+
+
+class DivergedError(UserError):
+    """A model that has learned nothing worth keeping."""
 
 
 class Task(Protocol[B]):

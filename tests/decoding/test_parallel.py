@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard.attention import Attention
 from regard.decoding.canvas import least_certain
 from regard.decoding.ctc import collapse
-from regard.decoding.parallel import Filled, ParallelWriter
+from regard.decoding.parallel import LENGTH_SHARE, Filled, ParallelWriter, score_canvas
 from regard.decoding.rules import Request
 from regard.decoding.search import Found, Trace
 from regard.decoding.settings import ParallelSettings, SearchSettings
@@ -50,6 +50,7 @@ SENTENCES = [[DRAW.randrange(3, VOCAB) for _ in range(DRAW.randint(0, 12))] for 
 WAYS = {
     "one pass": ("classifier", ParallelSettings(rounds=1)),
     "four rounds": ("classifier", ParallelSettings(rounds=4)),
+    "ten rounds": ("classifier", ParallelSettings(rounds=10)),
     "three lengths": ("classifier", ParallelSettings(rounds=3, lengths=3, n_best=3)),
     "end": ("end", ParallelSettings()),
     "ctc": ("ctc", ParallelSettings()),
@@ -76,15 +77,22 @@ def logp(model: ParallelTransformer, source: list[int], canvas: list[int]) -> Te
 @pytest.mark.parametrize("way", WAYS)
 def test_company_and_order_change_nothing(way: str) -> None:
     length, settings = WAYS[way]
-    alone = [write(length, [source], settings)[0] for source in SENTENCES]
+    alone = [write(length, [source], settings, Trace())[0] for source in SENTENCES]
     order = random.Random(1).sample(range(len(SENTENCES)), len(SENTENCES))
     for batch in (7, 60):
         for start in range(0, len(order), batch):
             members = order[start : start + batch]
-            for i, best in zip(members, write(length, [SENTENCES[i] for i in members], settings), strict=True):
+            together = write(length, [SENTENCES[i] for i in members], settings, Trace())
+            for i, best in zip(members, together, strict=True):
                 assert [one.tokens for one in best] == [one.tokens for one in alone[i]]
                 assert [one.score for one in best] == pytest.approx([one.score for one in alone[i]], abs=1e-4)
+                assert [seen_of(one) for one in best] == [seen_of(one) for one in alone[i]]
     assert len({tuple(best[0].tokens) for best in alone}) > 20
+
+
+def seen_of(found: Filled) -> list[tuple[list[int], list[bool]]]:
+    """What stood on the canvas after each pass, and what that pass wrote."""
+    return [(seen.tokens, seen.written) for seen in found.passes]
 
 
 # Mask-predict
@@ -107,7 +115,7 @@ def refine_plainly(model: ParallelTransformer, source: list[int], places: int, r
             tokens[place], gains[place] = int(token), float(gain)
     further = places - len(source)
     length = model.length_logits(model.encode(torch.tensor([[*source, EOS]])))[0].log_softmax(-1)[4 + further]
-    return tokens, (sum(gains) + float(length)) / (places + 1)
+    return tokens, sum(gains) / places + LENGTH_SHARE * float(length)
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 4, 10])
@@ -146,6 +154,16 @@ def test_snapshots_show_every_round() -> None:
         assert [earlier.tokens[place] for place in kept] == [later.tokens[place] for place in kept]
 
 
+def test_a_short_canvas_has_no_rounds_in_which_nothing_is_written() -> None:
+    alone, beside = [
+        write("classifier", sources, ParallelSettings(rounds=10), Trace()) for sources in ([[]], [[], [9] * 12])
+    ]
+    for (best,) in (alone[0], beside[0]):
+        assert len(best.passes) < 10
+        assert all(any(seen.written) for seen in best.passes)
+    assert len(beside[1][0].passes) > len(beside[0][0].passes)
+
+
 # Lengths
 
 
@@ -182,9 +200,9 @@ def test_a_length_guessed_wrong_is_kept_and_never_below_one(difference: int) -> 
 def test_learned_positions_bound_the_length() -> None:
     model = decided_model("classifier", positions="learned", max_length=8)
     model.length.weight.zero_()
-    model.length.bias[8] = 9.0  # four more than the source
+    model.length.bias.copy_(torch.arange(9.0))  # the longer, the likelier
     (best,) = ParallelWriter(model).write([Request([5] * 7)], ParallelSettings(rounds=2))[0]
-    assert len(best.tokens) == 8 or len(best.tokens) <= 8
+    assert len(best.tokens) == 8
     long = ParallelWriter(decided_model("ctc", positions="learned", max_length=8))
     assert len(long.write([Request([5] * 7)], ParallelSettings())[0][0].canvas) == 8  # type: ignore[attr-defined]
 
@@ -192,6 +210,50 @@ def test_learned_positions_bound_the_length() -> None:
 def test_more_lengths_than_there_are_gives_all_there_are() -> None:
     settings = ParallelSettings(rounds=1, lengths=50, n_best=50)
     assert [len(best) for best in write("classifier", [[7] * 9, []], settings)] == [9, 4]
+
+
+def test_a_length_weighs_the_same_on_canvases_of_any_length() -> None:
+    for places in (1, 5, 140):
+        likely, unlikely = (score_canvas([-0.5] * places, length) for length in (-1.0, -15.0))
+        assert likely - unlikely == pytest.approx(14 * LENGTH_SHARE)
+    assert score_canvas([-0.5, -1.5], None) == -1.0
+    assert score_canvas([], -2.0) == -2.0 * LENGTH_SHARE
+
+
+def partly_taught(seen: dict[int, float]) -> ParallelTransformer:
+    """A model to which training has shown targets so many tokens longer than their source, and how often."""
+    model = decided_model("classifier", length_reach=40).float()
+    model.length.weight.copy_(torch.randn(1, 32).expand(81, -1))
+    model.length.bias.fill_(-9.0)
+    for further, often in seen.items():
+        model.length.weight[40 + further] += 0.01 * torch.randn(32)
+        model.length.bias[40 + further] = often
+    return model
+
+
+def lengths_tried(model: ParallelTransformer, sources: list[list[int]], wanted: int) -> list[set[int]]:
+    settings = ParallelSettings(rounds=1, lengths=wanted, n_best=wanted)
+    found = ParallelWriter(model).write([Request(source) for source in sources], settings)
+    return [{len(one.tokens) for one in best} for best in found]
+
+
+def test_lengths_that_training_never_saw_are_not_tried_where_there_are_others() -> None:
+    model = partly_taught({-1: -12.0, 0: 0.0, 2: -1.0, 9: -15.0})  # two of them less likely than what was never seen
+    assert lengths_tried(model, [[5] * 6], 3) == [{6, 8, 5}]
+    assert lengths_tried(model, [[5] * 6], 8) == [{6, 8, 5, 15}]
+
+
+def test_of_lengths_that_training_never_saw_the_nearest_and_then_the_shorter_are_tried() -> None:
+    assert lengths_tried(partly_taught({}), [[5] * 6], 3) == [{6, 5, 7}]
+    assert lengths_tried(partly_taught({}), [[5] * 6], 4) == [{6, 5, 7, 4}]
+    assert lengths_tried(partly_taught({-9: 0.0}), [[5] * 6], 2) == [{6, 5}]  # what it saw would be less than nothing
+
+
+@pytest.mark.parametrize("seen", [{}, {-1: -0.5, 0: 0.0, 3: -1.0}])
+def test_which_lengths_are_tried_does_not_depend_on_company(seen: dict[int, float]) -> None:
+    model = partly_taught(seen)
+    together = lengths_tried(model, SENTENCES, 16)
+    assert together == [tried for source in SENTENCES for tried in lengths_tried(model, [source], 16)]
 
 
 # END
@@ -285,6 +347,14 @@ def test_a_target_longer_than_the_canvas_is_impossible(length: str) -> None:
     if length == "ctc":  # eight equal tokens need seven blanks between them
         (repeated,) = writer.score([[5]], [[7] * 8], ParallelSettings())
         assert repeated.score == -math.inf
+
+
+def test_a_target_longer_than_learned_positions_is_impossible() -> None:
+    writer = ParallelWriter(decided_model("classifier", positions="learned", max_length=8))
+    fits, long = writer.score([[5], [5]], [[7] * 8, [7] * 9], ParallelSettings())
+    assert fits.score > -math.inf
+    assert long.score == -math.inf
+    assert long.tokens == [7] * 9
 
 
 @pytest.mark.parametrize("length", LENGTHS)

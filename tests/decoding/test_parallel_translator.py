@@ -12,13 +12,14 @@ import pytest
 import regard
 from regard.demo.translation import draw_cross_attention
 from regard.evaluation import bleu
+from regard.evaluation.speed import Contender, race
 from regard.training.run import run_recipe
 from tests.conftest import small_recipe, toy_pairs
 
 Command = Callable[..., "Answer"]  # noqa: F821  the fixtures of tests/conftest.py
 SENTENCES = [pair.source for pair in toy_pairs()[::9]]
 REFERENCES = [pair.target for pair in toy_pairs()[::9]]
-STEPS = {"classifier": 250, "ctc": 120}
+STEPS = {"classifier": 250, "ctc": 120, "end": 250}
 
 
 @pytest.fixture(scope="module")
@@ -49,14 +50,20 @@ def blanking(runs: dict[str, Path]) -> regard.Translator:
     return regard.Translator.load(runs["ctc"])
 
 
-def test_both_have_learned(guessing: regard.Translator, blanking: regard.Translator) -> None:
+@pytest.fixture(scope="module")
+def cutting(runs: dict[str, Path]) -> regard.Translator:
+    return regard.Translator.load(runs["end"])
+
+
+def test_all_have_learned(guessing: regard.Translator, blanking: regard.Translator, cutting: regard.Translator) -> None:
+    assert bleu(cutting(SENTENCES), REFERENCES, "zh").value > 60
     assert bleu(guessing(SENTENCES, rounds=1), REFERENCES, "zh").value > 60
     assert bleu(guessing(SENTENCES, rounds=4), REFERENCES, "zh").value > 80
     assert bleu(blanking(SENTENCES), REFERENCES, "zh").value > 80
     assert bleu(blanking(SENTENCES, beam=4), REFERENCES, "zh").value > 80
 
 
-@pytest.mark.parametrize("name", ["guessing", "blanking"])
+@pytest.mark.parametrize("name", ["guessing", "blanking", "cutting"])
 def test_strings_lists_and_blank_lines(name: str, request: pytest.FixtureRequest) -> None:
     translator = request.getfixturevalue(name)
     one = translator("I love apples")
@@ -94,6 +101,19 @@ def test_ctc_tokens_are_aligned_where_they_begin(blanking: regard.Translator) ->
         assert best.labels == best.pieces
 
 
+def test_what_end_cuts_off_is_on_the_canvas_and_nowhere_else(cutting: regard.Translator) -> None:
+    (best,) = cutting("They buy tea and dogs", n_best=1)
+    assert best.labels == [*best.pieces, "END"]
+    assert len(best.log_probabilities) == len(best.tokens) + 1
+    assert np.asarray(best.alignment).shape == (len(best.tokens) + 1, len(best.source_pieces) + 1)
+    (seen,) = cutting.hypotheses(["They buy tea and dogs"], snapshots=True)[0][0].rounds
+    assert seen.pieces[: len(best.labels)] == best.labels
+    assert len(seen.pieces) > len(best.labels)
+    judged = cutting.score("They buy tea and dogs", best.text)
+    assert judged.score == pytest.approx(best.score, abs=1e-4)
+    assert judged.score > cutting.score("They buy tea and dogs", "我喜欢苹果").score
+
+
 def test_rounds_can_be_watched(guessing: regard.Translator, blanking: regard.Translator) -> None:
     settings = regard.ParallelSettings(rounds=3)
     best = guessing.hypotheses(["They buy tea and dogs"], settings, snapshots=True)[0][0]
@@ -127,9 +147,47 @@ def test_another_model_chooses_among_the_results(guessing: regard.Translator, tr
     assert best == [one[0].text for one in judged]
 
 
-def test_a_model_that_writes_all_at_once_cannot_judge(guessing: regard.Translator, runs: dict[str, Path]) -> None:
-    with pytest.raises(regard.UserError, match=r"rerank .*it writes all tokens at once"):
-        guessing("I love apples", lengths=2, rerank=runs["ctc"])
+def test_who_cannot_judge_is_refused_before_anything_is_written(
+    guessing: regard.Translator, runs: dict[str, Path], image_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guessing.writer, "write", None)
+    for path, said in (
+        (runs["ctc"], "writes all tokens at once; a model that writes token by token can judge"),
+        (Path("nowhere"), "rerank: nowhere: no such model folder"),
+        (image_run, "is an image model; use regard classify"),
+    ):
+        with pytest.raises(regard.UserError, match=said):
+            guessing("I love apples", lengths=2, rerank=path)
+        with pytest.raises(regard.UserError, match=said):
+            guessing.fit(regard.ParallelSettings(lengths=2, rerank=path))
+
+
+def test_a_wrong_judge_leaves_no_output(runs: dict[str, Path], toy: Path, command: Command, tmp_path: Path) -> None:
+    search = ("--lengths", 2, "--search", "rerank=nowhere")
+    for words in (
+        ("translate", runs["classifier"], "--input", toy / "train.en", "--output", tmp_path / "out"),
+        ("distill", runs["classifier"], "--src", toy / "train.en", "--out", tmp_path / "out.tsv"),
+    ):
+        assert "rerank: nowhere: no such model folder" in command(*words, *search).refusal
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_judge_is_refused_before_the_first_step(
+    toy: Path, small_settings: list[str], command: Command, tmp_path: Path
+) -> None:
+    files = ("--src", toy / "train.en", "--tgt", toy / "train.zh", "--out", tmp_path / "run")
+    changes = ("--set", "model.kind=parallel", "--set", "search.lengths=3", "--set", "search.rerank=nowhere")
+    assert "search.rerank: nowhere: no such model folder" in command("train", *files, *small_settings, *changes).refusal
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_whoever_judges_is_counted(guessing: regard.Translator, trained_run: Path) -> None:
+    judge = regard.Translator.load(trained_run)
+    own = sum(parameter.numel() for parameter in guessing.model.parameters())
+    assert guessing.count_parameters() == own
+    reranked = Contender("reranked", guessing, regard.ParallelSettings(rounds=1, lengths=2, rerank=trained_run))
+    (found,) = race([reranked], SENTENCES[:2], None, [1], 0)
+    assert found.parameters == own + judge.count_parameters() > own
 
 
 def test_a_probe_sees_whole_canvases(guessing: regard.Translator) -> None:

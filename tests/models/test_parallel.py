@@ -104,6 +104,25 @@ def test_a_new_classifier_prefers_no_length() -> None:
     assert (logits == 0).all()
 
 
+def test_lengths_that_no_pair_had_are_those_that_learn_alike() -> None:
+    """By real steps of the optimiser: what no pair asks for is pushed away like all the others."""
+    learner = ParallelTransformer(ParallelTransformerConfig.base(VOCAB, **SIZE, length_reach=30))
+    assert learner.unseen_lengths().all()
+    optimiser = torch.optim.AdamW(learner.length.parameters(), lr=1e-2, weight_decay=0.1)
+    asked = torch.tensor([-3, 0, 0, 7, 30]) + 30
+    for _ in range(20):
+        memory = torch.randn(5, 4, SIZE["width"])
+        torch.nn.functional.cross_entropy(learner.length_logits(memory), asked).backward()
+        optimiser.step()
+        optimiser.zero_grad()
+    assert [place - 30 for place, unseen in enumerate(learner.unseen_lengths().tolist()) if not unseen] == [
+        -3,
+        0,
+        7,
+        30,
+    ]
+
+
 def test_the_canvas_follows_from_the_source_and_ends_with_the_positions() -> None:
     config = ParallelTransformerConfig.base(VOCAB, length="ctc", canvas_ratio=3, canvas_extra=2)
     assert config.canvas_lengths(np.array([0, 1, 5])).tolist() == [2, 5, 17]

@@ -14,7 +14,7 @@ from regard.inspection.probe import probe
 from regard.inspection.sharpness import scale_scores
 from regard.looking.rereading import reread
 from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
-from regard.serving.engine import TranslationEngine
+from regard.serving.engine import TranslationEngine, choose_search
 from regard.serving.sections.beam import show_beam
 from regard.serving.sections.packet import pack, unpack
 from regard.serving.sections.positions import show_positions
@@ -119,6 +119,25 @@ def test_a_beam_says_what_became_of_each_hypothesis(engine: TranslationEngine) -
     assert found["settings"]["alpha"] == 0.5
     assert ask(engine, "beam", search={})["text"] == ask(engine, "translation", n_best=4)[0]["hypotheses"][0]["text"]
     assert (found["length"], found["canvases"]) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "kept"),
+    [
+        ({"lengths": 3, "n_best": 2}, {"lengths": 1}, (None, 1)),
+        ({"lengths": 3, "n_best": 3}, {"lengths": 2}, ("judge", 2)),
+        ({"lengths": 3, "n_best": 2}, {"rounds": 2}, ("judge", 2)),
+        ({"beam": 4}, {"beam": 1}, (None, 1)),
+    ],
+)
+def test_a_single_result_needs_no_judge(
+    own: dict[str, int], asked: dict[str, int], kept: tuple[str | None, int]
+) -> None:
+    served = regard.ParallelSettings(**own, rerank=Path("judge"))
+    chosen = choose_search(served, {"search": asked})
+    assert isinstance(chosen, regard.ParallelSettings)
+    assert (chosen.rerank and str(chosen.rerank), chosen.n_best) == kept
+    assert {key: getattr(chosen, key) for key in asked} == asked
 
 
 def test_a_model_that_writes_at_once_shows_its_rounds(engine: TranslationEngine) -> None:

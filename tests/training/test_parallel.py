@@ -183,6 +183,18 @@ def test_the_loss_of_a_classifier_is_that_of_tokens_and_lengths(build: Callable[
     )
 
 
+@pytest.mark.parametrize("weight", [0.0, 0.5, 2.0])
+@torch.no_grad()
+def test_a_validation_weighs_lengths_as_the_recipe_does(
+    build: Callable[..., ParallelTranslationTask], weight: float
+) -> None:
+    task = build(parallel__length_weight=weight)
+    found = task.examine(model_of(task), batch_of(task))
+    tokens, lengths = float(found.parts["cross_entropy"]), float(found.parts["length"])
+    assert lengths > 0
+    assert float(found.total) == pytest.approx(tokens + weight * lengths)
+
+
 @torch.no_grad()
 def test_the_loss_of_a_canvas_that_is_cut_asks_for_end_behind_the_target(
     build: Callable[..., ParallelTranslationTask],
@@ -357,9 +369,7 @@ def test_only_what_is_hidden_is_asked_for(
     found = ParallelTeacher("uniform", length_weight=0.0).loss(model, batch, 1)
     total, number = 0.0, 0
     for row, (source, target) in zip(seen[0], pairs, strict=True):
-        logp = (
-            logp_of.__wrapped__(model, source, row) if hasattr(logp_of, "__wrapped__") else _plain(model, source, row)
-        )
+        logp = _plain(model, source, row)
         for place, token in enumerate(row):
             if token == MASK:
                 total, number = total - float(logp[place, target[place]]), number + 1
@@ -484,6 +494,10 @@ def test_pairs_that_are_left_out_are_said_and_none_left_is_refused(
         ),
         ({"model__kind": "parallel", "teaching__r_drop": 1.0}, "teaching: for a model that writes one token after"),
         ({"model__kind": "parallel", "parallel__glance": [0.5, 1.5]}, "parallel.glance"),
+        (
+            {"model__kind": "parallel", "search__lengths": 3, "search__rerank": "nowhere"},
+            "search.rerank: nowhere: no such model folder",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_when_the_recipe_is_read(

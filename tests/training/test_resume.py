@@ -13,7 +13,7 @@ from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.resume import tidy
 from regard.training.run import run_recipe
-from regard.training.task import Validation
+from regard.training.task import DivergedError, Validation
 from regard.training.translation.task import TranslationTask
 from tests.conftest import small_recipe
 
@@ -136,6 +136,42 @@ def test_before_its_first_checkpoint_a_run_begins_again(
     assert "beginning again, since nothing was saved before\n" in capsys.readouterr().out
     assert weights(broken) == weights(whole)
     assert log(broken) == log(whole)
+
+
+@pytest.mark.parametrize("fails_at", [4, 10])
+def test_a_validation_that_fails_costs_nothing_that_was_learned(
+    make: MakeRun, whole: Path, tmp_path: Path, fails_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = make(training__checkpoint_every=100, training__keep_checkpoints=1)
+    done: list[int] = []
+    validate = TranslationTask.validate
+
+    def fail(self: TranslationTask, model: Any) -> Validation:
+        done.append(len(done))
+        if done[-1] == (0 if fails_at == 4 else 2):
+            raise UserError("the judge has gone")
+        return validate(self, model)
+
+    monkeypatch.setattr(TranslationTask, "validate", fail)
+    with pytest.raises(UserError, match="the judge has gone"):
+        run_recipe(recipe, tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*")] == [f"step-{fails_at:08}"]
+    run_recipe(recipe, tmp_path / "run")
+    assert weights(tmp_path / "run") == weights(whole)
+    assert weights(tmp_path / "run", "best") == weights(whole, "best")
+    assert log(tmp_path / "run") == log(whole)
+
+
+def test_a_model_that_diverged_before_anything_was_saved_leaves_nothing(
+    make: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: TranslationTask, model: Any) -> Validation:
+        raise DivergedError("the validation loss is nan")
+
+    monkeypatch.setattr(TranslationTask, "validate", fail)
+    with pytest.raises(UserError, match="the validation loss is nan"):
+        run_recipe(make(training__checkpoint_every=100), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_that_is_done_says_so_and_does_nothing(

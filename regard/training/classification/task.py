@@ -12,14 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.errors import UserError
 from regard.recognition.classifier import Classifier
 from regard.training.classification.batches import ImageBatch, ImageBatches
 from regard.training.classification.data import ImageRunData
 from regard.training.classification.recipe import ClassificationRecipe
 from regard.training.skips import ADVICE
 from regard.training.state import Placed, Position, Share
-from regard.training.task import Loss, Sample, Step, Validation
+from regard.training.task import DivergedError, Loss, Sample, Step, Validation
 from regard.vision.augmentation import Evaluation, Normalisation
 from regard.vision.pictures import Pictures, Resident, take_ahead
 
@@ -80,7 +79,7 @@ class ClassificationTask:
         """The loss without smoothing; how many images get the right class, first or among the first five, in percent.
 
         Raises:
-            UserError: the loss is no number.
+            DivergedError: the loss is no number.
         """
         model.eval()
         plan = list(torch.split(torch.arange(len(self.valid)), self.made.size))
@@ -88,7 +87,7 @@ class ClassificationTask:
         labels = self.valid.labels
         loss = float(F.cross_entropy(logits, labels))
         if not math.isfinite(loss):
-            raise UserError(f"the validation loss is {loss}, so the model has diverged; {ADVICE}, and begin anew")
+            raise DivergedError(f"the validation loss is {loss}, so the model has diverged; {ADVICE}, and begin anew")
         ranked = logits.topk(min(TOP, self.classes), 1).indices == labels[:, None]
         scores = {"loss": loss, "accuracy": 100 * float(ranked[:, 0].float().mean())}
         if self.classes > TOP:

@@ -62,4 +62,5 @@ class ParallelTranslationTask(TranslationTask):
     def examine(self, model: nn.Module, batch: TextBatch) -> Loss:
         """What the model says from the source alone."""
         assert isinstance(model, ParallelTransformer)
-        return ParallelTeacher().loss(model, batch, 0)
+        assert isinstance(self.recipe, ParallelRecipe)
+        return ParallelTeacher(length_weight=self.recipe.parallel.length_weight).loss(model, batch, 0)

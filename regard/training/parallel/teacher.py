@@ -70,7 +70,7 @@ class ParallelTeacher:
         glance: tuple[float, float] = (0.5, 0.3),
         steps: int = 1,
         smoothing: float = 0.0,
-        length_weight: float = 0.1,
+        length_weight: float = 0.5,
     ) -> None:
         self.reveal, self.glance, self.steps = reveal, glance, steps
         self.smoothing, self.length_weight = smoothing, length_weight

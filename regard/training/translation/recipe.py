@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from regard.config import Settings, explain_unknown
+from regard.decoding.judge import check_judge
 from regard.decoding.settings import ParallelSettings, SearchSettings
 from regard.errors import UserError
 from regard.models.parallel import ParallelTransformerConfig
@@ -286,6 +287,11 @@ class ParallelRecipe(TranslationRecipe):
             raise UserError("teaching: for a model that writes one token after another; for this one there is parallel")
         self.parallel.choose(config)
         self.search.fit(config.length)
+        if self.search.rerank is not None:
+            try:
+                check_judge(self.search.rerank)
+            except UserError as error:
+                raise UserError(f"search.{error}") from None
 
     def _check_recording(self, config: ParallelTransformerConfig) -> None:
         if config.attention.kind != "full":

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from regard.attention import Layout, Packed, Padded
 from regard.decoding.translator import Translator
-from regard.errors import UserError
 from regard.evaluation import bleu, chrf, tokenisation_for
 from regard.models.parallel import ParallelTransformer
 from regard.models.transformer import Transformer
@@ -32,7 +31,7 @@ from regard.training.batches import VARIES, move
 from regard.training.head import LEFT_OUT
 from regard.training.skips import ADVICE
 from regard.training.state import Placed, Position, Share
-from regard.training.task import Loss, Sample, Step, Validation
+from regard.training.task import DivergedError, Loss, Sample, Step, Validation
 from regard.training.teaching.settings import TeachingSettings
 from regard.training.teaching.teacher import Teacher
 from regard.training.translation.frame import Frame
@@ -168,7 +167,7 @@ class TranslationTask:
         """The loss without smoothing, perplexity, and BLEU and chrF of translations, with some of them.
 
         Raises:
-            UserError: the loss is no number.
+            DivergedError: the loss is no number.
         """
         assert isinstance(model, (Transformer, ParallelTransformer))
         model.eval()
@@ -177,7 +176,7 @@ class TranslationTask:
         losses = [self.examine(model, self._collate(self.valid_tokens, rows).to(self.device)) for rows in plan]
         loss = sum(float(part.total) for part in losses) / max(1, sum(part.count for part in losses))
         if not math.isfinite(loss):
-            raise UserError(f"the validation loss is {loss}, so the model has diverged; {ADVICE}, and begin anew")
+            raise DivergedError(f"the validation loss is {loss}, so the model has diverged; {ADVICE}, and begin anew")
         scores = {"loss": loss, "perplexity": math.exp(min(loss, 100))}
         samples: list[Sample] = []
         chosen = self.valid[: self.recipe.training.valid_sentences]
