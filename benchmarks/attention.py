@@ -199,7 +199,9 @@ def main() -> None:
     device = torch.device(arguments.device)
     heads = Heads(HEADS, WIDTH, causal=True, device=device)
     if arguments.peers:
-        sys.path.append(str(arguments.peers))
+        # Peers would take files beside this one for packages of theirs.
+        elsewhere = [path for path in sys.path if Path(path).resolve() != Path(__file__).resolve().parent]
+        sys.path[:] = [*elsewhere, str(arguments.peers)]
     target = (arguments.out or RESULTS) / f"attention-{'gpu' if device.type == 'cuda' else 'cpu'}.json"
     about = describe(device, arguments)
     read_earlier(target, about)
