@@ -13,8 +13,8 @@ flash-linear-attention lies in FOLDER (pip install --no-deps --target FOLDER ...
 mixture-of-experts product-key-memory hyper-connections torch-einops-utils CoLT5-attention linformer fla-core).
 
 Writes benchmarks/results/attention-cpu.json or -gpu.json, where it replaces what it has measured anew and keeps the
-rest; --out writes elsewhere, and --merge brings such files home. With --plot it draws docs/images/attention-cost.svg
-from both and measures nothing.
+rest, each row with its date, if that is of the same machine and versions; --out writes elsewhere, and --merge brings
+such files home. With --plot it draws docs/images/attention-cost.svg from both and measures nothing.
 """
 
 import argparse
@@ -80,12 +80,12 @@ def peer_linear_coarse(length: int) -> Attend:
 
 
 def peer_fla(length: int) -> Attend:
-    """Triton kernels, for GPUs alone."""
+    """Triton kernels, for GPUs alone. The same features and formula; what it divides by, it adds up in bfloat16."""
     attend = importlib.import_module("fla.ops.linear_attn").chunk_linear_attn
 
     def call(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        phi_q, phi_k = F.elu(q) + 1, F.elu(k) + 1
-        return attend(*(x.transpose(1, 2) for x in (phi_q, phi_k, v)), normalize=True)[0].transpose(1, 2)
+        context: Tensor = attend(F.elu(q) + 1, F.elu(k) + 1, v, normalize=True)[0]
+        return context
 
     return call
 
@@ -98,6 +98,10 @@ PEERS: dict[str, tuple[str, Callable[[int], Attend]]] = {
     "linear-attention-transformer, coarse": ("", peer_linear_coarse),
     "flash-linear-attention": ("linear", peer_fla),
 }
+
+
+TOKENS_FIRST = {"flash-linear-attention"}
+"""Who takes (B, T, H, D), and would copy what lies otherwise."""
 
 
 class _Peer:
@@ -115,45 +119,7 @@ def _as_module(module: nn.Module, result: Callable[[Any], Tensor]) -> Attend:
     return _Peer(module, result)
 
 
-# What the numbers say
-
-
-def fit(rows: list[dict[str, Any]], name: str, what: str, shortest: int = 4096) -> float | None:
-    """The exponent of the power law through the lengths from 4,096 on."""
-    points = [(math.log(row["length"]), math.log(row[what])) for row in rows if row["name"] == name and row.get(what)]
-    points = [(x, y) for x, y in points if x >= math.log(shortest) - 1e-9]
-    if len(points) < 3:
-        return None
-    mean_x, mean_y = (sum(values) / len(points) for values in zip(*points, strict=True))
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
-    return round(slope, 3)
-
-
-def crossover(rows: list[dict[str, Any]], name: str, what: str) -> int | None:
-    """The length from which on `name` takes less than full attention, between two lengths by their power laws."""
-    series = {
-        who: {row["length"]: row[what] for row in rows if row["name"] == who and what in row} for who in ("full", name)
-    }
-    lengths = sorted(series["full"].keys() & series[name].keys())
-    gaps = [(n, math.log(series[name][n] / series["full"][n])) for n in lengths]
-    if not gaps or gaps[-1][1] > 0:
-        return None
-    for (short, above), (long, below) in zip(reversed(gaps[:-1]), reversed(gaps[1:]), strict=True):
-        if above > 0:
-            return round(math.exp(math.log(short) + math.log(long / short) * above / (above - below)))
-    return lengths[0]
-
-
-def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    names = list(dict.fromkeys(row["name"] for row in rows))
-    measures = ("forward", "both", "forward_bytes", "both_bytes")
-    return {
-        name: {
-            "exponents": {what: fit(rows, name, what) for what in measures},
-            "overtakes_full_at": {what: crossover(rows, name, what) for what in ("forward", "both")},
-        }
-        for name in names
-    }
+# Drawing and saving
 
 
 def plot(target: Path) -> None:
@@ -233,8 +199,12 @@ def main() -> None:
     device = torch.device(arguments.device)
     heads = Heads(HEADS, WIDTH, causal=True, device=device)
     if arguments.peers:
-        sys.path.append(str(arguments.peers))
+        # Peers would take files beside this one for packages of theirs.
+        elsewhere = [path for path in sys.path if Path(path).resolve() != Path(__file__).resolve().parent]
+        sys.path[:] = [*elsewhere, str(arguments.peers)]
     target = (arguments.out or RESULTS) / f"attention-{'gpu' if device.type == 'cuda' else 'cpu'}.json"
+    about = describe(device, arguments)
+    read_earlier(target, about)
     rows: list[dict[str, Any]] = []
     dear: set[str] = set()  # whoever is too slow once has no row by which the next length could be judged
     for length in arguments.lengths:
@@ -247,14 +217,14 @@ def main() -> None:
             except Exception as error:  # a peer that cannot be imported here takes no part
                 rows.append({"name": name, "length": length, "error": f"{type(error).__name__}: {error}"[:200]})
         people = {name: attend for name, attend in people.items() if name not in dear}
-        rows += show(measure_length(people, heads, length, arguments.repetitions, arguments.budget))
-        save(target, rows, device, arguments)
+        rows += show(measure_length(people, heads, length, arguments.repetitions, arguments.budget, TOKENS_FIRST))
+        add(target, about | {"rows": rows})
 
 
-def save(target: Path, rows: list[dict[str, Any]], device: torch.device, arguments: argparse.Namespace) -> None:
-    """Writes what has been measured so far, beside what was measured before."""
+def describe(device: torch.device, arguments: argparse.Namespace) -> dict[str, Any]:
+    """What is measured, where and with what."""
     dtype = "bfloat16" if device.type == "cuda" else "float32"
-    result = {
+    return {
         "what": f"causal attention of one sequence, {HEADS} heads of width {WIDTH}, {dtype}; seconds and bytes of "
         "forward, and of forward and backward",
         "peers": {name: kind for name, (kind, _) in PEERS.items()},
@@ -264,20 +234,34 @@ def save(target: Path, rows: list[dict[str, Any]], device: torch.device, argumen
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": "python benchmarks/attention.py --peers FOLDER"
         + (" --device cuda" if device.type == "cuda" else ""),
-        "rows": rows,
     }
-    add(target, result)
+
+
+def read_earlier(target: Path, about: dict[str, Any]) -> dict[str, Any]:
+    """What a file holds that new results will be added to, if there is one.
+
+    Ends the program where it is of another machine or of other versions: side by side, times would say nothing.
+    """
+    if not target.exists():
+        return about | {"rows": []}
+    before: dict[str, Any] = json.loads(target.read_text("utf-8"))
+    for key in ("what", "machine", "versions"):
+        if before[key] != about[key]:
+            sys.exit(
+                f"{target}: {key} is {before[key]} there and {about[key]} here; measure all anew with --out, and put "
+                "that in its place"
+            )
+    return before
 
 
 def add(target: Path, result: dict[str, Any]) -> None:
-    """Puts results into a file; what was measured before and not again stays."""
-    new = {(row["name"], row["length"]) for row in result["rows"]}
-    before = json.loads(target.read_text("utf-8"))["rows"] if target.exists() else []
-    rows = result["rows"] + [row for row in before if (row["name"], row["length"]) not in new]
-    rows = sorted(rows, key=lambda row: (row["name"], row["length"]))
-    result = result | {"summary": summarise(rows), "rows": rows}
+    """Puts results into a file; what was measured before and not again stays, with the date that it has."""
+    rows = {}
+    for source in (read_earlier(target, result), result):
+        rows |= {(row["name"], row["length"]): {"date": source["date"]} | row for row in source["rows"]}
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    merged = result | {"rows": [rows[name] for name in sorted(rows)]}
+    target.write_text(json.dumps(merged, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,13 +6,13 @@ recall: pairs of a key and a value, noise, then the keys again in another order;
 copy: random letters, a sign, and the same letters again. Both are read by a causal stack of two blocks, width 64,
 2 heads, 128 tokens; accuracy is over 1,000 unseen sequences, on what can be known. corpus: the demo's recipe, with one
 line changed; BLEU on the validation set. Each with several seeds, every one in a process of its own. Writes
-benchmarks/results/attention-quality.json, where it replaces what it has measured anew and keeps the rest.
+benchmarks/results/attention-quality.json, where it replaces what it has measured anew and keeps the rest, each row with
+its machine, version and date.
 """
 
 import argparse
 import datetime
 import json
-import platform
 import subprocess
 import sys
 import tempfile
@@ -154,7 +154,7 @@ def run_all(arguments: argparse.Namespace) -> None:
         row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         print(json.dumps(row), flush=True)
         with saving:
-            save(arguments.out, row)
+            save(arguments.out, row, arguments.device)
 
     # The longest first, and one seed of all before the next of any.
     jobs = [(task, kind, seed) for seed in arguments.seeds for task in arguments.tasks for kind in arguments.kinds]
@@ -162,24 +162,31 @@ def run_all(arguments: argparse.Namespace) -> None:
         list(pool.map(one, jobs))
 
 
-def save(target: Path, row: dict[str, Any]) -> None:
+def save(target: Path, row: dict[str, Any], device: str) -> None:
     """Puts one row into the results, in place of the same one measured before."""
 
     def name(row: dict[str, Any]) -> tuple[str, int, int]:
         return row["task"], list(KINDS).index(row["kind"]), row["seed"]
 
     before = json.loads(target.read_text("utf-8"))["rows"] if target.exists() else []
+    row = {"torch": torch.__version__, "date": datetime.datetime.now(datetime.UTC).date().isoformat()} | row
+    rows = sorted([row, *(old for old in before if name(old) != name(row))], key=name)
     result = {
         "what": f"recall of {PAIRS} pairs and copying of {LETTERS} letters, {LAYERS} causal blocks, width {WIDTH}; "
         "the demo's recipe",
         "kinds": KINDS,
-        "rows": sorted([row, *(old for old in before if name(old) != name(row))], key=name),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": "python benchmarks/attention_quality.py",
+        "rows": rows,
+        **{key: _all_of(rows, key) for key in ("machine", "date")},
+        "versions": {"torch": _all_of(rows, "torch")},
+        "command": f"python benchmarks/attention_quality.py --device {device}",
     }
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def _all_of(rows: list[dict[str, Any]], key: str) -> str:
+    """What rows say of this, all that they say."""
+    return ", ".join(sorted({row[key] for row in rows}))
 
 
 def machine(device: torch.device) -> str:

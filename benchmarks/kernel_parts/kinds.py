@@ -4,11 +4,12 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from attention import balanced_routing, peer_fla, peer_routing
+from attention import peer_fla, peer_routing
 from torch import Tensor
 
 from regard.attention import Linear, Mask, kernels
 from regard.attention.kernels import linear as linear_kernels
+from regard.benching.attention_costs import Heads, balanced_routing
 
 from .bench import HEADS, WIDTH, Bench, errors
 
@@ -22,7 +23,8 @@ def measure_routing(bench: Bench) -> None:
     """Sorted clusters against rows of clusters, both causal, √n clusters."""
     installed = kernels.INSTALLED
     for length in (64,) if bench.toy else (1024, 4096, 16384, 65536):
-        kind = balanced_routing(length, bench.device, 2 if bench.toy else 60)
+        heads = Heads(HEADS, WIDTH, causal=True, device=bench.device)
+        kind = balanced_routing(heads, length, 2 if bench.toy else 60)
         inputs = row_inputs(bench, length)
         for path in ("clusters", "sorted"):
             kernels.INSTALLED = installed and path == "sorted"
@@ -52,7 +54,8 @@ def measure_linear(bench: Bench) -> None:
                     bench.compare("linear", name, call, inputs)
                 linear_kernels.ENOUGH = usual
             del exact
-        bench.compare("linear", f"{length}, causal, flash-linear-attention", Peer(peer_fla, length), inputs)
+        tokens_first = [x.detach().transpose(1, 2).contiguous().requires_grad_() for x in inputs]
+        bench.compare("linear", f"{length}, causal, flash-linear-attention", Peer(peer_fla, length), tokens_first)
 
 
 def _linearly(inputs: list[Tensor], grad: Tensor, mask: Mask) -> list[Tensor]:

@@ -5,13 +5,17 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from .curves import Law, crossover, fit
 from .markdown import begin_sentence, cite, paragraphs, table
 from .results import Result
 
 PICTURE = Path(__file__).parent.parent.parent / "docs" / "images" / "attention-cost.svg"
 KINDS = ("full", "local", "linear", "linear-random", "routing")
+MEASURES = {"forward": "forward", "both": "forward and backward"}
+FITTED = (4096, 65536)
+TAIL = 16384
 Row = dict[str, Any]
-RowsByLength = dict[tuple[str, int], Row]
+Costs = dict[str, dict[str, dict[int, float]]]  # of everyone, each measure, by length
 
 
 def write_kernels(result: Result) -> str:
@@ -37,42 +41,107 @@ def write_costs(found: dict[str, Result]) -> str:
 
 
 def _write_cost(result: Result) -> str:
-    rows = {(row["name"], row["length"]): row for row in result["rows"] if "both" in row}
-    heads = ("kind", "time grows as", "memory grows as", "faster than full from", "at the longest")
+    costs = _costs(result)
+    kinds = [kind for kind in KINDS if kind in costs]
+    heads = (
+        "kind",
+        "time grows as",
+        f"time from {TAIL:,} tokens on",
+        "memory grows as",
+        "faster than full from",
+        "at the longest",
+    )
     return paragraphs(
-        f"{cite(result, with_command=False)}: {result['what']}. Exponents are fitted over 4,096 to 65,536 tokens; all "
-        "figures are of forward and backward together.",
-        table(
-            (*heads, "same work by peers"),
-            (_cost_of(kind, rows, result) for kind in KINDS if kind in result["summary"]),
-        ),
+        f"{cite(result | {'date': _dates(result)})}: {result['what']}. What the table says is of forward and backward "
+        f"together. Exponents are fitted over {FITTED[0]:,} to {FITTED[1]:,} tokens, unless a row names other lengths.",
+        table((*heads, "same work by peers"), (_cost_of(kind, costs, result) for kind in kinds)),
+        _write_flat(kinds, costs),
+        _write_quicker(costs, result["peers"]),
     )
 
 
-def _cost_of(kind: str, rows: RowsByLength, result: Result) -> tuple[str, ...]:
-    summary, lengths = result["summary"][kind], [length for name, length in rows if name == kind]
-    row = rows[kind, max(lengths)]
-    exponents = (summary["exponents"][what] for what in ("both", "both_bytes"))
-    at = summary["overtakes_full_at"]["both"]
-    overtakes = f"{at:,} tokens{' or fewer' if at == min(lengths) else ''}" if at else "no length measured"
+def _costs(result: Result) -> Costs:
+    found: Costs = {}
+    for row in result["rows"]:
+        for measure in ("forward", "both", "forward_bytes", "both_bytes"):
+            if measure in row:
+                found.setdefault(row["name"], {}).setdefault(measure, {})[row["length"]] = row[measure]
+    return found
+
+
+def _dates(result: Result) -> str:
+    dates = sorted({row["date"] for row in result["rows"]})
+    return dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+
+
+def _cost_of(kind: str, costs: Costs, result: Result) -> tuple[str, ...]:
+    time, memory = costs[kind]["both"], costs[kind]["both_bytes"]
+    at, longest = crossover(time, costs["full"]["both"]), max(time)
+    overtakes = f"{at:,} tokens{' or fewer' if at == min(time) else ''}" if at else "no length measured"
     return (
         kind,
-        *("" if exponent is None else f"n^{exponent:.2f}" for exponent in exponents),
+        _show_law(fit(time, *FITTED), FITTED[1]),
+        _show_law(fit(time, TAIL), max(max(series["both"]) for series in costs.values())),
+        _show_law(fit(memory, *FITTED), FITTED[1]),
         "" if kind == "full" else overtakes,
-        f"{max(lengths):,}: {row['both'] * 1e3:,.1f} ms, {row['both_bytes'] / 2**20:,.0f} MiB",
-        "; ".join(_compare(rows, kind, peer, result) for peer, same in result["peers"].items() if same == kind),
+        f"{longest:,}: {time[longest] * 1e3:,.1f} ms, {memory[longest] / 2**20:,.0f} MiB",
+        "; ".join(_compare(costs, kind, peer, result) for peer, same in result["peers"].items() if same == kind),
     )
 
 
-def _compare(rows: RowsByLength, kind: str, peer: str, result: Result) -> str:
+def _show_law(law: Law | None, longest: int) -> str:
+    """The law, and its range where it ends earlier than others."""
+    if law is None:
+        return "not measured"
+    return str(law) if law.longest == longest else f"{law} ({law.shortest:,} to {law.longest:,})"
+
+
+def _compare(costs: Costs, kind: str, peer: str, result: Result) -> str:
     """A peer beside ours at the longest length that both have been measured at."""
-    lengths = [length for name, length in rows if name == peer and (kind, length) in rows]
-    if not lengths:
+    if peer not in costs:
         failed = any(row["name"] == peer for row in result["rows"])
         return f"{peer}: {'does not run here' if failed else 'not measured'}"
-    ours, theirs = rows[kind, max(lengths)], rows[peer, max(lengths)]
-    time, memory = (theirs[what] / ours[what] for what in ("both", "both_bytes"))
-    return f"{peer} at {max(lengths):,}: {time:.2f}× our time, {memory:.2f}× our memory"
+    longest = max(costs[peer]["both"].keys() & costs[kind]["both"].keys())
+    time, memory = (costs[peer][what][longest] / costs[kind][what][longest] for what in ("both", "both_bytes"))
+    return f"{peer} at {longest:,}: {time:.2f}× our time, {memory:.2f}× our memory"
+
+
+def _write_flat(kinds: list[str], costs: Costs) -> str:
+    """Warns of exponents that only say how long it takes to launch kernels."""
+    flat = []
+    for kind in kinds:
+        time = costs[kind]["both"]
+        short, long = FITTED[0], max(time)
+        if short in time and long > short and time[long] / time[short] < long / short / 4:
+            flat.append(f"{kind} takes {time[long] / time[short]:.1f} times as long for {long // short} times as many")
+    if not flat:
+        return ""
+    return (
+        f"From {FITTED[0]:,} tokens on some of these times are nearly flat: {_join(flat)}. Most of such a time is the "
+        "host's, which launches kernels for a device that has little to do. Exponents far below 1 say that, not how "
+        "cost grows; the end of the curve shows more of the growth, though not all of it."
+    )
+
+
+def _write_quicker(costs: Costs, peers: dict[str, str]) -> str:
+    """Everywhere that a peer does the same work sooner than we do."""
+    found = []
+    for peer, kind in peers.items():
+        if not kind or peer not in costs or kind not in costs:
+            continue
+        for measure, name in MEASURES.items():
+            ours, theirs = costs[kind][measure], costs[peer][measure]
+            quicker = [n for n in sorted(ours.keys() & theirs.keys()) if theirs[n] < ours[n]]
+            if quicker:
+                times = (f"{n:,} ({theirs[n] * 1e3:.2f} against {ours[n] * 1e3:.2f} ms)" for n in quicker)
+                found.append(f"{peer} in {name} at {_join(list(times))}")
+    if not found:
+        return "No peer does the same work sooner at any length that was measured."
+    return f"Where a peer does the same work sooner than ours: {'; '.join(found)}. At all other lengths ours is sooner."
+
+
+def _join(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def write_quality(result: Result) -> str:
@@ -87,12 +156,33 @@ def write_quality(result: Result) -> str:
     )
     seeds = len({row["seed"] for row in result["rows"]})
     how = f"{begin_sentence(result['what'])}; means of {seeds} seeds, in brackets the worst and the best"
-    return paragraphs(table(("kind", "recall", "copying", "demo corpus, BLEU"), rows), f"{how}; {cite(result)}.")
+    return paragraphs(
+        table(("kind", "recall", "copying", "demo corpus, BLEU"), rows), _write_worse(result), f"{how}; {cite(result)}."
+    )
+
+
+def _write_worse(result: Result) -> str:
+    """Which kinds are worse than full attention whatever the seed."""
+    said = []
+    for task, name in (("recall", "recall"), ("copy", "copying"), ("corpus", "the demo corpus")):
+        values = {
+            kind: [_score(row) for row in result["rows"] if (row["task"], row["kind"]) == (task, kind)]
+            for kind in result["kinds"]
+        }
+        worse = [kind for kind, scores in values.items() if scores and max(scores) < min(values["full"])]
+        if worse:
+            said.append(f"in {name} {_join(worse)}")
+    return f"Worse than full attention with any seed, their best below its worst: {'; '.join(said)}." if said else ""
+
+
+def _score(row: Row) -> float:
+    score: float = row["bleu"] if "bleu" in row else 100 * row["accuracy"]
+    return score
 
 
 def _show_seeds(rows: list[Row]) -> str:
     """The mean over seeds, with its range."""
-    values = [row["bleu"] if "bleu" in row else 100 * row["accuracy"] for row in rows]
+    values = [_score(row) for row in rows]
     if not values:
         return ""
     digits, unit = (2, "") if "bleu" in rows[0] else (1, "%")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.attention import kernels
+from regard.attention.checks import check_one_of
 from regard.attention.kernels import few
 from regard.attention.kernels.short import Runs, attend_bundles, attend_runs, unbundle
 from regard.attention.masks import Mask, Packed, Padded, within
@@ -332,6 +333,9 @@ class Full:
 
     scale: float | None = None
     path: Path = "auto"
+
+    def __post_init__(self) -> None:
+        check_one_of("full attention", "path", self.path, get_args(Path))
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
         return attend(q, k, v, mask, scale=self.scale, dropout=dropout, path=self.path)

@@ -10,13 +10,14 @@ Shapes: B batch, H heads, T queries, S keys, D head width, F features, n chunks 
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention import kernels
+from regard.attention.checks import check_least, check_one_of
 from regard.attention.core import in_rows, repack, unpack
 from regard.attention.kernels.linear import attend_linear
 from regard.attention.masks import Mask, Padded
@@ -57,6 +58,11 @@ class Linear(nn.Module):
         path: LinearPath = "auto",
     ) -> None:
         super().__init__()
+        check_least("linear attention", "width", width, 1)
+        check_one_of("linear attention", "features", features, get_args(Features))
+        check_one_of("linear attention", "path", path, get_args(LinearPath))
+        check_size(features, size)
+        check_scale(features, scale)
         self.features, self.path = features, path
         self.scale = scale if scale is not None else 1.0 if features == "elu" else 1 / math.sqrt(width)
         if features == "random":
@@ -213,6 +219,24 @@ class RunningSums:
         chosen.length = self.length
         chosen.sums = None if self.sums is None else Sums(*(part[rows] for part in self.sums))
         return chosen
+
+
+def check_size(features: Features, size: int | None) -> None:
+    """Refuses a number of features where these are not random."""
+    if size is None:
+        return
+    if features != "random":
+        raise ValueError(f"size is the number of random features; features {features!r} has none")
+    check_least("linear attention", "size", size, 1)
+
+
+def check_scale(features: Features, scale: float | None) -> None:
+    """Refuses a factor that cannot be shared between queries and keys."""
+    if scale is not None and scale < 0 and features != "plain":
+        raise ValueError(
+            f"features {features!r} of queries and of keys each take the square root of qk_scale, so it must not be "
+            f"negative, found {scale:g}"
+        )
 
 
 def random_directions(size: int, width: int) -> Tensor:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.attention.checks import check_least, check_one_of
 from regard.attention.core import attend, attention_scores, attention_weights, in_rows, repack, unpack
 from regard.attention.masks import Mask, Packed, Padded, within
 
@@ -41,6 +42,11 @@ class Local:
     everyone: int = 0
     scale: float | None = None
     path: LocalPath = "auto"
+
+    def __post_init__(self) -> None:
+        for name, least in (("before", 0), ("after", 0), ("dilation", 1), ("everyone", 0)):
+            check_least("local attention", name, getattr(self, name), least)
+        check_one_of("local attention", "path", self.path, get_args(LocalPath))
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
         path = self._fastest(q, k, mask, dropout) if self.path == "auto" else self.path
@@ -72,8 +78,14 @@ class Local:
     def _reach(self) -> tuple[int, int]:
         return self.before * self.dilation, self.after * self.dilation
 
+    @property
+    def remembers(self) -> int | None:
+        """How many tokens before its own a query may need while decoding; None: all."""
+        return None if self.everyone else self._reach[0]
+
     def _fastest(self, q: Tensor, k: Tensor, mask: Mask, dropout: float) -> LocalPath:
-        alike = q.shape[-2] == k.shape[-2] and (mask.keys is None or mask.queries is mask.keys)
+        T, S = q.shape[-2], k.shape[-2]
+        alike = T == S and mask.abreast == 1 and (mask.queries is mask.keys or not mask.packed)
         if not alike or mask.window is not None or mask.allowed is not None:
             return "dense"
         plain = self.dilation == 1 and not self.everyone and not dropout
@@ -81,8 +93,7 @@ class Local:
         if q.device.type == "cuda" and half and plain and not isinstance(mask.keys, Padded):
             return "varlen"
         # Short rows fit into so few blocks that cutting them up costs more than it saves.
-        span = self._reach[0] + (0 if mask.causal else self._reach[1]) + 1
-        return "dense" if q.shape[-2] <= 2 * span and not mask.packed else "blocks"
+        return "blocks" if mask.packed or 2 * _Blocks.of(self, T, mask.causal).scores < T * S else "dense"
 
     # One window in a mask
 
@@ -108,12 +119,10 @@ class Local:
 
     def _trim(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor, Mask]:
         """The last keys alone, where queries at the end of a cache can see no others."""
-        extra = k.shape[-2] - q.shape[-2] - self._reach[0] * mask.abreast
-        if extra <= 0 or self.everyone or mask.keys is not None:
+        seen = q.shape[-2] + self._reach[0] * mask.abreast
+        if k.shape[-2] <= seen or self.everyone or mask.keys is not None:
             return k, v, mask
-        allowed = mask.allowed if mask.allowed is None or mask.allowed.shape[-1] == 1 else mask.allowed[..., extra:]
-        shorter = Mask(causal=mask.causal, window=mask.window, allowed=allowed, abreast=mask.abreast)
-        return k[..., extra:, :], v[..., extra:, :], shorter
+        return k[..., -seen:, :], v[..., -seen:, :], mask.last(seen)
 
     # Sequences as segments of PyTorch's fused kernel, which knows windows
 
@@ -201,6 +210,12 @@ class _Blocks:
         after = 0 if causal else local.after
         size = max(16, min(64, local.before + after + 1))
         return cls(tokens, size, local.dilation, math.ceil(local.before / size), math.ceil(after / size))
+
+    @property
+    def scores(self) -> int:
+        """How many are made: every token, filled up to whole blocks of all remainders, meets all keys of its blocks."""
+        step = self.size * self.dilation
+        return math.ceil(self.tokens / step) * step * (self.before + 1 + self.after) * self.size
 
     def cut(self, x: Tensor, fill: int = 0) -> Tensor:
         """(B, H, N, D) to (B, R, n, H, c, D)."""

@@ -100,7 +100,8 @@ class Mask:
     """Which query may attend to which key, symbolic until `dense()`.
 
     Args:
-        queries: layout of the queries, needed only where the batch is packed.
+        queries: layout of the queries, needed only where the batch is packed, or where queries are not those that the
+            keys are of: kinds that treat padding apart take as many queries as keys to lie as these do.
         keys: layout of the keys: padding is never attended to, other sequences of a packed row neither.
         causal: no query sees a later key. Aligned to the end of the keys, so that one query with a cache is right.
         window: how far before and after itself a query sees, aligned as `causal` is.
@@ -170,6 +171,14 @@ class Mask:
             abreast=max(self.abreast, other.abreast),
         )
 
+    def last(self, S: int) -> Mask:
+        """What it says of the last S keys alone, where these are the end of a cache."""
+        if self.keys is not None:
+            raise ValueError("keys with a layout of their own have no end in common")
+        narrow = self.allowed is None or self.allowed.shape[-1] == 1
+        allowed = self.allowed if narrow else self.allowed[..., -S:]  # type: ignore[index]
+        return Mask(causal=self.causal, window=self.window, allowed=allowed, abreast=self.abreast)
+
     def dense(self, T: int, S: int, device: torch.device) -> Tensor | None:
         """Builds the boolean tensor, broadcastable to (B, H, T, S); None where everything is allowed."""
         if self.allows_all:
@@ -201,8 +210,11 @@ class Mask:
         if isinstance(self.queries, Packed) and isinstance(self.keys, Packed):
             shift = (self.keys.lengths - self.queries.lengths)[self.queries.segments()]
             return self.queries.positions()[0] + shift, self.keys.positions()[0]
-        back = torch.arange(max(T, S) - 1, -1, -1, device=device) // self.abreast
-        places = (S - 1) // self.abreast - back
+        if self.abreast == 1:
+            places = torch.arange(S - max(T, S), S, device=device)
+        else:
+            back = torch.arange(max(T, S) - 1, -1, -1, device=device) // self.abreast
+            places = (S - 1) // self.abreast - back
         return places[len(places) - T :], places[len(places) - S :]
 
     def _build_dense(self, T: int, S: int, device: torch.device) -> Tensor | None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from regard.attention.core import Full, Kind
 from regard.attention.linear import Linear as LinearKind
 from regard.attention.linear import RunningSums
+from regard.attention.local import Local
 from regard.attention.masks import Mask
 from regard.products import Linear, linear
 
@@ -32,28 +33,50 @@ class KeyValues(NamedTuple):
 
 
 class Cache:
-    """The keys and values of the tokens decoded so far, in memory that grows by doubling, not by copying every step."""
+    """The keys and values of the tokens decoded so far, in memory that grows by doubling, not by copying every step.
 
-    def __init__(self, capacity: int = 32) -> None:
-        self.capacity = capacity
-        self.length = 0
+    Args:
+        capacity: tokens that there is room for at first.
+        keeps: how many tokens before the new ones may still be needed; earlier ones are given up whenever there is no
+            room left, so that memory does not grow for ever. None: all are kept.
+    """
+
+    keeps: int | None = None
+
+    def __init__(self, capacity: int = 32, keeps: int | None = None) -> None:
+        self.capacity, self.keeps = capacity, keeps
+        self.length = 0  # tokens decoded
+        self.held = 0  # the last of these, which are in memory
         self._memory: Tensor | None = None  # (2, B, H, capacity, D)
 
     def append(self, k: Tensor, v: Tensor) -> KeyValues:
-        """Adds the new tokens' keys and values and returns all of them, as views."""
-        end = self.length + k.shape[-2]
-        if self._memory is None or end > self._memory.shape[-2]:
-            B, H, _, D = k.shape
-            self.capacity = max(end, self.capacity if self._memory is None else 2 * self.capacity)
-            grown = k.new_empty(2, B, H, self.capacity, D)
-            if self._memory is not None:
-                grown[..., : self.length, :] = self._memory[..., : self.length, :]
-            self._memory = grown
-        self._memory[0, ..., self.length : end, :] = k
-        self._memory[1, ..., self.length : end, :] = v
-        self.length = end
-        used = self._memory[..., :end, :]
+        """Adds the new tokens' keys and values and returns all that are held, as views."""
+        new = k.shape[-2]
+        if self._memory is None or self.held + new > self._memory.shape[-2]:
+            self._make_room(k)
+        assert self._memory is not None
+        start, self.held, self.length = self.held, self.held + new, self.length + new
+        self._memory[0, ..., start : self.held, :] = k
+        self._memory[1, ..., start : self.held, :] = v
+        used = self._memory[..., : self.held, :]
         return KeyValues(used[0], used[1])
+
+    @property
+    def forgot(self) -> bool:
+        """Whether tokens have been given up."""
+        return self.keeps is not None and self.held < self.length
+
+    def _make_room(self, k: Tensor) -> None:
+        """Memory for the new tokens behind those that are still needed."""
+        needed = self.held if self.keeps is None else min(self.held, self.keeps)
+        B, H, new, D = k.shape
+        if self._memory is not None and needed + new > self.capacity // 2:  # else it would be full again at once
+            self.capacity *= 2
+        self.capacity = max(self.capacity, needed + new)
+        grown = k.new_empty(2, B, H, self.capacity, D)
+        if self._memory is not None:
+            grown[..., :needed, :] = self._memory[..., self.held - needed : self.held, :]
+        self._memory, self.held = grown, needed
 
     def follow(self, rows: Tensor, sentences: Tensor | None) -> Cache:
         """The cache once hypotheses have changed places: their tokens stay where they are, unless sentences go."""
@@ -61,12 +84,12 @@ class Cache:
 
     def select(self, rows: Tensor) -> Cache:
         """The cache of these rows, in this order; rows may be dropped and repeated."""
-        chosen = Cache(self.capacity)
-        chosen.length = self.length
+        chosen = Cache(self.capacity, self.keeps)
+        chosen.length, chosen.held = self.length, self.held
         if self._memory is not None:
             _, _, H, _, D = self._memory.shape
             chosen._memory = self._memory.new_empty(2, len(rows), H, self._memory.shape[-2], D)
-            chosen._memory[..., : self.length, :] = self._memory[..., : self.length, :].index_select(1, rows)
+            chosen._memory[..., : self.held, :] = self._memory[..., : self.held, :].index_select(1, rows)
         return chosen
 
 
@@ -164,6 +187,7 @@ class Attention(nn.Module):
                 q, k = self._rotate(both, positions).chunk(2, 1)  # as one, which is half the work of many small ones
                 if isinstance(cache, Cache):
                     k, v = cache.append(k, v)
+                    mask = mask.last(k.shape[-2]) if cache.forgot else mask
             else:
                 q = self._rotate(self._split(projections[0]), positions)
                 k, v = context if isinstance(context, KeyValues) else self._pair(projections[1], context_positions)
@@ -180,7 +204,11 @@ class Attention(nn.Module):
 
     def start_cache(self, abreast: int = 1) -> Cache | RunningSums:
         """An empty cache of what this kind of attention must remember; tokens of a row stand `abreast` side by side."""
-        return RunningSums(self.kind, abreast) if isinstance(self.kind, LinearKind) else Cache(32 * abreast)
+        if isinstance(self.kind, LinearKind):
+            return RunningSums(self.kind, abreast)
+        # Whoever observes is to see every key by its place.
+        keeps = self.kind.remembers if isinstance(self.kind, Local) and self.observer is None else None
+        return Cache(32 * abreast, None if keeps is None else keeps * abreast)
 
     def project(self, context: Tensor, positions: Tensor | None = None) -> KeyValues:
         """The context's keys and values, to be attended to many times."""
@@ -203,6 +231,8 @@ class Attention(nn.Module):
         if self.observer is not None:
             if isinstance(cache, RunningSums):
                 raise ValueError("linear attention keeps no keys while decoding, so there are no weights to be seen")
+            if isinstance(cache, Cache) and cache.forgot:
+                raise ValueError("keys beyond the window were given up before anybody looked; observe from the start")
             self.observer(self, q, k, v, mask)
         return cache.advance(q, k, v) if isinstance(cache, RunningSums) else self.kind(q, k, v, mask, dropout)
 

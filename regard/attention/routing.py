@@ -13,21 +13,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention import kernels
+from regard.attention.checks import check_least, check_one_of, check_share
 from regard.attention.core import Path, attend, attention_scores, attention_weights, in_rows, repack, unpack
 from regard.attention.kernels.grouping import nearest, sort_by_group
 from regard.attention.kernels.short import attend_runs
 from regard.attention.masks import Mask, Packed, Padded, within
 
 RoutingPath = Literal["auto", "reference", "dense", "clusters", "sorted"]
-MANY = 512
-"""From so many queries on a GPU sorts them, whatever it costs to launch that."""
+MANY = 64
+"""Fewer queries are done sooner with all scores and a mask than sorted by clusters."""
 PIECE = 4096
 """Tokens that are compared with the centroids at a time: all of a long sequence would fill the memory."""
 STEP = 16
@@ -64,6 +65,12 @@ class Routing(nn.Module):
         path: RoutingPath = "auto",
     ) -> None:
         super().__init__()
+        for name, value in (("heads", heads), ("width", width), ("clusters", clusters)):
+            check_least("routing attention", name, value, 1)
+        check_share("routing attention", "decay", decay)
+        if balance < 0:
+            raise ValueError(f"routing attention: balance must not be negative, found {balance:g}")
+        check_one_of("routing attention", "path", path, get_args(RoutingPath))
         self.clusters, self.decay, self.balance, self.scale, self.path = clusters, decay, balance, scale, path
         self.register_buffer("centroids", F.normalize(torch.randn(heads, clusters, width), dim=-1))
         self.register_buffer("leads", torch.zeros(2, heads, clusters))  # of queries, of keys
@@ -92,7 +99,8 @@ class Routing(nn.Module):
         if self.training:
             self.learn(q, k, of_query, of_key)
         path = self.path
-        if path == "auto" and (mask.allowed is not None or mask.packed or torch.compiler.is_compiling()):
+        few = q.shape[-2] < MANY or mask.allowed is not None or mask.packed
+        if path == "auto" and (few or torch.compiler.is_compiling()):
             path = "dense"  # a compiled graph cannot wait to see how large the clusters turn out
         if path in ("auto", "clusters"):
             everyone = mask.keys is None and mask.queries is None
@@ -107,13 +115,14 @@ class Routing(nn.Module):
     @torch.no_grad()
     def assign(self, q: Tensor, k: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
         """The cluster of every query, (B, H, T), and of every key, (B, H, S); padding is beyond the last cluster."""
-        # Of a causal mask over one padded sequence only the queries' layout is known, and it is the keys', too.
-        key_layout = mask.queries if mask.keys is None and q.shape == k.shape else mask.keys
+        queries, keys = mask.queries, mask.keys
+        if q.shape == k.shape:  # a causal mask need not say how the keys lie, another need not say it of the queries
+            queries, keys = keys if queries is None else queries, queries if keys is None else keys
         of_query, of_key = self._nearest(q, self.leads[0]), self._nearest(k, self.leads[1])
-        if isinstance(mask.queries, Padded) and mask.queries.size == q.shape[-2]:
-            of_query = of_query.masked_fill(~mask.queries.real()[:, None], self.clusters)
-        if isinstance(key_layout, Padded) and key_layout.size == k.shape[-2]:
-            of_key = of_key.masked_fill(~key_layout.real()[:, None], self.clusters + 1)
+        if isinstance(queries, Padded) and queries.size == q.shape[-2]:
+            of_query = of_query.masked_fill(~queries.real()[:, None], self.clusters)
+        if isinstance(keys, Padded) and keys.size == k.shape[-2]:
+            of_key = of_key.masked_fill(~keys.real()[:, None], self.clusters + 1)
         return of_query, of_key
 
     def _nearest(self, x: Tensor, leads: Tensor) -> Tensor:
@@ -122,7 +131,8 @@ class Routing(nn.Module):
             return nearest(x, self.centroids, leads)
         centroids = self.centroids.transpose(-2, -1)
         likenesses = ((_directions(piece, centroids) @ centroids).add_(leads[..., None, :]) for piece in _pieces(x, -2))
-        return torch.cat([likeness.argmax(-1) for likeness in likenesses], -1)
+        found = [likeness.argmax(-1) for likeness in likenesses]
+        return found[0] if len(found) == 1 else torch.cat(found, -1)
 
     @torch.no_grad()
     def learn(self, q: Tensor, k: Tensor, of_query: Tensor, of_key: Tensor) -> None:
@@ -138,8 +148,9 @@ class Routing(nn.Module):
         # Empty clusters stay where they are; so do all in a step whose numbers are none, which the loop will skip.
         sound = (sizes.sum(0)[..., None] > 0) & moved.isfinite().all(-1, keepdim=True)
         self.centroids.copy_(torch.where(sound, moved, self.centroids))
-        shares = self.clusters * sizes / sizes.sum(-1, keepdim=True).clamp(min=1)
-        self.leads.add_(self.balance * (1 - shares).clamp(-1, 1))
+        total = sizes.sum(-1, keepdim=True)
+        shares = self.clusters * sizes / total.clamp(min=1)
+        self.leads.add_(self.balance * (1 - shares).clamp(-1, 1) * (total > 0))  # padding alone says nothing of sizes
 
     # Clusters as runs of tokens that have been sorted by them
 
@@ -154,7 +165,8 @@ class Routing(nn.Module):
             of_query, of_key = of_query + groups * mask.queries.segments(), of_key + groups * mask.keys.segments()
             groups *= len(mask.keys.offsets) - 1
         places = mask.places(q.shape[-2], k.shape[-2], q.device)
-        runs, order = sort_by_group(of_query, of_key, groups, *places, mask.reach)
+        learning = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+        runs, order = sort_by_group(of_query, of_key, groups, *places, mask.reach, learning)
         scale = 1 / math.sqrt(q.shape[-1]) if self.scale is None else self.scale
         return attend_runs(q, k, v, runs, scale, dropout, order)
 
@@ -163,89 +175,113 @@ class Routing(nn.Module):
     def _attend_clusters(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, queries: _Members, keys: _Members, dropout: float
     ) -> Tensor:
-        C, M = self.clusters, keys.most
-        query_place, key_place = mask.places(q.shape[-2], k.shape[-2], q.device)
-        key = keys.tokens.view(-1, C, 1, M)
-        allowed = key >= 0
-        near = within(mask.reach, query_place[queries.tokens].view(-1, C, queries.most, 1), key_place[key])
-        if near is not None:
+        allowed, shape = keys.taken[..., None, :], q.shape[:-1]
+        if mask.reach != (None, None):
+            query_place, key_place = mask.places(q.shape[-2], k.shape[-2], q.device)
+            near = within(mask.reach, query_place[queries.tokens][..., None], key_place[keys.tokens][..., None, :])
+            assert near is not None
             allowed = allowed & near
         q, k, v = queries.gather(q), keys.gather(k), keys.gather(v)
         if q.device.type == "cpu":  # whose kernel lays heads last, so that with more than one all would be copied
             q, k, v, allowed = (x.flatten(0, 1)[:, None] for x in (q, k, v, allowed))
-        return queries.spread(attend(q, k, v, Mask(allowed=allowed), scale=self.scale, dropout=dropout))
+        context = attend(q, k, v, Mask(allowed=allowed), scale=self.scale, dropout=dropout)
+        return queries.spread(context, shape)
 
 
 class _Members(NamedTuple):
-    """Who belongs to which cluster, in rows of equal length, members in their original order."""
+    """Who belongs to which cluster, in rows of equal length, members in their original order; R rows, B · H."""
 
-    tokens: Tensor  # the token at each place of each cluster, (B, H, C · M); -1: there is none
-    slots: Tensor  # the place of each token among all places, (B, H, T); padding has none: -1
-    most: int  # M
-    everyone: bool  # whether every token has a place, because none is padding
+    tokens: Tensor  # the token at each place of each cluster, (R, C, M); some token where there is none
+    taken: Tensor  # whether there is one, (R, C, M)
+    rows: Tensor  # the same tokens, counted through all rows, (R · C · M,)
+    slots: Tensor  # the place of each token among all places of all rows, (R · T,); some place for padding
+    real: Tensor | None  # which tokens have a place, (B, H, T), because they are no padding; None: all
+
+    @property
+    def most(self) -> int:
+        return self.tokens.shape[-1]
 
     @classmethod
     def of_both(cls, of_query: Tensor, of_key: Tensor, clusters: int, everyone: bool) -> tuple[_Members, _Members]:
         if of_query.shape != of_key.shape:
-            return cls.of(of_query, clusters, everyone), cls.of(of_key, clusters, everyone)
-        both = cls.of(torch.cat((of_query, of_key)), clusters, everyone)  # one wait for the sizes
-        B = len(of_query)
-        return both._replace(tokens=both.tokens[:B], slots=both.slots[:B]), both._replace(
-            tokens=both.tokens[B:], slots=both.slots[B:]
-        )
+            (queries,), (keys,) = (cls.of([side], clusters, everyone) for side in (of_query, of_key))
+        else:
+            queries, keys = cls.of([of_query, of_key], clusters, everyone)  # one wait for the sizes
+        return queries, keys
 
     @classmethod
-    def of(cls, cluster: Tensor, clusters: int, everyone: bool) -> _Members:
-        B, H, T = cluster.shape
+    def of(cls, sides: Sequence[Tensor], clusters: int, everyone: bool) -> list[_Members]:
+        """Those of each side, of which all have the same shape, (B, H, T)."""
+        B, H, T = sides[0].shape
+        n, R, device = len(sides), B * H, sides[0].device
+        cluster = torch.cat([side.view(R, T) for side in sides])
         ordered = torch.sort(cluster, dim=-1, stable=True)
-        bounds = torch.arange(clusters + 1, device=cluster.device).expand(B, H, -1).contiguous()
+        bounds = torch.arange(clusters + 1, dtype=cluster.dtype, device=device).repeat(n * R, 1)
         edges = torch.searchsorted(ordered.values, bounds)
-        starts, sizes = edges[..., :-1], edges.diff(dim=-1)
+        starts, sizes = edges[:, :-1, None], edges.diff(dim=-1)[..., None]
         most = max(1, int(sizes.max()))
         most += -most % STEP if cluster.is_cuda else 0
-        place = torch.arange(most, device=cluster.device)
-        at = (starts[..., None] + place).clamp(max=T - 1).flatten(2)
-        tokens = ordered.indices.gather(-1, at).masked_fill((place >= sizes[..., None]).flatten(2), -1)
-        rank = torch.arange(T, device=cluster.device) - F.pad(starts, (0, 2)).gather(-1, ordered.values)
-        sorted_slots = (ordered.values * most + rank).masked_fill(ordered.values >= clusters, -1)
-        slots = torch.empty_like(sorted_slots).scatter_(-1, ordered.indices, sorted_slots)
-        return cls(tokens, slots, most, everyone)
+        place = torch.arange(most, device=device)
+        taken = place < sizes
+        tokens = ordered.indices.gather(-1, (starts + place).flatten(1).clamp_(max=T - 1)).view(n, R, -1)
+        first = torch.arange(0, R * T, T, device=device)[:, None]
+        rows = (tokens + first).flatten(1)
+        # A last slot more, which nobody will read, for places where there is no token.
+        slots = rows.new_zeros(n, R * T + 1)
+        all_places = torch.arange(rows.shape[1], device=device).expand(n, -1)
+        slots.scatter_(1, rows.masked_fill(~taken.view(n, -1), R * T), all_places)
+        return [
+            cls(
+                tokens[i].view(R, clusters, most),
+                taken.view(n, R, clusters, most)[i],
+                rows[i],
+                slots[i, :-1],
+                None if everyone else side < clusters,
+            )
+            for i, side in enumerate(sides)
+        ]
 
     def gather(self, x: Tensor) -> Tensor:
-        """(B, H, T, D) to (B · H, C, M, D); without padding, some token stands where there is none."""
-        B, H, _, D = x.shape
-        return _Rearrange.run(x, self.tokens, self.slots, self.everyone, self.everyone).view(B * H, -1, self.most, D)
+        """(B, H, T, D) to (R, C, M, D); without padding, some token stands where there is none."""
+        taken = None if self.real is None else self.taken
+        return _Rearrange.run(x, self.rows, self.slots, taken, self.real, self.taken.shape)
 
-    def spread(self, x: Tensor) -> Tensor:
-        """(B · H, C, M, D) to (B, H, T, D); padding gets zeros."""
-        x = x.reshape(*self.tokens.shape, x.shape[-1])
-        return _Rearrange.run(x, self.slots, self.tokens, self.everyone, False)
+    def spread(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        """(R, C, M, D) to (B, H, T, D), of which `shape` is B, H and T; padding gets zeros."""
+        return _Rearrange.run(x, self.slots, self.rows, self.real, self.taken, shape)
 
 
 class _Rearrange(torch.autograd.Function):
     """Rows to other places, where no row goes to two: so the way back is one, too, and needs no adding up.
 
-    `some` says of either way that any row will do where none belongs; otherwise there will be zeros.
+    Where none belongs, as either side may say, there will be zeros; where a side does not say it, any row will do.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, there: Tensor, back: Tensor, some: bool, some_back: bool) -> Tensor:
-        ctx.save_for_backward(there, back)
-        ctx.some = some_back, some
-        B, H, N, D = x.shape
-        first = torch.arange(B * H, device=x.device).view(B, H, 1) * N
-        rows = (there.clamp(min=0) + first).flatten()
-        moved = x.reshape(-1, D).index_select(0, rows).view(B, H, -1, D)
-        return moved if some else moved.masked_fill_((there < 0)[..., None], 0.0)
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        there: Tensor,
+        back: Tensor,
+        filled: Tensor | None,
+        filled_back: Tensor | None,
+        shape: Sequence[int],
+    ) -> Tensor:
+        ctx.save_for_backward(there, back, filled, filled_back)
+        ctx.shape = x.shape[:-1]
+        moved = x.reshape(-1, x.shape[-1]).index_select(0, there)
+        if filled is not None:
+            moved.masked_fill_(~filled.reshape(-1, 1), 0.0)
+        return moved.view(*shape, x.shape[-1])
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-        there, back = ctx.saved_tensors
-        return _Rearrange.run(grad, back, there, *ctx.some), None, None, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        there, back, filled, filled_back = ctx.saved_tensors
+        return _Rearrange.run(grad, back, there, filled_back, filled, ctx.shape), None, None, None, None, None
 
     @classmethod
-    def run(cls, x: Tensor, there: Tensor, back: Tensor, some: bool, some_back: bool) -> Tensor:
-        moved: Tensor = cls.apply(x, there, back, some, some_back)  # type: ignore[no-untyped-call]
+    def run(cls, x: Tensor, *how: Any) -> Tensor:
+        moved: Tensor = cls.apply(x, *how)  # type: ignore[no-untyped-call]
         return moved
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, NonNegativeInt, model_validator
 
 from regard.attention.core import Full, Kind
-from regard.attention.linear import Features, Linear
+from regard.attention.linear import Features, Linear, check_scale, check_size
 from regard.attention.local import Local
 from regard.attention.routing import Routing
 from regard.config import Settings
@@ -16,6 +16,8 @@ from regard.errors import UserError
 
 
 def _both_sides(value: Any) -> Any:
+    if any(isinstance(part, bool) for part in (value if isinstance(value, list | tuple) else [value])):
+        raise ValueError(f"must be one whole number or two, found {value}")
     return (value, value) if isinstance(value, int) else value
 
 
@@ -55,8 +57,7 @@ class LinearSettings(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.size is not None and self.features != "random":
-            raise ValueError(f"size is the number of random features; features {self.features!r} has none")
+        check_size(self.features, self.size)
         return self
 
     def build(self, heads: int, width: int, scale: float | None = None) -> Kind:
@@ -91,12 +92,30 @@ def _choose(value: Any) -> Any:
         return value
     values = {"kind": value} if isinstance(value, str) else value
     kind = values.get("kind") if isinstance(values, Mapping) else None
-    if kind not in _SETTINGS:
+    if not isinstance(kind, str) or kind not in _SETTINGS:
         raise ValueError(f"kind must be one of {', '.join(_SETTINGS)}, found {value!r}")
+    _check_owner(kind, values)
     try:
         return _SETTINGS[kind].parse(values, kind)
     except UserError as error:
         raise ValueError(str(error)) from None
+
+
+def _check_owner(kind: str, values: Mapping[str, Any]) -> None:
+    """Refuses a key that another kind has: that says more than a key which is spelt a little like it."""
+    for key in values:
+        owners = [other for other, settings in _SETTINGS.items() if key in settings.model_fields]
+        if owners and kind not in owners:
+            raise ValueError(f"{kind}: {key} is a key of kind {owners[0]}, not of {kind}")
+
+
+def check_attention(attention: Settings, qk_scale: float | None, attention_dropout: float) -> None:
+    """Refuses what a model says of all its attentions where their kind has no place for it."""
+    if not isinstance(attention, LinearSettings):
+        return
+    if attention_dropout:
+        raise ValueError("attention_dropout drops weights, which linear attention never makes; set it to 0")
+    check_scale(attention.features, qk_scale)
 
 
 AttentionSettings = Annotated[FullSettings | LocalSettings | LinearSettings | RoutingSettings, BeforeValidator(_choose)]

@@ -9,7 +9,7 @@ import gc
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -115,15 +115,27 @@ def find_peak(run: Callable[[], None], device: torch.device) -> int:
     return most
 
 
-def measure_length(people: dict[str, Attend], heads: Heads, length: int, repetitions: int, budget: float) -> list[Row]:
-    """All who take part at one length, in turns; whoever takes longer than half the budget is not asked again."""
-    inputs, device = heads.draw(length), heads.device
+def measure_length(
+    people: dict[str, Attend],
+    heads: Heads,
+    length: int,
+    repetitions: int,
+    budget: float,
+    tokens_first: Collection[str] = (),
+) -> list[Row]:
+    """All who take part at one length, in turns; whoever takes longer than half the budget is not asked again.
+
+    Those named in `tokens_first` are given (1, T, H, D), the others (1, H, T, D).
+    """
+    drawn, device = heads.draw(length), heads.device
+    turned = [x.detach().transpose(1, 2).contiguous().requires_grad_() for x in drawn] if tokens_first else drawn
+    inputs = {name: turned if name in tokens_first else drawn for name in people}
     rows: dict[str, Row] = {}
     for name, attend in people.items():
         row: Row = {"name": name, "length": length}
         try:
-            both(attend, inputs)
-            row |= {"forward": [], "both": [clock(lambda a=attend: both(a, inputs), device)]}  # type: ignore[misc]
+            both(attend, inputs[name])
+            row |= {"forward": [], "both": [clock(lambda n=name: both(people[n], inputs[n]), device)]}  # type: ignore[misc]
         except Exception as error:  # whatever a peer raises is its result
             row["error"] = f"{type(error).__name__}: {error}"[:200]
         rows[name] = row
@@ -135,14 +147,14 @@ def measure_length(people: dict[str, Attend], heads: Heads, length: int, repetit
             row = rows[name]
             if turn and 2 * row["both"][0] > budget:  # too slow to be repeated
                 continue
-            row["forward"].append(clock(lambda n=name: forward(people[n], inputs), device))  # type: ignore[misc]
-            row["both"].append(clock(lambda n=name: both(people[n], inputs), device))  # type: ignore[misc]
+            row["forward"].append(clock(lambda n=name: forward(people[n], inputs[n]), device))  # type: ignore[misc]
+            row["both"].append(clock(lambda n=name: both(people[n], inputs[n]), device))  # type: ignore[misc]
     for name in turns:
         row = rows[name]
         row["forward"], row["both"] = median(row["forward"]), median(row["both"])
         gc.collect()
-        row["forward_bytes"] = find_peak(lambda n=name: forward(people[n], inputs), device)  # type: ignore[misc]
-        row["both_bytes"] = find_peak(lambda n=name: both(people[n], inputs), device)  # type: ignore[misc]
+        row["forward_bytes"] = find_peak(lambda n=name: forward(people[n], inputs[n]), device)  # type: ignore[misc]
+        row["both_bytes"] = find_peak(lambda n=name: both(people[n], inputs[n]), device)  # type: ignore[misc]
     return list(rows.values())
 
 

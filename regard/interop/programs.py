@@ -33,6 +33,11 @@ def check_programs(config: EncoderDecoderConfig) -> None:
             "local attention cuts a text into blocks by its length, and programs take any length; they can be written "
             "of models with full attention"
         )
+    if config.attention.kind == "routing":
+        raise UserError(
+            "routing attention sorts tokens by clusters whose sizes a program cannot know; programs can be written of "
+            "models with full attention"
+        )
     if config.attention.kind != "full":
         raise UserError(
             f"attention of kind {config.attention.kind} keeps no keys and values that a decoder step could be given"

@@ -27,7 +27,7 @@ from regard.attention import (
     RunningSums,
     Sinusoidal,
 )
-from regard.attention.settings import AttentionSettings, FullSettings
+from regard.attention.settings import AttentionSettings, FullSettings, check_attention
 from regard.config import Settings
 from regard.layers import Activation, DecoderBlock, EncoderBlock, FeedForward
 from regard.models.model import Model
@@ -82,8 +82,7 @@ class EncoderDecoderConfig(Settings):
             raise ValueError(f"sinusoidal positions need an even width, not {self.width}")
         if self.positions == "rotary" and self.width // self.heads % 2:
             raise ValueError(f"rotary positions need an even head width, not {self.width // self.heads}")
-        if self.attention.kind == "linear" and self.attention_dropout:
-            raise ValueError("attention_dropout drops weights, which linear attention never makes; set it to 0")
+        check_attention(self.attention, self.qk_scale, self.attention_dropout)
         if self.tie == "all" and self.source_vocab != self.target_vocab:
             raise ValueError(
                 f"tie 'all' needs one vocabulary for both sides, not {self.source_vocab} and {self.target_vocab} words"

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from regard.attention import Attention, Mask, Rotary2D, Sinusoidal2D, grid_positions, resize_grid
-from regard.attention.settings import AttentionSettings, FullSettings
+from regard.attention.settings import AttentionSettings, FullSettings, check_attention
 from regard.config import Settings
 from regard.errors import UserError
 from regard.layers import (
@@ -81,8 +81,7 @@ class ViTConfig(Settings):
             raise ValueError(f"sincos positions need a width divisible by 4, not {self.width}")
         if self.positions == "rotary" and self.width // self.heads % 4:
             raise ValueError(f"rotary positions need a head width divisible by 4, not {self.width // self.heads}")
-        if self.attention.kind == "linear" and self.attention_dropout:
-            raise ValueError("attention_dropout drops weights, which linear attention never makes; set it to 0")
+        check_attention(self.attention, self.qk_scale, self.attention_dropout)
         try:
             check_divisible(self.image, self.patch)
         except UserError as error:

@@ -172,9 +172,41 @@ def test_hypotheses_side_by_side_see_the_window_of_their_own_past(kind: Local, f
         torch.testing.assert_close(got[:, :, one], alone, **EXACT)
 
 
-def test_long_rows_are_cut_into_blocks_and_never_meet_a_dense_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+def dense_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many scores each mask that is made a tensor of is for, from now on."""
     sizes: list[int] = []
     monkeypatch.setattr(Mask, "dense", lambda self, T, S, device: sizes.append(T * S) or self.allowed)
+    return sizes
+
+
+def test_long_rows_are_cut_into_blocks_and_never_meet_a_dense_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = dense_sizes(monkeypatch)
     q, k, v = tensors(1, 2000, dtype=torch.float32)
     Local(8, 8)(q, k, v, Mask())
+    assert max(sizes) < 100 * 100
+
+
+def test_a_dilation_makes_blocks_no_dearer(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = dense_sizes(monkeypatch)
+    q, k, v = tensors(1, 2000, dtype=torch.float32)
+    Local(8, 0, dilation=125)(q, k, v, Mask(causal=True))  # which reaches back over half the row
+    assert max(sizes) < 100 * 100
+
+
+def test_a_dilation_that_blocks_would_have_to_be_filled_up_for_is_left_to_a_mask(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = dense_sizes(monkeypatch)
+    q, k, v = tensors(1, 300, dtype=torch.float32)
+    Local(1, 1, dilation=1000)(q, k, v, Mask())
+    assert sizes == [300 * 300]
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
+def test_padding_of_keys_alone_is_cut_into_blocks_too(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = tensors(2, 1000, dtype=torch.float32)
+    layout = Padded.of([1000, 400])
+    expected = Local(8, 8)(q, k, v, Mask(queries=layout, keys=layout, causal=causal))
+    sizes = dense_sizes(monkeypatch)
+    assert torch.equal(Local(8, 8)(q, k, v, Mask(keys=layout, causal=causal)), expected)
     assert max(sizes) < 100 * 100

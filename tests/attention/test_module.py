@@ -2,7 +2,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.attention import Attention, Cache, Full, KeyValues, Mask, Packed, Padded, Rotary, Rotary2D
+from regard.attention import (
+    Attention,
+    Cache,
+    Full,
+    KeyValues,
+    Local,
+    Mask,
+    Packed,
+    Padded,
+    Rotary,
+    Rotary2D,
+    observing,
+)
 from regard.layers import AttentionUnit
 
 B, T, S, W = 3, 6, 5, 16
@@ -256,6 +268,43 @@ def test_selecting_leaves_the_first_cache_untouched(decoder: Attention) -> None:
     assert (cache.length, chosen.length) == (3, 5)
     expected = decoder(x, mask=Mask(causal=True), positions=torch.arange(6)[None])[:, 3:]
     torch.testing.assert_close(stepwise(decoder, x[:, 3:], [3], cache), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [Local(4, 4), Local(2, 0, dilation=3), Local(0, 0)], ids=str)
+@pytest.mark.parametrize("chunks", [[1] * 90, [40, *[1] * 50], [3] * 30], ids=["tokens", "text, then tokens", "threes"])
+@torch.no_grad()
+def test_a_window_keeps_what_it_can_see_and_no_more(kind: Local, chunks: list[int]) -> None:
+    torch.manual_seed(0)
+    module, x = Attention(W, 2, kind=kind), vectors(B, 90, W)
+    cache = module.start_cache()
+    assert isinstance(cache, Cache)
+    got = stepwise(module, x, chunks, cache)
+    torch.testing.assert_close(got, module(x, mask=Mask(causal=True)), atol=1e-5, rtol=1e-5)
+    assert cache.length == 90
+    assert cache.capacity <= 40
+
+
+@torch.no_grad()
+def test_a_window_with_tokens_for_everyone_keeps_all() -> None:
+    module, x = Attention(W, 2, kind=Local(2, 2, everyone=1)), vectors(B, 70, W)
+    cache = module.start_cache()
+    assert isinstance(cache, Cache)
+    got = stepwise(module, x, [1] * 70, cache)
+    torch.testing.assert_close(got, module(x, mask=Mask(causal=True)), atol=1e-5, rtol=1e-5)
+    assert cache.held == 70
+
+
+@torch.no_grad()
+def test_whoever_observes_from_the_start_sees_every_key_and_nobody_sees_less() -> None:
+    seen: list[int] = []
+    module, x = Attention(W, 2, kind=Local(2, 2)), vectors(B, 70, W)
+    with observing([module], lambda attention, q, k, v, mask: seen.append(k.shape[-2])):
+        stepwise(module, x, [1] * 70, module.start_cache())  # type: ignore[arg-type]
+    assert seen == list(range(1, 71))
+    cache = module.start_cache()
+    stepwise(module, x[:, :69], [1] * 69, cache)  # type: ignore[arg-type]
+    with observing([module], lambda *_: None), pytest.raises(ValueError, match="observe from the start"):
+        module(x[:, -1:], mask=Mask(causal=True), cache=cache)
 
 
 def test_an_empty_cache_can_be_selected_from() -> None:

@@ -1,4 +1,6 @@
 import json
+import re
+from collections.abc import Callable
 
 import pytest
 from torch import nn
@@ -6,6 +8,7 @@ from torch import nn
 from regard.attention import Full, Kind, Linear, Local, Routing
 from regard.errors import UserError
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.vit import ViTConfig
 
 SMALL = {"width": 16, "heads": 2, "hidden": 16, "encoder_layers": 1, "decoder_layers": 1}
 
@@ -64,6 +67,12 @@ def test_models_share_no_learned_clusters() -> None:
         ("lokal", "kind must be one of full, local, linear, routing, found 'lokal'"),
         ({"window": 3}, "kind must be one of full, local, linear, routing"),
         ({"kind": "local", "wndow": 3}, "attention: local: unknown key wndow; did you mean window?"),
+        ({"kind": ["local"]}, "kind must be one of full, local, linear, routing, found {'kind': ['local']}"),
+        ({"kind": 1}, "kind must be one of full, local, linear, routing, found {'kind': 1}"),
+        (["local"], "kind must be one of full, local, linear, routing, found ['local']"),
+        ({"kind": "linear", "window": 3}, "linear: window is a key of kind local, not of linear"),
+        ({"kind": "local", "window": True}, "window: must be one whole number or two, found True"),
+        ({"kind": "local", "window": [True, 2]}, "window: must be one whole number or two, found [True, 2]"),
         ({"kind": "local", "window": [3, -1]}, "local: window.1: input should be greater than or equal to 0, found -1"),
         ({"kind": "linear", "features": "cos"}, "linear: features: input should be 'elu', 'random' or 'plain'"),
         ({"kind": "linear", "size": 30}, "size is the number of random features; features 'elu' has none"),
@@ -79,3 +88,45 @@ def test_a_wrong_setting_is_refused_by_its_name(attention: object, sentence: str
 def test_dropout_of_weights_that_are_never_made_is_refused_at_the_door() -> None:
     with pytest.raises(UserError, match="attention_dropout drops weights, which linear attention never makes"):
         config("linear", attention_dropout=0.1)
+
+
+@pytest.mark.parametrize("features", ["elu", "random"])
+def test_a_scale_whose_root_is_needed_may_not_be_negative(features: str) -> None:
+    sentence = f"features {features!r} of queries and of keys each take the square root of qk_scale"
+    with pytest.raises(UserError) as refused:
+        config({"kind": "linear", "features": features}, qk_scale=-0.5)
+    assert sentence in str(refused.value)
+    with pytest.raises(UserError) as refused:
+        ViTConfig.micro(3, attention={"kind": "linear", "features": features}, qk_scale=-0.5)
+    assert sentence in str(refused.value)
+
+
+def test_a_plain_product_takes_a_negative_scale() -> None:
+    (linear, _) = kinds(Transformer(config({"kind": "linear", "features": "plain"}, qk_scale=-0.5)))
+    assert isinstance(linear, Linear)
+    assert linear.scale == -0.5
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: Local(-1, 0), "local attention: before must be a whole number, 0 or more, not -1"),
+        (lambda: Local(0, 1.5), "local attention: after must be a whole number, 0 or more, not 1.5"),  # type: ignore[arg-type]
+        (lambda: Local(1, 1, dilation=0), "local attention: dilation must be a whole number, 1 or more, not 0"),
+        (lambda: Local(1, 1, everyone=-2), "local attention: everyone must be a whole number, 0 or more, not -2"),
+        (lambda: Local(1, 1, path="x"), "path must be one of auto, reference, dense, blocks, varlen, not 'x'"),  # type: ignore[arg-type]
+        (lambda: Routing(2, 8, 0), "routing attention: clusters must be a whole number, 1 or more, not 0"),
+        (lambda: Routing(2, 8, 4, decay=1.5), "routing attention: decay must lie between 0 and 1, not 1.5"),
+        (lambda: Routing(2, 8, 4, balance=-0.1), "routing attention: balance must not be negative, found -0.1"),
+        (lambda: Routing(2, 8, 4, path="x"), "path must be one of auto, reference, dense, clusters, sorted, not 'x'"),  # type: ignore[arg-type]
+        (lambda: Linear(8, "relu"), "linear attention: features must be one of elu, random, plain, not 'relu'"),  # type: ignore[arg-type]
+        (lambda: Linear(8, "elu", size=5), "size is the number of random features; features 'elu' has none"),
+        (lambda: Linear(8, "random", size=0), "linear attention: size must be a whole number, 1 or more, not 0"),
+        (lambda: Linear(8, "elu", scale=-1.0), "must not be negative, found -1"),
+        (lambda: Linear(8, path="x"), "path must be one of auto, quadratic, chunked, recurrent, kernel, not 'x'"),  # type: ignore[arg-type]
+        (lambda: Full(path="x"), "path must be one of auto, reference, fused, few, unpacked, varlen, short, not 'x'"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_kind_that_cannot_be_is_refused_when_it_is_made(make: Callable[[], Kind], sentence: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        make()

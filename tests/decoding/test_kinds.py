@@ -60,3 +60,21 @@ def test_a_sentence_is_translated_the_same_alone_and_in_company(attention: Any) 
     together = search(stepper, SOURCES, settings)
     for source, best in zip(SOURCES, together, strict=True):
         assert search(stepper, [source], settings)[0][0].tokens == best[0].tokens
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_window_gives_up_what_lies_behind_it_and_scores_stay_the_same(beam: int) -> None:
+    made = model({"kind": "local", "window": 3, "dilation": 2})
+    stepper, held = TransformerStepper(made), []
+    step = stepper.step
+
+    def spy(tokens: torch.Tensor, state: Any) -> Any:
+        logp, after = step(tokens, state)
+        held.append(after.decoder.caches[0].held)
+        return logp, after
+
+    stepper.step = spy  # type: ignore[method-assign]
+    (best,) = search(stepper, SOURCES[:1], SearchSettings(beam=beam, min_length=69, max_length=70))
+    assert best[0].log_probabilities == pytest.approx(read_whole(made, SOURCES[0], best[0].tokens), abs=1e-4)
+    assert len(held) >= 70
+    assert max(held) <= 32 * beam

@@ -111,7 +111,14 @@ def test_rotary_positions_go_on_from_the_cache(tmp_path: Path, caplog: pytest.Lo
     assert re.search(r"the same translations \(greedy [1-9].*, beam 4 [1-9].*\); log-probabilities within", said), said
 
 
-@pytest.mark.parametrize(("kind", "said"), [("linear", "linear keeps no keys"), ("local", "programs take any length")])
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("linear", "linear keeps no keys"),
+        ("local", "programs take any length"),
+        ("routing", "clusters whose sizes a program cannot know"),
+    ],
+)
 def test_attention_that_no_program_has_is_refused(kind: str, said: str, tmp_path: Path) -> None:
     ours = random_translator("post")
     ours.model.config = TransformerConfig.parse(ours.model.config.model_dump() | {"attention": kind}, "test")

@@ -18,7 +18,13 @@ from regard.launching import on_device
 
 
 def sort_by_group(
-    of_query: Tensor, of_key: Tensor, groups: int, query_place: Tensor, key_place: Tensor, reach: Window
+    of_query: Tensor,
+    of_key: Tensor,
+    groups: int,
+    query_place: Tensor,
+    key_place: Tensor,
+    reach: Window,
+    learning: bool = True,
 ) -> tuple[Runs, Order]:
     """Queries and keys in the order of their groups, and which keys of its group within reach each query sees.
 
@@ -29,66 +35,58 @@ def sort_by_group(
         query_place: where each query stands, (T,), never falling.
         key_place: where each key stands, (S,), likewise.
         reach: how far before and behind its own place a query sees.
+        learning: whether there will be a backward pass, which asks which queries see each key.
     """
     (B, H, T), S = of_query.shape, of_key.shape[-1]
     R = B * H
-    (q_group, q_token), (k_group, k_token) = _sorted(of_query.reshape(R, T), of_key.reshape(R, S), groups)
-    span = 2 * max(T, S) + 1  # places lie within ±max(T, S)
+    far = 2 * max(T, S)  # no two places lie further apart
+    span = 2 * far + 1  # so far from one group to the next that no window reaches over
+    before, after = (far if bound is None else min(bound, far) for bound in reach)
+    keys_begin = R * groups * span
+    # Each a number in the order of rows, of groups and, within them, of places; those of keys behind all of queries. A
+    # radix sort takes the longer, the more bits there are.
+    dtype = torch.int32 if 2 * keys_begin + span < 1 << 31 else torch.int64
+    first_group = torch.arange(0, 2 * R * groups, groups, dtype=dtype, device=of_key.device).view(2, R, 1)
+    queries = torch.add(query_place, of_query.reshape(R, T) + first_group[0], alpha=span)
+    keys = torch.add(key_place, of_key.reshape(R, S) + first_group[1], alpha=span)
+    ordered = torch.sort(torch.cat((queries.flatten(), keys.flatten())).to(dtype))
+    queries, keys = ordered.values[: R * T].view(R, T), ordered.values[R * T :].view(R, S)
+    token = ordered.indices.to(torch.int32)
+    order = Order(token[: R * T].view(R, T) % T, (token[R * T :].view(R, S) - R * T) % S)
 
-    def codes(group: Tensor, place: Tensor) -> Tensor:
-        """Numbers in the order of groups and, within them, of places."""
-        return group * span + (place.flatten() + max(T, S)).clamp(0, span - 1)
+    def count(values: Tensor, among: Tensor, right: bool) -> Tensor:
+        """How many of its row are less than each value, or not more."""
+        return torch.searchsorted(among, values, right=right, out_int32=True)
 
-    keys, query_place = codes(k_group, key_place[k_token]), query_place[q_token]
-    lowest, highest = (torch.full_like(query_place, sign * span) for sign in (-1, 1))
-    before, after = reach
-    lo = torch.searchsorted(keys, codes(q_group, lowest if before is None else query_place - before))
-    hi = torch.searchsorted(keys, codes(q_group, highest if after is None else query_place + after), right=True)
-    key = torch.arange(R * S, device=keys.device)
-    # Neither lo nor hi ever falls along the sorted row, so the queries of a key stand side by side, too.
-    first, last = torch.searchsorted(hi, key, right=True), torch.searchsorted(lo, key, right=True)
-    row = torch.arange(R, device=keys.device)[:, None]
-    runs = [x.view(R, T) - row * S for x in (lo, hi)] + [x.view(R, S) - row * T for x in (first, last)]
-    return Runs(*(x.to(torch.int32) for x in runs)), Order(q_token.to(torch.int32), k_token.to(torch.int32))
-
-
-def _sorted(of_query: Tensor, of_key: Tensor, groups: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Group, (R · T,), and token, (R, T), of every place, of queries and of keys: one sort for all rows of both."""
-    (R, T), S = of_query.shape, of_key.shape[1]
-    row = torch.arange(R, device=of_key.device)[:, None] * groups
-    both = torch.cat(((of_query + row).flatten(), (of_key + row + R * groups).flatten()))
-    # A radix sort takes the longer, the more bits there are.
-    largest = 2 * R * groups
-    dtype = torch.int16 if largest < 1 << 15 else torch.int32 if largest < 1 << 31 else torch.int64
-    ordered = torch.sort(both.to(dtype), stable=True)
-    group, token = ordered.values.long(), ordered.indices
-    return (
-        (group[: R * T], token[: R * T].view(R, T) % T),
-        (group[R * T :] - R * groups, (token[R * T :].view(R, S) - R * T) % S),
-    )
+    lo = count(queries + (keys_begin - before), keys, right=False)
+    hi = count(queries + (keys_begin + after), keys, right=True)
+    if not learning:
+        return Runs(lo, hi), order
+    first = count(keys - (keys_begin + after), queries, right=False)
+    last = count(keys - (keys_begin - before), queries, right=True)
+    return Runs(lo, hi, first, last), order
 
 
 def nearest(x: Tensor, centroids: Tensor, leads: Tensor) -> Tensor:
-    """The centroid that each token's direction is most like, (B, H, T), leads added.
+    """The centroid that each token's direction is most like, (B, H, T), int32, leads added.
 
     Args:
         x: tokens, (B, H, T, D).
         centroids: of unit length, (H, C, D).
         leads: what is added to each centroid's likeness, (H, C).
     """
-    found: Tensor = _nearest(x, centroids, leads)
-    return found
+    if torch.compiler.is_compiling():
+        found: Tensor = _nearest_node(x, centroids, leads)
+        return found
+    return _nearest(x, centroids, leads)  # as a node of a graph it would cost the host more than the kernel
 
 
-@torch.library.custom_op(
-    "regard::nearest", mutates_args=(), schema="(Tensor x, Tensor centroids, Tensor leads) -> Tensor"
-)
 def _nearest(x: Tensor, centroids: Tensor, leads: Tensor) -> Tensor:
     from regard.attention.kernels import grouping_triton as kernels
 
     x = dense_last(x)
     (B, H, T, D), C = x.shape, centroids.shape[1]
-    found = x.new_empty(B, H, T, dtype=torch.int64)
+    found = x.new_empty(B, H, T, dtype=torch.int32)
     with on_device(x):
         kernels.nearest[B * H, max(1, -(-T // 64))](
             x, centroids.contiguous(), leads.contiguous(), found, *strides(x), T, C, H,
@@ -97,6 +95,11 @@ def _nearest(x: Tensor, centroids: Tensor, leads: Tensor) -> Tensor:
     return found
 
 
-@_nearest.register_fake
+_nearest_node = torch.library.custom_op(
+    "regard::nearest", _nearest, mutates_args=(), schema="(Tensor x, Tensor centroids, Tensor leads) -> Tensor"
+)
+
+
+@_nearest_node.register_fake
 def _(x: Tensor, centroids: Tensor, leads: Tensor) -> Tensor:
-    return x.new_empty(x.shape[:-1], dtype=torch.int64)
+    return x.new_empty(x.shape[:-1], dtype=torch.int32)

@@ -33,4 +33,4 @@ def nearest(
         here = begin + tl.argmax(likeness, 1)
         which = tl.where(top > best, here, which)
         best = tl.maximum(top, best)
-    tl.store(found + row.to(tl.int64) * T + i, which.to(tl.int64), mask=real)
+    tl.store(found + row.to(tl.int64) * T + i, which, mask=real)

@@ -31,8 +31,8 @@ class Runs(NamedTuple):
 
     lo: Tensor  # (R, T)
     hi: Tensor  # (R, T)
-    first: Tensor  # (R, S)
-    last: Tensor  # (R, S)
+    first: Tensor | None = None  # (R, S); of use to the backward pass alone
+    last: Tensor | None = None  # (R, S)
 
     @classmethod
     def of(cls, mask: Mask) -> Runs:
@@ -144,8 +144,8 @@ def _forward(
     v: Tensor,
     lo: Tensor,
     hi: Tensor,
-    first: Tensor,
-    last: Tensor,
+    first: Tensor | None,
+    last: Tensor | None,
     q_at: Tensor | None,
     k_at: Tensor | None,
     seed: Tensor | None,
@@ -223,7 +223,7 @@ def _like_backward(grad: Tensor, q: Tensor, k: Tensor, *others: object) -> list[
 
 
 SCHEMA = (
-    "Tensor lo, Tensor hi, Tensor first, Tensor last, Tensor? q_at, Tensor? k_at, Tensor? seed, "
+    "Tensor lo, Tensor hi, Tensor? first, Tensor? last, Tensor? q_at, Tensor? k_at, Tensor? seed, "
     "float scale, float dropout"
 )
 _attend = Operator(

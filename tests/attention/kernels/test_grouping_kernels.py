@@ -79,9 +79,9 @@ def test_the_nearest_centroid_is_the_one_that_all_likenesses_say(centroids: int)
     leads = 0.1 * torch.randn(H, centroids, generator=source).to(DEVICE)
     likeness = torch.cosine_similarity(x[:, :, :, None].double(), points[:, None].double(), -1) + leads[:, None]
     found = nearest(x, points, leads)
-    assert found.dtype == torch.int64
+    assert found.dtype == torch.int32
     best = likeness.amax(-1)
-    torch.testing.assert_close(likeness.gather(-1, found[..., None])[..., 0], best, atol=1e-5, rtol=0)
+    torch.testing.assert_close(likeness.gather(-1, found[..., None].long())[..., 0], best, atol=1e-5, rtol=0)
     assert (found == likeness.argmax(-1)).float().mean().item() > 0.99
 
 
