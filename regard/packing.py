@@ -81,6 +81,8 @@ def _pack_int8(weight: Tensor) -> Product:
     return multiply
 
 
+FEW = 16
+"""Rows that are multiplied as they are, however many."""
 _TINY = torch.finfo(torch.float32).tiny
 _PACKERS: dict[Precision, Callable[[Tensor], Product]] = {
     "float32": _pack_float32,
@@ -107,12 +109,13 @@ def _multiply(rows: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _roomy(rows: int) -> int:
-    """So many rows or up to a quarter more: four numbers between one power of two and the next.
+    """So many rows or up to a quarter more: a few as they are, then four numbers between one power of two and the next.
 
     The library keeps something for every number of rows that it meets, which over a long file would fill the memory.
+    But to fill up the few rows of a single sentence takes as long as to multiply them.
     """
-    step = max(4, (1 << (rows - 1).bit_length()) // 8)
-    return rows if rows <= 1 else -(-rows // step) * step
+    step = (1 << (rows - 1).bit_length()) // 8
+    return rows if rows <= FEW else -(-rows // step) * step
 
 
 def choose_precision(name: str | None, device: torch.device) -> Precision:
