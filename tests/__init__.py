@@ -1,11 +1,7 @@
-"""Kernels are tested on a GPU where there is one; elsewhere Triton interprets them, if told before it is imported.
-
-That is here because nothing of the tests is imported earlier, whichever of them are run.
-"""
+"""The tests. Each of their processes computes with one thread, since pytest-xdist keeps the cores busy by itself."""
 
 import os
 
-import torch
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
+# Read when a library is loaded, so it must be here. `torch.set_num_threads` would reach torch alone: the threads of
+# CTranslate2, left to itself, wait for each other in loops that take the processor from everyone else.
+os.environ["OMP_NUM_THREADS"] = "1"

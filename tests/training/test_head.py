@@ -1,8 +1,13 @@
 """Loss and gradients of the head, whole and in chunks, against the plain formula."""
 
+import os
+
 import pytest
 import torch
 from torch import Tensor
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 from regard.attention import kernels
 from regard.training import head
