@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.decoding.foreign import ForeignWriter
 from regard.decoding.rules import Request
 from regard.decoding.search import Found, Trace
-from regard.decoding.settings import AnySettings, SearchSettings, check_settings_fit
-from regard.decoding.writer import BATCH_TOKENS
+from regard.decoding.settings import AnySettings, SearchSettings
 from regard.errors import UserError
 from regard.interop.ctranslate2 import POSITIONS
 from regard.interop.lengths import longest_input
@@ -21,19 +21,16 @@ from regard.interop.needing import need
 from regard.models.transformer import EncoderDecoderConfig
 
 ENGINE = "the engine ctranslate2"
-_LACKING = ("coverage", "groups", "temperature", "top_k", "top_p", "no_repeat", "min_length")
-"""Settings of our search that mean something else in the engine, or nothing."""
 
 
-class EngineWriter:
+class EngineWriter(ForeignWriter):
     """Writes with a model that CTranslate2 has loaded.
 
     Its beam always stops as soon as `beam` hypotheses have ended. Hypotheses have no log-probabilities of their own
     tokens; `score` gives them.
     """
 
-    settings: type[AnySettings] = SearchSettings
-    shows_attention = False
+    who = ENGINE
 
     def __init__(
         self,
@@ -65,13 +62,10 @@ class EngineWriter:
         return str(self._engine.compute_type)
 
     def prepare(self, settings: AnySettings, request: Request, trees: bool, snapshots: bool) -> AnySettings:
-        settings = check_plain(settings, request, trees, snapshots, ENGINE)
+        settings = self.check_plain(settings, request, trees, snapshots)
         if "stop" in settings.model_fields_set and settings.stop == "exact":
             raise UserError(f"{ENGINE} has no stop exact; leave it away, or use the engine regard")
         return settings.changed(stop="first")
-
-    def batch_tokens(self, settings: AnySettings) -> int:
-        return BATCH_TOKENS
 
     def write(
         self, requests: Sequence[Request], settings: AnySettings, trace: Trace | None = None
@@ -97,12 +91,6 @@ class EngineWriter:
 
     def read(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
         raise UserError(f"{ENGINE} does not tell the log-probabilities of the whole vocabulary; use the engine regard")
-
-    def review(self, sources: Sequence[Sequence[int]], found: Sequence[Found]) -> None:
-        raise UserError(f"{ENGINE} does not show its attention (probe, alignments); use the engine regard")
-
-    def rows(self, found: Found) -> list[int]:
-        return list(range(len(found.tokens) + 1))
 
     def score(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], settings: AnySettings
@@ -172,25 +160,6 @@ class EngineWriter:
 
     def _spell(self, sources: Sequence[Sequence[int]]) -> list[list[str]]:
         return [[self._source[i] for i in source] for source in sources]
-
-
-def check_plain(settings: AnySettings, request: Request, trees: bool, snapshots: bool, who: str) -> SearchSettings:
-    """The settings of a search that engines other than ours have too: greedy, or a beam with its length penalty.
-
-    Raises:
-        UserError: they ask for more than that, of `who`.
-    """
-    check_settings_fit(settings, SearchSettings)
-    assert isinstance(settings, SearchSettings)
-    defaults = SearchSettings()
-    asked = [name for name in _LACKING if getattr(settings, name) != getattr(defaults, name)]
-    asked += ["length_penalty wu"] if settings.length_penalty == "wu" else []
-    asked += [name for name in ("prefix", "required", "forbidden") if getattr(request, name)]
-    asked += ["trees"] if trees else []
-    asked += ["snapshots"] if snapshots else []
-    if asked:
-        raise UserError(f"{who} has no {', '.join(asked)}; leave it away, or use the engine regard")
-    return settings
 
 
 def _one_line(error: Exception) -> str:
