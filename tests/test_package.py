@@ -34,15 +34,16 @@ ARROWS = {
         "devices": "errors",
         "packing": "errors",
         "launching": "",
+        "walking": "",
         "sums": "launching",
         "products": "packing sums",
-        "attention": "products launching errors config",
+        "attention": "products launching walking errors config",
         "text": "arrays errors config",
         "vision": "arrays errors config",
         "norms": "attention launching sums",
         "layers": "attention norms products errors config",
         "models": "attention layers products errors config",
-        "decoding": "attention layers models text interop packing products launching interruption progress "
+        "decoding": "attention layers models text interop packing products launching walking interruption progress "
         "errors config",
         "inspection": "attention layers models errors config",
         "looking": "models decoding recognition inspection devices errors",

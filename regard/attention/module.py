@@ -17,6 +17,7 @@ from regard.attention.linear import RunningSums
 from regard.attention.local import Local
 from regard.attention.masks import Mask
 from regard.products import Linear, linear
+from regard.walking import walk
 
 Rotation = Callable[[Tensor, Tensor], Tensor]
 Observer = Callable[["Attention", Tensor, Tensor, Tensor, Mask], None]
@@ -290,6 +291,6 @@ def scaling(factors: Mapping[Attention, Tensor]) -> Iterator[None]:
 @contextmanager
 def unobserved(model: nn.Module) -> Iterator[bool]:
     """Nobody sees the attention of this model while the block runs; tells whether anybody would have."""
-    watched = [m for m in model.modules() if isinstance(m, Attention) and m.observer is not None]
+    watched = [m for m in walk(model) if isinstance(m, Attention) and m.observer is not None]
     with observing(watched, None):
         yield bool(watched)

@@ -1,140 +1,38 @@
-"""`FixedCanvases`: sources in, filled canvases out, by two programs: one encodes and guesses lengths, one fills.
+"""`FixedCanvases`: sources in, filled canvases out, by programs of a few shapes that are kept from call to call.
 
-Between the two the host reads the lengths, where they are guessed, since they say how large the canvas must be. All
-else is on the device: numbers go there in one copy for each program, and come back in one.
-
-Shapes: B sentences, S source tokens, K lengths tried of a sentence, R rows, T places of the canvas.
+Where the length of a canvas follows from the source's, one program does it all. Where lengths are guessed, one encodes
+and guesses, and the host reads the lengths, since they say how large the canvas must be; then another fills it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import NamedTuple, TypeVar, cast
+from collections.abc import Sequence
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from regard.attention import Padded
-from regard.decoding.canvas import Guess, fill, guesses, likeliest_lengths, refine
+from regard.decoding.canvas import Guess
+from regard.decoding.fixed.canvas_programs import (
+    Canvases,
+    Encoding,
+    EncodingShape,
+    Filling,
+    FillingShape,
+    Pass,
+    PassShape,
+)
 from regard.decoding.fixed.program import FEW_TOKENS
-from regard.decoding.fixed.recording import Pool, let_positions_grow, record, room_for, weight_places
+from regard.decoding.fixed.recording import Pool, let_positions_grow, room_for, weight_places
 from regard.decoding.fixed.search import room_for_sentences
 from regard.launching import on_device
 from regard.models.parallel import ParallelTransformer
 
 MOST_PROGRAMS = 128
 """Programs kept; what they work with is shared, so that each has little memory of its own."""
-
-
-class EncodingShape(NamedTuple):
-    """The sizes of a program that encodes; `tried` is 0 where lengths are not guessed."""
-
-    sentences: int
-    source: int
-    tried: int
-
-    @property
-    def tables(self) -> list[tuple[int, int]]:
-        """The rows and columns of what it works on."""
-        return [(self.sentences, self.source)]
-
-
-class FillingShape(NamedTuple):
-    """The sizes of a program that fills canvases."""
-
-    sentences: int
-    source: int
-    rows: int
-    places: int
-    rounds: int
-
-    @property
-    def tables(self) -> list[tuple[int, int]]:
-        """The rows and columns of what it works on."""
-        return [(self.sentences, self.source), (self.rows, self.places)]
-
-
-class Encoding:
-    """Encodes sources of one shape and guesses lengths."""
-
-    def __init__(self, model: ParallelTransformer, shape: EncodingShape, records: bool, pool: Pool) -> None:
-        self.model, self.shape = model, shape
-        B, S, K = shape
-        weight = model.target_embedding.weight
-        # Tokens, and how many of them there are.
-        self.given = torch.ones(B, S + 1, dtype=torch.long, device=weight.device)
-        self.memory = weight.new_zeros(B, S, model.config.width)
-        self._said = torch.zeros(2, B, K, dtype=torch.int32, device=weight.device)
-        self._play = recorded(self._encode, records, pool)
-
-    @property
-    def sizes(self) -> Tensor:
-        return self.given[:, -1]
-
-    def encode(self, sources: Sequence[Sequence[int]]) -> None:
-        """Encodes sources given without END; further rows are empty sources."""
-        table = np.full(self.given.shape, self.model.config.eos)
-        table[:, -1] = 1
-        for row, source in zip(table, sources, strict=False):
-            row[: len(source)] = source
-            row[-1] = len(source) + 1
-        self.given.copy_(torch.from_numpy(table))
-        self._play()
-
-    def guesses(self) -> list[list[Guess]]:
-        """The lengths tried of each row."""
-        lengths, gains = self._said.cpu()
-        return guesses(lengths, gains.view(torch.float32))
-
-    def _encode(self) -> None:
-        layout = Padded(self.sizes, self.shape.source)
-        memory = self.model.encode(self.given[:, :-1], layout)
-        self.memory.copy_(memory)
-        if self.shape.tried:
-            lengths, gains = likeliest_lengths(self.model, memory, layout, self.sizes, self.shape.tried)
-            self._said.copy_(torch.stack((lengths.int(), gains.view(torch.int32))))
-
-
-class Filling:
-    """Fills canvases of one shape."""
-
-    def __init__(self, model: ParallelTransformer, shape: FillingShape, records: bool, pool: Pool) -> None:
-        self.model, self.shape = model, shape
-        B, S, R, T, _ = shape
-        weight = model.target_embedding.weight
-        self._memory = weight.new_zeros(B, S, model.config.width)
-        self._sizes = torch.ones(B, dtype=torch.long, device=weight.device)
-        # Of each row, which sentence it is about and how many places it has.
-        self._rows = torch.tensor([[0, 1]] * R, device=weight.device)
-        self._said = torch.zeros(3, R, T, dtype=torch.int32, device=weight.device)
-        self._play = recorded(self._fill, records, pool)
-
-    def fill(self, encoding: Encoding, owners: Sequence[int], lengths: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens, their log-probabilities and the canvas that the last pass read, all (rows, T), on the host."""
-        rows = np.tile([0, 1], (self.shape.rows, 1))
-        rows[: len(owners)] = np.stack((owners, lengths), 1)
-        self._rows.copy_(torch.from_numpy(rows))
-        self._sizes.copy_(encoding.sizes)
-        self._memory.copy_(encoding.memory)
-        self._play()
-        tokens, gains, read = self._said.cpu()[:, : len(owners)]
-        return tokens, gains.view(torch.float32), read
-
-    def _fill(self) -> None:
-        _, S, R, T, rounds = self.shape
-        owners, lengths = self._rows.unbind(1)
-        memory = self._memory[owners]
-        layout, memory_layout = Padded(lengths, T), Padded(self._sizes[owners], S)
-        blank = torch.full((R, T), self.model.config.mask, device=memory.device)
-        *_, last = refine(partial(fill, self.model, memory, layout, memory_layout), blank, lengths, rounds)
-        self._said.copy_(torch.stack((last.tokens.int(), last.gains.view(torch.int32), last.read.int())))
-
-
-Shape = EncodingShape | FillingShape
-Made = TypeVar("Made", Encoding, Filling)
+Shape = EncodingShape | FillingShape | PassShape
+Made = TypeVar("Made", Encoding, Filling, Pass)
 
 
 class FixedCanvases:
@@ -147,66 +45,70 @@ class FixedCanvases:
 
     def __init__(self, model: ParallelTransformer, records: bool | None = None) -> None:
         self.model, self.records = model, records
-        self._programs: dict[Shape, Encoding | Filling] = {}  # the one used last stands last
+        self._programs: dict[Shape, Encoding | Filling | Pass] = {}  # the one used last stands last
         self._places: tuple[int, ...] = ()
         self._pool: Pool = None
         self._busy = threading.Lock()
 
     @torch.inference_mode()
-    def fill(
-        self, sources: Sequence[Sequence[int]], tried: int, rounds: int
-    ) -> tuple[list[list[Guess]], tuple[Tensor, Tensor, Tensor]]:
-        """The lengths tried of each sentence, and for all of them what stands on the canvas: see `Filling.fill`.
+    def fill(self, sources: Sequence[Sequence[int]], tried: int, rounds: int) -> tuple[list[list[Guess]], Canvases]:
+        """The lengths tried of each sentence, and for all of them what stands on the canvas.
 
         Raises:
             UserError: a source is longer than the model's learned positions.
         """
         with self._busy, on_device(self.model.target_embedding.weight):
-            encoding = self._encode(sources, tried)
-            lengths = encoding.guesses()[: len(sources)] if encoding.shape.tried else self._lengths_that_follow(sources)
-            owners = [i for i, of_one in enumerate(lengths) for _ in of_one]
-            counts = [count for of_one in lengths for count, _ in of_one]
-            table = len(owners), max(counts)
-            shape = FillingShape(*encoding.shape[:2], *(self._room(*table) or table), rounds)
-            return lengths, self._filling(shape).fill(encoding, owners, counts)
+            self._see_weights()
+            if self.model.config.length == "classifier":
+                return self._guess_and_fill(sources, tried, rounds)
+            return self._fill_at_once(sources)
 
     def forget(self) -> None:
         """Gives back the memory of all programs."""
         self._programs.clear()
 
-    def _encode(self, sources: Sequence[Sequence[int]], tried: int) -> Encoding:
-        config = self.model.config
-        known = min(tried, 2 * config.length_reach + 1) if config.length == "classifier" else 0
-        table = len(sources), max(len(source) for source in sources) + 1
-        shape = EncodingShape(*(self._room(*table) or table), known)
-        let_positions_grow(self.model, shape.source)
-        encoding = self._program(shape, lambda how: Encoding(self.model, shape, *how))
+    def _guess_and_fill(
+        self, sources: Sequence[Sequence[int]], tried: int, rounds: int
+    ) -> tuple[list[list[Guess]], Canvases]:
+        known = min(tried, 2 * self.model.config.length_reach + 1)
+        read = len(sources), max(len(source) for source in sources) + 1
+        encoding = self._program(EncodingShape(*(self._room(*read) or read), known), Encoding)
         encoding.encode(sources)
-        return encoding
+        lengths = encoding.guesses()[: len(sources)]
+        owners = [i for i, of_one in enumerate(lengths) for _ in of_one]
+        counts = [count for of_one in lengths for count, _ in of_one]
+        filled = len(owners), max(counts)
+        shape = FillingShape(*encoding.shape[:2], *(self._room(*filled) or filled), rounds)
+        return lengths, self._program(shape, Filling).fill(encoding, owners, counts)
 
-    def _lengths_that_follow(self, sources: Sequence[Sequence[int]]) -> list[list[Guess]]:
-        """Those of canvases whose length follows from their source's."""
-        places = self.model.config.canvas_lengths(np.asarray([len(source) + 1 for source in sources], np.int64))
-        return [[(int(count), None)] for count in places]
+    def _fill_at_once(self, sources: Sequence[Sequence[int]]) -> tuple[list[list[Guess]], Canvases]:
+        sizes = np.asarray([len(source) + 1 for source in sources], np.int64)
+        lengths: list[int] = self.model.config.canvas_lengths(sizes).tolist()
+        read, filled = (len(sources), int(sizes.max())), (len(sources), max(lengths))
+        room, further = self._room(*read), self._room(*filled)
+        (rows, source), (_, places) = (room, further) if room and further else (read, filled)
+        written = self._program(PassShape(rows, source, places), Pass).write(sources, lengths)
+        return [[(length, None)] for length in lengths], written
 
-    def _filling(self, shape: FillingShape) -> Filling:
-        let_positions_grow(self.model, shape.places)
-        return self._program(shape, lambda how: Filling(self.model, shape, *how))
-
-    def _program(self, shape: Shape, make: Callable[[tuple[bool, Pool]], Made]) -> Made:
+    def _program(self, shape: Shape, kind: type[Made]) -> Made:
         """A program that there is, or a new one; one of many tokens is neither recorded nor kept."""
-        if (where := weight_places(self.model)) != self._places:  # recorded programs read where weights were
-            self.forget()
-            self._places = where
         if any(self._room(*table) is None for table in shape.tables):
-            return make((False, None))
+            return kind(self.model, shape, False, None)  # type: ignore[arg-type]  # each kind has its shape
         program = self._programs.pop(shape, None)
         if program is None:
+            let_positions_grow(self.model, max(columns for _, columns in shape.tables))
+            self._see_weights()
             while len(self._programs) >= MOST_PROGRAMS:
                 del self._programs[next(iter(self._programs))]
-            program = make(self._how())
+            program = kind(self.model, shape, *self._how())  # type: ignore[arg-type]
         self._programs[shape] = program
         return cast(Made, program)
+
+    def _see_weights(self) -> None:
+        """Programs are of no use any more when weights have moved: what is recorded reads where they were."""
+        if (where := weight_places(self.model)) != self._places:
+            self.forget()
+            self._places = where
 
     def _how(self) -> tuple[bool, Pool]:
         """Whether programs are recorded, and the pool that they take their memory from."""
@@ -224,8 +126,3 @@ class FixedCanvases:
         reach = min(room_for(tokens), config.max_length) if config.positions == "learned" else room_for(tokens)
         room = room_for_sentences(rows), max(tokens, reach)
         return room if room[0] * room[1] <= FEW_TOKENS else None
-
-
-def recorded(do: Callable[[], None], records: bool, pool: Pool) -> Callable[[], None]:
-    """What does it again: replayed where it `records`."""
-    return record(do, pool).replay if records else do

@@ -12,6 +12,7 @@ from regard.decoding.search import Trace
 from regard.decoding.settings import ParallelSettings, SearchSettings
 from regard.models.parallel import ParallelTransformer
 from regard.models.transformer import EncoderDecoder, Transformer
+from regard.walking import walk
 
 WIDEST = 16
 """The most hypotheses a sentence: with more of them, what is masked for each would be most of the work."""
@@ -75,7 +76,7 @@ def _obstacle_in_settings(settings: SearchSettings) -> str | None:
 
 
 def _obstacle_in_model(model: EncoderDecoder) -> str | None:
-    attentions = [module for module in model.modules() if isinstance(module, Attention)]
+    attentions = [module for module in walk(model) if isinstance(module, Attention)]
     if not all(isinstance(attention.kind, Full) for attention in attentions):
         return f"the model's attention is {model.config.attention.kind}"
     if any(attention.observer is not None or attention.head_factors is not None for attention in attentions):

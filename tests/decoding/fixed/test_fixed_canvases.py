@@ -14,7 +14,8 @@ import torch
 from regard.attention import Attention, observing
 from regard.decoding import parallel
 from regard.decoding.fixed import canvases as module
-from regard.decoding.fixed.canvases import FillingShape, FixedCanvases
+from regard.decoding.fixed.canvas_programs import FillingShape, PassShape
+from regard.decoding.fixed.canvases import FixedCanvases
 from regard.decoding.fixed.conditions import obstacle_to_canvases, obstacle_to_canvases_anywhere
 from regard.decoding.parallel import Filled, ParallelWriter
 from regard.decoding.rules import Request
@@ -161,10 +162,10 @@ def test_few_programs_serve_many_batches_and_those_not_used_for_longest_go(monke
     writer = ParallelWriter(MODELS["ctc"])
     for source in SOURCES:
         by_programs(writer, [source], {"rounds": 1})
-    assert len(writer._fixed._programs) == 2
-    monkeypatch.setattr(module, "MOST_PROGRAMS", 2)
+    assert len(writer._fixed._programs) == 1
+    monkeypatch.setattr(module, "MOST_PROGRAMS", 1)
     by_programs(writer, SOURCES[:2], {"rounds": 1})
-    assert [shape.sentences for shape in writer._fixed._programs] == [2, 2]
+    assert [shape.sentences for shape in writer._fixed._programs] == [2]
 
 
 def test_weights_that_change_in_place_or_move_are_seen() -> None:
@@ -243,11 +244,12 @@ def test_on_a_gpu_programs_that_share_memory_do_not_disturb_each_other() -> None
 
 
 @on_gpu
-def test_on_a_gpu_replaying_waits_for_nothing() -> None:
-    writer = ParallelWriter(MODELS["ctc"])
+@pytest.mark.parametrize("length", ["classifier", "ctc"])
+def test_on_a_gpu_replaying_waits_for_nothing(length: str) -> None:
+    writer = ParallelWriter(MODELS[length])
     write(writer, SOURCES[:8], {})
     programs = list(writer._fixed._programs.values())
-    assert any(isinstance(program.shape, FillingShape) for program in programs)
+    assert any(isinstance(program.shape, FillingShape if length == "classifier" else PassShape) for program in programs)
     torch.cuda.set_sync_debug_mode("error")
     try:
         for program in programs:
