@@ -24,8 +24,9 @@ import json
 import math
 import os
 import platform
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ HEADS, WIDTH = 8, 64
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 LENGTHS = [2**power for power in range(8, 17)]
+HOW = ("device", "repetitions", "budget", "lengths")
+"""Arguments that say how everyone was measured, and are told with the results."""
 KEEP_FREED = {"MALLOC_MMAP_THRESHOLD_": str(2**33), "MALLOC_TRIM_THRESHOLD_": str(2**35)}
 
 
@@ -203,7 +206,8 @@ def main() -> None:
         elsewhere = [path for path in sys.path if Path(path).resolve() != Path(__file__).resolve().parent]
         sys.path[:] = [*elsewhere, str(arguments.peers)]
     target = (arguments.out or RESULTS) / f"attention-{'gpu' if device.type == 'cuda' else 'cpu'}.json"
-    about = describe(device, arguments)
+    changed = [name for name in HOW if getattr(arguments, name) != parser.get_default(name)]
+    about = describe(device, arguments, changed)
     read_earlier(target, about)
     rows: list[dict[str, Any]] = []
     dear: set[str] = set()  # whoever is too slow once has no row by which the next length could be judged
@@ -221,8 +225,8 @@ def main() -> None:
         add(target, about | {"rows": rows})
 
 
-def describe(device: torch.device, arguments: argparse.Namespace) -> dict[str, Any]:
-    """What is measured, where and with what."""
+def describe(device: torch.device, arguments: argparse.Namespace, changed: list[str]) -> dict[str, Any]:
+    """What is measured, where and with what; `changed` are the arguments that are not as they are by themselves."""
     dtype = "bfloat16" if device.type == "cuda" else "float32"
     return {
         "what": f"causal attention of one sequence, {HEADS} heads of width {WIDTH}, {dtype}; seconds and bytes of "
@@ -232,9 +236,15 @@ def describe(device: torch.device, arguments: argparse.Namespace) -> dict[str, A
         "machine": describe_machine(device),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": "python benchmarks/attention.py --peers FOLDER"
-        + (" --device cuda" if device.type == "cuda" else ""),
+        "command": shlex.join(["python", "benchmarks/attention.py", "--peers", "FOLDER", *tell(arguments, changed)]),
     }
+
+
+def tell(arguments: argparse.Namespace, names: list[str]) -> Iterator[str]:
+    """Words of a command that give these arguments the values that they have."""
+    for name in names:
+        value = getattr(arguments, name)
+        yield from (f"--{name}", *map(str, value if isinstance(value, list) else [value]))
 
 
 def read_earlier(target: Path, about: dict[str, Any]) -> dict[str, Any]:

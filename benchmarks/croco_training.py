@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-import tempfile
+import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
+from croco_planning import TRIAL, count_steps, fitted, measure_speed
 from croco_proof import load_croco
 from torch import Tensor
 
@@ -26,33 +27,24 @@ from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.vision.stereo import read_scenes
 
-TRIAL = 60
-"""Steps of a run that only tells how fast this machine is."""
+
+class Clock:
+    """The seconds that something was given, from now on."""
+
+    def __init__(self, given: float) -> None:
+        self.given, self.begin = given, time.perf_counter()
+
+    @property
+    def gone(self) -> float:
+        return time.perf_counter() - self.begin
+
+    @property
+    def left(self) -> float:
+        return self.given - self.gone
 
 
 def load(name: str, changes: list[str], **given: Any) -> TwoViewRecipe:
     return TwoViewRecipe.load(Path(name), changes, {key.replace("__", "."): value for key, value in given.items()})
-
-
-def measure_speed(recipe: TwoViewRecipe) -> float:
-    """Steps a second, rendering included, once the machine is warm."""
-    trial = recipe.training.model_dump() | {"steps": TRIAL, "log_every": TRIAL // 2, "validate_every": TRIAL}
-    with tempfile.TemporaryDirectory() as name:
-        run_recipe(recipe.changed(training=trial), Path(name) / "run")
-        logged = [json.loads(line) for line in (Path(name) / "run" / "log.jsonl").read_text("utf-8").splitlines()]
-    (last,) = [entry for entry in logged if entry["step"] == TRIAL and "loss" in entry]
-    return float(last["pairs_per_second"]) / recipe.batch.pairs
-
-
-def fitted(recipe: TwoViewRecipe, steps: int, looks: int = 10) -> TwoViewRecipe:
-    """The recipe for so many steps: what it does in the first ones takes no larger share of fewer."""
-    every = max(1, -(-steps // looks))
-    training = {"steps": steps, "validate_every": every, "checkpoint_every": steps, "log_every": max(1, steps // 40)}
-    return recipe.changed(
-        training=recipe.training.model_dump() | training,
-        optim=recipe.optim.model_dump() | {"warmup": min(recipe.optim.warmup, steps // 10)},
-        completion=recipe.completion.model_dump() | {"rising": max(1, min(recipe.completion.rising, steps // 5))},
-    )
 
 
 def run_within(recipe: TwoViewRecipe, out: Path, seconds: float) -> int:
@@ -71,24 +63,32 @@ def run_within(recipe: TwoViewRecipe, out: Path, seconds: float) -> int:
     return 0 if saved is None else saved.step
 
 
+def plan(recipe: TwoViewRecipe, clock: Clock, share: float) -> int:
+    """As many steps as take this share of the time that a trial leaves; ends the program where it leaves none."""
+    speed = measure_speed(recipe, TRIAL * clock.given)
+    if clock.left <= 0:
+        sys.exit(f"the trial took {clock.gone:.0f} s, all the time there was; give more --minutes, or the steps")
+    steps = count_steps(recipe, speed, share * clock.left)
+    print(f"{speed}: {steps} steps of {recipe.batch.pairs} pairs; the trial took {clock.gone:.0f} s", flush=True)
+    return steps
+
+
 def train(arguments: argparse.Namespace, minutes: float) -> dict[str, Any]:
     """Completion for so many minutes."""
-    begin, seconds = time.perf_counter(), 60 * minutes
+    clock = Clock(60 * minutes)
     recipe = load("croco-scenes", arguments.set, training__device=arguments.device)
-    rate = measure_speed(recipe)
-    left = seconds - (time.perf_counter() - begin)
-    planned = max(20, int(0.8 * left * rate))
+    planned = arguments.steps or plan(recipe, clock, 0.8)
+    trial = clock.gone
     recipe = fitted(recipe, planned)
-    print(f"{rate:.1f} steps a second: {planned} steps of {recipe.batch.pairs} pairs")
     out = arguments.out / "completion"
-    begun = time.perf_counter()
-    done = run_within(recipe, out, left)
+    done = run_within(recipe, out, clock.left)
     return {
         "steps_planned": planned,
+        "trial_seconds": round(trial, 1),
         "steps": done,
         "pairs": done * recipe.batch.pairs,
-        "pairs_per_second": done * recipe.batch.pairs / (time.perf_counter() - begun),
-        "seconds": round(time.perf_counter() - begin, 1),
+        "pairs_per_second": done * recipe.batch.pairs / (clock.gone - trial),
+        "seconds": round(clock.gone, 1),
         "parameters": sum(p.numel() for p in load_croco(out, "cpu").parameters()),
         "log": read_validations(out),
     }
@@ -101,7 +101,7 @@ def read_validations(run: Path) -> list[dict[str, Any]]:
 
 def disparity(arguments: argparse.Namespace, minutes: float) -> dict[str, Any]:
     """The same steps, chosen before either begins, from the completion's weights and from random ones."""
-    begin = time.perf_counter()
+    clock = Clock(60 * minutes)
     run = arguments.out / "completion"
     source = Recipe.load(run / "recipe.yaml")
     assert isinstance(source, TwoViewRecipe)
@@ -110,13 +110,8 @@ def disparity(arguments: argparse.Namespace, minutes: float) -> dict[str, Any]:
     given = {"training__device": arguments.device, "data__scenes": scenes, "model": {"kind": "croco", "head": "dense"}}
     scratch = load("disparity-scenes", arguments.set_disparity, **given | {"model": given["model"] | shape})
     pretrained = load("disparity-scenes", arguments.set_disparity, **given, start__from=str(run))
-    steps = arguments.disparity_steps
-    if steps is None:
-        rate = measure_speed(scratch)
-        left = 60 * minutes - (time.perf_counter() - begin)
-        steps = max(20, int(0.75 * left / 2 * rate))
-        print(f"{rate:.1f} steps a second: twice {steps} steps of {scratch.batch.pairs} pairs")
-    each = (60 * minutes - (time.perf_counter() - begin)) / 2
+    steps = arguments.disparity_steps or plan(scratch, clock, 0.75 / 2)
+    each = clock.left / 2
     result: dict[str, Any] = {"steps_planned": steps, "pairs": steps * scratch.batch.pairs}
     for name, recipe in (("pretrained", pretrained), ("scratch", scratch)):
         out = arguments.out / f"disparity-{name}"
@@ -126,7 +121,7 @@ def disparity(arguments: argparse.Namespace, minutes: float) -> dict[str, Any]:
             device = choose_device(arguments.device)
             result[name]["photographs"] = score_photographs(load_croco(out, device), scratch, arguments.data, device)
     result["shows"] = judge_disparity(result["pretrained"], result["scratch"], steps)
-    result["seconds"] = round(time.perf_counter() - begin, 1)
+    result["seconds"] = round(clock.gone, 1)
     return result
 
 

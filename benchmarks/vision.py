@@ -14,6 +14,7 @@ import argparse
 import datetime
 import json
 import platform
+import shlex
 import signal
 import subprocess
 import sys
@@ -39,6 +40,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(SETS), default=list(SETS), metavar="RECIPE")
     parser.add_argument("--minutes", type=float, default=9.0, help="for all training together; scoring comes after")
     parser.add_argument("--one-by-one", action="store_true", help="not all at once")
+    parser.add_argument("--beside", nargs="+", default=[], help="what else runs on the machine, for the results to say")
     parser.add_argument("--set", action="append", default=[], dest="changes", metavar="RECIPE:KEY=VALUE")
     parser.add_argument("--profile", choices=list(SETS), metavar="RECIPE", help="what its steps spend their time on")
     parser.add_argument("--device", default="auto", help="of --profile")
@@ -67,10 +69,11 @@ class Run:
     def __init__(self, name: str, arguments: argparse.Namespace) -> None:
         self.name, self.out, self.data = name, arguments.out / name, find_data(arguments.data / SETS[name])
         self.results, self.log = arguments.out / f"vision-{name}.json", arguments.out / f"{name}.log"
-        self.beside = [] if arguments.one_by_one else [other for other in arguments.only if other != name]
-        own = changes_of(name, arguments)
-        self.words = ["train", name, "--data", str(self.data), "--out", str(self.out)]
-        self.words += [word for change in own for word in ("--set", change)]
+        others = [] if arguments.one_by_one else [other for other in arguments.only if other != name]
+        self.beside = [*others, *arguments.beside]
+        changes = [word for change in changes_of(name, arguments) for word in ("--set", change)]
+        self.words = ["train", name, "--data", str(self.data), "--out", str(self.out), *changes]
+        self.told = ["regard", "train", name, "--data", self.data.name, "--out", f"runs/{name}", *changes]
         self.code: int | None = None
 
     def start(self) -> None:
@@ -116,7 +119,7 @@ class Run:
             "images_per_second": sorted(speeds)[len(speeds) // 2] if speeds else None,
             "validation": checks,
             "beside": self.beside,
-            "command": f"regard {' '.join(self.words)}",
+            "command": shlex.join(self.told),
         } | describe_machine(device)
         self.results.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         done = "" if self.code == 0 else f", stopped at step {result['steps']}"

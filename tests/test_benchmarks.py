@@ -2,14 +2,17 @@
 
 import json
 import math
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks import attention, attention_quality
 from benchmarks.reports.attention import write_costs, write_quality
 from benchmarks.reports.curves import crossover, fit
+from benchmarks.reports.training import write_curves
 
 ABOUT: dict[str, Any] = {
     "what": "work",
@@ -46,6 +49,12 @@ def test_times_of_another_machine_or_version_are_not_put_beside_these(change: di
     assert target.read_text("utf-8") == before
 
 
+def test_results_tell_the_command_that_measures_them_again() -> None:
+    given = Namespace(device="cuda", lengths=[256, 512], budget=1.0, peers=Path("somewhere"))
+    command = attention.describe(torch.device("cpu"), given, ["device", "lengths"])["command"]
+    assert command == "python benchmarks/attention.py --peers FOLDER --device cuda --lengths 256 512"
+
+
 def test_every_row_of_quality_says_where_and_when_it_comes_from(tmp_path: Path) -> None:
     target = tmp_path / "quality.json"
     row = {"task": "copy", "kind": "full", "seed": 1, "machine": "a machine", "accuracy": 1.0}
@@ -76,16 +85,17 @@ def test_curves_cross_where_their_laws_meet() -> None:
 
 
 def costs(local: float, peer: float) -> str:
-    """The report on full attention that is measured to 16,384 alone, a flat local one, and a peer."""
+    """The report on full attention that is measured to 16,384 alone, one flat to 65,536, one less so, a peer."""
     times = {
         "full": lambda n: n * n / 4096,
-        "local": lambda n: local,
+        "local": lambda n: local if n <= 65536 else 1.5 * local,
+        "linear": lambda n: n**0.4,
         "peer": lambda n: peer if n == 4096 else 2 * local,
     }
     rows = [
         {"name": name, "length": n, "date": "2026-01-01", "forward": time(n), "both": time(n), "both_bytes": n}
         for name, time in times.items()
-        for n in (4096, 8192, 16384, 32768, 65536)
+        for n in (4096, 8192, 16384, 32768, 65536, 131072)
         if name != "full" or n <= 16384
     ]
     return write_costs({"attention-gpu": ABOUT | {"date": "2026-01-01", "rows": rows}})
@@ -94,7 +104,7 @@ def costs(local: float, peer: float) -> str:
 def test_the_table_of_costs_names_ranges_flat_times_and_quicker_peers() -> None:
     text = costs(local=2.0, peer=1.5)
     assert "n^2.00 (4,096 to 16,384) | not measured |" in text
-    assert "| local | n^0.00 | n^0.00 | n^1.00 |" in text
+    assert "| local | n^0.00 | n^0.18 | n^1.00 |" in text
     assert "nearly flat: local takes 1.0 times as long for 16 times as many." in text
     assert "peer in forward at 4,096 (1500.00 against 2000.00 ms); peer in forward and backward at 4,096" in text
     assert "No peer does the same work sooner" in costs(local=2.0, peer=2.5)
@@ -109,3 +119,16 @@ def test_the_table_of_quality_says_who_is_worse_whatever_the_seed() -> None:
     ]
     found = ABOUT | {"date": "2026-01-01", "rows": rows, "kinds": {kind: {"kind": kind} for kind in scores}}
     assert "their best below its worst: in the demo corpus routing." in write_quality(found)
+
+
+@pytest.mark.parametrize(
+    ("distance", "said"), [(0.2, "no further apart than two seeds"), (0.4, "further apart, by 0.1000, than two seeds")]
+)
+def test_losses_are_judged_by_the_distance_of_two_seeds(distance: float, said: str) -> None:
+    distances = {"mean_distance_of_two_seeds": 0.3, "largest_distance_of_two_seeds": 0.5, "compared_steps": 40}
+    distances |= {"mean_distance_of_ours": distance, "largest_distance_of_ours": 0.5}
+    curves = {"reference 1": [9.0, 8.0, 7.0, 6.0], "ours": [9.0, 8.0, 6.5, 5.5], "reference 2": [9.0, 8.0, 6.0, 5.0]}
+    rows = [{"name": name, "losses": losses, "last": losses[-1]} for name, losses in curves.items()]
+    text = write_curves(ABOUT | {"date": "2026-01-01", "rows": rows, "distances": distances})
+    assert said in text
+    assert "ours lies 0.50 below reference 1 and 0.50 above reference 2." in text

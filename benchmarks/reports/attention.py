@@ -111,15 +111,15 @@ def _write_flat(kinds: list[str], costs: Costs) -> str:
     flat = []
     for kind in kinds:
         time = costs[kind]["both"]
-        short, long = FITTED[0], max(time)
-        if short in time and long > short and time[long] / time[short] < long / short / 4:
+        short, long = FITTED[0], max(n for n in time if n <= FITTED[1])
+        if short in time and long >= 4 * short and time[long] / time[short] < 2:
             flat.append(f"{kind} takes {time[long] / time[short]:.1f} times as long for {long // short} times as many")
     if not flat:
         return ""
     return (
-        f"From {FITTED[0]:,} tokens on some of these times are nearly flat: {_join(flat)}. Most of such a time is the "
-        "host's, which launches kernels for a device that has little to do. Exponents far below 1 say that, not how "
-        "cost grows; the end of the curve shows more of the growth, though not all of it."
+        f"From {FITTED[0]:,} to {FITTED[1]:,} tokens some of these times are nearly flat: {_join(flat)}. Most of such "
+        "a time is the host's, which launches kernels for a device that has little to do. Exponents far below 1 say "
+        "that, not how cost grows; the end of the curve shows more of the growth, though not all of it."
     )
 
 

@@ -1,5 +1,6 @@
 """The tables of docs/training-speed.md, from what benchmarks/training.py found."""
 
+from statistics import mean
 from typing import Any
 
 from .kernels import PRODUCTS, REST, sum_by_group
@@ -64,7 +65,33 @@ def write_curves(result: Result) -> str:
     rows = ((title, *(str(found[f"{what}_distance_of_{who}"]) for who in known)) for what, title in titles.items())
     ends = (f"{row['name']} from {row['losses'][0]} to {row['last']}" for row in result["rows"] if "losses" in row)
     about = f"{begin_sentence(result['what'])}, {found['compared_steps']} of them compared"
-    return paragraphs(table(heads, rows), f"Losses: {'; '.join(ends)}. {about}; {cite(result, with_command=False)}.")
+    return paragraphs(
+        table(heads, rows),
+        _judge_curves(result),
+        f"Losses: {'; '.join(ends)}. {about}; {cite(result, with_command=False)}.",
+    )
+
+
+def _judge_curves(result: Result) -> str:
+    """Whether ours is as near to the reference as that is to itself, and on which side of each seed it lies."""
+    found, curves = result["distances"], {row["name"]: row["losses"] for row in result["rows"] if "losses" in row}
+    if not all(f"mean_distance_of_{who}" in found for who in ("ours", "two_seeds")):
+        return ""
+    words = {}
+    for what in ("mean", "largest"):
+        ours, seeds = (found[f"{what}_distance_of_{who}"] for who in ("ours", "two_seeds"))
+        words[what] = "no further apart" if ours <= seeds else f"further apart, by {ours - seeds:.4f},"
+    references = {name: losses for name, losses in curves.items() if name.startswith("reference")}
+    (ours,) = (losses for name, losses in curves.items() if name not in references)
+    sides = []
+    for name, losses in references.items():
+        half = min(len(ours), len(losses)) // 2
+        apart = mean(one - other for one, other in zip(ours[half:], losses[half:], strict=False))
+        sides.append(f"{abs(apart):.2f} {'above' if apart > 0 else 'below'} {name}")
+    return (
+        f"In the mean ours and the reference are {words['mean']} than two seeds of the reference; at the most they are "
+        f"{words['largest']} than these. Over the second half ours lies {' and '.join(sides)}."
+    )
 
 
 def write_profile(found: dict[str, Result]) -> str:

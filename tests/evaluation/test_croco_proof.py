@@ -14,6 +14,8 @@ from regard.attention import grid_positions
 from regard.evaluation.completion import CompletionScores, LabelledPairs
 from regard.training.completion.recipe import TwoViewRecipe
 from regard.training.completion.task import CompletionTask, HiddenPairs
+from regard.training.timing import LEAST as STRETCHES
+from regard.training.timing import Pace, StepTiming
 from regard.vision.stereo import StereoPhotos
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -146,6 +148,52 @@ def test_the_steps_that_were_done_are_counted(
     monkeypatch.setattr(CompletionTask, "make", until_time_is_up)
     assert training.run_within(recipe, tmp_path / "cut", 600) == 3
     assert "stopped after 600 s" in capsys.readouterr().out
+
+
+def test_a_trial_times_steps_that_rise_and_steps_that_have_risen(monkeypatch: pytest.MonkeyPatch) -> None:
+    planning, load = module("croco_planning", monkeypatch), module("croco_training", monkeypatch).load
+    seen: list[int] = []
+    make = CompletionTask.make
+
+    def noting(task: CompletionTask, numbers: torch.Tensor, batch: int) -> HiddenPairs:
+        pairs = make(task, numbers, batch)
+        seen.append(pairs.seen.shape[1])
+        return pairs
+
+    monkeypatch.setattr(CompletionTask, "make", noting)
+    speed = planning.measure_speed(load("croco-scenes", TINY), 0)
+    assert speed.rising > 0
+    assert speed.settled > 0
+    rehearsed, *taken = seen
+    assert len(taken) == Pace.on(torch.device("cpu")).warm_up + STRETCHES
+    assert rehearsed == taken[0] > taken[-1] == taken[-2] == 2  # a tenth of 16 patches
+
+
+def test_a_trial_is_not_misled_by_a_stretch_that_was_compiled_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    planning, load = module("croco_planning", monkeypatch), module("croco_training", monkeypatch).load
+    timing = StepTiming("pairs", milliseconds=[9000.0, 50.0, 50.0, 20.0, 20.0, 700.0, 20.0])
+    monkeypatch.setattr(planning, "time_steps", lambda *given: timing)
+    assert planning.measure_speed(load("croco-scenes", TINY), 1) == (0.05, 0.02)
+    assert planning.measure_speed(load("croco-scenes", [*TINY, "completion.masked_at_first=null"]), 1) == (0.02, 0.02)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 60.0, 100.0, 5000.0])
+def test_as_many_steps_are_planned_as_take_the_time(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    planning, load = module("croco_planning", monkeypatch), module("croco_training", monkeypatch).load
+    recipe, speed = load("croco-scenes", TINY), planning.Speed(rising=0.05, settled=0.02)
+    steps = planning.count_steps(recipe, speed, seconds)
+    rising = planning.fitted(recipe, steps).completion.rising
+    assert rising * speed.rising + (steps - rising) * speed.settled == pytest.approx(seconds, abs=0.2)
+    assert planning.count_steps(recipe, speed, 0.01) == 20
+
+
+def test_steps_that_are_given_need_no_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = module("croco_training", monkeypatch)
+    monkeypatch.delattr(training, "measure_speed")
+    found = training.train(Namespace(steps=3, set=TINY, device="cpu", out=tmp_path), 10)
+    assert (found["steps_planned"], found["steps"], found["pairs"]) == (3, 3, 12)
+    with pytest.raises(NameError):
+        training.train(Namespace(steps=None, set=TINY, device="cpu", out=tmp_path / "trial"), 10)
 
 
 def test_models_of_several_patches_do_not_race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
