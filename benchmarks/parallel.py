@@ -29,16 +29,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from itertools import groupby, islice, pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import safetensors.torch
 import torch
 
+from regard.decoding import parallel, stepwise
 from regard.decoding.translator import Translator
 from regard.devices import choose_device
 from regard.evaluation import bleu, exact_match
@@ -97,8 +100,9 @@ STUDENTS = {
     "ctc": Student([*CTC, *RECORDED, "parallel.reveal=none", *SHORT]),
     "ctc-glat": Student([*CTC, *LARGE, "training.steps=2000", "training.validate_every=500"]),
 }
+GREEDY = "teacher, greedy"
 CONTENDERS: list[tuple[str, str, str]] = [
-    ("teacher, greedy", "teacher", "beam=1"),
+    (GREEDY, "teacher", "beam=1"),
     ("teacher, beam 5", "teacher", "beam=5"),
     ("12+1 layers, greedy", "deep-shallow", "beam=1"),
     ("12+1 layers, beam 5", "deep-shallow", "beam=5"),
@@ -114,6 +118,20 @@ CONTENDERS: list[tuple[str, str, str]] = [
     ("CTC + GLAT, prefix beam 5", "ctc-glat", "beam=5"),
 ]
 ONE_PASS = ("mask-predict, 1 round", "cut at END", "CTC", "CTC + GLAT")
+LAUNCHED = ", launched"
+"""Ends the names of those that a GPU shall not replay from a recording: kernel by kernel, as other libraries do it."""
+
+
+@dataclass(frozen=True)
+class Launched(Contender):
+    """Writes what it would, but nothing of it is recorded; keys and values are cached as ever."""
+
+    def translate(self, sources: Sequence[str]) -> list[str]:
+        ways = [(stepwise, "obstacle"), (parallel, "obstacle_to_canvases")]
+        with ExitStack() as stack:
+            for module, name in ways:
+                stack.enter_context(patch.object(module, name, lambda *_: "it is to be launched"))
+            return super().translate(sources)
 
 
 def describe_run() -> dict[str, Any]:
@@ -352,8 +370,10 @@ def open_contenders(out: Path, teacher: Path, device: torch.device) -> list[Cont
             print(f"{name}: not trained, left out", flush=True)
             continue
         options = options.format(teacher=teacher)
-        found = Contender.open(f"{folder}:{options}" if options else str(folder), device)
-        contenders.append(replace(found, name=name))
+        where = f"{folder}:{options}" if options else str(folder)
+        contenders.append(replace(Contender.open(where, device), name=name))
+        if device.type == "cuda" and name in (GREEDY, *ONE_PASS):
+            contenders.append(replace(Launched.open(where, device), name=name + LAUNCHED))
     return contenders
 
 
@@ -401,16 +421,16 @@ def check_bounds(results: list[Result]) -> dict[str, Any]:
     usual = max(value for name, value in scores.items() if name.startswith("teacher"))
     one_pass = {name: scores[name] for name in ONE_PASS if name in scores}
     refined = {name: value for name, value in scores.items() if name.startswith("mask-predict")}
-    greedy = next(result for result in results if result.name == "teacher, greedy")
+    times = {result.name: result.milliseconds(1) for result in results}
     found: dict[str, Any] = {"teacher_bleu": usual}
     if one_pass:
         best = max(one_pass, key=lambda name: one_pass[name])
-        fastest = next(result for result in results if result.name == best)
         found["best_one_pass"] = best
         found["best_one_pass_percent_of_teacher_bleu (at least 90)"] = round(100 * one_pass[best] / usual, 2)
-        found["best_one_pass_times_faster_at_batch_1 (on a GPU at least 5)"] = round(
-            greedy.milliseconds(1) / fastest.milliseconds(1), 2
-        )
+        for how in ("", LAUNCHED):
+            if GREEDY + how in times:
+                key = f"best_one_pass_times_faster_at_batch_1{how} (on a GPU at least 5)"
+                found[key] = round(times[GREEDY + how] / times[best + how], 2)
     if refined:
         alone = max(value for name, value in refined.items() if "reranked" not in name)
         found["mask_predict_percent_of_teacher_bleu (at least 95)"] = round(100 * max(refined.values()) / usual, 2)

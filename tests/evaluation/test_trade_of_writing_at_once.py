@@ -108,9 +108,14 @@ def test_what_is_written_follows_from_the_results() -> None:
     said = report.write_verdict({"parallel-cpu": result})
     assert "one pass is 2.9 to 5.0 times as fast in batches of 1 and 1.2 to 5.0 times as fast in batches of 8" in said
     assert "ten rounds 1.5 and 0.5 times as fast" in said
+    assert "launched" not in said
     assert "has 39.0 BLEU greedily, one pass 36.0 at best" in said
     assert "one pass is 1.1 to 2.0 times as fast in batches of 1 and 0.2 to 1.0 times as fast in batches of 8" in said
     assert "Ours reach 85 %, 82 % and 92 %" in said
+    launched = [row(name + report.LAUNCHED, 38, 600, 600) for name in (report.GREEDY, *report.ONE_PASS)]
+    launched[1:] = [row(one["name"], 36, 60, 100) for one in launched[1:]]
+    said = report.write_verdict({"parallel-gpu": result | {"results": rows + launched}})
+    assert "launched kernel by kernel, 10.0 to 10.0 times as fast in batches of 1 and 6.0 to 6.0 times" in said
     table = report.write_trade({"parallel-cpu": result | {"what": "W", "versions": {"torch": "1"}, "date": "D"}})
     assert "| 12+1 layers, greedy | 39.00 | 2.6 M | 24.0 ± 1.5 (2.50×) | 18.0 ± 1.5 (5.00×) |" in table
     assert "The weights of end and ctc were rounded" in table
