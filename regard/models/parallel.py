@@ -28,6 +28,7 @@ from regard.products import Linear
 Ints = npt.NDArray[np.int64]
 SUM_SCALE = 1 / 16
 """Makes the sum over a sentence of usual length about as large as a single vector."""
+MIXING = 0x1E3779B97F4A7C15  # any large odd number
 
 
 class ParallelTransformerConfig(EncoderDecoderConfig):
@@ -149,8 +150,10 @@ def add_up(x: Tensor, layout: Layout | None) -> Tensor:
 def fingerprints(rows: Tensor) -> Tensor:
     """A number for every row (R, C), the same for equal rows, since integers add up exactly, and hardly for others."""
     bits = rows.double().view(torch.int64)
-    places = torch.arange(1, rows.shape[1] + 1, device=rows.device)
-    return (bits * places).sum(1)
+    bits = bits ^ (bits >> 32)  # numbers of low precision have all that tells them apart in the upper half
+    mixed = torch.arange(1, rows.shape[1] + 1, device=rows.device) * MIXING
+    mixed = (mixed ^ (mixed >> 31)) * MIXING  # or columns would be weighed by 1, 2, 3, and sums be often equal
+    return (bits * (mixed | 1)).sum(1)
 
 
 def _lengths(x: Tensor, layout: Layout | None) -> Tensor:

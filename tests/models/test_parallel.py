@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.attention import Attention, Packed, Padded
 from regard.errors import UserError
-from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig, add_up, stretch
+from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig, add_up, fingerprints, stretch
 from regard.models.transformer import Transformer, TransformerConfig
 
 VOCAB = 13
@@ -143,3 +143,11 @@ def test_a_wrong_setting_is_refused_by_name() -> None:
         ParallelTransformerConfig.base(VOCAB, length="guess")
     with pytest.raises(UserError, match="canvas_ratio"):
         ParallelTransformerConfig.base(VOCAB, canvas_ratio=0)
+
+
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float32, torch.float64])
+def test_fingerprints_are_equal_where_rows_are_and_hardly_elsewhere(precision: torch.dtype) -> None:
+    rows = torch.randn(5000, 3, generator=torch.Generator().manual_seed(0)).to(precision)
+    rows = torch.cat((rows, rows[:10]))
+    assert torch.equal(fingerprints(rows)[:10], fingerprints(rows)[-10:])
+    assert len({*fingerprints(rows).tolist()}) == len({*map(tuple, rows.tolist())})
