@@ -184,8 +184,7 @@ class Attention(nn.Module):
             joined = self.kind.together(projections, self.heads, mask, dropout)
         if joined is None:
             if context is None:
-                both, v = (self._split(y) for y in projections[0].tensor_split([2 * self.width], -1))
-                q, k = self._rotate(both, positions).chunk(2, 1)  # as one, which is half the work of many small ones
+                q, k, v = self._triple(projections[0], positions)
                 if isinstance(cache, Cache):
                     k, v = cache.append(k, v)
                     mask = mask.last(k.shape[-2]) if cache.forgot else mask
@@ -221,6 +220,13 @@ class Attention(nn.Module):
             return [self.qkv(x)]
         read = [x] if isinstance(context, KeyValues) else [x, context]
         return [linear(y, *part) for y, part in zip(read, self._parts(), strict=False)]
+
+    def _triple(self, together: Tensor, positions: Tensor | None) -> tuple[Tensor, ...]:
+        """Queries, keys and values; the cuts are such that their gradients are joined in one go."""
+        if self.rotary is None:
+            return tuple(self._split(y) for y in together.chunk(3, -1))
+        both, v = (self._split(y) for y in together.split_with_sizes([2 * self.width, self.width], -1))
+        return *self._rotate(both, positions).chunk(2, 1), v  # turned as one, which is half the work of many small ones
 
     def _pair(self, together: Tensor, positions: Tensor | None) -> KeyValues:
         k, v = (self._split(y) for y in together.chunk(2, -1))

@@ -113,6 +113,19 @@ def test_the_gradients_are_torchs() -> None:
     torch.testing.assert_close(ours.out.weight.grad, theirs.out_proj.weight.grad, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("context", [None, vectors(B, S, W)], ids=["self", "cross"])
+def test_gradients_of_queries_keys_and_values_are_joined_in_one_go(context: Tensor | None) -> None:
+    waiting, found = [attention()(vectors(B, T, W), context).grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            waiting += [before for before, _ in node.next_functions]
+    names = {node.name() for node in found}
+    assert any(name.startswith("Split") for name in names)
+    assert not any(name.startswith("Slice") for name in names), "each would be put among zeros, and these added up"
+
+
 def test_the_attention_unit_is_torchs_module_form() -> None:
     torch.manual_seed(0)
     theirs, norm, linear = nn.MultiheadAttention(W, 2, batch_first=True), nn.LayerNorm(W), nn.Linear(W, W)
