@@ -104,15 +104,20 @@ class Residual(nn.Module):
         self.drop_path = DropPath(drop_path) if drop_path else None
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], last: Linear | None = None) -> Tensor:
-        """Where all that is left is done at once, the bias of the sublayer's last product is, too."""
+        """Where all that is left is done at once, the bias of the sublayer's last product is, too.
+
+        Of a sublayer that makes the first tokens alone, only these are left.
+        """
         if not self.pre and self.scale is None and self.drop_path is None:
             dropout = self.dropout.p if self.training else 0.0
             if last is None or not joins(x, self.norm):
-                return add_norm(x, sublayer(x), self.norm, dropout)
+                added = sublayer(x)
+                return add_norm(_first(x, added.shape[1]), added, self.norm, dropout)
             with last.without_bias():
                 added = sublayer(x)
-            return add_norm(x, added, self.norm, dropout, last.bias)
+            return add_norm(_first(x, added.shape[1]), added, self.norm, dropout, last.bias)
         added = sublayer(self.norm(x) if self.pre else x)
+        x = _first(x, added.shape[1])
         if self.training:
             added = self.dropout(added)
         if self.scale is not None:
@@ -120,6 +125,11 @@ class Residual(nn.Module):
         if self.drop_path is not None:
             added = self.drop_path(added)
         return x + added if self.pre else add_norm(x, added, self.norm)
+
+
+def _first(x: Tensor, count: int) -> Tensor:
+    """The first so many tokens; where these are all, x itself, since a cut costs its gradient two passes over it."""
+    return x if count == x.shape[1] else x[:, :count]
 
 
 class EncoderBlock(nn.Module):
@@ -140,9 +150,20 @@ class EncoderBlock(nn.Module):
         self.around_attention = Residual(attention.width, norm, dropout, eps, drop_path, layer_scale)
         self.around_feed_forward = Residual(attention.width, norm, dropout, eps, drop_path, layer_scale)
 
-    def forward(self, x: Tensor, mask: Mask | None = None, positions: Tensor | None = None) -> Tensor:
-        x = self.around_attention(x, lambda y: self.attention(y, mask=mask, positions=positions), self.attention.last)
+    def forward(
+        self, x: Tensor, mask: Mask | None = None, positions: Tensor | None = None, count: int | None = None
+    ) -> Tensor:
+        """Tokens (B, T, W) in context; or only the first so many, which see all, if nobody reads what others become."""
+        x = self.around_attention(x, lambda y: self._attend(y, mask, positions, count), self.attention.last)
         y: Tensor = self.around_feed_forward(x, self.feed_forward, self.feed_forward.outer)
+        return y
+
+    def _attend(self, x: Tensor, mask: Mask | None, positions: Tensor | None, count: int | None) -> Tensor:
+        queries, places, context = x, positions, {}
+        if count is not None:
+            queries, places = x[:, :count], None if positions is None else positions[:, :count]
+            context = {"context": x, "context_positions": positions}
+        y: Tensor = self.attention(queries, mask=mask, positions=places, **context)
         return y
 
 

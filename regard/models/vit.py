@@ -9,7 +9,7 @@ Shapes: B batch, C channels, N patches, T tokens (class token, registers, then p
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import torch
 from pydantic import Field, model_validator
@@ -176,6 +176,22 @@ class ViT(ImageModel):
         Raises:
             UserError: the images have other channels or a size that is not a whole number of patches.
         """
+        return self._encode(images, keep)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """One vector of features for each image, (B, W)."""
+        return self.pool(self._encode(images, count=1 if self._reads_one() else None))
+
+    def _reads_one(self) -> bool:
+        """Whether what the last block makes of all tokens but the first is read by nobody.
+
+        Kinds of attention other than full are left alone: to them it matters where a query stands.
+        """
+        observed = any(cast(EncoderBlock, block).attention.observer is not None for block in self.encoder)
+        return self.config.pooling == "class" and self.config.attention.kind == "full" and not observed
+
+    def _encode(self, images: Tensor, keep: Tensor | None = None, count: int | None = None) -> Tensor:
+        """`tokens`, or at least the first so many of them."""
         x = self.patches(images)
         grid = self.patches.grid(images)
         places = grid_positions(*grid, x.device)[None] if self.config.positions != "learned" else None
@@ -189,7 +205,7 @@ class ViT(ImageModel):
         mask = Mask()
         turns = self._lead_places(places) if self.config.positions == "rotary" and places is not None else None
         for block in self.encoder:
-            x = block(x, mask, turns)
+            x = block(x, mask, turns, count if block is self.encoder[-1] else None)
         y: Tensor = self.norm(x)
         return y
 

@@ -93,6 +93,26 @@ def test_tokens_pooling_and_head_fit_together(positions: str, pooling: str, regi
     torch.testing.assert_close(model.pool(tokens), expected)
 
 
+@pytest.mark.parametrize("changes", [{}, {"positions": "rotary", "registers": 2, "layer_scale": 0.5}, {"layers": 1}])
+def test_of_the_last_block_only_what_is_read_is_made(changes: dict[str, object]) -> None:
+    model, x = small(pooling="class", **changes), images(3)
+    sizes = []
+    model.encoder[-1].feed_forward.register_forward_hook(lambda module, given, made: sizes.append(made.shape[1]))
+    one, all_of_them = model(x), model.head(model.pool(model.tokens(x)))
+    assert sizes == [1, 1 + model.config.registers + 16]
+    torch.testing.assert_close(one, all_of_them)
+    weights = list(model.parameters())
+    gradients = [torch.autograd.grad(logits.square().sum(), weights) for logits in (one, all_of_them)]
+    torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-4)
+
+
+def test_whoever_looks_sees_the_last_block_make_all_tokens() -> None:
+    model = small(pooling="class")
+    with probe(model) as seen:
+        model(images())
+    assert seen["encoder.1.attention"].weights.shape == (2, 2, 17, 17)
+
+
 def test_without_classes_there_is_no_head() -> None:
     model = small(classes=0)
     assert not [name for name in model.state_dict() if name.startswith("head")]
