@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.attention import Attention, Cache, KeyValues, Mask, RunningSums
 from regard.errors import UserError
-from regard.norms import add_norm, joins
+from regard.norms import add_norm, joins, sum_and_norm
 from regard.products import Linear, linear, linear_relu
 
 Activation = Literal["relu", "gelu", "silu", "swiglu"]
@@ -103,28 +103,65 @@ class Residual(nn.Module):
         self.scale = None if layer_scale is None else nn.Parameter(torch.full((width,), layer_scale))
         self.drop_path = DropPath(drop_path) if drop_path else None
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], last: Linear | None = None) -> Tensor:
+    def forward(self, x: Tensor | Sum, sublayer: Callable[[Tensor], Tensor], last: Linear | None = None) -> Tensor:
         """Where all that is left is done at once, the bias of the sublayer's last product is, too.
 
         Of a sublayer that makes the first tokens alone, only these are left.
         """
-        if not self.pre and self.scale is None and self.drop_path is None:
-            dropout = self.dropout.p if self.training else 0.0
-            if last is None or not joins(x, self.norm):
-                added = sublayer(x)
-                return add_norm(_first(x, added.shape[1]), added, self.norm, dropout)
-            with last.without_bias():
-                added = sublayer(x)
-            return add_norm(_first(x, added.shape[1]), added, self.norm, dropout, last.bias)
-        added = sublayer(self.norm(x) if self.pre else x)
-        x = _first(x, added.shape[1])
+        if self.pre:
+            x, y = self._normalise(x)
+            added = sublayer(y)
+            return _first(x, added.shape[1]) + self._shape(added)
+        assert isinstance(x, Tensor), "what is not added up yet was left to a norm before a sublayer"
+        if last is None or not self._plain or not joins(x, self.norm):
+            added = sublayer(x)
+            x, dropout = _first(x, added.shape[1]), self.dropout.p if self.training and self._plain else 0.0
+            return add_norm(x, added if self._plain else self._shape(added), self.norm, dropout)
+        added, dropout = self._unbiased(x, sublayer, last)
+        return add_norm(_first(x, added.shape[1]), added, self.norm, dropout, last.bias)
+
+    def open(self, x: Tensor | Sum, sublayer: Callable[[Tensor], Tensor], last: Linear | None) -> Tensor | Sum:
+        """`forward` whose sum may be left to the next sublayer's norm, where that does both in one pass."""
+        stream = x.x if isinstance(x, Sum) else x
+        if not self.pre or not self._plain or last is None or not joins(stream, self.norm):
+            closed: Tensor = self(x, sublayer, last)
+            return closed
+        stream, y = self._normalise(x)
+        added, dropout = self._unbiased(y, sublayer, last)
+        return Sum(_first(stream, added.shape[1]), added, last.bias, dropout)
+
+    @property
+    def _plain(self) -> bool:
+        """Whether nothing but dropout is done to what is added."""
+        return self.scale is None and self.drop_path is None
+
+    def _normalise(self, x: Tensor | Sum) -> tuple[Tensor, Tensor]:
+        """What flows on, and its norm."""
+        if isinstance(x, Sum):
+            return sum_and_norm(x.x, x.added, self.norm, x.dropout, x.bias)
+        return sum_and_norm(x, None, self.norm) if joins(x, self.norm) else (x, self.norm(x))
+
+    def _unbiased(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], last: Linear) -> tuple[Tensor, float]:
+        """What is added, but for the bias of the last product, and how much of it is to be dropped."""
+        with last.without_bias():
+            return sublayer(x), self.dropout.p if self.training else 0.0
+
+    def _shape(self, added: Tensor) -> Tensor:
         if self.training:
             added = self.dropout(added)
         if self.scale is not None:
             added = added * self.scale
-        if self.drop_path is not None:
-            added = self.drop_path(added)
-        return x + added if self.pre else add_norm(x, added, self.norm)
+        return added if self.drop_path is None else self.drop_path(added)
+
+
+class Sum(NamedTuple):
+    """x and what a sublayer adds to it, not added up yet."""
+
+    x: Tensor
+    added: Tensor
+    bias: Tensor
+    """Of the sublayer's last product; it is part of what is added."""
+    dropout: float
 
 
 def _first(x: Tensor, count: int) -> Tensor:
@@ -154,8 +191,8 @@ class EncoderBlock(nn.Module):
         self, x: Tensor, mask: Mask | None = None, positions: Tensor | None = None, count: int | None = None
     ) -> Tensor:
         """Tokens (B, T, W) in context; or only the first so many, which see all, if nobody reads what others become."""
-        x = self.around_attention(x, lambda y: self._attend(y, mask, positions, count), self.attention.last)
-        y: Tensor = self.around_feed_forward(x, self.feed_forward, self.feed_forward.outer)
+        z = self.around_attention.open(x, lambda y: self._attend(y, mask, positions, count), self.attention.last)
+        y: Tensor = self.around_feed_forward(z, self.feed_forward, self.feed_forward.outer)
         return y
 
     def _attend(self, x: Tensor, mask: Mask | None, positions: Tensor | None, count: int | None) -> Tensor:
@@ -206,12 +243,12 @@ class DecoderBlock(nn.Module):
         if self.memory_norm is not None:
             assert isinstance(memory, Tensor), "what is projected beforehand would have missed its norm"
             memory = self.memory_norm(memory)
-        x = self.around_attention(
+        z = self.around_attention.open(
             x, lambda y: self.attention(y, mask=mask, positions=positions, cache=cache), self.attention.last
         )
         places = {"positions": positions, "context_positions": memory_positions}
-        x = self.around_cross(x, lambda y: self.cross(y, memory, mask=memory_mask, **places), self.cross.last)
-        y: Tensor = self.around_feed_forward(x, self.feed_forward, self.feed_forward.outer)
+        z = self.around_cross.open(z, lambda y: self.cross(y, memory, mask=memory_mask, **places), self.cross.last)
+        y: Tensor = self.around_feed_forward(z, self.feed_forward, self.feed_forward.outer)
         return y
 
 

@@ -40,6 +40,18 @@ def add_norm(
     return y.to(x.dtype) if _learns(x, norm) else y
 
 
+def sum_and_norm(
+    x: Tensor, added: Tensor | None, norm: nn.LayerNorm, dropout: float = 0.0, added_bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """x + dropout(added + added_bias) and its norm, for a product to read; or x and its norm, where none is added.
+
+    Only where all of it `joins`; x is what flows on, so that its gradient is made in the same pass.
+    """
+    half = torch.is_autocast_enabled(x.device.type)
+    dtype = torch.get_autocast_dtype(x.device.type) if half else x.dtype
+    return learning.sum_and_norm(x, added, norm.weight, norm.bias, norm.eps, dropout, added_bias, dtype)
+
+
 def joins(x: Tensor, norm: nn.LayerNorm) -> bool:
     """Whether all that happens to x here is one kernel, in training; a compiler joins the plain formula itself."""
     return _learns(x, norm) and not torch.compiler.is_compiling()

@@ -9,24 +9,26 @@ from regard.attention.kernels.short_triton import kept
 @triton.jit(do_not_specialize=["N", "chance"])
 def add_norm(
     x, added, added_bias, weight, bias, seed, y, total, statistics, N, eps, chance, growth,
-    BIASED: tl.constexpr, DROPS: tl.constexpr, W: tl.constexpr, R: tl.constexpr, P: tl.constexpr,
+    ADDS: tl.constexpr, BIASED: tl.constexpr, DROPS: tl.constexpr,
+    W: tl.constexpr, R: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """The norm of a sum; the sum itself and its mean and deviation are for the way back."""
+    """The norm of a sum, or of x where nothing is added; the sum itself; and for the way back mean and deviation."""
     row = tl.program_id(0) * R + tl.arange(0, R)
     column = tl.arange(0, P)
     real, inside = row < N, column < W
     there = real[:, None] & inside[None, :]
     at = row.to(tl.int64)[:, None] * W + column[None, :]
-    z = tl.load(added + at, mask=there, other=0.0).to(tl.float32)
-    if BIASED:
-        z += tl.load(added_bias + column, mask=inside, other=0.0).to(tl.float32)[None, :]
-    if DROPS:
-        seed_value = tl.load(seed).to(tl.uint32)
-        z = tl.where(kept(seed_value, row[:, None], column[None, :], chance), z * growth, 0.0)
-    z += tl.load(x + at, mask=there, other=0.0).to(tl.float32)
-    z = z.to(total.dtype.element_ty)  # as the way back will find it
-    tl.store(total + at, z, mask=there)
-    z = z.to(tl.float32)
+    z = tl.load(x + at, mask=there, other=0.0).to(tl.float32)
+    if ADDS:
+        plus = tl.load(added + at, mask=there, other=0.0).to(tl.float32)
+        if BIASED:
+            plus += tl.load(added_bias + column, mask=inside, other=0.0).to(tl.float32)[None, :]
+        if DROPS:
+            seed_value = tl.load(seed).to(tl.uint32)
+            plus = tl.where(kept(seed_value, row[:, None], column[None, :], chance), plus * growth, 0.0)
+        z = (z + plus).to(total.dtype.element_ty)  # as the way back will find it
+        tl.store(total + at, z, mask=there)
+        z = z.to(tl.float32)
     mean = tl.sum(z, 1) / W
     centred = tl.where(inside[None, :], z - mean[:, None], 0.0)
     scale = 1 / tl.sqrt(tl.sum(centred * centred, 1) / W + eps)
@@ -40,10 +42,14 @@ def add_norm(
 
 @triton.jit(do_not_specialize=["N", "chance"])
 def add_norm_backward(
-    grad, total, statistics, weight, seed, dx, dadded, sums, N, chance, growth,
-    SUMS: tl.constexpr, DROPS: tl.constexpr, W: tl.constexpr, R: tl.constexpr, P: tl.constexpr,
+    grad, passed, total, statistics, weight, seed, dx, dadded, sums, N, chance, growth,
+    PASSES: tl.constexpr, ADDS: tl.constexpr, SUMS: tl.constexpr, DROPS: tl.constexpr,
+    W: tl.constexpr, R: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of both summands, and for each program a part of those of weight and bias, and of what was added."""
+    """Gradients of both summands, and for each program a part of those of weight and bias, and of what was added.
+
+    With PASSES the sum was read by others, too, who passed their gradient.
+    """
     program = tl.program_id(0)
     column = tl.arange(0, P)
     inside = column < W
@@ -68,10 +74,13 @@ def add_norm_backward(
         g *= w[None, :]
         along, offset = tl.sum(g * normal, 1) / W, tl.sum(g, 1) / W
         d = (g - normal * along[:, None] - offset[:, None]) * scale[:, None]
+        if PASSES:
+            d += tl.load(passed + at, mask=there, other=0.0).to(tl.float32)
         tl.store(dx + at, d.to(dx.dtype.element_ty), mask=there)
         if DROPS:
             d = tl.where(kept(seed_value, row[:, None], column[None, :], chance), d * growth, 0.0)
-        tl.store(dadded + at, d.to(dadded.dtype.element_ty), mask=there)
+        if ADDS:
+            tl.store(dadded + at, d.to(dadded.dtype.element_ty), mask=there)
         if SUMS == 3:
             of_added += tl.sum(d, 0)
     place = sums + program * SUMS * W + column

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from regard import norms
 from regard.attention import Attention, kernels
-from regard.layers import DecoderBlock, FeedForward, Residual
-from regard.norms.learning import add_norm, kept
+from regard.layers import DecoderBlock, EncoderBlock, FeedForward, Residual
+from regard.norms.learning import add_norm, kept, sum_and_norm
 from regard.products import Linear
 
 pytestmark = pytest.mark.skipif(not kernels.INSTALLED, reason="there is no Triton")
@@ -90,6 +90,27 @@ def test_programs_that_share_the_rows_lose_none(monkeypatch: pytest.MonkeyPatch)
     assert_close(with_gradients(add_norm(*inputs[:4], EPS, 0.0, inputs[4]), inputs), by_formula(inputs), 1e-5)
 
 
+@pytest.mark.parametrize("adds", [True, False])
+@pytest.mark.parametrize("read", ["both", "norm", "sum"])
+def test_a_sum_flows_on_beside_its_norm_and_passes_gradients(adds: bool, read: str) -> None:
+    x, added, weight, bias = tensors(70, 24, torch.float32, torch.float32)
+    inputs = [x, weight, bias, *([added, torch.randn(24, device=DEVICE, requires_grad=True)] if adds else [])]
+
+    def outputs(total: Tensor, y: Tensor) -> Tensor:
+        return torch.cat({"both": [total, y], "norm": [y], "sum": [total]}[read], 1)
+
+    mine = outputs(
+        *sum_and_norm(x, added if adds else None, weight, bias, EPS, 0.0, inputs[-1] if adds else None, x.dtype)
+    )
+    wide = [tensor.detach().double().requires_grad_() for tensor in inputs]
+    total = wide[0] + wide[3] + wide[4] if adds else wide[0]
+    plain = outputs(total, F.layer_norm(total, (24,), wide[1], wide[2], EPS))
+    upstream = torch.randn(plain.shape, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    found = torch.autograd.grad(mine, inputs, upstream, materialize_grads=True)
+    expected = torch.autograd.grad(plain, wide, upstream.double(), materialize_grads=True)
+    assert_close([mine, *found], [plain, *expected], 1e-5)
+
+
 def learn_by_kernel(monkeypatch: pytest.MonkeyPatch, wanted: bool) -> None:
     monkeypatch.setattr(norms, "_learns", lambda *given: wanted and torch.is_grad_enabled())
 
@@ -141,6 +162,41 @@ def test_blocks_leave_their_biases_to_their_norms(monkeypatch: pytest.MonkeyPatc
     assert_close(with_gradients(block(x, memory), wanted), [y.double() for y in plain], 1e-5)
     lasts = [block.attention.out, block.cross.out, block.feed_forward.outer]
     assert all(bias is last.bias for bias, last in zip(used, lasts, strict=True))
+
+
+@pytest.mark.parametrize("given", [{}, {"layer_scale": 0.5}], ids=["plain", "scaled"])
+@pytest.mark.parametrize("count", [None, 2])
+def test_with_norms_before_sublayers_a_block_is_the_same_either_way(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, float], count: int | None
+) -> None:
+    torch.manual_seed(0)
+    block = EncoderBlock(Attention(32, 2), FeedForward(32, 64, "gelu"), "pre", **given).to(DEVICE)
+    for parameter in block.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    x = torch.randn(2, 5, 32, device=DEVICE, requires_grad=True)
+    wanted = [x, *block.parameters()]
+    learn_by_kernel(monkeypatch, False)
+    plain = with_gradients(block(x, count=count), wanted)
+    learn_by_kernel(monkeypatch, True)
+    calls: list[Tensor | None] = []
+    usual = norms.learning.sum_and_norm
+    monkeypatch.setattr(norms.learning, "sum_and_norm", lambda *given: (calls.append(given[1]), usual(*given))[1])
+    assert_close(with_gradients(block(x, count=count), wanted), [y.double() for y in plain], 1e-5)
+    assert [added is None for added in calls] == [True, bool(given)], "the second norm adds, unless there is more to do"
+
+
+def test_what_a_block_drops_is_drawn_where_it_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    learn_by_kernel(monkeypatch, True)
+    residual, linear = Residual(16, "pre", dropout=0.5).to(DEVICE), Linear(16, 16).to(DEVICE)
+    x = torch.randn(1, 40, 16, device=DEVICE)
+    left = residual.open(x, linear, linear)
+    assert not isinstance(left, Tensor)
+    assert (left.dropout, left.bias) == (0.5, linear.bias)
+    total, _ = residual._normalise(left)
+    share = ((total - x).abs() < 1e-6).float().mean().item()
+    assert share == pytest.approx(0.5, abs=0.06)
+    residual.eval()
+    assert residual.open(x, linear, linear).dropout == 0
 
 
 def test_attention_that_drops_its_output_keeps_its_bias() -> None:
