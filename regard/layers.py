@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regard.attention import Attention, Cache, KeyValues, Mask, RunningSums
 from regard.errors import UserError
 from regard.norms import add_norm, joins, sum_and_norm
-from regard.products import Linear, linear, linear_relu
+from regard.products import Linear, linear, linear_gelu, linear_relu
 
 Activation = Literal["relu", "gelu", "silu", "swiglu"]
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -47,6 +47,8 @@ class FeedForward(nn.Module):
             x = self.activate(gate) * x
         elif self.activate is F.relu_:
             x = linear_relu(x, self.inner.weight, self.inner.bias)
+        elif self.activate is F.gelu:
+            x = linear_gelu(x, self.inner.weight, self.inner.bias)
         else:
             x = self.activate(self.inner(x))
         y: Tensor = self.outer(self.dropout(x) if self.training else x)

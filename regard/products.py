@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from regard.packing import Precision, Product, pack, supports
-from regard.sums import pass_relu, sum_columns
+from regard.sums import pass_gelu, pass_relu, sum_columns
+
+Activation = Literal["relu", "gelu"]
 
 
 class Linear(nn.Linear):
@@ -50,11 +52,18 @@ def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if not _learns(x):
         return F.relu_(linear(x, weight, bias))
     if not torch.compiler.is_compiling():
-        return _learn(x, weight, bias, relu=True)
+        return _learn(x, weight, bias, "relu")
     # A compiler takes product and activation apart wherever it sees what is done, so it is given an operator.
     dtype = torch.get_autocast_dtype(x.device.type)
     y: Tensor = _node(x.to(dtype).flatten(0, -2), weight.to(dtype), bias.to(dtype))
     return y.view(*x.shape[:-1], len(weight))
+
+
+def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """GELU of x · weightᵀ + bias; in training on a GPU in half precision the way back through both is as one."""
+    if not _learns(x) or torch.compiler.is_compiling():
+        return F.gelu(linear(x, weight, bias))
+    return _learn(x, weight, bias, "gelu")
 
 
 # In training, on a GPU, in half precision
@@ -65,46 +74,54 @@ def _learns(x: Tensor) -> bool:
     return x.is_cuda and half and torch.is_grad_enabled()
 
 
-def _learn(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False) -> Tensor:
+def _learn(x: Tensor, weight: Tensor, bias: Tensor | None, activation: Activation | None = None) -> Tensor:
     rows = x.to(torch.get_autocast_dtype(x.device.type)).reshape(-1, x.shape[-1])
-    y: Tensor = _Product.apply(rows, weight, bias, relu)  # type: ignore[no-untyped-call]
+    y: Tensor = _Product.apply(rows, weight, bias, activation)  # type: ignore[no-untyped-call]
     return y.view(*x.shape[:-1], len(weight))
 
 
 class _Product(torch.autograd.Function):
-    """x · weightᵀ + bias, as precise as x, and max(0, ·) of it if asked for; gradients are as precise as the weights.
+    """x · weightᵀ + bias, as precise as x, or an activation of it; gradients are as precise as the weights.
 
     PyTorch's own would round every gradient of a weight to half precision first, and takes three times as long for
     those of biases.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, activation: Activation | None) -> Tensor:
         half, offset = _round(weight, x.dtype), None if bias is None else _round(bias, x.dtype)
-        if relu:
+        if activation == "relu":
             assert offset is not None, "one kernel takes all of it, or none"
-            y = torch._addmm_activation(offset, x, half.t())
+            y = seen = torch._addmm_activation(offset, x, half.t())
         else:
-            y = F.linear(x, half, offset)
-        ctx.save_for_backward(x, half, y if relu else None)
-        ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
+            y = seen = F.linear(x, half, offset)
+            if activation == "gelu":
+                y = F.gelu(seen)
+        ctx.save_for_backward(x, half, None if activation is None else seen)
+        ctx.activation, ctx.dtypes = activation, (weight.dtype, None if bias is None else bias.dtype)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (x, half, y), (of_weight, of_bias) = ctx.saved_tensors, ctx.dtypes
+        (x, half, seen), (of_weight, of_bias) = ctx.saved_tensors, ctx.dtypes
         dx = dweight = dbias = None
         with torch.autocast(x.device.type, enabled=False):
-            if y is not None:
-                grad, dbias = pass_relu(grad, y)
+            if ctx.activation is not None:
+                grad, dbias = _WAYS_BACK[ctx.activation](grad, seen)
             elif ctx.needs_input_grad[2]:
                 dbias = sum_columns(grad)
             if ctx.needs_input_grad[0]:
                 dx = grad @ half
             if ctx.needs_input_grad[1]:
                 dweight = _multiply(grad.t(), x, of_weight)
-        return dx, dweight, None if dbias is None else dbias.to(of_bias), None
+        return dx, dweight, None if dbias is None or of_bias is None else dbias.to(of_bias), None
+
+
+_WAYS_BACK: dict[Activation, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
+    "relu": pass_relu,
+    "gelu": pass_gelu,
+}
 
 
 def _round(weight: Tensor, dtype: torch.dtype) -> Tensor:

@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard import products
 from regard.packing import _roomy, supports
-from regard.products import Linear, PackedWeights, RoundedWeights, _node, _Product, linear, linear_relu
+from regard.products import Linear, PackedWeights, RoundedWeights, _node, _Product, linear, linear_gelu, linear_relu
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 packed_only = pytest.mark.skipif(not supports("float32"), reason="this processor has no packed products")
@@ -92,7 +92,7 @@ def _assert_alike(found: torch.Tensor, expected: torch.Tensor, given: list[torch
 @pytest.mark.parametrize(
     "way",
     [
-        lambda *given: _Product.apply(*given, True),
+        lambda *given: _Product.apply(*given, "relu"),
         _node,
         torch.compile(_node, backend="aot_eager", fullgraph=True),
     ],
@@ -102,17 +102,24 @@ def test_a_product_and_its_activation_in_one_have_the_gradients_of_both(way: Any
     _assert_alike(way(*given), F.relu(F.linear(*given)), given)
 
 
+@pytest.mark.parametrize("biased", [True, False])
+def test_the_way_back_through_gelu_and_product_is_that_of_both(biased: bool) -> None:
+    given = _drawn(7, 5, 4)[: 3 if biased else 2]
+    found = _Product.apply(*given, *[None] * (3 - len(given)), "gelu")  # type: ignore[no-untyped-call]
+    _assert_alike(found, F.gelu(F.linear(*given)), given)
+
+
 @pytest.mark.parametrize("rows", [0, 1, 7])
 @pytest.mark.parametrize("biased", [True, False])
 def test_a_product_that_learns_has_the_gradients_of_any_other(rows: int, biased: bool) -> None:
     given = _drawn(rows, 5, 4)[: 3 if biased else 2]
-    found = _Product.apply(*given, *[None] * (3 - len(given)), False)  # type: ignore[no-untyped-call]
+    found = _Product.apply(*given, *[None] * (4 - len(given)))  # type: ignore[no-untyped-call]
     _assert_alike(found, F.linear(*given), given)
 
 
 def test_only_what_learns_has_a_gradient() -> None:
     x, weight, bias = _drawn(7, 5, 4)
-    y = _Product.apply(x, weight.detach(), bias.detach(), True)  # type: ignore[no-untyped-call]
+    y = _Product.apply(x, weight.detach(), bias.detach(), "relu")  # type: ignore[no-untyped-call]
     torch.testing.assert_close(
         torch.autograd.grad(y.sum(), x), torch.autograd.grad(F.relu(F.linear(x, weight, bias)).sum(), x)
     )
@@ -121,7 +128,7 @@ def test_only_what_learns_has_a_gradient() -> None:
 def test_weights_of_single_precision_have_gradients_of_single_precision() -> None:
     x, weight, bias = (tensor.detach().float() for tensor in _drawn(6, 8, 16))
     given = [x.bfloat16().requires_grad_(), weight.requires_grad_(), bias.requires_grad_()]
-    y = _Product.apply(*given, True)  # type: ignore[no-untyped-call]
+    y = _Product.apply(*given, "relu")  # type: ignore[no-untyped-call]
     assert y.dtype == torch.bfloat16
     assert [grad.dtype for grad in torch.autograd.grad(y.sum(), given)] == [tensor.dtype for tensor in given]
 
@@ -136,8 +143,9 @@ def test_products_in_half_precision_are_as_precise_as_others(device: str) -> Non
     given = [tensor.requires_grad_() for tensor in (x.view(2, 3, 8), weight, bias)]
     with torch.autocast(device, torch.bfloat16):
         both = linear_relu(*given), F.relu(F.linear(*given))
+        smooth = linear_gelu(*given), F.gelu(F.linear(*given))
         alone = linear(*given), F.linear(*given)
-    for found, expected in (both, alone):
+    for found, expected in (both, smooth, alone):
         _assert_alike(found, expected, given, atol=3e-2, rtol=3e-2)
 
 

@@ -27,7 +27,7 @@ def sum_columns(x: Tensor) -> Tensor:
 
 def sum_by_kernel(x: Tensor) -> Tensor:
     """`sum_columns` in a pass over x and another over sums of its parts."""
-    return _launch(x.contiguous(), None, None)
+    return _launch(x.contiguous())
 
 
 def pass_relu(grad: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -40,9 +40,20 @@ def pass_relu(grad: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 def pass_relu_by_kernel(grad: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """`pass_relu` in one pass, but for the sums of parts."""
-    grad = grad.contiguous()
-    passed = torch.empty_like(grad)
-    return passed, _launch(grad, y.contiguous(), passed)
+    return _pass(grad, y, "relu")
+
+
+def pass_gelu(grad: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient of x, (N, W), of which GELU was made, and the sum of its rows."""
+    if _takes(grad) and _takes(x):
+        return pass_gelu_by_kernel(grad, x)
+    passed = torch.ops.aten.gelu_backward(grad, x)
+    return passed, passed.sum(0, dtype=_precise(passed))
+
+
+def pass_gelu_by_kernel(grad: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """`pass_gelu` in one pass, but for the sums of parts."""
+    return _pass(grad, x, "gelu")
 
 
 def add_up(parts: Tensor) -> Tensor:
@@ -56,7 +67,13 @@ def add_up(parts: Tensor) -> Tensor:
     return total
 
 
-def _launch(x: Tensor, y: Tensor | None, passed: Tensor | None) -> Tensor:
+def _pass(grad: Tensor, y: Tensor, through: str) -> tuple[Tensor, Tensor]:
+    grad = grad.contiguous()
+    passed = torch.empty_like(grad)
+    return passed, _launch(grad, y.contiguous(), passed, through)
+
+
+def _launch(x: Tensor, y: Tensor | None = None, passed: Tensor | None = None, through: str = "") -> Tensor:
     from regard.sums import columns_triton as kernels
 
     N, W = x.shape
@@ -66,7 +83,7 @@ def _launch(x: Tensor, y: Tensor | None, passed: Tensor | None) -> Tensor:
     parts = x.new_empty(programs, W, dtype=torch.float32)
     with on_device(x):
         kernels.sum_columns[(across, programs)](
-            x, y, passed, parts, N, W, RELU=y is not None, R=rows, C=COLUMNS, num_warps=WARPS
+            x, y, passed, parts, N, W, THROUGH=through, R=rows, C=COLUMNS, num_warps=WARPS
         )
     return add_up(parts)
 

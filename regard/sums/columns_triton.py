@@ -3,10 +3,17 @@
 import triton
 import triton.language as tl
 
+SQRT_HALF = tl.constexpr(0.5**0.5)
+DENSITY = tl.constexpr(0.3989422804014327)
+"""Of the normal distribution at 0: 1/√(2π)."""
+
 
 @triton.jit(do_not_specialize=["N"])
-def sum_columns(x, y, passed, parts, N, W, RELU: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
-    """For each program the sum of its rows of x; with RELU of those numbers, kept in `passed`, whose y is above 0."""
+def sum_columns(x, y, passed, parts, N, W, THROUGH: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
+    """For each program the sum of its rows of x; or of what THROUGH leaves of them, kept in `passed`.
+
+    "relu" leaves those numbers whose y is above 0, "gelu" multiplies each with the slope at its y.
+    """
     program = tl.program_id(1)
     column = tl.program_id(0) * C + tl.arange(0, C)
     inside = column < W
@@ -16,8 +23,13 @@ def sum_columns(x, y, passed, parts, N, W, RELU: tl.constexpr, R: tl.constexpr, 
         there = (row < N)[:, None] & inside[None, :]
         at = row.to(tl.int64)[:, None] * W + column[None, :]
         z = tl.load(x + at, mask=there, other=0.0)
-        if RELU:
+        if THROUGH == "relu":
             z = tl.where(tl.load(y + at, mask=there, other=0.0) > 0, z, 0.0).to(z.dtype)
+            tl.store(passed + at, z, mask=there)
+        if THROUGH == "gelu":
+            h = tl.load(y + at, mask=there, other=0.0).to(tl.float32)
+            below = 0.5 * (1 + tl.erf(h * SQRT_HALF))
+            z = (z.to(tl.float32) * (below + h * tl.exp(-0.5 * h * h) * DENSITY)).to(z.dtype)
             tl.store(passed + at, z, mask=there)
         total += z.to(tl.float32)
     tl.store(parts + program * W + column, tl.sum(total, 0), mask=inside)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from regard import sums
 from regard.launching import INSTALLED
-from regard.sums import add_up, pass_relu, pass_relu_by_kernel, sum_by_kernel, sum_columns
+from regard.sums import add_up, pass_gelu_by_kernel, pass_relu, pass_relu_by_kernel, sum_by_kernel, sum_columns
 
 by_kernel = pytest.mark.skipif(not INSTALLED, reason="there is no Triton")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -37,6 +37,18 @@ def test_only_what_was_positive_passes_a_gradient(rows: int, columns: int, dtype
     grad, y = drawn(rows, columns, dtype), drawn(rows, columns, dtype, seed=1).relu()
     passed, total = pass_relu_by_kernel(grad, y)
     assert torch.equal(passed, torch.where(y > 0, grad, 0))
+    torch.testing.assert_close(total.double(), passed.double().sum(0), atol=1e-4, rtol=1e-5)
+
+
+@by_kernel
+@pytest.mark.parametrize(("rows", "columns"), SIZES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_gradient_passes_gelu_by_its_slope(rows: int, columns: int, dtype: torch.dtype) -> None:
+    grad, x = drawn(rows, columns, dtype), 3 * drawn(rows, columns, dtype, seed=1)
+    passed, total = pass_gelu_by_kernel(grad, x)
+    right = torch.ops.aten.gelu_backward(grad.double(), x.double())
+    close = {"atol": 1e-6, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 2e-3, "rtol": 1e-2}
+    torch.testing.assert_close(passed.double(), right, **close)
     torch.testing.assert_close(total.double(), passed.double().sum(0), atol=1e-4, rtol=1e-5)
 
 
