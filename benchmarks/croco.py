@@ -50,11 +50,20 @@ def measure_rendering(device: torch.device, size: int = 96, pairs: int = 256) ->
     return pairs / min(once() for _ in range(5))
 
 
+def tell(word: str, out: Path) -> str:
+    """A word of the command without folders of this machine: OUT is a run, any other place outside is its last part."""
+    key, equals, value = word.rpartition("=")
+    path = Path(value)
+    if path == out:
+        return f"{key}{equals}runs/{path.name}"
+    return f"{key}{equals}{path.name}" if path.is_absolute() or ".." in path.parts else word
+
+
 def save(out: Path, part: str, result: dict[str, Any], device: torch.device) -> None:
     """Puts a part into OUT/croco.json, in place of what stood there of it."""
     path = out / "croco.json"
     before = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    command = shlex.join(["python", "benchmarks/croco.py", *sys.argv[1:]])
+    command = shlex.join(["python", "benchmarks/croco.py", *(tell(word, out) for word in sys.argv[1:])])
     about = {
         "what": "cross-view completion on rendered scenes, and disparity after it",
         "versions": {"python": platform.python_version(), "torch": torch.__version__},

@@ -21,12 +21,12 @@ RISING = 5
 """The masked share rises during one of so many steps at the most."""
 LEAST = 20
 """Steps that are planned however short the time."""
-EARLY = 3
-"""Stretches of a trial in which the masked share rises; as many as a median needs."""
+EACH = 3
+"""Stretches of a trial of each masked share, the first and the last; as many as a median needs."""
 
 
 class Speed(NamedTuple):
-    """Seconds of a step: while the masked share rises, when few batches have the shape of the last, and later."""
+    """Seconds of a step: while the masked share rises, and later; what a change of it costs once is not among them."""
 
     rising: float
     settled: float
@@ -39,15 +39,24 @@ def measure_speed(recipe: TwoViewRecipe, seconds: float) -> Speed:
     """Takes steps, rendering included, until so many seconds have passed behind the warm-up, and keeps nothing."""
     device = choose_device(recipe.training.device)
     pace = Pace.on(device)
-    rising = pace.warm_up + EARLY * pace.every
-    trial = recipe.changed(completion=recipe.completion.model_dump() | {"rising": rising})
+    changes = {"rising": pace.warm_up + EACH * pace.every, "plateaus": 2}
+    trial = recipe.changed(completion=recipe.completion.model_dump() | changes)
     torch.manual_seed(recipe.training.seed)
     task = prepare(trial, device, Progress(1, Console(quiet=True)))
-    times = [milliseconds / 1000 for milliseconds in time_steps(task, trial, device, seconds).milliseconds]
+    timing = time_steps(task, trial, device, seconds, stretches=2 * EACH + 1)
     del task
     gc.collect()  # its memory is wanted by the run that follows
-    settled = median(times[EARLY:])
-    return Speed(median(times[:EARLY]) if recipe.completion.masked_at_first is not None else settled, settled)
+    times = [milliseconds / 1000 for milliseconds in timing.milliseconds]
+    first, settled = median(times[:EACH]), median(times[EACH + 1 :])  # a new shape is made ready in that between them
+    if recipe.completion.masked_at_first is None:
+        return Speed(settled, settled)
+    return Speed(_mean_of_plateaus(first, settled, recipe.completion.plateaus), settled)
+
+
+def _mean_of_plateaus(first: float, last: float, plateaus: int) -> float:
+    """Seconds of a step on all plateaus but the last, which are as long as each other, from those on the outer two."""
+    risen = (plateaus - 2) / (plateaus - 1) / 2
+    return (1 - risen) * first + risen * last
 
 
 def count_steps(recipe: TwoViewRecipe, speed: Speed, seconds: float) -> int:

@@ -20,7 +20,7 @@ from regard.training.recipe import Recipe
 from regard.training.task import Task
 
 LEAST = 5
-"""Stretches of steps of which a median is taken."""
+"""Stretches of steps of which a median is taken, unless more are asked for."""
 NEVER = 10**9
 
 
@@ -86,8 +86,10 @@ class StepTiming:
         }
 
 
-def time_steps(task: Task[Any], recipe: Recipe, device: torch.device, seconds: float) -> StepTiming:
-    """Trains for so many seconds behind the warm-up, without a validation or a checkpoint.
+def time_steps(
+    task: Task[Any], recipe: Recipe, device: torch.device, seconds: float, stretches: int = LEAST
+) -> StepTiming:
+    """Trains for so many seconds and stretches behind the warm-up, without a validation or a checkpoint.
 
     Raises:
         UserError: the model or a batch does not fit into memory, or the steps cannot be taken so.
@@ -98,7 +100,7 @@ def time_steps(task: Task[Any], recipe: Recipe, device: torch.device, seconds: f
     )
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(device)
-    watch = _Stopwatch(StepTiming(family_of(recipe.kind).unit), pace, device, seconds)
+    watch = _Stopwatch(StepTiming(family_of(recipe.kind).unit), pace, device, seconds, stretches)
     with tempfile.TemporaryDirectory() as room, suppress(_EnoughError):
         train(task, recipe.optim, settings, Path(room), watch)
     timing = watch.timing
@@ -116,9 +118,9 @@ class _EnoughError(Exception):
 class _Stopwatch(Progress):
     """Sees every stretch of steps, says nothing, and ends the run when it has seen enough."""
 
-    def __init__(self, timing: StepTiming, pace: Pace, device: torch.device, seconds: float) -> None:
+    def __init__(self, timing: StepTiming, pace: Pace, device: torch.device, seconds: float, stretches: int) -> None:
         super().__init__(NEVER, Console(quiet=True), timing.unit)
-        self.timing, self.pace, self.device, self.seconds = timing, pace, device, seconds
+        self.timing, self.pace, self.device, self.seconds, self.stretches = timing, pace, device, seconds, stretches
         self.last = self.started
         self.warm = 0.0  # seconds, until the warm-up was over
         self.peak = self.held = 0.0
@@ -138,5 +140,5 @@ class _Stopwatch(Progress):
             timing.rates.append(report[f"{timing.unit}_per_second"])
             timing.milliseconds.append(1000 * (now - self.last) / self.pace.every)
         self.last = now
-        if len(timing.rates) >= LEAST and now - self.started - self.warm >= self.seconds:
+        if len(timing.rates) >= self.stretches and now - self.started - self.warm >= self.seconds:
             raise _EnoughError

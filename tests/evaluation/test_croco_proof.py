@@ -1,7 +1,9 @@
 """The proof of cross-view completion: what passes and what does not, on which pairs, and after how many steps."""
 
 import importlib
+import json
 import signal
+import sys
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,6 @@ from regard.attention import grid_positions
 from regard.evaluation.completion import CompletionScores, LabelledPairs
 from regard.training.completion.recipe import TwoViewRecipe
 from regard.training.completion.task import CompletionTask, HiddenPairs
-from regard.training.timing import LEAST as STRETCHES
 from regard.training.timing import Pace, StepTiming
 from regard.vision.stereo import StereoPhotos
 
@@ -165,15 +166,16 @@ def test_a_trial_times_steps_that_rise_and_steps_that_have_risen(monkeypatch: py
     assert speed.rising > 0
     assert speed.settled > 0
     rehearsed, *taken = seen
-    assert len(taken) == Pace.on(torch.device("cpu")).warm_up + STRETCHES
-    assert rehearsed == taken[0] > taken[-1] == taken[-2] == 2  # a tenth of 16 patches
+    first = Pace.on(torch.device("cpu")).warm_up + planning.EACH
+    assert [rehearsed, *taken] == [6] * (1 + first) + [2] * (1 + planning.EACH)  # of 16: 0.6 masked, then 0.9
 
 
 def test_a_trial_is_not_misled_by_a_stretch_that_was_compiled_in(monkeypatch: pytest.MonkeyPatch) -> None:
     planning, load = module("croco_planning", monkeypatch), module("croco_training", monkeypatch).load
-    timing = StepTiming("pairs", milliseconds=[9000.0, 50.0, 50.0, 20.0, 20.0, 700.0, 20.0])
-    monkeypatch.setattr(planning, "time_steps", lambda *given: timing)
-    assert planning.measure_speed(load("croco-scenes", TINY), 1) == (0.05, 0.02)
+    timing = StepTiming("pairs", milliseconds=[9000.0, 50.0, 50.0, 8000.0, 20.0, 700.0, 20.0])
+    monkeypatch.setattr(planning, "time_steps", lambda *given, **more: timing)
+    assert planning.measure_speed(load("croco-scenes", TINY), 1) == pytest.approx((0.05 * 0.6 + 0.02 * 0.4, 0.02))
+    assert planning.measure_speed(load("croco-scenes", [*TINY, "completion.plateaus=2"]), 1) == (0.05, 0.02)
     assert planning.measure_speed(load("croco-scenes", [*TINY, "completion.masked_at_first=null"]), 1) == (0.02, 0.02)
 
 
@@ -202,3 +204,18 @@ def test_models_of_several_patches_do_not_race(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(SystemExit, match=r"coarse: model\.patch= cannot differ within a race"):
         racing.race(arguments, 1.0, lambda run: {})
     assert all("patch" not in variant for variant in racing.VARIANTS)
+
+
+@pytest.mark.parametrize("out", ["/home/somebody/runs/proof", "../elsewhere/proof", "proof/"])
+def test_results_name_no_folders_of_the_machine(out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    croco = module("croco", monkeypatch)
+    words = ["all", "--minutes", "7", f"--out={out}", "--data", "/srv/stereo-middlebury", "--set", "optim.lr=2e-3"]
+    told = [croco.tell(word, Path(out)) for word in [*words, "data.images=/srv/pairs", "--race", "1/2"]]
+    assert told == [
+        *("all", "--minutes", "7", "--out=runs/proof", "--data", "stereo-middlebury", "--set", "optim.lr=2e-3"),
+        *("data.images=pairs", "--race", "1/2"),
+    ]
+    monkeypatch.setattr(sys, "argv", ["croco.py", "check", "--out", str(tmp_path)])
+    croco.save(tmp_path, "check", {}, torch.device("cpu"))
+    (command,) = json.loads((tmp_path / "croco.json").read_text("utf-8"))["commands"]
+    assert command == f"python benchmarks/croco.py check --out runs/{tmp_path.name}"

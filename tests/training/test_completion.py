@@ -2,26 +2,31 @@
 
 import math
 from collections.abc import Callable
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from regard.errors import UserError
+from regard.evaluation.completion import choose_seen
 from regard.models.croco import CroCo
 from regard.models.folder import load_model
 from regard.training.completion.pairs import HELD_OUT, PhotoPairs, ScenePairs, find_pairs
 from regard.training.completion.recipe import TwoViewRecipe
+from regard.training.completion.settings import CompletionSettings
 from regard.training.completion.task import CompletionTask
 from regard.training.families import family_of
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import prepare, run_recipe
 from regard.training.state import Position, Share
+from regard.vision.scenes.draws import Draws
 
 TINY = {
     "model.kind": "croco",
@@ -92,10 +97,36 @@ def test_nine_tenths_are_masked_and_some_pairs_are_alone() -> None:
 def test_less_may_be_masked_at_first() -> None:
     task = task_of(recipe(completion__masked_at_first=0.5, completion__rising=4))
     seen = [item.batch.seen.shape[1] for item in islice(task.batches(Position(), Share()), 6)]
-    assert seen == [8, 6, 5, 3, 2, 2]
+    assert seen == [8, 7, 5, 4, 2, 2]
     assert task.largest().seen.shape[1] == 8
     with pytest.raises(UserError, match=r"masked_at_first 0\.95 is more than masked 0\.9"):
         recipe(completion__masked_at_first=0.95)
+
+
+@given(
+    shares=st.tuples(st.floats(0.01, 0.99), st.floats(0.01, 0.99)),
+    rising=st.integers(1, 300),
+    plateaus=st.integers(2, 12),
+)
+def test_what_is_masked_rises_in_few_equal_steps(shares: tuple[float, float], rising: int, plateaus: int) -> None:
+    first, last = sorted(shares)
+    settings = CompletionSettings(masked=last, masked_at_first=first, rising=rising, plateaus=plateaus)
+    seen = [settings.masked_at(batch) for batch in range(2 * rising + 1)]
+    assert (seen[0], set(seen[rising:])) == (first, {last})
+    assert all(one <= other for one, other in pairwise(seen))
+    assert len(set(seen)) <= plateaus
+    if rising % (plateaus - 1) == 0 and last - first > 0.01:
+        steps = [other - one for one, other in pairwise(sorted(set(seen)))]
+        assert steps == pytest.approx([(last - first) / (plateaus - 1)] * (plateaus - 1))
+
+
+def test_batches_have_as_few_shapes_as_plateaus() -> None:
+    task = task_of(recipe(data__scenes={"size": [48, 48]}, model__patch=4, completion__masked_at_first=0.6))
+    view1, numbers = torch.zeros(1, 3, 48, 48), torch.zeros(1, dtype=torch.long)
+    shares = [task.recipe.completion.masked_at(batch) for batch in range(1100)]
+    shapes = [choose_seen(task.model, view1, share, Draws(0, numbers)).shape[1] for share in dict.fromkeys(shares)]
+    assert shapes == [58, 49, 40, 32, 23, 14]
+    assert [shares.count(share) for share in dict.fromkeys(shares)] == [200] * 5 + [100]
 
 
 def test_halves_of_a_batch_have_its_loss() -> None:

@@ -35,6 +35,13 @@ class CompletionSettings(Settings):
         None, gt=0, lt=1, description="the same share at the first step, where it is easier to find out what is asked"
     )
     rising: int = Field(1000, gt=0, description="batches in which the one becomes the other")
+    plateaus: int = Field(
+        6,
+        ge=2,
+        le=100,
+        description="how many shares there are from the one to the other, both among them: each is another shape of "
+        "batches, for which a recorded step is recorded anew",
+    )
     alone: float = Field(
         0.1, ge=0, lt=1, description="share of the pairs with a blank second view: what one view can do by itself"
     )
@@ -46,6 +53,8 @@ class CompletionSettings(Settings):
         return self
 
     def masked_at(self, batch: int) -> float:
-        """The share that is masked in a batch, by its number."""
-        first = self.masked if self.masked_at_first is None else self.masked_at_first
-        return first + (self.masked - first) * min(1.0, batch / self.rising)
+        """The share that is masked in a batch, by its number: it rises in as many equal steps as plateaus ask for."""
+        if self.masked_at_first is None or batch >= self.rising:
+            return self.masked
+        steps = self.plateaus - 1
+        return self.masked_at_first + (self.masked - self.masked_at_first) * (batch * steps // self.rising) / steps
