@@ -91,7 +91,7 @@ class Steps:
     def timed(self) -> dict[str, tuple[float, float]]:
         """For each stage of a step, and each part of making a batch, the device's and the host's milliseconds."""
         clock = Clock(self.device)
-        plan, augmentation = next(self.plans).batch, self.task.made.augmentation
+        plan, augmentation = next(self.plans).batch, self.task.made.stages[0]
         chance = torch.Generator().manual_seed(self.number)
         pixels = clock("batch: gather", lambda: self.task.made.pictures.take(plan.rows).to(self.device))
         images = clock("batch: augment", lambda: augmentation(pixels, chance))

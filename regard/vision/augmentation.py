@@ -26,8 +26,8 @@ from regard.vision.randaugment import OPERATIONS, operate
 PRESETS: dict[str, dict[str, Any]] = {
     "none": {},
     "light": {"padding": 0.125, "flip": 0.5},
-    "strong": {"padding": 0.125, "flip": 0.5, "operations": 2, "magnitude": 9, "erasing": 0.25}
-    | {"mixup": 0.8, "cutmix": 1.0},
+    "strong": {"padding": 0.125, "flip": 0.5, "operations": 2, "magnitude": 9, "chance": 0.5}
+    | {"erasing": 0.25, "mixup": 0.8, "cutmix": 1.0},
 }
 ERASED_AREA, ERASED_RATIO = (0.02, 0.33), (0.3, 3.3)
 
@@ -50,12 +50,16 @@ class AugmentationSettings(Settings):
     contrast: float = Field(0, ge=0, le=1, description="jitter: contrast is multiplied by 1 ± at most this")
     saturation: float = Field(0, ge=0, le=1, description="jitter: saturation is multiplied by 1 ± at most this")
     hue: float = Field(0, ge=0, le=0.5, description="jitter: colours are turned by ± at most this part of a full turn")
-    operations: int = Field(0, ge=0, le=10, description="RandAugment: operations that each image passes through")
+    operations: int = Field(0, ge=0, le=10, description="RandAugment: operations that are drawn for each image")
     magnitude: float = Field(9, ge=0, le=10, description="RandAugment: how strong each of them is")
+    chance: float = Field(1, ge=0, le=1, description="RandAugment: how often one that is drawn is also done")
     erasing: float = Field(0, ge=0, le=1, description="share of images of which a rectangle is painted over")
     mixup: float = Field(0, ge=0, description="alpha of mixup: two images laid over each other; 0: none")
     cutmix: float = Field(0, ge=0, description="alpha of cutmix: a part of one image covered by another; 0: none")
     mixing: float = Field(1, ge=0, le=1, description="share of images that are mixed, if mixup or cutmix is on")
+    mix_until: float = Field(
+        1, ge=0, le=1, description="share of the run, at its beginning, in which images are mixed; later none are"
+    )
     settle: float = Field(
         0, ge=0, le=1, description="share of the run, at its end, in which images are cropped and flipped and no more"
     )
@@ -79,9 +83,10 @@ class AugmentationSettings(Settings):
         return self
 
     @property
-    def settled(self) -> Self:
-        """What is left of it where a run settles."""
-        return type(self)(padding=self.padding, scale=self.scale, ratio=self.ratio, flip=self.flip)
+    def stages(self) -> list[tuple[float, Self]]:
+        """What a run does, one after the other, each from a share of the run on; the last that has begun holds."""
+        settled = type(self)(padding=self.padding, scale=self.scale, ratio=self.ratio, flip=self.flip)
+        return [(0.0, self), (self.mix_until, self.changed(mixing=0)), (1 - self.settle, settled)]
 
     @property
     def mixes(self) -> bool:
@@ -170,13 +175,14 @@ class Augmentation:
     def change(self, images: Tensor, *generators: torch.Generator) -> Tensor:
         """Everything but normalisation and mixing: uint8 (B, C, size, size)."""
         s = self.settings
-        dice = Dice(len(images), 20 + 2 * s.operations, generators, images.device)
+        dice = Dice(len(images), 20 + 3 * s.operations, generators, images.device)
         images = self._crop(images, dice)
         images = geometry.flip(images, dice.roll() < s.flip)
         images = self._jitter(images, dice)
         amount = torch.full((len(images),), s.magnitude / 10, device=images.device)
         for _ in range(s.operations):
-            images = operate(images, dice.choose(len(OPERATIONS)), amount, 2 * (dice.roll() < 0.5).float() - 1)
+            choice = torch.where(dice.roll() < s.chance, dice.choose(len(OPERATIONS)), OPERATIONS.index("identity"))
+            images = operate(images, choice, amount, 2 * (dice.roll() < 0.5).float() - 1)
         return self._erase(images, dice) if s.erasing else images
 
     def _crop(self, images: Tensor, dice: Dice) -> Tensor:

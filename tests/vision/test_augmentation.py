@@ -111,6 +111,17 @@ def test_erasing_paints_one_rectangle_of_one_colour() -> None:
             assert len(image[:, mask].unique(dim=1).T) == 1
 
 
+@pytest.mark.parametrize("chance", [0.0, 0.5, 1.0])
+def test_operations_that_are_drawn_are_done_as_often_as_asked_for(chance: float) -> None:
+    images = batch(1).expand(2000, 3, 16, 16)
+    seen = augmentation(operations=1, chance=chance).change(images, seeded())
+    changed = (seen != images).flatten(1).any(1).float().mean()
+    assert changed == pytest.approx(chance * 13 / 14, abs=0.04)  # one of fourteen changes nothing
+    twice = augmentation(operations=2, chance=chance).change(images, seeded())
+    same = (twice == images).flatten(1).all(1).float().mean()
+    assert same == pytest.approx((1 - chance * 13 / 14) ** 2, abs=0.04)
+
+
 @given(
     count=st.integers(1, 9),
     mixup=st.sampled_from([0.0, 0.2, 1.0]),
@@ -156,7 +167,7 @@ def test_presets_are_where_the_other_keys_start_from() -> None:
     assert not AugmentationSettings().mixes
     light, strong = (AugmentationSettings(preset=name) for name in ("light", "strong"))
     assert (light.flip, light.operations, light.mixes) == (0.5, 0, False)
-    assert (strong.operations, strong.mixes) == (2, True)
+    assert (strong.operations, strong.chance, strong.mixes) == (2, 0.5, True)
     own = AugmentationSettings(preset="strong", flip=0, mixup=0, cutmix=0)
     assert (own.flip, own.operations, own.mixes) == (0, 2, False)
     assert AugmentationSettings.parse(own.model_dump(), "again") == own

@@ -44,11 +44,11 @@ class ImageBatch:
 
 @dataclass(frozen=True)
 class Plan:
-    """Which images make a batch, the numbers from which all chance in it is drawn, and whether the run has settled."""
+    """Which images make a batch, the numbers from which all chance in it is drawn, and the stage that the run is in."""
 
     rows: Tensor
     seed: tuple[int, ...]
-    settled: bool = False
+    stage: int = 0
 
 
 class ImageBatches:
@@ -66,9 +66,10 @@ class ImageBatches:
     ) -> None:
         self.pictures, self.recipe, self.device = pictures, recipe, device
         self.labels, self.classes = pictures.labels.to(device), len(reading.classes)
-        normalisation, how = Normalisation(reading.mean, reading.std), recipe.augmentation
-        self.augmentation = Augmentation(how, reading.size, normalisation)
-        self.light = Augmentation(how.settled, reading.size, normalisation)
+        normalisation, whole = Normalisation(reading.mean, reading.std), recipe.training.steps * recipe.optim.accumulate
+        stages = recipe.augmentation.stages
+        self.begins = [round(share * whole) for share, _ in stages]
+        self.stages = [Augmentation(how, reading.size, normalisation) for _, how in stages]
         self.size = min(recipe.batch.images, len(pictures))
         bytes_each = int(np.prod(pictures.shape))
         at_once = min(TOGETHER, BYTES // bytes_each) // self.size if device.type == "cuda" else 1
@@ -86,27 +87,25 @@ class ImageBatches:
     def plan(self, position: Position) -> Iterator[Placed[Plan]]:
         """Which images make the batches of all processes."""
         seed, used, each = self.recipe.training.seed, position.batch, len(self.pictures) // self.size
-        whole = self.recipe.training.steps * self.recipe.optim.accumulate
-        settled_from = round((1 - self.recipe.augmentation.settle) * whole)
         for epoch in count(position.epoch):
             order = torch.from_numpy(np.random.default_rng((seed, epoch)).permutation(len(self.pictures)))
             if isinstance(self.pictures, Resident):  # once an epoch, so that no batch has to wait for its own
                 order = order.to(self.pictures.pixels.device)
             for number in range(used, each):
                 rows = order[number * self.size : (number + 1) * self.size]
-                settled = epoch * each + number >= settled_from
-                yield Placed(Plan(rows, (seed, epoch, number), settled), Position(epoch, number + 1))
+                stage = max(i for i, begin in enumerate(self.begins) if epoch * each + number >= begin)
+                yield Placed(Plan(rows, (seed, epoch, number), stage), Position(epoch, number + 1))
             used = 0
 
     def group(self, planned: Iterator[Placed[Plan]]) -> Iterator[list[Placed[Plan]]]:
         """Batches to be made at once: so many that it is worth while, and all of them changed in the same way."""
-        for _, alike in groupby(planned, lambda placed: placed.batch.settled):
+        for _, alike in groupby(planned, lambda placed: placed.batch.stage):
             while group := list(islice(alike, self.at_once)):
                 yield group
 
     def make(self, plans: Sequence[Plan], pixels: Tensor) -> list[ImageBatch]:
         """The batches of plans that are alike, from their images as they are, one batch behind the other."""
-        augmentation, smoothing = self.light if plans[0].settled else self.augmentation, self.recipe.optim.smoothing
+        augmentation, smoothing = self.stages[plans[0].stage], self.recipe.optim.smoothing
         chances = [_draw_from(plan.seed) for plan in plans]
         images = augmentation(pixels.to(self.device, non_blocking=True), *chances)
         labels = self.labels[_rows(plans).to(self.device, non_blocking=True)]

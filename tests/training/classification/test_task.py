@@ -77,6 +77,21 @@ def test_a_run_settles_at_its_end(build: Build) -> None:
     assert torch.equal(batches[7].images, tensors(light, 8, Position(), Share())[7])
 
 
+def test_mixing_may_end_before_all_else_does(build: Build) -> None:
+    settings = STRONG | {"optim__smoothing": 0.0, "augmentation__chance": 1, "training__steps": 10}
+    task = build(**settings, augmentation__mix_until=0.4, augmentation__settle=0.2)
+    seen = list(islice(task.batches(Position(), Share()), 10))
+    assert [bool(((placed.batch.targets > 0).sum(1) > 1).any()) for placed in seen] == [True] * 4 + [False] * 6
+    unmixed = tensors(build(**settings, augmentation__mixing=0), 10, Position(), Share())
+    alike = [torch.equal(placed.batch.images, images) for placed, images in zip(seen, unmixed, strict=True)]
+    assert alike == [False] * 4 + [True] * 4 + [False] * 2  # mixed, strong, settled
+    later = next(iter(task.batches(seen[4].after, Share())))
+    assert torch.equal(later.batch.images, seen[5].batch.images)
+    early = build(**settings, augmentation__mix_until=0.9, augmentation__settle=0.5)
+    ends = [placed.batch for placed in islice(early.batches(Position(), Share()), 5, 7)]
+    assert not any(bool(((batch.targets > 0).sum(1) > 1).any()) for batch in ends)
+
+
 def test_an_epoch_shows_no_image_twice(build: Build) -> None:
     task = build(optim__smoothing=0.0)
     planned = [placed.batch.rows for placed in islice(task.made.plan(Position()), 4)]
