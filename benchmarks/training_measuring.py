@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import faulthandler
 import json
 import time
 from collections import Counter
@@ -17,7 +16,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from training_contenders import CONTENDERS, SIZES, Trainer
-from training_workload import Workload, make_lessons, make_one
+from training_workload import TextBatch, Workload, make_lessons, make_one
 
 from regard.training.memory import is_out_of_memory
 from regard.training.recording import PLAIN
@@ -39,12 +38,20 @@ Turn = tuple[Any, Any]
 
 
 def work_as_child(options: argparse.Namespace) -> None:
-    faulthandler.dump_traceback_later(0.9 * options.limit)  # says where it is before it is ended
     measuring = Measuring(options.child, options, options.out)
     if options.curve:
         measuring.curve()
     else:
         measuring.measure()
+
+
+def begin_with_unlike_sizes(batches: list[TextBatch]) -> list[TextBatch]:
+    """In turn, from a batch on whose sides differ in length: a compiler takes sizes that are equal at first for one.
+
+    It would have to compile everything once more for the first batch of which that is not true.
+    """
+    first = next((i for i, batch in enumerate(batches) if len({*batch.source.shape, *batch.inputs.shape}) == 3), 0)
+    return batches[first:] + batches[:first]
 
 
 class Measuring:
@@ -74,6 +81,7 @@ class Measuring:
         """Speed and memory, then what else was asked for."""
         options = self.options
         made = Workload(self.size.vocab, options.tokens, options.batches, self.device).make(self.contender.layout)
+        made = begin_with_unlike_sizes(made)
         turns = cycle([(batch, self.contender.prepare(batch)) for batch in made])
         counts = [batch.count for batch in made]
         self.note(tokens=round(mean(counts)), places=round(mean(batch.places for batch in made)))

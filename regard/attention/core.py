@@ -145,11 +145,23 @@ def _attend_fused(
         addend = mask.once(("addend", T, S, q.dtype), lambda: torch.where(may, 0.0, -math.inf).to(q.dtype))
         addend = addend if bias is None else addend + bias
         return F.scaled_dot_product_attention(q, k, v, attn_mask=addend, dropout_p=dropout, scale=scale)
-    blind = mask.blind(T, S, device)
+    return _attend_with_blind(q, k, v, mask, scale, dropout, bias)
+
+
+def _attend_with_blind(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
+) -> Tensor:
+    """The fused path on a GPU, where backends differ in what a row without a single key gives, some NaN.
+
+    Such a row sees everything, and then that is taken back.
+    """
+    T, S, device = q.shape[-2], k.shape[-2], q.device
+    may, blind = mask.dense(T, S, device), mask.blind(T, S, device)
+    assert may is not None
     assert blind is not None
-    # Backends differ in what a row without a single key gives, some NaN: let it see everything, then take that back.
-    open_mask = may | blind
-    addend = open_mask if bias is None else bias.masked_fill(~open_mask, -math.inf)
+    # Numbers in place of booleans, which PyTorch would turn into numbers anew in every layer.
+    addend = mask.once(("open addend", T, S, q.dtype), lambda: torch.where(may | blind, 0.0, -math.inf).to(q.dtype))
+    addend = addend if bias is None else addend + bias
     with sdpa_kernel(ANY_SHAPE):
         context = F.scaled_dot_product_attention(q, k, v, attn_mask=addend, dropout_p=dropout, scale=scale)
     return context.masked_fill(blind, 0.0)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.attention import Full, Mask, Packed, Padded, attend, attention_weights
+from regard.attention import Full, Mask, Packed, Padded, attend, attention_weights, core
 from regard.attention.core import Path
 
 H, D = 2, 4
@@ -236,6 +236,22 @@ def test_every_path_has_the_gradients_of_attention_by_hand(case: Case, path: Pat
     got = torch.autograd.grad(attend(q, k, v, case.mask, bias=bias, path=path), inputs, upstream, allow_unused=True)
     expected = torch.autograd.grad(by_hand(q, k, v, bias, case), inputs, upstream, allow_unused=True)
     for mine, theirs, x in zip(got, expected, inputs, strict=True):
+        mine, theirs = (torch.zeros_like(x) if y is None else y for y in (mine, theirs))
+        torch.testing.assert_close(mine, theirs, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("biased", [False, True], ids=["", "biased"])
+@pytest.mark.parametrize("case", BLIND.values(), ids=BLIND.keys())
+def test_what_a_gpu_does_with_rows_that_see_nothing_is_right_on_a_cpu(case: Case, biased: bool) -> None:
+    inputs = [x.requires_grad_() for x in tensors(case)[: 4 if biased else 3]]
+    q, k, v, bias = inputs if biased else (*inputs, None)
+    assert case.mask is not None
+    for _ in range(2):  # the second time with what it has built
+        context = core._attend_with_blind(q, k, v, case.mask, 1 / math.sqrt(D), 0.0, bias)
+        expected = by_hand(q, k, v, bias, case)
+        torch.testing.assert_close(context, expected, atol=1e-12, rtol=1e-12)
+    got, wanted = (torch.autograd.grad(x.sum(), inputs, allow_unused=True) for x in (context, expected))
+    for mine, theirs, x in zip(got, wanted, inputs, strict=True):
         mine, theirs = (torch.zeros_like(x) if y is None else y for y in (mine, theirs))
         torch.testing.assert_close(mine, theirs, atol=1e-12, rtol=1e-12)
 

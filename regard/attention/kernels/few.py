@@ -45,7 +45,8 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -> Ten
     with on_device(q):
         few_triton.attend[(B * H,)](
             q, k, v, context, lengths, allowed,
-            *strides(q, k, v, context), *((0,) * 4 if allowed is None else allowed.stride()), T, S, H, scale,
+            *strides(q, k, v, context), *((0,) * 4 if allowed is None else allowed.stride()),
+            0 if lengths is None else lengths.stride(0), T, S, H, scale,
             D=D, M=MOST, N=32 if precise else 64, COUNTED=lengths is not None, MASKED=allowed is not None,
             PRECISION="ieee" if precise else "tf32", num_warps=4, num_stages=2,
         )  # fmt: skip

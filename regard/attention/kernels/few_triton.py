@@ -9,11 +9,11 @@ import triton.language as tl
 from regard.attention.kernels.short_triton import LOG2E, rows
 
 
-@triton.jit(do_not_specialize=["T", "S", "a_b", "a_h", "a_t", "a_s"])
+@triton.jit(do_not_specialize=["l_b", "T", "S", "a_b", "a_h", "a_t", "a_s"])
 def attend(
     q, k, v, out, lengths, allowed,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, a_b, a_h, a_t, a_s,
-    T, S, H, scale,
+    l_b, T, S, H, scale,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     COUNTED: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -25,7 +25,7 @@ def attend(
     real = i < T
     end = S
     if COUNTED:
-        end = tl.minimum(tl.load(lengths + b).to(tl.int32), S)
+        end = tl.minimum(tl.load(lengths + b * l_b).to(tl.int32), S)
     queries = tl.load(rows(q, b, h, i, q_b, q_h, q_t, d), mask=real[:, None], other=0.0)
 
     top = tl.full([M], float("-inf"), tl.float32)

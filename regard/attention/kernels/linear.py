@@ -37,7 +37,8 @@ def attend_linear(
         elu: whether features are elu(x) + 1.
         scale: factor on q·k.
     """
-    return _attend(q, k, v, lengths, causal, elu, scale)
+    dense = None if lengths is None else lengths.contiguous()  # it may be a column of a table
+    return _attend(q, k, v, dense, causal, elu, scale)
 
 
 def _forward(

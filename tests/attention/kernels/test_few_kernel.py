@@ -56,6 +56,14 @@ def test_what_lies_behind_the_last_key_is_never_read() -> None:
     torch.testing.assert_close(attend_few(q, k, v, mask, 0.25), expected)
 
 
+def test_lengths_may_be_a_column_of_a_table() -> None:
+    q, k, v = tensors(3, 2, 4, 21, 16)
+    table = torch.tensor([[9, 7, 1], [3, 21, 2], [5, 13, 0]], device=DEVICE)
+    for column in table.unbind(1):
+        expected = attend(q, k, v, Mask(keys=Padded(column.contiguous(), 21)), path="reference")
+        torch.testing.assert_close(attend_few(q, k, v, Mask(keys=Padded(column, 21)), 0.25), expected)
+
+
 def test_a_query_that_may_see_nothing_gets_zeros() -> None:
     q, k, v = tensors(1, 2, 3, 9, 16)
     allowed = torch.ones(1, 1, 3, 9, dtype=torch.bool, device=DEVICE)

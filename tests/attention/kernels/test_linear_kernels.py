@@ -40,7 +40,7 @@ MASKS = {
     "causal": lambda S: Mask(causal=True),
     "both ways": lambda S: Mask(),
     "causal, padded": lambda S: Mask(keys=Padded.of([S, 30], S, DEVICE), causal=True),
-    "padded": lambda S: Mask(keys=Padded.of([S, 0], S, DEVICE)),
+    "padded": lambda S: Mask(keys=Padded(torch.tensor([[S, 7], [0, 9]], device=DEVICE)[:, 0], S)),  # a column
 }
 
 
