@@ -29,6 +29,8 @@ from regard.attention.masks import Mask, Packed, Padded, within
 RoutingPath = Literal["auto", "reference", "dense", "clusters", "sorted"]
 MANY = 64
 """Fewer queries are done sooner with all scores and a mask than sorted by clusters."""
+SMALL = 64
+"""Up to so many members of a cluster a CPU is done sooner with the formula than with the blocks of the fused kernel."""
 PIECE = 4096
 """Tokens that are compared with the centroids at a time: all of a long sequence would fill the memory."""
 STEP = 16
@@ -182,9 +184,11 @@ class Routing(nn.Module):
             assert near is not None
             allowed = allowed & near
         q, k, v = queries.gather(q), keys.gather(k), keys.gather(v)
+        path: Path = "auto"
         if q.device.type == "cpu":  # whose kernel lays heads last, so that with more than one all would be copied
             q, k, v, allowed = (x.flatten(0, 1)[:, None] for x in (q, k, v, allowed))
-        context = attend(q, k, v, Mask(allowed=allowed), scale=self.scale, dropout=dropout)
+            path = "reference" if keys.most <= SMALL else "auto"
+        context = attend(q, k, v, Mask(allowed=allowed), scale=self.scale, dropout=dropout, path=path)
         return queries.spread(context, shape)
 
 

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.attention import Attention, Full, Mask, Packed, Padded, Routing, attend
 from regard.attention.kernels.grouping import sort_by_group
-from regard.attention.routing import RoutingPath
+from regard.attention.routing import SMALL, RoutingPath
 
 H, D, C = 2, 8, 3
 EXACT = {"atol": 1e-12, "rtol": 1e-12}
@@ -71,6 +71,13 @@ def test_a_query_looks_at_the_keys_of_its_cluster(length: int, causal: bool, pat
     torch.testing.assert_close(kind(q, k, v, Mask(causal=causal)), expected, **EXACT)
 
 
+@pytest.fixture(params=[0, SMALL], ids=["fused", "by the formula"])
+def of_small_clusters(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How a CPU attends within them."""
+    monkeypatch.setattr("regard.attention.routing.SMALL", request.param)
+
+
+@pytest.mark.usefixtures("of_small_clusters")
 @pytest.mark.parametrize("path", ["reference", "dense", "clusters"])
 @pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
 def test_padding_is_never_routed(causal: bool, path: RoutingPath) -> None:
@@ -115,6 +122,7 @@ def test_packed_sequences_are_each_as_if_alone(causal: bool) -> None:
     torch.testing.assert_close(got, torch.cat([kind(*part, Mask(causal=causal)) for part in parts], 2), **EXACT)
 
 
+@pytest.mark.usefixtures("of_small_clusters")
 def test_the_gradients_of_clusters_are_right() -> None:
     kind, layout = routing(path="clusters"), Padded.of([9, 0, 4])
     inputs = tuple(x.requires_grad_() for x in tensors(3, 9))
@@ -152,8 +160,9 @@ class Launches(TorchDispatchMode):
         return operator(*args, **(kwargs or {}))
 
 
-def test_clusters_take_few_launches() -> None:
+def test_clusters_take_few_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short sequences cost what it takes to launch it all: a third less than the 73 and 24 that it once was."""
+    monkeypatch.setattr("regard.attention.routing.SMALL", 0)  # as a GPU does it
     torch.manual_seed(0)
     q, k, v = (x.requires_grad_() for x in tensors(1, 128, dtype=torch.float32))
     kind = Routing(H, D, 11, path="clusters").eval()
