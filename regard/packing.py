@@ -16,7 +16,15 @@ from torch import Tensor
 
 from regard.errors import UserError
 
-Precision = Literal["float32", "bfloat16", "int8"]
+Precision = Literal["float32", "bfloat16", "float16", "int8"]
+PLACES: dict[Precision, tuple[str, ...]] = {
+    "float32": ("cpu", "cuda", "mps"),
+    "bfloat16": ("cpu", "cuda"),
+    "float16": ("cuda",),
+    "int8": ("cpu",),
+}
+"""The types of devices on which our own engine translates in such numbers."""
+_NAMES = {"cpu": "a CPU", "cuda": "a GPU"}
 Product = Callable[[Tensor, Tensor | None], Tensor]
 """Takes vectors, (N, K), and a bias, (M,); gives their products with a weight, (N, M), all in float32."""
 
@@ -37,7 +45,7 @@ _STEPS = 127 if _FBGEMM and torch.cpu._is_vnni_supported() else 63
 
 def supports(precision: Precision) -> bool:
     """Whether this machine has packed products in such numbers."""
-    return _FBGEMM if precision == "int8" else _ONEDNN
+    return {"int8": _FBGEMM, "float16": False}.get(precision, _ONEDNN)
 
 
 def pack(weight: Tensor, precision: Precision) -> Product:
@@ -126,13 +134,12 @@ def choose_precision(name: str | None, device: torch.device) -> Precision:
     """
     if name is None or name == "float32":
         return "float32"
-    known: dict[str, Precision] = {"bfloat16": "bfloat16", "int8": "int8"}
-    if name not in known:
-        raise UserError(
-            f"precision: {name!r} is none of float32, {', '.join(known)}, in which the engine regard computes"
-        )
-    if device.type != "cpu":
-        raise UserError(f"precision {name} is for a CPU, and the device is {device.type}; leave precision away")
-    if not supports(known[name]):
+    precision = next((one for one in PLACES if one == name), None)
+    if precision is None:
+        raise UserError(f"precision: {name!r} is none of {', '.join(PLACES)}, in which the engine regard computes")
+    if device.type not in PLACES[precision]:
+        where = " and ".join(_NAMES[place] for place in PLACES[precision])
+        raise UserError(f"precision {name} is for {where}, and the device is {device.type}; leave precision away")
+    if device.type == "cpu" and not supports(precision):
         raise UserError(f"precision {name}: this processor, or this build of PyTorch, lacks what it needs; use float32")
-    return known[name]
+    return precision

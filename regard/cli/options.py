@@ -48,7 +48,8 @@ Engine = Annotated[
     str | None, typer.Option(help="regard, or ctranslate2, which is often faster on a CPU and can do less")
 ]
 Precision = Annotated[
-    str | None, typer.Option(help="float32 unless given; bfloat16 and int8 are faster on a CPU, and round more")
+    str | None,
+    typer.Option(help="float32 unless given; faster, and rounding more: bfloat16, on a CPU int8, on a GPU float16"),
 ]
 Source = Annotated[
     Path | None,

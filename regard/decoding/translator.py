@@ -89,8 +89,9 @@ class Translator:
             others: models that vote with it.
             device: where to compute.
             engine: "regard", or "ctranslate2", which is often faster on a CPU and cannot do all that regard can.
-            precision: the numbers in which vectors are multiplied with weights: "float32" unless given, or "bfloat16"
-                or "int8", which are faster on a CPU; ctranslate2 has further ones.
+            precision: "float32" unless given. On a CPU "bfloat16" or "int8" are faster numbers in which vectors are
+                multiplied with weights; on a GPU the whole model is in "bfloat16" or "float16". ctranslate2 has further
+                ones.
 
         Raises:
             UserError: a file is missing or damaged, the files do not belong together, or the engine lacks something.
@@ -111,6 +112,9 @@ class Translator:
             if member.vocabularies.fingerprint() != first.vocabularies.fingerprint():
                 raise UserError(f"{other}: its tokenizer differs from that of {path}; an ensemble needs one for all")
             members.append(member.model)
+        if torch.device(device).type != "cpu":
+            for model in (first.model, *members):
+                model.to(getattr(torch, numbers))
         loaded = cls(first.model, first.vocabularies, first.languages, members, precision=numbers)
         loaded._home = first._home
         return loaded
@@ -351,6 +355,7 @@ class Translator:
                 memory = self.model.encode(rows, layout)
                 for i, row in zip(batch, memory, strict=True):
                     tokens = row[: max(1, len(encoded[i]))]  # an empty text has only END to stand for it
+                    tokens = tokens.to(torch.promote_types(tokens.dtype, torch.float32))
                     vectors[i] = tokens.mean(0) if pool == "mean" else tokens.clone()
         return vectors
 

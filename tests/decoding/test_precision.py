@@ -8,7 +8,7 @@ import torch
 from regard import Translator, UserError, probe
 from regard.decoding.settings import SearchSettings
 from regard.decoding.wishes import Wishes
-from regard.packing import Precision, supports
+from regard.packing import Precision, choose_precision, supports
 from tests.conftest import Command, toy_pairs
 from tests.exchange.random_models import random_translator
 
@@ -65,12 +65,16 @@ def test_training_on_is_noticed(precision: Precision) -> None:
 
 
 def test_what_there_is_not_is_refused(trained_run: Path, monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
-    with pytest.raises(UserError, match="precision: 'int4' is none of float32, bfloat16, int8"):
+    with pytest.raises(UserError, match="precision: 'int4' is none of float32, bfloat16, float16, int8"):
         Translator.load(trained_run, precision="int4")
     with pytest.raises(UserError, match=r"precision: 'int4' is none of .* in which the engine ctranslate2 computes"):
         Translator.load(trained_run, precision="int4", engine="ctranslate2")
     with pytest.raises(UserError, match="precision int8 is for a CPU, and the device is cuda"):
         Translator.load(trained_run, precision="int8", device="cuda")
+    with pytest.raises(UserError, match="precision float16 is for a GPU, and the device is cpu"):
+        Translator.load(trained_run, precision="float16")
+    with pytest.raises(UserError, match="precision bfloat16 is for a CPU and a GPU, and the device is mps"):
+        Translator.load(trained_run, precision="bfloat16", device="mps")
     monkeypatch.setattr("regard.packing.supports", lambda precision: False)
     with pytest.raises(UserError, match="precision int8: this processor, or this build of PyTorch, lacks"):
         Translator.load(trained_run, precision="int8")
@@ -86,3 +90,37 @@ def test_the_commands_take_a_precision(
     lines.write_text("I love apples\nYou buy tea\n")
     raced = command("bench", f"{trained_run}:precision={precision}", "--src", lines, "--batch", 1, "--seconds", 0)
     assert raced.code == 0 and f"precision={precision}" in raced.out
+
+
+# On a GPU the whole model is in half precision
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_a_gpu_may_choose_half_precision(name: str) -> None:
+    assert choose_precision(name, torch.device("cuda", 1)) == name
+
+
+def test_a_model_all_in_half_precision_can_do_all_that_others_can(trained_run: Path) -> None:
+    exact = Translator.load(trained_run)
+    half = Translator(Translator.load(trained_run).model.bfloat16(), exact.vocabularies)
+    texts = [pair.source for pair in toy_pairs()][:40]
+    assert sum(a == b for a, b in zip(exact(texts, beam=4), half(texts, beam=4), strict=True)) >= 36
+    (best,) = half.hypotheses(["I love apples"], SearchSettings(beam=4, n_best=1), alignments=True)[0]
+    assert best.alignment is not None
+    assert half.score("I love apples", best.text).score == pytest.approx(best.score, abs=0.05)
+    a, b = (torch.stack(translator.embed(TEXTS)) for translator in (exact, half))
+    assert b.dtype == torch.float32 and 1e-4 < float((a - b).norm() / a.norm()) < 0.05
+    with probe(half.model) as seen:
+        half("I love apples")
+    torch.testing.assert_close(
+        seen["decoder.0.cross"].weights.float().sum(-1).mean(), torch.tensor(1.0), atol=0.01, rtol=0
+    )
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_on_a_gpu_a_model_in_half_precision_says_nearly_the_same(trained_run: Path, name: str) -> None:
+    exact, half = (Translator.load(trained_run, device="cuda", precision=one) for one in ("float32", name))
+    assert half.model.target_embedding.weight.dtype == getattr(torch, name)
+    texts = [pair.source for pair in toy_pairs()][:40]
+    assert sum(a == b for a, b in zip(exact(texts, beam=4), half(texts, beam=4), strict=True)) >= 36
