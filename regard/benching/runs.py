@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from regard.decoding.translator import is_exported
+from regard.decoding.loading import is_exported
 from regard.errors import UserError
 from regard.evaluation.speed import split_options
 from regard.models.folder import find_model, what_is_read

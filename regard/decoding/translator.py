@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from regard.attention import unobserved
-from regard.decoding.engine import EngineWriter
 from regard.decoding.hypothesis import Hypothesis, Node, Round
 from regard.decoding.judge import check_judge
+from regard.decoding.loading import Engine, Loaded, load_parts, save_for_engine
 from regard.decoding.parallel import Filled, ParallelWriter, Pass
 from regard.decoding.rules import Request
 from regard.decoding.search import Found, Trace
@@ -26,27 +25,15 @@ from regard.decoding.stepwise import StepWriter
 from regard.decoding.wishes import Wishes
 from regard.decoding.writer import BATCH_TOKENS, Writer, seeing_cross_attention
 from regard.errors import UserError
-from regard.interop.ctranslate2 import QUANTIZATIONS, to_ctranslate2
-from regard.models.folder import (
-    CONFIG,
-    ELSEWHERE,
-    expect_reader,
-    find_model,
-    load_model,
-    outline_model,
-    read_config,
-    save_config,
-    save_model,
-)
+from regard.models.folder import find_model, save_model
 from regard.models.parallel import ParallelTransformer
 from regard.models.pretrained import save_pretrained
 from regard.models.transformer import EncoderDecoder, Transformer
-from regard.packing import Precision, choose_precision
+from regard.packing import Precision
 from regard.products import PackedWeights
 from regard.text.vocabularies import Vocabularies
 
 WINDOW = 2048
-Engine = Literal["regard", "ctranslate2"]
 
 
 class Translator:
@@ -96,37 +83,10 @@ class Translator:
         Raises:
             UserError: a file is missing or damaged, the files do not belong together, or the engine lacks something.
         """
-        if engine not in (None, *get_args(Engine)):
-            raise UserError(f"engine: {engine!r} is none of {', '.join(get_args(Engine))}")
-        if engine == "ctranslate2" or is_exported(Path(path)):
-            if engine == "regard":
-                raise UserError(f"{path}: its weights are for the engine ctranslate2; give the run it was made from")
-            if others:
-                raise UserError("the engine ctranslate2 has no models that vote; use the engine regard")
-            return cls._load_engine(Path(path), torch.device(device), precision)
-        numbers = choose_precision(precision, torch.device(device))
-        first = cls._load_one(find_model(Path(path)), device)
-        members = []
-        for other in others:
-            member = cls._load_one(find_model(Path(other)), device)
-            if member.vocabularies.fingerprint() != first.vocabularies.fingerprint():
-                raise UserError(f"{other}: its tokenizer differs from that of {path}; an ensemble needs one for all")
-            members.append(member.model)
-        if torch.device(device).type != "cpu":
-            for model in (first.model, *members):
-                model.to(getattr(torch, numbers))
-        loaded = cls(first.model, first.vocabularies, first.languages, members, precision=numbers)
-        loaded._home = first._home
-        return loaded
-
-    @classmethod
-    def _load_one(cls, folder: Path, device: str | torch.device) -> Translator:
-        expect_reader(folder, "text")
-        vocabularies = Vocabularies.load(folder)
-        model, about = load_model(folder, device)
-        _check_rows(folder, model, vocabularies)
-        loaded = cls(model, vocabularies, _languages(folder / CONFIG, about))
-        loaded._home = folder
+        loaded = cls(
+            *load_parts(Path(path), [Path(other) for other in others], torch.device(device), engine, precision)
+        )
+        loaded._home = None if loaded.model.target_embedding.weight.is_meta else find_model(Path(path))
         return loaded
 
     @classmethod
@@ -148,27 +108,6 @@ class Translator:
             raise UserError("models that vote are several folders; save each by itself")
         save_pretrained(Path(folder), self.save, self.model, self._home)
 
-    @classmethod
-    def _load_engine(cls, path: Path, device: torch.device, precision: str | None) -> Translator:
-        """A translator whose model is an outline without weights: the engine has them."""
-        if is_exported(path):
-            if precision is not None:
-                raise UserError(f"{path}: its precision was chosen when it was exported; leave precision away")
-            about = read_config(path, ELSEWHERE)
-            model, vocabularies = outline_model(about, path / ELSEWHERE), Vocabularies.load(path)
-            _check_rows(path, model, vocabularies)
-            writer = EngineWriter(path, model.config, vocabularies.pieces, device)
-            return cls(model, vocabularies, _languages(path / ELSEWHERE, about), writer=writer)
-        if precision is not None and precision not in QUANTIZATIONS:
-            raise UserError(
-                f"precision: {precision!r} is none of {', '.join(QUANTIZATIONS)}, in which the engine ctranslate2 "
-                "computes"
-            )
-        ours = cls._load_one(find_model(path), "cpu")
-        with tempfile.TemporaryDirectory() as room:
-            ours.save_engine(Path(room), precision or "float32")
-            return cls._load_engine(Path(room), device, None)
-
     def save_engine(self, folder: Path, quantization: str = "float32", about: dict[str, Any] | None = None) -> None:
         """Writes what the engine ctranslate2 loads into an existing folder, and beside it the tokenizer.
 
@@ -177,9 +116,7 @@ class Translator:
         """
         if len(self.models) > 1:
             raise UserError("CTranslate2 has no models that vote; give one")
-        to_ctranslate2(self.model, self.vocabularies.pieces, folder, quantization)
-        self.vocabularies.save(folder)
-        save_config(folder / ELSEWHERE, self.model, {"languages": list(self.languages)} | (about or {}))
+        save_for_engine(Loaded(self.model, self.vocabularies, self.languages), folder, quantization, about or {})
 
     def save(self, folder: Path, about: dict[str, Any] | None = None) -> None:
         """Writes config.json, model.safetensors and the tokenizer into an existing folder."""
@@ -466,27 +403,6 @@ def choose_writer(models: Sequence[Transformer | ParallelTransformer], products:
     (model,) = models
     assert isinstance(model, ParallelTransformer)
     return ParallelWriter(model, products)
-
-
-def is_exported(path: Path) -> bool:
-    """Whether a folder holds the weights of another engine."""
-    return (path / ELSEWHERE).is_file()
-
-
-def _check_rows(folder: Path, model: EncoderDecoder, vocabularies: Vocabularies) -> None:
-    rows = (model.config.source_vocab, model.config.target_vocab)
-    if (len(vocabularies.source), len(vocabularies.target)) != rows:
-        raise UserError(
-            f"{folder}: the tokenizer has {len(vocabularies.source)} and {len(vocabularies.target)} pieces, the "
-            f"model {rows[0]} and {rows[1]} rows; they were not saved together"
-        )
-
-
-def _languages(path: Path, about: dict[str, Any]) -> tuple[str, str]:
-    languages = about.get("languages", ["source", "target"])
-    if not isinstance(languages, list) or len(languages) != 2:
-        raise UserError(f"{path}: languages must be two codes, such as en and zh, not {languages!r}")
-    return str(languages[0]), str(languages[1])
 
 
 def batches_by_tokens(indices: Iterable[int], encoded: Sequence[Sequence[int]], tokens: int) -> Iterator[list[int]]:

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.loading import is_exported
 from regard.decoding.settings import AnySettings, ParallelSettings, SearchSettings, parse_settings
-from regard.decoding.translator import Translator, is_exported
+from regard.decoding.translator import Translator
 from regard.devices import choose_device
 from regard.errors import UserError
 from regard.models.folder import expect_reader, find_model, load_model, what_is_read
