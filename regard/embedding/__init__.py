@@ -16,7 +16,8 @@ from torch.autograd.function import once_differentiable
 
 from regard.attention import kernels
 from regard.attention.kernels.short import chance_of
-from regard.launching import on_device
+from regard.embedding.adding import add_up_rows
+from regard.launching import on_device, tile_rows
 
 ENABLED = kernels.INSTALLED and kernels.WANTED
 WIDEST = 4096
@@ -44,7 +45,7 @@ def embed(
     """dropout(table[tokens] · scale + positions[places]), (…, W); every call drops other numbers.
 
     Args:
-        tokens: which rows, of any shape.
+        tokens: which rows, of any shape; what is none of them becomes no number.
         table: in single precision, (V, W); it alone learns.
         scale: of its rows.
         places: of the tokens, of their shape, or one row for all rows of tokens.
@@ -78,12 +79,13 @@ class _Embed(torch.autograd.Function):
 
         N, W = len(tokens), table.shape[1]
         y = table.new_empty(N, W, dtype=dtype)
-        tile = _tile(W)
+        tile = tile_rows(W, TILE, WARPS)
         if N:
             with on_device(table):
                 rows_triton.embed[(-(-N // tile["R"]),)](
-                    tokens, table.contiguous(), places, positions, seed, y, N, 1 if places is None else len(places),
-                    scale, chance_of(dropout), 1 / (1 - dropout), PLACED=places is not None, DROPS=dropout > 0, **tile,
+                    tokens, table.contiguous(), places, positions, seed, y,
+                    N, len(table), 1 if places is None else len(places), scale, chance_of(dropout), 1 / (1 - dropout),
+                    PLACED=places is not None, DROPS=dropout > 0, **tile,
                 )  # fmt: skip
         ctx.save_for_backward(tokens, seed)
         ctx.words, ctx.scale, ctx.dropout = len(table), scale, dropout
@@ -92,23 +94,7 @@ class _Embed(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        from regard.embedding import rows_triton
-
         tokens, seed = ctx.saved_tensors
-        N, W = grad.shape
-        rows = grad.new_empty(N, W, dtype=torch.float32)
-        tile = _tile(W)
-        if N:
-            with on_device(grad):
-                rows_triton.embed_backward[(-(-N // tile["R"]),)](
-                    grad.contiguous(), seed, rows, N, chance_of(ctx.dropout), ctx.scale / (1 - ctx.dropout),
-                    DROPS=ctx.dropout > 0, **tile,
-                )  # fmt: skip
-        # PyTorch's own adds up the rows of a token in the same order every time.
-        of_table = torch.ops.aten.embedding_dense_backward(rows, tokens, ctx.words, -1, False)
+        growth = ctx.scale / (1 - ctx.dropout)
+        of_table = add_up_rows(grad.contiguous(), tokens, ctx.words, growth, seed, ctx.dropout)
         return None, of_table, *(None,) * 6
-
-
-def _tile(width: int) -> dict[str, int]:
-    padded = max(16, 1 << (width - 1).bit_length())
-    return {"W": width, "R": max(1, TILE // padded), "P": padded, "num_warps": WARPS * max(1, padded // TILE)}

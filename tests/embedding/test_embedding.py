@@ -87,6 +87,13 @@ def test_of_no_tokens_nothing_is_learned() -> None:
     assert not gradient(y, table).any()
 
 
+def test_a_token_that_is_no_word_becomes_no_number() -> None:
+    _, places, table, positions = drawn(4, width=16)
+    y = embed(torch.tensor([0, WORDS, -1, WORDS - 1], device=DEVICE), table, SCALE, places, positions)
+    assert y.isnan().all(1).tolist() == [False, True, True, False]
+    assert y[0].isfinite().all()
+
+
 def test_what_is_dropped_forward_is_dropped_backward() -> None:
     tokens, places, table, positions = drawn(2, 40, width=48)
     torch.manual_seed(7)
