@@ -27,7 +27,7 @@ import torch
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]  # this checkout, whatever else is installed
 
-from kernel_parts import beside, kinds, sequences  # noqa: E402
+from kernel_parts import beside, kinds, sequences, tokens  # noqa: E402
 from kernel_parts.bench import HEADS, WIDTH, Bench  # noqa: E402
 
 PARTS: dict[str, Callable[[Bench], None]] = {
@@ -35,6 +35,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "workload": sequences.measure_workload,
     **{f"tiles-{kernel}": partial(sequences.measure_tiles, kernel=kernel) for kernel in sequences.TILES},
     "norms": beside.measure_norms,
+    "embedding": tokens.measure_embedding,
     "biases": beside.measure_biases,
     "relu": beside.measure_relu,
     "weights": beside.measure_weights,

@@ -41,8 +41,9 @@ ARROWS = {
         "text": "arrays errors config",
         "vision": "arrays errors config",
         "norms": "attention launching sums",
+        "embedding": "attention launching",
         "layers": "attention norms products errors config",
-        "models": "attention layers products errors config",
+        "models": "attention embedding layers products errors config",
         "decoding": "attention layers models text interop packing products launching walking interruption progress "
         "errors config",
         "inspection": "attention layers models errors config",

@@ -35,10 +35,14 @@ class Sinusoidal(nn.Module):
 
     def forward(self, positions: Tensor, longest: int) -> Tensor:
         """The encoding of each position; `longest` bounds them, known without asking the device."""
+        return self.up_to(longest)[positions]
+
+    def up_to(self, longest: int) -> Tensor:
+        """The encodings of so many places or more."""
         if longest > len(self.table):
             grown = torch.arange(max(longest, 2 * len(self.table)), device=self.table.device)
             self.table = sinusoid(grown, self.width, self.order).to(self.table.dtype)
-        return self.table[positions]
+        return self.table
 
 
 def sinusoid(positions: Tensor, width: int, order: str = "interleaved") -> Tensor:

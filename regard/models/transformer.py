@@ -29,6 +29,7 @@ from regard.attention import (
 )
 from regard.attention.settings import AttentionSettings, FullSettings, check_attention
 from regard.config import Settings
+from regard.embedding import embed, joins
 from regard.layers import Activation, DecoderBlock, EncoderBlock, FeedForward
 from regard.models.model import Model
 from regard.products import linear
@@ -264,7 +265,7 @@ class Embedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(vocab, config.width))
         nn.init.normal_(self.weight, std=config.width**-0.5)
         self.scale = math.sqrt(config.width)
-        self.positions: nn.Module | None = None
+        self.positions: Sinusoidal | Learned | None = None
         if config.positions == "sinusoidal":
             self.positions = Sinusoidal(config.width)
         elif config.positions == "sinusoidal-halves":
@@ -275,11 +276,16 @@ class Embedding(nn.Module):
         self.stream: torch.dtype | None = None  # what flows from here to the last block, where products are of half
 
     def forward(self, tokens: Tensor, positions: Tensor, longest: int) -> Tensor:
+        half = self.stream is not None and torch.is_autocast_enabled(tokens.device.type)
+        if joins(tokens, self.weight) and not isinstance(self.positions, Learned):
+            table = None if self.positions is None else self.positions.up_to(longest)
+            dropout = self.dropout.p if self.training else 0.0
+            flowing = self.stream if half else None
+            return embed(tokens, self.weight, self.scale, positions, table, dropout, flowing)
         x = F.embedding(tokens, self.weight) * self.scale
         if self.positions is not None:
             x = x + self.positions(positions, longest)
         y: Tensor = self.dropout(x)
-        half = self.stream is not None and torch.is_autocast_enabled(x.device.type)
         return y.to(self.stream) if half else y
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.attention.kernels.short import chance_of
-from regard.launching import multiprocessors, on_device
+from regard.launching import multiprocessors, on_device, tile_rows
 from regard.sums import add_up
 
 WIDEST = 4096
@@ -127,5 +127,4 @@ class _AddNorm(torch.autograd.Function):
 
 
 def _tile(width: int) -> dict[str, int]:
-    padded = max(16, 1 << (width - 1).bit_length())
-    return {"W": width, "R": max(1, TILE // padded), "P": padded, "num_warps": WARPS * max(1, padded // TILE)}
+    return tile_rows(width, TILE, WARPS)

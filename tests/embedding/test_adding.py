@@ -1,0 +1,52 @@
+"""Sums of the rows of each word against PyTorch's own, however often each word comes."""
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import Tensor
+
+from regard.embedding import adding
+from regard.embedding.adding import add_up_rows
+from regard.launching import INSTALLED
+
+pytestmark = pytest.mark.skipif(not INSTALLED, reason="there is no Triton")
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="there is no CUDA device")
+WORDS = 6
+
+
+def in_chunks(chunk: int, grad: Tensor, tokens: Tensor, words: int = WORDS) -> Tensor:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(adding, "CHUNK", chunk)
+        return add_up_rows(grad, tokens, words)
+
+
+@settings(max_examples=30, deadline=None)
+@given(counts=st.lists(st.integers(0, 14), min_size=WORDS, max_size=WORDS), chunk=st.integers(1, 5), seed=st.integers())
+def test_no_row_is_lost_or_added_twice(counts: list[int], chunk: int, seed: int) -> None:
+    source = torch.Generator().manual_seed(seed % 2**32)
+    tokens = torch.repeat_interleave(torch.arange(WORDS), torch.tensor(counts))
+    tokens = tokens[torch.randperm(len(tokens), generator=source)].to(DEVICE)
+    grad = torch.randint(-9, 10, (len(tokens), 3), generator=source).to(DEVICE, torch.float32)  # sums are exact
+    expected = torch.zeros(WORDS, 3, device=DEVICE).index_add_(0, tokens, grad)
+    assert torch.equal(in_chunks(chunk, grad, tokens), expected)
+
+
+def test_rows_of_what_is_no_word_are_left_out() -> None:
+    tokens = torch.tensor([-1, 2, WORDS, 2, 1] * 7 + [WORDS + 5] * 9, device=DEVICE)
+    found = in_chunks(4, torch.ones(len(tokens), 2, device=DEVICE), tokens)
+    assert found[:, 0].tolist() == [0, 7, 14, 0, 0, 0]
+
+
+@on_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_batch_of_usual_size_is_the_same_to_the_bit_every_time(dtype: torch.dtype) -> None:
+    source = torch.Generator().manual_seed(0)
+    tokens = (32_000 * torch.rand(25_344, generator=source) ** 4).long().to(DEVICE)
+    grad = torch.randn(25_344, 512, generator=source).to(DEVICE, dtype)
+    first = add_up_rows(grad, tokens, 32_000)
+    assert all(torch.equal(add_up_rows(grad, tokens, 32_000), first) for _ in range(5))
+    exact = torch.zeros(32_000, 512, dtype=torch.float64, device=DEVICE).index_add_(0, tokens, grad.double())
+    torch.testing.assert_close(first.double(), exact, atol=1e-3, rtol=1e-5)
