@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regard.attention import Attention, Cache, KeyValues, Mask, RunningSums
 from regard.errors import UserError
 from regard.norms import add_norm, joins, sum_and_norm
-from regard.products import Linear, linear, linear_gelu, linear_relu
+from regard.products import Linear, linear, linear_gelu, linear_relu, pass_on
 
 Activation = Literal["relu", "gelu", "silu", "swiglu"]
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -116,10 +116,10 @@ class Residual(nn.Module):
             return _first(x, added.shape[1]) + self._shape(added)
         assert isinstance(x, Tensor), "what is not added up yet was left to a norm before a sublayer"
         if last is None or not self._plain or not joins(x, self.norm):
-            added = sublayer(x)
+            added, x = pass_on(x, sublayer)
             x, dropout = _first(x, added.shape[1]), self.dropout.p if self.training and self._plain else 0.0
             return add_norm(x, added if self._plain else self._shape(added), self.norm, dropout)
-        added, dropout = self._unbiased(x, sublayer, last)
+        (added, dropout), x = pass_on(x, lambda y: self._unbiased(y, sublayer, last))
         return add_norm(_first(x, added.shape[1]), added, self.norm, dropout, last.bias)
 
     def open(self, x: Tensor | Sum, sublayer: Callable[[Tensor], Tensor], last: Linear | None) -> Tensor | Sum:

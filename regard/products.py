@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from regard.packing import Precision, Product, pack, supports
 from regard.sums import pass_gelu, pass_relu, sum_columns
 
 Activation = Literal["relu", "gelu"]
+Made = TypeVar("Made")
 
 
 class Linear(nn.Linear):
@@ -66,6 +67,23 @@ def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return _learn(x, weight, bias, "gelu")
 
 
+def pass_on(x: Tensor, read: Callable[[Tensor], Made]) -> tuple[Made, Tensor]:
+    """What a reader makes of x, and x for whoever reads it next.
+
+    In training, on a GPU, where x is as precise as products, the reader's first product of x adds its gradient to that
+    of whoever reads it next, so that there is no pass over both to add them up.
+    """
+    if not _learns(x) or torch.compiler.is_compiling():
+        return read(x), x
+    offered = _in_use.offered
+    offered.append(x)
+    try:
+        made = read(x)
+    finally:
+        left = offered.pop()
+    return made, left
+
+
 # In training, on a GPU, in half precision
 
 
@@ -76,7 +94,11 @@ def _learns(x: Tensor) -> bool:
 
 def _learn(x: Tensor, weight: Tensor, bias: Tensor | None, activation: Activation | None = None) -> Tensor:
     rows = x.to(torch.get_autocast_dtype(x.device.type)).reshape(-1, x.shape[-1])
-    y: Tensor = _Product.apply(rows, weight, bias, activation)  # type: ignore[no-untyped-call]
+    y: Tensor
+    y, again = _Product.apply(rows, weight, bias, activation)  # type: ignore[no-untyped-call]
+    for place, offered in enumerate(_in_use.offered):
+        if offered is x and x.requires_grad and x.dtype == again.dtype:
+            _in_use.offered[place] = _View.apply(again, x.shape)  # type: ignore[no-untyped-call]
     return y.view(*x.shape[:-1], len(weight))
 
 
@@ -84,11 +106,14 @@ class _Product(torch.autograd.Function):
     """x · weightᵀ + bias, as precise as x, or an activation of it; gradients are as precise as the weights.
 
     PyTorch's own would round every gradient of a weight to half precision first, and takes three times as long for
-    those of biases.
+    those of biases. Beside it x is given again, for whoever reads it next.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, activation: Activation | None) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, activation: Activation | None
+    ) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
         half, offset = _round(weight, x.dtype), None if bias is None else _round(bias, x.dtype)
         if activation == "relu":
             assert offset is not None, "one kernel takes all of it, or none"
@@ -99,11 +124,13 @@ class _Product(torch.autograd.Function):
                 y = F.gelu(seen)
         ctx.save_for_backward(x, half, None if activation is None else seen)
         ctx.activation, ctx.dtypes = activation, (weight.dtype, None if bias is None else bias.dtype)
-        return y
+        return y, x
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None, passed: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return passed, None, None, None
         (x, half, seen), (of_weight, of_bias) = ctx.saved_tensors, ctx.dtypes
         dx = dweight = dbias = None
         with torch.autocast(x.device.type, enabled=False):
@@ -112,7 +139,7 @@ class _Product(torch.autograd.Function):
             elif ctx.needs_input_grad[2]:
                 dbias = sum_columns(grad)
             if ctx.needs_input_grad[0]:
-                dx = grad @ half
+                dx = grad @ half if passed is None else _add_product(passed, grad, half)
             if ctx.needs_input_grad[1]:
                 dweight = _multiply(grad.t(), x, of_weight)
         return dx, dweight, None if dbias is None or of_bias is None else dbias.to(of_bias), None
@@ -175,6 +202,38 @@ def _multiply(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     if a.is_cuda and dtype == torch.float32 and a.dtype in (torch.bfloat16, torch.float16):
         return torch.mm(a, b, out_dtype=dtype)
     return (a @ b).to(dtype)
+
+
+class _View(torch.autograd.Function):
+    """x in another shape; on the way back its gradient becomes a tensor of its own, not a view that holds another."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shape: torch.Size) -> Tensor:
+        ctx.shape = x.shape
+        return x.view(shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad.reshape(ctx.shape).detach(), None
+
+
+def _add_product(passed: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """passed + a · b, in the memory of what was passed where nobody else holds that.
+
+    Others may: the same gradient may wait for somebody who comes later, or be kept by a hook, or by whoever asked for
+    it. But what comes through `_View` is a tensor that nobody else has, so all others hold that memory by tensors of
+    their own, and if there are none it is free. PyTorch counts likewise before it adds up gradients in place.
+    """
+    if passed.is_contiguous() and _count_holders(passed) == 1:
+        return passed.addmm_(a, b)
+    return passed + a @ b
+
+
+def _count_holders(x: Tensor) -> int:
+    """How many tensors hold the memory of this one, itself among them."""
+    memory = x.untyped_storage()
+    return torch._C._storage_Use_Count(memory._cdata) - 1  # this function holds it, too
 
 
 # For a compiler
@@ -256,6 +315,9 @@ class PackedWeights:
 class _InUse(threading.local):
     packed: PackedWeights | None = None
     rounded: RoundedWeights | None = None
+
+    def __init__(self) -> None:
+        self.offered: list[Tensor] = []  # what `pass_on` has others read; once a product has passed it on, that
 
 
 _in_use = _InUse()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal, Self, cast
 
 import torch
@@ -32,7 +33,7 @@ from regard.config import Settings
 from regard.embedding import embed, joins
 from regard.layers import Activation, DecoderBlock, EncoderBlock, FeedForward
 from regard.models.model import Model
-from regard.products import linear
+from regard.products import linear, pass_on
 
 
 class EncoderDecoderConfig(Settings):
@@ -172,7 +173,8 @@ class EncoderDecoder(Model):
     def _decode(self, x: Tensor, memory: Tensor, mask: Mask, memory_mask: Mask, positions: Tensor) -> Tensor:
         """Embedded target tokens through the decoder, (B, T, W); the masks say what of target and source they see."""
         for block in self.decoder:
-            x = block(x, memory, mask, memory_mask, positions)
+            read = partial(block, x, mask=mask, memory_mask=memory_mask, positions=positions)
+            x, memory = pass_on(memory, read)
         y: Tensor = self.decoder_norm(x)
         return y
 

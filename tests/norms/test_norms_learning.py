@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard import norms
+from regard import norms, products
 from regard.attention import Attention, kernels
 from regard.layers import DecoderBlock, EncoderBlock, FeedForward, Residual
 from regard.norms.learning import add_norm, kept, sum_and_norm
@@ -162,6 +162,23 @@ def test_blocks_leave_their_biases_to_their_norms(monkeypatch: pytest.MonkeyPatc
     assert_close(with_gradients(block(x, memory), wanted), [y.double() for y in plain], 1e-5)
     lasts = [block.attention.out, block.cross.out, block.feed_forward.outer]
     assert all(bias is last.bias for bias, last in zip(used, lasts, strict=True))
+
+
+def test_products_add_to_the_gradients_that_norms_pass_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    block = DecoderBlock(Attention(32, 2), Attention(32, 2), FeedForward(32, 64)).to(DEVICE)
+    x, memory = (torch.randn(2, 5, 32, device=DEVICE, requires_grad=True) for _ in range(2))
+    wanted = [x, memory, *block.parameters()]
+    learn_by_kernel(monkeypatch, False)
+    plain = with_gradients(block(x, memory), wanted)
+    learn_by_kernel(monkeypatch, True)
+    monkeypatch.setattr(products, "_learns", lambda x: torch.is_grad_enabled())
+    monkeypatch.setattr(torch, "get_autocast_dtype", lambda device: torch.float32)
+    holders: list[int] = []
+    usual = products._count_holders
+    monkeypatch.setattr(products, "_count_holders", lambda x: (holders.append(usual(x)), holders[-1])[1])
+    assert_close(with_gradients(block(x, memory), wanted), [y.double() for y in plain], 1e-5)
+    assert holders == [1, 1, 1], "each of the three sublayers could add in place"
 
 
 @pytest.mark.parametrize("given", [{}, {"layer_scale": 0.5}], ids=["plain", "scaled"])
