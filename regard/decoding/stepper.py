@@ -79,7 +79,8 @@ class TransformerStepper:
         # Projected keys of one head lie pages apart; every step reads them, so they are brought together once.
         decoder.memories = [KeyValues(keys.contiguous(), values.contiguous()) for keys, values in decoder.memories]
         family = torch.ones(len(rows), copies, 0, dtype=torch.bool, device=self.device)
-        coverage = memory.new_zeros(len(rows) * copies, layout.size) if self.coverage else None
+        precise = torch.promote_types(memory.dtype, torch.float32)  # in which a share is not lost for being small
+        coverage = memory.new_zeros(len(rows) * copies, layout.size, dtype=precise) if self.coverage else None
         return TransformerState(decoder, copies, family, 0, coverage)
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:

@@ -7,9 +7,11 @@ import torch
 
 from regard import Translator, UserError, probe
 from regard.decoding.settings import SearchSettings
+from regard.decoding.stepper import TransformerStepper
 from regard.decoding.wishes import Wishes
 from regard.packing import Precision, choose_precision, supports
 from tests.conftest import Command, toy_pairs
+from tests.decoding.fixed.models import decided_model
 from tests.exchange.random_models import random_translator
 
 TEXTS = ["I love apples", "", "You buy tea and books"]
@@ -115,6 +117,13 @@ def test_a_model_all_in_half_precision_can_do_all_that_others_can(trained_run: P
     torch.testing.assert_close(
         seen["decoder.0.cross"].weights.float().sum(-1).mean(), torch.tensor(1.0), atol=0.01, rtol=0
     )
+
+
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
+def test_in_half_precision_what_nobody_looked_at_costs_no_more(precision: torch.dtype) -> None:
+    models = decided_model(), decided_model().to(precision)
+    a, b = (TransformerStepper(model, coverage=True).start([[5, 6, 7]], 2).uncovered() for model in models)
+    assert torch.equal(a, b) and bool((a < 0).all()) and bool(a.isfinite().all())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
