@@ -1,4 +1,6 @@
+import gc
 import math
+import weakref
 
 import pytest
 import torch
@@ -55,6 +57,16 @@ def test_growing_changes_no_earlier_position() -> None:
     before = encode(positions, 256)
     encode(torch.tensor([[999]]), 1000)
     assert torch.equal(encode(positions, 256), before)
+
+
+def test_the_table_that_was_outgrown_stays_for_those_who_read_it_by_its_place() -> None:
+    encode = Sinusoidal(8)
+    place, before = weakref.ref(encode.table), encode.table.clone()
+    encode(torch.zeros(1, 1, dtype=torch.long), 1000)
+    gc.collect()
+    earlier = place()
+    assert earlier is not None and earlier is not encode.table and torch.equal(earlier, before)
+    assert not encode.state_dict() and len(list(encode.buffers())) == 1
 
 
 def test_the_sinusoidal_table_is_not_saved() -> None:

@@ -8,7 +8,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from regard.attention import Packed
+from regard.attention import Packed, Sinusoidal
 from regard.errors import UserError
 from regard.training import recording
 from regard.training.parallel.canvas import Canvas
@@ -143,6 +143,19 @@ def test_a_gpu_draws_anew_whenever_a_step_is_repeated() -> None:
     drawn = [recorder.repeat([counts]).clone() for _ in range(4)]
     assert all(torch.equal(one, other) for one, other in zip(drawn, plain, strict=True))
     assert len({tuple(picked.tolist()) for picked in drawn}) == 4
+
+
+@on_gpu
+def test_a_gpu_repeats_the_same_though_a_table_of_positions_has_grown_meanwhile() -> None:
+    places = torch.arange(200, device="cuda")[None]
+    encode = Sinusoidal(512).to("cuda")
+    recorder: Recorder[Any, Any] = Recorder(lambda batches: encode(batches[0], 200).clone(), places.device)
+    while (first := recorder.repeat([places])) is None:
+        pass
+    expected = first.clone()
+    encode(places, 1000)
+    others = [torch.full((256, 512), 7.0, device="cuda") for _ in range(20)]  # in what was given back
+    assert torch.equal(recorder.repeat([places]), expected) and len(others) == 20
 
 
 @on_gpu
