@@ -32,8 +32,8 @@ class Sinusoidal(nn.Module):
         self.width, self.order = width, order
         self.table: Tensor
         self.register_buffer("table", sinusoid(torch.arange(256), width, order), persistent=False)
-        # Those that were outgrown: a step that a GPU has recorded still reads where the table was then.
-        self._outgrown: list[Tensor] = []
+        # Tables that were outgrown, by their length: a step that a GPU has recorded still reads where its table was.
+        self._outgrown: dict[int, Tensor] = {}
 
     def forward(self, positions: Tensor, longest: int) -> Tensor:
         """The encoding of each position; `longest` bounds them, known without asking the device."""
@@ -42,7 +42,7 @@ class Sinusoidal(nn.Module):
     def up_to(self, longest: int) -> Tensor:
         """The encodings of so many places or more."""
         if longest > len(self.table):
-            self._outgrown.append(self.table)
+            self._outgrown[len(self.table)] = self.table
             grown = torch.arange(max(longest, 2 * len(self.table)), device=self.table.device)
             self.table = sinusoid(grown, self.width, self.order).to(self.table.dtype)
         return self.table

@@ -59,9 +59,12 @@ def _copy(ours: list[Tensor], theirs: list[Tensor]) -> None:
 
 
 def _take_buffer(copy: nn.Module, model: nn.Module, name: str) -> None:
-    """A copy gets new room for a table that has grown since it was made, such as that of the positions."""
+    """A copy gets new room for a table that has grown since it was made, such as that of the positions.
+
+    So it does where its own has grown in inference mode, after which nothing may be written there.
+    """
     ours, theirs = copy.get_buffer(name), model.get_buffer(name)
-    if ours.shape == theirs.shape:
+    if ours.shape == theirs.shape and not ours.is_inference():
         ours.copy_(theirs)
     else:
         setattr(copy, name, theirs.clone())

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
+from regard.attention import Sinusoidal
 from regard.training.average import Average
 
 
@@ -34,3 +35,15 @@ def test_an_update_does_not_wait_for_the_device() -> None:
             average.update(model)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def test_a_table_that_grew_while_the_average_was_validated_is_taken_as_well() -> None:
+    model = nn.Sequential(Sinusoidal(8), nn.Linear(8, 8))
+    average = Average(model)
+    places = torch.arange(300)[None]
+    with torch.inference_mode():
+        expected = average.module[0](places, 300)
+    model[0](places, 300)
+    average.update(model)
+    assert torch.equal(average.module[0](places, 300), expected)
+    assert torch.equal(average.module[0].table, model[0].table)
