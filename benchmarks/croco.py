@@ -10,8 +10,8 @@ process each, and says which did best on scenes set aside for that; `train` lear
 steps from those weights and from none. `all` does all of it, with the settings that won where there is time for a race.
 Each writes its part of OUT/croco.json and its pictures into OUT.
 
-For how many steps there is time, a trial tells; compiling is part of it and of the minutes. Where other work on the
-machine comes and goes, no trial can know: say it with --steps and --disparity-steps.
+For how many steps there is time, a trial tells; compiling is part of it and of the minutes. What other work will come
+to the machine no trial can know: say it with --share, or with --steps and --disparity-steps.
 """
 
 from __future__ import annotations
@@ -86,6 +86,9 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=1024, help="scenes of each part of the proof")
     parser.add_argument("--set", action="append", default=[], help="a setting of croco-scenes, key=value")
     parser.add_argument("--set-disparity", action="append", default=[], help="a setting of disparity-scenes, key=value")
+    parser.add_argument(
+        "--share", type=float, default=0.8, help="of the training's time that is planned for: less where others come"
+    )
     parser.add_argument("--steps", type=int, help="of completion, without a trial; else as many as there is time for")
     parser.add_argument("--disparity-steps", type=int, help="the same of both runs of disparity")
     parser.add_argument(

@@ -106,25 +106,27 @@ def test_crops_of_photographs_know_what_is_where(monkeypatch: pytest.MonkeyPatch
 
 
 def run(steps: int, pixels_off: float, scored: int | None = None) -> dict[str, object]:
-    return {"steps": steps, "log": [{"step": steps if scored is None else scored, "pixels_off": pixels_off}]}
+    last = {"step": steps if scored is None else scored, "pixels_off": pixels_off, "pixels_off_flat": 1.5}
+    return {"steps": steps, "log": [last]}
 
 
 @pytest.mark.parametrize(
     ("pretrained", "scratch", "shown"),
     [
-        (run(20, 1.0), run(20, 2.0), True),
-        (run(20, 2.0), run(20, 1.0), False),
-        (run(20, 1.0), run(12, 2.0), False),
-        (run(12, 1.0), run(12, 2.0), False),  # equal, but not as many as were chosen
-        (run(20, 1.0), run(20, 2.0, scored=18), False),
-        (run(20, 1.0), {"steps": 2, "log": []}, False),
+        (run(20, 1.0), run(20, 2.0), [True, True]),
+        (run(20, 1.4), run(20, 1.0), [False, True]),
+        (run(20, 1.6), run(20, 2.0), [True, False]),  # neither has learned anything
+        (run(20, 1.0), run(12, 2.0), [False, False]),
+        (run(12, 1.0), run(12, 2.0), [False, False]),  # equal, but not as many as were chosen
+        (run(20, 1.0), run(20, 2.0, scored=18), [False, False]),
+        (run(20, 1.0), {"steps": 2, "log": []}, [False, False]),
     ],
 )
 def test_pretraining_is_judged_after_equal_steps(
-    pretrained: dict[str, object], scratch: dict[str, object], shown: bool, monkeypatch: pytest.MonkeyPatch
+    pretrained: dict[str, object], scratch: dict[str, object], shown: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged = module("croco_training", monkeypatch).judge_disparity(pretrained, scratch, 20)
-    assert list(judged.values()) == [shown]
+    assert list(judged.values()) == shown
 
 
 TINY = [
@@ -195,7 +197,7 @@ def test_steps_that_are_given_need_no_trial(tmp_path: Path, monkeypatch: pytest.
     found = training.train(Namespace(steps=3, set=TINY, device="cpu", out=tmp_path), 10)
     assert (found["steps_planned"], found["steps"], found["pairs"]) == (3, 3, 12)
     with pytest.raises(NameError):
-        training.train(Namespace(steps=None, set=TINY, device="cpu", out=tmp_path / "trial"), 10)
+        training.train(Namespace(steps=None, share=0.8, set=TINY, device="cpu", out=tmp_path / "trial"), 10)
 
 
 def test_models_of_several_patches_do_not_race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
