@@ -38,21 +38,24 @@ from statistics import median
 from typing import Any
 from unittest.mock import patch
 
-import safetensors.torch
-import torch
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent)]  # this checkout, whatever else is installed
 
-from regard.decoding import parallel, stepwise
-from regard.decoding.translator import Translator
-from regard.devices import choose_device
-from regard.evaluation import bleu, exact_match
-from regard.evaluation.speed import Contender, Result, describe_machine, tabulate
-from regard.evaluation.timing import measure_speed
-from regard.models.folder import WEIGHTS, find_model
-from regard.text.grammar import derive
-from regard.text.readers import read_lines, read_pairs
+import safetensors.torch  # noqa: E402
+import torch  # noqa: E402
 
-RESULTS = Path(__file__).parent / "results"
-IMAGES = Path(__file__).parents[1] / "docs" / "images"
+from benchmarks.reports.parallel import GREEDY, IMAGES, LAUNCHED, ONE_PASS  # noqa: E402
+from regard.decoding import parallel, stepwise  # noqa: E402
+from regard.decoding.translator import Translator  # noqa: E402
+from regard.devices import choose_device  # noqa: E402
+from regard.evaluation import bleu, exact_match  # noqa: E402
+from regard.evaluation.speed import Contender, Result, describe_machine, tabulate  # noqa: E402
+from regard.evaluation.timing import measure_speed  # noqa: E402
+from regard.models.folder import WEIGHTS, find_model  # noqa: E402
+from regard.text.grammar import derive  # noqa: E402
+from regard.text.readers import read_lines, read_pairs  # noqa: E402
+
+RESULTS = HERE / "results"
 
 # Changes to the recipe `demo`, and the least BLEU that each way of writing must reach on the built-in corpus.
 BUILTIN: dict[str, list[str]] = {
@@ -100,7 +103,6 @@ STUDENTS = {
     "ctc": Student([*CTC, *RECORDED, "parallel.reveal=none", *SHORT]),
     "ctc-glat": Student([*CTC, *LARGE, "training.steps=2000", "training.validate_every=500"]),
 }
-GREEDY = "teacher, greedy"
 CONTENDERS: list[tuple[str, str, str]] = [
     (GREEDY, "teacher", "beam=1"),
     ("teacher, beam 5", "teacher", "beam=5"),
@@ -117,9 +119,6 @@ CONTENDERS: list[tuple[str, str, str]] = [
     ("CTC + GLAT", "ctc-glat", ""),
     ("CTC + GLAT, prefix beam 5", "ctc-glat", "beam=5"),
 ]
-ONE_PASS = ("mask-predict, 1 round", "cut at END", "CTC", "CTC + GLAT")
-LAUNCHED = ", launched"
-"""Ends the names of those that a GPU shall not replay from a recording: kernel by kernel, as other libraries do it."""
 
 
 @dataclass(frozen=True)

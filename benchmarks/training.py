@@ -10,8 +10,7 @@ what one of them has found is kept though it or another fails. A step's tokens a
 the median; warm-up is what the first steps took beyond that.
 
 --who chooses contenders, --within is the time for all of them, and --merge keeps the earlier rows of the file, so that
-several calls can share the work. --caches keeps what was compiled, so that a later call can time it without compiling
-it again, and says so in the row. --profile adds the kernels of a step, --largest the largest batch that fits. --curve
+several calls can share the work. --profile adds the kernels of a step, --largest the largest batch that fits. --curve
 trains 500 steps on the built-in corpus: our fastest path, then the float32 reference with two seeds. With --together
 contenders share one process and take turns, step by step, as a busy machine wants it. --quick is a toy, to see that the
 script runs.
@@ -59,7 +58,6 @@ NAMES = (
 FASTEST = "regard-recorded-half"
 TOGETHER = ("regard-padded", "regard-packed", "regard-packed-dropouts", "nn")
 CURVES = {FASTEST: (FASTEST, 1), "reference 1": ("reference", 1), "reference 2": ("reference", 2)}
-CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 TENS = 10
 """Steps that share a figure of a curve."""
 SHORTEST = 15
@@ -84,7 +82,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--curve-tokens", type=int, default=8192, help="places of each side of a batch")
     parser.add_argument("--together", action="store_true", help="contenders take turns in one process")
     parser.add_argument("--merge", action="store_true", help="keep the other rows of the file")
-    parser.add_argument("--caches", type=Path, help="folder that keeps what was compiled; none unless given")
     parser.add_argument("--quick", action="store_true", help="toy sizes")
     parser.add_argument("--out", type=Path, help="file for the results")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -160,9 +157,7 @@ def run_child(name: str, options: argparse.Namespace, deadline: Deadline, *furth
         same += [f"--{flag}" for flag in ("profile", "largest", "curve") if getattr(options, flag)]
         command = [sys.executable, str(Path(__file__)), "--child", name, "--out", str(out), *same, *further]
         # Caches of its own: whoever comes second must not warm up at the expense of the first.
-        compiled = folder if options.caches is None else options.caches.resolve() / name
-        before = (compiled / CACHES[0]).exists()
-        caches = {key: str(compiled / key) for key in CACHES}
+        caches = {key: str(folder / key) for key in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
         environment = os.environ | caches | {"REGARD_KERNELS": "1" if CONTENDERS[name].kernels else "0"}
         with errors.open("wb") as said:
             child = subprocess.Popen(command, env=environment, stderr=said, process_group=0)
@@ -174,9 +169,7 @@ def run_child(name: str, options: argparse.Namespace, deadline: Deadline, *furth
             failure = f"{failure}: {last[:300]}" if last else failure
         row: Row = json.loads(out.read_text("utf-8")) if out.exists() else {"name": name}
     contender = CONTENDERS[name]
-    row |= {"error": failure} if failure else {}
-    row |= {"compiled_before": True} if before and contender.compile is not None else {}
-    return row | {"peer": contender.peer, "dropouts": contender.dropouts}
+    return row | ({"error": failure} if failure else {}) | {"peer": contender.peer, "dropouts": contender.dropouts}
 
 
 def wait_for(child: subprocess.Popen[bytes], limit: float, deadline: Deadline) -> str:

@@ -16,7 +16,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from training_contenders import CONTENDERS, SIZES, Trainer
-from training_workload import TextBatch, Workload, make_lessons, make_one
+from training_workload import Workload, begin_with_unlike_sizes, make_lessons, make_one
 
 from regard.training.memory import is_out_of_memory
 from regard.training.recording import PLAIN
@@ -43,15 +43,6 @@ def work_as_child(options: argparse.Namespace) -> None:
         measuring.curve()
     else:
         measuring.measure()
-
-
-def begin_with_unlike_sizes(batches: list[TextBatch]) -> list[TextBatch]:
-    """In turn, from a batch on whose sides differ in length: a compiler takes sizes that are equal at first for one.
-
-    It would have to compile everything once more for the first batch of which that is not true.
-    """
-    first = next((i for i, batch in enumerate(batches) if len({*batch.source.shape, *batch.inputs.shape}) == 3), 0)
-    return batches[first:] + batches[:first]
 
 
 class Measuring:

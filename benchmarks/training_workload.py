@@ -105,6 +105,15 @@ class Workload:
         return collate(self.corpus, batch.rows, True, PAD).to(self.device)
 
 
+def begin_with_unlike_sizes(batches: list[TextBatch]) -> list[TextBatch]:
+    """In turn, from a batch on whose sides differ in length: a compiler takes sizes that are equal at first for one.
+
+    It would have to compile everything once more for the first batch of which that is not true.
+    """
+    first = next((i for i, batch in enumerate(batches) if len({*batch.source.shape, *batch.inputs.shape}) == 3), 0)
+    return batches[first:] + batches[:first]
+
+
 def make_one(vocab: int, tokens: int, layout: Layout, device: torch.device) -> TextBatch:
     """A batch as many are: of those of a corpus the one whose number of target tokens is nearest to that asked for."""
     rng = np.random.default_rng(0)

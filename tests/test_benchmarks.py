@@ -1,5 +1,6 @@
-"""What benchmarks of attention keep, and what is written from it."""
+"""What benchmarks of attention and training keep, what is written from it, and what they work on."""
 
+import importlib
 import json
 import math
 from argparse import Namespace
@@ -132,3 +133,17 @@ def test_losses_are_judged_by_the_distance_of_two_seeds(distance: float, said: s
     text = write_curves(ABOUT | {"date": "2026-01-01", "rows": rows, "distances": distances})
     assert said in text
     assert "ours lies 0.50 below reference 1 and 0.50 above reference 2." in text
+
+
+def test_a_compiler_meets_a_batch_of_unlike_sizes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(attention.__file__).parent))
+    workload = importlib.import_module("training_workload")
+    begin_with_unlike_sizes = workload.begin_with_unlike_sizes
+    batches = workload.Workload(100, 512, 16, torch.device("cpu")).make("padded")
+    alike = [i for i, batch in enumerate(batches) if batch.source.shape[1] == batch.inputs.shape[1]]
+    assert alike, "or there is nothing to see here"
+    turned = batches[alike[0] :] + batches[: alike[0]]
+    found = begin_with_unlike_sizes(turned)
+    assert len({*found[0].source.shape, *found[0].inputs.shape}) == 3
+    assert sorted(map(id, found)) == sorted(map(id, batches))
+    assert begin_with_unlike_sizes(batches[alike[0] : alike[0] + 1]) == batches[alike[0] : alike[0] + 1]

@@ -10,6 +10,7 @@ IMAGES = Path(__file__).parent.parent.parent / "docs" / "images"
 GREEDY, DEEP, TEN = "teacher, greedy", "12+1 layers, greedy", "mask-predict, 10 rounds"
 ONE_PASS = ("mask-predict, 1 round", "cut at END", "CTC", "CTC + GLAT")
 LAUNCHED = ", launched"
+"""Ends the names of those that a GPU does not replay from a recording: kernel by kernel, as other libraries do it."""
 Row = dict[str, Any]
 
 

@@ -118,9 +118,7 @@ def write_cpu(result: Result) -> str:
 
 
 def _name(row: Row) -> str:
-    said = [row["error"]] if "error" in row else []
-    said += ["compiled by an earlier call"] if row.get("compiled_before") else []
-    return f"{row['name']} ({'; '.join(said)})" if said else str(row["name"])
+    return f"{row['name']} ({row['error']})" if "error" in row else str(row["name"])
 
 
 def _profiled(result: Result) -> Row | None:

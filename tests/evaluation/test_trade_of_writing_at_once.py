@@ -14,7 +14,11 @@ import torch
 
 from benchmarks import parallel as script
 from benchmarks.reports import parallel as report
+from regard import Translator
+from regard.decoding.fixed.canvases import FixedCanvases
+from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
 from regard.training.recipe import Recipe
+from tests.exchange.random_models import random_translator
 
 
 def test_every_student_can_be_taught_by_its_settings() -> None:
@@ -120,3 +124,21 @@ def test_what_is_written_follows_from_the_results() -> None:
     assert "| 12+1 layers, greedy | 39.00 | 2.6 M | 24.0 ± 1.5 (2.50×) | 18.0 ± 1.5 (5.00×) |" in table
     assert "The weights of end and ctc were rounded" in table
     assert "took turns" in table
+
+
+def test_what_is_to_be_launched_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def replay(self: object, *given: object) -> None:
+        raise AssertionError("it was replayed")
+
+    monkeypatch.setattr(script.parallel, "obstacle_to_canvases", lambda *given: None)  # as it is on a GPU
+    monkeypatch.setattr(FixedCanvases, "fill", replay)
+    vocabularies = random_translator("post").vocabularies
+    sizes = {"width": 32, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "hidden": 64}
+    config = ParallelTransformerConfig.base(len(vocabularies.target), length="ctc", **sizes)
+    translator = Translator(ParallelTransformer(config), vocabularies)
+    settings = translator.fit()
+    with pytest.raises(AssertionError, match="replayed"):
+        script.Contender("usual", translator, settings).translate(["the dog"])
+    (said,) = script.Launched("launched", translator, settings).translate(["the dog"])
+    assert isinstance(said, str)
+    assert script.parallel.obstacle_to_canvases(None, None, None) is None, "and then all is as it was"

@@ -31,23 +31,13 @@ class PassShape(NamedTuple):
     source: int
     places: int
 
-    @property
-    def tables(self) -> list[tuple[int, int]]:
-        """The rows and columns of what it works on."""
-        return [(self.sentences, self.source), (self.sentences, self.places)]
-
 
 class EncodingShape(NamedTuple):
-    """The sizes of a program that encodes; `tried` is 0 where lengths are not guessed."""
+    """The sizes of a program that encodes and guesses lengths."""
 
     sentences: int
     source: int
     tried: int
-
-    @property
-    def tables(self) -> list[tuple[int, int]]:
-        """The rows and columns of what it works on."""
-        return [(self.sentences, self.source)]
 
 
 class FillingShape(NamedTuple):
@@ -58,11 +48,6 @@ class FillingShape(NamedTuple):
     rows: int
     places: int
     rounds: int
-
-    @property
-    def tables(self) -> list[tuple[int, int]]:
-        """The rows and columns of what it works on."""
-        return [(self.sentences, self.source), (self.rows, self.places)]
 
 
 class Pass:
@@ -126,9 +111,8 @@ class Encoding:
         layout = Padded(self.sizes, self.shape.source)
         memory = self.model.encode(self.given[:, :-1], layout)
         self.memory.copy_(memory)
-        if self.shape.tried:
-            lengths, gains = likeliest_lengths(self.model, memory, layout, self.sizes, self.shape.tried)
-            self._said.copy_(torch.stack((lengths.int(), gains.view(torch.int32))))
+        lengths, gains = likeliest_lengths(self.model, memory, layout, self.sizes, self.shape.tried)
+        self._said.copy_(torch.stack((lengths.int(), gains.view(torch.int32))))
 
 
 class Filling:

@@ -70,33 +70,42 @@ class FixedCanvases:
     def _guess_and_fill(
         self, sources: Sequence[Sequence[int]], tried: int, rounds: int
     ) -> tuple[list[list[Guess]], Canvases]:
-        known = min(tried, 2 * self.model.config.length_reach + 1)
         read = len(sources), max(len(source) for source in sources) + 1
-        encoding = self._program(EncodingShape(*(self._room(*read) or read), known), Encoding)
+        room = self._room(*read)
+        (B, S), known = room or read, min(tried, 2 * self.model.config.length_reach + 1)
+        encoding = self._program(Encoding, EncodingShape(B, S, known), S if room else None)
         encoding.encode(sources)
         lengths = encoding.guesses()[: len(sources)]
         owners = [i for i, of_one in enumerate(lengths) for _ in of_one]
         counts = [count for of_one in lengths for count, _ in of_one]
         filled = len(owners), max(counts)
-        shape = FillingShape(*encoding.shape[:2], *(self._room(*filled) or filled), rounds)
-        return lengths, self._program(shape, Filling).fill(encoding, owners, counts)
+        further = self._room(*filled)
+        R, T = further or filled
+        filling = self._program(Filling, FillingShape(B, S, R, T, rounds), max(S, T) if room and further else None)
+        return lengths, filling.fill(encoding, owners, counts)
 
     def _fill_at_once(self, sources: Sequence[Sequence[int]]) -> tuple[list[list[Guess]], Canvases]:
         sizes = np.asarray([len(source) + 1 for source in sources], np.int64)
         lengths: list[int] = self.model.config.canvas_lengths(sizes).tolist()
         read, filled = (len(sources), int(sizes.max())), (len(sources), max(lengths))
         room, further = self._room(*read), self._room(*filled)
-        (rows, source), (_, places) = (room, further) if room and further else (read, filled)
-        written = self._program(PassShape(rows, source, places), Pass).write(sources, lengths)
-        return [[(length, None)] for length in lengths], written
+        (B, S), (_, T) = (room, further) if room and further else (read, filled)
+        program = self._program(Pass, PassShape(B, S, T), max(S, T) if room and further else None)
+        return [[(length, None)] for length in lengths], program.write(sources, lengths)
 
-    def _program(self, shape: Shape, kind: type[Made]) -> Made:
-        """A program that there is, or a new one; one of many tokens is neither recorded nor kept."""
-        if any(self._room(*table) is None for table in shape.tables):
+    def _program(self, kind: type[Made], shape: Shape, longest: int | None) -> Made:
+        """A program that there is, or a new one.
+
+        Args:
+            kind: of program.
+            shape: its sizes.
+            longest: how many tokens its longest rows have; None: so many in all that it is neither recorded nor kept.
+        """
+        if longest is None:
             return kind(self.model, shape, False, None)  # type: ignore[arg-type]  # each kind has its shape
         program = self._programs.pop(shape, None)
         if program is None:
-            let_positions_grow(self.model, max(columns for _, columns in shape.tables))
+            let_positions_grow(self.model, longest)
             self._see_weights()
             while len(self._programs) >= MOST_PROGRAMS:
                 del self._programs[next(iter(self._programs))]
