@@ -139,7 +139,10 @@ def choose_precision(name: str | None, device: torch.device) -> Precision:
         raise UserError(f"precision: {name!r} is none of {', '.join(PLACES)}, in which the engine regard computes")
     if device.type not in PLACES[precision]:
         where = " and ".join(_NAMES[place] for place in PLACES[precision])
-        raise UserError(f"precision {name} is for {where}, and the device is {device.type}; leave precision away")
+        raise UserError(
+            f"precision {name} is for {where}, and the device is {device.type}; "
+            "choose another device, or leave precision away"
+        )
     if device.type == "cpu" and not supports(precision):
         raise UserError(f"precision {name}: this processor, or this build of PyTorch, lacks what it needs; use float32")
     return precision

@@ -86,7 +86,7 @@ def test_what_there_is_not_is_refused(trained_run: Path, monkeypatch: pytest.Mon
 def test_the_commands_take_a_precision(
     trained_run: Path, tmp_path: Path, command: Command, precision: Precision
 ) -> None:
-    answer = command("translate", trained_run, "I love apples", "--precision", precision)
+    answer = command("translate", trained_run, "I love apples", "--precision", precision, "--device", "cpu")
     assert answer.out == "我喜欢苹果\n"
     lines = tmp_path / "lines"
     lines.write_text("I love apples\nYou buy tea\n")

@@ -127,11 +127,8 @@ class FixedCanvases:
         return records, self._pool
 
     def _room(self, rows: int, tokens: int) -> tuple[int, int] | None:
-        """So many rows of so many tokens or somewhat more; None where that is too much to be worth a recording.
-
-        It ends where learned positions do; a source that goes beyond them is for the model to refuse.
-        """
+        """So many rows of so many tokens or somewhat more; None where that is too much to be worth a recording."""
         config = self.model.config
-        reach = min(room_for(tokens), config.max_length) if config.positions == "learned" else room_for(tokens)
-        room = room_for_sentences(rows), max(tokens, reach)
+        longest = config.max_length if config.positions == "learned" else None
+        room = room_for_sentences(rows), room_for(tokens, longest)
         return room if room[0] * room[1] <= FEW_TOKENS else None

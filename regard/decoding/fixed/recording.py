@@ -42,7 +42,11 @@ def let_positions_grow(model: nn.Module, longest: int) -> None:
             module(torch.zeros_like(module.table[0, :1], dtype=torch.long), longest)
 
 
-def room_for(tokens: int) -> int:
-    """So many tokens or somewhat more: few shapes are enough for all."""
+def room_for(tokens: int, longest: int | None = None) -> int:
+    """So many tokens or somewhat more: few shapes are enough for all.
+
+    It ends at the longest that a model has positions for; tokens beyond that are for the model to refuse.
+    """
     step = 32 if tokens <= 128 else 128
-    return -(-tokens // step) * step
+    room = -(-tokens // step) * step
+    return room if longest is None else max(tokens, min(room, longest))

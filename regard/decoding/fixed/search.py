@@ -65,8 +65,8 @@ class FixedSearch:
         longest = config.max_length if config.positions == "learned" else None
         rules = Rules.of(requests, settings, config.eos, self.device, longest)
         steps = int(rules.limits.max())
-        target = room_for(steps) if longest is None else min(room_for(steps), longest)
-        source = room_for(max(len(request.source) for request in requests) + 1)
+        target = room_for(steps, longest)
+        source = room_for(max(len(request.source) for request in requests) + 1, longest)
         shape = Shape(room_for_sentences(len(requests)), settings.width, source, target)
         if len(requests) > 1 and bytes_of(self.model, shape) > self._memory_there_is():
             half = len(requests) // 2

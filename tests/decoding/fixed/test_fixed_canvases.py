@@ -27,7 +27,7 @@ from tests.decoding.test_parallel import VOCAB, decided_model
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="there is no CUDA device")
-CLOSE = {"abs": 1e-5 if DEVICE.type == "cpu" else 1e-4}  # a GPU adds float32 in another order for every shape
+CLOSE = {"abs": 1e-5 if DEVICE.type == "cpu" else 3e-4}  # a GPU adds float32 in another order for every shape
 DRAW = random.Random(7)
 SOURCES = [[DRAW.randrange(3, VOCAB) for _ in range(DRAW.randint(0, 12))] for _ in range(40)]
 WAYS: list[tuple[str, dict[str, Any]]] = [

@@ -157,6 +157,15 @@ def test_a_min_length_beyond_the_learned_positions_is_refused() -> None:
         fixed(model, SOURCES[:1], SearchSettings(beam=2, min_length=16))
 
 
+def test_room_for_a_source_ends_where_learned_positions_do() -> None:
+    model = decided_model(positions="learned", max_length=24).to(DEVICE)
+    fixed_search = FixedSearch(model)
+    fixed_search.search([Request([5] * 20)], SearchSettings(beam=1, max_length=3))
+    assert [shape.source for shape in fixed_search._programs] == [24]
+    with pytest.raises(UserError, match="a sequence of 31 tokens is longer than this model's 24 learned positions"):
+        fixed_search.search([Request([5] * 30)], SearchSettings(beam=1, max_length=3))
+
+
 def test_sources_encoded_with_room_to_spare_are_the_same() -> None:
     rows, layout = pad_rows([[5, 6, 7, 2], [8, 2]], 0, DEVICE)
     tight, roomy = (Reader(MODEL, Shape(4, 2, 32, 32)) for _ in range(2))
