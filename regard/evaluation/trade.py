@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
@@ -70,7 +71,9 @@ def save_trade(results: Sequence[Result], path: Path, title: str) -> None:
     """
     fresh = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
-        draw_trade(results, title).savefig(fresh, dpi=140, facecolor="white")
+        with mpl.rc_context({"svg.hashsalt": "regard"}):  # what is drawn again is the same file
+            undated = {"Date": None} if path.suffix.lower() == ".svg" else None
+            draw_trade(results, title).savefig(fresh, dpi=140, facecolor="white", metadata=undated)
         fresh.replace(path)
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None
