@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from regard.packing import Precision, Product, pack, supports
+from regard.rows import multiply, usable
 from regard.sums import pass_gelu, pass_relu, sum_columns
 
 Activation = Literal["relu", "gelu"]
@@ -39,20 +40,22 @@ class Linear(nn.Linear):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x · weightᵀ + bias, with packed weights where this thread has some in use."""
+    """x · weightᵀ + bias, another way where this thread has one in use."""
     if torch.compiler.is_compiling():
         return F.linear(x, weight, bias)
     if _learns(x):
         return _learn(x, weight, bias)
-    packed = _in_use.packed
-    return F.linear(x, weight, bias) if packed is None else packed.linear(x, weight, bias)
+    way = _in_use.way
+    return F.linear(x, weight, bias) if way is None else way.linear(x, weight, bias)
 
 
 def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """max(0, x · weightᵀ + bias): on a GPU in half precision one kernel, in training as well."""
+    compiling = torch.compiler.is_compiling()
     if not _learns(x):
-        return F.relu_(linear(x, weight, bias))
-    if not torch.compiler.is_compiling():
+        way = None if compiling else _in_use.way
+        return F.relu_(linear(x, weight, bias)) if way is None else way.linear_relu(x, weight, bias)
+    if not compiling:
         return _learn(x, weight, bias, "relu")
     # A compiler takes product and activation apart wherever it sees what is done, so it is given an operator.
     dtype = torch.get_autocast_dtype(x.device.type)
@@ -261,7 +264,43 @@ _node.register_fake(lambda x, weight, bias: x.new_empty(len(x), len(weight)))
 _node.register_autograd(_differentiate, setup_context=_remember)
 
 
-class PackedWeights:
+class Way:
+    """While entered, products that learn nothing are made this way in this thread."""
+
+    def __init__(self) -> None:
+        self._outer: list[Way | None] = []
+
+    def __enter__(self) -> None:
+        self._outer.append(_in_use.way)
+        _in_use.way = self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _in_use.way = self._outer.pop()
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x · weightᵀ + bias."""
+        return F.linear(x, weight, bias)
+
+    def linear_relu(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """max(0, x · weightᵀ + bias)."""
+        return F.relu_(self.linear(x, weight, bias))
+
+
+class FewRows(Way):
+    """Products of a few rows are one kernel each: for recordings on a GPU, in which launching it costs nothing."""
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return multiply(x, weight, bias) if usable(x, weight, bias) else super().linear(x, weight, bias)
+
+    def linear_relu(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        if usable(x, weight, bias):
+            return multiply(x, weight, bias, relu=True)
+        return super().linear_relu(x, weight, bias)
+
+
+class PackedWeights(Way):
     """While entered, products of float32 vectors with weights on a CPU use a copy of the weight made for that.
 
     Otherwise the weight is brought into the processor's favourite order in every product, which for the few rows of a
@@ -270,20 +309,11 @@ class PackedWeights:
     """
 
     def __init__(self, precision: Precision = "float32") -> None:
+        super().__init__()
         self.precision, self._available = precision, supports(precision)
         # By address and shape: the weight, a sample of its numbers when it was packed, and the product with its copy.
         # Holding the weight keeps its address from being given to another.
         self._copies: dict[tuple[int, torch.Size], tuple[Tensor, Tensor, Product]] = {}
-        self._outer: list[PackedWeights | None] = []
-
-    def __enter__(self) -> None:
-        self._outer.append(_in_use.packed)
-        _in_use.packed = self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _in_use.packed = self._outer.pop()
 
     def refresh(self) -> None:
         """Forgets the copies of weights that have changed since.
@@ -313,7 +343,7 @@ class PackedWeights:
 
 
 class _InUse(threading.local):
-    packed: PackedWeights | None = None
+    way: Way | None = None
     rounded: RoundedWeights | None = None
 
     def __init__(self) -> None:

@@ -1,5 +1,8 @@
 """Attention of a few queries to many keys, as in a step of decoding: the kernel reads every key and value once.
 
+Where there is little to do at all, as for one short sentence, it is not the work that counts but how many kernels it
+takes, and this one takes more queries, too, some at a time.
+
 A row's keys may be fewer than there is room for, and how many there are may be known to the device alone: what lies
 behind the last is never read. The meaning of it is `attend(path="reference")` with the same mask.
 
@@ -16,8 +19,10 @@ from regard.attention.kernels.operators import dense_last, strides
 from regard.attention.masks import Mask, Padded
 from regard.launching import on_device
 
-MOST = 16
-"""So many queries fill a tile."""
+TILE = 16
+"""So many queries read keys and values together."""
+LITTLE = 2048, 128
+"""So many queries of all rows together and keys of each are little to do, however many queries there are of a row."""
 ENABLED = kernels.INSTALLED and kernels.WANTED
 
 
@@ -29,7 +34,12 @@ def usable(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> bool:
     plain = mask.reach == (None, None) and not mask.packed
     learning = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     here = ENABLED and q.device.type == "cuda" and not torch.compiler.is_compiling() and not learning
-    return here and q.shape[-2] <= MOST and alike and wanted and near and plain
+    return here and _are_few(q, k) and alike and wanted and near and plain
+
+
+def _are_few(q: Tensor, k: Tensor) -> bool:
+    B, _, T, _ = q.shape
+    return T <= TILE or (LITTLE[0] >= B * T and k.shape[-2] <= LITTLE[1])
 
 
 def attend_few(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -> Tensor:
@@ -43,11 +53,11 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -> Ten
     context = q.new_empty(B, T, H, D).transpose(1, 2)
     precise = q.dtype == torch.float32
     with on_device(q):
-        few_triton.attend[(B * H,)](
+        few_triton.attend[(B * H, -(-T // TILE))](
             q, k, v, context, lengths, allowed,
             *strides(q, k, v, context), *((0,) * 4 if allowed is None else allowed.stride()),
             0 if lengths is None else lengths.stride(0), T, S, H, scale,
-            D=D, M=MOST, N=32 if precise else 64, COUNTED=lengths is not None, MASKED=allowed is not None,
+            D=D, M=TILE, N=32 if precise else 64, COUNTED=lengths is not None, MASKED=allowed is not None,
             PRECISION="ieee" if precise else "tf32", num_warps=4, num_stages=2,
         )  # fmt: skip
     return context

@@ -1,4 +1,4 @@
-"""The kernel of `few`: all queries of one head of one row, M at the most, against its keys, N at a time.
+"""The kernel of `few`: M queries of one head of one row against its keys, N at a time.
 
 Weights are powers of two, which a GPU is quick to raise.
 """
@@ -21,7 +21,7 @@ def attend(
     row = tl.program_id(0)
     b, h = row // H, row % H
     d = tl.arange(0, D)
-    i = tl.arange(0, M)
+    i = tl.program_id(1) * M + tl.arange(0, M)
     real = i < T
     end = S
     if COUNTED:

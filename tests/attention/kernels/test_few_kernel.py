@@ -28,7 +28,7 @@ def family(B: int, T: int, S: int) -> Tensor:
 
 @settings(max_examples=12, deadline=None)
 @given(
-    T=st.integers(1, 16),
+    T=st.integers(1, 40),
     lengths=st.lists(st.integers(0, 70), min_size=1, max_size=3),
     D=st.sampled_from((16, 32)),
     masked=st.booleans(),
@@ -86,6 +86,14 @@ def test_on_a_gpu_attend_takes_it_and_it_is_right(dtype: torch.dtype) -> None:
     mask = Mask(keys=Padded(lengths, 160), allowed=family(64, 4, 160))
     assert usable(q, k, v, mask)
     assert not usable(q, k, v, Mask(causal=True))
+    for rows, queries, keys, fits in (
+        (1, 128, 128, True),
+        (64, 32, 64, True),
+        (64, 33, 64, False),
+        (1, 17, 129, False),
+    ):
+        others = tensors(rows, 8, queries, keys, 64, dtype)
+        assert usable(*others, Mask()) == fits
     expected = attend(q.double(), k.double(), v.double(), mask, path="reference")
     tolerance = 2e-2 if dtype == torch.bfloat16 else 2e-6
     with torch.no_grad():
