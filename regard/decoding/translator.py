@@ -208,7 +208,8 @@ class Translator:
         request = wishes.as_request(self.vocabularies.target)
         settings = self._prepare(settings, request, trees, snapshots)
         found: dict[int, list[Found]] = {}
-        results: list[list[Hypothesis]] = [[Hypothesis(text, 0.0)] for text in texts]
+        nothing: dict[str, Any] = {"tree": [] if trees else None, "rounds": [] if snapshots else None}
+        results: list[list[Hypothesis]] = [[Hypothesis(text, 0.0, **nothing)] for text in texts]
         filled = [i for i, text in enumerate(texts) if text.strip()]
         with self._evaluating() as observed:
             for batch in batches_by_tokens(filled, encoded, self.writer.batch_tokens(settings)):

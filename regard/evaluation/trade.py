@@ -8,7 +8,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from regard.errors import UserError
 from regard.evaluation.speed import Result
@@ -49,6 +49,7 @@ def draw_trade(results: Sequence[Result], title: str) -> Figure:
                 label=result.name,
             )
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_title(f"batch of {size}" if size > 1 else "one sentence at a time", loc="left", fontsize=11)

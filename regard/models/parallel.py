@@ -22,6 +22,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from regard.attention import Layout, Mask, Packed
+from regard.errors import UserError
 from regard.models.transformer import EncoderDecoder, EncoderDecoderConfig, places
 from regard.products import Linear
 
@@ -59,6 +60,17 @@ class ParallelTransformerConfig(EncoderDecoderConfig):
         """The special tokens that this model must not write."""
         sayable = {"classifier": [], "end": [self.eos], "ctc": [self.blank]}[self.length]
         return [token for token in (self.pad, self.bos, self.eos) if token not in sayable]
+
+    def check_effect(self) -> None:
+        """Does nothing where every setting is for the way in which this model knows the length.
+
+        Raises:
+            UserError: one is not, and would have no effect.
+        """
+        others = ["canvas_ratio", "canvas_extra"] if self.length == "classifier" else ["length_reach"]
+        for name in [name for name in others if getattr(self, name) != type(self).model_fields[name].default]:
+            needed = "end or ctc" if self.length == "classifier" else "classifier"
+            raise UserError(f"model.{name}: is for model.length={needed}, not {self.length}; leave it away")
 
     def limit(self, lengths: Ints) -> Ints:
         """The lengths, as far as this model's positions reach."""

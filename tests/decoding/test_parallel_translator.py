@@ -32,9 +32,9 @@ def runs(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]
             toy / "train.zh",
             model__kind="parallel",
             model__length=length,
-            model__canvas_ratio=1,
             training__steps=steps,
             training__validate_every=steps,
+            **{} if length == "classifier" else {"model__canvas_ratio": 1},
         )
         run_recipe(recipe, folder / length)
     return {length: folder / length for length in STEPS}
@@ -122,6 +122,7 @@ def test_rounds_can_be_watched(guessing: regard.Translator, blanking: regard.Tra
     assert sum(best.rounds[1].written) < len(best.tokens)
     (seen,) = blanking.hypotheses(["They buy tea"], snapshots=True)[0][0].rounds
     assert "·" in seen.pieces
+    assert guessing.hypotheses([" "], snapshots=True)[0][0].rounds == []
     assert guessing.hypotheses(["They buy tea and dogs"], settings)[0][0].rounds is None
 
 

@@ -247,7 +247,7 @@ def test_a_packed_batch_has_the_loss_and_the_gradients_of_a_padded_one(
 def test_a_filled_batch_has_the_loss_and_the_gradients_of_a_padded_one(
     build: Callable[..., ParallelTranslationTask], length: str, reveal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = build(model__length=length, model__canvas_extra=1)
+    task = build(model__length=length, **{} if length == "classifier" else {"model__canvas_extra": 1})
     monkeypatch.setattr(Canvas, "pick", pick_the_first)
     monkeypatch.setattr(Tensor, "float", Tensor.double)
     model, found = model_of(task), []
@@ -487,7 +487,20 @@ def test_pairs_that_are_left_out_are_said_and_none_left_is_refused(
             "parallel.reveal: uniform is for model.length=classifier, not ctc",
         ),
         ({"model__kind": "parallel", "search__temperature": 1.0}, "unknown key search.temperature"),
-        ({"model__kind": "parallel", "search__beam": 5}, "beam 5 needs a model with length: ctc"),
+        ({"model__kind": "parallel", "search__beam": 5}, "search.beam 5 needs a model with length: ctc"),
+        ({"model__kind": "parallel", "model__canvas_ratio": 3}, "model.canvas_ratio: is for model.length=end or ctc"),
+        (
+            {"model__kind": "parallel", "model__length": "ctc", "model__length_reach": 9},
+            "model.length_reach: is for model.length=classifier, not ctc; leave it away",
+        ),
+        (
+            {"model__kind": "parallel", "parallel__glance": [0.4, 0.1]},
+            "parallel.glance: is for parallel.reveal=glancing, not uniform; leave it away",
+        ),
+        (
+            {"model__kind": "parallel", "model__length": "end", "parallel__length_weight": 1.0},
+            "parallel.length_weight: is for model.length=classifier, not end; leave it away",
+        ),
         (
             {"model__kind": "parallel", "model__length": "end", "search__rounds": 3},
             "rounds 3 needs a model with length",

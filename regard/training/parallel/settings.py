@@ -37,3 +37,17 @@ class ParallelTeachingSettings(Settings):
         if self.reveal == "uniform" and model.length != "classifier":
             raise UserError(f"parallel.reveal: uniform is for model.length=classifier, not {model.length}")
         return self.reveal
+
+    def check_effect(self, model: ParallelTransformerConfig) -> None:
+        """Does nothing where this model can learn like that, and by all that is set.
+
+        Raises:
+            UserError: it cannot, or something would have no effect.
+        """
+        usual, reveal = ParallelTeachingSettings(), self.choose(model)
+        if self.glance != usual.glance and reveal != "glancing":
+            raise UserError(f"parallel.glance: is for parallel.reveal=glancing, not {reveal}; leave it away")
+        if self.length_weight != usual.length_weight and model.length != "classifier":
+            raise UserError(
+                f"parallel.length_weight: is for model.length=classifier, not {model.length}; leave it away"
+            )

@@ -285,13 +285,14 @@ class ParallelRecipe(TranslationRecipe):
             self._check_recording(config)
         if self.teaching != TeachingSettings():
             raise UserError("teaching: for a model that writes one token after another; for this one there is parallel")
-        self.parallel.choose(config)
-        self.search.fit(config.length)
-        if self.search.rerank is not None:
-            try:
+        config.check_effect()
+        self.parallel.check_effect(config)
+        try:
+            self.search.fit(config.length)
+            if self.search.rerank is not None:
                 check_judge(self.search.rerank)
-            except UserError as error:
-                raise UserError(f"search.{error}") from None
+        except UserError as error:
+            raise UserError(f"search.{error}") from None
 
     def _check_recording(self, config: ParallelTransformerConfig) -> None:
         if config.attention.kind != "full":
