@@ -38,8 +38,7 @@ def sum_columns(x, y, passed, parts, N, W, THROUGH: tl.constexpr, R: tl.constexp
 def slope_of_gelu(h):
     """The derivative of h · Φ(h), to within 2e-7.
 
-    Φ by Abramowitz and Stegun, 7.1.26: of the exponential that is needed anyway, where `erf` would make another, and
-    with it some forty instructions for a number that two products are made of in the meantime.
+    Φ by Abramowitz and Stegun, 7.1.26, from the exponential that is needed anyway; `erf` would make another of its own.
     """
     e = tl.exp(-0.5 * h * h)
     t = 1 / (1 + 0.3275911 * SQRT_HALF * tl.abs(h))
