@@ -13,15 +13,9 @@ from torch import Tensor, nn
 from regard.attention import Attention, Cache, KeyValues, Mask, RunningSums
 from regard.errors import UserError
 from regard.norms import add_norm, joins, sum_and_norm
-from regard.products import Linear, linear, linear_gelu, linear_relu, pass_on
+from regard.products import Linear, feed_forward, linear, pass_on
 
 Activation = Literal["relu", "gelu", "silu", "swiglu"]
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu_,
-    "gelu": F.gelu,
-    "silu": F.silu,
-    "swiglu": F.silu,
-}
 
 
 class FeedForward(nn.Module):
@@ -32,8 +26,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, width: int, hidden: int, activation: Activation = "relu", dropout: float = 0.0) -> None:
         super().__init__()
-        self.gated = activation == "swiglu"
-        self.activate = _ACTIVATIONS[activation]
+        self.activation, self.gated = activation, activation == "swiglu"
         self.inner = Linear(width, 2 * hidden if self.gated else hidden)
         self.dropout = nn.Dropout(dropout)
         self.outer = Linear(hidden, width)
@@ -42,15 +35,14 @@ class FeedForward(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.activation == "relu" or self.activation == "gelu":
+            dropout = self.dropout.p if self.training else 0.0
+            return feed_forward(x, self.inner, self.outer, self.activation, dropout)
         if self.gated:
             gate, x = self.inner(x).chunk(2, -1)
-            x = self.activate(gate) * x
-        elif self.activate is F.relu_:
-            x = linear_relu(x, self.inner.weight, self.inner.bias)
-        elif self.activate is F.gelu:
-            x = linear_gelu(x, self.inner.weight, self.inner.bias)
+            x = F.silu(gate) * x
         else:
-            x = self.activate(self.inner(x))
+            x = F.silu(self.inner(x))
         y: Tensor = self.outer(self.dropout(x) if self.training else x)
         return y
 

@@ -10,7 +10,7 @@ from regard import products, sums
 from regard.norms import learning
 from regard.training import head
 
-from .bench import Bench, Run
+from .bench import Bench, Row, Run
 
 
 def measure_norms(bench: Bench) -> None:
@@ -79,23 +79,47 @@ def measure_weights(bench: Bench) -> None:
 
 
 def measure_head(bench: Bench) -> None:
-    """Logits of a chunk of rows turned into their gradient, with other tiles."""
-    rows, words = (4, 100) if bench.toy else (8448, 32_000)
-    logits = torch.randn(rows, words, device=bench.device, dtype=bench.dtype)
+    """Logits of a chunk of rows turned into their gradient, with other tiles; then the weight's, of three chunks."""
+    rows, words, width = (4, 100, 8) if bench.toy else (8448, 32_000, 512)
+    dtype = torch.float16 if bench.toy else bench.dtype
+    logits = torch.randn(rows, words, device=bench.device).to(dtype)
     labels = torch.randint(words, (rows,), device=bench.device)
     usual = head.TILE, head.WARPS
-    for choice in (
-        (8192, 8),
-        (2048, 4),
-        (4096, 4),
-        (4096, 8),
-        (8192, 4),
-        (8192, 16),
-        (16384, 8),
-        (16384, 16),
-        (32768, 32),
-    ):
+    for choice in ((8192, 8), (4096, 4), (8192, 16), (16384, 8), (16384, 16), (32768, 32)):
         head.TILE, head.WARPS = choice
-        run = partial(head.turn_with_kernel, logits, labels, 0.1)
-        bench.attempt("head", f"{rows} × {words:,}, {choice}", partial(bench.times, "op", run))
+        run = partial(head.turn_rows, logits.clone(), labels, 0.1)
+        bench.attempt("head", f"read twice {choice}", partial(_check_and_time, bench, run, logits, labels))
     head.TILE, head.WARPS = usual
+    usual = head.HELD_BY_WARP, head.HELD_WARPS
+    for choice in ((2048, 16), (1024, 32), (4096, 8)):
+        head.HELD_BY_WARP, head.HELD_WARPS = choice
+        run = partial(head.turn_held_rows, logits.clone(), labels, 0.1)
+        bench.attempt("head", f"held {choice}", partial(_check_and_time, bench, run, logits, labels))
+    head.HELD_BY_WARP, head.HELD_WARPS = usual
+    vectors = torch.randn(rows, width, device=bench.device).to(dtype)
+    for precisely in (False, True):
+        add = partial(_add_up_weight, logits, vectors, precisely)
+        bench.attempt("head", f"weight, added up by the product: {precisely}", partial(bench.times, "op", add))
+
+
+def _check_and_time(bench: Bench, run: partial[Tensor], logits: Tensor, labels: Tensor) -> Row:
+    """The first call finds the logits as they were, the others what it made of them."""
+    plain = logits[:64].double()
+    losses = head.turn_into_gradient(plain, labels[:64], 0.1)
+    found = run()[:64].double()
+    errors = {
+        "error": ((run.args[0][:64].double() - plain).norm() / plain.norm()).item(),
+        "error of losses": ((found - losses).norm() / losses.norm()).item(),
+    }
+    if max(errors.values()) > 0.01:
+        raise AssertionError(f"this is wrong: {errors}")
+    return errors | bench.times("op", run)
+
+
+def _add_up_weight(logits: Tensor, vectors: Tensor, precisely: bool) -> Tensor:
+    total = torch.empty(logits.shape[1], vectors.shape[1], device=logits.device)
+    usual, head.ADDS_PRECISELY = head.ADDS_PRECISELY, precisely
+    for chunk in range(3):
+        head.add_product(total, logits.t(), vectors, first=chunk == 0)
+    head.ADDS_PRECISELY = usual
+    return total

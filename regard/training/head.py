@@ -9,6 +9,7 @@ Shapes: N rows, W width, V vocabulary.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,6 +24,16 @@ CHUNK = 2**28
 """Logits at once, about: half a gigabyte in half precision, and rows enough for products at full speed."""
 TILE, WARPS = 8192, 8
 """Words of a row that the kernel looks at together, and the threads that do, in groups of 32."""
+HELD = 32_768
+"""Rows of so many words at the most, in half precision, are held in registers and read once; 0: all are read twice."""
+HELD_BY_WARP, HELD_WARPS = 2048, 16
+"""Words of a row for each group of 32 threads, and how many of these there are on a multiprocessor."""
+REGISTERS = 2**16
+"""Of a multiprocessor."""
+_NOTHING = {torch.bfloat16: 0xFF80FF80 - 2**32, torch.float16: 0xFC00FC00 - 2**32}
+"""Two logits of -∞, as one number of int32."""
+ADDS_PRECISELY = True
+"""Whether the weight's gradient is added up in single precision by the product itself, where that can do it."""
 
 
 def head_loss(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -60,7 +71,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The loss and, where something learns, the gradients of x, weight and bias; of what does not, nothing."""
     precise = torch.promote_types(dtype, torch.float32)
-    loss = torch.zeros((), dtype=precise, device=x.device)
+    losses = [x.new_empty(0, dtype=precise)]
     dx, dw, db = _like_gradients(x, weight, bias, dtype, learns)
     if not len(x):
         dw.zero_()
@@ -72,20 +83,41 @@ def _forward(
             part = slice(begin, begin + rows)
             vectors = x[part].to(dtype)
             logits = F.linear(vectors, words, offset)
-            losses = turn_into_gradient(logits, labels[part], smoothing, learns)
-            loss += losses.sum()
+            losses.append(turn_into_gradient(logits, labels[part], smoothing, learns))
             if learns:
                 torch.mm(logits, words, out=dx[part])
-                _accumulate(dw, logits.t() @ vectors, first=begin == 0)
+                add_product(dw, logits.t(), vectors, first=begin == 0)
                 if bias is not None:
                     _accumulate(db, logits.sum(0, dtype=precise), first=begin == 0)
-    return loss, dx, dw, db
+    return torch.cat(losses).sum(), dx, dw, db
 
 
 def chunk_rows(rows: int, words: int) -> int:
     """How many rows of logits are made at once: all chunks are about equal, and whole tiles of a product."""
     chunks = max(1, round(rows * words / CHUNK))
     return 128 * max(1, -(-rows // (128 * chunks)))
+
+
+def add_product(total: Tensor, a: Tensor, b: Tensor, first: bool) -> None:
+    """Adds a · b to a total in single precision or better; what comes first is all of it."""
+    if not (ADDS_PRECISELY and a.is_cuda and a.dtype != total.dtype and _can_add(a.dtype, a.device)):
+        _accumulate(total, a @ b, first)
+    elif first:
+        torch.mm(a, b, out_dtype=total.dtype, out=total)
+    else:
+        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
+
+
+@cache
+def _can_add(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether this PyTorch multiplies in half precision and adds to single: it is asked, since its versions differ."""
+    a, total = torch.zeros(16, 16, dtype=dtype, device=device), torch.zeros(16, 16, device=device)
+    try:
+        torch.mm(a, a, out_dtype=total.dtype, out=total)
+        torch.addmm(total, a, a, out_dtype=total.dtype, out=total)
+    except (RuntimeError, TypeError):
+        return False
+    return True
 
 
 def _accumulate(total: Tensor, part: Tensor, first: bool) -> None:
@@ -115,7 +147,36 @@ def turn_into_gradient(logits: Tensor, labels: Tensor, smoothing: float, learns:
 
 
 def turn_with_kernel(logits: Tensor, labels: Tensor, smoothing: float, learns: bool = True) -> Tensor:
-    """`turn_into_gradient` in one launch, a program for each row, which reads it twice and writes it once."""
+    """`turn_into_gradient` in one launch."""
+    return (turn_held_rows if _holds(logits) else turn_rows)(logits, labels, smoothing, learns)
+
+
+def _holds(logits: Tensor) -> bool:
+    size, pairs = logits.shape[-1], logits.stride(0) % 2 == 0 and logits.data_ptr() % 4 == 0
+    return logits.dtype in _NOTHING and pairs and size % 2 == 0 and size <= HELD
+
+
+def turn_held_rows(logits: Tensor, labels: Tensor, smoothing: float, learns: bool = True) -> Tensor:
+    """`turn_with_kernel` by programs that go from row to row and hold each in registers: it is read once."""
+    from regard.launching import multiprocessors, on_device
+    from regard.training import head_triton
+
+    losses = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
+    size = logits.shape[-1]
+    block = max(16, 1 << (size - 1).bit_length())
+    warps = max(1, block // HELD_BY_WARP)
+    programs = min(len(logits), max(1, HELD_WARPS // warps) * multiprocessors(logits.device))
+    with on_device(logits):
+        head_triton.turn_held_rows[(programs,)](
+            logits.view(torch.int32), logits, labels, losses, len(logits), logits.stride(0) // 2, size // 2, size,
+            smoothing, LEARNS=learns, BLOCK=block, NOTHING=_NOTHING[logits.dtype],
+            num_warps=warps, maxnreg=REGISTERS // (32 * HELD_WARPS),
+        )  # fmt: skip
+    return losses
+
+
+def turn_rows(logits: Tensor, labels: Tensor, smoothing: float, learns: bool = True) -> Tensor:
+    """`turn_with_kernel` by a program for each row, which reads it twice and writes it once."""
     from regard.launching import on_device
     from regard.training import head_triton
 

@@ -11,9 +11,18 @@ if not torch.cuda.is_available():
 
 from regard.attention import kernels
 from regard.training import head
-from regard.training.head import LEFT_OUT, head_loss, reference_loss, turn_into_gradient, turn_with_kernel
+from regard.training.head import (
+    LEFT_OUT,
+    add_product,
+    head_loss,
+    reference_loss,
+    turn_held_rows,
+    turn_into_gradient,
+    turn_with_kernel,
+)
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="there is no CUDA device")
 
 
 def drawn(rows: int, width: int, words: int, dtype: torch.dtype = torch.float64) -> tuple[list[Tensor], Tensor]:
@@ -91,6 +100,58 @@ def test_the_kernel_does_what_the_plain_form_does(words: int, smoothing: float) 
     assert torch.equal(untouched, logits)
     torch.testing.assert_close(turn_with_kernel(by_kernel, labels, smoothing), losses)
     torch.testing.assert_close(by_kernel, plain, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.skipif(not kernels.INSTALLED, reason="there is no Triton")
+@pytest.mark.parametrize("dtype", [torch.float16, pytest.param(torch.bfloat16, marks=on_gpu)])
+@pytest.mark.parametrize("words", [2, 16, 100, 2**11, 10_002])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_rows_that_are_held_become_what_the_plain_form_makes_of_them(
+    words: int, smoothing: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five programs go through 13 rows, of which each is followed by numbers that are nobody's."""
+    monkeypatch.setattr("regard.launching.multiprocessors", lambda device: 5)
+    monkeypatch.setattr(head, "HELD_WARPS", 1)
+    source = torch.Generator().manual_seed(words)
+    memory = (4 * torch.randn(13, words + 6, generator=source)).to(DEVICE, dtype)
+    labels = torch.randint(words, (13,), generator=source).to(DEVICE)
+    labels[0], labels[3], labels[11], labels[12] = words - 1, LEFT_OUT, LEFT_OUT, 0
+    memory[3, 0] = torch.nan  # nobody asks what is left out
+    untouched, by_kernel = memory.clone(), memory.clone()
+    plain = memory[:, :words].float()
+    plain[3, 0] = 0
+    losses = turn_into_gradient(plain, labels, smoothing)
+    torch.testing.assert_close(turn_held_rows(untouched[:, :words], labels, smoothing, learns=False), losses)
+    assert torch.equal(untouched.nan_to_num(), memory.nan_to_num())
+    torch.testing.assert_close(turn_held_rows(by_kernel[:, :words], labels, smoothing), losses)
+    close = torch.finfo(dtype).eps
+    torch.testing.assert_close(by_kernel[:, :words].float(), plain, atol=1e-6, rtol=close)
+    assert torch.equal(by_kernel[:, words:], memory[:, words:])
+
+
+def test_rows_are_held_where_they_are_pairs_of_half_precision_and_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = torch.zeros(4, 101, dtype=torch.float16)
+    assert head._holds(torch.zeros(4, 32_000, dtype=torch.bfloat16))
+    assert not head._holds(torch.zeros(4, 32_000))
+    assert not head._holds(memory)
+    assert not head._holds(memory[:, :100])
+    assert not head._holds(memory.view(-1)[1:201].view(2, 100))
+    assert not head._holds(torch.zeros(1, head.HELD + 2, dtype=torch.float16))
+    monkeypatch.setattr(head, "HELD", 0)
+    assert not head._holds(torch.zeros(4, 100, dtype=torch.float16))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_gpu)])
+def test_products_add_up_in_single_precision(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = (torch.randn(3, *shape).to(device, torch.bfloat16) for shape in ((16, 32), (32, 8)))
+    right = (a.double() @ b.double()).sum(0)
+    able = device == "cuda" and head._can_add(torch.bfloat16, a.device)
+    for precisely, close in ((True, 1e-5 if able else 1e-2), (False, 1e-2)):
+        monkeypatch.setattr(head, "ADDS_PRECISELY", precisely)
+        total = torch.full((16, 8), torch.nan, device=device)
+        for place in range(3):
+            add_product(total, a[place], b[place], first=place == 0)
+        torch.testing.assert_close(total.double(), right, rtol=close, atol=close * float(right.abs().max()))
 
 
 def test_compiled_it_is_one_graph() -> None:
