@@ -18,6 +18,7 @@ from regard.attention import kernels
 from regard.attention.kernels.short import chance_of
 from regard.embedding.adding import add_up_rows
 from regard.launching import on_device, tile_rows
+from regard.seeds import draw_seed
 
 ENABLED = kernels.INSTALLED and kernels.WANTED
 WIDEST = 4096
@@ -53,7 +54,7 @@ def embed(
         dropout: of the sum; pass 0 outside training.
         dtype: of what flows on; the table's unless given.
     """
-    seed = torch.randint(2**31 - 1, (1,), device=table.device) if dropout else None
+    seed = draw_seed(table.device) if dropout else None
     at = None if positions is None or places is None else places.reshape(-1).contiguous()
     flat = tokens.reshape(-1).contiguous()
     y: Tensor = _Embed.apply(  # type: ignore[no-untyped-call]
