@@ -24,8 +24,10 @@ from training_workload import BOS, END, PAD, Layout
 
 from regard.attention import Attention, Full
 from regard.attention.positions import sinusoid
+from regard.embedding.returns import gathering
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.products import RoundedWeights
+from regard.seeds import drawing_at_once
 from regard.training.loop import autocast
 from regard.training.recording import Recorder
 from regard.training.teaching.forcing import cross_entropy, force, read
@@ -297,10 +299,11 @@ class Trainer:
             return self._take([read])
 
     def _take(self, read: Sequence[Any]) -> Tensor:
-        with autocast(self.device, self.precision), self.rounded:
-            total = self.loss(self.model, read[0])
-        mean = total / self.count
-        mean.backward()  # type: ignore[no-untyped-call]
+        with gathering():
+            with autocast(self.device, self.precision), self.rounded, drawing_at_once():
+                total = self.loss(self.model, read[0])
+            mean = total / self.count
+            mean.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         return mean.detach()

@@ -100,6 +100,11 @@ def measure_head(bench: Bench) -> None:
     for precisely in (False, True):
         add = partial(_add_up_weight, logits, vectors, precisely)
         bench.attempt("head", f"weight, added up by the product: {precisely}", partial(bench.times, "op", add))
+    factor = torch.full((), 1 / 3, device=bench.device)
+    for what, x in (("weight", torch.randn(words, width, device=bench.device)), ("vectors", vectors)):
+        plain, ours = partial(torch.mul, x, factor), partial(head.multiply, x, factor, x.dtype)
+        bench.attempt("head", f"{what} times a number, PyTorch", partial(bench.times, "op", plain))
+        bench.attempt("head", f"{what} times a number, ours", partial(bench.times, "op", ours))
 
 
 def _check_and_time(bench: Bench, run: partial[Tensor], logits: Tensor, labels: Tensor) -> Row:

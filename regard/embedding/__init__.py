@@ -16,8 +16,10 @@ from torch.autograd.function import once_differentiable
 
 from regard.attention import kernels
 from regard.attention.kernels.short import chance_of
-from regard.embedding.adding import add_up_rows
+from regard.embedding.adding import Reading, add_up_rows
+from regard.embedding.returns import Returned, find_gathering
 from regard.launching import on_device, tile_rows
+from regard.seeds import draw_seed
 
 ENABLED = kernels.INSTALLED and kernels.WANTED
 WIDEST = 4096
@@ -53,7 +55,7 @@ def embed(
         dropout: of the sum; pass 0 outside training.
         dtype: of what flows on; the table's unless given.
     """
-    seed = torch.randint(2**31 - 1, (1,), device=table.device) if dropout else None
+    seed = draw_seed(table.device) if dropout else None
     at = None if positions is None or places is None else places.reshape(-1).contiguous()
     flat = tokens.reshape(-1).contiguous()
     y: Tensor = _Embed.apply(  # type: ignore[no-untyped-call]
@@ -88,13 +90,15 @@ class _Embed(torch.autograd.Function):
                     PLACED=places is not None, DROPS=dropout > 0, **tile,
                 )  # fmt: skip
         ctx.save_for_backward(tokens, seed)
-        ctx.words, ctx.scale, ctx.dropout = len(table), scale, dropout
+        ctx.table, ctx.scale, ctx.dropout, ctx.gathering = table, scale, dropout, find_gathering(table)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         tokens, seed = ctx.saved_tensors
-        growth = ctx.scale / (1 - ctx.dropout)
-        of_table = add_up_rows(grad.contiguous(), tokens, ctx.words, growth, seed, ctx.dropout)
-        return None, of_table, *(None,) * 6
+        growth, reading = ctx.scale / (1 - ctx.dropout), Reading(grad.contiguous(), tokens, seed)
+        if ctx.gathering is None or ctx.gathering.over:
+            return None, add_up_rows([reading], len(ctx.table), growth, ctx.dropout), *(None,) * 6
+        ctx.gathering.returned.append(Returned(ctx.table, growth, ctx.dropout, reading))
+        return (None,) * 8

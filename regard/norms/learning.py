@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from regard.attention.kernels.short import chance_of
 from regard.launching import multiprocessors, on_device, tile_rows
+from regard.seeds import draw_seed
 from regard.sums import add_up
 
 WIDEST = 4096
@@ -52,7 +53,7 @@ def sum_and_norm(
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """x + dropout(added + added_bias), as precise as x, and its LayerNorm in another precision; or x itself and its."""
-    seed = torch.randint(2**31 - 1, (1,), device=x.device) if dropout else None
+    seed = draw_seed(x.device) if dropout else None
     W = x.shape[-1]
     rows = x.reshape(-1, W), None if added is None else added.reshape(-1, W)
     given = added_bias, weight, bias, seed, eps, dropout, dtype

@@ -96,3 +96,11 @@ def turn_held_rows(
                 tl.debug_barrier()  # one word is written twice: to compare each with the label would take longer
                 of_label = tl.exp2(right * LOG2_E - top) * share - even - (1 - smoothing)
                 tl.store(logits + 2 * start + label, of_label.to(logits.dtype.element_ty))
+
+
+@triton.jit
+def multiply(x, factor, y, N, SIZE: tl.constexpr):
+    """N numbers times one."""
+    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    product = tl.load(x + at, mask=at < N, other=0.0).to(tl.float32) * tl.load(factor).to(tl.float32)
+    tl.store(y + at, product.to(y.dtype.element_ty), mask=at < N)

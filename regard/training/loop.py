@@ -11,10 +11,12 @@ from typing import Any, Generic
 import torch
 from torch import Tensor, nn
 
+from regard.embedding.returns import gathering
 from regard.errors import UserError
 from regard.interruption import Interrupted, Interruptions
 from regard.models.folder import replacing
 from regard.products import RoundedWeights
+from regard.seeds import drawing_at_once
 from regard.training.checkpoint import (
     Checkpoint,
     reporting_write_errors,
@@ -332,9 +334,10 @@ class _Loop(Generic[B]):
 
     def _pass(self, batch: B, step: Step, last: bool = True) -> Loss:
         """The loss of a batch, whose gradients, divided by the step's tokens, are added to those of the weights."""
-        with autocast(self.state.device, self.training.precision), self.rounded:
-            loss = self.engine.loss(batch, step, last)
-        (loss.total / self.tokens.to(loss.total.dtype)).backward()  # type: ignore[no-untyped-call]
+        with nullcontext() if self.processes.launched else gathering():
+            with autocast(self.state.device, self.training.precision), self.rounded, drawing_at_once():
+                loss = self.engine.loss(batch, step, last)
+            (loss.total / self.tokens.to(loss.total.dtype)).backward()  # type: ignore[no-untyped-call]
         return replace(loss, total=loss.total.detach())
 
     def _sum(self, losses: list[Loss], tokens: int) -> Loss:

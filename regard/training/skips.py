@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from regard.launching import INSTALLED, WANTED, on_device
+
+ENABLED = INSTALLED and WANTED
 ADVICE = "lower optim.lr or optim.clip, lengthen optim.warmup, or set training.precision=float32"
 EXPLODED = "lower optim.lr, lengthen optim.warmup, or raise optim.skip_above if such a norm is usual here"
 TIMES = 100  # the mean norm, over which a gradient counts as exploded where no bound is set
@@ -42,12 +45,25 @@ class Skips:
 
     def judge(self, step: int | Tensor, loss: Tensor, norm: Tensor) -> Tensor:
         """Whether the step of this mean loss and norm may be taken: a truth value on the device."""
+        if ENABLED and self.record.is_cuda and isinstance(step, Tensor):
+            return self.judge_by_kernel(step, loss, norm)
         total, in_a_row, *last, count, norms = self.record
         loss, norm, bound = loss.double(), norm.double(), self._bound(count, norms)
         taken = loss.isfinite() & norm.isfinite() & (norm <= bound)
         after = torch.stack((total, torch.zeros_like(total), *last, count + 1, norms + norm))
         skipped = (total + 1, in_a_row + 1, torch.zeros_like(total) + step, loss, norm, bound, count, norms)
         self.record.copy_(torch.where(taken, after, torch.stack(skipped)))  # which stays where it is
+        return taken
+
+    def judge_by_kernel(self, step: Tensor, loss: Tensor, norm: Tensor) -> Tensor:
+        """`judge` in one launch, where plain operations are thirty."""
+        from regard.training import skips_triton
+
+        taken = torch.empty_like(loss, dtype=torch.bool)
+        with on_device(self.record):
+            skips_triton.judge[(1,)](
+                self.record, step, loss, norm, taken, ABOVE=self.above, ENOUGH=ENOUGH, TIMES=TIMES, num_warps=1
+            )
         return taken
 
     def _bound(self, count: Tensor, norms: Tensor) -> Tensor:

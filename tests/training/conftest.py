@@ -1,5 +1,6 @@
 """What the tests of training share: a translation task on the toy corpus, without a run around it."""
 
+import os
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,9 @@ from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import prepare
 from regard.training.translation.task import TranslationTask
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported, which then runs its kernels anywhere
 
 
 @pytest.fixture

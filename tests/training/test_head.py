@@ -15,6 +15,8 @@ from regard.training.head import (
     LEFT_OUT,
     add_product,
     head_loss,
+    multiply,
+    multiply_with_kernel,
     reference_loss,
     turn_held_rows,
     turn_into_gradient,
@@ -152,6 +154,23 @@ def test_products_add_up_in_single_precision(device: str, monkeypatch: pytest.Mo
         for place in range(3):
             add_product(total, a[place], b[place], first=place == 0)
         torch.testing.assert_close(total.double(), right, rtol=close, atol=close * float(right.abs().max()))
+
+
+@pytest.mark.skipif(not kernels.INSTALLED, reason="there is no Triton")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("size", [0, 1, 5000])
+def test_the_kernel_multiplies_as_the_plain_form_does(size: int, dtype: torch.dtype) -> None:
+    x = torch.randn(size, 2, generator=torch.Generator().manual_seed(0)).to(DEVICE, dtype)
+    factor = torch.tensor(1 / 3, device=DEVICE)
+    for wanted in (torch.float32, dtype):
+        expected = (x.double() * factor.double()).to(wanted)
+        torch.testing.assert_close(multiply_with_kernel(x, factor, wanted), expected)
+        torch.testing.assert_close(multiply(x, factor, wanted), expected)
+
+
+def test_a_gradient_in_half_precision_is_multiplied_by_a_number_that_is_not() -> None:
+    x, factor = torch.ones(4, dtype=torch.bfloat16), torch.tensor(1 / 3)
+    assert torch.equal(multiply(x, factor, torch.float32), torch.full((4,), 1 / 3))
 
 
 def test_compiled_it_is_one_graph() -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import UserError
+from regard.launching import INSTALLED
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.skips import Skips
@@ -233,3 +234,21 @@ def test_the_optimiser_leaves_a_skipped_step_alone_in_every_part() -> None:
     assert len(before) == len(after) == 2 + 2 * 3
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
     assert not torch.equal(step(0.0, 1.0)[0], after[0])
+
+
+@pytest.mark.skipif(not INSTALLED, reason="there is no Triton")
+@pytest.mark.parametrize("above", [None, 7.3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_kernel_judges_as_plain_operations_do(above: float | None, dtype: torch.dtype) -> None:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    plain, kernel = Skips(CPU, above), Skips(device, above)
+    usual = [(1 + i / 7, 1 + i % 3) for i in range(102)]
+    odd = [(2.0, 7.25), (2.0, 7.4), (math.nan, 1.0), (1.0, math.inf), (1.0, math.nan), (-math.inf, 2.0), (1.0, 250.0)]
+    for step, numbers in enumerate([*odd, *usual, *odd, (1.0, 900.0), *usual[:3]], 1):
+        loss, norm = (torch.tensor(number, dtype=dtype) for number in numbers)
+        number = torch.tensor(float(step), dtype=torch.float64)
+        expected = plain.judge(step, loss, norm)
+        found = kernel.judge_by_kernel(number.to(device), loss.to(device), norm.to(device))
+        assert (found.dtype, found.shape, bool(found)) == (torch.bool, torch.Size(()), bool(expected)), numbers
+        assert torch.equal(kernel.record.cpu().nan_to_num(nan=-1), plain.record.nan_to_num(nan=-1)), numbers
+    assert plain.total == (9 if above is None else 13)

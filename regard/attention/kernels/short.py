@@ -21,6 +21,7 @@ from torch import Tensor
 
 from regard.attention.kernels.operators import Operator, dense_last, strides
 from regard.attention.masks import Mask, Packed
+from regard.seeds import draw_seed
 
 CHANCES = 1 << 24
 """Dropout is a number of so many: the random bits of which it is made."""
@@ -97,7 +98,7 @@ def attend_runs(
 
     Where there is an order, runs are of places in it, while q, k, v and the context lie as before.
     """
-    seed = torch.randint(2**31 - 1, (1,), device=q.device) if dropout else None
+    seed = draw_seed(q.device) if dropout else None
     at = (None, None) if order is None else order
     return _attend(q, k, v, *runs, *at, seed, scale, dropout)
 
@@ -108,7 +109,7 @@ def attend_bundles(bundles: Sequence[Tensor], runs: Runs, scale: float, dropout:
     Args:
         bundles: (B, T, 3, H, D), or queries (B, T, 1, H, D) beside keys and values (B, S, 2, H, D).
     """
-    seed = torch.randint(2**31 - 1, (1,), device=bundles[0].device) if dropout else None
+    seed = draw_seed(bundles[0].device) if dropout else None
     return _BUNDLED[len(bundles)](*bundles, *runs, None, None, seed, scale, dropout)
 
 
