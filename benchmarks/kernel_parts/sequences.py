@@ -8,7 +8,8 @@ from torch import Tensor
 
 from regard.attention import Mask, Packed, attend, attention_weights, unpack, unpack_mask
 from regard.attention.core import repack
-from regard.attention.kernels.short import PLANS, Plan, Runs, Tiles
+from regard.attention.kernels.runs import Runs
+from regard.attention.kernels.short import PLANS, Plan, Tiles
 
 from .bench import WIDTH, Bench, errors
 from .workload import make_inputs, make_mask

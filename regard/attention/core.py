@@ -21,7 +21,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from regard.attention import kernels
 from regard.attention.checks import check_one_of
 from regard.attention.kernels import few
-from regard.attention.kernels.short import Runs, attend_bundles, attend_runs, unbundle
+from regard.attention.kernels.runs import Runs
+from regard.attention.kernels.short import attend_bundles, attend_runs, unbundle
 from regard.attention.masks import Mask, Packed, Padded, within
 
 Path = Literal["auto", "reference", "fused", "few", "unpacked", "varlen", "short"]

@@ -3,7 +3,8 @@
 Sequences of a packed row, causality aligned to the end of the keys, windows, clusters of tokens sorted by place: in all
 of these the keys of a query stand side by side, between `lo` and `hi`. Two numbers per query are the whole mask. Tiles
 are cut from the row, not from sequences, so that several short sequences share one; a tile reads only the keys between
-the first that its queries see and the last.
+the first that its queries see and the last. On the way back programs of a packed row have whole sequences, so that what
+belongs to these is read once for the gradients of queries, keys and values alike.
 
 What must move at the least: forward reads q, k, v and writes the context, backward reads these and its gradient and
 writes three more, 12 N H D numbers; for 32,768 tokens of 8 × 64 in bfloat16 that is 0.4 GB.
@@ -20,38 +21,13 @@ import torch
 from torch import Tensor
 
 from regard.attention.kernels.operators import Operator, dense_last, strides
-from regard.attention.masks import Mask, Packed
+from regard.attention.kernels.runs import Runs
 
 CHANCES = 1 << 24
 """Dropout is a number of so many: the random bits of which it is made."""
-
-
-class Runs(NamedTuple):
-    """Which keys each query sees and which queries see each key, int32: from the first place to behind the last."""
-
-    lo: Tensor  # (R, T)
-    hi: Tensor  # (R, T)
-    first: Tensor | None = None  # (R, S); of use to the backward pass alone
-    last: Tensor | None = None  # (R, S)
-
-    @classmethod
-    def of(cls, mask: Mask) -> Runs:
-        """Those of a packed row; neither their lengths nor anything else is waited for."""
-        queries, keys = mask.queries, mask.keys
-        assert isinstance(queries, Packed)
-        assert isinstance(keys, Packed)
-        device = keys.offsets.device
-        place, _ = mask.places(queries.size, keys.size, device)
-        segment = queries.segments()
-        start, end = keys.offsets[:-1][segment], keys.offsets[1:][segment]
-        before, after = mask.reach
-        lo = start if before is None else (start + place - before).clamp(start, end)
-        hi = end if after is None else (start + place + after + 1).clamp(start, end)
-        key = torch.arange(keys.size, device=device)
-        # Neither lo nor hi ever falls along the row, so the queries of a key stand side by side, too.
-        first = torch.searchsorted(hi.long(), key, right=True)
-        last = torch.searchsorted(lo.long(), key, right=True)
-        return cls(*(x.to(torch.int32)[None].contiguous() for x in (lo, hi, first, last)))
+WHOLE_SEQUENCES = True
+"""Whether the way back of packed rows is one kernel, each program with whole sequences; else it is one for queries and
+another for keys, as where nothing is known of sequences."""
 
 
 class Order(NamedTuple):
@@ -71,20 +47,22 @@ class Tiles(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The tiles of the three kernels."""
+    """The tiles of the four kernels."""
 
     forward: Tiles
     backward_queries: Tiles
     backward_keys: Tiles
+    backward: Tiles
 
 
 PLANS = {
-    16: Plan(Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2)),
-    32: Plan(Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2)),
-    64: Plan(Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 2), Tiles(32, 64, 4, 2)),
-    128: Plan(Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 1), Tiles(64, 64, 4, 1)),
+    16: Plan(Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 1)),
+    32: Plan(Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 1)),
+    64: Plan(Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 2), Tiles(32, 64, 4, 2), Tiles(64, 64, 4, 1)),
+    128: Plan(Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 1), Tiles(64, 64, 4, 1), Tiles(64, 64, 8, 1)),
 }
-"""By width of a head; those of 64 are the fastest that benchmarks/kernels.py found on an H200.
+"""By width of a head; those of 64 are the fastest that benchmarks/kernels.py found on an H200, but for the last, which
+has not been measured yet.
 
 In float32 tiles are half as long: they would not fit otherwise.
 """
@@ -146,6 +124,7 @@ def _forward(
     hi: Tensor,
     first: Tensor | None,
     last: Tensor | None,
+    slots: Tensor | None,
     q_at: Tensor | None,
     k_at: Tensor | None,
     seed: Tensor | None,
@@ -187,6 +166,7 @@ def _differentiate(
     hi: Tensor,
     first: Tensor,
     last: Tensor,
+    slots: Tensor | None,
     q_at: Tensor | None,
     k_at: Tensor | None,
     seed: Tensor | None,
@@ -194,13 +174,19 @@ def _differentiate(
     dropout: float,
 ) -> list[Tensor]:
     """Fills the gradients of queries, keys and values, in bundles, and returns them."""
-    from regard.attention.kernels import short_triton as kernels
+    from regard.attention.kernels import short_backward_triton as kernels
 
     q, k, v, grad = dense_last(q), dense_last(k), dense_last(v), dense_last(grad)
     call = _Call.of(q, k, dropout, q_at is not None)
     dq, dk, dv = unbundle(grads)
-    delta = torch.empty_like(lse)
     numbers = call.numbers(scale)
+    if slots is not None and WHOLE_SEQUENCES:
+        kernels.backward[call.B * call.H, len(slots)](
+            q, k, v, context, grad, lse, dq, dk, dv, lo, hi, first, last, slots, seed,
+            *strides(q, k, v, context, grad, dq, dk, dv), *numbers, **call.options(call.plan.backward),
+        )  # fmt: skip
+        return grads
+    delta = torch.empty_like(lse)
     tiles = call.plan.backward_queries
     kernels.backward_queries[call.grid(call.T, tiles.queries)](
         q, k, v, context, grad, lse, delta, dq, lo, hi, q_at, k_at, seed,
@@ -223,13 +209,13 @@ def _like_backward(grad: Tensor, q: Tensor, k: Tensor, *others: object) -> list[
 
 
 SCHEMA = (
-    "Tensor lo, Tensor hi, Tensor? first, Tensor? last, Tensor? q_at, Tensor? k_at, Tensor? seed, "
+    "Tensor lo, Tensor hi, Tensor? first, Tensor? last, Tensor? slots, Tensor? q_at, Tensor? k_at, Tensor? seed, "
     "float scale, float dropout"
 )
 _attend = Operator(
     "attend_runs",
     SCHEMA,
-    tensors=7,
+    tensors=8,
     outputs=2,
     forward=_forward,
     backward=_backward,
@@ -257,7 +243,7 @@ def _bundled(name: str, inputs: tuple[str, ...]) -> Operator:
     return Operator(
         name,
         SCHEMA,
-        tensors=7,
+        tensors=8,
         outputs=2,
         forward=forward,
         backward=backward,

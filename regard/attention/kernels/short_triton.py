@@ -1,8 +1,8 @@
-"""The kernels of `short`: tiles of queries against the keys that they see, and of keys against their queries.
+"""The forward kernel of `short`: tiles of queries against the keys that they see.
 
 Shapes: M queries and N keys of a tile, D head width. A "row" is one head of one row of the batch. `lo` and `hi` say
-between which places of its row a query's keys stand; `first` and `last` say it of a key's queries. Where MOVED, `q_at`
-and `k_at` say where in memory the token of each place lies. Weights are powers of two, which a GPU is quick to raise.
+between which places of its row a query's keys stand. Where MOVED, `q_at` and `k_at` say where in memory the token of
+each place lies. Weights are powers of two, which a GPU is quick to raise.
 """
 
 import triton
@@ -28,9 +28,21 @@ def kept(seed, query, key, chance):
 
 
 @triton.jit
+def head(x, b, h, of_b, of_h):
+    """Where a head begins."""
+    return x + b.to(tl.int64) * of_b + h.to(tl.int64) * of_h
+
+
+@triton.jit
+def tokens(x, at, of_t, d):
+    """Where the tokens at these places of a head lie; 32 bits are enough within a head and take few registers."""
+    return x + (at[:, None] * of_t + d[None, :])
+
+
+@triton.jit
 def rows(x, b, h, at, of_b, of_h, of_t, d):
-    """Where the tokens at these places of one head lie; 32 bits are enough within a head and take few registers."""
-    return (x + b.to(tl.int64) * of_b + h.to(tl.int64) * of_h) + (at[:, None] * of_t + d[None, :])
+    """Where the tokens at these places of one head lie."""
+    return tokens(head(x, b, h, of_b, of_h), at, of_t, d)
 
 
 @triton.jit(do_not_specialize=UNSPECIALISED)
@@ -81,97 +93,3 @@ def forward(
     tl.store(rows(out, b, h, at, o_b, o_h, o_t, d), context.to(out.dtype.element_ty), mask=real[:, None])
     norm = tl.where(some, top + tl.log2(tl.where(some, total, 1.0)), 0.0)
     tl.store(lse + row.to(tl.int64) * T + i, norm, mask=real)
-
-
-@triton.jit(do_not_specialize=UNSPECIALISED)
-def backward_queries(
-    q, k, v, out, grad, lse, delta, dq, lo, hi, q_at, k_at, seed,
-    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, g_b, g_h, g_t, dq_b, dq_h, dq_t, lo_r,
-    T, S, H, scale, chance, growth,
-    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    MOVED: tl.constexpr, DROPS: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """The gradient of M queries; and the product of context and its gradient, `delta`, for the keys' turn."""
-    row = tl.program_id(0)
-    b, h = row // H, row % H
-    d = tl.arange(0, D)
-    i = tl.program_id(1) * M + tl.arange(0, M)
-    real = i < T
-    low = tl.load(lo + row * lo_r + i, mask=real, other=0)
-    high = tl.load(hi + row * lo_r + i, mask=real, other=0)
-    begin = tl.min(tl.where(low < high, low, S), 0)
-    end = tl.max(tl.where(low < high, high, 0), 0)
-    at = tl.load(q_at + row.to(tl.int64) * T + i, mask=real, other=0) if MOVED else i
-    queries = tl.load(rows(q, b, h, at, q_b, q_h, q_t, d), mask=real[:, None], other=0.0)
-    grads = tl.load(rows(grad, b, h, at, g_b, g_h, g_t, d), mask=real[:, None], other=0.0)
-    contexts = tl.load(rows(out, b, h, at, o_b, o_h, o_t, d), mask=real[:, None], other=0.0)
-    products = tl.sum(contexts.to(tl.float32) * grads.to(tl.float32), 1)
-    tl.store(delta + row.to(tl.int64) * T + i, products, mask=real)
-    norm = tl.load(lse + row.to(tl.int64) * T + i, mask=real, other=0.0)
-    seed_value = tl.load(seed).to(tl.uint32) if DROPS else 0
-
-    total = tl.zeros([M, D], tl.float32)
-    for start in range(begin, end, N):
-        j = start + tl.arange(0, N)
-        there = j < end
-        key_at = tl.load(k_at + row.to(tl.int64) * S + j, mask=there, other=0) if MOVED else j
-        keys = tl.load(rows(k, b, h, key_at, k_b, k_h, k_t, d), mask=there[:, None], other=0.0)
-        values = tl.load(rows(v, b, h, key_at, v_b, v_h, v_t, d), mask=there[:, None], other=0.0)
-        sees = (low[:, None] <= j[None, :]) & (j[None, :] < high[:, None])
-        scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * (scale * LOG2E)
-        weights = tl.exp2(tl.where(sees, scores - norm[:, None], float("-inf")))
-        change = tl.dot(grads, tl.trans(values), input_precision=PRECISION)
-        if DROPS:
-            change = tl.where(kept(seed_value, (row * T + i)[:, None], j[None, :], chance), change * growth, 0.0)
-        change = weights * (change - products[:, None])
-        total = tl.dot(change.to(keys.dtype), keys, total, input_precision=PRECISION)
-    tl.store(rows(dq, b, h, at, dq_b, dq_h, dq_t, d), (total * scale).to(dq.dtype.element_ty), mask=real[:, None])
-
-
-@triton.jit(do_not_specialize=UNSPECIALISED)
-def backward_keys(
-    q, k, v, grad, lse, delta, dk, dv, first, last, q_at, k_at, seed,
-    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, g_b, g_h, g_t, dk_b, dk_h, dk_t, dv_b, dv_h, dv_t, first_r,
-    T, S, H, scale, chance, growth,
-    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    MOVED: tl.constexpr, DROPS: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """The gradients of N keys and their values, from all queries that see one of them."""
-    row = tl.program_id(0)
-    b, h = row // H, row % H
-    d = tl.arange(0, D)
-    j = tl.program_id(1) * N + tl.arange(0, N)
-    real = j < S
-    low = tl.load(first + row * first_r + j, mask=real, other=0)
-    high = tl.load(last + row * first_r + j, mask=real, other=0)
-    begin = tl.min(tl.where(low < high, low, T), 0)
-    end = tl.max(tl.where(low < high, high, 0), 0)
-    key_at = tl.load(k_at + row.to(tl.int64) * S + j, mask=real, other=0) if MOVED else j
-    keys = tl.load(rows(k, b, h, key_at, k_b, k_h, k_t, d), mask=real[:, None], other=0.0)
-    values = tl.load(rows(v, b, h, key_at, v_b, v_h, v_t, d), mask=real[:, None], other=0.0)
-    seed_value = tl.load(seed).to(tl.uint32) if DROPS else 0
-
-    of_keys = tl.zeros([N, D], tl.float32)
-    of_values = tl.zeros([N, D], tl.float32)
-    for start in range(begin, end, M):
-        i = start + tl.arange(0, M)
-        there = i < end
-        at = tl.load(q_at + row.to(tl.int64) * T + i, mask=there, other=0) if MOVED else i
-        queries = tl.load(rows(q, b, h, at, q_b, q_h, q_t, d), mask=there[:, None], other=0.0)
-        grads = tl.load(rows(grad, b, h, at, g_b, g_h, g_t, d), mask=there[:, None], other=0.0)
-        norm = tl.load(lse + row.to(tl.int64) * T + i, mask=there, other=0.0)
-        products = tl.load(delta + row.to(tl.int64) * T + i, mask=there, other=0.0)
-        seen = (low[:, None] <= i[None, :]) & (i[None, :] < high[:, None])
-        scores = tl.dot(keys, tl.trans(queries), input_precision=PRECISION) * (scale * LOG2E)
-        weights = tl.exp2(tl.where(seen, scores - norm[None, :], float("-inf")))
-        change = tl.dot(values, tl.trans(grads), input_precision=PRECISION)
-        left = weights
-        if DROPS:
-            keep = kept(seed_value, (row * T + i)[None, :], j[:, None], chance)
-            left = tl.where(keep, weights * growth, 0.0)
-            change = tl.where(keep, change * growth, 0.0)
-        of_values = tl.dot(left.to(grads.dtype), grads, of_values, input_precision=PRECISION)
-        change = weights * (change - products[None, :])
-        of_keys = tl.dot(change.to(queries.dtype), queries, of_keys, input_precision=PRECISION)
-    tl.store(rows(dk, b, h, key_at, dk_b, dk_h, dk_t, d), (of_keys * scale).to(dk.dtype.element_ty), mask=real[:, None])
-    tl.store(rows(dv, b, h, key_at, dv_b, dv_h, dv_t, d), of_values.to(dv.dtype.element_ty), mask=real[:, None])

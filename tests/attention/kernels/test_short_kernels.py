@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from regard.attention import Attention, Mask, Packed, attend, attention_weights, core, kernels
-from regard.attention.kernels.short import CHANCES, Runs, attend_bundles, attend_runs, dropped, unbundle
+from regard.attention.kernels.runs import Runs
+from regard.attention.kernels.short import CHANCES, attend_bundles, attend_runs, dropped, unbundle
 
 pytestmark = pytest.mark.skipif(not kernels.INSTALLED, reason="there is no Triton")
 
