@@ -1,5 +1,6 @@
 """Attention of many short sequences: errors, times, tiles, and up to which lengths it is the better way."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -8,10 +9,11 @@ from torch import Tensor
 
 from regard.attention import Mask, Packed, attend, attention_weights, unpack, unpack_mask
 from regard.attention.core import repack
-from regard.attention.kernels.runs import Runs
-from regard.attention.kernels.short import PLANS, Plan, Tiles
+from regard.attention.kernels import short
+from regard.attention.kernels.runs import Runs, find_by_formula, find_by_kernel
+from regard.attention.kernels.short import PLANS, Plan, Tiles, unbundle
 
-from .bench import WIDTH, Bench, errors
+from .bench import WIDTH, Bench, Row, errors
 from .workload import make_inputs, make_mask
 
 KINDS = ("self", "causal", "cross")
@@ -81,6 +83,10 @@ TILES = {
         (64, 64, 4, 2), (64, 64, 4, 1), (64, 32, 4, 2), (64, 128, 4, 1), (64, 128, 8, 1), (32, 64, 4, 1),
         (32, 64, 2, 1), (32, 32, 2, 2),
     ],
+    "backward": [
+        (64, 64, 4, 1, 168), (64, 64, 4, 1), (64, 64, 4, 1, 128), (64, 64, 4, 2, 168), (64, 64, 8, 1),
+        (64, 64, 8, 1, 128), (32, 64, 4, 1), (128, 128, 8, 1),
+    ],
     "backward_queries": [
         (64, 64, 4, 2), (64, 64, 4, 1), (64, 32, 4, 2), (64, 128, 8, 1), (32, 64, 4, 1), (32, 64, 2, 1), (32, 32, 2, 2),
     ],
@@ -93,6 +99,8 @@ TILES = {
 def measure_tiles(bench: Bench, kernel: str) -> None:
     """One kernel with other tiles; backward's two kernels are timed together, the other as it is."""
     usual = PLANS[WIDTH]
+    whole = short.WHOLE_SEQUENCES
+    short.WHOLE_SEQUENCES = kernel == "backward"
     forward, backward = torch.ops.regard.attend_runs, torch.ops.regard.attend_runs_backward
     for kind in ("causal", "self"):
         mask = make_mask(bench, kind)
@@ -106,3 +114,41 @@ def measure_tiles(bench: Bench, kernel: str) -> None:
             PLANS[WIDTH] = Plan(**(usual._asdict() | {kernel: Tiles(*choice)}))
             bench.attempt("tiles", f"{kind}, {kernel} {choice}", partial(bench.times, "op", run))
         PLANS[WIDTH] = usual
+    short.WHOLE_SEQUENCES = whole
+
+
+def measure_backward(bench: Bench) -> None:
+    """The way back in one kernel, by slots, beside that in two; and what follows from the mask for either."""
+    backward = torch.ops.regard.attend_runs_backward
+    for kind, dropout in ((kind, dropout) for dropout in (0.0, 0.1) for kind in KINDS):
+        mask = make_mask(bench, kind)
+        inputs = [x.detach() for x in make_inputs(bench, mask)]
+        seed = torch.tensor([1], device=bench.device) if dropout else None
+        runs = Runs.of(mask)
+        context, lse = torch.ops.regard.attend_runs(*inputs, *runs, None, None, seed, WIDTH**-0.5, dropout)
+        grad = torch.randn_like(context)
+        call = partial(backward, grad, *inputs, context, lse)
+        numbers = (None, None, seed, WIDTH**-0.5, dropout)
+        apart = partial(call, *runs._replace(slots=None), *numbers)
+        exact = unbundle(apart())
+        name = f"{kind}, dropout {dropout}"
+        bench.attempt("backward", f"{name}, in two", partial(bench.times, "op", apart))
+        for slot in (16, 24, 32, 40, 48, 64):
+            once = partial(call, *Runs.of(mask, slot), *numbers)
+            bench.attempt("backward", f"{name}, slots of {slot}", partial(_compare, bench, once, exact))
+    for kind in KINDS:
+        mask = make_mask(bench, kind)
+        assert isinstance(mask.queries, Packed)
+        assert isinstance(mask.keys, Packed)
+        for find in (find_by_formula, find_by_kernel):
+            once = partial(find, mask.queries, mask.keys, mask.reach)
+            bench.attempt("backward", f"{kind}, {find.__name__}", partial(bench.times, "once", once))
+
+
+def _compare(bench: Bench, run: Callable[[], list[Tensor]], exact: Sequence[Tensor]) -> Row:
+    """The time of a way back, and how far its gradients lie from those of another."""
+    found = {
+        name: ((mine.double() - theirs.double()).norm() / theirs.double().norm()).item()
+        for name, mine, theirs in zip(("dq", "dk", "dv"), unbundle(run()), exact, strict=True)
+    }
+    return found | bench.times("op", run)

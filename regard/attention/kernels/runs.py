@@ -42,8 +42,9 @@ class Runs(NamedTuple):
 
 def find_by_formula(queries: Packed, keys: Packed, reach: Window, slot: int = SLOT) -> Runs:
     """The runs of queries within reach of keys."""
-    runs = *_find_runs(queries, keys, reach), *_find_runs(keys, queries, reach[::-1])
-    return Runs(*(x.to(torch.int32)[None] for x in runs), share_out(queries, keys, slot))
+    lo, hi = _find_runs(queries, keys, reach)
+    first, last = _find_runs(keys, queries, reach[::-1])
+    return Runs(lo, hi, first, last, share_out(queries, keys, slot))
 
 
 def _find_runs(mine: Packed, theirs: Packed, reach: Window) -> tuple[Tensor, Tensor]:
@@ -52,10 +53,9 @@ def _find_runs(mine: Packed, theirs: Packed, reach: Window) -> tuple[Tensor, Ten
     start, end = theirs.offsets[:-1][segment], theirs.offsets[1:][segment]
     aligned = torch.arange(mine.size, device=end.device) + end - mine.offsets[1:][segment]
     before, after = reach
-    return (
-        start if before is None else (aligned - before).clamp(start, end),
-        end if after is None else (aligned + after + 1).clamp(start, end),
-    )
+    begins = start if before is None else (aligned - before).clamp(start, end)
+    ends = end if after is None else (aligned + after + 1).clamp(start, end)
+    return begins.to(torch.int32)[None], ends.to(torch.int32)[None]
 
 
 def share_out(queries: Packed, keys: Packed, slot: int) -> Tensor:
@@ -85,15 +85,13 @@ def find_by_kernel(queries: Packed, keys: Packed, reach: Window, slot: int = SLO
     from regard.attention.kernels import runs_triton as kernels
 
     T, S, number = queries.size, keys.size, _count_slots(queries, keys, slot)
-    found = Runs(
-        *(keys.offsets.new_empty(1, size, dtype=torch.int32) for size in (T, T, S, S)),
-        keys.offsets.new_empty(number, 6, dtype=torch.int32),
-    )
+    lo, hi, first, last = (keys.offsets.new_empty(1, size, dtype=torch.int32) for size in (T, T, S, S))
+    found = Runs(lo, hi, first, last, keys.offsets.new_empty(number, 6, dtype=torch.int32))
     before, after = (T + S if bound is None else min(bound, T + S) for bound in reach)  # nothing lies further
     sequences = len(keys.offsets) - 1
     with on_device(keys.offsets):
         kernels.find_runs[(-(-max(T, S, number) // BLOCK), 3)](
-            queries.offsets, keys.offsets, *found, T, S, before, after, 2 * slot, number,
+            queries.offsets.contiguous(), keys.offsets.contiguous(), *found, T, S, before, after, 2 * slot, number,
             sequences, sequences.bit_length(), BLOCK=BLOCK, num_warps=4,
         )  # fmt: skip
     return found

@@ -44,6 +44,10 @@ class Tiles(NamedTuple):
     keys: int
     warps: int
     stages: int
+    registers: int | None = None  # of a thread, at the most
+
+    def halved(self) -> Tiles:
+        return Tiles(self.queries // 2, self.keys // 2, self.warps, 1)
 
 
 class Plan(NamedTuple):
@@ -52,14 +56,18 @@ class Plan(NamedTuple):
     forward: Tiles
     backward_queries: Tiles
     backward_keys: Tiles
-    backward: Tiles
+    backward: Tiles | None  # None: it would take more registers than there are
+
+    def halved(self) -> Plan:
+        whole = None if self.backward is None else self.backward.halved()
+        return Plan(self.forward.halved(), self.backward_queries.halved(), self.backward_keys.halved(), whole)
 
 
 PLANS = {
     16: Plan(Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 1)),
     32: Plan(Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 1)),
-    64: Plan(Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 2), Tiles(32, 64, 4, 2), Tiles(64, 64, 4, 1)),
-    128: Plan(Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 1), Tiles(64, 64, 4, 1), Tiles(64, 64, 8, 1)),
+    64: Plan(Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 2), Tiles(32, 64, 4, 2), Tiles(64, 64, 4, 1, 168)),
+    128: Plan(Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 1), Tiles(64, 64, 4, 1), None),
 }
 """By width of a head; those of 64 are the fastest that benchmarks/kernels.py found on an H200, but for the last, which
 has not been measured yet.
@@ -180,10 +188,11 @@ def _differentiate(
     call = _Call.of(q, k, dropout, q_at is not None)
     dq, dk, dv = unbundle(grads)
     numbers = call.numbers(scale)
-    if slots is not None and WHOLE_SEQUENCES:
+    whole = call.plan.backward
+    if WHOLE_SEQUENCES and whole is not None and slots is not None:
         kernels.backward[call.B * call.H, len(slots)](
             q, k, v, context, grad, lse, dq, dk, dv, lo, hi, first, last, slots, seed,
-            *strides(q, k, v, context, grad, dq, dk, dv), *numbers, **call.options(call.plan.backward),
+            *strides(q, k, v, context, grad, dq, dk, dv), *numbers, **call.options(whole),
         )  # fmt: skip
         return grads
     delta = torch.empty_like(lse)
@@ -277,9 +286,7 @@ class _Call(NamedTuple):
     @property
     def plan(self) -> Plan:
         plan = PLANS[self.D]
-        if not self.precise:
-            return plan
-        return Plan(*(Tiles(tiles.queries // 2, tiles.keys // 2, tiles.warps, 1) for tiles in plan))
+        return plan.halved() if self.precise else plan
 
     def grid(self, tokens: int, tile: int) -> tuple[int, int]:
         """Heads first: those of a token lie beside each other in memory."""
@@ -298,6 +305,7 @@ class _Call(NamedTuple):
             "PRECISION": "ieee" if self.precise else "tf32",
             "num_warps": tiles.warps,
             "num_stages": tiles.stages,
+            "maxnreg": tiles.registers,
         }
 
 

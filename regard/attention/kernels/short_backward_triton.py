@@ -236,9 +236,5 @@ def backward_keys(
         tl.load(seed).to(tl.uint32) if DROPS else 0,
         q_t, k_t, v_t, 0, g_t, j, real, row, T, scale, chance, growth, D, M, N, MOVED, DROPS, PRECISION,
     )  # fmt: skip
-    tl.store(
-        tokens(head(dk, b, h, dk_b, dk_h), at, dk_t, d), of_keys.to(dk.dtype.element_ty), mask=real[:, None]
-    )
-    tl.store(
-        tokens(head(dv, b, h, dv_b, dv_h), at, dv_t, d), of_values.to(dv.dtype.element_ty), mask=real[:, None]
-    )
+    tl.store(tokens(head(dk, b, h, dk_b, dk_h), at, dk_t, d), of_keys.to(dk.dtype.element_ty), mask=real[:, None])
+    tl.store(tokens(head(dv, b, h, dv_b, dv_h), at, dv_t, d), of_values.to(dv.dtype.element_ty), mask=real[:, None])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from regard.attention import Attention, Mask, Packed, attend, attention_weights, core, kernels
+from regard.attention.kernels import short
 from regard.attention.kernels.runs import Runs
 from regard.attention.kernels.short import CHANCES, attend_bundles, attend_runs, dropped, unbundle
 
@@ -61,9 +62,13 @@ def assert_close(got: list[Tensor], expected: list[Tensor], tolerance: float = 2
         torch.testing.assert_close(mine.double(), theirs, atol=tolerance * max(size, 1.0), rtol=0)
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["whole sequences", "queries, then keys"])
 @pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
 @pytest.mark.parametrize("keys", [None, [3, 40, 0, 5, 64, 1, 70]], ids=["self", "cross"])
-def test_lengths_round_the_borders_of_tiles(keys: list[int] | None, causal: bool) -> None:
+def test_lengths_round_the_borders_of_tiles(
+    keys: list[int] | None, causal: bool, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(short, "WHOLE_SEQUENCES", whole)
     mask = packed_mask(BORDERS, keys, causal)
     inputs = tensors(mask)
     got = with_gradients(attend(*inputs, mask, path="short"), inputs)
@@ -85,6 +90,20 @@ def test_any_lengths_of_queries_and_keys(
     inputs = tensors(mask)
     got = with_gradients(attend(*inputs, mask, path="short"), inputs)
     assert_close(got, by_formula(inputs, mask))
+
+
+@settings(max_examples=5, deadline=None, derandomize=True)
+@given(
+    lengths=st.lists(st.integers(0, 12) | st.integers(28, 36) | st.integers(60, 80), min_size=1, max_size=3),
+    slot=st.sampled_from([16, 32, 300]),
+)
+def test_programs_share_out_sequences_of_any_lengths(lengths: list[int], slot: int) -> None:
+    mask = packed_mask([1, *lengths, 0], [2, *reversed(lengths), 0], False)
+    inputs = tensors(mask)
+    seed = torch.tensor([5], device=DEVICE)
+    got = with_gradients(short._attend(*inputs, *Runs.of(mask, slot), None, None, seed, 0.3, 0.4), inputs)
+    gone = dropped(seed, 1, inputs[0].shape[2], inputs[1].shape[2], 0.4)[None]
+    assert_close(got, by_formula(inputs, mask, 0.3, gone, 0.4))
 
 
 @pytest.mark.parametrize("width", [32, 64, 128])
@@ -273,3 +292,24 @@ def test_on_a_gpu_thousands_of_sequences_are_right() -> None:
     inputs = tensors(mask, heads=2, width=64, dtype=torch.bfloat16)
     got = with_gradients(attend(*inputs, mask), inputs)
     assert_close(got, by_formula(inputs, mask), 3e-2)
+
+
+@on_gpu
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("width", [32, 64])
+def test_on_a_gpu_whole_sequences_have_the_gradients_of_queries_and_keys_apart_every_time(
+    width: int, dropout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = torch.randint(0, 60, (300,), generator=torch.Generator().manual_seed(0)).tolist()
+    mask = packed_mask([300, *lengths, 7], [64, *lengths[::-1], 700], False)
+    inputs = tensors(mask, heads=4, width=width, dtype=torch.bfloat16)
+    seed = torch.tensor([5], device=DEVICE) if dropout else None
+
+    def gradients(whole: bool) -> list[Tensor]:
+        monkeypatch.setattr(short, "WHOLE_SEQUENCES", whole)
+        context = short._attend(*inputs, *Runs.of(mask), None, None, seed, 0.125, dropout)
+        return with_gradients(context, inputs)
+
+    first, again, apart = gradients(True), gradients(True), gradients(False)
+    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+    assert_close(first, [x.double() for x in apart], 2e-2)
