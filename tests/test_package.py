@@ -38,7 +38,7 @@ ARROWS = {
         "sums": "launching",
         "rows": "launching",
         "products": "packing rows sums",
-        "attention": "products launching walking errors config",
+        "attention": "products sums launching walking errors config",
         "text": "arrays errors config",
         "vision": "arrays errors config",
         "norms": "attention launching sums",

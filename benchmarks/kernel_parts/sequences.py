@@ -136,6 +136,7 @@ def measure_backward(bench: Bench) -> None:
         for slot in (16, 24, 32, 40, 48, 64):
             once = partial(call, *Runs.of(mask, slot), *numbers)
             bench.attempt("backward", f"{name}, slots of {slot}", partial(_compare, bench, once, exact))
+    _measure_bias(bench)
     for kind in KINDS:
         mask = make_mask(bench, kind)
         assert isinstance(mask.queries, Packed)
@@ -143,6 +144,22 @@ def measure_backward(bench: Bench) -> None:
         for find in (find_by_formula, find_by_kernel):
             once = partial(find, mask.queries, mask.keys, mask.reach)
             bench.attempt("backward", f"{kind}, {find.__name__}", partial(bench.times, "once", once))
+
+
+def _measure_bias(bench: Bench) -> None:
+    """The way back with the gradient of the projection's bias, added up by the kernel or by a pass of its own."""
+    mask = make_mask(bench, "causal")
+    together = torch.randn(1, bench.tokens, 3, bench.heads, WIDTH, device=bench.device).to(bench.dtype)
+    bias = torch.zeros(3 * bench.heads * WIDTH, device=bench.device)
+    numbers = (*Runs.of(mask), None, None, None, WIDTH**-0.5, 0.0)
+    context, lse = torch.ops.regard.attend_one_bundle(together, None, *numbers)
+    grad = torch.randn_like(context)
+    usual = short.ADDS_UP
+    for given, adds_up, name in ((None, True, "without"), (bias, True, "with the others"), (bias, False, "by a pass")):
+        short.ADDS_UP = adds_up
+        run = partial(torch.ops.regard.attend_one_bundle_backward, grad, together, given, context, lse, *numbers)
+        bench.attempt("backward", f"causal, gradient of a bias, {name}", partial(bench.times, "op", run))
+    short.ADDS_UP = usual
 
 
 def _compare(bench: Bench, run: Callable[[], list[Tensor]], exact: Sequence[Tensor]) -> Row:

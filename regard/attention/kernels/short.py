@@ -22,12 +22,15 @@ from torch import Tensor
 
 from regard.attention.kernels.operators import Operator, dense_last, strides
 from regard.attention.kernels.runs import Runs
+from regard.sums import add_up, sum_columns
 
 CHANCES = 1 << 24
 """Dropout is a number of so many: the random bits of which it is made."""
 WHOLE_SEQUENCES = True
 """Whether the way back of packed rows is one kernel, each program with whole sequences; else it is one for queries and
 another for keys, as where nothing is known of sequences."""
+ADDS_UP = True
+"""Whether that one kernel adds up the gradient of a bias, too; else that is a pass over gradients."""
 
 
 class Order(NamedTuple):
@@ -88,14 +91,20 @@ def attend_runs(
     return _attend(q, k, v, *runs, *at, seed, scale, dropout)
 
 
-def attend_bundles(bundles: Sequence[Tensor], runs: Runs, scale: float, dropout: float = 0.0) -> Tensor:
+def attend_bundles(
+    bundles: Sequence[Tensor], runs: Runs, scale: float, dropout: float = 0.0, bias: Tensor | None = None
+) -> Tensor:
     """`attend_runs` for queries, keys and values that lie together, so that their gradients do, too.
 
     Args:
         bundles: (B, T, 3, H, D), or queries (B, T, 1, H, D) beside keys and values (B, S, 2, H, D).
+        runs: which keys each query sees.
+        scale: factor on the scores.
+        dropout: of weights.
+        bias: what has been added to queries, keys and values, (3 · H · D,), if its gradient is to come with theirs.
     """
     seed = torch.randint(2**31 - 1, (1,), device=bundles[0].device) if dropout else None
-    return _BUNDLED[len(bundles)](*bundles, *runs, None, None, seed, scale, dropout)
+    return _BUNDLED[len(bundles)](*bundles, bias, *runs, None, None, seed, scale, dropout)
 
 
 def unbundle(bundles: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -159,11 +168,14 @@ def _like_forward(q: Tensor, *others: object) -> tuple[Tensor, ...]:
 
 
 def _backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> list[Tensor]:
-    return _differentiate(_like_backward(grad, q, k), grad, q, k, v, *others)
+    grads = _like_backward(grad, q, k)
+    _differentiate(grads, False, grad, q, k, v, *others)
+    return grads
 
 
 def _differentiate(
     grads: list[Tensor],
+    adds_up: bool,
     grad: Tensor,
     q: Tensor,
     k: Tensor,
@@ -180,8 +192,12 @@ def _differentiate(
     seed: Tensor | None,
     scale: float,
     dropout: float,
-) -> list[Tensor]:
-    """Fills the gradients of queries, keys and values, in bundles, and returns them."""
+) -> Tensor | None:
+    """Fills the gradients of queries, keys and values, in bundles.
+
+    Returns:
+        Sums over places of these, (P, 3 · H · D), whose sum is that over all places, if asked for and to be had.
+    """
     from regard.attention.kernels import short_backward_triton as kernels
 
     q, k, v, grad = dense_last(q), dense_last(k), dense_last(v), dense_last(grad)
@@ -190,11 +206,12 @@ def _differentiate(
     numbers = call.numbers(scale)
     whole = call.plan.backward
     if WHOLE_SEQUENCES and whole is not None and slots is not None:
+        sums = lse.new_empty(call.B * len(slots), 3 * call.H * call.D) if ADDS_UP and adds_up else None
         kernels.backward[call.B * call.H, len(slots)](
-            q, k, v, context, grad, lse, dq, dk, dv, lo, hi, first, last, slots, seed,
+            q, k, v, context, grad, lse, dq, dk, dv, sums, lo, hi, first, last, slots, seed,
             *strides(q, k, v, context, grad, dq, dk, dv), *numbers, **call.options(whole),
         )  # fmt: skip
-        return grads
+        return sums
     delta = torch.empty_like(lse)
     tiles = call.plan.backward_queries
     kernels.backward_queries[call.grid(call.T, tiles.queries)](
@@ -206,7 +223,7 @@ def _differentiate(
         q, k, v, grad, lse, delta, dk, dv, first, last, q_at, k_at, seed,
         *strides(q, k, v, grad, dk, dv), _row_stride(first), *numbers, **call.options(tiles),
     )  # fmt: skip
-    return grads
+    return None
 
 
 def _like_backward(grad: Tensor, q: Tensor, k: Tensor, *others: object) -> list[Tensor]:
@@ -235,19 +252,27 @@ _attend = Operator(
 
 
 def _bundled(name: str, inputs: tuple[str, ...]) -> Operator:
-    """The operator for so many bundles."""
+    """The operator for so many bundles, and the bias that they have, or None."""
     n = len(inputs)
 
     def forward(*given: Any) -> tuple[Tensor, ...]:
         q, k, v = unbundle(given[:n])
-        return _forward(q, k, v, *given[n:])
+        return _forward(q, k, v, *given[n + 1 :])
 
     def backward(grad: Tensor, *given: Any) -> list[Tensor]:
-        q, k, v = unbundle(given[:n])
-        return _differentiate(like_backward(grad, *given), grad, q, k, v, *given[n:])
+        grads = [bundle.new_empty(bundle.shape) for bundle in given[:n]]
+        (q, k, v), bias = unbundle(given[:n]), given[n]
+        sums = _differentiate(grads, bias is not None, grad, q, k, v, *given[n + 1 :])
+        if bias is None:
+            return grads
+        if sums is None:
+            total = torch.cat([sum_columns(bundle.flatten(0, 1).flatten(1)) for bundle in grads])
+        else:
+            total = add_up(sums)
+        return [*grads, total.to(bias.dtype)]
 
     def like_backward(grad: Tensor, *given: Any) -> list[Tensor]:
-        return [bundle.new_empty(bundle.shape) for bundle in given[:n]]
+        return [x.new_empty(x.shape) for x in given[: n + 1] if x is not None]
 
     return Operator(
         name,
@@ -258,8 +283,8 @@ def _bundled(name: str, inputs: tuple[str, ...]) -> Operator:
         backward=backward,
         like_forward=lambda *given: _like_forward(unbundle(given[:1])[0]),
         like_backward=like_backward,
-        split=lambda grads: grads,
-        inputs=inputs,
+        split=lambda grads: grads if len(grads) > n else [*grads, None],
+        inputs=[*(f"Tensor {name}" for name in inputs), "Tensor? bias"],
     )
 
 

@@ -107,10 +107,11 @@ def differentiate_keys(
 
 @triton.jit
 def differentiate_together(
-    q, k, v, grad, lse, lo, hi, seed_value, q_t, k_t, v_t, g_t, i, real, j, there, row, T, scale, chance, growth,
+    q, k, v, grad, lse, dq, dk, dv, sums, lo, hi, seed_value, q_t, k_t, v_t, g_t, dq_t, dk_t, dv_t,
+    i, real, j, there, row, T, H, scale, chance, growth,
     D: tl.constexpr, DROPS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of queries, keys and values that see none but each other."""
+    """Stores the gradients of queries, keys and values that see none but each other, each before the next is made."""
     d = tl.arange(0, D)
     queries = tl.load(tokens(q, i, q_t, d), mask=real[:, None], other=0.0)
     keys = tl.load(tokens(k, j, k_t, d), mask=there[:, None], other=0.0)
@@ -129,26 +130,43 @@ def differentiate_together(
         left = tl.where(keep, weights * growth, 0.0)
         change = tl.where(keep, change * growth, 0.0)
     of_values = tl.dot(tl.trans(left.to(grads.dtype)), grads, input_precision=PRECISION)
+    tl.store(tokens(dv, j, dv_t, d), of_values.to(dv.dtype.element_ty), mask=there[:, None])
+    if sums is not None:
+        tl.store(sums + 2 * H * D, tl.sum(of_values, 0))
     change = (weights * (change - tl.sum(weights * change, 1)[:, None])).to(keys.dtype)
-    of_queries = tl.dot(change, keys, input_precision=PRECISION)
-    of_keys = tl.dot(tl.trans(change), queries, input_precision=PRECISION)
-    return of_queries * scale, of_keys * scale, of_values
+    of_queries = tl.dot(change, keys, input_precision=PRECISION) * scale
+    tl.store(tokens(dq, i, dq_t, d), of_queries.to(dq.dtype.element_ty), mask=real[:, None])
+    if sums is not None:
+        tl.store(sums, tl.sum(of_queries, 0))
+    of_keys = tl.dot(tl.trans(change), queries, input_precision=PRECISION) * scale
+    tl.store(tokens(dk, j, dk_t, d), of_keys.to(dk.dtype.element_ty), mask=there[:, None])
+
+
+@triton.jit
+def add_to(sums, more):
+    """In memory: registers are needed for other things while a program goes from tile to tile."""
+    tl.store(sums, tl.load(sums) + more)
+    tl.debug_barrier()
 
 
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def backward(
-    q, k, v, out, grad, lse, dq, dk, dv, lo, hi, first, last, slots, seed,
+    q, k, v, out, grad, lse, dq, dk, dv, sums, lo, hi, first, last, slots, seed,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, g_b, g_h, g_t,
     dq_b, dq_h, dq_t, dk_b, dk_h, dk_t, dv_b, dv_h, dv_t,
     T, S, H, scale, chance, growth,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     MOVED: tl.constexpr, DROPS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """All gradients of a slot's sequences, or this slot's share of them where they do not fit into one tile."""
+    """All gradients of a slot's sequences, or this slot's share of them where they do not fit into one tile.
+
+    And the sums of these over places. Those of keys are 0: what is added to all keys moves all scores of a query alike.
+    """
     row = tl.program_id(0)
     b, h = row // H, row % H
     # The end of the row goes first: there stand the longest sequences, of padding, where there are any.
-    slot = slots + (tl.num_programs(1) - 1 - tl.program_id(1)) * 6
+    number = tl.num_programs(1) - 1 - tl.program_id(1)
+    slot = slots + number * 6
     q_begin, q_end = tl.load(slot), tl.load(slot + 1)
     k_begin, k_end = tl.load(slot + 2), tl.load(slot + 3)
     part, sharing = tl.load(slot + 4), tl.load(slot + 5)
@@ -158,18 +176,19 @@ def backward(
     dq, dk, dv = head(dq, b, h, dq_b, dq_h), head(dk, b, h, dk_b, dk_h), head(dv, b, h, dv_b, dv_h)
     lse += row.to(tl.int64) * T
     seed_value = tl.load(seed).to(tl.uint32) if DROPS else 0
+    if sums is not None:
+        sums += ((b * tl.num_programs(1) + number) * 3 * H + h) * D + d
+        for part_of_bias in range(3):
+            tl.store(sums + part_of_bias * H * D, tl.zeros([D], tl.float32))
+        tl.debug_barrier()
 
     if (q_end - q_begin <= M) & (k_end - k_begin <= N):
         if part == 0:
             i, j = q_begin + tl.arange(0, M), k_begin + tl.arange(0, N)
-            real, there = i < q_end, j < k_end
-            of_queries, of_keys, of_values = differentiate_together(
-                q, k, v, grad, lse, lo, hi, seed_value, q_t, k_t, v_t, g_t, i, real, j, there,
-                row, T, scale, chance, growth, D, DROPS, PRECISION,
+            differentiate_together(
+                q, k, v, grad, lse, dq, dk, dv, sums, lo, hi, seed_value, q_t, k_t, v_t, g_t, dq_t, dk_t, dv_t,
+                i, i < q_end, j, j < k_end, row, T, H, scale, chance, growth, D, DROPS, PRECISION,
             )  # fmt: skip
-            tl.store(tokens(dv, j, dv_t, d), of_values.to(dv.dtype.element_ty), mask=there[:, None])
-            tl.store(tokens(dq, i, dq_t, d), of_queries.to(dq.dtype.element_ty), mask=real[:, None])
-            tl.store(tokens(dk, j, dk_t, d), of_keys.to(dk.dtype.element_ty), mask=there[:, None])
     else:
         for start in range(q_begin + (sharing - 1 - part) * M, q_end, sharing * M):
             i = start + tl.arange(0, M)
@@ -179,6 +198,8 @@ def backward(
                 i, real, row, T, S, scale, chance, growth, D, M, N // 2, False, DROPS, PRECISION,
             )  # fmt: skip
             tl.store(tokens(dq, i, dq_t, d), of_queries.to(dq.dtype.element_ty), mask=real[:, None])
+            if sums is not None:
+                add_to(sums, tl.sum(of_queries, 0))
         for start in range(k_begin + part * N, k_end, sharing * N):
             j = start + tl.arange(0, N)
             there = j < k_end
@@ -188,6 +209,8 @@ def backward(
             )  # fmt: skip
             tl.store(tokens(dk, j, dk_t, d), of_keys.to(dk.dtype.element_ty), mask=there[:, None])
             tl.store(tokens(dv, j, dv_t, d), of_values.to(dv.dtype.element_ty), mask=there[:, None])
+            if sums is not None:
+                add_to(sums + 2 * H * D, tl.sum(of_values, 0))
 
 
 @triton.jit(do_not_specialize=UNSPECIALISED)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.attention import Attention, Mask, Packed, attend, attention_weights, core, kernels
+from regard.attention import Attention, Full, Mask, Packed, attend, attention_weights, core, kernels
 from regard.attention.kernels import short
 from regard.attention.kernels.runs import Runs
 from regard.attention.kernels.short import CHANCES, attend_bundles, attend_runs, dropped, unbundle
@@ -165,6 +165,25 @@ def test_bundles_have_bundles_of_gradients(keys: list[int] | None) -> None:
     assert_close([context, *unbundle(grads)], by_formula(inputs, mask, 0.3))
 
 
+@pytest.mark.parametrize("slot", [16, 300])
+@pytest.mark.parametrize("keys", [None, [70, 9, 3, 0]], ids=["self", "cross"])
+@pytest.mark.parametrize("adds_up", [True, False], ids=["with the others", "by a pass"])
+def test_the_gradient_of_a_bias_is_the_sum_over_all_places(
+    keys: list[int] | None, slot: int, adds_up: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(short, "ADDS_UP", adds_up)
+    mask = packed_mask([35, 1, 30, 2], keys, True)
+    parts = [x.detach().transpose(1, 2)[:, :, None] for x in tensors(mask, heads=2)]
+    bundles = [torch.cat(parts, 2)] if keys is None else [parts[0], torch.cat(parts[1:], 2)]
+    bundles = [bundle.requires_grad_() for bundle in bundles]
+    bias = torch.zeros(3 * 2 * 16, device=DEVICE, requires_grad=True)
+    torch.manual_seed(0)
+    context = attend_bundles(bundles, Runs.of(mask, slot), 0.3, 0.2, bias)
+    *grads, of_bias = torch.autograd.grad(context, [*bundles, bias], upstream(context))
+    assert_close([of_bias], [torch.cat([grad.double().sum((0, 1)).flatten() for grad in grads])])
+    assert not adds_up or not of_bias[32:64].any()  # what all keys have in common moves no weight
+
+
 @pytest.mark.parametrize("context", [None, [12, 9]], ids=["self", "cross"])
 def test_attention_of_a_packed_row_takes_no_projection_apart(
     context: list[int] | None, monkeypatch: pytest.MonkeyPatch
@@ -176,7 +195,7 @@ def test_attention_of_a_packed_row_takes_no_projection_apart(
     other = None if context is None else torch.randn(1, 21, 32, device=DEVICE, requires_grad=True)
     wanted = [x, *attention.parameters()] + ([] if other is None else [other])
     apart = with_gradients(attention(x, other, mask=mask), wanted)
-    monkeypatch.setattr(core, "_fastest", lambda *given: "short")
+    monkeypatch.setattr(core, "takes_projections", lambda *given: True)
     monkeypatch.setattr(Attention, "_attend", None)
     together = with_gradients(attention(x, other, mask=mask), wanted)
     assert_close(together, [y.double() for y in apart])
@@ -209,10 +228,11 @@ def test_bundles_compile_to_one_graph(bundles: int) -> None:
     mask = packed_mask([35, 1, 30], None, True)
     parts = [x.detach().transpose(1, 2)[:, :, None] for x in tensors(mask)]
     given = [torch.cat(parts, 2)] if bundles == 1 else [parts[0], torch.cat(parts[1:], 2)]
-    given = [bundle.requires_grad_() for bundle in given]
+    given = [x.requires_grad_() for x in (*given, torch.zeros(3 * 16, device=DEVICE))]
 
-    def attention(*bundles: Tensor) -> Tensor:
-        return attend_bundles(bundles, Runs.of(mask), 0.3)
+    def attention(*given: Tensor) -> Tensor:
+        *bundles, bias = given
+        return attend_bundles(bundles, Runs.of(mask), 0.3, bias=bias)
 
     compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
     for mine, theirs in zip(
@@ -313,3 +333,22 @@ def test_on_a_gpu_whole_sequences_have_the_gradients_of_queries_and_keys_apart_e
     first, again, apart = gradients(True), gradients(True), gradients(False)
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
     assert_close(first, [x.double() for x in apart], 2e-2)
+
+
+@on_gpu
+@pytest.mark.parametrize("crossing", [False, True], ids=["self", "cross"])
+def test_on_a_gpu_biases_learn_what_they_learn_by_the_formula(crossing: bool) -> None:
+    lengths = torch.randint(1, 60, (200,), generator=torch.Generator().manual_seed(0)).tolist()
+    mask = packed_mask([*lengths, 200], [*lengths[::-1], 100] if crossing else None, causal=not crossing)
+    assert isinstance(mask.queries, Packed)
+    assert isinstance(mask.keys, Packed)
+    torch.manual_seed(0)
+    attention = Attention(256, 4).to(DEVICE)
+    x = torch.randn(1, mask.queries.size, 256, device=DEVICE)
+    other = torch.randn(1, mask.keys.size, 256, device=DEVICE) if crossing else None
+    wanted = list(attention.parameters())
+    with torch.autocast("cuda", torch.bfloat16):
+        got = with_gradients(attention(x, other, mask=mask), wanted)
+    assert ("runs",) in mask._built
+    attention.kind = Full(path="reference")
+    assert_close(got, [y.double() for y in with_gradients(attention(x, other, mask=mask), wanted)], 3e-2)
