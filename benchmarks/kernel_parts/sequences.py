@@ -83,7 +83,11 @@ TILES = {
         (64, 64, 4, 2), (64, 64, 4, 1), (64, 32, 4, 2), (64, 128, 4, 1), (64, 128, 8, 1), (32, 64, 4, 1),
         (32, 64, 2, 1), (32, 32, 2, 2),
     ],
-    "backward": [
+    "whole_forward": [
+        (64, 64, 4, 1, 128), (64, 64, 4, 1), (64, 64, 4, 2, 128), (64, 64, 4, 1, 96), (64, 64, 4, 1, 80),
+        (64, 64, 8, 1), (32, 64, 4, 1), (128, 64, 8, 1),
+    ],
+    "whole_backward": [
         (64, 64, 4, 1, 168), (64, 64, 4, 1), (64, 64, 4, 1, 128), (64, 64, 4, 2, 168), (64, 64, 8, 1),
         (64, 64, 8, 1, 128), (32, 64, 4, 1), (128, 128, 8, 1),
     ],
@@ -99,43 +103,41 @@ TILES = {
 def measure_tiles(bench: Bench, kernel: str) -> None:
     """One kernel with other tiles; backward's two kernels are timed together, the other as it is."""
     usual = PLANS[WIDTH]
-    whole = short.WHOLE_SEQUENCES
-    short.WHOLE_SEQUENCES = kernel == "backward"
+    wholes = short.WHOLE_FORWARD, short.WHOLE_BACKWARD
+    short.WHOLE_FORWARD = short.WHOLE_BACKWARD = kernel.startswith("whole")
     forward, backward = torch.ops.regard.attend_runs, torch.ops.regard.attend_runs_backward
     for kind in ("causal", "self"):
         mask = make_mask(bench, kind)
         inputs = [x.detach() for x in make_inputs(bench, mask)]
         rest = (*Runs.of(mask), None, None, None, WIDTH**-0.5, 0.0)
         run = partial(forward, *inputs, *rest)
-        if kernel != "forward":
+        if "backward" in kernel:
             context, lse = run()
             run = partial(backward, torch.randn_like(context), *inputs, context, lse, *rest)
         for choice in TILES[kernel]:
             PLANS[WIDTH] = Plan(**(usual._asdict() | {kernel: Tiles(*choice)}))
             bench.attempt("tiles", f"{kind}, {kernel} {choice}", partial(bench.times, "op", run))
         PLANS[WIDTH] = usual
-    short.WHOLE_SEQUENCES = whole
+    short.WHOLE_FORWARD, short.WHOLE_BACKWARD = wholes
 
 
-def measure_backward(bench: Bench) -> None:
-    """The way back in one kernel, by slots, beside that in two; and what follows from the mask for either."""
-    backward = torch.ops.regard.attend_runs_backward
+def measure_slots(bench: Bench) -> None:
+    """Programs with whole sequences, by slots, beside tiles of the row; and what follows from the mask for either."""
+    forward, backward = torch.ops.regard.attend_runs, torch.ops.regard.attend_runs_backward
     for kind, dropout in ((kind, dropout) for dropout in (0.0, 0.1) for kind in KINDS):
         mask = make_mask(bench, kind)
         inputs = [x.detach() for x in make_inputs(bench, mask)]
         seed = torch.tensor([1], device=bench.device) if dropout else None
         runs = Runs.of(mask)
-        context, lse = torch.ops.regard.attend_runs(*inputs, *runs, None, None, seed, WIDTH**-0.5, dropout)
-        grad = torch.randn_like(context)
-        call = partial(backward, grad, *inputs, context, lse)
         numbers = (None, None, seed, WIDTH**-0.5, dropout)
-        apart = partial(call, *runs._replace(slots=None), *numbers)
-        exact = unbundle(apart())
-        name = f"{kind}, dropout {dropout}"
-        bench.attempt("backward", f"{name}, in two", partial(bench.times, "op", apart))
-        for slot in (16, 24, 32, 40, 48, 64):
-            once = partial(call, *Runs.of(mask, slot), *numbers)
-            bench.attempt("backward", f"{name}, slots of {slot}", partial(_compare, bench, once, exact))
+        context, lse = forward(*inputs, *runs._replace(slots=None), *numbers)
+        grad = torch.randn_like(context)
+        exact = unbundle(backward(grad, *inputs, context, lse, *runs._replace(slots=None), *numbers))
+        for slot in (None, 16, 24, 32, 40, 48, 64):
+            given = (*(runs._replace(slots=None) if slot is None else Runs.of(mask, slot)), *numbers)
+            ahead, back = partial(forward, *inputs, *given), partial(backward, grad, *inputs, context, lse, *given)
+            name = f"{kind}, dropout {dropout}, " + ("tiles of the row" if slot is None else f"slots of {slot}")
+            bench.attempt("slots", name, partial(_compare, bench, ahead, back, [context, *exact]))
     _measure_bias(bench)
     for kind in KINDS:
         mask = make_mask(bench, kind)
@@ -143,7 +145,7 @@ def measure_backward(bench: Bench) -> None:
         assert isinstance(mask.keys, Packed)
         for find in (find_by_formula, find_by_kernel):
             once = partial(find, mask.queries, mask.keys, mask.reach)
-            bench.attempt("backward", f"{kind}, {find.__name__}", partial(bench.times, "once", once))
+            bench.attempt("slots", f"{kind}, {find.__name__}", partial(bench.times, "once", once))
 
 
 def _measure_bias(bench: Bench) -> None:
@@ -158,14 +160,17 @@ def _measure_bias(bench: Bench) -> None:
     for given, adds_up, name in ((None, True, "without"), (bias, True, "with the others"), (bias, False, "by a pass")):
         short.ADDS_UP = adds_up
         run = partial(torch.ops.regard.attend_one_bundle_backward, grad, together, given, context, lse, *numbers)
-        bench.attempt("backward", f"causal, gradient of a bias, {name}", partial(bench.times, "op", run))
+        bench.attempt("slots", f"causal, gradient of a bias, {name}", partial(bench.times, "op", run))
     short.ADDS_UP = usual
 
 
-def _compare(bench: Bench, run: Callable[[], list[Tensor]], exact: Sequence[Tensor]) -> Row:
-    """The time of a way back, and how far its gradients lie from those of another."""
+def _compare(
+    bench: Bench, ahead: Callable[[], list[Tensor]], back: Callable[[], list[Tensor]], exact: Sequence[Tensor]
+) -> Row:
+    """The times of both ways, and how far what they make lies from what others made."""
+    made = (ahead()[0], *unbundle(back()))
     found = {
         name: ((mine.double() - theirs.double()).norm() / theirs.double().norm()).item()
-        for name, mine, theirs in zip(("dq", "dk", "dv"), unbundle(run()), exact, strict=True)
+        for name, mine, theirs in zip(("out", "dq", "dk", "dv"), made, exact, strict=True)
     }
-    return found | bench.times("op", run)
+    return found | bench.times("forward", ahead) | bench.times("backward", back)

@@ -3,8 +3,8 @@
 Sequences of a packed row, causality aligned to the end of the keys, windows, clusters of tokens sorted by place: in all
 of these the keys of a query stand side by side, between `lo` and `hi`. Two numbers per query are the whole mask. Tiles
 are cut from the row, not from sequences, so that several short sequences share one; a tile reads only the keys between
-the first that its queries see and the last. On the way back programs of a packed row have whole sequences, so that what
-belongs to these is read once for the gradients of queries, keys and values alike.
+the first that its queries see and the last. Programs of a packed row have whole sequences, so that what belongs to
+these is read once: for all queries, and on the way back for the gradients of queries, keys and values alike.
 
 What must move at the least: forward reads q, k, v and writes the context, backward reads these and its gradient and
 writes three more, 12 N H D numbers; for 32,768 tokens of 8 × 64 in bfloat16 that is 0.4 GB.
@@ -26,11 +26,11 @@ from regard.sums import add_up, sum_columns
 
 CHANCES = 1 << 24
 """Dropout is a number of so many: the random bits of which it is made."""
-WHOLE_SEQUENCES = True
-"""Whether the way back of packed rows is one kernel, each program with whole sequences; else it is one for queries and
-another for keys, as where nothing is known of sequences."""
+WHOLE_FORWARD = WHOLE_BACKWARD = True
+"""Whether programs for packed rows have whole sequences. Else they have tiles of the row, as where nothing is known of
+sequences; on the way back it is then one kernel for queries and another for keys."""
 ADDS_UP = True
-"""Whether that one kernel adds up the gradient of a bias, too; else that is a pass over gradients."""
+"""Whether the one kernel of the way back adds up the gradient of a bias, too; else that is a pass over gradients."""
 
 
 class Order(NamedTuple):
@@ -54,26 +54,36 @@ class Tiles(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The tiles of the four kernels."""
+    """The tiles of the kernels."""
 
     forward: Tiles
     backward_queries: Tiles
     backward_keys: Tiles
-    backward: Tiles | None  # None: it would take more registers than there are
+    whole_forward: Tiles
+    whole_backward: Tiles | None  # None: it would take more registers than there are
 
     def halved(self) -> Plan:
-        whole = None if self.backward is None else self.backward.halved()
-        return Plan(self.forward.halved(), self.backward_queries.halved(), self.backward_keys.halved(), whole)
+        forward, of_queries, of_keys = (tiles.halved() for tiles in self[:3])
+        whole = None if self.whole_backward is None else self.whole_backward.halved()
+        return Plan(forward, of_queries, of_keys, self.whole_forward.halved(), whole)
 
 
+_SQUARE = Tiles(64, 64, 4, 1)
+_STAGED = Tiles(64, 64, 4, 2)
 PLANS = {
-    16: Plan(Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 1)),
-    32: Plan(Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 1)),
-    64: Plan(Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 2), Tiles(32, 64, 4, 2), Tiles(64, 64, 4, 1, 168)),
-    128: Plan(Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 1), Tiles(64, 64, 4, 1), None),
+    16: Plan(_STAGED, _STAGED, _STAGED, _SQUARE, _SQUARE),
+    32: Plan(_STAGED, _STAGED, _STAGED, _SQUARE, _SQUARE),
+    64: Plan(
+        Tiles(64, 32, 4, 2),
+        Tiles(64, 32, 4, 2),
+        Tiles(32, 64, 4, 2),
+        Tiles(64, 64, 4, 1, 128),
+        Tiles(64, 64, 4, 1, 168),
+    ),
+    128: Plan(_STAGED, _SQUARE, _SQUARE, _SQUARE, None),
 }
-"""By width of a head; those of 64 are the fastest that benchmarks/kernels.py found on an H200, but for the last, which
-has not been measured yet.
+"""By width of a head; those of 64 are the fastest that benchmarks/kernels.py found on an H200, but for those of whole
+sequences, which have not been measured yet.
 
 In float32 tiles are half as long: they would not fit otherwise.
 """
@@ -152,8 +162,14 @@ def _forward(
 
     q, k, v = dense_last(q), dense_last(k), dense_last(v)
     call = _Call.of(q, k, dropout, q_at is not None)
-    tiles = call.plan.forward
     context, lse = _like_forward(q)
+    if WHOLE_FORWARD and slots is not None:
+        kernels.whole_forward[call.B * call.H, len(slots)](
+            q, k, v, context, lse, lo, hi, slots, seed,
+            *strides(q, k, v, context), *call.numbers(scale), **call.options(call.plan.whole_forward),
+        )  # fmt: skip
+        return context, lse
+    tiles = call.plan.forward
     kernels.forward[call.grid(call.T, tiles.queries)](
         q, k, v, context, lse, lo, hi, q_at, k_at, seed,
         *strides(q, k, v, context), _row_stride(lo), *call.numbers(scale), **call.options(tiles),
@@ -204,10 +220,10 @@ def _differentiate(
     call = _Call.of(q, k, dropout, q_at is not None)
     dq, dk, dv = unbundle(grads)
     numbers = call.numbers(scale)
-    whole = call.plan.backward
-    if WHOLE_SEQUENCES and whole is not None and slots is not None:
+    whole = call.plan.whole_backward
+    if WHOLE_BACKWARD and whole is not None and slots is not None:
         sums = lse.new_empty(call.B * len(slots), 3 * call.H * call.D) if ADDS_UP and adds_up else None
-        kernels.backward[call.B * call.H, len(slots)](
+        kernels.whole_backward[call.B * call.H, len(slots)](
             q, k, v, context, grad, lse, dq, dk, dv, sums, lo, hi, first, last, slots, seed,
             *strides(q, k, v, context, grad, dq, dk, dv), *numbers, **call.options(whole),
         )  # fmt: skip

@@ -1,7 +1,7 @@
 """The kernels of `short` on the way back.
 
-`backward` has programs for whole sequences: where those of a program fit into one tile, all of their gradients come
-from one look at them. `backward_queries` and `backward_keys`, tile by tile, are for runs that know of no sequences.
+`whole_backward` has programs for whole sequences: where those of a program fit into one tile, all of their gradients
+come from one look at them. `backward_queries` and `backward_keys`, tile by tile, are for runs without sequences.
 
 Shapes and names as in short_triton; `first` and `last` say between which places of its row the queries of a key stand.
 `delta` is the product of a query's context and its gradient, which is the sum of its weights times their changes.
@@ -10,7 +10,7 @@ Shapes and names as in short_triton; `first` and `last` say between which places
 import triton
 import triton.language as tl
 
-from regard.attention.kernels.short_triton import LOG2E, UNSPECIALISED, head, kept, tokens
+from regard.attention.kernels.short_triton import LOG2E, UNSPECIALISED, find_share, head, kept, tokens
 
 
 @triton.jit
@@ -150,7 +150,7 @@ def add_to(sums, more):
 
 
 @triton.jit(do_not_specialize=UNSPECIALISED)
-def backward(
+def whole_backward(
     q, k, v, out, grad, lse, dq, dk, dv, sums, lo, hi, first, last, slots, seed,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, g_b, g_h, g_t,
     dq_b, dq_h, dq_t, dk_b, dk_h, dk_t, dv_b, dv_h, dv_t,
@@ -164,12 +164,7 @@ def backward(
     """
     row = tl.program_id(0)
     b, h = row // H, row % H
-    # The end of the row goes first: there stand the longest sequences, of padding, where there are any.
-    number = tl.num_programs(1) - 1 - tl.program_id(1)
-    slot = slots + number * 6
-    q_begin, q_end = tl.load(slot), tl.load(slot + 1)
-    k_begin, k_end = tl.load(slot + 2), tl.load(slot + 3)
-    part, sharing = tl.load(slot + 4), tl.load(slot + 5)
+    number, q_begin, q_end, k_begin, k_end, part, sharing = find_share(slots)
     d = tl.arange(0, D)
     q, k, v = head(q, b, h, q_b, q_h), head(k, b, h, k_b, k_h), head(v, b, h, v_b, v_h)
     out, grad = head(out, b, h, o_b, o_h), head(grad, b, h, g_b, g_h)

@@ -62,13 +62,14 @@ def assert_close(got: list[Tensor], expected: list[Tensor], tolerance: float = 2
         torch.testing.assert_close(mine.double(), theirs, atol=tolerance * max(size, 1.0), rtol=0)
 
 
-@pytest.mark.parametrize("whole", [True, False], ids=["whole sequences", "queries, then keys"])
+@pytest.mark.parametrize("whole", [True, False], ids=["whole sequences", "tiles of the row"])
 @pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
 @pytest.mark.parametrize("keys", [None, [3, 40, 0, 5, 64, 1, 70]], ids=["self", "cross"])
 def test_lengths_round_the_borders_of_tiles(
     keys: list[int] | None, causal: bool, whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(short, "WHOLE_SEQUENCES", whole)
+    monkeypatch.setattr(short, "WHOLE_FORWARD", whole)
+    monkeypatch.setattr(short, "WHOLE_BACKWARD", whole)
     mask = packed_mask(BORDERS, keys, causal)
     inputs = tensors(mask)
     got = with_gradients(attend(*inputs, mask, path="short"), inputs)
@@ -317,7 +318,7 @@ def test_on_a_gpu_thousands_of_sequences_are_right() -> None:
 @on_gpu
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("width", [32, 64])
-def test_on_a_gpu_whole_sequences_have_the_gradients_of_queries_and_keys_apart_every_time(
+def test_on_a_gpu_whole_sequences_have_what_tiles_of_the_row_have_every_time(
     width: int, dropout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lengths = torch.randint(0, 60, (300,), generator=torch.Generator().manual_seed(0)).tolist()
@@ -326,7 +327,8 @@ def test_on_a_gpu_whole_sequences_have_the_gradients_of_queries_and_keys_apart_e
     seed = torch.tensor([5], device=DEVICE) if dropout else None
 
     def gradients(whole: bool) -> list[Tensor]:
-        monkeypatch.setattr(short, "WHOLE_SEQUENCES", whole)
+        monkeypatch.setattr(short, "WHOLE_FORWARD", whole)
+        monkeypatch.setattr(short, "WHOLE_BACKWARD", whole)
         context = short._attend(*inputs, *Runs.of(mask), None, None, seed, 0.125, dropout)
         return with_gradients(context, inputs)
 
