@@ -173,7 +173,7 @@ def whole_backward(
     seed_value = tl.load(seed).to(tl.uint32) if DROPS else 0
     if sums is not None:
         sums += ((b * tl.num_programs(1) + number) * 3 * H + h) * D + d
-        for part_of_bias in range(3):
+        for part_of_bias in tl.static_range(3):
             tl.store(sums + part_of_bias * H * D, tl.zeros([D], tl.float32))
         tl.debug_barrier()
 
