@@ -129,11 +129,11 @@ def differentiate_together(
         keep = kept(seed_value, (row * T + i)[:, None], j[None, :], chance)
         left = tl.where(keep, weights * growth, 0.0)
         change = tl.where(keep, change * growth, 0.0)
+    change = (weights * (change - tl.sum(weights * change, 1)[:, None])).to(keys.dtype)
     of_values = tl.dot(tl.trans(left.to(grads.dtype)), grads, input_precision=PRECISION)
     tl.store(tokens(dv, j, dv_t, d), of_values.to(dv.dtype.element_ty), mask=there[:, None])
     if sums is not None:
         tl.store(sums + 2 * H * D, tl.sum(of_values, 0))
-    change = (weights * (change - tl.sum(weights * change, 1)[:, None])).to(keys.dtype)
     of_queries = tl.dot(change, keys, input_precision=PRECISION) * scale
     tl.store(tokens(dq, i, dq_t, d), of_queries.to(dq.dtype.element_ty), mask=real[:, None])
     if sums is not None:
