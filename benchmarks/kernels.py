@@ -34,6 +34,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "agreement": sequences.measure_agreement,
     "workload": sequences.measure_workload,
     **{f"tiles-{kernel}": partial(sequences.measure_tiles, kernel=kernel) for kernel in sequences.TILES},
+    "slots": sequences.measure_slots,
     "norms": beside.measure_norms,
     "embedding": tokens.measure_embedding,
     "biases": beside.measure_biases,

@@ -49,6 +49,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x, weight, bias) if way is None else way.linear(x, weight, bias)
 
 
+def precision_of(x: Tensor) -> torch.dtype:
+    """That of products of x with weights."""
+    device = x.device.type
+    rounds = torch.is_autocast_enabled(device) and x.dtype != torch.float64
+    return torch.get_autocast_dtype(device) if rounds else x.dtype
+
+
 def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """max(0, x · weightᵀ + bias): on a GPU in half precision one kernel, in training as well."""
     compiling = torch.compiler.is_compiling()

@@ -1,5 +1,6 @@
 """Attention of many short sequences: errors, times, tiles, and up to which lengths it is the better way."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -8,9 +9,11 @@ from torch import Tensor
 
 from regard.attention import Mask, Packed, attend, attention_weights, unpack, unpack_mask
 from regard.attention.core import repack
-from regard.attention.kernels.short import PLANS, Plan, Runs, Tiles
+from regard.attention.kernels import short
+from regard.attention.kernels.runs import Runs, find_by_formula, find_by_kernel
+from regard.attention.kernels.short import PLANS, Plan, Tiles, unbundle
 
-from .bench import WIDTH, Bench, errors
+from .bench import WIDTH, Bench, Row, errors
 from .workload import make_inputs, make_mask
 
 KINDS = ("self", "causal", "cross")
@@ -80,6 +83,14 @@ TILES = {
         (64, 64, 4, 2), (64, 64, 4, 1), (64, 32, 4, 2), (64, 128, 4, 1), (64, 128, 8, 1), (32, 64, 4, 1),
         (32, 64, 2, 1), (32, 32, 2, 2),
     ],
+    "whole_forward": [
+        (64, 64, 4, 1, 128), (64, 64, 4, 1), (64, 64, 4, 2, 128), (64, 64, 4, 1, 96), (64, 64, 4, 1, 80),
+        (64, 64, 8, 1), (32, 64, 4, 1), (128, 64, 8, 1),
+    ],
+    "whole_backward": [
+        (64, 64, 4, 1, 168), (64, 64, 4, 1), (64, 64, 4, 1, 128), (64, 64, 4, 2, 168), (64, 64, 8, 1),
+        (64, 64, 8, 1, 128), (32, 64, 4, 1), (128, 128, 8, 1),
+    ],
     "backward_queries": [
         (64, 64, 4, 2), (64, 64, 4, 1), (64, 32, 4, 2), (64, 128, 8, 1), (32, 64, 4, 1), (32, 64, 2, 1), (32, 32, 2, 2),
     ],
@@ -92,16 +103,74 @@ TILES = {
 def measure_tiles(bench: Bench, kernel: str) -> None:
     """One kernel with other tiles; backward's two kernels are timed together, the other as it is."""
     usual = PLANS[WIDTH]
+    wholes = short.WHOLE_FORWARD, short.WHOLE_BACKWARD
+    short.WHOLE_FORWARD = short.WHOLE_BACKWARD = kernel.startswith("whole")
     forward, backward = torch.ops.regard.attend_runs, torch.ops.regard.attend_runs_backward
     for kind in ("causal", "self"):
         mask = make_mask(bench, kind)
         inputs = [x.detach() for x in make_inputs(bench, mask)]
         rest = (*Runs.of(mask), None, None, None, WIDTH**-0.5, 0.0)
         run = partial(forward, *inputs, *rest)
-        if kernel != "forward":
+        if "backward" in kernel:
             context, lse = run()
             run = partial(backward, torch.randn_like(context), *inputs, context, lse, *rest)
         for choice in TILES[kernel]:
             PLANS[WIDTH] = Plan(**(usual._asdict() | {kernel: Tiles(*choice)}))
             bench.attempt("tiles", f"{kind}, {kernel} {choice}", partial(bench.times, "op", run))
         PLANS[WIDTH] = usual
+    short.WHOLE_FORWARD, short.WHOLE_BACKWARD = wholes
+
+
+def measure_slots(bench: Bench) -> None:
+    """Programs with whole sequences, by slots, beside tiles of the row; and what follows from the mask for either."""
+    forward, backward = torch.ops.regard.attend_runs, torch.ops.regard.attend_runs_backward
+    for kind, dropout in ((kind, dropout) for dropout in (0.0, 0.1) for kind in KINDS):
+        mask = make_mask(bench, kind)
+        inputs = [x.detach() for x in make_inputs(bench, mask)]
+        seed = torch.tensor([1], device=bench.device) if dropout else None
+        runs = Runs.of(mask)
+        numbers = (None, None, seed, WIDTH**-0.5, dropout)
+        context, lse = forward(*inputs, *runs._replace(slots=None), *numbers)
+        grad = torch.randn_like(context)
+        exact = unbundle(backward(grad, *inputs, context, lse, *runs._replace(slots=None), *numbers))
+        for slot in (None, 16, 24, 32, 40, 48, 64):
+            given = (*(runs._replace(slots=None) if slot is None else Runs.of(mask, slot)), *numbers)
+            ahead, back = partial(forward, *inputs, *given), partial(backward, grad, *inputs, context, lse, *given)
+            name = f"{kind}, dropout {dropout}, " + ("tiles of the row" if slot is None else f"slots of {slot}")
+            bench.attempt("slots", name, partial(_compare, bench, ahead, back, [context, *exact]))
+    _measure_bias(bench)
+    for kind in KINDS:
+        mask = make_mask(bench, kind)
+        assert isinstance(mask.queries, Packed)
+        assert isinstance(mask.keys, Packed)
+        for find in (find_by_formula, find_by_kernel):
+            once = partial(find, mask.queries, mask.keys, mask.reach)
+            bench.attempt("slots", f"{kind}, {find.__name__}", partial(bench.times, "once", once))
+
+
+def _measure_bias(bench: Bench) -> None:
+    """The way back with the gradient of the projection's bias, added up by the kernel or by a pass of its own."""
+    mask = make_mask(bench, "causal")
+    together = torch.randn(1, bench.tokens, 3, bench.heads, WIDTH, device=bench.device).to(bench.dtype)
+    bias = torch.zeros(3 * bench.heads * WIDTH, device=bench.device)
+    numbers = (*Runs.of(mask), None, None, None, WIDTH**-0.5, 0.0)
+    context, lse = torch.ops.regard.attend_one_bundle(together, None, *numbers)
+    grad = torch.randn_like(context)
+    usual = short.ADDS_UP
+    for given, adds_up, name in ((None, True, "without"), (bias, True, "with the others"), (bias, False, "by a pass")):
+        short.ADDS_UP = adds_up
+        run = partial(torch.ops.regard.attend_one_bundle_backward, grad, together, given, context, lse, *numbers)
+        bench.attempt("slots", f"causal, gradient of a bias, {name}", partial(bench.times, "op", run))
+    short.ADDS_UP = usual
+
+
+def _compare(
+    bench: Bench, ahead: Callable[[], list[Tensor]], back: Callable[[], list[Tensor]], exact: Sequence[Tensor]
+) -> Row:
+    """The times of both ways, and how far what they make lies from what others made."""
+    made = (ahead()[0], *unbundle(back()))
+    found = {
+        name: ((mine.double() - theirs.double()).norm() / theirs.double().norm()).item()
+        for name, mine, theirs in zip(("out", "dq", "dk", "dv"), made, exact, strict=True)
+    }
+    return found | bench.times("forward", ahead) | bench.times("backward", back)

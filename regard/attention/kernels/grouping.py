@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from regard.attention.kernels.operators import dense_last, strides
-from regard.attention.kernels.short import Order, Runs
+from regard.attention.kernels.runs import Runs
+from regard.attention.kernels.short import Order
 from regard.attention.masks import Window
 from regard.launching import on_device
 

@@ -3,7 +3,8 @@
 Sequences of a packed row, causality aligned to the end of the keys, windows, clusters of tokens sorted by place: in all
 of these the keys of a query stand side by side, between `lo` and `hi`. Two numbers per query are the whole mask. Tiles
 are cut from the row, not from sequences, so that several short sequences share one; a tile reads only the keys between
-the first that its queries see and the last.
+the first that its queries see and the last. Programs of a packed row have whole sequences, so that what belongs to
+these is read once: for all queries, and on the way back for the gradients of queries, keys and values alike.
 
 What must move at the least: forward reads q, k, v and writes the context, backward reads these and its gradient and
 writes three more, 12 N H D numbers; for 32,768 tokens of 8 × 64 in bfloat16 that is 0.4 GB.
@@ -20,39 +21,17 @@ import torch
 from torch import Tensor
 
 from regard.attention.kernels.operators import Operator, dense_last, strides
-from regard.attention.masks import Mask, Packed
+from regard.attention.kernels.runs import Runs
 from regard.seeds import draw_seed
+from regard.sums import add_up, sum_columns
 
 CHANCES = 1 << 24
 """Dropout is a number of so many: the random bits of which it is made."""
-
-
-class Runs(NamedTuple):
-    """Which keys each query sees and which queries see each key, int32: from the first place to behind the last."""
-
-    lo: Tensor  # (R, T)
-    hi: Tensor  # (R, T)
-    first: Tensor | None = None  # (R, S); of use to the backward pass alone
-    last: Tensor | None = None  # (R, S)
-
-    @classmethod
-    def of(cls, mask: Mask) -> Runs:
-        """Those of a packed row; neither their lengths nor anything else is waited for."""
-        queries, keys = mask.queries, mask.keys
-        assert isinstance(queries, Packed)
-        assert isinstance(keys, Packed)
-        device = keys.offsets.device
-        place, _ = mask.places(queries.size, keys.size, device)
-        segment = queries.segments()
-        start, end = keys.offsets[:-1][segment], keys.offsets[1:][segment]
-        before, after = mask.reach
-        lo = start if before is None else (start + place - before).clamp(start, end)
-        hi = end if after is None else (start + place + after + 1).clamp(start, end)
-        key = torch.arange(keys.size, device=device)
-        # Neither lo nor hi ever falls along the row, so the queries of a key stand side by side, too.
-        first = torch.searchsorted(hi.long(), key, right=True)
-        last = torch.searchsorted(lo.long(), key, right=True)
-        return cls(*(x.to(torch.int32)[None].contiguous() for x in (lo, hi, first, last)))
+WHOLE_FORWARD = WHOLE_BACKWARD = True
+"""Whether programs for packed rows have whole sequences. Else they have tiles of the row, as where nothing is known of
+sequences; on the way back it is then one kernel for queries and another for keys."""
+ADDS_UP = True
+"""Whether the one kernel of the way back adds up the gradient of a bias, too; else that is a pass over gradients."""
 
 
 class Order(NamedTuple):
@@ -69,23 +48,43 @@ class Tiles(NamedTuple):
     keys: int
     warps: int
     stages: int
+    registers: int | None = None  # of a thread, at the most
+
+    def halved(self) -> Tiles:
+        return Tiles(self.queries // 2, self.keys // 2, self.warps, 1)
 
 
 class Plan(NamedTuple):
-    """The tiles of the three kernels."""
+    """The tiles of the kernels."""
 
     forward: Tiles
     backward_queries: Tiles
     backward_keys: Tiles
+    whole_forward: Tiles
+    whole_backward: Tiles | None  # None: it would take more registers than there are
+
+    def halved(self) -> Plan:
+        forward, of_queries, of_keys = (tiles.halved() for tiles in self[:3])
+        whole = None if self.whole_backward is None else self.whole_backward.halved()
+        return Plan(forward, of_queries, of_keys, self.whole_forward.halved(), whole)
 
 
+_SQUARE = Tiles(64, 64, 4, 1)
+_STAGED = Tiles(64, 64, 4, 2)
 PLANS = {
-    16: Plan(Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2)),
-    32: Plan(Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2)),
-    64: Plan(Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 2), Tiles(32, 64, 4, 2)),
-    128: Plan(Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 1), Tiles(64, 64, 4, 1)),
+    16: Plan(_STAGED, _STAGED, _STAGED, _SQUARE, _SQUARE),
+    32: Plan(_STAGED, _STAGED, _STAGED, _SQUARE, _SQUARE),
+    64: Plan(
+        Tiles(64, 32, 4, 2),
+        Tiles(64, 32, 4, 2),
+        Tiles(32, 64, 4, 2),
+        Tiles(64, 64, 4, 1, 128),
+        Tiles(64, 64, 4, 1, 168),
+    ),
+    128: Plan(_STAGED, _SQUARE, _SQUARE, _SQUARE, None),
 }
-"""By width of a head; those of 64 are the fastest that benchmarks/kernels.py found on an H200.
+"""By width of a head; those of 64 are the fastest that benchmarks/kernels.py found on an H200, but for those of whole
+sequences, which have not been measured yet.
 
 In float32 tiles are half as long: they would not fit otherwise.
 """
@@ -103,14 +102,20 @@ def attend_runs(
     return _attend(q, k, v, *runs, *at, seed, scale, dropout)
 
 
-def attend_bundles(bundles: Sequence[Tensor], runs: Runs, scale: float, dropout: float = 0.0) -> Tensor:
+def attend_bundles(
+    bundles: Sequence[Tensor], runs: Runs, scale: float, dropout: float = 0.0, bias: Tensor | None = None
+) -> Tensor:
     """`attend_runs` for queries, keys and values that lie together, so that their gradients do, too.
 
     Args:
         bundles: (B, T, 3, H, D), or queries (B, T, 1, H, D) beside keys and values (B, S, 2, H, D).
+        runs: which keys each query sees.
+        scale: factor on the scores.
+        dropout: of weights.
+        bias: what has been added to queries, keys and values, (3 · H · D,), if its gradient is to come with theirs.
     """
     seed = draw_seed(bundles[0].device) if dropout else None
-    return _BUNDLED[len(bundles)](*bundles, *runs, None, None, seed, scale, dropout)
+    return _BUNDLED[len(bundles)](*bundles, bias, *runs, None, None, seed, scale, dropout)
 
 
 def unbundle(bundles: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -147,6 +152,7 @@ def _forward(
     hi: Tensor,
     first: Tensor | None,
     last: Tensor | None,
+    slots: Tensor | None,
     q_at: Tensor | None,
     k_at: Tensor | None,
     seed: Tensor | None,
@@ -157,8 +163,14 @@ def _forward(
 
     q, k, v = dense_last(q), dense_last(k), dense_last(v)
     call = _Call.of(q, k, dropout, q_at is not None)
-    tiles = call.plan.forward
     context, lse = _like_forward(q)
+    if WHOLE_FORWARD and slots is not None:
+        kernels.whole_forward[call.B * call.H, len(slots)](
+            q, k, v, context, lse, lo, hi, slots, seed,
+            *strides(q, k, v, context), *call.numbers(scale), **call.options(call.plan.whole_forward),
+        )  # fmt: skip
+        return context, lse
+    tiles = call.plan.forward
     kernels.forward[call.grid(call.T, tiles.queries)](
         q, k, v, context, lse, lo, hi, q_at, k_at, seed,
         *strides(q, k, v, context), _row_stride(lo), *call.numbers(scale), **call.options(tiles),
@@ -173,11 +185,14 @@ def _like_forward(q: Tensor, *others: object) -> tuple[Tensor, ...]:
 
 
 def _backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> list[Tensor]:
-    return _differentiate(_like_backward(grad, q, k), grad, q, k, v, *others)
+    grads = _like_backward(grad, q, k)
+    _differentiate(grads, False, grad, q, k, v, *others)
+    return grads
 
 
 def _differentiate(
     grads: list[Tensor],
+    adds_up: bool,
     grad: Tensor,
     q: Tensor,
     k: Tensor,
@@ -188,20 +203,33 @@ def _differentiate(
     hi: Tensor,
     first: Tensor,
     last: Tensor,
+    slots: Tensor | None,
     q_at: Tensor | None,
     k_at: Tensor | None,
     seed: Tensor | None,
     scale: float,
     dropout: float,
-) -> list[Tensor]:
-    """Fills the gradients of queries, keys and values, in bundles, and returns them."""
-    from regard.attention.kernels import short_triton as kernels
+) -> Tensor | None:
+    """Fills the gradients of queries, keys and values, in bundles.
+
+    Returns:
+        Sums over places of these, (P, 3 · H · D), whose sum is that over all places, if asked for and to be had.
+    """
+    from regard.attention.kernels import short_backward_triton as kernels
 
     q, k, v, grad = dense_last(q), dense_last(k), dense_last(v), dense_last(grad)
     call = _Call.of(q, k, dropout, q_at is not None)
     dq, dk, dv = unbundle(grads)
-    delta = torch.empty_like(lse)
     numbers = call.numbers(scale)
+    whole = call.plan.whole_backward
+    if WHOLE_BACKWARD and whole is not None and slots is not None:
+        sums = lse.new_empty(call.B * len(slots), 3 * call.H * call.D) if ADDS_UP and adds_up else None
+        kernels.whole_backward[call.B * call.H, len(slots)](
+            q, k, v, context, grad, lse, dq, dk, dv, sums, lo, hi, first, last, slots, seed,
+            *strides(q, k, v, context, grad, dq, dk, dv), *numbers, **call.options(whole),
+        )  # fmt: skip
+        return sums
+    delta = torch.empty_like(lse)
     tiles = call.plan.backward_queries
     kernels.backward_queries[call.grid(call.T, tiles.queries)](
         q, k, v, context, grad, lse, delta, dq, lo, hi, q_at, k_at, seed,
@@ -212,7 +240,7 @@ def _differentiate(
         q, k, v, grad, lse, delta, dk, dv, first, last, q_at, k_at, seed,
         *strides(q, k, v, grad, dk, dv), _row_stride(first), *numbers, **call.options(tiles),
     )  # fmt: skip
-    return grads
+    return None
 
 
 def _like_backward(grad: Tensor, q: Tensor, k: Tensor, *others: object) -> list[Tensor]:
@@ -224,13 +252,13 @@ def _like_backward(grad: Tensor, q: Tensor, k: Tensor, *others: object) -> list[
 
 
 SCHEMA = (
-    "Tensor lo, Tensor hi, Tensor? first, Tensor? last, Tensor? q_at, Tensor? k_at, Tensor? seed, "
+    "Tensor lo, Tensor hi, Tensor? first, Tensor? last, Tensor? slots, Tensor? q_at, Tensor? k_at, Tensor? seed, "
     "float scale, float dropout"
 )
 _attend = Operator(
     "attend_runs",
     SCHEMA,
-    tensors=7,
+    tensors=8,
     outputs=2,
     forward=_forward,
     backward=_backward,
@@ -241,31 +269,39 @@ _attend = Operator(
 
 
 def _bundled(name: str, inputs: tuple[str, ...]) -> Operator:
-    """The operator for so many bundles."""
+    """The operator for so many bundles, and the bias that they have, or None."""
     n = len(inputs)
 
     def forward(*given: Any) -> tuple[Tensor, ...]:
         q, k, v = unbundle(given[:n])
-        return _forward(q, k, v, *given[n:])
+        return _forward(q, k, v, *given[n + 1 :])
 
     def backward(grad: Tensor, *given: Any) -> list[Tensor]:
-        q, k, v = unbundle(given[:n])
-        return _differentiate(like_backward(grad, *given), grad, q, k, v, *given[n:])
+        grads = [bundle.new_empty(bundle.shape) for bundle in given[:n]]
+        (q, k, v), bias = unbundle(given[:n]), given[n]
+        sums = _differentiate(grads, bias is not None, grad, q, k, v, *given[n + 1 :])
+        if bias is None:
+            return grads
+        if sums is None:
+            total = torch.cat([sum_columns(bundle.flatten(0, 1).flatten(1)) for bundle in grads])
+        else:
+            total = add_up(sums)
+        return [*grads, total.to(bias.dtype)]
 
     def like_backward(grad: Tensor, *given: Any) -> list[Tensor]:
-        return [bundle.new_empty(bundle.shape) for bundle in given[:n]]
+        return [x.new_empty(x.shape) for x in given[: n + 1] if x is not None]
 
     return Operator(
         name,
         SCHEMA,
-        tensors=7,
+        tensors=8,
         outputs=2,
         forward=forward,
         backward=backward,
         like_forward=lambda *given: _like_forward(unbundle(given[:1])[0]),
         like_backward=like_backward,
-        split=lambda grads: grads,
-        inputs=inputs,
+        split=lambda grads: grads if len(grads) > n else [*grads, None],
+        inputs=[*(f"Tensor {name}" for name in inputs), "Tensor? bias"],
     )
 
 
@@ -292,9 +328,7 @@ class _Call(NamedTuple):
     @property
     def plan(self) -> Plan:
         plan = PLANS[self.D]
-        if not self.precise:
-            return plan
-        return Plan(*(Tiles(tiles.queries // 2, tiles.keys // 2, tiles.warps, 1) for tiles in plan))
+        return plan.halved() if self.precise else plan
 
     def grid(self, tokens: int, tile: int) -> tuple[int, int]:
         """Heads first: those of a token lie beside each other in memory."""
@@ -313,6 +347,7 @@ class _Call(NamedTuple):
             "PRECISION": "ieee" if self.precise else "tf32",
             "num_warps": tiles.warps,
             "num_stages": tiles.stages,
+            "maxnreg": tiles.registers,
         }
 
 

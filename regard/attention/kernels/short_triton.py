@@ -1,8 +1,11 @@
-"""The kernels of `short`: tiles of queries against the keys that they see, and of keys against their queries.
+"""The forward kernels of `short`: tiles of queries against the keys that they see.
+
+`whole_forward` has programs for whole sequences: those that fit into one tile need no second look at anything. In
+`forward`, tiles are cut from the row, for runs that know of no sequences.
 
 Shapes: M queries and N keys of a tile, D head width. A "row" is one head of one row of the batch. `lo` and `hi` say
-between which places of its row a query's keys stand; `first` and `last` say it of a key's queries. Where MOVED, `q_at`
-and `k_at` say where in memory the token of each place lies. Weights are powers of two, which a GPU is quick to raise.
+between which places of its row a query's keys stand. Where MOVED, `q_at` and `k_at` say where in memory the token of
+each place lies. Weights are powers of two, which a GPU is quick to raise.
 """
 
 import triton
@@ -28,32 +31,37 @@ def kept(seed, query, key, chance):
 
 
 @triton.jit
+def head(x, b, h, of_b, of_h):
+    """Where a head begins."""
+    return x + b.to(tl.int64) * of_b + h.to(tl.int64) * of_h
+
+
+@triton.jit
+def tokens(x, at, of_t, d):
+    """Where the tokens at these places of a head lie; 32 bits are enough within a head and take few registers."""
+    return x + (at[:, None] * of_t + d[None, :])
+
+
+@triton.jit
 def rows(x, b, h, at, of_b, of_h, of_t, d):
-    """Where the tokens at these places of one head lie; 32 bits are enough within a head and take few registers."""
-    return (x + b.to(tl.int64) * of_b + h.to(tl.int64) * of_h) + (at[:, None] * of_t + d[None, :])
+    """Where the tokens at these places of one head lie."""
+    return tokens(head(x, b, h, of_b, of_h), at, of_t, d)
 
 
-@triton.jit(do_not_specialize=UNSPECIALISED)
-def forward(
-    q, k, v, out, lse, lo, hi, q_at, k_at, seed,
-    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, lo_r,
-    T, S, H, scale, chance, growth,
+@triton.jit
+def attend_tile(
+    q, k, v, lo, hi, q_at, k_at, seed_value, q_t, k_t, v_t, i, real, row, T, S, scale, chance, growth,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     MOVED: tl.constexpr, DROPS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Context and logarithm of the sum of weights of M queries."""
-    row = tl.program_id(0)
-    b, h = row // H, row % H
+    """Where M queries of a head lie, their context, and the logarithm of their sum of weights."""
     d = tl.arange(0, D)
-    i = tl.program_id(1) * M + tl.arange(0, M)
-    real = i < T
-    low = tl.load(lo + row * lo_r + i, mask=real, other=0)
-    high = tl.load(hi + row * lo_r + i, mask=real, other=0)
+    low = tl.load(lo + i, mask=real, other=0)
+    high = tl.load(hi + i, mask=real, other=0)
     begin = tl.min(tl.where(low < high, low, S), 0)
     end = tl.max(tl.where(low < high, high, 0), 0)
-    at = tl.load(q_at + row.to(tl.int64) * T + i, mask=real, other=0) if MOVED else i
-    queries = tl.load(rows(q, b, h, at, q_b, q_h, q_t, d), mask=real[:, None], other=0.0)
-    seed_value = tl.load(seed).to(tl.uint32) if DROPS else 0
+    at = tl.load(q_at + i, mask=real, other=0) if MOVED else i
+    queries = tl.load(tokens(q, at, q_t, d), mask=real[:, None], other=0.0)
 
     top = tl.full([M], float("-inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
@@ -61,9 +69,9 @@ def forward(
     for start in range(begin, end, N):
         j = start + tl.arange(0, N)
         there = j < end
-        key_at = tl.load(k_at + row.to(tl.int64) * S + j, mask=there, other=0) if MOVED else j
-        keys = tl.load(rows(k, b, h, key_at, k_b, k_h, k_t, d), mask=there[:, None], other=0.0)
-        values = tl.load(rows(v, b, h, key_at, v_b, v_h, v_t, d), mask=there[:, None], other=0.0)
+        key_at = tl.load(k_at + j, mask=there, other=0) if MOVED else j
+        keys = tl.load(tokens(k, key_at, k_t, d), mask=there[:, None], other=0.0)
+        values = tl.load(tokens(v, key_at, v_t, d), mask=there[:, None], other=0.0)
         sees = (low[:, None] <= j[None, :]) & (j[None, :] < high[:, None])
         scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * (scale * LOG2E)
         scores = tl.where(sees, scores, float("-inf"))
@@ -77,101 +85,105 @@ def forward(
         context = tl.dot(weights.to(values.dtype), values, context * shrink[:, None], input_precision=PRECISION)
         top = higher
     some = total > 0
-    context = context / tl.where(some, total, 1.0)[:, None]
-    tl.store(rows(out, b, h, at, o_b, o_h, o_t, d), context.to(out.dtype.element_ty), mask=real[:, None])
-    norm = tl.where(some, top + tl.log2(tl.where(some, total, 1.0)), 0.0)
-    tl.store(lse + row.to(tl.int64) * T + i, norm, mask=real)
+    total = tl.where(some, total, 1.0)
+    return at, context / total[:, None], tl.where(some, top + tl.log2(total), 0.0)
+
+
+@triton.jit
+def attend_together(
+    q, k, v, lo, hi, seed_value, q_t, k_t, v_t, i, real, j, there, row, T, scale, chance, growth,
+    D: tl.constexpr, DROPS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The same of queries that see none but these keys, all of them in one tile."""
+    d = tl.arange(0, D)
+    queries = tl.load(tokens(q, i, q_t, d), mask=real[:, None], other=0.0)
+    keys = tl.load(tokens(k, j, k_t, d), mask=there[:, None], other=0.0)
+    values = tl.load(tokens(v, j, v_t, d), mask=there[:, None], other=0.0)
+    low = tl.load(lo + i, mask=real, other=0)
+    high = tl.load(hi + i, mask=real, other=0)
+    sees = (low[:, None] <= j[None, :]) & (j[None, :] < high[:, None])
+    scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * (scale * LOG2E)
+    scores = tl.where(sees, scores, float("-inf"))
+    top = tl.where(low < high, tl.max(scores, 1), 0.0)
+    weights = tl.exp2(scores - top[:, None])
+    total = tl.where(low < high, tl.sum(weights, 1), 1.0)
+    if DROPS:
+        weights = tl.where(kept(seed_value, (row * T + i)[:, None], j[None, :], chance), weights * growth, 0.0)
+    context = tl.dot(weights.to(values.dtype), values, input_precision=PRECISION)
+    return context / total[:, None], top + tl.log2(total)
+
+
+@triton.jit
+def find_share(slots):
+    """What a program of a packed row has to do, and which slot that is, see `runs.share_out`.
+
+    The end of the row goes first: there stand the longest sequences, of padding, where there are any.
+    """
+    number = tl.num_programs(1) - 1 - tl.program_id(1)
+    slot = slots + number * 6
+    queries, keys = tl.load(slot), tl.load(slot + 2)
+    return number, queries, tl.load(slot + 1), keys, tl.load(slot + 3), tl.load(slot + 4), tl.load(slot + 5)
 
 
 @triton.jit(do_not_specialize=UNSPECIALISED)
-def backward_queries(
-    q, k, v, out, grad, lse, delta, dq, lo, hi, q_at, k_at, seed,
-    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, g_b, g_h, g_t, dq_b, dq_h, dq_t, lo_r,
+def whole_forward(
+    q, k, v, out, lse, lo, hi, slots, seed,
+    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t,
     T, S, H, scale, chance, growth,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     MOVED: tl.constexpr, DROPS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of M queries; and the product of context and its gradient, `delta`, for the keys' turn."""
+    """Context and logarithm of the sum of weights of a slot's sequences, or of this slot's share of them."""
     row = tl.program_id(0)
     b, h = row // H, row % H
+    _, q_begin, q_end, k_begin, k_end, part, sharing = find_share(slots)
     d = tl.arange(0, D)
+    q, k, v = head(q, b, h, q_b, q_h), head(k, b, h, k_b, k_h), head(v, b, h, v_b, v_h)
+    out = head(out, b, h, o_b, o_h)
+    lse += row.to(tl.int64) * T
+    seed_value = tl.load(seed).to(tl.uint32) if DROPS else 0
+
+    if (q_end - q_begin <= M) & (k_end - k_begin <= N):
+        if part == 0:
+            i, j = q_begin + tl.arange(0, M), k_begin + tl.arange(0, N)
+            real = i < q_end
+            context, norm = attend_together(
+                q, k, v, lo, hi, seed_value, q_t, k_t, v_t, i, real, j, j < k_end,
+                row, T, scale, chance, growth, D, DROPS, PRECISION,
+            )  # fmt: skip
+            tl.store(tokens(out, i, o_t, d), context.to(out.dtype.element_ty), mask=real[:, None])
+            tl.store(lse + i, norm, mask=real)
+    else:
+        for start in range(q_begin + part * M, q_end, sharing * M):
+            i = start + tl.arange(0, M)
+            real = i < q_end
+            i, context, norm = attend_tile(
+                q, k, v, lo, hi, None, None, seed_value, q_t, k_t, v_t, i, real,
+                row, T, S, scale, chance, growth, D, M, N // 2, False, DROPS, PRECISION,
+            )  # fmt: skip
+            tl.store(tokens(out, i, o_t, d), context.to(out.dtype.element_ty), mask=real[:, None])
+            tl.store(lse + i, norm, mask=real)
+
+
+@triton.jit(do_not_specialize=UNSPECIALISED)
+def forward(
+    q, k, v, out, lse, lo, hi, q_at, k_at, seed,
+    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, lo_r,
+    T, S, H, scale, chance, growth,
+    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    MOVED: tl.constexpr, DROPS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Context and logarithm of the sum of weights of M queries."""
+    row = tl.program_id(0)
+    b, h, far = row // H, row % H, row.to(tl.int64)
     i = tl.program_id(1) * M + tl.arange(0, M)
     real = i < T
-    low = tl.load(lo + row * lo_r + i, mask=real, other=0)
-    high = tl.load(hi + row * lo_r + i, mask=real, other=0)
-    begin = tl.min(tl.where(low < high, low, S), 0)
-    end = tl.max(tl.where(low < high, high, 0), 0)
-    at = tl.load(q_at + row.to(tl.int64) * T + i, mask=real, other=0) if MOVED else i
-    queries = tl.load(rows(q, b, h, at, q_b, q_h, q_t, d), mask=real[:, None], other=0.0)
-    grads = tl.load(rows(grad, b, h, at, g_b, g_h, g_t, d), mask=real[:, None], other=0.0)
-    contexts = tl.load(rows(out, b, h, at, o_b, o_h, o_t, d), mask=real[:, None], other=0.0)
-    products = tl.sum(contexts.to(tl.float32) * grads.to(tl.float32), 1)
-    tl.store(delta + row.to(tl.int64) * T + i, products, mask=real)
-    norm = tl.load(lse + row.to(tl.int64) * T + i, mask=real, other=0.0)
-    seed_value = tl.load(seed).to(tl.uint32) if DROPS else 0
-
-    total = tl.zeros([M, D], tl.float32)
-    for start in range(begin, end, N):
-        j = start + tl.arange(0, N)
-        there = j < end
-        key_at = tl.load(k_at + row.to(tl.int64) * S + j, mask=there, other=0) if MOVED else j
-        keys = tl.load(rows(k, b, h, key_at, k_b, k_h, k_t, d), mask=there[:, None], other=0.0)
-        values = tl.load(rows(v, b, h, key_at, v_b, v_h, v_t, d), mask=there[:, None], other=0.0)
-        sees = (low[:, None] <= j[None, :]) & (j[None, :] < high[:, None])
-        scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * (scale * LOG2E)
-        weights = tl.exp2(tl.where(sees, scores - norm[:, None], float("-inf")))
-        change = tl.dot(grads, tl.trans(values), input_precision=PRECISION)
-        if DROPS:
-            change = tl.where(kept(seed_value, (row * T + i)[:, None], j[None, :], chance), change * growth, 0.0)
-        change = weights * (change - products[:, None])
-        total = tl.dot(change.to(keys.dtype), keys, total, input_precision=PRECISION)
-    tl.store(rows(dq, b, h, at, dq_b, dq_h, dq_t, d), (total * scale).to(dq.dtype.element_ty), mask=real[:, None])
-
-
-@triton.jit(do_not_specialize=UNSPECIALISED)
-def backward_keys(
-    q, k, v, grad, lse, delta, dk, dv, first, last, q_at, k_at, seed,
-    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, g_b, g_h, g_t, dk_b, dk_h, dk_t, dv_b, dv_h, dv_t, first_r,
-    T, S, H, scale, chance, growth,
-    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    MOVED: tl.constexpr, DROPS: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """The gradients of N keys and their values, from all queries that see one of them."""
-    row = tl.program_id(0)
-    b, h = row // H, row % H
-    d = tl.arange(0, D)
-    j = tl.program_id(1) * N + tl.arange(0, N)
-    real = j < S
-    low = tl.load(first + row * first_r + j, mask=real, other=0)
-    high = tl.load(last + row * first_r + j, mask=real, other=0)
-    begin = tl.min(tl.where(low < high, low, T), 0)
-    end = tl.max(tl.where(low < high, high, 0), 0)
-    key_at = tl.load(k_at + row.to(tl.int64) * S + j, mask=real, other=0) if MOVED else j
-    keys = tl.load(rows(k, b, h, key_at, k_b, k_h, k_t, d), mask=real[:, None], other=0.0)
-    values = tl.load(rows(v, b, h, key_at, v_b, v_h, v_t, d), mask=real[:, None], other=0.0)
-    seed_value = tl.load(seed).to(tl.uint32) if DROPS else 0
-
-    of_keys = tl.zeros([N, D], tl.float32)
-    of_values = tl.zeros([N, D], tl.float32)
-    for start in range(begin, end, M):
-        i = start + tl.arange(0, M)
-        there = i < end
-        at = tl.load(q_at + row.to(tl.int64) * T + i, mask=there, other=0) if MOVED else i
-        queries = tl.load(rows(q, b, h, at, q_b, q_h, q_t, d), mask=there[:, None], other=0.0)
-        grads = tl.load(rows(grad, b, h, at, g_b, g_h, g_t, d), mask=there[:, None], other=0.0)
-        norm = tl.load(lse + row.to(tl.int64) * T + i, mask=there, other=0.0)
-        products = tl.load(delta + row.to(tl.int64) * T + i, mask=there, other=0.0)
-        seen = (low[:, None] <= i[None, :]) & (i[None, :] < high[:, None])
-        scores = tl.dot(keys, tl.trans(queries), input_precision=PRECISION) * (scale * LOG2E)
-        weights = tl.exp2(tl.where(seen, scores - norm[None, :], float("-inf")))
-        change = tl.dot(values, tl.trans(grads), input_precision=PRECISION)
-        left = weights
-        if DROPS:
-            keep = kept(seed_value, (row * T + i)[None, :], j[:, None], chance)
-            left = tl.where(keep, weights * growth, 0.0)
-            change = tl.where(keep, change * growth, 0.0)
-        of_values = tl.dot(left.to(grads.dtype), grads, of_values, input_precision=PRECISION)
-        change = weights * (change - products[None, :])
-        of_keys = tl.dot(change.to(queries.dtype), queries, of_keys, input_precision=PRECISION)
-    tl.store(rows(dk, b, h, key_at, dk_b, dk_h, dk_t, d), (of_keys * scale).to(dk.dtype.element_ty), mask=real[:, None])
-    tl.store(rows(dv, b, h, key_at, dv_b, dv_h, dv_t, d), of_values.to(dv.dtype.element_ty), mask=real[:, None])
+    at, context, norm = attend_tile(
+        head(q, b, h, q_b, q_h), head(k, b, h, k_b, k_h), head(v, b, h, v_b, v_h), lo + row * lo_r, hi + row * lo_r,
+        q_at + far * T if MOVED else None, k_at + far * S if MOVED else None,
+        tl.load(seed).to(tl.uint32) if DROPS else 0,
+        q_t, k_t, v_t, i, real, row, T, S, scale, chance, growth, D, M, N, MOVED, DROPS, PRECISION,
+    )  # fmt: skip
+    place = tokens(head(out, b, h, o_b, o_h), at, o_t, tl.arange(0, D))
+    tl.store(place, context.to(out.dtype.element_ty), mask=real[:, None])
+    tl.store(lse + far * T + i, norm, mask=real)

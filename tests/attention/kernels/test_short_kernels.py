@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.attention import Attention, Mask, Packed, attend, attention_weights, core, kernels
-from regard.attention.kernels.short import CHANCES, Runs, attend_bundles, attend_runs, dropped, unbundle
+from regard.attention import Attention, Full, Mask, Packed, attend, attention_weights, core, kernels
+from regard.attention.kernels import short
+from regard.attention.kernels.runs import Runs
+from regard.attention.kernels.short import CHANCES, attend_bundles, attend_runs, dropped, unbundle
 
 pytestmark = pytest.mark.skipif(not kernels.INSTALLED, reason="there is no Triton")
 
@@ -60,9 +62,14 @@ def assert_close(got: list[Tensor], expected: list[Tensor], tolerance: float = 2
         torch.testing.assert_close(mine.double(), theirs, atol=tolerance * max(size, 1.0), rtol=0)
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["whole sequences", "tiles of the row"])
 @pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
 @pytest.mark.parametrize("keys", [None, [3, 40, 0, 5, 64, 1, 70]], ids=["self", "cross"])
-def test_lengths_round_the_borders_of_tiles(keys: list[int] | None, causal: bool) -> None:
+def test_lengths_round_the_borders_of_tiles(
+    keys: list[int] | None, causal: bool, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(short, "WHOLE_FORWARD", whole)
+    monkeypatch.setattr(short, "WHOLE_BACKWARD", whole)
     mask = packed_mask(BORDERS, keys, causal)
     inputs = tensors(mask)
     got = with_gradients(attend(*inputs, mask, path="short"), inputs)
@@ -84,6 +91,20 @@ def test_any_lengths_of_queries_and_keys(
     inputs = tensors(mask)
     got = with_gradients(attend(*inputs, mask, path="short"), inputs)
     assert_close(got, by_formula(inputs, mask))
+
+
+@settings(max_examples=5, deadline=None, derandomize=True)
+@given(
+    lengths=st.lists(st.integers(0, 12) | st.integers(28, 36) | st.integers(60, 80), min_size=1, max_size=3),
+    slot=st.sampled_from([16, 32, 300]),
+)
+def test_programs_share_out_sequences_of_any_lengths(lengths: list[int], slot: int) -> None:
+    mask = packed_mask([1, *lengths, 0], [2, *reversed(lengths), 0], False)
+    inputs = tensors(mask)
+    seed = torch.tensor([5], device=DEVICE)
+    got = with_gradients(short._attend(*inputs, *Runs.of(mask, slot), None, None, seed, 0.3, 0.4), inputs)
+    gone = dropped(seed, 1, inputs[0].shape[2], inputs[1].shape[2], 0.4)[None]
+    assert_close(got, by_formula(inputs, mask, 0.3, gone, 0.4))
 
 
 @pytest.mark.parametrize("width", [32, 64, 128])
@@ -145,6 +166,25 @@ def test_bundles_have_bundles_of_gradients(keys: list[int] | None) -> None:
     assert_close([context, *unbundle(grads)], by_formula(inputs, mask, 0.3))
 
 
+@pytest.mark.parametrize("slot", [16, 300])
+@pytest.mark.parametrize("keys", [None, [70, 9, 3, 0]], ids=["self", "cross"])
+@pytest.mark.parametrize("adds_up", [True, False], ids=["with the others", "by a pass"])
+def test_the_gradient_of_a_bias_is_the_sum_over_all_places(
+    keys: list[int] | None, slot: int, adds_up: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(short, "ADDS_UP", adds_up)
+    mask = packed_mask([35, 1, 30, 2], keys, True)
+    parts = [x.detach().transpose(1, 2)[:, :, None] for x in tensors(mask, heads=2)]
+    bundles = [torch.cat(parts, 2)] if keys is None else [parts[0], torch.cat(parts[1:], 2)]
+    bundles = [bundle.requires_grad_() for bundle in bundles]
+    bias = torch.zeros(3 * 2 * 16, device=DEVICE, requires_grad=True)
+    torch.manual_seed(0)
+    context = attend_bundles(bundles, Runs.of(mask, slot), 0.3, 0.2, bias)
+    *grads, of_bias = torch.autograd.grad(context, [*bundles, bias], upstream(context))
+    assert_close([of_bias], [torch.cat([grad.double().sum((0, 1)).flatten() for grad in grads])])
+    assert not adds_up or not of_bias[32:64].any()  # what all keys have in common moves no weight
+
+
 @pytest.mark.parametrize("context", [None, [12, 9]], ids=["self", "cross"])
 def test_attention_of_a_packed_row_takes_no_projection_apart(
     context: list[int] | None, monkeypatch: pytest.MonkeyPatch
@@ -156,7 +196,7 @@ def test_attention_of_a_packed_row_takes_no_projection_apart(
     other = None if context is None else torch.randn(1, 21, 32, device=DEVICE, requires_grad=True)
     wanted = [x, *attention.parameters()] + ([] if other is None else [other])
     apart = with_gradients(attention(x, other, mask=mask), wanted)
-    monkeypatch.setattr(core, "_fastest", lambda *given: "short")
+    monkeypatch.setattr(core, "takes_projections", lambda *given: True)
     monkeypatch.setattr(Attention, "_attend", None)
     together = with_gradients(attention(x, other, mask=mask), wanted)
     assert_close(together, [y.double() for y in apart])
@@ -189,10 +229,11 @@ def test_bundles_compile_to_one_graph(bundles: int) -> None:
     mask = packed_mask([35, 1, 30], None, True)
     parts = [x.detach().transpose(1, 2)[:, :, None] for x in tensors(mask)]
     given = [torch.cat(parts, 2)] if bundles == 1 else [parts[0], torch.cat(parts[1:], 2)]
-    given = [bundle.requires_grad_() for bundle in given]
+    given = [x.requires_grad_() for x in (*given, torch.zeros(3 * 16, device=DEVICE))]
 
-    def attention(*bundles: Tensor) -> Tensor:
-        return attend_bundles(bundles, Runs.of(mask), 0.3)
+    def attention(*given: Tensor) -> Tensor:
+        *bundles, bias = given
+        return attend_bundles(bundles, Runs.of(mask), 0.3, bias=bias)
 
     compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
     for mine, theirs in zip(
@@ -272,3 +313,44 @@ def test_on_a_gpu_thousands_of_sequences_are_right() -> None:
     inputs = tensors(mask, heads=2, width=64, dtype=torch.bfloat16)
     got = with_gradients(attend(*inputs, mask), inputs)
     assert_close(got, by_formula(inputs, mask), 3e-2)
+
+
+@on_gpu
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("width", [32, 64])
+def test_on_a_gpu_whole_sequences_have_what_tiles_of_the_row_have_every_time(
+    width: int, dropout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = torch.randint(0, 60, (300,), generator=torch.Generator().manual_seed(0)).tolist()
+    mask = packed_mask([300, *lengths, 7], [64, *lengths[::-1], 700], False)
+    inputs = tensors(mask, heads=4, width=width, dtype=torch.bfloat16)
+    seed = torch.tensor([5], device=DEVICE) if dropout else None
+
+    def gradients(whole: bool) -> list[Tensor]:
+        monkeypatch.setattr(short, "WHOLE_FORWARD", whole)
+        monkeypatch.setattr(short, "WHOLE_BACKWARD", whole)
+        context = short._attend(*inputs, *Runs.of(mask), None, None, seed, 0.125, dropout)
+        return with_gradients(context, inputs)
+
+    first, again, apart = gradients(True), gradients(True), gradients(False)
+    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+    assert_close(first, [x.double() for x in apart], 2e-2)
+
+
+@on_gpu
+@pytest.mark.parametrize("crossing", [False, True], ids=["self", "cross"])
+def test_on_a_gpu_biases_learn_what_they_learn_by_the_formula(crossing: bool) -> None:
+    lengths = torch.randint(1, 60, (200,), generator=torch.Generator().manual_seed(0)).tolist()
+    mask = packed_mask([*lengths, 200], [*lengths[::-1], 100] if crossing else None, causal=not crossing)
+    assert isinstance(mask.queries, Packed)
+    assert isinstance(mask.keys, Packed)
+    torch.manual_seed(0)
+    attention = Attention(256, 4).to(DEVICE)
+    x = torch.randn(1, mask.queries.size, 256, device=DEVICE)
+    other = torch.randn(1, mask.keys.size, 256, device=DEVICE) if crossing else None
+    wanted = list(attention.parameters())
+    with torch.autocast("cuda", torch.bfloat16):
+        got = with_gradients(attention(x, other, mask=mask), wanted)
+    assert ("runs",) in mask._built
+    attention.kind = Full(path="reference")
+    assert_close(got, [y.double() for y in with_gradients(attention(x, other, mask=mask), wanted)], 3e-2)
