@@ -45,7 +45,7 @@ ARROWS = {
         "norms": "attention launching seeds sums",
         "embedding": "attention launching seeds",
         "layers": "attention norms products errors config",
-        "models": "attention embedding layers products errors config",
+        "models": "attention embedding layers norms products errors config",
         "decoding": "attention layers models text interop packing products launching walking interruption progress "
         "errors config",
         "inspection": "attention layers models errors config",
