@@ -19,10 +19,10 @@ from torch.autograd.function import once_differentiable
 from regard.launching import multiprocessors, on_device, tile_rows
 from regard.sums import add_up
 
-TILE, WARPS = 1024, 2
+TILE, WARPS = 1024, 4
 """Numbers that a program looks at together, at the least a row, and its threads, in groups of 32."""
-PROGRAMS = 8
-"""For each multiprocessor of the device: as many sums of the gradients of weight and biases are made, then added up."""
+PROGRAMS = 5
+"""For each multiprocessor, which has room for no more: as many sums of gradients are made, then added up."""
 
 
 def norm_gelu(x: Tensor, norm: nn.LayerNorm, added_bias: Tensor | None = None) -> Tensor:
