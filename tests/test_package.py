@@ -41,7 +41,7 @@ ARROWS = {
         "products": "packing rows sums",
         "attention": "products sums launching seeds walking errors config",
         "text": "arrays errors config",
-        "vision": "arrays errors config",
+        "vision": "arrays launching errors config",
         "norms": "attention launching seeds sums",
         "embedding": "attention launching seeds",
         "layers": "attention norms products errors config",
