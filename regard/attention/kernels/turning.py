@@ -43,9 +43,7 @@ def turn_by_kernel(together: Tensor, positions: Tensor, frequency: Tensor, heads
 
 class _Turn(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, together: Tensor, positions: Tensor, frequency: Tensor, heads: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, together: Tensor, positions: Tensor, frequency: Tensor, heads: int) -> tuple[Tensor, ...]:
         q, k, v = _parts(together.contiguous(), 3, heads)
         turned = together.new_empty(*together.shape[:2], together.shape[2] // 3 * 2)
         positions, frequency = positions.contiguous(), frequency.contiguous()
@@ -59,7 +57,8 @@ class _Turn(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v = (grad if grad.stride(-1) == 1 else grad.contiguous() for grad in grads)
         dtogether = q.new_empty(ctx.shape)
-        _launch((q, k, v), dtogether, *ctx.saved_tensors, -1.0, parts=3)
+        positions, frequency = ctx.saved_tensors
+        _launch((q, k, v), dtogether, positions, frequency, -1.0, parts=3)
         return dtogether, None, None, None
 
 
