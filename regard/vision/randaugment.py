@@ -64,7 +64,8 @@ def operate_by_kernel(images: Tensor, choice: Tensor, amount: Tensor, sign: Tens
     """`operate` for images of at most `MOST_PIXELS`; but for a rounding here and there the results are the same."""
     from regard.vision import operating_triton as kernels
 
-    images, made = images.contiguous(), torch.empty_like(images, memory_format=torch.contiguous_format)
+    made = torch.empty_like(images, memory_format=torch.contiguous_format)
+    images, choice, amount, sign = (given.contiguous() for given in (images, choice, amount, sign))
     _, C, H, W = images.shape
     padded = 1 << (H * W - 1).bit_length()
     with on_device(images):
