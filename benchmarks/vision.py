@@ -140,13 +140,16 @@ class Run:
             return
         device = choose_device("auto")
         classifier = Classifier.load(self.out, device=device)
-        report = evaluate(classifier, open_test_set(self.data, classifier, "test"), self.data.name)
+        images = open_test_set(self.data, classifier, "test")
+        report = evaluate(classifier, images, self.data.name)
+        both = evaluate(classifier, images, self.data.name, mirrored=True).scores
         speeds = [entry["images_per_second"] for entry in entries if "images_per_second" in entry]
         checks = [{"step": e["step"], "seconds": e["seconds"]} | e["validation"] for e in entries if "validation" in e]
         found = {key: value for key, value in report.as_dict().items() if key not in ("calibration", "confusion")}
         result: dict[str, Any] = {
             "what": f"recipe {self.name}, trained from scratch, on the test images of {self.data.name}",
             "test": found,
+            "test_seen_both_ways_round": {"accuracy": both.accuracy, "interval": list(both.interval)},
             "parameters": sum(p.numel() for p in classifier.model.parameters()),
             "finished": self.code == 0,
             "steps": entries[-1]["step"],
@@ -160,7 +163,8 @@ class Run:
         done = "" if self.code == 0 else f", stopped at step {result['steps']}"
         print(
             f"{self.name}: {next(report.lines())}; {result['parameters'] / 1e6:.2f} M parameters, "
-            f"{result['training_seconds']:.0f} s, {result['images_per_second'] or 0:,.0f} images/s{done}",
+            f"{result['training_seconds']:.0f} s, {result['images_per_second'] or 0:,.0f} images/s{done}; "
+            f"seen both ways round {both.accuracy:.2f} %",
             flush=True,
         )
 
