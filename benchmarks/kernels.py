@@ -27,7 +27,7 @@ import torch
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]  # this checkout, whatever else is installed
 
-from kernel_parts import beside, feed, kinds, rows, sequences, tokens  # noqa: E402
+from kernel_parts import beside, feed, kinds, pictures, rows, sequences, tokens  # noqa: E402
 from kernel_parts.bench import HEADS, WIDTH, Bench  # noqa: E402
 
 PARTS: dict[str, Callable[[Bench], None]] = {
@@ -46,6 +46,9 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "lengths": sequences.measure_lengths,
     "routing": kinds.measure_routing,
     "linear": kinds.measure_linear,
+    "stem": pictures.measure_stem,
+    "turning": pictures.measure_turning,
+    "randaugment": pictures.measure_randaugment,
 }
 
 

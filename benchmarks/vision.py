@@ -2,10 +2,13 @@
 
     python benchmarks/vision.py --data DATA --out OUT [--only mnist cifar10] [--minutes 9.5] [--set cifar10:KEY=VALUE]
 
+    python benchmarks/vision.py --data DATA --out OUT --only cifar10 --fill cifar10 --minutes 9
+
     python benchmarks/vision.py --data DATA --out OUT --profile cifar10 [--set cifar10:batch.images=512]
 
 DATA holds the folders mnist (idx files) and cifar10-jpg (an archive, or train/ and test/). A run that is not done
-within the minutes is asked to stop, and the best model until then is scored, which the result says. Writes OUT/NAME
+within the minutes is asked to stop, and the best model until then is scored, which the result says. With --fill a short
+run comes first, and the run has as many steps as its speed leaves time for in the minutes. Writes OUT/NAME
 (the run), OUT/NAME.log (all it said) and OUT/vision-NAME.json: accuracy, time, speed, command, machine, versions.
 With --profile it only takes a few steps of one recipe apart, into OUT/vision-profile-NAME.json.
 """
@@ -16,6 +19,7 @@ import json
 import platform
 import shlex
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -28,9 +32,12 @@ from vision_profile import profile_recipe
 from regard.devices import choose_device
 from regard.recognition.classifier import Classifier
 from regard.recognition.report import evaluate, open_test_set
+from regard.training.classification.recipe import ClassificationRecipe
 
 SETS = {"mnist": "mnist", "cifar10": "cifar10-jpg", "cifar10-plain": "cifar10-jpg", "cifar10-swin": "cifar10-jpg"}
 GRACE = 60  # seconds that a run gets to save itself
+TRIED = 1500  # steps of a short run that tells the speed
+SPARE = 0.97  # of the time that is left, which a run is planned for
 
 
 def main() -> None:
@@ -39,6 +46,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", nargs="+", choices=list(SETS), default=list(SETS), metavar="RECIPE")
     parser.add_argument("--minutes", type=float, default=9.0, help="for all training together; scoring comes after")
+    parser.add_argument("--fill", nargs="+", choices=list(SETS), default=[], metavar="RECIPE", help="by its speed")
     parser.add_argument("--one-by-one", action="store_true", help="not all at once")
     parser.add_argument("--beside", nargs="+", default=[], help="what else runs on the machine, for the results to say")
     parser.add_argument("--set", action="append", default=[], dest="changes", metavar="RECIPE:KEY=VALUE")
@@ -52,6 +60,8 @@ def main() -> None:
     end = time.monotonic() + 60 * arguments.minutes
     runs = [Run(name, arguments) for name in arguments.only]
     for run in runs:
+        if run.name in arguments.fill:
+            run.fill(end)
         run.start()
         if arguments.one_by_one:
             run.wait(end)
@@ -71,10 +81,35 @@ class Run:
         self.results, self.log = arguments.out / f"vision-{name}.json", arguments.out / f"{name}.log"
         others = [] if arguments.one_by_one else [other for other in arguments.only if other != name]
         self.beside = [*others, *arguments.beside]
-        changes = [word for change in changes_of(name, arguments) for word in ("--set", change)]
-        self.words = ["train", name, "--data", str(self.data), "--out", str(self.out), *changes]
-        self.told = ["regard", "train", name, "--data", self.data.name, "--out", f"runs/{name}", *changes]
+        self.changes = changes_of(name, arguments)
+        self.shared: list[str] = []  # changes that make no difference to what is learned
         self.code: int | None = None
+
+    @property
+    def words(self) -> list[str]:
+        return ["train", self.name, "--data", str(self.data), "--out", str(self.out), *_set(self.changes + self.shared)]
+
+    @property
+    def told(self) -> list[str]:
+        data = ["--data", self.data.name, "--out", f"runs/{self.name}"]
+        return ["regard", "train", self.name, *data, *_set(self.changes)]
+
+    def fill(self, end: float) -> None:
+        """Gives the run as many steps as there is time for until the end, by a short one with the same images."""
+        short, begin = self.out.with_name(f"{self.name}-short"), time.monotonic()
+        self.shared = [f"data.store={self.out.with_name(f'{self.name}-store')}"]
+        how = [f"training.steps={TRIED}", f"training.log_every={TRIED // 10}", *self.shared]
+        words = ["train", self.name, "--data", str(self.data), "--out", str(short), *_set(self.changes + how)]
+        subprocess.run([sys.executable, "-m", "regard", *words], check=True, stdout=subprocess.DEVNULL)
+        now = time.monotonic()
+        # At its beginning it warms up, and at its end it may change images less.
+        speeds = [entry["images_per_second"] for entry in read_log(short) if "images_per_second" in entry][2:-3]
+        step = ClassificationRecipe.load(Path(self.name), self.changes).batch.images / statistics.median(speeds)
+        steps = int(SPARE * (end - now - (now - begin - TRIED * step)) / step)
+        if steps < TRIED:
+            sys.exit(f"{self.name}: a step takes {1000 * step:.1f} ms, so the minutes are over before it could begin")
+        print(f"{self.name}: {1000 * step:.2f} ms a step, so {steps:,} of them", flush=True)
+        self.changes = [*self.changes, f"training.steps={steps}"]
 
     def start(self) -> None:
         print(f"{self.name}: regard {' '.join(self.words)}", flush=True)
@@ -105,13 +140,16 @@ class Run:
             return
         device = choose_device("auto")
         classifier = Classifier.load(self.out, device=device)
-        report = evaluate(classifier, open_test_set(self.data, classifier, "test"), self.data.name)
+        images = open_test_set(self.data, classifier, "test")
+        report = evaluate(classifier, images, self.data.name)
+        both = evaluate(classifier, images, self.data.name, mirrored=True).scores
         speeds = [entry["images_per_second"] for entry in entries if "images_per_second" in entry]
         checks = [{"step": e["step"], "seconds": e["seconds"]} | e["validation"] for e in entries if "validation" in e]
         found = {key: value for key, value in report.as_dict().items() if key not in ("calibration", "confusion")}
         result: dict[str, Any] = {
             "what": f"recipe {self.name}, trained from scratch, on the test images of {self.data.name}",
             "test": found,
+            "test_seen_both_ways_round": {"accuracy": both.accuracy, "interval": list(both.interval)},
             "parameters": sum(p.numel() for p in classifier.model.parameters()),
             "finished": self.code == 0,
             "steps": entries[-1]["step"],
@@ -125,7 +163,8 @@ class Run:
         done = "" if self.code == 0 else f", stopped at step {result['steps']}"
         print(
             f"{self.name}: {next(report.lines())}; {result['parameters'] / 1e6:.2f} M parameters, "
-            f"{result['training_seconds']:.0f} s, {result['images_per_second'] or 0:,.0f} images/s{done}",
+            f"{result['training_seconds']:.0f} s, {result['images_per_second'] or 0:,.0f} images/s{done}; "
+            f"seen both ways round {both.accuracy:.2f} %",
             flush=True,
         )
 
@@ -138,6 +177,10 @@ def take_apart(name: str, arguments: argparse.Namespace) -> None:
     text = json.dumps(result, indent=1)
     (arguments.out / f"vision-profile-{name}.json").write_text(text + "\n", encoding="utf-8")
     print(text)
+
+
+def _set(changes: list[str]) -> list[str]:
+    return [word for change in changes for word in ("--set", change)]
 
 
 def changes_of(name: str, arguments: argparse.Namespace) -> list[str]:

@@ -55,10 +55,12 @@ class DropPath(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or not self.rate:
-            return x
+        return x * self.draw(x) if self.training and self.rate else x
+
+    def draw(self, x: Tensor) -> Tensor:
+        """By what each row of the batch is multiplied in training, (B, 1, …)."""
         keep = 1 - self.rate
-        return x * x.new_empty(len(x), *[1] * (x.dim() - 1)).bernoulli_(keep).div_(keep)
+        return x.new_empty(len(x), *[1] * (x.dim() - 1)).bernoulli_(keep).div_(keep)
 
     def extra_repr(self) -> str:
         return f"{self.rate:g}"
@@ -105,7 +107,7 @@ class Residual(nn.Module):
         if self.pre:
             x, y = self._normalise(x)
             added = sublayer(y)
-            return _first(x, added.shape[1]) + self._shape(added)
+            return self._add(_first(x, added.shape[1]), added)
         assert isinstance(x, Tensor), "what is not added up yet was left to a norm before a sublayer"
         if last is None or not self._plain or not joins(x, self.norm):
             added, x = pass_on(x, sublayer)
@@ -117,12 +119,13 @@ class Residual(nn.Module):
     def open(self, x: Tensor | Sum, sublayer: Callable[[Tensor], Tensor], last: Linear | None) -> Tensor | Sum:
         """`forward` whose sum may be left to the next sublayer's norm, where that does both in one pass."""
         stream = x.x if isinstance(x, Sum) else x
-        if not self.pre or not self._plain or last is None or not joins(stream, self.norm):
+        if not self.pre or self.scale is not None or last is None or not joins(stream, self.norm):
             closed: Tensor = self(x, sublayer, last)
             return closed
         stream, y = self._normalise(x)
         added, dropout = self._unbiased(y, sublayer, last)
-        return Sum(_first(stream, added.shape[1]), added, last.bias, dropout)
+        factors = self.drop_path.draw(added).flatten() if self.drop_path is not None and self.training else None
+        return Sum(_first(stream, added.shape[1]), added, last.bias, dropout, factors)
 
     @property
     def _plain(self) -> bool:
@@ -132,7 +135,7 @@ class Residual(nn.Module):
     def _normalise(self, x: Tensor | Sum) -> tuple[Tensor, Tensor]:
         """What flows on, and its norm."""
         if isinstance(x, Sum):
-            return sum_and_norm(x.x, x.added, self.norm, x.dropout, x.bias)
+            return sum_and_norm(x.x, x.added, self.norm, x.dropout, x.bias, x.factors)
         return sum_and_norm(x, None, self.norm) if joins(x, self.norm) else (x, self.norm(x))
 
     def _unbiased(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], last: Linear) -> tuple[Tensor, float]:
@@ -140,12 +143,20 @@ class Residual(nn.Module):
         with last.without_bias():
             return sublayer(x), self.dropout.p if self.training else 0.0
 
+    def _add(self, x: Tensor, added: Tensor) -> Tensor:
+        """x and what is added in the end; with stochastic depth in one pass over both."""
+        if self.drop_path is None or not self.training or added.dtype != x.dtype:
+            return x + self._shape(added)
+        return torch.addcmul(x, self._weigh(added), self.drop_path.draw(added))
+
     def _shape(self, added: Tensor) -> Tensor:
+        added = self._weigh(added)
+        return added if self.drop_path is None else self.drop_path(added)
+
+    def _weigh(self, added: Tensor) -> Tensor:
         if self.training:
             added = self.dropout(added)
-        if self.scale is not None:
-            added = added * self.scale
-        return added if self.drop_path is None else self.drop_path(added)
+        return added if self.scale is None else added * self.scale
 
 
 class Sum(NamedTuple):
@@ -156,6 +167,8 @@ class Sum(NamedTuple):
     bias: Tensor
     """Of the sublayer's last product; it is part of what is added."""
     dropout: float
+    factors: Tensor | None
+    """By which what is added is multiplied, one for each row of the batch."""
 
 
 def _first(x: Tensor, count: int) -> Tensor:

@@ -41,11 +41,11 @@ ARROWS = {
         "products": "packing rows sums",
         "attention": "products sums launching seeds walking errors config",
         "text": "arrays errors config",
-        "vision": "arrays errors config",
+        "vision": "arrays launching errors config",
         "norms": "attention launching seeds sums",
         "embedding": "attention launching seeds",
         "layers": "attention norms products errors config",
-        "models": "attention embedding layers products errors config",
+        "models": "attention embedding layers norms products errors config",
         "decoding": "attention layers models text interop packing products launching walking interruption progress "
         "errors config",
         "inspection": "attention layers models errors config",

@@ -12,10 +12,12 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from regard.attention.core import Full, Kind
+from regard.attention.kernels import turning
 from regard.attention.linear import Linear as LinearKind
 from regard.attention.linear import RunningSums
 from regard.attention.local import Local
 from regard.attention.masks import Mask
+from regard.attention.positions import Rotary, Rotary2D
 from regard.products import Linear, linear, precision_of
 from regard.walking import walk
 
@@ -234,6 +236,8 @@ class Attention(nn.Module):
         """Queries, keys and values; the cuts are such that their gradients are joined in one go."""
         if self.rotary is None:
             return tuple(self._split(y) for y in together.chunk(3, -1))
+        if positions is not None and isinstance(self.rotary, Rotary | Rotary2D) and turning.usable(together):
+            return turning.turn_by_kernel(together, positions, self.rotary.frequency, self.heads)
         both, v = (self._split(y) for y in together.split_with_sizes([2 * self.width, self.width], -1))
         return *self._rotate(both, positions).chunk(2, 1), v  # turned as one, which is half the work of many small ones
 

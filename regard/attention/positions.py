@@ -146,6 +146,11 @@ class Rotary2D(nn.Module):
             raise ValueError(f"rotary positions on a grid need a head width divisible by 4, not {head_width}")
         self.axis = Rotary(head_width // 2, base)
 
+    @property
+    def frequency(self) -> Tensor:
+        """Of rows and of columns."""
+        return self.axis.frequency
+
     def forward(self, x_BHTD: Tensor, positions: Tensor) -> Tensor:
         """Turns q or k; positions are (B, T, 2) or (1, T, 2), each (y, x)."""
         angle = positions[:, None, :, :, None].float() * self.axis.frequency

@@ -28,6 +28,9 @@ def evaluate(
         Path | None, typer.Option(help="for a model of images: a folder of class folders; of its splits, the test set")
     ] = None,
     split: Annotated[str | None, typer.Option(help="with --data: train, valid or test")] = None,
+    mirrored: Annotated[
+        bool, typer.Option("--mirrored", help="with --data: each image is seen both ways round, and the mean counts")
+    ] = False,
     pictures: Annotated[
         Path | None, typer.Option(help="with --data: a folder for confusion.png and reliability.png")
     ] = None,
@@ -55,7 +58,7 @@ def evaluate(
         raise UserError("evaluate needs either --src, sentences for a translator, or --data, images for a classifier")
     if src is None:
         assert data is not None
-        evaluate_images(run, data, split, pictures, save, as_json, device)
+        evaluate_images(run, data, split, mirrored, pictures, save, as_json, device)
         return
     contest = _Contest(run, against, paired, search, (src, ref), device)
     contest.check(out)

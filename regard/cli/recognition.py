@@ -72,7 +72,14 @@ def embed_images(run: Path, images: Sequence[str] | None, out: Path, device: str
 
 
 def evaluate_images(
-    run: Path, data: Path, split: str | None, pictures: Path | None, save: bool, as_json: bool, device: str
+    run: Path,
+    data: Path,
+    split: str | None,
+    mirrored: bool,
+    pictures: Path | None,
+    save: bool,
+    as_json: bool,
+    device: str,
 ) -> None:
     """Scores a classifier on images whose classes are known."""
     from regard import evaluation
@@ -88,7 +95,7 @@ def evaluate_images(
     classifier = Classifier.load(folder, device=choose_device(device))
     images = open_test_set(data, classifier, split)
     with LineProgress(len(images), noun="images") as progress:
-        report = evaluate(classifier, images, str(data), progress.advance)
+        report = evaluate(classifier, images, str(data), progress.advance, mirrored)
     for sentence in report.bad:
         typer.echo(f"regard: {sentence}", err=True)
     typer.echo(json.dumps(report.as_dict(), indent=2, ensure_ascii=False) if as_json else "\n".join(report.lines()))

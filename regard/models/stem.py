@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.layers import ImageEmbedding
+from regard.norms import joins
+from regard.norms.activated import norm_gelu, norm_gelu_by_kernel
 from regard.products import Linear
 
 NARROWEST = 4
@@ -67,9 +69,20 @@ class ConvolutionalStem(ImageEmbedding):
         # A pixel's channels lie side by side from here on: its norm reads one row, and a GPU likes to convolve so.
         x = images.contiguous(memory_format=torch.channels_last)
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
-            x = F.gelu(norm(convolution(x).permute(0, 2, 3, 1))).permute(0, 3, 1, 2)
+            x = _follow(convolution, norm, x).permute(0, 3, 1, 2)
         y: Tensor = self.projection(x.permute(0, 2, 3, 1).flatten(1, 2))
         return y
+
+
+def _follow(convolution: nn.Module, norm: nn.Module, x: Tensor) -> Tensor:
+    """A convolution, its norm and GELU, (B, C, H, W) to (B, H, W, C); all but the convolution as one where that is."""
+    assert isinstance(convolution, nn.Conv2d)
+    assert isinstance(norm, nn.LayerNorm)
+    if not joins(x, norm):
+        return norm_gelu(convolution(x).permute(0, 2, 3, 1), norm)
+    assert convolution.bias is not None
+    made = F.conv2d(x, convolution.weight, None, convolution.stride, convolution.padding)
+    return norm_gelu_by_kernel(made.permute(0, 2, 3, 1), norm, convolution.bias)
 
 
 def _convolution(before: int, after: int, stride: int) -> nn.Conv2d:

@@ -41,15 +41,21 @@ def add_norm(
 
 
 def sum_and_norm(
-    x: Tensor, added: Tensor | None, norm: nn.LayerNorm, dropout: float = 0.0, added_bias: Tensor | None = None
+    x: Tensor,
+    added: Tensor | None,
+    norm: nn.LayerNorm,
+    dropout: float = 0.0,
+    added_bias: Tensor | None = None,
+    factors: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """x + dropout(added + added_bias) and its norm, for a product to read; or x and its norm, where none is added.
 
-    Only where all of it `joins`; x is what flows on, so that its gradient is made in the same pass.
+    Only where all of it `joins`; x is what flows on, so that its gradient is made in the same pass. With factors, (B,),
+    what is added to each row of the batch is multiplied by one of them.
     """
     half = torch.is_autocast_enabled(x.device.type)
     dtype = torch.get_autocast_dtype(x.device.type) if half else x.dtype
-    return learning.sum_and_norm(x, added, norm.weight, norm.bias, norm.eps, dropout, added_bias, dtype)
+    return learning.sum_and_norm(x, added, norm.weight, norm.bias, norm.eps, dropout, added_bias, dtype, factors)
 
 
 def joins(x: Tensor, norm: nn.LayerNorm) -> bool:

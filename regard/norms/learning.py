@@ -51,12 +51,16 @@ def sum_and_norm(
     dropout: float,
     added_bias: Tensor | None,
     dtype: torch.dtype,
+    factors: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """x + dropout(added + added_bias), as precise as x, and its LayerNorm in another precision; or x itself and its."""
+    """x + dropout(added + added_bias), as precise as x, and its LayerNorm in another precision; or x itself and its.
+
+    With factors, (B,), what is added to each of B equal shares of the rows is multiplied by one of them.
+    """
     seed = draw_seed(x.device) if dropout else None
     W = x.shape[-1]
     rows = x.reshape(-1, W), None if added is None else added.reshape(-1, W)
-    given = added_bias, weight, bias, seed, eps, dropout, dtype
+    given = added_bias, weight, bias, seed, factors, eps, dropout, dtype
     total, y = _AddNorm.apply(*rows, *given)  # type: ignore[no-untyped-call]
     return total.view(x.shape), y.view(x.shape)
 
@@ -78,6 +82,7 @@ class _AddNorm(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor,
         seed: Tensor | None,
+        factors: Tensor | None,
         eps: float,
         dropout: float,
         dtype: torch.dtype,
@@ -92,11 +97,12 @@ class _AddNorm(torch.autograd.Function):
         tile = _tile(W)
         with on_device(x):
             kernels.add_norm[(-(-N // tile["R"]),)](
-                x, added, added_bias, weight, bias, seed, y, total, statistics, N, eps,
+                x, added, added_bias, weight, bias, seed, factors, y, total, statistics, N, _share(N, factors), eps,
                 chance_of(dropout), 1 / (1 - dropout),
-                ADDS=added is not None, BIASED=added_bias is not None, DROPS=dropout > 0, **tile,
+                ADDS=added is not None, BIASED=added_bias is not None, DROPS=dropout > 0, SCALES=factors is not None,
+                **tile,
             )  # fmt: skip
-        ctx.save_for_backward(total, statistics, weight, seed)  # of the sum its mean and deviation, (2, N)
+        ctx.save_for_backward(total, statistics, weight, seed, factors)  # of the sum its mean and deviation, (2, N)
         ctx.dropout, ctx.of_added = dropout, None if added is None else added.dtype
         ctx.of_added_bias = None if added_bias is None else added_bias.dtype
         return total, y
@@ -106,7 +112,7 @@ class _AddNorm(torch.autograd.Function):
     def backward(ctx: Any, passed: Tensor | None, grad: Tensor | None) -> tuple[Tensor | None, ...]:
         from regard.norms import learning_triton as kernels
 
-        total, statistics, weight, seed = ctx.saved_tensors
+        total, statistics, weight, seed, factors = ctx.saved_tensors
         dx, dadded = torch.empty_like(total), None
         if ctx.of_added is not None:
             dadded = torch.empty_like(total, dtype=ctx.of_added)
@@ -118,13 +124,17 @@ class _AddNorm(torch.autograd.Function):
         sums = total.new_empty(programs, 2 if ctx.of_added_bias is None else 3, W, dtype=torch.float32)
         with on_device(total):
             kernels.add_norm_backward[(programs,)](
-                grad, passed, total, statistics, weight, seed, dx, dadded, sums, N,
+                grad, passed, total, statistics, weight, seed, factors, dx, dadded, sums, N, _share(N, factors),
                 chance_of(ctx.dropout), 1 / (1 - ctx.dropout), PASSES=passed is not None, ADDS=dadded is not None,
-                SUMS=sums.shape[1], DROPS=ctx.dropout > 0, **tile,
+                SUMS=sums.shape[1], DROPS=ctx.dropout > 0, SCALES=factors is not None, **tile,
             )  # fmt: skip
         dweight, dbias, *others = add_up(sums.flatten(1)).view(-1, W).unbind()
         of_bias = others[0].to(ctx.of_added_bias) if others else None
-        return dx, dadded, of_bias, dweight.to(weight.dtype), dbias.to(weight.dtype), None, None, None, None
+        return dx, dadded, of_bias, dweight.to(weight.dtype), dbias.to(weight.dtype), None, None, None, None, None
+
+
+def _share(rows: int, factors: Tensor | None) -> int:
+    return rows if factors is None else rows // len(factors)
 
 
 def _tile(width: int) -> dict[str, int]:

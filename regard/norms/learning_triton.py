@@ -6,13 +6,16 @@ import triton.language as tl
 from regard.attention.kernels.short_triton import kept
 
 
-@triton.jit(do_not_specialize=["N", "chance"])
+@triton.jit(do_not_specialize=["N", "each", "chance"])
 def add_norm(
-    x, added, added_bias, weight, bias, seed, y, total, statistics, N, eps, chance, growth,
-    ADDS: tl.constexpr, BIASED: tl.constexpr, DROPS: tl.constexpr,
+    x, added, added_bias, weight, bias, seed, factors, y, total, statistics, N, each, eps, chance, growth,
+    ADDS: tl.constexpr, BIASED: tl.constexpr, DROPS: tl.constexpr, SCALES: tl.constexpr,
     W: tl.constexpr, R: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """The norm of a sum, or of x where nothing is added; the sum itself; and for the way back mean and deviation."""
+    """The norm of a sum, or of x where nothing is added; the sum itself; and for the way back mean and deviation.
+
+    With SCALES what is added is multiplied by a factor, one for `each` so many rows.
+    """
     row = tl.program_id(0) * R + tl.arange(0, R)
     column = tl.arange(0, P)
     real, inside = row < N, column < W
@@ -26,6 +29,8 @@ def add_norm(
         if DROPS:
             seed_value = tl.load(seed).to(tl.uint32)
             plus = tl.where(kept(seed_value, row[:, None], column[None, :], chance), plus * growth, 0.0)
+        if SCALES:
+            plus *= tl.load(factors + row // each, mask=real, other=0.0).to(tl.float32)[:, None]
         z = (z + plus).to(total.dtype.element_ty)  # as the way back will find it
         tl.store(total + at, z, mask=there)
         z = z.to(tl.float32)
@@ -40,10 +45,10 @@ def add_norm(
     tl.store(y + at, normal.to(y.dtype.element_ty), mask=there)
 
 
-@triton.jit(do_not_specialize=["N", "chance"])
+@triton.jit(do_not_specialize=["N", "each", "chance"])
 def add_norm_backward(
-    grad, passed, total, statistics, weight, seed, dx, dadded, sums, N, chance, growth,
-    PASSES: tl.constexpr, ADDS: tl.constexpr, SUMS: tl.constexpr, DROPS: tl.constexpr,
+    grad, passed, total, statistics, weight, seed, factors, dx, dadded, sums, N, each, chance, growth,
+    PASSES: tl.constexpr, ADDS: tl.constexpr, SUMS: tl.constexpr, DROPS: tl.constexpr, SCALES: tl.constexpr,
     W: tl.constexpr, R: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
     """Gradients of both summands, and for each program a part of those of weight and bias, and of what was added.
@@ -79,6 +84,8 @@ def add_norm_backward(
         tl.store(dx + at, d.to(dx.dtype.element_ty), mask=there)
         if DROPS:
             d = tl.where(kept(seed_value, row[:, None], column[None, :], chance), d * growth, 0.0)
+        if SCALES:
+            d *= tl.load(factors + row // each, mask=real, other=0.0).to(tl.float32)[:, None]
         if ADDS:
             tl.store(dadded + at, d.to(dadded.dtype.element_ty), mask=there)
         if SUMS == 3:

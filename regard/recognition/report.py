@@ -34,6 +34,8 @@ class Report:
     bad: list[str]
     """A sentence for each image that could not be read."""
     date: str
+    mirrored: bool = False
+    """Whether each image was seen both ways round."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -41,8 +43,9 @@ class Report:
         classes = [{key: _plain(value) for key, value in asdict(one).items()} for one in s.by_class]
         c = s.calibration
         bins = zip(c.images.tolist(), c.confidence.tolist(), c.accuracy.tolist(), strict=True)
+        conditions = {"data": self.data, "set": self.fingerprint, "images": s.images}
         return {
-            "conditions": {"data": self.data, "set": self.fingerprint, "images": s.images},
+            "conditions": conditions | ({"mirrored": True} if self.mirrored else {}),
             "date": self.date,
             "accuracy": s.accuracy,
             "interval": list(s.interval),
@@ -61,7 +64,9 @@ class Report:
         s = self.scores
         low, high = s.interval
         five = "" if s.top5 is None else f"; {s.top5:.2f} % among the first five"
-        yield f"accuracy {s.accuracy:.2f} % of {s.images:,} images (95 % confidence: {low:.2f} to {high:.2f}){five}"
+        both = ", each seen both ways round" if self.mirrored else ""
+        within = f"(95 % confidence: {low:.2f} to {high:.2f})"
+        yield f"accuracy {s.accuracy:.2f} % of {s.images:,} images{both} {within}{five}"
         yield f"loss {s.loss:.3f}; macro F1 {s.macro_f1:.2f}; calibration error (ECE) {s.calibration.error:.2f} %"
         width = max(len(name) for name in ("class", *s.classes))
         yield f"{'class':{width}}  images  precision  recall     F1"
@@ -94,8 +99,15 @@ def open_test_set(path: Path, classifier: Classifier, split: str | None = None) 
     return images.with_classes(classifier.classes)
 
 
-def evaluate(classifier: Classifier, images: ImageSet, name: str, watch: Any = None) -> Report:
+def evaluate(classifier: Classifier, images: ImageSet, name: str, watch: Any = None, mirrored: bool = False) -> Report:
     """Scores a classifier on images; those that cannot be read are named in the report and do not count.
+
+    Args:
+        classifier: what is scored.
+        images: with classes of its.
+        name: of the images, for the report.
+        watch: is told how many have been seen since it was told before.
+        mirrored: whether each image is seen as it is and mirrored, and the mean of both probabilities counts.
 
     Raises:
         UserError: not a single image can be read.
@@ -117,13 +129,16 @@ def evaluate(classifier: Classifier, images: ImageSet, name: str, watch: Any = N
         bad += [str(error) for _, error in batch if isinstance(error, ImageError)]
         if good:
             kept += [i for i, _ in good]
-            rows.append(classifier.judge([pixels for _, pixels in good]))
+            seen = [pixels for _, pixels in good]
+            found = classifier.judge(seen)
+            rows.append((found + classifier.judge(list(map(np.fliplr, seen)))) / 2 if mirrored else found)
         if watch is not None:
             watch(len(batch))
     if not rows:
         raise UserError(f"{name}: none of its {len(images)} images can be read, as in: {bad[0]}")
     scores = score(np.concatenate(rows), images.labels[kept], classifier.classes)
-    return Report(name, images.fingerprint(), scores, bad, datetime.now(UTC).isoformat(timespec="seconds"))
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    return Report(name, images.fingerprint(), scores, bad, date, mirrored)
 
 
 def _plain(value: Any) -> Any:

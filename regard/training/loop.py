@@ -291,7 +291,8 @@ class _Loop(Generic[B]):
         try:
             with self.engine.whole(weights) as judged, torch.compiler.set_stance("force_eager"):  # in other shapes
                 scores = self.processes.on_main(lambda: self._score(judged))
-                better = not state.best_scores or _rank(scores) > _rank(state.best_scores)
+                newest = self.training.keeps_newest or not state.best_scores
+                better = newest or _rank(scores) > _rank(state.best_scores)
                 self.processes.on_main(lambda: self._keep(judged, scores, ("last", "best") if better else ("last",)))
         except DivergedError:
             raise

@@ -105,6 +105,11 @@ class TrainingSettings(Settings):
         """The first step whose weights are averaged; beyond the last one where none are."""
         return 1 if self.ema else self.steps - int(self.average * self.steps) + 1
 
+    @property
+    def keeps_newest(self) -> bool:
+        """Whether the newest model is the best, whatever its score."""
+        return False
+
     def is_over(self, step: int, stale: int) -> bool:
         """Whether a run has come to its end after so many steps, the last `stale` validations without a better one."""
         return step >= self.steps or self.ran_out(stale)

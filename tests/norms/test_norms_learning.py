@@ -181,7 +181,7 @@ def test_products_add_to_the_gradients_that_norms_pass_them(monkeypatch: pytest.
     assert holders == [1, 1, 1], "each of the three sublayers could add in place"
 
 
-@pytest.mark.parametrize("given", [{}, {"layer_scale": 0.5}], ids=["plain", "scaled"])
+@pytest.mark.parametrize("given", [{}, {"layer_scale": 0.5}, {"drop_path": 0.5}], ids=["plain", "scaled", "dropped"])
 @pytest.mark.parametrize("count", [None, 2])
 def test_with_norms_before_sublayers_a_block_is_the_same_either_way(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, float], count: int | None
@@ -190,16 +190,32 @@ def test_with_norms_before_sublayers_a_block_is_the_same_either_way(
     block = EncoderBlock(Attention(32, 2), FeedForward(32, 64, "gelu"), "pre", **given).to(DEVICE)
     for parameter in block.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
-    x = torch.randn(2, 5, 32, device=DEVICE, requires_grad=True)
+    x = torch.randn(6, 5, 32, device=DEVICE, requires_grad=True)
     wanted = [x, *block.parameters()]
     learn_by_kernel(monkeypatch, False)
+    torch.manual_seed(1)  # by which paths are dropped
     plain = with_gradients(block(x, count=count), wanted)
     learn_by_kernel(monkeypatch, True)
+    torch.manual_seed(1)
     calls: list[Tensor | None] = []
     usual = norms.learning.sum_and_norm
     monkeypatch.setattr(norms.learning, "sum_and_norm", lambda *given: (calls.append(given[1]), usual(*given))[1])
     assert_close(with_gradients(block(x, count=count), wanted), [y.double() for y in plain], 1e-5)
-    assert [added is None for added in calls] == [True, bool(given)], "the second norm adds, unless there is more to do"
+    scaled = "layer_scale" in given
+    assert [added is None for added in calls] == [True, scaled], "the second norm adds, unless there is more to do"
+
+
+def test_factors_multiply_what_is_added_to_the_rows_of_an_image() -> None:
+    inputs = tensors(12, 24, torch.float32, torch.float32)
+    of_added = torch.randn(24, device=DEVICE, requires_grad=True)
+    factors = torch.tensor([0.0, 2.0, 1.5], device=DEVICE)
+    total, y = sum_and_norm(*inputs, EPS, 0.0, of_added, torch.float32, factors)
+    got = with_gradients(torch.cat((total, y), 1), [*inputs, of_added])
+    wide = [tensor.detach().double().requires_grad_() for tensor in (*inputs, of_added)]
+    total = wide[0] + (wide[1] + wide[4]) * factors.double().repeat_interleave(4)[None, :, None]
+    expected = torch.cat((total, F.layer_norm(total, (24,), wide[2], wide[3], EPS)), 1)
+    assert_close(got, with_gradients(expected, wide), 1e-5)
+    assert not got[2][0, :4].any() and got[2][0, 4:].all()
 
 
 def test_what_a_block_drops_is_drawn_where_it_is_added(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,8 @@ import safetensors.numpy
 from PIL import Image
 
 from regard.recognition.classifier import Classifier
+from regard.recognition.report import evaluate, open_test_set
+from regard.vision.pictures import read_framed
 from tests.conftest import Command, settings_of
 from tests.images import TINY
 
@@ -126,6 +128,20 @@ def test_evaluation_scores_the_test_split(command: Command, image_run: Path, pai
     assert kept["step"] > 0, "what training wrote is still there"
     train = json.loads(command("evaluate", run, "--data", painted, "--split", "train", "--json", "--no-save").out)
     assert train["conditions"]["images"] == 60
+
+
+def test_images_can_be_seen_both_ways_round(command: Command, image_run: Path, painted: Path) -> None:
+    answer = command("evaluate", image_run, "--data", painted, "--mirrored", "--no-save")
+    assert "of 30 images, each seen both ways round (95 % confidence: " in answer.out
+    classifier = Classifier.load(image_run)
+    images = open_test_set(painted, classifier)
+    plain, both = (evaluate(classifier, images, "painted", mirrored=mirrored) for mirrored in (False, True))
+    assert both.as_dict()["conditions"] == plain.as_dict()["conditions"] | {"mirrored": True}
+    pixels = [read_framed(images, i, classifier.reading.frame) for i in range(len(images))]
+    mean = (classifier.judge(pixels) + classifier.judge([image[:, ::-1] for image in pixels])) / 2
+    right = mean[np.arange(len(images)), images.labels]
+    assert both.scores.loss == pytest.approx(-np.log(right).mean(), rel=1e-4)
+    assert both.scores.loss != plain.scores.loss
 
 
 def test_evaluation_names_what_it_cannot_score(

@@ -210,6 +210,14 @@ def test_of_equal_scores_that_with_the_lower_loss_is_the_better(tmp_path: Path) 
     assert (outcome.best_step, outcome.scores["loss"]) == (6, 1.0)
 
 
+def test_the_newest_can_be_the_best_whatever_its_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TrainingSettings, "keeps_newest", True)
+    outcome = run(Line(points(6), [3.0, 5.0, 1.0]), tmp_path / "out", steps=6)
+    assert (outcome.best_step, outcome.scores["score"]) == (6, 1.0)
+    kept = json.loads((tmp_path / "out" / "best" / "scores.json").read_text())
+    assert kept == {"step": 6, "validation": {"loss": 1.0, "score": 1.0}}
+
+
 def test_a_score_below_zero_can_be_the_best(tmp_path: Path) -> None:
     outcome = run(Line(points(6), [-5.0, -4.0]), tmp_path / "out")
     assert (outcome.best_step, outcome.scores["score"]) == (4, -4.0)

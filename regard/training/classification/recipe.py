@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from regard.config import Settings, explain_unknown
 from regard.errors import UserError
@@ -52,9 +52,19 @@ class ImageBatchSettings(Settings):
 class ClassifierTrainingSettings(TrainingSettings):
     """How long, where, and how often to look at how much is told apart."""
 
-    watch: Literal["auto", "accuracy", "loss"] = Field(
-        "auto", description="which score tells the best model; auto: the accuracy"
+    watch: Literal["auto", "accuracy", "loss", "last"] = Field(
+        "auto", description="which score tells the best model; auto: the accuracy; last: none, the newest is the best"
     )
+
+    @model_validator(mode="after")
+    def _check_watch(self) -> Self:
+        if self.watch == "last" and self.patience is not None:
+            raise ValueError("patience waits for a better validation, and with watch=last every one is; leave it away")
+        return self
+
+    @property
+    def keeps_newest(self) -> bool:
+        return self.watch == "last"
 
 
 class ClassificationRecipe(Recipe):

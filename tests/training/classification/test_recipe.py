@@ -57,6 +57,13 @@ def test_what_is_wrong_is_refused_in_one_sentence(change: str, said: str) -> Non
     assert said in str(refused.value)
 
 
+def test_patience_for_the_newest_is_refused() -> None:
+    with pytest.raises(UserError, match="patience waits for a better validation, and with watch=last every one is"):
+        Recipe.load(None, ["training.watch=last", "training.patience=3"], GIVEN)
+    newest, best = (Recipe.load(None, [f"training.watch={watch}"], GIVEN) for watch in ("last", "auto"))
+    assert newest.training.keeps_newest and not best.training.keeps_newest
+
+
 def test_the_size_of_the_images_is_that_of_the_preset_unless_it_is_given() -> None:
     small = Recipe.load(None, ["model.preset=small"], GIVEN)
     given = Recipe.load(None, ["model.preset=small", "data.size=64"], GIVEN)
