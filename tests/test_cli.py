@@ -5,10 +5,10 @@ import gzip
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,11 +40,16 @@ def test_help_and_version_do_not_wait_for_torch(words: list[str]) -> None:
     assert done.stdout.strip()
 
 
-def test_help_answers_within_a_third_of_a_second() -> None:
+def test_help_takes_a_third_of_a_second() -> None:
+    def spent() -> float:
+        """Seconds of a processor, which unlike those on the wall are no more where others are at work."""
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
     def once() -> float:
-        started = time.perf_counter()
+        before = spent()
         subprocess.run([SCRIPT, "--help"], check=True, capture_output=True, timeout=60)
-        return time.perf_counter() - started
+        return spent() - before
 
     assert min(once() for _ in range(5)) < 0.3
 
