@@ -60,9 +60,12 @@ class Skips:
         from regard.training import skips_triton
 
         taken = torch.empty_like(loss, dtype=torch.bool)
+        # A mean over tokens is of double precision where their number is on the device, as in a recording, which is no
+        # place to compile a kernel for that.
+        mean = loss.double()
         with on_device(self.record):
             skips_triton.judge[(1,)](
-                self.record, step, loss, norm, taken, ABOVE=self.above, ENOUGH=ENOUGH, TIMES=TIMES, num_warps=1
+                self.record, step, mean, norm, taken, ABOVE=self.above, ENOUGH=ENOUGH, TIMES=TIMES, num_warps=1
             )
         return taken
 

@@ -73,6 +73,7 @@ def operate_by_kernel(images: Tensor, choice: Tensor, amount: Tensor, sign: Tens
             images, choice, amount, sign, made, float(FILL), ROTATION=math.radians(MOST_ROTATION), SHEAR=MOST_SHEAR,
             TRANSLATION=MOST_TRANSLATION, BLEND=MOST_BLEND, BITS=FEWEST_BITS, C=C, H=H, W=W,
             P=padded, num_warps=max(1, padded // PIXELS),
+            enable_fp_fusion=False,  # as by the formula, a product is rounded before anything is added to it
         )  # fmt: skip
     return made
 

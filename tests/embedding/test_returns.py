@@ -1,5 +1,6 @@
 """What is gathered and added up at once is what would have been added up one by one."""
 
+import threading
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.embedding import embed
+from regard.embedding import embed, returns
 from regard.embedding.adding import add_up_rows
 from regard.embedding.returns import gathering
 from regard.launching import INSTALLED
@@ -86,6 +87,18 @@ def test_what_comes_back_late_is_added_up_at_once(table: nn.Parameter) -> None:
         loss = read(table, [30, 20])
     assert table.grad is None
     loss.backward()
+    torch.testing.assert_close(table.grad, expected, atol=1e-4, rtol=1e-5)
+
+
+def test_what_comes_back_in_another_thread_is_gathered_too(table: nn.Parameter) -> None:
+    """A GPU's way back is in a thread of its own, which knows nothing of what this one has entered."""
+    expected = one_by_one(table, [30, 20], 0.3)
+    with gathering():
+        thread = threading.Thread(target=read(table, [30, 20], 0.3).backward)
+        thread.start()
+        thread.join()
+        gathered = returns._in_use.gathering
+        assert gathered is not None and len(gathered.returned) == 2
     torch.testing.assert_close(table.grad, expected, atol=1e-4, rtol=1e-5)
 
 

@@ -10,11 +10,13 @@ import torch
 
 from regard.attention import Packed, Sinusoidal
 from regard.errors import UserError
+from regard.launching import INSTALLED
 from regard.training import recording
 from regard.training.parallel.canvas import Canvas
 from regard.training.recipe import Recipe
 from regard.training.recording import Recorder
 from regard.training.run import run_recipe
+from regard.training.skips import Skips
 from tests.images import image_recipe
 from tests.training.test_loop import Line, points, run, saved
 
@@ -89,6 +91,32 @@ def test_batches_that_differ_are_taken_plainly(tmp_path: Path, played: list[int]
 def test_several_batches_of_a_step_are_repeated_together(tmp_path: Path, played: list[int]) -> None:
     run(Line(points(4, 3)), tmp_path / "run", {"accumulate": 2}, steps=8, record=True)
     assert played == [2] * 5
+
+
+@pytest.mark.skipif(not INSTALLED, reason="there is no Triton")
+def test_a_recording_judges_with_the_kernel_that_plain_steps_had_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: list[int]
+) -> None:
+    """For other types it would have to be compiled anew, in the middle of what is recorded."""
+    from regard.training import skips_triton
+
+    judge, met = skips_triton.judge, set()
+
+    class Spied:
+        def __getitem__(self, grid: Any) -> Any:
+            def launch(*given: torch.Tensor, **options: Any) -> None:
+                met.add(tuple(tensor.dtype for tensor in given))
+                judge[grid](*given, **options)
+
+            return launch
+
+    monkeypatch.setattr(skips_triton, "judge", Spied())
+    monkeypatch.setattr(Skips, "judge", Skips.judge_by_kernel)
+    task = Line([(x.float(), y.float()) for x, y in points(4)])  # as what is trained is, on a GPU
+    task.model.float()
+    run(task, tmp_path / "run", steps=6, record=True)
+    assert played == [1] * 3
+    assert len(met) == 1
 
 
 PARALLEL: dict[str, dict[str, Any]] = {
