@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard import products, sums
+from regard import sums
 from regard.norms import learning
+from regard.products.learning import multiply_precisely
 from regard.training import head
 
 from .bench import Bench, Row, Run
@@ -72,7 +73,7 @@ def measure_weights(bench: Bench) -> None:
         x = torch.randn(bench.tokens, columns, device=bench.device, dtype=bench.dtype)
         ways: dict[str, Run] = {
             "rounded": lambda grad=grad, x=x: (grad.t() @ x).float(),  # type: ignore[misc]
-            "not rounded": partial(products._multiply, grad.t(), x, torch.float32),
+            "not rounded": partial(multiply_precisely, grad.t(), x, torch.float32),
         }
         for name, run in ways.items():
             bench.attempt("weights", f"{rows} × {columns}, {name}", partial(bench.times, "op", run))

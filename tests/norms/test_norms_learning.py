@@ -10,6 +10,7 @@ from regard.attention import Attention, kernels
 from regard.layers import DecoderBlock, EncoderBlock, FeedForward, Residual
 from regard.norms.learning import add_norm, kept, sum_and_norm
 from regard.products import Linear
+from regard.products import learning as learning_products
 
 pytestmark = pytest.mark.skipif(not kernels.INSTALLED, reason="there is no Triton")
 
@@ -175,8 +176,8 @@ def test_products_add_to_the_gradients_that_norms_pass_them(monkeypatch: pytest.
     monkeypatch.setattr(products, "_learns", lambda x: torch.is_grad_enabled())
     monkeypatch.setattr(torch, "get_autocast_dtype", lambda device: torch.float32)
     holders: list[int] = []
-    usual = products._count_holders
-    monkeypatch.setattr(products, "_count_holders", lambda x: (holders.append(usual(x)), holders[-1])[1])
+    usual = learning_products.count_holders
+    monkeypatch.setattr(learning_products, "count_holders", lambda x: (holders.append(usual(x)), holders[-1])[1])
     assert_close(with_gradients(block(x, memory), wanted), [y.double() for y in plain], 1e-5)
     assert holders == [1, 1, 1], "each of the three sublayers could add in place"
 

@@ -5,9 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard import products
 from regard.launching import INSTALLED
-from regard.products import FewRows, PackedWeights, linear, linear_relu
+from regard.products import FewRows, PackedWeights, linear, linear_relu, ways
 from regard.rows import MOST_ROWS, WIDEST, multiply, usable
 
 by_kernel = pytest.mark.skipif(not INSTALLED, reason="there is no Triton")
@@ -56,8 +55,8 @@ def test_while_entered_products_are_made_that_way(monkeypatch: pytest.MonkeyPatc
         made.append(relu)
         return multiply(*given, relu=relu)
 
-    monkeypatch.setattr(products, "multiply", counted)
-    monkeypatch.setattr(products, "usable", lambda x, *others: len(x) < 3)
+    monkeypatch.setattr(ways, "multiply", counted)
+    monkeypatch.setattr(ways, "usable", lambda x, *others: len(x) < 3)
     with torch.no_grad(), PackedWeights(), FewRows():
         torch.testing.assert_close(linear(x, weight, bias), F.linear(x, weight, bias), **CLOSE)
         torch.testing.assert_close(linear_relu(x, weight, bias), F.linear(x, weight, bias).relu(), **CLOSE)

@@ -7,7 +7,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard import products
 from regard.packing import _roomy, supports
-from regard.products import Linear, PackedWeights, RoundedWeights, _node, _Product, linear, linear_gelu, linear_relu
+from regard.products import Linear, PackedWeights, RoundedWeights, linear, linear_gelu, linear_relu
+from regard.products.compiling import linear_relu_node
+from regard.products.learning import Product
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 packed_only = pytest.mark.skipif(not supports("float32"), reason="this processor has no packed products")
@@ -92,9 +94,9 @@ def _assert_alike(found: torch.Tensor, expected: torch.Tensor, given: list[torch
 @pytest.mark.parametrize(
     "way",
     [
-        lambda *given: _Product.apply(*given, "relu")[0],
-        _node,
-        torch.compile(_node, backend="aot_eager", fullgraph=True),
+        lambda *given: Product.apply(*given, "relu")[0],
+        linear_relu_node,
+        torch.compile(linear_relu_node, backend="aot_eager", fullgraph=True),
     ],
 )
 def test_a_product_and_its_activation_in_one_have_the_gradients_of_both(way: Any) -> None:
@@ -105,7 +107,7 @@ def test_a_product_and_its_activation_in_one_have_the_gradients_of_both(way: Any
 @pytest.mark.parametrize("biased", [True, False])
 def test_the_way_back_through_gelu_and_product_is_that_of_both(biased: bool) -> None:
     given = _drawn(7, 5, 4)[: 3 if biased else 2]
-    found = _Product.apply(*given, *[None] * (3 - len(given)), "gelu")[0]  # type: ignore[no-untyped-call]
+    found = Product.apply(*given, *[None] * (3 - len(given)), "gelu")[0]  # type: ignore[no-untyped-call]
     _assert_alike(found, F.gelu(F.linear(*given)), given)
 
 
@@ -113,13 +115,13 @@ def test_the_way_back_through_gelu_and_product_is_that_of_both(biased: bool) -> 
 @pytest.mark.parametrize("biased", [True, False])
 def test_a_product_that_learns_has_the_gradients_of_any_other(rows: int, biased: bool) -> None:
     given = _drawn(rows, 5, 4)[: 3 if biased else 2]
-    found = _Product.apply(*given, *[None] * (4 - len(given)))[0]  # type: ignore[no-untyped-call]
+    found = Product.apply(*given, *[None] * (4 - len(given)))[0]  # type: ignore[no-untyped-call]
     _assert_alike(found, F.linear(*given), given)
 
 
 def test_only_what_learns_has_a_gradient() -> None:
     x, weight, bias = _drawn(7, 5, 4)
-    y = _Product.apply(x, weight.detach(), bias.detach(), "relu")[0]  # type: ignore[no-untyped-call]
+    y = Product.apply(x, weight.detach(), bias.detach(), "relu")[0]  # type: ignore[no-untyped-call]
     torch.testing.assert_close(
         torch.autograd.grad(y.sum(), x), torch.autograd.grad(F.relu(F.linear(x, weight, bias)).sum(), x)
     )
@@ -128,13 +130,13 @@ def test_only_what_learns_has_a_gradient() -> None:
 def test_weights_of_single_precision_have_gradients_of_single_precision() -> None:
     x, weight, bias = (tensor.detach().float() for tensor in _drawn(6, 8, 16))
     given = [x.bfloat16().requires_grad_(), weight.requires_grad_(), bias.requires_grad_()]
-    y = _Product.apply(*given, "relu")[0]  # type: ignore[no-untyped-call]
+    y = Product.apply(*given, "relu")[0]  # type: ignore[no-untyped-call]
     assert y.dtype == torch.bfloat16
     assert [grad.dtype for grad in torch.autograd.grad(y.sum(), given)] == [tensor.dtype for tensor in given]
 
 
 def test_the_operator_of_product_and_activation_keeps_the_promises_of_operators() -> None:
-    torch.library.opcheck(_node, tuple(_drawn(7, 5, 4)))
+    torch.library.opcheck(linear_relu_node, tuple(_drawn(7, 5, 4)))
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_gpu)])

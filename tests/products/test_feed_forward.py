@@ -10,6 +10,7 @@ from torch import Tensor
 
 from regard import products
 from regard.products import Linear, RoundedWeights, feed_forward, pass_on
+from regard.products import learning as learning_products
 from regard.sums.through import Activation
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
@@ -69,7 +70,7 @@ def test_it_is_its_formula(
     outer.biased = biased
     found = gradients(feed_forward, x, inner, outer, activation)
     torch.testing.assert_close(found, gradients(plain, x, inner, outer, activation))
-    assert found[0] is not None and "_FeedForwardBackward" in nodes(found[0])
+    assert found[0] is not None and "FeedForwardBackward" in nodes(found[0])
 
 
 @either
@@ -77,7 +78,7 @@ def test_what_is_dropped_is_what_would_be(learning: pytest.MonkeyPatch, activati
     x, parts = drawn(20, 5), layers()
     found = gradients(feed_forward, x, *parts, activation, 0.4)
     torch.testing.assert_close(found, gradients(plain, x, *parts, activation, 0.4))
-    assert found[0] is not None and ("_FeedForwardBackward" in nodes(found[0])) == (activation == "relu")
+    assert found[0] is not None and ("FeedForwardBackward" in nodes(found[0])) == (activation == "relu")
 
 
 @either
@@ -117,14 +118,14 @@ def test_a_gradient_of_both_is_written_to_only_if_nobody_keeps_it(learning: pyte
         y.register_hook(kept.append)
     if keeper == "next reader":
         left.register_hook(kept.append)
-    usual = products._count_holders
+    usual = learning_products.count_holders
 
     def counted(memory: Tensor) -> int:
         found = usual(memory)
         in_place.append(found == 2)
         return found
 
-    learning.setattr(products, "_count_holders", counted)
+    learning.setattr(learning_products, "count_holders", counted)
     total = y + left if keeper == "giver" else (y + left) * 1
     (dx,) = torch.autograd.grad(total, x, given)
     torch.testing.assert_close(dx, torch.autograd.grad(plain(x, inner, outer, "relu") + x, x, factors)[0])
