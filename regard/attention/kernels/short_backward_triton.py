@@ -10,14 +10,13 @@ Shapes and names as in short_triton; `first` and `last` say between which places
 import triton
 import triton.language as tl
 
-from regard.attention.kernels.short_triton import LOG2E, UNSPECIALISED, find_share, head, kept, tokens
+from regard.attention.kernels.short_triton import UNSPECIALISED, find_reach, find_share, head, kept, read, score, tokens
 
 
 @triton.jit
 def find_delta(out, grads, i, o_t, d, real):
     """Of these queries, from their context."""
-    contexts = tl.load(tokens(out, i, o_t, d), mask=real[:, None], other=0.0)
-    return tl.sum(contexts.to(tl.float32) * grads.to(tl.float32), 1)
+    return tl.sum(read(out, i, o_t, d, real).to(tl.float32) * grads.to(tl.float32), 1)
 
 
 @triton.jit
@@ -29,13 +28,9 @@ def differentiate_queries(
 ):  # fmt: skip
     """Where M queries of a head lie, their gradient, and their delta; from all keys that one of them sees."""
     d = tl.arange(0, D)
-    low = tl.load(lo + i, mask=real, other=0)
-    high = tl.load(hi + i, mask=real, other=0)
-    begin = tl.min(tl.where(low < high, low, S), 0)
-    end = tl.max(tl.where(low < high, high, 0), 0)
+    low, high, begin, end = find_reach(lo, hi, i, real, S)
     at = tl.load(q_at + i, mask=real, other=0) if MOVED else i
-    queries = tl.load(tokens(q, at, q_t, d), mask=real[:, None], other=0.0)
-    grads = tl.load(tokens(grad, at, g_t, d), mask=real[:, None], other=0.0)
+    queries, grads = read(q, at, q_t, d, real), read(grad, at, g_t, d, real)
     norm = tl.load(lse + i, mask=real, other=0.0)
     delta = find_delta(out, grads, at, o_t, d, real)
 
@@ -44,11 +39,8 @@ def differentiate_queries(
         j = start + tl.arange(0, N)
         there = j < end
         key_at = tl.load(k_at + j, mask=there, other=0) if MOVED else j
-        keys = tl.load(tokens(k, key_at, k_t, d), mask=there[:, None], other=0.0)
-        values = tl.load(tokens(v, key_at, v_t, d), mask=there[:, None], other=0.0)
-        sees = (low[:, None] <= j[None, :]) & (j[None, :] < high[:, None])
-        scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * (scale * LOG2E)
-        weights = tl.exp2(tl.where(sees, scores - norm[:, None], float("-inf")))
+        keys, values = read(k, key_at, k_t, d, there), read(v, key_at, v_t, d, there)
+        weights = tl.exp2(score(queries, keys, low, high, j, scale, PRECISION) - norm[:, None])
         change = tl.dot(grads, tl.trans(values), input_precision=PRECISION)
         if DROPS:
             change = tl.where(kept(seed_value, (row * T + i)[:, None], j[None, :], chance), change * growth, 0.0)
@@ -69,13 +61,9 @@ def differentiate_keys(
     Deltas come from `out` where they have not been kept.
     """
     d = tl.arange(0, D)
-    low = tl.load(first + j, mask=real, other=0)
-    high = tl.load(last + j, mask=real, other=0)
-    begin = tl.min(tl.where(low < high, low, T), 0)
-    end = tl.max(tl.where(low < high, high, 0), 0)
+    low, high, begin, end = find_reach(first, last, j, real, T)
     key_at = tl.load(k_at + j, mask=real, other=0) if MOVED else j
-    keys = tl.load(tokens(k, key_at, k_t, d), mask=real[:, None], other=0.0)
-    values = tl.load(tokens(v, key_at, v_t, d), mask=real[:, None], other=0.0)
+    keys, values = read(k, key_at, k_t, d, real), read(v, key_at, v_t, d, real)
 
     of_keys = tl.zeros([N, D], tl.float32)
     of_values = tl.zeros([N, D], tl.float32)
@@ -83,16 +71,13 @@ def differentiate_keys(
         i = start + tl.arange(0, M)
         there = i < end
         at = tl.load(q_at + i, mask=there, other=0) if MOVED else i
-        queries = tl.load(tokens(q, at, q_t, d), mask=there[:, None], other=0.0)
-        grads = tl.load(tokens(grad, at, g_t, d), mask=there[:, None], other=0.0)
+        queries, grads = read(q, at, q_t, d, there), read(grad, at, g_t, d, there)
         norm = tl.load(lse + i, mask=there, other=0.0)
         if delta is None:
             products = find_delta(out, grads, at, o_t, d, there)
         else:
             products = tl.load(delta + i, mask=there, other=0.0)
-        seen = (low[:, None] <= i[None, :]) & (i[None, :] < high[:, None])
-        scores = tl.dot(keys, tl.trans(queries), input_precision=PRECISION) * (scale * LOG2E)
-        weights = tl.exp2(tl.where(seen, scores - norm[None, :], float("-inf")))
+        weights = tl.exp2(score(keys, queries, low, high, i, scale, PRECISION) - norm[None, :])
         change = tl.dot(values, tl.trans(grads), input_precision=PRECISION)
         left = weights
         if DROPS:
@@ -113,16 +98,12 @@ def differentiate_together(
 ):  # fmt: skip
     """Stores the gradients of queries, keys and values that see none but each other, each before the next is made."""
     d = tl.arange(0, D)
-    queries = tl.load(tokens(q, i, q_t, d), mask=real[:, None], other=0.0)
-    keys = tl.load(tokens(k, j, k_t, d), mask=there[:, None], other=0.0)
-    grads = tl.load(tokens(grad, i, g_t, d), mask=real[:, None], other=0.0)
-    values = tl.load(tokens(v, j, v_t, d), mask=there[:, None], other=0.0)
+    queries, keys = read(q, i, q_t, d, real), read(k, j, k_t, d, there)
+    grads, values = read(grad, i, g_t, d, real), read(v, j, v_t, d, there)
     low = tl.load(lo + i, mask=real, other=0)
     high = tl.load(hi + i, mask=real, other=0)
     norm = tl.load(lse + i, mask=real, other=0.0)
-    sees = (low[:, None] <= j[None, :]) & (j[None, :] < high[:, None])
-    scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * (scale * LOG2E)
-    weights = tl.exp2(tl.where(sees, scores - norm[:, None], float("-inf")))
+    weights = tl.exp2(score(queries, keys, low, high, j, scale, PRECISION) - norm[:, None])
     change = tl.dot(grads, tl.trans(values), input_precision=PRECISION)
     left = weights
     if DROPS:

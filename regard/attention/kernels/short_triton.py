@@ -49,6 +49,28 @@ def rows(x, b, h, at, of_b, of_h, of_t, d):
 
 
 @triton.jit
+def read(x, at, of_t, d, there):
+    """The tokens at these places of a head, zeros for those that are not there."""
+    return tl.load(tokens(x, at, of_t, d), mask=there[:, None], other=0.0)
+
+
+@triton.jit
+def find_reach(lo, hi, i, real, most):
+    """Between which places each of these sees, and between which any of them does; none is beyond the most."""
+    low = tl.load(lo + i, mask=real, other=0)
+    high = tl.load(hi + i, mask=real, other=0)
+    return low, high, tl.min(tl.where(low < high, low, most), 0), tl.max(tl.where(low < high, high, 0), 0)
+
+
+@triton.jit
+def score(queries, keys, low, high, j, scale, PRECISION: tl.constexpr):
+    """Of queries and the keys at these places, to the base 2; of keys and their queries likewise."""
+    sees = (low[:, None] <= j[None, :]) & (j[None, :] < high[:, None])
+    scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * (scale * LOG2E)
+    return tl.where(sees, scores, float("-inf"))
+
+
+@triton.jit
 def attend_tile(
     q, k, v, lo, hi, q_at, k_at, seed_value, q_t, k_t, v_t, i, real, row, T, S, scale, chance, growth,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
@@ -56,12 +78,9 @@ def attend_tile(
 ):  # fmt: skip
     """Where M queries of a head lie, their context, and the logarithm of their sum of weights."""
     d = tl.arange(0, D)
-    low = tl.load(lo + i, mask=real, other=0)
-    high = tl.load(hi + i, mask=real, other=0)
-    begin = tl.min(tl.where(low < high, low, S), 0)
-    end = tl.max(tl.where(low < high, high, 0), 0)
+    low, high, begin, end = find_reach(lo, hi, i, real, S)
     at = tl.load(q_at + i, mask=real, other=0) if MOVED else i
-    queries = tl.load(tokens(q, at, q_t, d), mask=real[:, None], other=0.0)
+    queries = read(q, at, q_t, d, real)
 
     top = tl.full([M], float("-inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
@@ -70,11 +89,8 @@ def attend_tile(
         j = start + tl.arange(0, N)
         there = j < end
         key_at = tl.load(k_at + j, mask=there, other=0) if MOVED else j
-        keys = tl.load(tokens(k, key_at, k_t, d), mask=there[:, None], other=0.0)
-        values = tl.load(tokens(v, key_at, v_t, d), mask=there[:, None], other=0.0)
-        sees = (low[:, None] <= j[None, :]) & (j[None, :] < high[:, None])
-        scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * (scale * LOG2E)
-        scores = tl.where(sees, scores, float("-inf"))
+        keys, values = read(k, key_at, k_t, d, there), read(v, key_at, v_t, d, there)
+        scores = score(queries, keys, low, high, j, scale, PRECISION)
         higher = tl.maximum(top, tl.max(scores, 1))
         base = tl.where(higher == float("-inf"), 0.0, higher)  # of a query that has seen nothing yet
         weights = tl.exp2(scores - base[:, None])
@@ -96,14 +112,10 @@ def attend_together(
 ):  # fmt: skip
     """The same of queries that see none but these keys, all of them in one tile."""
     d = tl.arange(0, D)
-    queries = tl.load(tokens(q, i, q_t, d), mask=real[:, None], other=0.0)
-    keys = tl.load(tokens(k, j, k_t, d), mask=there[:, None], other=0.0)
-    values = tl.load(tokens(v, j, v_t, d), mask=there[:, None], other=0.0)
+    queries, keys, values = read(q, i, q_t, d, real), read(k, j, k_t, d, there), read(v, j, v_t, d, there)
     low = tl.load(lo + i, mask=real, other=0)
     high = tl.load(hi + i, mask=real, other=0)
-    sees = (low[:, None] <= j[None, :]) & (j[None, :] < high[:, None])
-    scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * (scale * LOG2E)
-    scores = tl.where(sees, scores, float("-inf"))
+    scores = score(queries, keys, low, high, j, scale, PRECISION)
     top = tl.where(low < high, tl.max(scores, 1), 0.0)
     weights = tl.exp2(scores - top[:, None])
     total = tl.where(low < high, tl.sum(weights, 1), 1.0)
