@@ -20,15 +20,6 @@ from regard.products import Linear, linear, linear_gelu, linear_relu, pass_on
 Grads = tuple[Tensor, ...]
 
 
-@pytest.fixture
-def learning(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Products do what they do in training on a GPU, in double precision, where every way must give the same."""
-    monkeypatch.setattr(products, "_learns", lambda x: torch.is_grad_enabled())
-    monkeypatch.setattr(torch, "get_autocast_dtype", lambda device: torch.float64)
-    torch.manual_seed(0)
-    return monkeypatch
-
-
 def drawn(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, requires_grad=True)
 
