@@ -97,7 +97,7 @@ CTC = [*PARALLEL, "model.length=ctc"]
 SHORT = ["training.steps=1600", "training.validate_every=1600", "training.average=0"]
 LARGE = ["batch.tokens=16384", "batch.layout=padded"]
 STUDENTS = {
-    "deep-shallow": Student(["model.encoder_layers=12", "model.decoder_layers=1"], captions=False, warm=False),
+    "deep-shallow": Student(["model.encoder_layers=12", "model.decoder_layers=1", "training.record=true"], warm=False),
     "mask-predict": Student([*LONG, "search.rounds=4"]),
     "end": Student([*LONG, "model.length=end"]),
     "ctc": Student([*CTC, *RECORDED, "parallel.reveal=none", *SHORT]),
