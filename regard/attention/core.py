@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
@@ -36,6 +37,10 @@ HALF = (torch.float16, torch.bfloat16)
 EVERYTHING = Mask()
 ANY_SHAPE = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """On a GPU, the kernels that need no plan: cuDNN makes one for every new shape, and padded batches have many."""
+EVEN = 64
+"""Multiples of it are lengths at which cuDNN takes rows that only fill up a tile for real ones, scored 0: on the
+way back these weigh exp(0 - lse), which overflows where all other scores are below -88, and gradients are NaN
+(pytorch/pytorch#196678, NVIDIA/cudnn-frontend#1072; PyTorch 2.11 to 2.13 on an H200)."""
 
 
 def attend(
@@ -150,15 +155,28 @@ def _attend_fused(
     T, S, device = q.shape[-2], k.shape[-2], q.device
     if mask.only_causal and bias is None and T in (1, S):
         # One query at the end of the keys sees them all; its is_causal flag would align it to their beginning.
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=T == S, scale=scale)
+        with _sound_backends(q, k, v):
+            return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=T == S, scale=scale)
     may = mask.dense(T, S, device)
     if may is None:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=scale)
+        with _sound_backends(q, k, v):
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=scale)
     if device.type == "cpu":  # which gives zeros for a row without a single key, and is slow to read booleans
         addend = mask.once(("addend", T, S, q.dtype), lambda: torch.where(may, 0.0, -math.inf).to(q.dtype))
         addend = addend if bias is None else addend + bias
         return F.scaled_dot_product_attention(q, k, v, attn_mask=addend, dropout_p=dropout, scale=scale)
     return _attend_with_blind(q, k, v, mask, scale, dropout, bias)
+
+
+def _sound_backends(q: Tensor, k: Tensor, v: Tensor) -> AbstractContextManager[None]:
+    """Without cuDNN where it would spoil gradients; as PyTorch chooses elsewhere."""
+    return sdpa_kernel(ANY_SHAPE) if q.is_cuda and spoils_gradients(q, k, v) else nullcontext()
+
+
+def spoils_gradients(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether there will be gradients, and lengths are such that cuDNN's may be NaN; see `EVEN`."""
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+    return learns and any(x.shape[-2] % EVEN == 0 for x in (q, k))
 
 
 def _attend_with_blind(

@@ -405,6 +405,29 @@ def test_every_path_on_a_gpu_agrees_with_the_reference_on_the_cpu(name: str, dty
 # What a path cannot do it refuses
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("queries, keys", [(64, 64), (192, 192), (1, 128), (197, 197)])
+def test_gradients_are_numbers_where_all_scores_are_far_below_zero(queries: int, keys: int) -> None:
+    """As it comes to be while a model learns, since weights do not depend on what all scores have in common."""
+    q, k, v = (torch.randn(8, 4, rows, 64, device="cuda") * 0.1 for rows in (queries, keys, keys))
+    q[..., 0], k[..., 0] = 1.0, -120 * 8.0
+    given = [x.bfloat16().requires_grad_() for x in (q, k, v)]
+    grads = torch.autograd.grad(attend(*given, path="fused").square().sum(), given)
+    exact = [x.detach().double().requires_grad_() for x in given]
+    right = torch.autograd.grad(attend(*exact, path="reference").square().sum(), exact)
+    for found, wanted in zip(grads, right, strict=True):
+        torch.testing.assert_close(found.double(), wanted, rtol=0.05, atol=0.05 * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("queries, keys, errs", [(64, 64, True), (1, 128, True), (197, 197, False), (65, 256, True)])
+def test_cudnn_is_left_out_only_where_its_gradients_may_be_none(queries: int, keys: int, errs: bool) -> None:
+    q, k = torch.ones(1, 1, queries, 8, requires_grad=True), torch.ones(1, 1, keys, 8)
+    assert core.spoils_gradients(q, k, k) is errs
+    with torch.no_grad():
+        assert not core.spoils_gradients(q, k, k)
+    assert not core.spoils_gradients(q.detach(), k, k)
+
+
 def test_a_packed_path_refuses_a_padded_batch() -> None:
     q = torch.randn(1, 1, 2, D)
     with pytest.raises(ValueError, match="packed"):
