@@ -27,7 +27,7 @@ import torch
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]  # this checkout, whatever else is installed
 
-from kernel_parts import beside, feed, kinds, pictures, rows, sequences, tokens  # noqa: E402
+from kernel_parts import beside, feed, kinds, pictures, sequences, tokens  # noqa: E402
 from kernel_parts.bench import HEADS, WIDTH, Bench  # noqa: E402
 
 PARTS: dict[str, Callable[[Bench], None]] = {
@@ -42,7 +42,6 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "feed-forward": feed.measure_feed_forward,
     "weights": beside.measure_weights,
     "head": beside.measure_head,
-    "rows": rows.measure_rows,
     "lengths": sequences.measure_lengths,
     "routing": kinds.measure_routing,
     "linear": kinds.measure_linear,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Self, get_args
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
 
 from regard.errors import UserError
 
@@ -39,17 +40,23 @@ def _explain(error: ValidationError, settings: type[Settings]) -> str:
     """One sentence about the first mistake."""
     # A misspelt key is also a missing one: what it was taken for helps more.
     first = min(error.errors(), key=lambda mistake: mistake["type"] == "missing")
-    key = ".".join(str(part) for part in first["loc"])
+    place = first["loc"]
+    short = first["type"] == "missing" and isinstance(place[-1], int)  # a list of fewer values than there should be
+    if short:
+        place = place[:-1]
+    key = ".".join(str(part) for part in place)
     if first["type"] == "extra_forbidden":
         if isinstance(first["input"], Mapping) and first["input"]:  # a group: "optm.lr" tells more than "optm"
             key = f"{key}.{next(iter(first['input']))}"
         return explain_unknown(key, _keys(settings))
-    if first["type"] == "missing":
-        field = settings.model_fields.get(key)
+    field = _find(settings, [part for part in place if isinstance(part, str)])
+    if first["type"] == "missing" and not short:
         return f"{key} is missing" + (f" ({field.description})" if field and field.description else "")
     if first["type"] == "value_error":  # a sentence of our own, about more keys than one
         return (f"{key}: " if key else "") + str(first["ctx"]["error"])
-    return f"{key}: {first['msg'][0].lower()}{first['msg'][1:]}, found {first['input']!r}"
+    counted = short or first["type"] in ("tuple_type", "too_long")
+    right = (_say_how_many(field) if counted and field else None) or f"{first['msg'][0].lower()}{first['msg'][1:]}"
+    return f"{key}: {right}, found {first['input']!r}"
 
 
 def explain_unknown(key: str, known: Iterable[str]) -> str:
@@ -62,10 +69,34 @@ def explain_unknown(key: str, known: Iterable[str]) -> str:
     return f"unknown key {key}; " + (f"did you mean {close[0]}?" if close else f"known are {', '.join(siblings)}")
 
 
+def _say_how_many(field: FieldInfo) -> str | None:
+    """What would be right where several values are meant: a tuple to pydantic, a list to whoever writes it."""
+    kinds = (field.annotation, *get_args(field.annotation))  # what may be left away is "tuple | None"
+    parts = next((get_args(kind) for kind in kinds if get_origin(kind) is tuple), None)
+    if parts is None:
+        return None
+    what = "a list" if ... in parts else f"{'two' if len(parts) == 2 else len(parts)} numbers"
+    return f"input should be {what}" + (f", such as {list(field.default)}" if isinstance(field.default, tuple) else "")
+
+
+def _find(settings: type[BaseModel], names: Sequence[str]) -> FieldInfo | None:
+    """The field of this name, whose parts are the groups that it is in; None where it cannot be told."""
+    for attribute, field in settings.model_fields.items():
+        if names and (field.alias or attribute) == names[0]:
+            inner = (_find(group, names[1:]) for group in _groups(field))
+            return field if len(names) == 1 else next(filter(None, inner), None)
+    return None
+
+
+def _groups(field: FieldInfo) -> Iterator[type[BaseModel]]:
+    for kind in (field.annotation, *get_args(field.annotation)):  # a group that may be off is "Group | None"
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield kind
+
+
 def _keys(settings: type[BaseModel], prefix: str = "") -> Iterator[str]:
     for attribute, field in settings.model_fields.items():
         name = field.alias or attribute
         yield prefix + name
-        for kind in (field.annotation, *get_args(field.annotation)):  # a group that may be off is "Group | None"
-            if isinstance(kind, type) and issubclass(kind, BaseModel):
-                yield from _keys(kind, f"{prefix}{name}.")
+        for group in _groups(field):
+            yield from _keys(group, f"{prefix}{name}.")

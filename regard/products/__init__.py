@@ -13,12 +13,11 @@ from torch import Tensor, nn
 
 from regard.products.compiling import linear_relu_node
 from regard.products.learning import FeedForward, Product, View
+from regard.products.packed import PackedWeights, packed_in_use
 from regard.products.rounding import RoundedWeights
-from regard.products.ways import FewRows, PackedWeights, way_in_use
 from regard.sums.through import Activation
 
 __all__ = [
-    "FewRows",
     "Linear",
     "PackedWeights",
     "RoundedWeights",
@@ -52,13 +51,13 @@ class Linear(nn.Linear):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x · weightᵀ + bias, another way where this thread has one in use."""
+    """x · weightᵀ + bias, with packed weights where this thread has some in use."""
     if torch.compiler.is_compiling():
         return F.linear(x, weight, bias)
     if _learns(x):
         return _learn(x, weight, bias)
-    way = way_in_use()
-    return F.linear(x, weight, bias) if way is None else way.linear(x, weight, bias)
+    packed = packed_in_use()
+    return F.linear(x, weight, bias) if packed is None else packed.linear(x, weight, bias)
 
 
 def precision_of(x: Tensor) -> torch.dtype:
@@ -70,11 +69,9 @@ def precision_of(x: Tensor) -> torch.dtype:
 
 def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """max(0, x · weightᵀ + bias): on a GPU in half precision one kernel, in training as well."""
-    compiling = torch.compiler.is_compiling()
     if not _learns(x):
-        way = None if compiling else way_in_use()
-        return F.relu_(linear(x, weight, bias)) if way is None else way.linear_relu(x, weight, bias)
-    if not compiling:
+        return F.relu_(linear(x, weight, bias))
+    if not torch.compiler.is_compiling():
         return _learn(x, weight, bias, "relu")
     dtype = torch.get_autocast_dtype(x.device.type)
     y: Tensor = linear_relu_node(x.to(dtype).flatten(0, -2), weight.to(dtype), bias.to(dtype))

@@ -86,11 +86,13 @@ def test_what_there_is_not_is_refused(trained_run: Path, monkeypatch: pytest.Mon
 def test_the_commands_take_a_precision(
     trained_run: Path, tmp_path: Path, command: Command, precision: Precision
 ) -> None:
-    answer = command("translate", trained_run, "I love apples", "--precision", precision, "--device", "cpu")
+    on_cpu = "--device", "cpu"  # for which this precision is
+    answer = command("translate", trained_run, "I love apples", "--precision", precision, *on_cpu)
     assert answer.out == "我喜欢苹果\n"
     lines = tmp_path / "lines"
     lines.write_text("I love apples\nYou buy tea\n")
-    raced = command("bench", f"{trained_run}:precision={precision}", "--src", lines, "--batch", 1, "--seconds", 0)
+    few = "--src", lines, "--batch", 1, "--seconds", 0
+    raced = command("bench", f"{trained_run}:precision={precision}", *few, *on_cpu)
     assert raced.code == 0 and f"precision={precision}" in raced.out
 
 

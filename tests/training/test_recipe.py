@@ -71,6 +71,21 @@ def test_what_is_no_finite_number_is_refused(key: str, value: str) -> None:
     assert re.fullmatch(f"{key}: input should be a finite number, found '?-?(inf|nan)'?", sentence)
 
 
+@pytest.mark.parametrize("value", ["0.5", "[0.5]", "[0.5, 0.3, 0.1]", "much"])
+def test_where_several_numbers_are_meant_the_mistake_says_how_many(value: str) -> None:
+    two = "parallel.glance: input should be two numbers, such as [0.5, 0.3], found "
+    with pytest.raises(UserError, match=re.escape(two)):
+        Recipe.load(None, ["model.kind=parallel", f"parallel.glance={value}"], BUILTIN)
+    with pytest.raises(UserError, match=r"optim.betas: input should be two numbers, such as \[0.9, 0.98\], found "):
+        Recipe.load(None, [f"optim.betas={value}"], BUILTIN)
+
+
+def test_where_any_number_of_values_is_meant_the_mistake_says_a_list() -> None:
+    guide = ["teaching.guided_attention.steps=5", "teaching.guided_attention.layers=3"]
+    with pytest.raises(UserError, match=r"teaching.guided_attention.layers: input should be a list, found 3"):
+        Recipe.load(None, guide, BUILTIN)
+
+
 def test_so_many_workers_are_a_typing_error() -> None:
     with pytest.raises(UserError, match=r"training.workers: input should be less than or equal to 64, found 1000000"):
         Recipe.load(None, ["training.workers=1000000"], BUILTIN)

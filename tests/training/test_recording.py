@@ -112,8 +112,9 @@ def test_a_recording_judges_with_the_kernel_that_plain_steps_had_compiled(
 
     monkeypatch.setattr(skips_triton, "judge", Spied())
     monkeypatch.setattr(Skips, "judge", Skips.judge_by_kernel)
-    task = Line([(x.float(), y.float()) for x, y in points(4)])  # as what is trained is, on a GPU
-    task.model.float()
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # there Triton interprets it
+    task = Line([(x.to(device).float(), y.to(device).float()) for x, y in points(4)])  # as precise as what is trained
+    task.model.to(device).float()
     run(task, tmp_path / "run", steps=6, record=True)
     assert played == [1] * 3
     assert len(met) == 1

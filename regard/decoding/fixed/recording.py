@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from regard.attention import Sinusoidal
-from regard.products import FewRows
 from regard.walking import tensors, walk
 
 Pool = Any  # what torch.cuda.graph_pool_handle gives, or None
@@ -20,13 +19,13 @@ def record(do: Callable[[], object], pool: Pool, begin: Callable[[], object] = l
     begin()
     aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside), FewRows():  # libraries set themselves up, which cannot be recorded
+    with torch.cuda.stream(aside):  # libraries set themselves up, which cannot be recorded
         do()
     torch.cuda.current_stream().wait_stream(aside)
     begin()
     graph = torch.cuda.CUDAGraph()
     # Other threads may be at work on the device meanwhile; what they do is none of this graph's business.
-    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"), FewRows():
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         do()
     return graph
 

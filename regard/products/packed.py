@@ -1,4 +1,4 @@
-"""Other ways to make products that learn nothing, for a thread that has one in use."""
+"""Weights packed for products that learn nothing, on a CPU."""
 
 from __future__ import annotations
 
@@ -10,51 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.packing import Precision, Product, pack, supports
-from regard.rows import multiply, usable
 
 
-def way_in_use() -> Way | None:
-    """That of this thread."""
-    return _in_use.way
+def packed_in_use() -> PackedWeights | None:
+    """Those of this thread."""
+    return _in_use.packed
 
 
-class Way:
-    """While entered, products that learn nothing are made this way in this thread."""
-
-    def __init__(self) -> None:
-        self._outer: list[Way | None] = []
-
-    def __enter__(self) -> None:
-        self._outer.append(_in_use.way)
-        _in_use.way = self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _in_use.way = self._outer.pop()
-
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x · weightᵀ + bias."""
-        return F.linear(x, weight, bias)
-
-    def linear_relu(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """max(0, x · weightᵀ + bias)."""
-        return F.relu_(self.linear(x, weight, bias))
-
-
-class FewRows(Way):
-    """Products of a few rows are one kernel each: for recordings on a GPU, in which launching it costs nothing."""
-
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return multiply(x, weight, bias) if usable(x, weight, bias) else super().linear(x, weight, bias)
-
-    def linear_relu(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        if usable(x, weight, bias):
-            return multiply(x, weight, bias, relu=True)
-        return super().linear_relu(x, weight, bias)
-
-
-class PackedWeights(Way):
+class PackedWeights:
     """While entered, products of float32 vectors with weights on a CPU use a copy of the weight made for that.
 
     Otherwise the weight is brought into the processor's favourite order in every product, which for the few rows of a
@@ -63,11 +26,20 @@ class PackedWeights(Way):
     """
 
     def __init__(self, precision: Precision = "float32") -> None:
-        super().__init__()
         self.precision, self._available = precision, supports(precision)
+        self._outer: list[PackedWeights | None] = []
         # By address and shape: the weight, a sample of its numbers when it was packed, and the product with its copy.
         # Holding the weight keeps its address from being given to another.
         self._copies: dict[tuple[int, torch.Size], tuple[Tensor, Tensor, Product]] = {}
+
+    def __enter__(self) -> None:
+        self._outer.append(_in_use.packed)
+        _in_use.packed = self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _in_use.packed = self._outer.pop()
 
     def refresh(self) -> None:
         """Forgets the copies of weights that have changed since.
@@ -97,7 +69,7 @@ class PackedWeights(Way):
 
 
 class _InUse(threading.local):
-    way: Way | None = None
+    packed: PackedWeights | None = None
 
 
 _in_use = _InUse()
