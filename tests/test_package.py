@@ -39,7 +39,7 @@ ARROWS = {
         "sums": "launching",
         "rows": "launching",
         "products": "packing rows sums",
-        "attention": "products sums launching seeds walking errors config",
+        "attention": "products launching seeds walking errors config",
         "text": "arrays errors config",
         "vision": "arrays launching errors config",
         "norms": "attention launching seeds sums",
