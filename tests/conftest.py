@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from regard.text.pair import Pair
 from regard.training.recipe import Recipe
@@ -17,6 +18,10 @@ from regard.training.run import run_recipe
 from tests.browser import browser as browser
 from tests.forks import Forked
 from tests.images import WINDOWED, image_recipe, paint
+
+# How long an example takes says more of what else the machine does than of what is tested.
+settings.register_profile("regard", deadline=None)
+settings.load_profile("regard")
 
 SUBJECTS = {"I": "我", "You": "你", "They": "他们", "We": "我们", "Children": "孩子"}
 VERBS = {"love": "喜欢", "buy": "买", "see": "看见", "want": "要"}

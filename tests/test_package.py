@@ -38,7 +38,7 @@ ARROWS = {
         "walking": "",
         "sums": "launching",
         "products": "packing sums",
-        "attention": "products sums launching seeds walking errors config",
+        "attention": "products launching seeds walking errors config",
         "text": "arrays errors config",
         "vision": "arrays launching errors config",
         "norms": "attention launching seeds sums",

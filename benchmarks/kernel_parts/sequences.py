@@ -9,7 +9,6 @@ from torch import Tensor
 
 from regard.attention import Mask, Packed, attend, attention_weights, unpack, unpack_mask
 from regard.attention.core import repack
-from regard.attention.kernels import short
 from regard.attention.kernels.runs import Runs, find_by_formula, find_by_kernel
 from regard.attention.kernels.short import PLANS, Plan, Tiles, unbundle
 
@@ -83,10 +82,6 @@ TILES = {
         (64, 64, 4, 2), (64, 64, 4, 1), (64, 32, 4, 2), (64, 128, 4, 1), (64, 128, 8, 1), (32, 64, 4, 1),
         (32, 64, 2, 1), (32, 32, 2, 2),
     ],
-    "whole_forward": [
-        (64, 64, 4, 1, 128), (64, 64, 4, 1), (64, 64, 4, 2, 128), (64, 64, 4, 1, 96), (64, 64, 4, 1, 80),
-        (64, 64, 8, 1), (32, 64, 4, 1), (128, 64, 8, 1),
-    ],
     "whole_backward": [
         (64, 64, 4, 1, 168), (64, 64, 4, 1), (64, 64, 4, 1, 128), (64, 64, 4, 2, 168), (64, 64, 8, 1),
         (64, 64, 8, 1, 128), (32, 64, 4, 1), (128, 128, 8, 1),
@@ -103,13 +98,12 @@ TILES = {
 def measure_tiles(bench: Bench, kernel: str) -> None:
     """One kernel with other tiles; backward's two kernels are timed together, the other as it is."""
     usual = PLANS[WIDTH]
-    wholes = short.WHOLE_FORWARD, short.WHOLE_BACKWARD
-    short.WHOLE_FORWARD = short.WHOLE_BACKWARD = kernel.startswith("whole")
     forward, backward = torch.ops.regard.attend_runs, torch.ops.regard.attend_runs_backward
     for kind in ("causal", "self"):
         mask = make_mask(bench, kind)
         inputs = [x.detach() for x in make_inputs(bench, mask)]
-        rest = (*Runs.of(mask), None, None, None, WIDTH**-0.5, 0.0)
+        runs = Runs.of(mask) if kernel == "whole_backward" else _tiled(mask)
+        rest = (*runs, None, None, None, WIDTH**-0.5, 0.0)
         run = partial(forward, *inputs, *rest)
         if "backward" in kernel:
             context, lse = run()
@@ -118,27 +112,29 @@ def measure_tiles(bench: Bench, kernel: str) -> None:
             PLANS[WIDTH] = Plan(**(usual._asdict() | {kernel: Tiles(*choice)}))
             bench.attempt("tiles", f"{kind}, {kernel} {choice}", partial(bench.times, "op", run))
         PLANS[WIDTH] = usual
-    short.WHOLE_FORWARD, short.WHOLE_BACKWARD = wholes
+
+
+def _tiled(mask: Mask) -> Runs:
+    """Without slots the way back is by tiles of the row, too."""
+    return Runs.of(mask)._replace(slots=None)
 
 
 def measure_slots(bench: Bench) -> None:
-    """Programs with whole sequences, by slots, beside tiles of the row; and what follows from the mask for either."""
+    """The way back by whole sequences, in slots, beside tiles of the row; and what follows from the mask for either."""
     forward, backward = torch.ops.regard.attend_runs, torch.ops.regard.attend_runs_backward
     for kind, dropout in ((kind, dropout) for dropout in (0.0, 0.1) for kind in KINDS):
         mask = make_mask(bench, kind)
         inputs = [x.detach() for x in make_inputs(bench, mask)]
         seed = torch.tensor([1], device=bench.device) if dropout else None
-        runs = Runs.of(mask)
         numbers = (None, None, seed, WIDTH**-0.5, dropout)
-        context, lse = forward(*inputs, *runs._replace(slots=None), *numbers)
+        context, lse = forward(*inputs, *_tiled(mask), *numbers)
         grad = torch.randn_like(context)
-        exact = unbundle(backward(grad, *inputs, context, lse, *runs._replace(slots=None), *numbers))
+        exact = unbundle(backward(grad, *inputs, context, lse, *_tiled(mask), *numbers))
         for slot in (None, 16, 24, 32, 40, 48, 64):
-            given = (*(runs._replace(slots=None) if slot is None else Runs.of(mask, slot)), *numbers)
-            ahead, back = partial(forward, *inputs, *given), partial(backward, grad, *inputs, context, lse, *given)
+            runs = _tiled(mask) if slot is None else Runs.of(mask, slot)
+            back = partial(backward, grad, *inputs, context, lse, *runs, *numbers)
             name = f"{kind}, dropout {dropout}, " + ("tiles of the row" if slot is None else f"slots of {slot}")
-            bench.attempt("slots", name, partial(_compare, bench, ahead, back, [context, *exact]))
-    _measure_bias(bench)
+            bench.attempt("slots", name, partial(_compare, bench, back, exact))
     for kind in KINDS:
         mask = make_mask(bench, kind)
         assert isinstance(mask.queries, Packed)
@@ -148,29 +144,10 @@ def measure_slots(bench: Bench) -> None:
             bench.attempt("slots", f"{kind}, {find.__name__}", partial(bench.times, "once", once))
 
 
-def _measure_bias(bench: Bench) -> None:
-    """The way back with the gradient of the projection's bias, added up by the kernel or by a pass of its own."""
-    mask = make_mask(bench, "causal")
-    together = torch.randn(1, bench.tokens, 3, bench.heads, WIDTH, device=bench.device).to(bench.dtype)
-    bias = torch.zeros(3 * bench.heads * WIDTH, device=bench.device)
-    numbers = (*Runs.of(mask), None, None, None, WIDTH**-0.5, 0.0)
-    context, lse = torch.ops.regard.attend_one_bundle(together, None, *numbers)
-    grad = torch.randn_like(context)
-    usual = short.ADDS_UP
-    for given, adds_up, name in ((None, True, "without"), (bias, True, "with the others"), (bias, False, "by a pass")):
-        short.ADDS_UP = adds_up
-        run = partial(torch.ops.regard.attend_one_bundle_backward, grad, together, given, context, lse, *numbers)
-        bench.attempt("slots", f"causal, gradient of a bias, {name}", partial(bench.times, "op", run))
-    short.ADDS_UP = usual
-
-
-def _compare(
-    bench: Bench, ahead: Callable[[], list[Tensor]], back: Callable[[], list[Tensor]], exact: Sequence[Tensor]
-) -> Row:
-    """The times of both ways, and how far what they make lies from what others made."""
-    made = (ahead()[0], *unbundle(back()))
+def _compare(bench: Bench, back: Callable[[], list[Tensor]], exact: Sequence[Tensor]) -> Row:
+    """The time of a way back, and how far what it makes lies from what another made."""
     found = {
         name: ((mine.double() - theirs.double()).norm() / theirs.double().norm()).item()
-        for name, mine, theirs in zip(("out", "dq", "dk", "dv"), made, exact, strict=True)
+        for name, mine, theirs in zip(("dq", "dk", "dv"), unbundle(back()), exact, strict=True)
     }
-    return found | bench.times("forward", ahead) | bench.times("backward", back)
+    return found | bench.times("backward", back)

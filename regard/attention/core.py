@@ -23,7 +23,7 @@ from regard.attention import kernels
 from regard.attention.checks import check_one_of
 from regard.attention.kernels import few
 from regard.attention.kernels.runs import Runs
-from regard.attention.kernels.short import attend_bundles, attend_runs
+from regard.attention.kernels.short import attend_bundles, attend_runs, unbundle
 from regard.attention.masks import Mask, Packed, Padded, within
 
 Path = Literal["auto", "reference", "fused", "few", "unpacked", "varlen", "short"]
@@ -33,7 +33,6 @@ MANY = 64
 """From so many heads, those of all rows together, that holds for a single query too."""
 SHORT = 1024
 """Up to so many tokens of its longest sequence a packed batch is done sooner with tiles that sequences share."""
-HALF = (torch.float16, torch.bfloat16)
 EVERYTHING = Mask()
 ANY_SHAPE = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """On a GPU, the kernels that need no plan: cuDNN makes one for every new shape, and padded batches have many."""
@@ -76,24 +75,10 @@ def attend(
     return _PATHS[path](q, k, v, mask, scale, dropout, bias)
 
 
-def takes_projections(mask: Mask, device: torch.device, dtype: torch.dtype, heads: int, width: int) -> bool:
-    """Whether `attend_projected` is the faster way for projections of this precision; none need be there yet."""
-    if not isinstance(mask.queries, Packed) or not isinstance(mask.keys, Packed) or mask.allowed is not None:
-        return False
-    near = 3 * width * max(mask.queries.size, mask.keys.size) < kernels.NEAR
-    return near and _are_short(mask.queries, mask.keys, dtype) and kernels.fit(device, dtype, width // heads)
-
-
 def attend_projected(
-    projections: Sequence[Tensor],
-    heads: int,
-    mask: Mask,
-    *,
-    scale: float | None = None,
-    dropout: float = 0.0,
-    bias: Tensor | None = None,
-) -> Tensor:
-    """`attend` for projections that nobody has taken apart yet, where `takes_projections`.
+    projections: Sequence[Tensor], heads: int, mask: Mask, *, scale: float | None = None, dropout: float = 0.0
+) -> Tensor | None:
+    """`attend` for projections that nobody has taken apart yet, where a path is the faster for that; else None.
 
     Args:
         projections: of self-attention one, (B, T, 3W); of cross-attention those of queries, (B, T, W), and of keys and
@@ -102,13 +87,16 @@ def attend_projected(
         mask: who may attend to whom.
         scale: factor on the scores; 1/√D unless given.
         dropout: of weights.
-        bias: of queries, keys and values, (3W,), which the projections have already, if its gradient is to come with
-            theirs.
     """
+    if not mask.packed:
+        return None
     D = projections[-1].shape[-1] // (heads * (3 if len(projections) == 1 else 2))
     bundles = [x.view(*x.shape[:2], -1, heads, D) for x in projections]
+    q, k, v = unbundle(bundles)
+    if _fastest(q, k, v, mask, dropout, None) != "short":
+        return None
     scale = 1 / math.sqrt(D) if scale is None else scale
-    return attend_bundles(bundles, mask.once(("runs",), lambda: Runs.of(mask)), scale, dropout, bias)
+    return attend_bundles(bundles, mask.once(("runs",), lambda: Runs.of(mask)), scale, dropout)
 
 
 def attention_weights(
@@ -286,18 +274,14 @@ def _fastest(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float, bias: 
         return "few" if plain and _are_few(q, mask) else "fused"
     if bias is not None or mask.allowed is not None:
         return "reference"
+    half = q.dtype in (torch.float16, torch.bfloat16)
     queries, keys = _packed_layouts(mask)
-    if _are_short(queries, keys, q.dtype) and kernels.usable(q, k, v):
+    if half and max(queries.longest, keys.longest) <= SHORT and kernels.usable(q, k, v):
         return "short"
-    half = q.dtype in HALF
     fits = q.shape[-1] % 8 == 0 and q.shape[-1] <= 256 and keys.longest > 0  # its backward fails without any key
     if q.device.type == "cuda" and half and not dropout and fits:
         return "varlen"
     return "unpacked"
-
-
-def _are_short(queries: Packed, keys: Packed, dtype: torch.dtype) -> bool:
-    return dtype in HALF and max(queries.longest, keys.longest) <= SHORT
 
 
 def _are_few(q: Tensor, mask: Mask) -> bool:
@@ -387,15 +371,11 @@ class Full:
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
         return attend(q, k, v, mask, scale=self.scale, dropout=dropout, path=self.path)
 
-    def takes_projections(self, mask: Mask, device: torch.device, dtype: torch.dtype, heads: int, width: int) -> bool:
-        """Whether projections as they are would be the faster way."""
-        return self.path == "auto" and takes_projections(mask, device, dtype, heads, width)
-
-    def together(
-        self, projections: Sequence[Tensor], heads: int, mask: Mask, dropout: float, bias: Tensor | None
-    ) -> Tensor:
-        """The context of projections as they are."""
-        return attend_projected(projections, heads, mask, scale=self.scale, dropout=dropout, bias=bias)
+    def together(self, projections: Sequence[Tensor], heads: int, mask: Mask, dropout: float = 0.0) -> Tensor | None:
+        """The context of projections as they are, where that is the faster way."""
+        if self.path != "auto":
+            return None
+        return attend_projected(projections, heads, mask, scale=self.scale, dropout=dropout)
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         return attention_weights(q, k, mask, scale=self.scale)

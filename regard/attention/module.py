@@ -18,7 +18,7 @@ from regard.attention.linear import RunningSums
 from regard.attention.local import Local
 from regard.attention.masks import Mask
 from regard.attention.positions import Rotary, Rotary2D
-from regard.products import Linear, linear, precision_of
+from regard.products import Linear, linear
 from regard.walking import walk
 
 Rotation = Callable[[Tensor, Tensor], Tensor]
@@ -179,10 +179,12 @@ class Attention(nn.Module):
             x = x.reshape(len(context.keys), -1, self.width)
         mask = Mask() if mask is None else mask  # a new one: what kinds build of it must not outlive the call
         dropout = self.attention_dropout if self.training else 0.0
+        projections = self._projections(x, context)
+        joined = None
         apart = self.rotary or self.observer or cache or isinstance(context, KeyValues)  # must q, k and v be had
-        joined = None if apart else self._attend_together(x, context, mask, dropout)
+        if not apart and isinstance(self.kind, Full):
+            joined = self.kind.together(projections, self.heads, mask, dropout)
         if joined is None:
-            projections = self._projections(x, context, self.qkv.bias)
             if context is None:
                 q, k, v = self._triple(projections[0], positions)
                 if isinstance(cache, Cache):
@@ -212,25 +214,14 @@ class Attention(nn.Module):
 
     def project(self, context: Tensor, positions: Tensor | None = None) -> KeyValues:
         """The context's keys and values, to be attended to many times."""
-        return self._pair(linear(context, *self._parts(self.qkv.bias)[1]), positions)
+        return self._pair(linear(context, *self._parts()[1]), positions)
 
-    def _attend_together(
-        self, x: Tensor, context: Tensor | KeyValues | None, mask: Mask, dropout: float
-    ) -> Tensor | None:
-        """The context of projections that need not be taken apart, where that is the faster way; else None."""
-        kind, bias, dtype = self.kind, self.qkv.bias, precision_of(x)
-        if not isinstance(kind, Full) or not kind.takes_projections(mask, x.device, dtype, self.heads, self.width):
-            return None
-        # The gradient of the bias is made with those of what it has been added to, not by a pass over these.
-        projections = self._projections(x, context, None if bias is None else bias.detach())
-        return kind.together(projections, self.heads, mask, dropout, bias)
-
-    def _projections(self, x: Tensor, context: Tensor | KeyValues | None, bias: Tensor | None) -> list[Tensor]:
+    def _projections(self, x: Tensor, context: Tensor | KeyValues | None) -> list[Tensor]:
         """Of queries, keys and values together, (B, T, 3W); or of queries and, where need be, of what they look at."""
         if context is None:
-            return [linear(x, self.qkv.weight, bias)]
+            return [self.qkv(x)]
         read = [x] if isinstance(context, KeyValues) else [x, context]
-        return [linear(y, *part) for y, part in zip(read, self._parts(bias), strict=False)]
+        return [linear(y, *part) for y, part in zip(read, self._parts(), strict=False)]
 
     def _triple(self, together: Tensor, positions: Tensor | None) -> tuple[Tensor, ...]:
         """Queries, keys and values; the cuts are such that their gradients are joined in one go."""
@@ -256,10 +247,10 @@ class Attention(nn.Module):
             self.observer(self, q, k, v, mask)
         return cache.advance(q, k, v) if isinstance(cache, RunningSums) else self.kind(q, k, v, mask, dropout)
 
-    def _parts(self, bias: Tensor | None) -> list[tuple[Tensor, Tensor | None]]:
+    def _parts(self) -> list[tuple[Tensor, Tensor | None]]:
         """Weight and bias of queries, and those of keys and values; split, their gradients are joined in one go."""
         sizes = [self.width, 2 * self.width]
-        biases = (None, None) if bias is None else bias.split_with_sizes(sizes)
+        biases = (None, None) if self.qkv.bias is None else self.qkv.bias.split_with_sizes(sizes)
         return list(zip(self.qkv.weight.split_with_sizes(sizes), biases, strict=True))
 
     def _split(self, x: Tensor) -> Tensor:

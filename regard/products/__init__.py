@@ -26,7 +26,6 @@ __all__ = [
     "linear_gelu",
     "linear_relu",
     "pass_on",
-    "precision_of",
 ]
 
 Made = TypeVar("Made")
@@ -58,13 +57,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return _learn(x, weight, bias)
     packed = packed_in_use()
     return F.linear(x, weight, bias) if packed is None else packed.linear(x, weight, bias)
-
-
-def precision_of(x: Tensor) -> torch.dtype:
-    """That of products of x with weights."""
-    device = x.device.type
-    rounds = torch.is_autocast_enabled(device) and x.dtype != torch.float64
-    return torch.get_autocast_dtype(device) if rounds else x.dtype
 
 
 def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -1,32 +1,29 @@
-"""The kernel of `through`: a product of which each number is multiplied with what an activation leaves of it.
+"""The kernel of `through`: a product of which those numbers are left that ReLU lets through.
 
-For one tile of R rows and C columns the tensor cores need hardly longer than the memory for what the activation saw
-there, so that must be on its way while they are busy: each tile's is asked for before the one before it is done, and
-waits in registers, in pairs of numbers, as it came. There is one loop over the steps of all tiles, so that the product
-of the next begins to be read while the last one is written.
+For one tile of R rows and C columns the tensor cores need hardly longer than the memory for what ReLU made there, so
+that must be on its way while they are busy: each tile's is asked for before the one before it is done, and waits in
+registers, in pairs of numbers, as it came. There is one loop over the steps of all tiles, so that the product of the
+next begins to be read while the last one is written.
 """
 
 import triton
 import triton.language as tl
 
-from regard.sums.columns_triton import slope_of_gelu
-
 
 @triton.jit(do_not_specialize=["M"])
 def multiply_and_pass(
     grad, weight, seen, passed, parts, M, N: tl.constexpr, K: tl.constexpr,
-    GROWTH: tl.constexpr, THROUGH: tl.constexpr, R: tl.constexpr, C: tl.constexpr, D: tl.constexpr,
+    GROWTH: tl.constexpr, R: tl.constexpr, C: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """(M, K) · (K, N), times what is left; for each tile the sums of its columns.
+    """(M, K) · (K, N) where ReLU made more than 0, else 0; for each tile the sums of its columns.
 
     Args:
         grad: descriptor of (M, K) in tiles of (R, D).
         weight: descriptor of (K, N) in tiles of (D, C).
-        seen: what the activation saw or made, (M, N), two numbers in one of int32.
+        seen: what ReLU made, (M, N), two numbers in one of int32.
         passed: the result, (M, N).
         parts: a row of N sums for every R rows of the result.
         GROWTH: a factor for all of the result.
-        THROUGH: "relu" leaves those numbers whose y is above 0, "gelu" multiplies each with the slope at its y.
         D: how deep a step of the product is.
     """
     ACROSS: tl.constexpr = N // C
@@ -40,10 +37,7 @@ def multiply_and_pass(
         pair = tl.join(held.to(tl.int16), (held >> 16).to(tl.int16)).to(passed.dtype.element_ty, bitcast=True)
         y = tl.reshape(pair, [R // 2, 2, C])
         z = tl.reshape((total * GROWTH).to(y.dtype), [R // 2, 2, C])
-        if THROUGH == "relu":
-            z = tl.where(y > 0, z, 0.0).to(y.dtype)
-        else:
-            z = (z.to(tl.float32) * slope_of_gelu(y.to(tl.float32))).to(y.dtype)
+        z = tl.where(y > 0, z, 0.0).to(y.dtype)
         row, column = _rows(group, R), first + tl.arange(0, C)
         tl.store(passed + row.to(tl.int64) * N + column[None, None, :], z, mask=row < M)
         tl.store(parts + group * N + column, tl.sum(tl.sum(z.to(tl.float32), 1), 0))

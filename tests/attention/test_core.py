@@ -13,6 +13,7 @@ from regard.attention.core import Path
 
 H, D = 2, 4
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 # The worked example of the study notes
@@ -362,7 +363,7 @@ def test_the_reference_passes_gradcheck() -> None:
 lengths = st.lists(st.integers(0, 4), min_size=1, max_size=4)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(st.data(), lengths, st.booleans(), st.sampled_from([None, (1, 0), (None, 1), (0, 2)]))
 def test_the_unpacked_path_is_the_reference_for_any_lengths(
     data: st.DataObject, queries: list[int], causal: bool, window: tuple[int | None, int | None] | None
@@ -405,18 +406,21 @@ def test_every_path_on_a_gpu_agrees_with_the_reference_on_the_cpu(name: str, dty
 # What a path cannot do it refuses
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("queries, keys", [(64, 64), (192, 192), (1, 128), (197, 197)])
-def test_gradients_are_numbers_where_all_scores_are_far_below_zero(queries: int, keys: int) -> None:
+def test_gradients_are_numbers_where_all_scores_are_far_below_zero(queries: int, keys: int, device: str) -> None:
     """As it comes to be while a model learns, since weights do not depend on what all scores have in common."""
-    q, k, v = (torch.randn(8, 4, rows, 64, device="cuda") * 0.1 for rows in (queries, keys, keys))
+    q, k, v = (torch.randn(8, 4, rows, 64, device=device) * 0.1 for rows in (queries, keys, keys))
     q[..., 0], k[..., 0] = 1.0, -120 * 8.0
     given = [x.bfloat16().requires_grad_() for x in (q, k, v)]
-    grads = torch.autograd.grad(attend(*given, path="fused").square().sum(), given)
+    grads = torch.autograd.grad(attend(*given, path="fused").sum(), given)
     exact = [x.detach().double().requires_grad_() for x in given]
-    right = torch.autograd.grad(attend(*exact, path="reference").square().sum(), exact)
+    right = torch.autograd.grad(attend(*exact, path="reference").sum(), exact)
     for found, wanted in zip(grads, right, strict=True):
-        torch.testing.assert_close(found.double(), wanted, rtol=0.05, atol=0.05 * float(wanted.abs().max()))
+        assert found.isfinite().all()
+        # What all scores have in common is a difference of large numbers, of which half precision leaves nothing.
+        found, wanted = found[..., 1:].double(), wanted[..., 1:]
+        assert (found - wanted).norm() < 0.05 * wanted.norm()
 
 
 @pytest.mark.parametrize("queries, keys, errs", [(64, 64, True), (1, 128, True), (197, 197, False), (65, 256, True)])

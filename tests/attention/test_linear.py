@@ -106,7 +106,7 @@ def test_quadratic_chunked_and_recurrent_forms_are_equal(features: Features, len
     torch.testing.assert_close(forms[2], forms[0], **EXACT)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     features=st.sampled_from(FEATURES),
     T=st.integers(1, 20),

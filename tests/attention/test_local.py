@@ -90,7 +90,7 @@ def test_packed_sequences_are_each_as_if_alone(local: Local, causal: bool) -> No
         torch.testing.assert_close(got, torch.cat(alone, 2), **EXACT)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     length=st.integers(1, 60),
     before=st.integers(0, 20),

@@ -232,7 +232,7 @@ lengths = st.integers(1, 4).flatmap(
 windows = st.none() | st.tuples(st.none() | st.integers(0, 3), st.none() | st.integers(0, 3))
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 @given(lengths, st.booleans(), windows)
 def test_a_packed_mask_is_the_block_composition_of_its_sequences_masks(
     sizes: tuple[list[int], list[int]], causal: bool, window: tuple[int | None, int | None] | None

@@ -45,7 +45,7 @@ def enumerate_best(stepper: TableStepper, request: Request, options: SearchSetti
     return sorted(allowed, key=lambda tokens: -stepper.score(request.source, tokens, options))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10_000), options=penalties)
 def test_a_beam_as_large_as_the_space_finds_the_exhaustive_optimum(seed: int, options: dict[str, object]) -> None:
     stepper = TableStepper(VOCABULARY, seed)
@@ -59,7 +59,7 @@ def test_a_beam_as_large_as_the_space_finds_the_exhaustive_optimum(seed: int, op
             assert len(one.log_probabilities) == len(one.tokens) + 1
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 10_000),
     prefix=st.lists(words, max_size=2).map(tuple),
@@ -80,7 +80,7 @@ def test_phrases_and_prefixes_are_honoured_at_the_least_cost(
             assert tuple(best[0].tokens) == expected[0]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10_000), required=st.lists(phrases, min_size=1, max_size=2).map(tuple))
 def test_a_small_beam_still_says_what_is_required(seed: int, required: tuple[tuple[int, ...], ...]) -> None:
     stepper = TableStepper(VOCABULARY, seed)
@@ -90,7 +90,7 @@ def test_a_small_beam_still_says_what_is_required(seed: int, required: tuple[tup
             assert all(contains(best[0].tokens, phrase) for phrase in required)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 10_000), options=penalties)
 def test_beam_one_equals_greedy(seed: int, options: dict[str, object]) -> None:
     stepper = TableStepper(VOCABULARY, seed)
@@ -99,7 +99,7 @@ def test_beam_one_equals_greedy(seed: int, options: dict[str, object]) -> None:
     assert search(stepper, SOURCES, chosen, Trace()) == greedy  # a trace goes through the beam
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 10_000), beam=st.integers(2, 5), options=penalties)
 def test_exact_stopping_never_returns_a_worse_hypothesis(seed: int, beam: int, options: dict[str, object]) -> None:
     stepper = TableStepper(VOCABULARY, seed)
@@ -116,7 +116,7 @@ def test_exact_stopping_does_not_run_to_the_limit_once_nothing_can_win() -> None
     assert stepper.steps < 30
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 1000), order=st.permutations(range(6)))
 def test_company_and_order_change_nothing(seed: int, order: list[int]) -> None:
     stepper = TableStepper(VOCABULARY, seed)

@@ -23,7 +23,7 @@ def in_chunks(chunk: int, *readings: Reading, words: int = WORDS, onto: Tensor |
         return add_up_rows(readings, words, onto=onto)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     counts=st.lists(st.integers(0, 14), min_size=WORDS, max_size=WORDS),
     chunk=st.integers(1, 5),

@@ -54,7 +54,7 @@ CLOSE_TO_THE_VOCABULARY = st.lists(st.sampled_from([*tokenizer(290).vocabulary[2
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(text=TEXTS | CLOSE_TO_THE_VOCABULARY)
 def test_sentencepiece_cuts_every_text_as_ours_does(name: str, text: str) -> None:
     import unicodedata

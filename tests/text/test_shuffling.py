@@ -50,7 +50,7 @@ def test_neighbours_do_not_stay_together() -> None:
 
 
 @given(size=st.integers(1, 200), window=st.integers(1, 50), epoch=st.integers(0, 5))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_an_epoch_shows_every_row_once(size: int, window: int, epoch: int) -> None:
     order = Order.of(1, [size], [1.0], window)
     assert sorted(epoch_of(order, epoch)) == list(range(size))
@@ -66,7 +66,7 @@ def test_epochs_and_seeds_have_different_orders_and_the_same_ones_the_same() -> 
 
 
 @given(sizes=sizes, data=st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_within_a_pass_no_row_is_dropped_or_repeated_whatever_the_weight(sizes: list[int], data: st.DataObject) -> None:
     given_weights = [data.draw(weights) for _ in sizes]
     order = Order.of(3, sizes, given_weights, window=17)

@@ -31,7 +31,7 @@ def made(tmp_path: Path) -> Path:
 
 
 @given(corpora=st.lists(st.lists(rows, max_size=3), min_size=1, max_size=3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_what_is_written_in_chunks_is_read_whole(
     corpora: list[list[list[tuple[list[int], ...]]]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

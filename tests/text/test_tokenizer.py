@@ -64,7 +64,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@settings(max_examples=400, derandomize=True, deadline=None)
+@settings(max_examples=400, derandomize=True)
 @given(text=st.text())
 def test_any_text_comes_back_in_normal_form(name: str, text: str) -> None:
     tokenizer = TOKENIZERS[name]
@@ -72,7 +72,7 @@ def test_any_text_comes_back_in_normal_form(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@settings(max_examples=400, derandomize=True, deadline=None)
+@settings(max_examples=400, derandomize=True)
 @given(text=st.text(alphabet="\u2581 <>0x41eosbikéTh.12\t\n我们\u0301\u0323\u07fd"))
 def test_texts_near_the_training_text_come_back_in_normal_form(name: str, text: str) -> None:
     tokenizer = TOKENIZERS[name]
@@ -99,7 +99,7 @@ def test_every_character_of_the_basic_plane_comes_back(tokenizer: Tokenizer) -> 
     assert [tokenizer.decode(ids) for ids in tokenizer.encode_batch(texts)] == [nfc(text) for text in texts]
 
 
-@settings(max_examples=200, derandomize=True, deadline=None)
+@settings(max_examples=200, derandomize=True)
 @given(ids=st.lists(st.integers(0, len(TOKENIZERS["bpe"]) - 1)))
 def test_any_ids_decode_without_exception(ids: list[int]) -> None:
     TOKENIZERS["bpe"].decode(ids).encode("utf-8")
@@ -363,7 +363,6 @@ def test_added_tokens_are_one_piece_behind_the_others(extended: Tokenizer) -> No
 
 
 @given(parts=st.lists(st.one_of(st.text(max_size=8), st.sampled_from(NEW)), max_size=8))
-@settings(deadline=None)
 def test_text_with_added_tokens_comes_back_as_it_was(parts: list[str]) -> None:
     text = "".join(parts)
     for kind in KINDS:

@@ -184,7 +184,7 @@ def test_halves_are_the_batch_down_to_single_sentences(task: TranslationTask) ->
     assert rows_of(task, batch) == batch.rows.tolist()
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 10_000), tokens=st.integers(1, 600))
 def test_no_planned_batch_is_longer_than_the_largest_and_few_are_larger(
     task: TranslationTask, seed: int, tokens: int

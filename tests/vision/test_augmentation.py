@@ -57,7 +57,7 @@ def test_the_same_seed_gives_the_same_images(crop: dict[str, object], channels: 
 
 
 @given(rows=st.integers(1, 8), seed=st.integers(0, 1000))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_what_happens_to_an_image_does_not_depend_on_those_behind_it(rows: int, seed: int) -> None:
     augment, images = augmentation(**EVERYTHING), batch()
     together = augment.change(images, seeded(seed))
@@ -129,7 +129,7 @@ def test_operations_that_are_drawn_are_done_as_often_as_asked_for(chance: float)
     share=st.sampled_from([0.0, 0.5, 1.0]),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_mixed_targets_sum_to_one_and_say_how_much_of_each_image_is_seen(
     count: int, mixup: float, cutmix: float, share: float, seed: int
 ) -> None:

@@ -21,7 +21,7 @@ def test_flipping_twice_changes_nothing_and_once_only_the_chosen() -> None:
 
 
 @given(places=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), min_size=1, max_size=5))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_a_crop_is_a_slice(places: list[tuple[int, int]]) -> None:
     images = batch(len(places))
     top, left = torch.tensor(places).unbind(1)

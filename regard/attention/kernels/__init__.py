@@ -14,18 +14,11 @@ from regard.launching import WANTED as WANTED
 
 WIDTHS = (16, 32, 64, 128)
 """The widths of a head that fill whole tiles."""
-NEAR = 2**31
-"""Places within a head are 32-bit numbers."""
 
 
 def usable(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether the kernels take these queries, keys and values."""
     alike = q.dtype == k.dtype == v.dtype and q.shape[-1] == k.shape[-1] == v.shape[-1]
-    near = all(x.shape[-2] * x.stride(-2) < NEAR for x in (q, k, v))
-    return alike and near and fit(q.device, q.dtype, q.shape[-1])
-
-
-def fit(device: torch.device, dtype: torch.dtype, width: int) -> bool:
-    """Whether the kernels take heads of this width there, in this precision."""
-    wanted = dtype in (torch.bfloat16, torch.float16, torch.float32)
-    return INSTALLED and WANTED and device.type == "cuda" and wanted and width in WIDTHS
+    wanted = q.dtype in (torch.bfloat16, torch.float16, torch.float32)
+    near = all(x.shape[-2] * x.stride(-2) < 2**31 for x in (q, k, v))  # places within a head are 32-bit numbers
+    return INSTALLED and WANTED and q.device.type == "cuda" and alike and wanted and q.shape[-1] in WIDTHS and near

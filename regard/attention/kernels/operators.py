@@ -20,14 +20,14 @@ class Operator:
     Args:
         name: under torch.ops.regard.
         schema: of what comes after q, k and v: tensors or None first, then numbers.
-        inputs: what there is in place of q, k and v, if they lie together in memory, and whatever else has a gradient.
+        inputs: what there is in place of q, k and v, if they lie together in memory.
         tensors: how many of these are tensors.
         outputs: how many tensors the forward pass makes: the context, and what backward needs beside it.
         forward: launches the kernels for q, k, v and the rest.
         backward: launches them for the context's gradient, q, k, v, the outputs and the rest.
         like_forward: empty outputs for the same arguments.
         like_backward: empty gradients for the same arguments.
-        split: the gradients of q, k and v, or of all that there is in their place, among what backward makes.
+        split: the gradients of q, k and v, or of what there is in their place, among what backward makes.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class Operator:
         backward: Callable[..., list[Tensor]],
         like_forward: Callable[..., tuple[Tensor, ...]],
         like_backward: Callable[..., list[Tensor]],
-        split: Callable[[list[Tensor]], Sequence[Tensor | None]],
-        inputs: Sequence[str] = ("Tensor q", "Tensor k", "Tensor v"),
+        split: Callable[[list[Tensor]], Sequence[Tensor]],
+        inputs: Sequence[str] = ("q", "k", "v"),
     ) -> None:
         self.inputs, self.tensors, self.split = len(inputs), tensors, split
         self.forward, self.backward = forward, backward = _where_tensors_are(forward), _where_tensors_are(backward)
-        given = ", ".join(inputs)
+        given = ", ".join(f"Tensor {name}" for name in inputs)
         made = ", ".join(f"Tensor made{i}" for i in range(outputs))
         returned = ", ".join(["Tensor"] * outputs)
         declare = torch.library.custom_op

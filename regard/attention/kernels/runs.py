@@ -16,7 +16,7 @@ from regard.attention.masks import Mask, Packed, Window
 from regard.launching import INSTALLED, WANTED, on_device
 
 SLOT = 32
-"""So many queries and keys, in the mean of both, are the work of one program, if sequences allow it."""
+"""So many queries and keys, in the mean of both, are the work of one program of the way back, if sequences allow it."""
 BLOCK = 128
 """Tokens, or slots, of one program of the kernel that finds runs."""
 
@@ -26,7 +26,7 @@ class Runs(NamedTuple):
 
     lo: Tensor  # (R, T)
     hi: Tensor  # (R, T)
-    first: Tensor | None = None  # (R, S); of use to the backward pass alone
+    first: Tensor | None = None  # (R, S); of use to the backward pass alone, as is what follows
     last: Tensor | None = None  # (R, S)
     slots: Tensor | None = None  # (slots, 6), of a packed row, see `share_out`
 

@@ -3,8 +3,8 @@
 Sequences of a packed row, causality aligned to the end of the keys, windows, clusters of tokens sorted by place: in all
 of these the keys of a query stand side by side, between `lo` and `hi`. Two numbers per query are the whole mask. Tiles
 are cut from the row, not from sequences, so that several short sequences share one; a tile reads only the keys between
-the first that its queries see and the last. Programs of a packed row have whole sequences, so that what belongs to
-these is read once: for all queries, and on the way back for the gradients of queries, keys and values alike.
+the first that its queries see and the last. On the way back, programs of a packed row have whole sequences, so that
+what belongs to these is read once for the gradients of queries, keys and values alike.
 
 What must move at the least: forward reads q, k, v and writes the context, backward reads these and its gradient and
 writes three more, 12 N H D numbers; for 32,768 tokens of 8 × 64 in bfloat16 that is 0.4 GB.
@@ -23,15 +23,9 @@ from torch import Tensor
 from regard.attention.kernels.operators import Operator, dense_last, strides
 from regard.attention.kernels.runs import Runs
 from regard.seeds import draw_seed
-from regard.sums import add_up, sum_columns
 
 CHANCES = 1 << 24
 """Dropout is a number of so many: the random bits of which it is made."""
-WHOLE_FORWARD = WHOLE_BACKWARD = True
-"""Whether programs for packed rows have whole sequences. Else they have tiles of the row, as where nothing is known of
-sequences; on the way back it is then one kernel for queries and another for keys."""
-ADDS_UP = True
-"""Whether the one kernel of the way back adds up the gradient of a bias, too; else that is a pass over gradients."""
 
 
 class Order(NamedTuple):
@@ -60,31 +54,24 @@ class Plan(NamedTuple):
     forward: Tiles
     backward_queries: Tiles
     backward_keys: Tiles
-    whole_forward: Tiles
     whole_backward: Tiles | None  # None: it would take more registers than there are
 
     def halved(self) -> Plan:
         forward, of_queries, of_keys = (tiles.halved() for tiles in self[:3])
         whole = None if self.whole_backward is None else self.whole_backward.halved()
-        return Plan(forward, of_queries, of_keys, self.whole_forward.halved(), whole)
+        return Plan(forward, of_queries, of_keys, whole)
 
 
 _SQUARE = Tiles(64, 64, 4, 1)
 _STAGED = Tiles(64, 64, 4, 2)
 PLANS = {
-    16: Plan(_STAGED, _STAGED, _STAGED, _SQUARE, _SQUARE),
-    32: Plan(_STAGED, _STAGED, _STAGED, _SQUARE, _SQUARE),
-    64: Plan(
-        Tiles(64, 32, 4, 2),
-        Tiles(64, 32, 4, 2),
-        Tiles(32, 64, 4, 2),
-        Tiles(64, 64, 4, 1, 128),
-        Tiles(64, 64, 4, 1, 168),
-    ),
-    128: Plan(_STAGED, _SQUARE, _SQUARE, _SQUARE, None),
+    16: Plan(_STAGED, _STAGED, _STAGED, _SQUARE),
+    32: Plan(_STAGED, _STAGED, _STAGED, _SQUARE),
+    64: Plan(Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 2), Tiles(32, 64, 4, 2), Tiles(64, 64, 4, 1, 168)),
+    128: Plan(_STAGED, _SQUARE, _SQUARE, None),
 }
-"""By width of a head; those of 64 are the fastest that benchmarks/kernels.py found on an H200, but for those of whole
-sequences, which have not been measured yet.
+"""By width of a head; those of 64 are the fastest that benchmarks/kernels.py found on an H200, but for that of whole
+sequences, of which no other was tried.
 
 In float32 tiles are half as long: they would not fit otherwise.
 """
@@ -102,9 +89,7 @@ def attend_runs(
     return _attend(q, k, v, *runs, *at, seed, scale, dropout)
 
 
-def attend_bundles(
-    bundles: Sequence[Tensor], runs: Runs, scale: float, dropout: float = 0.0, bias: Tensor | None = None
-) -> Tensor:
+def attend_bundles(bundles: Sequence[Tensor], runs: Runs, scale: float, dropout: float = 0.0) -> Tensor:
     """`attend_runs` for queries, keys and values that lie together, so that their gradients do, too.
 
     Args:
@@ -112,10 +97,9 @@ def attend_bundles(
         runs: which keys each query sees.
         scale: factor on the scores.
         dropout: of weights.
-        bias: what has been added to queries, keys and values, (3 · H · D,), if its gradient is to come with theirs.
     """
     seed = draw_seed(bundles[0].device) if dropout else None
-    return _BUNDLED[len(bundles)](*bundles, bias, *runs, None, None, seed, scale, dropout)
+    return _BUNDLED[len(bundles)](*bundles, *runs, None, None, seed, scale, dropout)
 
 
 def unbundle(bundles: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -164,12 +148,6 @@ def _forward(
     q, k, v = dense_last(q), dense_last(k), dense_last(v)
     call = _Call.of(q, k, dropout, q_at is not None)
     context, lse = _like_forward(q)
-    if WHOLE_FORWARD and slots is not None:
-        kernels.whole_forward[call.B * call.H, len(slots)](
-            q, k, v, context, lse, lo, hi, slots, seed,
-            *strides(q, k, v, context), *call.numbers(scale), **call.options(call.plan.whole_forward),
-        )  # fmt: skip
-        return context, lse
     tiles = call.plan.forward
     kernels.forward[call.grid(call.T, tiles.queries)](
         q, k, v, context, lse, lo, hi, q_at, k_at, seed,
@@ -185,14 +163,11 @@ def _like_forward(q: Tensor, *others: object) -> tuple[Tensor, ...]:
 
 
 def _backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> list[Tensor]:
-    grads = _like_backward(grad, q, k)
-    _differentiate(grads, False, grad, q, k, v, *others)
-    return grads
+    return _differentiate(_like_backward(grad, q, k), grad, q, k, v, *others)
 
 
 def _differentiate(
     grads: list[Tensor],
-    adds_up: bool,
     grad: Tensor,
     q: Tensor,
     k: Tensor,
@@ -209,12 +184,8 @@ def _differentiate(
     seed: Tensor | None,
     scale: float,
     dropout: float,
-) -> Tensor | None:
-    """Fills the gradients of queries, keys and values, in bundles.
-
-    Returns:
-        Sums over places of these, (P, 3 · H · D), whose sum is that over all places, if asked for and to be had.
-    """
+) -> list[Tensor]:
+    """Fills the gradients of queries, keys and values, in bundles, and returns them."""
     from regard.attention.kernels import short_backward_triton as kernels
 
     q, k, v, grad = dense_last(q), dense_last(k), dense_last(v), dense_last(grad)
@@ -222,13 +193,12 @@ def _differentiate(
     dq, dk, dv = unbundle(grads)
     numbers = call.numbers(scale)
     whole = call.plan.whole_backward
-    if WHOLE_BACKWARD and whole is not None and slots is not None:
-        sums = lse.new_empty(call.B * len(slots), 3 * call.H * call.D) if ADDS_UP and adds_up else None
+    if whole is not None and slots is not None:
         kernels.whole_backward[call.B * call.H, len(slots)](
-            q, k, v, context, grad, lse, dq, dk, dv, sums, lo, hi, first, last, slots, seed,
+            q, k, v, context, grad, lse, dq, dk, dv, lo, hi, first, last, slots, seed,
             *strides(q, k, v, context, grad, dq, dk, dv), *numbers, **call.options(whole),
         )  # fmt: skip
-        return sums
+        return grads
     delta = torch.empty_like(lse)
     tiles = call.plan.backward_queries
     kernels.backward_queries[call.grid(call.T, tiles.queries)](
@@ -240,7 +210,7 @@ def _differentiate(
         q, k, v, grad, lse, delta, dk, dv, first, last, q_at, k_at, seed,
         *strides(q, k, v, grad, dk, dv), _row_stride(first), *numbers, **call.options(tiles),
     )  # fmt: skip
-    return None
+    return grads
 
 
 def _like_backward(grad: Tensor, q: Tensor, k: Tensor, *others: object) -> list[Tensor]:
@@ -269,27 +239,19 @@ _attend = Operator(
 
 
 def _bundled(name: str, inputs: tuple[str, ...]) -> Operator:
-    """The operator for so many bundles, and the bias that they have, or None."""
+    """The operator for so many bundles."""
     n = len(inputs)
 
     def forward(*given: Any) -> tuple[Tensor, ...]:
         q, k, v = unbundle(given[:n])
-        return _forward(q, k, v, *given[n + 1 :])
+        return _forward(q, k, v, *given[n:])
 
     def backward(grad: Tensor, *given: Any) -> list[Tensor]:
-        grads = [bundle.new_empty(bundle.shape) for bundle in given[:n]]
-        (q, k, v), bias = unbundle(given[:n]), given[n]
-        sums = _differentiate(grads, bias is not None, grad, q, k, v, *given[n + 1 :])
-        if bias is None:
-            return grads
-        if sums is None:
-            total = torch.cat([sum_columns(bundle.flatten(0, 1).flatten(1)) for bundle in grads])
-        else:
-            total = add_up(sums)
-        return [*grads, total.to(bias.dtype)]
+        q, k, v = unbundle(given[:n])
+        return _differentiate(like_backward(grad, *given), grad, q, k, v, *given[n:])
 
     def like_backward(grad: Tensor, *given: Any) -> list[Tensor]:
-        return [x.new_empty(x.shape) for x in given[: n + 1] if x is not None]
+        return [bundle.new_empty(bundle.shape) for bundle in given[:n]]
 
     return Operator(
         name,
@@ -300,8 +262,8 @@ def _bundled(name: str, inputs: tuple[str, ...]) -> Operator:
         backward=backward,
         like_forward=lambda *given: _like_forward(unbundle(given[:1])[0]),
         like_backward=like_backward,
-        split=lambda grads: grads if len(grads) > n else [*grads, None],
-        inputs=[*(f"Tensor {name}" for name in inputs), "Tensor? bias"],
+        split=lambda grads: grads,
+        inputs=inputs,
     )
 
 

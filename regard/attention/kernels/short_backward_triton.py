@@ -10,7 +10,7 @@ Shapes and names as in short_triton; `first` and `last` say between which places
 import triton
 import triton.language as tl
 
-from regard.attention.kernels.short_triton import UNSPECIALISED, find_reach, find_share, head, kept, read, score, tokens
+from regard.attention.kernels.short_triton import UNSPECIALISED, find_reach, head, kept, read, score, tokens
 
 
 @triton.jit
@@ -92,8 +92,8 @@ def differentiate_keys(
 
 @triton.jit
 def differentiate_together(
-    q, k, v, grad, lse, dq, dk, dv, sums, lo, hi, seed_value, q_t, k_t, v_t, g_t, dq_t, dk_t, dv_t,
-    i, real, j, there, row, T, H, scale, chance, growth,
+    q, k, v, grad, lse, dq, dk, dv, lo, hi, seed_value, q_t, k_t, v_t, g_t, dq_t, dk_t, dv_t,
+    i, real, j, there, row, T, scale, chance, growth,
     D: tl.constexpr, DROPS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Stores the gradients of queries, keys and values that see none but each other, each before the next is made."""
@@ -113,57 +113,49 @@ def differentiate_together(
     change = (weights * (change - tl.sum(weights * change, 1)[:, None])).to(keys.dtype)
     of_values = tl.dot(tl.trans(left.to(grads.dtype)), grads, input_precision=PRECISION)
     tl.store(tokens(dv, j, dv_t, d), of_values.to(dv.dtype.element_ty), mask=there[:, None])
-    if sums is not None:
-        tl.store(sums + 2 * H * D, tl.sum(of_values, 0))
     of_queries = tl.dot(change, keys, input_precision=PRECISION) * scale
     tl.store(tokens(dq, i, dq_t, d), of_queries.to(dq.dtype.element_ty), mask=real[:, None])
-    if sums is not None:
-        tl.store(sums, tl.sum(of_queries, 0))
     of_keys = tl.dot(tl.trans(change), queries, input_precision=PRECISION) * scale
     tl.store(tokens(dk, j, dk_t, d), of_keys.to(dk.dtype.element_ty), mask=there[:, None])
 
 
 @triton.jit
-def add_to(sums, more):
-    """In memory: registers are needed for other things while a program goes from tile to tile."""
-    tl.store(sums, tl.load(sums) + more)
-    tl.debug_barrier()
+def find_share(slots):
+    """What a program of a packed row has to do, see `runs.share_out`.
+
+    The end of the row goes first: there stand the longest sequences, of padding, where there are any.
+    """
+    slot = slots + (tl.num_programs(1) - 1 - tl.program_id(1)) * 6
+    queries, keys = tl.load(slot), tl.load(slot + 2)
+    return queries, tl.load(slot + 1), keys, tl.load(slot + 3), tl.load(slot + 4), tl.load(slot + 5)
 
 
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def whole_backward(
-    q, k, v, out, grad, lse, dq, dk, dv, sums, lo, hi, first, last, slots, seed,
+    q, k, v, out, grad, lse, dq, dk, dv, lo, hi, first, last, slots, seed,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t, g_b, g_h, g_t,
     dq_b, dq_h, dq_t, dk_b, dk_h, dk_t, dv_b, dv_h, dv_t,
     T, S, H, scale, chance, growth,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     MOVED: tl.constexpr, DROPS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """All gradients of a slot's sequences, or this slot's share of them where they do not fit into one tile.
-
-    And the sums of these over places. Those of keys are 0: what is added to all keys moves all scores of a query alike.
-    """
+    """All gradients of a slot's sequences, or this slot's share of them where they do not fit into one tile."""
     row = tl.program_id(0)
     b, h = row // H, row % H
-    number, q_begin, q_end, k_begin, k_end, part, sharing = find_share(slots)
+    q_begin, q_end, k_begin, k_end, part, sharing = find_share(slots)
     d = tl.arange(0, D)
     q, k, v = head(q, b, h, q_b, q_h), head(k, b, h, k_b, k_h), head(v, b, h, v_b, v_h)
     out, grad = head(out, b, h, o_b, o_h), head(grad, b, h, g_b, g_h)
     dq, dk, dv = head(dq, b, h, dq_b, dq_h), head(dk, b, h, dk_b, dk_h), head(dv, b, h, dv_b, dv_h)
     lse += row.to(tl.int64) * T
     seed_value = tl.load(seed).to(tl.uint32) if DROPS else 0
-    if sums is not None:
-        sums += ((b * tl.num_programs(1) + number) * 3 * H + h) * D + d
-        for part_of_bias in tl.static_range(3):
-            tl.store(sums + part_of_bias * H * D, tl.zeros([D], tl.float32))
-        tl.debug_barrier()
 
     if (q_end - q_begin <= M) & (k_end - k_begin <= N):
         if part == 0:
             i, j = q_begin + tl.arange(0, M), k_begin + tl.arange(0, N)
             differentiate_together(
-                q, k, v, grad, lse, dq, dk, dv, sums, lo, hi, seed_value, q_t, k_t, v_t, g_t, dq_t, dk_t, dv_t,
-                i, i < q_end, j, j < k_end, row, T, H, scale, chance, growth, D, DROPS, PRECISION,
+                q, k, v, grad, lse, dq, dk, dv, lo, hi, seed_value, q_t, k_t, v_t, g_t, dq_t, dk_t, dv_t,
+                i, i < q_end, j, j < k_end, row, T, scale, chance, growth, D, DROPS, PRECISION,
             )  # fmt: skip
     else:
         for start in range(q_begin + (sharing - 1 - part) * M, q_end, sharing * M):
@@ -174,8 +166,6 @@ def whole_backward(
                 i, real, row, T, S, scale, chance, growth, D, M, N // 2, False, DROPS, PRECISION,
             )  # fmt: skip
             tl.store(tokens(dq, i, dq_t, d), of_queries.to(dq.dtype.element_ty), mask=real[:, None])
-            if sums is not None:
-                add_to(sums, tl.sum(of_queries, 0))
         for start in range(k_begin + part * N, k_end, sharing * N):
             j = start + tl.arange(0, N)
             there = j < k_end
@@ -185,8 +175,6 @@ def whole_backward(
             )  # fmt: skip
             tl.store(tokens(dk, j, dk_t, d), of_keys.to(dk.dtype.element_ty), mask=there[:, None])
             tl.store(tokens(dv, j, dv_t, d), of_values.to(dv.dtype.element_ty), mask=there[:, None])
-            if sums is not None:
-                add_to(sums + 2 * H * D, tl.sum(of_values, 0))
 
 
 @triton.jit(do_not_specialize=UNSPECIALISED)

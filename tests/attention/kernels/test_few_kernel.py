@@ -26,7 +26,7 @@ def family(B: int, T: int, S: int) -> Tensor:
     return torch.rand(B, 1, T, S, generator=torch.Generator().manual_seed(S), device="cpu").to(DEVICE) < 0.5
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     T=st.integers(1, 40),
     lengths=st.lists(st.integers(0, 70), min_size=1, max_size=3),

@@ -34,7 +34,7 @@ def stands_between(begin: Tensor | None, end: Tensor | None, size: int) -> Tenso
     return (begin[0, :, None] <= place) & (place < end[0, :, None])
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(row=ROWS, reach=st.tuples(BOUNDS, BOUNDS))
 def test_runs_say_what_the_mask_says(row: list[tuple[int, int]], reach: Window) -> None:
     queries, keys = layouts(row)
@@ -46,7 +46,7 @@ def test_runs_say_what_the_mask_says(row: list[tuple[int, int]], reach: Window) 
     assert torch.equal(stands_between(runs.first, runs.last, queries.size), may[0, 0].T)
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=12, derandomize=True)
 @given(row=ROWS, reach=st.tuples(BOUNDS, BOUNDS), slot=st.sampled_from([1, 7, 32, 1000]))
 def test_the_kernel_finds_what_the_formula_finds(row: list[tuple[int, int]], reach: Window, slot: int) -> None:
     queries, keys = layouts(row)
@@ -58,7 +58,7 @@ def test_the_kernel_finds_what_the_formula_finds(row: list[tuple[int, int]], rea
         assert torch.equal(mine, theirs)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(row=ROWS, slot=st.sampled_from([1, 16, 32, 1000]))
 def test_slots_have_whole_sequences_and_between_them_every_place_once(row: list[tuple[int, int]], slot: int) -> None:
     queries, keys = layouts(row)

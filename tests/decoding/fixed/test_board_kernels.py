@@ -50,7 +50,7 @@ def found(one: Board, rows: int, n_best: int) -> list[list[tuple[list[int], list
     ]
 
 
-@settings(max_examples=6, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@settings(max_examples=6, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(
     K=st.sampled_from((1, 2, 3, 4)),
     limits=st.lists(st.integers(1, 5), min_size=1, max_size=2),

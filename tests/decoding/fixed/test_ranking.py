@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from regard.decoding.fixed.ranking import CHUNK, top
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(rows=st.integers(1, 5), vocabulary=st.integers(1, 6_000), count=st.integers(1, 10), seed=st.integers(0, 99))
 def test_the_highest_are_found_however_long_the_row(rows: int, vocabulary: int, count: int, seed: int) -> None:
     count = min(count, vocabulary)
