@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -99,7 +99,6 @@ def test_the_likelihood_is_the_sum_over_all_paths(T: int, likelihood: Callable[.
         assert float(found) == pytest.approx(expected, abs=1e-9)
 
 
-@settings(deadline=None)  # the first example waits for PyTorch
 @given(seed=st.integers(0, 1000), B=st.integers(1, 4), T=st.integers(1, 9), U=st.integers(0, 5), data=st.data())
 def test_the_likelihood_of_states_and_its_gradients_are_those_of_the_loss_of_pytorch(
     seed: int, B: int, T: int, U: int, data: st.DataObject

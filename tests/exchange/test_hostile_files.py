@@ -33,7 +33,6 @@ from tests.exchange.hostile import (
 
 fuzz = settings(
     derandomize=True,
-    deadline=None,
     max_examples=60,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
