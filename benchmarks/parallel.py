@@ -32,7 +32,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
-from itertools import groupby, islice, pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -80,12 +80,10 @@ class Student:
 
     Attributes:
         changes: to the recipe `multi30k-en-de`.
-        captions: whether it learns from further captions, too, and not from the training set alone.
         warm: whether it begins with the teacher's encoder.
     """
 
     changes: list[str]
-    captions: bool = True
     warm: bool = True
 
 
@@ -225,6 +223,7 @@ def files_of(data: Path, pair: Sequence[Path] = ()) -> list[str]:
 
 def train_teacher(data: Path, out: Path, changes: list[str], minutes: float | None) -> None:
     if not is_done(out / "teacher"):
+        changes = ["training.record=true", *changes]
         wait_for({"teacher": start("multi30k-en-de", out / "teacher", changes, files_of(data))}, out, minutes)
 
 
@@ -273,21 +272,9 @@ def train_students(
     for name in [name for name in names if not is_done(out / name)]:
         student = STUDENTS[name]
         warm = [f"start.from={teacher}", "start.parts=encoder"] if student.warm else []
-        files = files_of(data, distilled(data, out, student.captions))
+        files = files_of(data, [out / "distilled.en", out / "distilled.de"])
         started[name] = start("multi30k-en-de", out / name, [*student.changes, *warm, *changes], files)
     wait_for(started, out, minutes)
-
-
-def distilled(data: Path, out: Path, captions: bool) -> list[Path]:
-    """The teacher's translations and their sources; without captions, those of the training set, which come first."""
-    whole = [out / "distilled.en", out / "distilled.de"]
-    if captions:
-        return whole
-    number = sum(1 for _ in read_lines(data / "train.en.gz"))
-    part = [path.with_stem("distilled-train") for path in whole]
-    for path, place in zip(whole, part, strict=True):
-        place.write_text("".join(f"{line}\n" for line in islice(read_lines(path), number)), encoding="utf-8")
-    return part
 
 
 def round_weights(run: Path) -> None:

@@ -12,8 +12,9 @@ the median; warm-up is what the first steps took beyond that.
 --who chooses contenders, --within is the time for all of them, and --merge keeps the earlier rows of the file, so that
 several calls can share the work. --profile adds the kernels of a step, --largest the largest batch that fits. --curve
 trains 500 steps on the built-in corpus: our fastest path, then the float32 reference with two seeds. With --together
-contenders share one process and take turns, step by step, as a busy machine wants it. --quick is a toy, to see that the
-script runs.
+contenders share one process and take turns, step by step, as a busy machine wants it. A compiled peer takes minutes
+before its steps are timed: --halt names a group of processes that may use the machine until then, and stand still while
+steps are timed. --quick is a toy, to see that the script runs.
 
 Writes benchmarks/results/training-gpu.json, -cpu.json or -curve.json, or --out.
 """
@@ -80,6 +81,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--curve", action="store_true", help="only compare losses with the float32 reference")
     parser.add_argument("--curve-steps", type=int, default=500)
     parser.add_argument("--curve-tokens", type=int, default=8192, help="places of each side of a batch")
+    parser.add_argument("--halt", action="append", type=int, default=[], metavar="GROUP", help="while steps are timed")
     parser.add_argument("--together", action="store_true", help="contenders take turns in one process")
     parser.add_argument("--merge", action="store_true", help="keep the other rows of the file")
     parser.add_argument("--quick", action="store_true", help="toy sizes")
@@ -155,6 +157,7 @@ def run_child(name: str, options: argparse.Namespace, deadline: Deadline, *furth
         same += ["--batches", str(options.batches), "--steps", str(options.steps), "--limit", str(limit)]
         same += ["--curve-steps", str(options.curve_steps), "--curve-tokens", str(options.curve_tokens)]
         same += [f"--{flag}" for flag in ("profile", "largest", "curve") if getattr(options, flag)]
+        same += [f"--halt={group}" for group in options.halt]
         command = [sys.executable, str(Path(__file__)), "--child", name, "--out", str(out), *same, *further]
         # Caches of its own: whoever comes second must not warm up at the expense of the first.
         caches = {key: str(folder / key) for key in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
@@ -233,12 +236,13 @@ def compare_curves(rows: list[Row]) -> Row:
 
 
 def command() -> str:
-    """What was called, wherever it writes to."""
-    given = sys.argv[1:]
-    if "--out" in given:
-        place = given.index("--out")
-        given = given[:place] + given[place + 2 :]
-    return " ".join(["python benchmarks/training.py", *given])
+    """What was called, wherever it writes to, and whatever numbers other processes have."""
+    words, given = ["python benchmarks/training.py"], iter(sys.argv[1:])
+    for word in given:
+        if word in ("--out", "--halt"):
+            next(given)
+        words += {"--out": [], "--halt": ["--halt", "GROUP"]}.get(word, [word])
+    return " ".join(words)
 
 
 class Results:

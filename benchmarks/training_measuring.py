@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import cycle, islice, pairwise
 from pathlib import Path
 from statistics import mean, median
@@ -23,6 +26,8 @@ from regard.training.recording import PLAIN
 
 WARM_UP = 10
 """Steps before any is timed, at the least; every batch is seen once, since a new shape may take longer."""
+SETTLING = 2.0
+"""Seconds until a GPU is done with what processes had asked for before they were halted."""
 TRACED = 3
 TOP = 40
 DOUBLINGS, REFINEMENTS = 8, 2
@@ -81,7 +86,8 @@ class Measuring:
         held = torch.cuda.memory_allocated() if self.cuda else 0
         if self.cuda and not self.contender.record:  # what replays what was recorded asks for no memory any more
             torch.cuda.reset_peak_memory_stats()
-        times, done = self.clock(trainer, turns, options.steps)
+        with self.alone():
+            times, done = self.clock(trainer, turns, options.steps)
         rates = [batch.count / seconds for batch, seconds in zip(done, times, strict=True)]
         flops = [self.size.flops(batch) / seconds / 1e12 for batch, seconds in zip(done, times, strict=True)]
         self.note(
@@ -113,6 +119,21 @@ class Measuring:
             trainer.step(*turn)
         self.wait()
         return time.perf_counter() - begin
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Whoever else is to stand still does."""
+        self._send(signal.SIGSTOP)
+        time.sleep(SETTLING if self.options.halt else 0)
+        try:
+            yield
+        finally:
+            self._send(signal.SIGCONT)
+
+    def _send(self, what: signal.Signals) -> None:
+        for group in self.options.halt:
+            with suppress(ProcessLookupError):  # it may be done by now
+                os.killpg(group, what)
 
     def clock(self, trainer: Trainer, turns: Iterator[Turn], steps: int) -> tuple[list[float], list[Any]]:
         """Seconds of each step, by events in the device's stream, without waiting in between; and their batches."""

@@ -112,7 +112,7 @@ def write_gpu_profile(result: Result) -> str:
     if not profiles:
         return ""
     sums = [
-        sum_by_group({one["name"]: one["us_a_step"] for one in found["top"]}, GROUPS, 1000 * found["busy_ms_a_step"])
+        sum_by_group(((one["name"], one["us_a_step"]) for one in found["top"]), GROUPS, 1000 * found["busy_ms_a_step"])
         for found in profiles
     ]
     rows = [(group, *(f"{one[group]:,.0f}" for one in sums)) for group in (*GROUPS, REST)]

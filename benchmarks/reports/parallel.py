@@ -94,14 +94,9 @@ def _note(result: Result) -> str:
 
 
 def _taught(result: Result) -> str:
-    """What the students learned from, which was not the same for all."""
-    students = result["students"].items()
-    more = [name for name, student in students if student["captions"]]
-    less = [name for name, student in students if not student["captions"]]
-    warm = [name for name, student in students if student["warm"]]
-    said = ["All students learned from the teacher's translations of the training set"]
-    said += [f"{_list(more)} from those of further captions, too"] if more else []
-    said += [f"{_list(less)} did without them"] if more and less else []
+    """What the students learned from."""
+    warm = [name for name, student in result["students"].items() if student["warm"]]
+    said = ["All students learned from the teacher's translations of the training set and of further captions"]
     said += [f"{_list(warm)} began with the teacher's encoder"] if warm else []
     return f"{'; '.join(said)}. Their settings are `STUDENTS` in benchmarks/parallel.py. "
 

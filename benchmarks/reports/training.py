@@ -8,10 +8,10 @@ from .markdown import begin_sentence, cite, paragraphs, show, table
 from .results import Result
 
 GROUPS = {
-    "products with weights": PRODUCTS,
-    "attention": r"^(forward|backward_keys|backward_queries)$|flash|fmha",
+    "products with weights": rf"{PRODUCTS}|multiply_and_pass",
+    "attention": r"^(forward|whole_backward|backward_keys|backward_queries|find_runs)$|flash|fmha",
     "Add & Norm": r"layer_norm|LayerNorm|add_norm|GammaBeta",
-    "logits to loss and gradient": r"turn_into_gradient|softmax|nll_loss",
+    "logits to loss and gradient": r"turn_into_gradient|turn_held_rows|softmax|nll_loss",
     "optimiser": r"multi_tensor_apply",
 }
 SPEEDS = {
@@ -101,7 +101,7 @@ def write_profile(found: dict[str, Result]) -> str:
     if not rows:
         return ""
     sums = [
-        sum_by_group({one["name"]: one["ms"] for one in row["kernels"]}, GROUPS, row["kernels_ms"])
+        sum_by_group(((one["name"], one["ms"]) for one in row["kernels"]), GROUPS, row["kernels_ms"])
         for row in rows.values()
     ]
     heads = ["ms a step", *(f"{title}: {row['name']}" for title, row in rows.items())]
@@ -160,4 +160,5 @@ def _rate(row: Row) -> float:
 
 def _about(result: Result) -> str:
     libraries = [name for name in ("transformers",) if name in result["versions"]]
-    return f"{begin_sentence(result['what'])}; {cite(result, *libraries, with_command=False)}."
+    note = f" {begin_sentence(result['note'])}." if "note" in result else ""
+    return f"{begin_sentence(result['what'])}; {cite(result, *libraries, with_command=False)}.{note}"
