@@ -61,6 +61,7 @@ def write_recipes(found: dict[str, Result]) -> str:
     return paragraphs(
         "What came of them, trained from scratch, on test images never trained on:",
         table((*HEADS, "beside it"), (_row(name, run) for name, run in runs.items())),
+        _write_mirrored(runs),
         jpeg if any(_set_of(name) == JPEG for name in runs) else "",
         _write_changes(runs),
         f"{'; '.join(dict.fromkeys(cite(run, with_command=False) for run in runs.values()))}; "
@@ -81,6 +82,16 @@ def _row(name: str, run: Result) -> tuple[str, ...]:
         "" if run["images_per_second"] is None else f"{run['images_per_second']:,.0f}",
         ", ".join(f"`{other}`" for other in run["beside"]) or "nothing",
     )
+
+
+def _write_mirrored(runs: dict[str, Result]) -> str:
+    """What runs reached with each image seen twice, beside the table, in which it is seen once."""
+    twice = {name: run["test_seen_both_ways_round"] for name, run in runs.items() if "test_seen_both_ways_round" in run}
+    found = ", ".join(
+        f"`{name}` {both['accuracy']:.2f} % ({both['interval'][0]:.2f} to {both['interval'][1]:.2f})"
+        for name, both in twice.items()
+    )
+    return f"There each image is seen once. Seen both ways round, with `--mirrored`: {found}." if found else ""
 
 
 def _set_of(recipe: str) -> str:
