@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import attention, attention_quality
+from benchmarks import attention, attention_quality, kernels
 from benchmarks.reports.attention import write_costs, write_quality
 from benchmarks.reports.curves import crossover, fit
 from benchmarks.reports.training import write_curves
@@ -54,6 +54,8 @@ def test_results_tell_the_command_that_measures_them_again() -> None:
     given = Namespace(device="cuda", lengths=[256, 512], budget=1.0, peers=Path("somewhere"))
     command = attention.describe(torch.device("cpu"), given, ["device", "lengths"])["command"]
     assert command == "python benchmarks/attention.py --peers FOLDER --device cuda --lengths 256 512"
+    command = kernels.name_command(["--parts", "agreement", "workload", "--peers", "/home/p", "--out", "/tmp/x.json"])
+    assert command == "python benchmarks/kernels.py --parts agreement workload --peers FOLDER --out FILE"
 
 
 def test_every_row_of_quality_says_where_and_when_it_comes_from(tmp_path: Path) -> None:
