@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,13 @@ def main() -> None:
         print(f"{time.perf_counter() - begin:.0f} s altogether")
 
 
+def name_command(words: Sequence[str]) -> str:
+    """What measures it again; folders of this machine are of no use elsewhere."""
+    places = {"--peers": "FOLDER", "--out": "FILE"}
+    named = [places.get(before, word) for before, word in pairwise(["", *words])]
+    return " ".join(["python benchmarks/kernels.py", *named])
+
+
 def about(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "what": f"{options.tokens:,} tokens, {HEADS} heads of {WIDTH}, bfloat16, lengths lognormal with median 22; "
@@ -102,7 +110,7 @@ def about(options: argparse.Namespace) -> dict[str, Any]:
         "machine": torch.cuda.get_device_name(options.device) if options.device != "cpu" else os.uname().machine,
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": "python benchmarks/kernels.py",
+        "command": name_command(sys.argv[1:]),
     }
 
 

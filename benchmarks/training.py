@@ -259,10 +259,15 @@ class Results:
         self.file = options.out or HERE / "results" / f"training-{name}.json"
         self.curves = options.curve
         before = json.loads(self.file.read_text("utf-8")) if options.merge and self.file.exists() else {}
+        machine = describe_machine(device)
+        if before and (before["machine"], before["versions"]["torch"]) != (machine, torch.__version__):
+            sys.exit(
+                f"{self.file}: is of another machine or PyTorch, beside which times say nothing; leave --merge out"
+            )
         self.all: dict[str, Any] = {
             "what": describe(options),
-            "rows": before.get("rows", []),
-            "machine": describe_machine(device),
+            "rows": [{"date": before["date"]} | row for row in before.get("rows", [])],
+            "machine": machine,
             "versions": {"python": platform.python_version(), "torch": torch.__version__},
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "commands": [*before.get("commands", []), command()],
@@ -274,7 +279,8 @@ class Results:
 
     def keep(self, row: Row) -> None:
         """Puts a row in the place of the one of its name."""
-        self.all["rows"] = [*(old for old in self.all["rows"] if old["name"] != row["name"]), row]
+        others = [old for old in self.all["rows"] if old["name"] != row["name"]]
+        self.all["rows"] = [*others, row | {"date": self.all["date"]}]
         if self.curves:
             self.all["distances"] = compare_curves(self.all["rows"])
         self.file.parent.mkdir(parents=True, exist_ok=True)

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import attention, attention_quality
+import regard
+from benchmarks import attention, attention_quality, kernels
 from benchmarks.reports.attention import write_costs, write_quality
 from benchmarks.reports.curves import crossover, fit
-from benchmarks.reports.training import write_curves
+from benchmarks.reports.kernels import sum_by_group
+from benchmarks.reports.markdown import dates_of
+from benchmarks.reports.training import GROUPS, write_curves
 
 ABOUT: dict[str, Any] = {
     "what": "work",
@@ -54,6 +57,8 @@ def test_results_tell_the_command_that_measures_them_again() -> None:
     given = Namespace(device="cuda", lengths=[256, 512], budget=1.0, peers=Path("somewhere"))
     command = attention.describe(torch.device("cpu"), given, ["device", "lengths"])["command"]
     assert command == "python benchmarks/attention.py --peers FOLDER --device cuda --lengths 256 512"
+    command = kernels.name_command(["--parts", "agreement", "workload", "--peers", "/home/p", "--out", "/tmp/x.json"])
+    assert command == "python benchmarks/kernels.py --parts agreement workload --peers FOLDER --out FILE"
 
 
 def test_every_row_of_quality_says_where_and_when_it_comes_from(tmp_path: Path) -> None:
@@ -133,6 +138,48 @@ def test_losses_are_judged_by_the_distance_of_two_seeds(distance: float, said: s
     text = write_curves(ABOUT | {"date": "2026-01-01", "rows": rows, "distances": distances})
     assert said in text
     assert "ours lies 0.50 below reference 1 and 0.50 above reference 2." in text
+
+
+def make_options(out: Path) -> Namespace:
+    return Namespace(device="cpu", preset="toy", tokens=256, curve=False, merge=True, out=out)
+
+
+def test_steps_that_are_not_measured_again_keep_their_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(attention.__file__).parent))
+    training = importlib.import_module("training")
+    target = tmp_path / "training-cpu.json"
+    training.Results(make_options(target)).keep({"name": "ours", "peer": False})
+    found = json.loads(target.read_text("utf-8"))
+    found["date"] = "2026-01-01"
+    del found["rows"][0]["date"]  # as rows were before each had its own
+    target.write_text(json.dumps(found), "utf-8")
+    training.Results(make_options(target)).keep({"name": "theirs", "peer": True})
+    merged = json.loads(target.read_text("utf-8"))
+    assert [row["date"] for row in merged["rows"]] == ["2026-01-01", merged["date"]]
+    assert dates_of(merged) == f"2026-01-01 to {merged['date']}"
+    target.write_text(json.dumps(merged | {"machine": "another"}), "utf-8")
+    with pytest.raises(SystemExit, match="is of another machine or PyTorch"):
+        training.Results(make_options(target))
+
+
+@pytest.mark.parametrize(
+    ("module", "kernel", "group"),
+    [
+        ("attention/kernels/short_triton.py", "forward", "attention"),
+        ("attention/kernels/short_backward_triton.py", "whole_backward", "attention"),
+        ("attention/kernels/short_backward_triton.py", "backward_keys", "attention"),
+        ("attention/kernels/runs_triton.py", "find_runs", "attention"),
+        ("norms/learning_triton.py", "add_norm_backward", "Add & Norm"),
+        ("sums/through_triton.py", "multiply_and_pass", "products with weights"),
+        ("training/head_triton.py", "turn_into_gradient", "logits to loss and gradient"),
+        ("training/head_triton.py", "turn_held_rows", "logits to loss and gradient"),
+    ],
+)
+def test_a_profile_knows_what_our_kernels_are_for(module: str, kernel: str, group: str) -> None:
+    assert f"def {kernel}(" in (Path(regard.__file__).parent / module).read_text("utf-8")
+    assert sum_by_group({kernel: 2.0}, GROUPS, 3.0)[group] == 2.0
 
 
 def test_a_compiler_meets_a_batch_of_unlike_sizes_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .curves import Law, crossover, fit
-from .markdown import begin_sentence, cite, paragraphs, table
+from .markdown import begin_sentence, cite, dates_of, paragraphs, table
 from .results import Result
 
 PICTURE = Path(__file__).parent.parent.parent / "docs" / "images" / "attention-cost.svg"
@@ -52,8 +52,9 @@ def _write_cost(result: Result) -> str:
         "at the longest",
     )
     return paragraphs(
-        f"{cite(result | {'date': _dates(result)})}: {result['what']}. What the table says is of forward and backward "
-        f"together. Exponents are fitted over {FITTED[0]:,} to {FITTED[1]:,} tokens, unless a row names other lengths.",
+        f"{cite(result | {'date': dates_of(result)})}: {result['what']}. What the table says is of forward and "
+        f"backward together. Exponents are fitted over {FITTED[0]:,} to {FITTED[1]:,} tokens, unless a row "
+        "names other lengths.",
         table((*heads, "same work by peers"), (_cost_of(kind, costs, result) for kind in kinds)),
         _write_flat(kinds, costs),
         _write_quicker(costs, result["peers"]),
@@ -67,11 +68,6 @@ def _costs(result: Result) -> Costs:
             if measure in row:
                 found.setdefault(row["name"], {}).setdefault(measure, {})[row["length"]] = row[measure]
     return found
-
-
-def _dates(result: Result) -> str:
-    dates = sorted({row["date"] for row in result["rows"]})
-    return dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
 
 
 def _cost_of(kind: str, costs: Costs, result: Result) -> tuple[str, ...]:

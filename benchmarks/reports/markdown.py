@@ -25,6 +25,12 @@ def cite(result: Result, *libraries: str, with_command: bool = True) -> str:
     return f"{where}; `{without_folders(result['command'])}`" if with_command and "command" in result else where
 
 
+def dates_of(result: Result) -> str:
+    """When the rows of a result were measured, which may have been on several days."""
+    dates = sorted({row.get("date", result["date"]) for row in result["rows"]})
+    return str(dates[0]) if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+
+
 def without_folders(command: str) -> str:
     """The command, with the bare names of files that lay elsewhere on the machine that ran it."""
     return re.sub(r"(?<!\S)/\S*/", "", command)

@@ -4,11 +4,11 @@ from statistics import mean
 from typing import Any
 
 from .kernels import PRODUCTS, REST, sum_by_group
-from .markdown import begin_sentence, cite, paragraphs, show, table
+from .markdown import begin_sentence, cite, dates_of, paragraphs, show, table
 from .results import Result
 
 GROUPS = {
-    "products with weights": rf"{PRODUCTS}|multiply_and_pass",
+    "products with weights": rf"{PRODUCTS}|^multiply_and_pass$",  # which lets its gradient through ReLU as well
     "attention": r"^(forward|whole_backward|backward_keys|backward_queries|find_runs)$|flash|fmha",
     "Add & Norm": r"layer_norm|LayerNorm|add_norm|GammaBeta",
     "logits to loss and gradient": r"turn_into_gradient|turn_held_rows|softmax|nll_loss",
@@ -161,4 +161,5 @@ def _rate(row: Row) -> float:
 def _about(result: Result) -> str:
     libraries = [name for name in ("transformers",) if name in result["versions"]]
     note = f" {begin_sentence(result['note'])}." if "note" in result else ""
-    return f"{begin_sentence(result['what'])}; {cite(result, *libraries, with_command=False)}.{note}"
+    dated = result | {"date": dates_of(result)}
+    return f"{begin_sentence(result['what'])}; {cite(dated, *libraries, with_command=False)}.{note}"

@@ -25,11 +25,16 @@ def write_multi30k(found: dict[str, Result]) -> str:
     )
 
 
-def write_recorded(run: Result) -> str:
-    """What a small recipe takes with its step recorded."""
+def write_recorded(found: dict[str, Result]) -> str:
+    """What a small recipe takes with its step recorded, and what it scores beside runs of plain steps."""
+    run, *plain = found.values()
+    early = f", with the model of step {run['best_step']:,}, which validated best, before weights are averaged"
+    scores = ", ".join(f"{other['score']['value']:.2f}" for other in plain)
+    note = f" ({run['note']})" if "note" in run else ""
     return (
-        f"Recipe `multi30k-en-de`: {run['steps']:,} steps with their validations in {run['training_seconds']:.0f} s, "
-        f"BLEU {run['score']['value']:.2f} ({run['note']}); {cite(run)}."
+        f"Recipe `multi30k-en-de`: {run['steps']:,} steps with their validations in {run['training_seconds']:.0f} s"
+        f"{note}, BLEU {run['score']['value']:.2f}{early if run['best_step'] < run['steps'] else ''}; "
+        f"plain steps, by seed, had {scores}; {cite(run)}."
     )
 
 

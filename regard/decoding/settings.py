@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -176,17 +176,26 @@ def check_settings_fit(settings: AnySettings, wanted: type[AnySettings]) -> None
         raise UserError(f"this model {_WAYS[wanted]}: give {wanted.__name__}, not {type(settings).__name__}")
 
 
+def check_keys_fit(wanted: type[AnySettings], keys: Iterable[str], where: str) -> None:
+    """Does nothing where no key is for models that write the other way alone.
+
+    Raises:
+        UserError: one is.
+    """
+    (other,) = set(_WAYS) - {wanted}
+    for key in keys:
+        if key not in wanted.model_fields and key in other.model_fields:
+            raise UserError(
+                f"{where}: {key} is for a model that {_WAYS[other]}; this one {_WAYS[wanted]} and takes "
+                f"{', '.join(wanted.model_fields)}"
+            )
+
+
 def parse_settings(wanted: type[AnySettings], values: Mapping[str, Any], where: str) -> AnySettings:
     """The settings that a model takes, from plain values.
 
     Raises:
         UserError: a value is wrong, or a key is unknown or for models that write the other way.
     """
-    (other,) = set(_WAYS) - {wanted}
-    for key in values:
-        if key not in wanted.model_fields and key in other.model_fields:
-            raise UserError(
-                f"{where}: {key} is for a model that {_WAYS[other]}; this one {_WAYS[wanted]} and takes "
-                f"{', '.join(wanted.model_fields)}"
-            )
+    check_keys_fit(wanted, values, where)
     return wanted.parse(values, where)

@@ -37,7 +37,11 @@ class Contender:
         path, values = split_options(text)
         loading = {key: values.pop(key, None) for key in ("engine", "precision")}
         translator = Translator.load(path, device=device, **loading)
-        return cls(text, translator, translator.fit(parse_settings(translator.writer.settings, values, text)))
+        settings = parse_settings(translator.writer.settings, values, text)
+        try:
+            return cls(text, translator, translator.fit(settings))
+        except UserError as error:  # speaks of "this one", and there may be several
+            raise UserError(f"{text}: {error}") from None
 
     def translate(self, sources: Sequence[str]) -> list[str]:
         return [best[0].text.replace("\n", " ") for best in self.translator.hypotheses(sources, self.settings)]

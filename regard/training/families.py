@@ -23,3 +23,8 @@ FAMILIES: dict[str, AnyFamily] = {
 def family_of(kind: str) -> AnyFamily:
     """The family of a kind of model; the default one for a kind that is not known, whose recipe then says so."""
     return FAMILIES.get(kind, FAMILIES[DEFAULT_KIND])
+
+
+def kinds_with_group(group: str) -> list[str]:
+    """The kinds of model whose recipes have a group of settings of this name."""
+    return [kind for kind, family in FAMILIES.items() if group in family.recipe.model_fields]

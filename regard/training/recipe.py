@@ -137,7 +137,8 @@ class Recipe(Settings, ABC):
             UserError: the file is missing or not YAML, a key is unknown, a value is wrong, or the model is of a kind
                 that this sort of recipe is not for.
         """
-        from regard.training.families import family_of  # which knows the recipes that are made from this one
+        # These know the recipes that are made from this one.
+        from regard.training.families import family_of, kinds_with_group
 
         where = str(path) if path else "settings"
         values: Any = {} if path is None else _read_yaml(path) or {}
@@ -155,6 +156,9 @@ class Recipe(Settings, ABC):
                 raise UserError(f"--set {change}: the value is not valid YAML") from None
         model = values.get("model")
         kind = kind_of(model) if isinstance(model, dict) else DEFAULT_KIND
+        for group in values:
+            if group not in family_of(kind).recipe.model_fields and (others := kinds_with_group(group)):
+                raise UserError(f"{where}: {group} is for model.kind={' or '.join(others)}, not {kind}")
         recipe = family_of(kind).recipe.parse(values, where)
         if not isinstance(recipe, cls):
             raise UserError(f"{where}: a recipe for a model of the kind {kind}, which is of no use here")

@@ -273,6 +273,11 @@ def test_what_makes_no_sense_is_refused_by_name(
     assert said in answer.refusal
 
 
+def test_a_race_says_which_model_cannot_search_so(runs: dict[str, Path], trained_run: Path, command: Command) -> None:
+    answer = command("bench", trained_run, f"{runs['classifier']}:beam=5")
+    assert answer.refusal.startswith(f"{runs['classifier']}:beam=5: beam 5 needs a model with length: ctc")
+
+
 def test_such_models_do_not_vote(runs: dict[str, Path], trained_run: Path, command: Command) -> None:
     for one, other in ((runs["ctc"], trained_run), (trained_run, runs["ctc"])):
         assert "can only translate alone" in command("translate", one, "I", "--with", other).refusal

@@ -480,13 +480,17 @@ def test_pairs_that_are_left_out_are_said_and_none_left_is_refused(
     [
         ({"model__kind": "paralel"}, "model.kind: 'paralel' is not one of transformer, parallel"),
         ({"model__kind": "parallel", "model__length": "guess"}, "model: length: input should be"),
-        ({"model__length": "ctc"}, "unknown key model.length"),
-        ({"parallel__reveal": "none"}, "unknown key parallel.reveal"),
+        ({"model__length": "ctc"}, "model.length: is for model.kind=parallel, not transformer"),
+        ({"parallel__reveal": "none"}, "parallel is for model.kind=parallel, not transformer"),
         (
             {"model__kind": "parallel", "model__length": "ctc", "parallel__reveal": "uniform"},
             "parallel.reveal: uniform is for model.length=classifier, not ctc",
         ),
-        ({"model__kind": "parallel", "search__temperature": 1.0}, "unknown key search.temperature"),
+        ({"search__rounds": 4}, "search: rounds is for a model that writes all tokens at once"),
+        (
+            {"model__kind": "parallel", "search__temperature": 1.0},
+            "search: temperature is for a model that writes one token after another",
+        ),
         ({"model__kind": "parallel", "search__beam": 5}, "search.beam 5 needs a model with length: ctc"),
         ({"model__kind": "parallel", "model__canvas_ratio": 3}, "model.canvas_ratio: is for model.length=end or ctc"),
         (

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from regard.config import Settings, explain_unknown
 from regard.decoding.judge import check_judge
-from regard.decoding.settings import ParallelSettings, SearchSettings
+from regard.decoding.settings import AnySettings, ParallelSettings, SearchSettings, check_keys_fit
 from regard.errors import UserError
 from regard.models.parallel import ParallelTransformerConfig
 from regard.models.registry import MODELS
@@ -22,6 +23,7 @@ from regard.training.teaching.settings import TeachingSettings
 
 PRESETS = ("tiny", "small", "base", "big")
 TEXTS = ("source", "target", "alignments", "valid_source", "valid_target")
+TRANSLATORS = [name for name, model in MODELS.items() if model.reads == "text"]
 FROM_TOKENIZER = ("source_vocab", "target_vocab", "pad", "bos", "eos")
 
 
@@ -162,6 +164,8 @@ class TranslatorTrainingSettings(TrainingSettings):
 class TranslationRecipe(Recipe):
     """A whole training run of a translator."""
 
+    searches_by: ClassVar[type[AnySettings]] = SearchSettings
+
     data: DataSettings = Field(description="the corpus: source and target, or builtin")
     start: TranslatorStartSettings = TranslatorStartSettings()
     tokenizer: TokenizerSettings = TokenizerSettings()
@@ -173,6 +177,13 @@ class TranslationRecipe(Recipe):
     teaching: TeachingSettings = TeachingSettings()
     training: TranslatorTrainingSettings = TranslatorTrainingSettings()
     search: SearchSettings = Field(SearchSettings(), description="for the translations of a validation")
+
+    @field_validator("search", mode="before")
+    @classmethod
+    def _check_way_of_writing(cls, values: object) -> object:
+        if isinstance(values, Mapping):
+            check_keys_fit(cls.searches_by, values, "search")
+        return values
 
     @model_validator(mode="after")
     def _check_sizes(self) -> Self:
@@ -223,6 +234,8 @@ class TranslationRecipe(Recipe):
         for key in changes:
             if key in FROM_TOKENIZER:
                 raise UserError(f"model.{key}: follows from the tokenizer, so a recipe cannot set it")
+            if others := [name for name in TRANSLATORS if key not in known and key in MODELS[name].config.model_fields]:
+                raise UserError(f"model.{key}: is for model.kind={' or '.join(others)}, not {kind}")
             if key not in known:
                 raise UserError(explain_unknown(f"model.{key}", [f"model.{name}" for name in known]))
         if changes.get("tie") == "all" and not self.tokenizer.joint:
@@ -256,6 +269,8 @@ class TranslationRecipe(Recipe):
 
 class ParallelRecipe(TranslationRecipe):
     """A training run of a model that writes all tokens at once."""
+
+    searches_by = ParallelSettings
 
     parallel: ParallelTeachingSettings = ParallelTeachingSettings()
     # Other settings in the same place, which the kind of the model decides on: no recipe is read as the wrong one.
