@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention import Attention, Cache, KeyValues, Mask, RunningSums
+from regard.dropout import Dropout
 from regard.errors import UserError
 from regard.norms import add_norm, joins, sum_and_norm
 from regard.products import Linear, feed_forward, linear, pass_on
@@ -28,7 +29,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.activation, self.gated = activation, activation == "swiglu"
         self.inner = Linear(width, 2 * hidden if self.gated else hidden)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.outer = Linear(hidden, width)
         for layer in (self.inner, self.outer):
             nn.init.xavier_uniform_(layer.weight)
@@ -94,7 +95,7 @@ class Residual(nn.Module):
     ) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width, eps)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.pre = norm == "pre"
         self.scale = None if layer_scale is None else nn.Parameter(torch.full((width,), layer_scale))
         self.drop_path = DropPath(drop_path) if drop_path else None

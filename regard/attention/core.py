@@ -12,7 +12,8 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from functools import partial
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +26,7 @@ from regard.attention.kernels import few
 from regard.attention.kernels.runs import Runs
 from regard.attention.kernels.short import attend_bundles, attend_runs, unbundle
 from regard.attention.masks import Mask, Packed, Padded, within
+from regard.dropout import drop
 
 Path = Literal["auto", "reference", "fused", "few", "unpacked", "varlen", "short"]
 FEW = 16
@@ -133,7 +135,7 @@ def _attend_reference(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
 ) -> Tensor:
     weights = attention_weights(q, k, mask, scale=scale, bias=bias)
-    return (F.dropout(weights, dropout) @ v.to(weights.dtype)).to(v.dtype)
+    return (drop(weights, dropout) @ v.to(weights.dtype)).to(v.dtype)
 
 
 def _attend_fused(
@@ -141,6 +143,8 @@ def _attend_fused(
 ) -> Tensor:
     """PyTorch's scaled_dot_product_attention; the mask stays symbolic where that can express it."""
     T, S, device = q.shape[-2], k.shape[-2], q.device
+    if dropout and device.type == "cpu":  # PyTorch has the formula there, in more passes, and draws one bit at a time
+        return _attend_few(q, k, v, mask, scale, dropout, bias)
     if mask.only_causal and bias is None and T in (1, S):
         # One query at the end of the keys sees them all; its is_causal flag would align it to their beginning.
         with _sound_backends(q, k, v):
@@ -199,7 +203,7 @@ def _attend_few(
     scores = torch.baddbmm(given, q.reshape(B * H, T, D), keys, beta=share, alpha=scale)
     if bias is not None:
         scores = (scores.view(B, H, T, S) + bias).view(B * H, T, S)
-    context = torch.bmm(F.dropout(scores.softmax(-1), dropout), values).view(B, H, T, D)
+    context = torch.bmm(drop(scores.softmax(-1), dropout), values).view(B, H, T, D)
     blind = None if addend is None else mask.blind(T, S, q.device)
     return context if blind is None or not bool(blind.any()) else context.masked_fill(blind, 0.0)
 
@@ -221,9 +225,13 @@ def _attend_unpacked(
     queries, keys = _packed_layouts(mask)
     if bias is not None:
         raise ValueError("a bias over a packed batch needs path='reference'")
-    rows = unpack_mask(mask)
-    context = _attend_fused(unpack(q, queries), unpack(k, keys), unpack(v, keys), rows, scale, dropout, None)
-    return repack(context, queries)
+    rows = mask.once(("rows",), lambda: unpack_mask(mask))
+    of_queries, of_keys = (
+        mask.once(("places", name), partial(Places.of, layout))
+        for name, layout in (("queries", queries), ("keys", keys))
+    )
+    context = _attend_fused(unpack(q, of_queries), unpack(k, of_keys), unpack(v, of_keys), rows, scale, dropout, None)
+    return repack(context, of_queries)
 
 
 def _attend_varlen(
@@ -300,10 +308,58 @@ def _shift(queries: Packed, keys: Packed) -> Tensor:
     return (keys.lengths - queries.lengths)[:, None, None]
 
 
-def unpack(x: Tensor, layout: Packed) -> Tensor:
-    """(1, H, N, D) to (sequences, H, longest, D); what stands behind a sequence's end is some other token."""
-    place = layout.offsets[:-1, None] + torch.arange(layout.longest, device=x.device)
-    return x[0].transpose(0, 1)[place.clamp(max=layout.size - 1)].transpose(1, 2)
+class Places(NamedTuple):
+    """Where the tokens of a packed row stand once each sequence has a row of its own."""
+
+    sequences: int
+    longest: int
+    tokens: Tensor  # (N,), counted through all rows
+
+    @classmethod
+    def of(cls, layout: Packed) -> Places:
+        tokens = layout.segments() * layout.longest + layout.positions()[0]
+        return cls(len(layout.offsets) - 1, layout.longest, tokens)
+
+    def spread(self, x: Tensor) -> Tensor:
+        """(1, H, N, D) to (sequences, H, longest, D), zeros behind a sequence's end."""
+        _, H, _, D = x.shape
+        rows = x.new_zeros(self.sequences * self.longest, H, D).index_copy_(0, self.tokens, x[0].transpose(0, 1))
+        return rows.view(self.sequences, self.longest, H, D).transpose(1, 2)
+
+    def collect(self, rows: Tensor) -> Tensor:
+        """(sequences, H, longest, D) to (1, H, N, D)."""
+        tokens = rows.transpose(1, 2)[self.tokens // self.longest, self.tokens % self.longest]
+        return tokens.transpose(0, 1)[None]
+
+
+class _Unpack(torch.autograd.Function):
+    """The way back of either is the other, without the sums that PyTorch makes where a token might be read twice."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, places: Places) -> Tensor:
+        ctx.places = places
+        return places.spread(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return repack(grad, ctx.places), None
+
+
+class _Repack(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, places: Places) -> Tensor:
+        ctx.places = places
+        return places.collect(rows)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return unpack(grad, ctx.places), None
+
+
+def unpack(x: Tensor, places: Packed | Places) -> Tensor:
+    """(1, H, N, D) to (sequences, H, longest, D), zeros behind a sequence's end."""
+    y: Tensor = _Unpack.apply(x, Places.of(places) if isinstance(places, Packed) else places)  # type: ignore[no-untyped-call]
+    return y
 
 
 def unpack_mask(mask: Mask) -> Mask:
@@ -318,9 +374,10 @@ def unpack_mask(mask: Mask) -> Mask:
     return Mask(keys=Padded(keys.lengths, keys.longest), allowed=None if near is None else near[:, None])
 
 
-def repack(x: Tensor, layout: Packed) -> Tensor:
+def repack(rows: Tensor, places: Packed | Places) -> Tensor:
     """(sequences, H, longest, D) to (1, H, N, D)."""
-    return x.transpose(1, 2)[layout.segments(), layout.positions()[0]].transpose(0, 1)[None]
+    y: Tensor = _Repack.apply(rows, Places.of(places) if isinstance(places, Packed) else places)  # type: ignore[no-untyped-call]
+    return y
 
 
 def in_rows(mask: Mask) -> tuple[Packed, Mask] | None:

@@ -18,6 +18,7 @@ from regard.attention.linear import RunningSums
 from regard.attention.local import Local
 from regard.attention.masks import Mask
 from regard.attention.positions import Rotary, Rotary2D
+from regard.dropout import Dropout
 from regard.products import Linear, linear
 from regard.walking import walk
 
@@ -136,7 +137,7 @@ class Attention(nn.Module):
         self.attention_dropout = attention_dropout
         self.qkv = Linear(width, 3 * width, bias=qkv_bias)
         self.out = Linear(width, width)
-        self.projection_dropout = nn.Dropout(projection_dropout)
+        self.projection_dropout = Dropout(projection_dropout)
         self.rotary = rotary
         self.observer: Observer | None = None
         self.head_factors: Tensor | None = None

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from regard.attention import Attention, Layout, Learned, Mask, Padded
 from regard.config import Settings
+from regard.dropout import Dropout
 from regard.layers import Activation, EncoderBlock, FeedForward
 from regard.models.model import Model
 from regard.models.transformer import places
@@ -63,7 +64,7 @@ class Encoder(Model):
         for table in (self.pieces, self.segments):
             nn.init.normal_(table, std=0.02)
         self.norm = nn.LayerNorm(config.width, config.norm_eps)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.encoder = nn.ModuleList(self._block() for _ in range(config.layers))
 
     def forward(self, tokens: Tensor, layout: Layout | None = None, segments: Tensor | None = None) -> Tensor:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from regard.attention import Attention, Mask, grid_positions
 from regard.attention.relative import Relative
 from regard.config import Settings
+from regard.dropout import Dropout
 from regard.layers import FeedForward, PatchEmbedding, Residual, rising_rates
 from regard.models.model import ImageModel, Size, make_head
 from regard.products import Linear
@@ -104,7 +105,7 @@ class Swin(ImageModel):
         c = config
         self.patches = PatchEmbedding(c.channels, c.patch, c.width)
         self.patch_norm = nn.LayerNorm(c.width, c.norm_eps)
-        self.dropout = nn.Dropout(c.dropout)
+        self.dropout = Dropout(c.dropout)
         rates = iter(rising_rates(c.drop_path, sum(c.layers)))
         self.stages = nn.ModuleList(SwinStage(c, stage, rates) for stage in range(len(c.layers)))
         self.width = c.stage_width(len(c.layers) - 1)

@@ -30,6 +30,7 @@ from regard.attention import (
 )
 from regard.attention.settings import AttentionSettings, FullSettings, check_attention
 from regard.config import Settings
+from regard.dropout import Dropout
 from regard.embedding import embed, joins
 from regard.layers import Activation, DecoderBlock, EncoderBlock, FeedForward
 from regard.models.model import Model
@@ -274,7 +275,7 @@ class Embedding(nn.Module):
             self.positions = Sinusoidal(config.width, "halves")
         elif config.positions == "learned":
             self.positions = Learned(config.max_length, config.width)
-        self.dropout = nn.Dropout(config.dropout if config.embedding_dropout is None else config.embedding_dropout)
+        self.dropout = Dropout(config.dropout if config.embedding_dropout is None else config.embedding_dropout)
         self.stream: torch.dtype | None = None  # what flows from here to the last block, where products are of half
 
     def forward(self, tokens: Tensor, positions: Tensor, longest: int) -> Tensor:

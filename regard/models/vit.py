@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from regard.attention import Attention, Mask, Rotary2D, Sinusoidal2D, grid_positions, resize_grid
 from regard.attention.settings import AttentionSettings, FullSettings, check_attention
 from regard.config import Settings
+from regard.dropout import Dropout
 from regard.errors import UserError
 from regard.layers import (
     Activation,
@@ -160,7 +161,7 @@ class ViT(ImageModel):
         # The class token's position comes first; registers have none.
         self.positions = _small((c.pooling == "class") + rows * columns, c.width) if c.positions == "learned" else None
         self.sincos = Sinusoidal2D(c.width) if c.positions == "sincos" else None
-        self.dropout = nn.Dropout(c.dropout)
+        self.dropout = Dropout(c.dropout)
         self.encoder = nn.ModuleList(self._block(rate) for rate in rising_rates(c.drop_path, c.layers))
         self.norm = nn.LayerNorm(c.width, c.norm_eps)
         self.head = make_head(c.width, c.classes)

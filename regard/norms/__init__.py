@@ -6,10 +6,10 @@ On a GPU that is one pass over memory, in which several small kernels are one: i
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention import kernels
+from regard.dropout import drop
 from regard.norms import learning
 
 ENABLED = kernels.INSTALLED and kernels.WANTED
@@ -33,7 +33,7 @@ def add_norm(
     if joins(x, norm) and _fits(added, x):
         return learning.add_norm(x, added, norm.weight, norm.bias, norm.eps, dropout, added_bias)
     added = added if added_bias is None else added + added_bias.to(added.dtype)
-    added = F.dropout(added, dropout) if dropout else added
+    added = drop(added, dropout) if dropout else added
     if _infers(x, added, norm):
         return add_norm_by_kernel(x, added, norm)
     y: Tensor = norm(x + added)

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.dropout import drop
 from regard.products.compiling import linear_relu_node
 from regard.products.learning import FeedForward, Product, View
 from regard.products.packed import PackedWeights, packed_in_use
@@ -91,7 +92,7 @@ def feed_forward(x: Tensor, inner: Linear, outer: Linear, activation: Activation
         shaped: Tensor = View.apply(y, torch.Size((*x.shape[:-1], len(outer.weight))))  # type: ignore[no-untyped-call]
         return shaped
     activated = (linear_relu if activation == "relu" else linear_gelu)(x, inner.weight, inner.bias)
-    made: Tensor = outer(F.dropout(activated, dropout) if dropout else activated)
+    made: Tensor = outer(drop(activated, dropout) if dropout else activated)
     return made
 
 

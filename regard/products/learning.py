@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from regard.dropout import drop
 from regard.products.rounding import round_weight
 from regard.sums import pass_gelu, pass_relu, sum_columns
 from regard.sums.through import Activation, pass_product
@@ -73,7 +74,7 @@ class FeedForward(torch.autograd.Function):
         first, second = (round_weight(weight, x.dtype) for weight in (inner, outer))
         hidden, seen = activate(x, first, round_weight(inner_bias, x.dtype), activation)
         if dropout:
-            hidden = seen = F.dropout(hidden, dropout)
+            hidden = seen = drop(hidden, dropout)
         y = F.linear(hidden, second, None if outer_bias is None else round_weight(outer_bias, x.dtype))
         ctx.save_for_backward(x, first, second, hidden, seen)
         ctx.activation, ctx.growth = activation, 1 / (1 - dropout)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard import products
+from regard.dropout import drop
 from regard.products import Linear, RoundedWeights, feed_forward, pass_on
 from regard.products import learning as learning_products
 from regard.sums.through import Activation
@@ -28,7 +29,7 @@ def layers(width: int = 5, hidden: int = 8) -> tuple[Linear, Linear]:
 
 def plain(x: Tensor, inner: Linear, outer: Linear, activation: Activation, dropout: float = 0.0) -> Tensor:
     hidden = F.linear(x, inner.weight, inner.bias)
-    hidden = F.dropout(F.relu(hidden) if activation == "relu" else F.gelu(hidden), dropout)
+    hidden = drop(F.relu(hidden) if activation == "relu" else F.gelu(hidden), dropout)
     return F.linear(hidden, outer.weight, outer.bias if outer.biased else None)
 
 
