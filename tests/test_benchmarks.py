@@ -179,7 +179,7 @@ def test_steps_that_are_not_measured_again_keep_their_date(
 )
 def test_a_profile_knows_what_our_kernels_are_for(module: str, kernel: str, group: str) -> None:
     assert f"def {kernel}(" in (Path(regard.__file__).parent / module).read_text("utf-8")
-    assert sum_by_group({kernel: 2.0}, GROUPS, 3.0)[group] == 2.0
+    assert sum_by_group([(kernel, 2.0)], GROUPS, 3.0)[group] == 2.0
 
 
 def test_a_compiler_meets_a_batch_of_unlike_sizes_first(monkeypatch: pytest.MonkeyPatch) -> None:

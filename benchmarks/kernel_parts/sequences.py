@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from regard.attention import Mask, Packed, attend, attention_weights, unpack, unpack_mask
-from regard.attention.core import repack
 from regard.attention.kernels.runs import Runs, find_by_formula, find_by_kernel
 from regard.attention.kernels.short import PLANS, Plan, Tiles, unbundle
+from regard.attention.unpacking import repack
 
 from .bench import WIDTH, Bench, Row, errors
 from .workload import make_inputs, make_mask

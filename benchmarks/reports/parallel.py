@@ -98,7 +98,8 @@ def _taught(result: Result) -> str:
     warm = [name for name, student in result["students"].items() if student["warm"]]
     said = ["All students learned from the teacher's translations of the training set and of further captions"]
     said += [f"{_list(warm)} began with the teacher's encoder"] if warm else []
-    return f"{'; '.join(said)}. Their settings are `STUDENTS` in benchmarks/parallel.py. "
+    alike = "Steps and batches are those that suited each, not the same for all: `STUDENTS` in benchmarks/parallel.py"
+    return f"{'; '.join(said)}. {alike}. "
 
 
 def _judge_quality(result: Result) -> str:

@@ -1,6 +1,6 @@
 """Everything that turns q, k and v into context."""
 
-from regard.attention.core import Full, Kind, attend, attention_scores, attention_weights, unpack, unpack_mask
+from regard.attention.core import Full, Kind, attend, attention_scores, attention_weights
 from regard.attention.linear import Linear, RunningSums
 from regard.attention.local import Local
 from regard.attention.masks import Layout, Mask, Packed, Padded
@@ -16,6 +16,7 @@ from regard.attention.positions import (
     resize_grid,
 )
 from regard.attention.routing import Routing
+from regard.attention.unpacking import unpack, unpack_mask
 
 __all__ = [
     "Attention",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Literal, Protocol, get_args
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,8 @@ from regard.attention.checks import check_one_of
 from regard.attention.kernels import few
 from regard.attention.kernels.runs import Runs
 from regard.attention.kernels.short import attend_bundles, attend_runs, unbundle
-from regard.attention.masks import Mask, Packed, Padded, within
+from regard.attention.masks import Mask, Packed
+from regard.attention.unpacking import Places, packed_layouts, repack, unpack, unpack_mask
 from regard.dropout import drop
 
 Path = Literal["auto", "reference", "fused", "few", "unpacked", "varlen", "short"]
@@ -222,7 +223,7 @@ def _attend_unpacked(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
 ) -> Tensor:
     """A packed batch, laid out in padded rows for the fused path and packed again: runs anywhere, with dropout."""
-    queries, keys = _packed_layouts(mask)
+    queries, keys = packed_layouts(mask)
     if bias is not None:
         raise ValueError("a bias over a packed batch needs path='reference'")
     rows = mask.once(("rows",), lambda: unpack_mask(mask))
@@ -240,7 +241,7 @@ def _attend_varlen(
     """A packed batch through PyTorch's varlen_attn: CUDA, half precision, no dropout, no dense parts."""
     from torch.nn.attention.varlen import varlen_attn
 
-    queries, keys = _packed_layouts(mask)
+    queries, keys = packed_layouts(mask)
     if bias is not None or mask.allowed is not None or dropout:
         raise ValueError("varlen attention takes no bias, no dense mask and no dropout")
     before, after = mask.reach
@@ -263,7 +264,7 @@ def _attend_short(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
 ) -> Tensor:
     """A packed batch of short sequences, several of which share a tile: Triton, with dropout, no dense parts."""
-    _packed_layouts(mask)
+    packed_layouts(mask)
     if bias is not None or mask.allowed is not None:
         raise ValueError("the kernels for short sequences take no bias and no dense mask")
     return attend_runs(q, k, v, mask.once(("runs",), lambda: Runs.of(mask)), scale, dropout)
@@ -283,7 +284,7 @@ def _fastest(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float, bias: 
     if bias is not None or mask.allowed is not None:
         return "reference"
     half = q.dtype in (torch.float16, torch.bfloat16)
-    queries, keys = _packed_layouts(mask)
+    queries, keys = packed_layouts(mask)
     if half and max(queries.longest, keys.longest) <= SHORT and kernels.usable(q, k, v):
         return "short"
     fits = q.shape[-1] % 8 == 0 and q.shape[-1] <= 256 and keys.longest > 0  # its backward fails without any key
@@ -296,100 +297,6 @@ def _are_few(q: Tensor, mask: Mask) -> bool:
     """Whether a CPU is done sooner with plain products; a single query needs many heads for that, all rows counted."""
     B, H, T, _ = q.shape
     return B * H >= MANY if T == 1 else T <= FEW and not mask.causal
-
-
-def _packed_layouts(mask: Mask) -> tuple[Packed, Packed]:
-    if not isinstance(mask.queries, Packed) or not isinstance(mask.keys, Packed):
-        raise ValueError("this path is for packed batches; the mask's layouts are padded")
-    return mask.queries, mask.keys
-
-
-def _shift(queries: Packed, keys: Packed) -> Tensor:
-    return (keys.lengths - queries.lengths)[:, None, None]
-
-
-class Places(NamedTuple):
-    """Where the tokens of a packed row stand once each sequence has a row of its own."""
-
-    sequences: int
-    longest: int
-    tokens: Tensor  # (N,), counted through all rows
-
-    @classmethod
-    def of(cls, layout: Packed) -> Places:
-        tokens = layout.segments() * layout.longest + layout.positions()[0]
-        return cls(len(layout.offsets) - 1, layout.longest, tokens)
-
-    def spread(self, x: Tensor) -> Tensor:
-        """(1, H, N, D) to (sequences, H, longest, D), zeros behind a sequence's end."""
-        _, H, _, D = x.shape
-        rows = x.new_zeros(self.sequences * self.longest, H, D).index_copy_(0, self.tokens, x[0].transpose(0, 1))
-        return rows.view(self.sequences, self.longest, H, D).transpose(1, 2)
-
-    def collect(self, rows: Tensor) -> Tensor:
-        """(sequences, H, longest, D) to (1, H, N, D)."""
-        tokens = rows.transpose(1, 2)[self.tokens // self.longest, self.tokens % self.longest]
-        return tokens.transpose(0, 1)[None]
-
-
-class _Unpack(torch.autograd.Function):
-    """The way back of either is the other, without the sums that PyTorch makes where a token might be read twice."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, places: Places) -> Tensor:
-        ctx.places = places
-        return places.spread(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return repack(grad, ctx.places), None
-
-
-class _Repack(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, places: Places) -> Tensor:
-        ctx.places = places
-        return places.collect(rows)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return unpack(grad, ctx.places), None
-
-
-def unpack(x: Tensor, places: Packed | Places) -> Tensor:
-    """(1, H, N, D) to (sequences, H, longest, D), zeros behind a sequence's end."""
-    y: Tensor = _Unpack.apply(x, Places.of(places) if isinstance(places, Packed) else places)  # type: ignore[no-untyped-call]
-    return y
-
-
-def unpack_mask(mask: Mask) -> Mask:
-    """The mask of the same batch with one sequence a row, as `unpack` lays it out."""
-    queries, keys = _packed_layouts(mask)
-    if mask.allowed is not None:
-        raise ValueError("a dense mask over a packed batch needs path='reference'")
-    # Padded rows all begin at 0, so the end of the keys, to which a mask is aligned, lies elsewhere in each row.
-    device = keys.offsets.device
-    query_place = torch.arange(queries.longest, device=device)[:, None] + _shift(queries, keys)
-    near = within(mask.reach, query_place, torch.arange(keys.longest, device=device))
-    return Mask(keys=Padded(keys.lengths, keys.longest), allowed=None if near is None else near[:, None])
-
-
-def repack(rows: Tensor, places: Packed | Places) -> Tensor:
-    """(sequences, H, longest, D) to (1, H, N, D)."""
-    y: Tensor = _Repack.apply(rows, Places.of(places) if isinstance(places, Packed) else places)  # type: ignore[no-untyped-call]
-    return y
-
-
-def in_rows(mask: Mask) -> tuple[Packed, Mask] | None:
-    """The layout of packed sequences that look at themselves, and their mask once `unpack` has laid them in rows.
-
-    None where the batch is not packed, where queries and keys differ, or where a dense part names packed places.
-    """
-    layout = mask.keys
-    if not isinstance(layout, Packed) or mask.queries is not layout or mask.allowed is not None:
-        return None
-    rows = Padded(layout.lengths, layout.longest)
-    return layout, Mask(queries=rows, keys=rows, causal=mask.causal, window=mask.window)
 
 
 _PATHS: dict[Path, Callable[[Tensor, Tensor, Tensor, Mask, float, float, Tensor | None], Tensor]] = {

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from regard.attention import kernels
 from regard.attention.checks import check_least, check_one_of
-from regard.attention.core import in_rows, repack, unpack
 from regard.attention.kernels.linear import attend_linear
 from regard.attention.masks import Mask, Padded
+from regard.attention.unpacking import in_rows, repack, unpack
 
 Features = Literal["elu", "random", "plain"]
 LinearPath = Literal["auto", "quadratic", "chunked", "recurrent", "kernel"]

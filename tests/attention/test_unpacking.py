@@ -1,0 +1,33 @@
+import pytest
+import torch
+
+from regard.attention.masks import Packed
+from regard.attention.unpacking import Places, repack, unpack
+
+
+def drawn(lengths: list[int]) -> tuple[torch.Tensor, Packed]:
+    layout = Packed.of(lengths)
+    return torch.randn(1, 2, layout.size, 3, dtype=torch.float64, requires_grad=True), layout
+
+
+@pytest.mark.parametrize("lengths", [[3, 1, 4], [5], [1, 1, 1], [2, 0, 3, 0]])
+def test_each_sequence_has_a_row_with_zeros_behind_it(lengths: list[int]) -> None:
+    x, layout = drawn(lengths)
+    rows = unpack(x, layout)
+    assert rows.shape == (len(lengths), 2, max(lengths), 3)
+    begin = 0
+    for row, length in zip(rows, lengths, strict=True):
+        assert torch.equal(row[:, :length], x[0, :, begin : begin + length])
+        assert not row[:, length:].any()
+        begin += length
+    assert torch.equal(repack(rows, layout), x)
+
+
+def test_both_ways_back_are_right_twice() -> None:
+    x, layout = drawn([3, 1, 4])
+    places = Places.of(layout)
+    assert torch.autograd.gradcheck(lambda y: unpack(y, places), x)
+    assert torch.autograd.gradgradcheck(lambda y: unpack(y, places).square(), x)
+    rows = torch.randn(3, 2, 4, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda y: repack(y, places), rows)
+    assert torch.autograd.gradgradcheck(lambda y: repack(y, places).square(), rows)
