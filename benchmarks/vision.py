@@ -22,6 +22,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,9 @@ from vision_profile import profile_recipe
 from regard.devices import choose_device
 from regard.recognition.classifier import Classifier
 from regard.recognition.report import evaluate, open_test_set
+from regard.training.classification.data import gather_data
 from regard.training.classification.recipe import ClassificationRecipe
+from regard.training.progress import Progress
 
 SETS = {"mnist": "mnist", "cifar10": "cifar10-jpg", "cifar10-plain": "cifar10-jpg", "cifar10-swin": "cifar10-jpg"}
 GRACE = 60  # seconds that a run gets to save itself
@@ -95,16 +98,23 @@ class Run:
         return ["regard", "train", self.name, *data, *_set(self.changes)]
 
     def fill(self, end: float) -> None:
-        """Gives the run as many steps as there is time for until the end, by a short one with the same images."""
-        short, begin = self.out.with_name(f"{self.name}-short"), time.monotonic()
+        """Gives the run as many steps as there is time for until the end, by a short one with the same images.
+
+        They are decoded before it, so that what it takes beside its steps is what the run will take.
+        """
+        short = self.out.with_name(f"{self.name}-short")
         self.shared = [f"data.store={self.out.with_name(f'{self.name}-store')}"]
+        recipe = ClassificationRecipe.load(Path(self.name), self.changes + self.shared, {"data.images": str(self.data)})
+        with tempfile.TemporaryDirectory() as folder:
+            gather_data(Path(folder), recipe, Progress(1))
+        begin = time.monotonic()
         how = [f"training.steps={TRIED}", f"training.log_every={TRIED // 10}", *self.shared]
         words = ["train", self.name, "--data", str(self.data), "--out", str(short), *_set(self.changes + how)]
         subprocess.run([sys.executable, "-m", "regard", *words], check=True, stdout=subprocess.DEVNULL)
         now = time.monotonic()
         # At its beginning it warms up, and at its end it may change images less.
         speeds = [entry["images_per_second"] for entry in read_log(short) if "images_per_second" in entry][2:-3]
-        step = ClassificationRecipe.load(Path(self.name), self.changes).batch.images / statistics.median(speeds)
+        step = recipe.batch.images / statistics.median(speeds)
         steps = int(SPARE * (end - now - (now - begin - TRIED * step)) / step)
         if steps < TRIED:
             sys.exit(f"{self.name}: a step takes {1000 * step:.1f} ms, so the minutes are over before it could begin")
