@@ -93,8 +93,9 @@ def attend_projected(
     """
     if not mask.packed:
         return None
-    D = projections[-1].shape[-1] // (heads * (3 if len(projections) == 1 else 2))
-    bundles = [x.view(*x.shape[:2], -1, heads, D) for x in projections]
+    parts = (3,) if len(projections) == 1 else (1, 2)
+    D = projections[-1].shape[-1] // (heads * parts[-1])
+    bundles = [x.view(*x.shape[:2], n, heads, D) for x, n in zip(projections, parts, strict=True)]
     q, k, v = unbundle(bundles)
     if _fastest(q, k, v, mask, dropout, None) != "short":
         return None
@@ -144,8 +145,10 @@ def _attend_fused(
 ) -> Tensor:
     """PyTorch's scaled_dot_product_attention; the mask stays symbolic where that can express it."""
     T, S, device = q.shape[-2], k.shape[-2], q.device
-    if dropout and device.type == "cpu":  # PyTorch has the formula there, in more passes, and draws one bit at a time
-        return _attend_few(q, k, v, mask, scale, dropout, bias)
+    if dropout and device.type == "cpu" and not torch.compiler.is_compiling():
+        # PyTorch has the formula there, too, in more passes, and draws what is dropped one number at a time.
+        formula = _attend_few if _is_plain(q) else _attend_reference
+        return formula(q, k, v, mask, scale, dropout, bias)
     if mask.only_causal and bias is None and T in (1, S):
         # One query at the end of the keys sees them all; its is_causal flag would align it to their beginning.
         with _sound_backends(q, k, v):
@@ -194,7 +197,7 @@ def _attend_with_blind(
 def _attend_few(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
 ) -> Tensor:
-    """A handful of queries, as in a step of decoding: one kernel of a GPU, or else the formula, in few passes."""
+    """A handful of queries, as in a step of decoding, by one kernel of a GPU; or any, by the formula, in few passes."""
     if bias is None and not dropout and few.usable(q, k, v, mask):
         return few.attend_few(q, k, v, mask, scale)
     (B, H, T, D), S = q.shape, k.shape[-2]
@@ -279,8 +282,7 @@ def _fastest(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float, bias: 
             return "fused"
         if q.device.type == "cuda":
             return "few" if bias is None and few.usable(q, k, v, mask) else "fused"
-        plain = q.device.type == "cpu" and q.dtype == torch.float32
-        return "few" if plain and _are_few(q, mask) else "fused"
+        return "few" if _is_plain(q) and _are_few(q, mask) else "fused"
     if bias is not None or mask.allowed is not None:
         return "reference"
     half = q.dtype in (torch.float16, torch.bfloat16)
@@ -291,6 +293,11 @@ def _fastest(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float, bias: 
     if q.device.type == "cuda" and half and not dropout and fits:
         return "varlen"
     return "unpacked"
+
+
+def _is_plain(q: Tensor) -> bool:
+    """Whether a CPU makes plain products as precise as scores must be: half precision would round them."""
+    return q.device.type == "cpu" and q.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
 
 
 def _are_few(q: Tensor, mask: Mask) -> bool:

@@ -484,6 +484,35 @@ def test_without_dropout_nothing_is_random(path: Path) -> None:
     torch.testing.assert_close(attend(q, k, v, mask, path=path), torch.ones_like(q))
 
 
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["32", "bf16"])
+def test_attention_that_drops_next_to_nothing_is_attention_by_hand(case: Case, dtype: torch.dtype) -> None:
+    """A CPU takes another path where something is dropped."""
+    inputs = [x.requires_grad_() for x in tensors(case, dtype)[:3]]
+    context = attend(*inputs, case.mask, dropout=1e-12)
+    expected = by_hand(*inputs, None, case)
+    bound = TOLERANCE[dtype]
+    torch.testing.assert_close(context.double(), expected, atol=bound, rtol=bound)
+    upstream = torch.randn(context.shape, generator=seeded(2), dtype=torch.float64)
+    got = torch.autograd.grad(context, inputs, upstream.to(dtype), allow_unused=True)
+    wanted = torch.autograd.grad(expected, inputs, upstream, allow_unused=True)
+    for mine, theirs, x in zip(got, wanted, inputs, strict=True):
+        mine, theirs = (torch.zeros_like(x) if y is None else y for y in (mine, theirs))
+        torch.testing.assert_close(mine.double(), theirs.double(), atol=2 * bound, rtol=2 * bound)
+
+
+@pytest.mark.parametrize("rounded", ["inputs", "by autocast"])
+def test_scores_are_not_rounded_to_half_precision_where_weights_are_dropped(rounded: str) -> None:
+    q, k, v = (torch.randn(4, H, 33, D, generator=seeded(i)) for i in range(3))
+    q[..., 0], k[..., 0] = 1.0, 200.0  # what all scores have in common, of which weights do not depend
+    q, k, v = (x.bfloat16() for x in (q, k, v))
+    expected = attend(*(x.double() for x in (q, k, v)), path="reference")
+    given = (q, k, v) if rounded == "inputs" else (q.float(), k.float(), v.float())
+    with torch.autocast("cpu", torch.bfloat16, enabled=rounded != "inputs"):
+        context = attend(*given, dropout=1e-12)
+    assert (context.double() - expected).norm() < 0.01 * expected.norm()
+
+
 @pytest.mark.parametrize("path", ["reference", "fused", "unpacked"])
 def test_dropout_leaves_a_query_that_may_attend_to_nothing_at_zero(path: Path) -> None:
     case = CASES["packed cross, no keys for some"]

@@ -164,6 +164,19 @@ def test_without_qkv_bias_only_the_output_has_one() -> None:
     assert (module(torch.zeros(1, 2, W), torch.zeros(1, 3, W)) == 0).all()
 
 
+@pytest.mark.parametrize("cross", [False, True], ids=["self", "cross"])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_a_packed_row_may_have_no_tokens(cross: bool, dropout: float) -> None:
+    layout, none = Packed.of([2, 1]), Packed.of([0, 0])
+    module = attention(attention_dropout=dropout).train()
+    x = vectors(1, 0, W).requires_grad_()
+    y = module(x, vectors(1, 3, W), mask=Mask(none, layout)) if cross else module(x, mask=Mask(none, none))
+    assert y.shape == (1, 0, W)
+    y.sum().backward()
+    assert module.qkv.weight.grad is not None
+    assert not module.qkv.weight.grad.any()
+
+
 @pytest.mark.parametrize("name", ["attention_dropout", "projection_dropout"])
 def test_dropout_acts_in_training_only(name: str) -> None:
     torch.manual_seed(0)

@@ -101,6 +101,7 @@ def test_a_compiled_run_goes_on_where_it_stopped(toy: Path, tmp_path: Path, trac
         training__validate_every=4,
         training__valid_sentences=0,
         model__dropout=0.2,
+        model__attention_dropout=0.1,
     )
     run_recipe(recipe, tmp_path / "whole")
     with crashing_at(3):
