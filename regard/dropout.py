@@ -22,8 +22,9 @@ def drop(x: Tensor, p: float) -> Tensor:
 
 
 def draw_bits(number: int) -> Tensor:
-    """So many random integers of 16 bits, by PyTorch's generator."""
-    return torch.empty(-(-number // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:number]
+    """So many random integers of 16 bits, by PyTorch's generator for the CPU."""
+    draws = torch.empty(-(-number // 4), dtype=torch.int64, device="cpu").random_(-(2**63), None)
+    return draws.view(torch.int16)[:number]
 
 
 class Dropout(nn.Dropout):

@@ -49,6 +49,12 @@ def test_nothing_may_be_dropped_from() -> None:
     assert drop(torch.ones(0, 3), 0.5).shape == (0, 3)
 
 
+def test_numbers_are_dropped_where_they_are_whatever_the_default_device() -> None:
+    x = torch.ones(9)
+    with torch.device("meta"):
+        assert drop(x, 0.5).device == x.device
+
+
 def test_every_integer_of_16_bits_is_as_likely() -> None:
     bits = draw_bits(1_000_003)
     assert (len(bits), bits.dtype) == (1_000_003, torch.int16)
