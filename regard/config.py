@@ -75,8 +75,10 @@ def _say_how_many(field: FieldInfo) -> str | None:
     parts = next((get_args(kind) for kind in kinds if get_origin(kind) is tuple), None)
     if parts is None:
         return None
-    what = "a list" if ... in parts else f"{'two' if len(parts) == 2 else len(parts)} numbers"
-    return f"input should be {what}" + (f", such as {list(field.default)}" if isinstance(field.default, tuple) else "")
+    of_what = "words" if str in parts else "numbers"
+    what = "a list" if ... in parts else f"{'two' if len(parts) == 2 else len(parts)} {of_what}"
+    example = list(field.default) if isinstance(field.default, tuple) and any(field.default) else None
+    return f"input should be {what}" + (f", such as {example}" if example else "")
 
 
 def _find(settings: type[BaseModel], names: Sequence[str]) -> FieldInfo | None:

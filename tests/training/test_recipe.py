@@ -80,6 +80,13 @@ def test_where_several_numbers_are_meant_the_mistake_says_how_many(value: str) -
         Recipe.load(None, [f"optim.betas={value}"], BUILTIN)
 
 
+def test_where_several_words_are_meant_the_mistake_speaks_of_no_numbers() -> None:
+    with pytest.raises(UserError, match=r"data.languages: input should be two words, found 'en'"):
+        Recipe.load(None, ["data.languages=en"], BUILTIN)
+    with pytest.raises(UserError, match=r"data.keys: input should be two words, such as \['source', 'target'\], found"):
+        Recipe.load(None, ["data.keys=[source]"], BUILTIN)
+
+
 def test_where_any_number_of_values_is_meant_the_mistake_says_a_list() -> None:
     guide = ["teaching.guided_attention.steps=5", "teaching.guided_attention.layers=3"]
     with pytest.raises(UserError, match=r"teaching.guided_attention.layers: input should be a list, found 3"):
