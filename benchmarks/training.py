@@ -89,6 +89,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    if any(group <= 1 for group in options.halt):  # which the system takes for all processes, or for our own
+        parser.error("--halt: a group of processes has a number above 1")
+    if options.halt and (options.together or options.curve):
+        parser.error("--halt is for contenders that are timed one by one, so leave out --together and --curve")
     if options.quick:
         options.preset, options.tokens, options.batches, options.steps = "toy", 256, 3, 6
         options.curve_steps, options.curve_tokens = 20, 128
@@ -147,6 +151,7 @@ class Deadline:
 def run_child(name: str, options: argparse.Namespace, deadline: Deadline, *further: str) -> Row:
     """One contender in a process of its own; whatever it found before it failed is kept."""
     from training_contenders import CONTENDERS
+    from training_measuring import send
 
     limit = min(options.limit, int(deadline.left))
     print(f"{name} {' '.join(further)}", flush=True)
@@ -165,6 +170,7 @@ def run_child(name: str, options: argparse.Namespace, deadline: Deadline, *furth
         with errors.open("wb") as said:
             child = subprocess.Popen(command, env=environment, stderr=said, process_group=0)
             failure = wait_for(child, limit, deadline)
+            send(signal.SIGCONT, options.halt)  # whoever was ended while it timed its steps could not
         said_last = errors.read_text("utf-8", "replace").strip()
         if failure:
             print(said_last[-3000:], flush=True)  # where it was
@@ -272,6 +278,7 @@ class Results:
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "commands": [*before.get("commands", []), command()],
         }
+        self.all |= {"note": before["note"]} if "note" in before else {}
         if find_spec("transformers") is None:
             print("transformers is not installed: Marian cannot take part", flush=True)
         else:

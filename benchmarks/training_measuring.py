@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import cycle, islice, pairwise
 from pathlib import Path
@@ -105,7 +105,8 @@ class Measuring:
             per_token = (peak - held) / max(counts)
             self.note(peak_gib=round(peak / 2**30, 2), step_kib_per_token=round(per_token / 1024, 1))
         if options.profile:
-            self.profile(trainer, turns)
+            with self.alone():
+                self.profile(trainer, turns)
         if options.largest:
             self.find_largest(trainer)
 
@@ -123,17 +124,12 @@ class Measuring:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Whoever else is to stand still does."""
-        self._send(signal.SIGSTOP)
-        time.sleep(SETTLING if self.options.halt else 0)
         try:
+            send(signal.SIGSTOP, self.options.halt)
+            time.sleep(SETTLING if self.options.halt else 0)
             yield
         finally:
-            self._send(signal.SIGCONT)
-
-    def _send(self, what: signal.Signals) -> None:
-        for group in self.options.halt:
-            with suppress(ProcessLookupError):  # it may be done by now
-                os.killpg(group, what)
+            send(signal.SIGCONT, self.options.halt)
 
     def clock(self, trainer: Trainer, turns: Iterator[Turn], steps: int) -> tuple[list[float], list[Any]]:
         """Seconds of each step, by events in the device's stream, without waiting in between; and their batches."""
@@ -251,6 +247,13 @@ class Measuring:
                 values = torch.stack(losses).tolist()
                 tens = [round(mean(values[i : i + TENS]), 4) for i in range(0, len(values), TENS)]
                 self.note(seconds=round(time.perf_counter() - begin, 1), last=tens[-1], losses=tens)
+
+
+def send(what: signal.Signals, groups: Sequence[int]) -> None:
+    """A signal to all processes of these groups."""
+    for group in groups:
+        with suppress(ProcessLookupError):  # it may be done by now
+            os.killpg(group, what)
 
 
 def _wants_memory(error: BaseException | None) -> bool:

@@ -3,6 +3,7 @@
 import importlib
 import json
 import math
+import signal
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,42 @@ def test_steps_that_are_not_measured_again_keep_their_date(
     target.write_text(json.dumps(merged | {"machine": "another"}), "utf-8")
     with pytest.raises(SystemExit, match="is of another machine or PyTorch"):
         training.Results(make_options(target))
+
+
+def test_a_note_stays_with_the_steps_that_it_is_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(attention.__file__).parent))
+    training, target = importlib.import_module("training"), tmp_path / "training-cpu.json"
+    results = training.Results(make_options(target))
+    results.all["note"] = "said by hand"
+    results.keep({"name": "ours", "peer": False})
+    training.Results(make_options(target)).keep({"name": "theirs", "peer": True})
+    assert json.loads(target.read_text("utf-8"))["note"] == "said by hand"
+
+
+def test_who_stood_still_goes_on_though_the_contender_was_ended(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(attention.__file__).parent))
+    training = importlib.import_module("training")
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(training.os, "killpg", lambda group, what: sent.append((group, what)))
+    monkeypatch.setattr(training.subprocess, "Popen", lambda *given, **more: Namespace(returncode=-9))
+    monkeypatch.setattr(training, "wait_for", lambda *given: "not done after 1 s")
+    row = training.run_child("nn", training.parse(["--quick", "--halt", "70", "--halt", "80"]), Namespace(left=60.0))
+    assert row["error"] == "not done after 1 s"
+    assert sent == [(70, signal.SIGCONT), (80, signal.SIGCONT)]
+
+
+@pytest.mark.parametrize("wrong", [["--halt", "1"], ["--halt", "0"], ["--halt=-5"], ["--halt", "70", "--together"]])
+def test_processes_that_nobody_should_halt_are_not(
+    wrong: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(attention.__file__).parent))
+    with pytest.raises(SystemExit):
+        importlib.import_module("training").parse(wrong)
+    assert "--halt" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
