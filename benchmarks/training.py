@@ -243,7 +243,8 @@ def compare_curves(rows: list[Row]) -> Row:
 
 def command() -> str:
     """What was called, wherever it writes to, and whatever numbers other processes have."""
-    words, given = ["python benchmarks/training.py"], iter(sys.argv[1:])
+    words = ["python benchmarks/training.py"]
+    given = iter(part for word in sys.argv[1:] for part in (word.split("=", 1) if word.startswith("--") else [word]))
     for word in given:
         if word in ("--out", "--halt"):
             next(given)

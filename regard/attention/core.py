@@ -40,9 +40,10 @@ EVERYTHING = Mask()
 ANY_SHAPE = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """On a GPU, the kernels that need no plan: cuDNN makes one for every new shape, and padded batches have many."""
 EVEN = 64
-"""Multiples of it are lengths at which cuDNN takes rows that only fill up a tile for real ones, scored 0: on the
-way back these weigh exp(0 - lse), which overflows where all other scores are below -88, and gradients are NaN
-(pytorch/pytorch#196678, NVIDIA/cudnn-frontend#1072; PyTorch 2.11 to 2.13 on an H200)."""
+"""Where a length is a multiple of it, cuDNN may take rows that only fill up a tile for real ones, scored 0: on the way
+back these weigh exp(0 - lse), which overflows where all other scores are below -88, and gradients are NaN. Seen with 64
+tokens on an H200 (PyTorch 2.11); reported for lengths of 64 beyond a multiple of 128, with a mask, and for one query on
+128 keys (pytorch/pytorch#196678, NVIDIA/cudnn-frontend#1072). All multiples are left to others, to be safe."""
 
 
 def attend(

@@ -1,5 +1,6 @@
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import pytest
@@ -430,6 +431,19 @@ def test_cudnn_is_left_out_only_where_its_gradients_may_be_none(queries: int, ke
     with torch.no_grad():
         assert not core.spoils_gradients(q, k, k)
     assert not core.spoils_gradients(q.detach(), k, k)
+
+
+@pytest.mark.parametrize("mask", [Mask(), Mask(causal=True)])
+def test_what_may_go_to_cudnn_goes_by_the_choice_of_backends(monkeypatch: pytest.MonkeyPatch, mask: Mask) -> None:
+    asked = []
+
+    def choose(*given: Tensor) -> AbstractContextManager[None]:
+        asked.append(len(given))
+        return nullcontext()
+
+    monkeypatch.setattr(core, "_sound_backends", choose)
+    attend(*(torch.randn(2, H, 64, D) for _ in range(3)), mask, path="fused")
+    assert asked == [3]
 
 
 def test_a_packed_path_refuses_a_padded_batch() -> None:
