@@ -39,7 +39,7 @@ SHORT = 1024
 EVERYTHING = Mask()
 ANY_SHAPE = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """On a GPU, the kernels that need no plan: cuDNN makes one for every new shape, and padded batches have many."""
-EVEN = 64
+CUDNN_TILE = 64
 """Where a length is a multiple of it, cuDNN may take rows that only fill up a tile for real ones, scored 0: on the way
 back these weigh exp(0 - lse), which overflows where all other scores are below -88, and gradients are NaN. Seen with 64
 tokens on an H200 (PyTorch 2.11); reported for lengths of 64 beyond a multiple of 128, with a mask, and for one query on
@@ -171,9 +171,9 @@ def _sound_backends(q: Tensor, k: Tensor, v: Tensor) -> AbstractContextManager[N
 
 
 def spoils_gradients(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether there will be gradients, and lengths are such that cuDNN's may be NaN; see `EVEN`."""
+    """Whether there will be gradients, and lengths are such that cuDNN's may be NaN; see `CUDNN_TILE`."""
     learns = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-    return learns and any(x.shape[-2] % EVEN == 0 for x in (q, k))
+    return learns and any(x.shape[-2] % CUDNN_TILE == 0 for x in (q, k))
 
 
 def _attend_with_blind(
@@ -231,10 +231,8 @@ def _attend_unpacked(
     if bias is not None:
         raise ValueError("a bias over a packed batch needs path='reference'")
     rows = mask.once(("rows",), lambda: unpack_mask(mask))
-    of_queries, of_keys = (
-        mask.once(("places", name), partial(Places.of, layout))
-        for name, layout in (("queries", queries), ("keys", keys))
-    )
+    of_queries = mask.once(("places of queries",), partial(Places.of, queries))
+    of_keys = of_queries if keys is queries else mask.once(("places of keys",), partial(Places.of, keys))
     context = _attend_fused(unpack(q, of_queries), unpack(k, of_keys), unpack(v, of_keys), rows, scale, dropout, None)
     return repack(context, of_queries)
 
