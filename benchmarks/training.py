@@ -11,10 +11,11 @@ the median; warm-up is what the first steps took beyond that.
 
 --who chooses contenders, --within is the time for all of them, and --merge keeps the earlier rows of the file, so that
 several calls can share the work. --profile adds the kernels of a step, --largest the largest batch that fits. --curve
-trains 500 steps on the built-in corpus: our fastest path, then the float32 reference with two seeds. With --together
-contenders share one process and take turns, step by step, as a busy machine wants it. A compiled peer takes minutes
-before its steps are timed: --halt names a group of processes that may use the machine until then, and stand still while
-steps are timed. --quick is a toy, to see that the script runs.
+trains 500 steps on the built-in corpus, our fastest path and the float32 reference, each from three seeds. With
+--together contenders share one process and take turns, step by step, as a busy machine wants it. A compiled peer takes
+minutes before its steps are timed: --halt names a session (the number of a process begun with setsid, and all that it
+begins) that may use the machine until then, and stands still while steps are timed. --quick is a toy, to see that the
+script runs.
 
 Writes benchmarks/results/training-gpu.json, -cpu.json or -curve.json, or --out.
 """
@@ -34,7 +35,7 @@ import time
 from contextlib import suppress
 from importlib.metadata import version
 from importlib.util import find_spec
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -58,7 +59,9 @@ NAMES = (
 )
 FASTEST = "regard-recorded-half"
 TOGETHER = ("regard-padded", "regard-packed", "regard-packed-dropouts", "nn")
-CURVES = {FASTEST: (FASTEST, 1), "reference 1": ("reference", 1), "reference 2": ("reference", 2)}
+REFERENCE = "reference"
+CURVES = ((FASTEST, 1), (REFERENCE, 1), (REFERENCE, 2), (FASTEST, 2), (REFERENCE, 3), (FASTEST, 3))
+"""Who, and from which seed, in an order that leaves something to compare when time runs out."""
 TENS = 10
 """Steps that share a figure of a curve."""
 SHORTEST = 15
@@ -81,7 +84,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--curve", action="store_true", help="only compare losses with the float32 reference")
     parser.add_argument("--curve-steps", type=int, default=500)
     parser.add_argument("--curve-tokens", type=int, default=8192, help="places of each side of a batch")
-    parser.add_argument("--halt", action="append", type=int, default=[], metavar="GROUP", help="while steps are timed")
+    parser.add_argument(
+        "--halt", action="append", type=int, default=[], metavar="SESSION", help="while steps are timed"
+    )
     parser.add_argument("--together", action="store_true", help="contenders take turns in one process")
     parser.add_argument("--merge", action="store_true", help="keep the other rows of the file")
     parser.add_argument("--quick", action="store_true", help="toy sizes")
@@ -89,8 +94,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if any(group <= 1 for group in options.halt):  # which the system takes for all processes, or for our own
-        parser.error("--halt: a group of processes has a number above 1")
+    if any(session <= 1 or session == os.getsid(0) for session in options.halt):
+        parser.error("--halt: a session of processes has a number above 1, and is another than the one of this call")
     if options.halt and (options.together or options.curve):
         parser.error("--halt is for contenders that are timed one by one, so leave out --together and --curve")
     if options.quick:
@@ -162,7 +167,7 @@ def run_child(name: str, options: argparse.Namespace, deadline: Deadline, *furth
         same += ["--batches", str(options.batches), "--steps", str(options.steps), "--limit", str(limit)]
         same += ["--curve-steps", str(options.curve_steps), "--curve-tokens", str(options.curve_tokens)]
         same += [f"--{flag}" for flag in ("profile", "largest", "curve") if getattr(options, flag)]
-        same += [f"--halt={group}" for group in options.halt]
+        same += [f"--halt={session}" for session in options.halt]
         command = [sys.executable, str(Path(__file__)), "--child", name, "--out", str(out), *same, *further]
         # Caches of its own: whoever comes second must not warm up at the expense of the first.
         caches = {key: str(folder / key) for key in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
@@ -218,20 +223,21 @@ def show(rows: list[Row]) -> None:
 
 
 def compare_curves(rows: list[Row]) -> Row:
-    """How far ours lies from the reference, beside how far two seeds of the reference lie apart, in means of ten.
+    """How far ours lie from the reference, beside how far seeds of the reference lie apart, in means of ten.
 
     Means are over the second half, the largest distance over all, of as many steps as all have gone.
     """
     curves = {row["name"]: row["losses"] for row in rows if row.get("losses")}
-    ours = curves.pop(FASTEST, None)
-    shortest = min(map(len, [*curves.values(), *([] if ours is None else [ours])]), default=0)
+    ours = [losses for name, losses in curves.items() if name.startswith(FASTEST)]
+    references = [losses for name, losses in curves.items() if name.startswith(REFERENCE)]
+    shortest = min(map(len, curves.values()), default=0)
 
     def measure(one: list[float], other: list[float]) -> list[float]:
         return [abs(a - b) for a, b in zip(one[:shortest], other[:shortest], strict=True)]
 
     found = {
-        "two_seeds": [measure(one, other) for one, other in combinations(curves.values(), 2)],
-        "ours": [] if ours is None else [measure(one, ours) for one in curves.values()],
+        "two_seeds": [measure(*pair) for pair in combinations(references, 2)],
+        "ours": [measure(*pair) for pair in product(ours, references)],
     }
     distances: Row = {}
     for who, apart in found.items():
@@ -248,7 +254,7 @@ def command() -> str:
     for word in given:
         if word in ("--out", "--halt"):
             next(given)
-        words += {"--out": [], "--halt": ["--halt", "GROUP"]}.get(word, [word])
+        words += {"--out": [], "--halt": ["--halt", "SESSION"]}.get(word, [word])
     return " ".join(words)
 
 
@@ -315,7 +321,8 @@ def main() -> None:
         for row in measure_together(list(options.who or TOGETHER), options):
             results.keep(row)
     elif options.curve:
-        for title, (name, seed) in CURVES.items():
+        for name, seed in CURVES:
+            title = f"{name} {seed}"
             if has_time(title, deadline):
                 results.keep(run_child(name, options, deadline, "--seed", str(seed)) | {"name": title})
                 print(results.all["distances"], flush=True)

@@ -249,11 +249,12 @@ class Measuring:
                 self.note(seconds=round(time.perf_counter() - begin, 1), last=tens[-1], losses=tens)
 
 
-def send(what: signal.Signals, groups: Sequence[int]) -> None:
-    """A signal to all processes of these groups."""
-    for group in groups:
+def send(what: signal.Signals, sessions: Sequence[int]) -> None:
+    """A signal to all processes of these sessions, whatever groups they have made."""
+    for process in [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit() and sessions]:
         with suppress(ProcessLookupError):  # it may be done by now
-            os.killpg(group, what)
+            if os.getsid(process) in sessions:
+                os.kill(process, what)
 
 
 def _wants_memory(error: BaseException | None) -> bool:

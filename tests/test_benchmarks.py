@@ -3,8 +3,14 @@
 import importlib
 import json
 import math
+import os
 import signal
+import subprocess
+import sys
+import time
 from argparse import Namespace
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -134,11 +140,25 @@ def test_the_table_of_quality_says_who_is_worse_whatever_the_seed() -> None:
 def test_losses_are_judged_by_the_distance_of_two_seeds(distance: float, said: str) -> None:
     distances = {"mean_distance_of_two_seeds": 0.3, "largest_distance_of_two_seeds": 0.5, "compared_steps": 40}
     distances |= {"mean_distance_of_ours": distance, "largest_distance_of_ours": 0.5}
-    curves = {"reference 1": [9.0, 8.0, 7.0, 6.0], "ours": [9.0, 8.0, 6.5, 5.5], "reference 2": [9.0, 8.0, 6.0, 5.0]}
+    curves = {"reference 1": [9.0, 8.0, 7.0, 6.0], "ours 1": [9.0, 8.0, 6.5, 5.5], "reference 2": [9.0, 8.0, 6.0, 5.0]}
     rows = [{"name": name, "losses": losses, "last": losses[-1]} for name, losses in curves.items()]
     text = write_curves(ABOUT | {"date": "2026-01-01", "rows": rows, "distances": distances})
     assert said in text
-    assert "ours lies 0.50 below reference 1 and 0.50 above reference 2." in text
+    assert "over the second half, by seed: ours 6.00; the reference 5.50, 6.50." in text
+
+
+def test_all_of_ours_are_compared_with_all_references(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(attention.__file__).parent))
+    training = importlib.import_module("training")
+    ends = {"reference 1": 6.0, "reference 2": 5.0, f"{training.FASTEST} 1": 5.5, f"{training.FASTEST} 2": 7.0}
+    rows = [{"name": name, "losses": [9.0, end]} for name, end in ends.items()]
+    assert training.compare_curves(rows) == {
+        "mean_distance_of_two_seeds": 1.0,
+        "largest_distance_of_two_seeds": 1.0,
+        "mean_distance_of_ours": 1.0,
+        "largest_distance_of_ours": 2.0,
+        "compared_steps": 20,
+    }
 
 
 def make_options(out: Path) -> Namespace:
@@ -182,16 +202,43 @@ def test_who_stood_still_goes_on_though_the_contender_was_ended(
 ) -> None:
     monkeypatch.syspath_prepend(str(Path(attention.__file__).parent))
     training = importlib.import_module("training")
-    sent: list[tuple[int, int]] = []
-    monkeypatch.setattr(training.os, "killpg", lambda group, what: sent.append((group, what)))
-    monkeypatch.setattr(training.subprocess, "Popen", lambda *given, **more: Namespace(returncode=-9))
-    monkeypatch.setattr(training, "wait_for", lambda *given: "not done after 1 s")
-    row = training.run_child("nn", training.parse(["--quick", "--halt", "70", "--halt", "80"]), Namespace(left=60.0))
-    assert row["error"] == "not done after 1 s"
-    assert sent == [(70, signal.SIGCONT), (80, signal.SIGCONT)]
+    spawn = 'import subprocess, time; subprocess.Popen(["sleep", "60"], process_group=0).wait()'
+    other = subprocess.Popen([sys.executable, "-c", spawn], start_new_session=True)
+    try:
+        wait_until(lambda: len(states_of_session(other.pid)) == 2)
+        send = importlib.import_module("training_measuring").send
+        send(signal.SIGSTOP, [other.pid])
+        wait_until(lambda: states_of_session(other.pid) == ["T", "T"])  # and with it what has a group of its own
+        monkeypatch.setattr(training.subprocess, "Popen", lambda *given, **more: Namespace(returncode=-9))
+        monkeypatch.setattr(training, "wait_for", lambda *given: "not done after 1 s")
+        row = training.run_child("nn", training.parse(["--quick", f"--halt={other.pid}"]), Namespace(left=60.0))
+        assert row["error"] == "not done after 1 s"
+        wait_until(lambda: "T" not in states_of_session(other.pid))
+    finally:
+        send(signal.SIGKILL, [other.pid])
+        other.wait()
 
 
-@pytest.mark.parametrize("wrong", [["--halt", "1"], ["--halt", "0"], ["--halt=-5"], ["--halt", "70", "--together"]])
+def states_of_session(session: int) -> list[str]:
+    """The state of each of its processes, T where it stands still."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, _, belongs = stat.read_text("utf-8").rpartition(")")[2].split()[:4]
+            found += [state] if int(belongs) == session else []
+    return found
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end, "it never came to that"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--halt", "1"], ["--halt=-5"], ["--halt", str(os.getsid(0))], ["--halt", "70", "--together"]]
+)
 def test_processes_that_nobody_should_halt_are_not(
     wrong: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

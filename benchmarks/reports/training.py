@@ -73,7 +73,7 @@ def write_curves(result: Result) -> str:
 
 
 def _judge_curves(result: Result) -> str:
-    """Whether ours is as near to the reference as that is to itself, and on which side of each seed it lies."""
+    """Whether ours are as near to the reference as that is to itself, and where the curves of each lie."""
     found, curves = result["distances"], {row["name"]: row["losses"] for row in result["rows"] if "losses" in row}
     if not all(f"mean_distance_of_{who}" in found for who in ("ours", "two_seeds")):
         return ""
@@ -81,16 +81,15 @@ def _judge_curves(result: Result) -> str:
     for what in ("mean", "largest"):
         ours, seeds = (found[f"{what}_distance_of_{who}"] for who in ("ours", "two_seeds"))
         words[what] = "no further apart" if ours <= seeds else f"further apart, by {ours - seeds:.4f},"
-    references = {name: losses for name, losses in curves.items() if name.startswith("reference")}
-    (ours,) = (losses for name, losses in curves.items() if name not in references)
-    sides = []
-    for name, losses in references.items():
-        half = min(len(ours), len(losses)) // 2
-        apart = mean(one - other for one, other in zip(ours[half:], losses[half:], strict=False))
-        sides.append(f"{abs(apart):.2f} {'above' if apart > 0 else 'below'} {name}")
+    means: dict[str, list[float]] = {}
+    for name, losses in curves.items():
+        half = losses[found["compared_steps"] // 20 : found["compared_steps"] // 10]  # a figure is of ten steps
+        means.setdefault("reference" if name.startswith("reference") else "ours", []).append(mean(half))
+    listed = {who: ", ".join(f"{one:.2f}" for one in sorted(of)) for who, of in means.items()}
     return (
         f"In the mean ours and the reference are {words['mean']} than two seeds of the reference; at the most they are "
-        f"{words['largest']} than these. Over the second half ours lies {' and '.join(sides)}."
+        f"{words['largest']} than these. Mean losses over the second half, by seed: ours {listed['ours']}; the "
+        f"reference {listed['reference']}."
     )
 
 
