@@ -26,16 +26,23 @@ def write_multi30k(found: dict[str, Result]) -> str:
 
 
 def write_recorded(found: dict[str, Result]) -> str:
-    """What a small recipe takes with its step recorded, and what it scores beside runs of plain steps."""
-    run, *plain = found.values()
-    early = f", with the model of step {run['best_step']:,}, which validated best, before weights are averaged"
-    scores = ", ".join(f"{other['score']['value']:.2f}" for other in plain)
-    note = f" ({run['note']})" if "note" in run else ""
-    return (
-        f"Recipe `multi30k-en-de`: {run['steps']:,} steps with their validations in {run['training_seconds']:.0f} s"
-        f"{note}, BLEU {run['score']['value']:.2f}{early if run['best_step'] < run['steps'] else ''}; "
-        f"plain steps, by seed, had {scores}; {cite(run)}."
-    )
+    """What a small recipe takes and scores with its steps recorded, beside runs of plain steps."""
+    kinds = {"recorded": "multi30k-recorded", "plain": "multi30k-en-de"}
+    runs = {kind: [run for name, run in found.items() if name.startswith(stem)] for kind, stem in kinds.items()}
+    heads = ("steps", "training of each seed, s", "BLEU of each", "mean")
+    rows = [
+        (
+            kind,
+            ", ".join(show(run.get("training_seconds")) or "unknown" for run in of),
+            ", ".join(f"{run['score']['value']:.2f}" for run in of),
+            f"{statistics.mean(run['score']['value'] for run in of):.2f}",
+        )
+        for kind, of in runs.items()
+        if of
+    ]
+    first = runs["recorded"][0]
+    about = f"Recipe `multi30k-en-de`, {first['steps']:,} steps with their validations; recorded: {cite(first)}."
+    return paragraphs(table(heads, rows), f"{about} {_write_notes(runs['recorded'])}")
 
 
 def _write_notes(runs: list[Result]) -> str:
