@@ -38,10 +38,15 @@ class Places(NamedTuple):
 class _Move(torch.autograd.Function):
     """Into rows or out of them; the way back is the other, without sums for tokens that might have been read twice."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, places: Places, spreads: bool) -> Tensor:
-        ctx.places, ctx.spreads = places, spreads
+    def forward(x: Tensor, places: Places, spreads: bool) -> Tensor:
         return places.spread(x) if spreads else places.collect(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Places, bool], output: Tensor) -> None:
+        _, ctx.places, ctx.spreads = inputs
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:

@@ -31,3 +31,16 @@ def test_both_ways_back_are_right_twice() -> None:
     rows = torch.randn(3, 2, 4, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda y: repack(y, places), rows)
     assert torch.autograd.gradgradcheck(lambda y: repack(y, places).square(), rows)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_it_can_be_transformed() -> None:
+    x, layout = drawn([3, 1, 4])
+
+    def cost(y: torch.Tensor) -> torch.Tensor:
+        return repack(unpack(y, layout).exp(), layout).square().sum()
+
+    (expected,) = torch.autograd.grad(cost(x), x)
+    torch.testing.assert_close(torch.func.grad(cost)(x.detach()), expected)
+    several = torch.stack([x.detach(), 2 * x.detach()])
+    torch.testing.assert_close(torch.func.vmap(torch.func.grad(cost))(several)[0], expected)
