@@ -18,9 +18,12 @@ from regard.models.swin import SwinConfig
 from regard.models.vit import ViTConfig
 
 ROOT = Path(__file__).parent.parent
+TRANSLATION = of_all(["multi30k-recorded-seed*", "multi30k-en-de-seed*"], translation.write_multi30k)
 PAGES: dict[str, dict[str, Writer]] = {
     "README.md": {
-        "results": of_all(["multi30k-en-de-seed*"], translation.write_multi30k),
+        "results": TRANSLATION,
+        "images": of_all(["vision-mnist", "vision-cifar10"], vision.write_recipes_in_brief),
+        "training": of("training-gpu", training.write_steps_in_brief),
         "decoding": of("decoding-cpu", decoding.write_cpu),
         "decoding on a GPU": of("decoding-gpu", decoding.write_gpu_in_brief),
     },
@@ -60,7 +63,7 @@ PAGES: dict[str, dict[str, Writer]] = {
     "docs/serving.md": {"serving": of("serving", serving.write_serving)},
     "docs/teaching.md": {"teaching": of("teaching", translation.write_teaching)},
     "docs/training-speed.md": {
-        "recipe": of_all(["multi30k-recorded-seed*", "multi30k-en-de-seed*"], translation.write_recorded),
+        "recipe": TRANSLATION,
         "curves": of("training-curve", training.write_curves),
         "steps": of("training-gpu", training.write_steps),
         "memory": of("training-gpu", training.write_memory),

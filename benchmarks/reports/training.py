@@ -42,6 +42,15 @@ def write_steps(result: Result) -> str:
     return paragraphs(table(["who", *SPEEDS, TIMES], cells), " ".join([*compare(rows), _about(result)]))
 
 
+def write_steps_in_brief(result: Result) -> str:
+    """The speed, warm-up and memory of every contender that was timed."""
+    rows = sorted((row for row in result["rows"] if "tokens_per_second" in row), key=_rate, reverse=True)
+    keys = ("tokens_per_second", "warm_up_s", "step_kib_per_token", "dropouts")
+    cells = ([row["name"], *(show(row.get(key)) for key in keys), _times(row, rows)] for row in rows)
+    heads = ("who", "tokens/s", "warm-up, s", "KiB a token", "dropouts", TIMES)
+    return paragraphs(table(heads, cells), _about({key: value for key, value in result.items() if key != "note"}))
+
+
 def write_memory(result: Result) -> str:
     """What a step needs for each token, and the largest batch that went through, the peers' beside ours."""
     rows = sorted((row for row in result["rows"] if "peak_gib" in row), key=lambda row: row["step_kib_per_token"])

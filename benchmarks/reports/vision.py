@@ -69,6 +69,16 @@ def write_recipes(found: dict[str, Result]) -> str:
     )
 
 
+def write_recipes_in_brief(found: dict[str, Result]) -> str:
+    """Parameters, accuracy and seconds of some recipes."""
+    runs = {name.removeprefix("vision-"): result for name, result in found.items()}
+    rows = [_row(name, run) for name, run in runs.items()]
+    return paragraphs(
+        table((*HEADS[:4], HEADS[5]), ((*row[:4], row[5]) for row in rows)),
+        f"{'; '.join(dict.fromkeys(cite(run, with_command=False) for run in runs.values()))}.",
+    )
+
+
 def _row(name: str, run: Result) -> tuple[str, ...]:
     test = run["test"]
     low, high = test["interval"]
