@@ -1,5 +1,6 @@
 """The tables of docs/training-speed.md, from what benchmarks/training.py found."""
 
+from math import comb
 from statistics import mean
 from typing import Any
 
@@ -98,8 +99,15 @@ def _judge_curves(result: Result) -> str:
     return (
         f"In the mean ours and the reference are {words['mean']} than two seeds of the reference; at the most they are "
         f"{words['largest']} than these. Mean losses over the second half, by seed: ours {listed['ours']}; the "
-        f"reference {listed['reference']}."
+        f"reference {listed['reference']}.{_judge_order(means['ours'], means['reference'])}"
     )
+
+
+def _judge_order(ours: list[float], references: list[float]) -> str:
+    """How likely it is by chance that all of one kind lie on one side of all of the other, where they do."""
+    side = "below" if max(ours) < min(references) else "above" if min(ours) > max(references) else ""
+    orders = comb(len(ours) + len(references), len(ours))
+    return f" All of ours lie {side} all of the reference: of {orders} orders of equals, one is this." if side else ""
 
 
 def write_profile(found: dict[str, Result]) -> str:
