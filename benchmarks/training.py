@@ -11,11 +11,11 @@ the median; warm-up is what the first steps took beyond that.
 
 --who chooses contenders, --within is the time for all of them, and --merge keeps the earlier rows of the file, so that
 several calls can share the work. --profile adds the kernels of a step, --largest the largest batch that fits. --curve
-trains 500 steps on the built-in corpus, our fastest path and the float32 reference, each from three seeds. With
---together contenders share one process and take turns, step by step, as a busy machine wants it. A compiled peer takes
-minutes before its steps are timed: --halt names a session (the number of a process begun with setsid, and all that it
-begins) that may use the machine until then, and stands still while steps are timed. --quick is a toy, to see that the
-script runs.
+trains 500 steps on the built-in corpus, our fastest path and the float32 reference, each with three seeds of dropout.
+With --together contenders share one process and take turns, step by step, as a busy machine wants it. A compiled peer
+takes minutes before its steps are timed: --halt names a session (the number of a process begun with setsid) that may
+use the machine until then, and stands still while steps are timed, with all that it begins but what makes a session of
+its own. --quick is a toy, to see that the script runs.
 
 Writes benchmarks/results/training-gpu.json, -cpu.json or -curve.json, or --out.
 """
@@ -42,6 +42,8 @@ from typing import Any
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]  # this checkout, whatever else is installed
+
+from training_sessions import find_fault, send  # noqa: E402
 
 NAMES = (
     "regard-recorded-half",
@@ -94,10 +96,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if any(session <= 1 or session == os.getsid(0) for session in options.halt):
-        parser.error("--halt: a session of processes has a number above 1, and is another than the one of this call")
     if options.halt and (options.together or options.curve):
         parser.error("--halt is for contenders that are timed one by one, so leave out --together and --curve")
+    if options.halt and options.largest:
+        parser.error("--halt: whoever stands still keeps its memory, so ask for --largest in a call without it")
+    if options.halt and not options.child and (fault := find_fault(options.halt)):  # one may end before a child begins
+        parser.error(f"--halt: {fault}")
     if options.quick:
         options.preset, options.tokens, options.batches, options.steps = "toy", 256, 3, 6
         options.curve_steps, options.curve_tokens = 20, 128
@@ -156,7 +160,6 @@ class Deadline:
 def run_child(name: str, options: argparse.Namespace, deadline: Deadline, *further: str) -> Row:
     """One contender in a process of its own; whatever it found before it failed is kept."""
     from training_contenders import CONTENDERS
-    from training_measuring import send
 
     limit = min(options.limit, int(deadline.left))
     print(f"{name} {' '.join(further)}", flush=True)

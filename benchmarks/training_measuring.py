@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import cycle, islice, pairwise
 from pathlib import Path
 from statistics import mean, median
@@ -19,6 +18,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from training_contenders import CONTENDERS, SIZES, Trainer
+from training_sessions import send
 from training_workload import Workload, begin_with_unlike_sizes, make_lessons, make_one
 
 from regard.training.memory import is_out_of_memory
@@ -247,14 +247,6 @@ class Measuring:
                 values = torch.stack(losses).tolist()
                 tens = [round(mean(values[i : i + TENS]), 4) for i in range(0, len(values), TENS)]
                 self.note(seconds=round(time.perf_counter() - begin, 1), last=tens[-1], losses=tens)
-
-
-def send(what: signal.Signals, sessions: Sequence[int]) -> None:
-    """A signal to all processes of these sessions, whatever groups they have made."""
-    for process in [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit() and sessions]:
-        with suppress(ProcessLookupError):  # it may be done by now
-            if os.getsid(process) in sessions:
-                os.kill(process, what)
 
 
 def _wants_memory(error: BaseException | None) -> bool:
