@@ -177,8 +177,10 @@ def run_child(name: str, options: argparse.Namespace, deadline: Deadline, *furth
         environment = os.environ | caches | {"REGARD_KERNELS": "1" if CONTENDERS[name].kernels else "0"}
         with errors.open("wb") as said:
             child = subprocess.Popen(command, env=environment, stderr=said, process_group=0)
-            failure = wait_for(child, limit, deadline)
-            send(signal.SIGCONT, options.halt)  # whoever was ended while it timed its steps could not
+            try:
+                failure = wait_for(child, limit, deadline)
+            finally:
+                send(signal.SIGCONT, options.halt)  # whoever was ended while it timed its steps could not
         said_last = errors.read_text("utf-8", "replace").strip()
         if failure:
             print(said_last[-3000:], flush=True)  # where it was
@@ -190,14 +192,16 @@ def run_child(name: str, options: argparse.Namespace, deadline: Deadline, *furth
 
 
 def wait_for(child: subprocess.Popen[bytes], limit: float, deadline: Deadline) -> str:
-    """Why it came to no good end, if so; it is ended when its time is over, with all that it started."""
+    """Why it came to no good end, if so; when its time or the waiting is over, it ends with all that it started."""
     begin = time.monotonic()
-    while child.poll() is None and time.monotonic() < begin + limit and deadline.left > 0:
-        time.sleep(0.2)
-    late = child.poll() is None
-    with suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)  # a compiler's workers outlive it
-    status = child.wait()
+    try:
+        while child.poll() is None and time.monotonic() < begin + limit and deadline.left > 0:
+            time.sleep(0.2)
+        late = child.poll() is None
+    finally:  # Ctrl-C reaches this process alone
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)  # a compiler's workers outlive it
+        status = child.wait()
     if late:
         return f"not done after {time.monotonic() - begin:.0f} s"
     return f"exit status {status}" if status else ""

@@ -234,9 +234,48 @@ def test_who_stood_still_goes_on_though_the_contender_was_ended(
     wait_until(lambda: "T" not in states_of_session(halted))
 
 
+@needs_proc
+def test_nobody_is_left_running_or_standing_still_when_waiting_is_interrupted(
+    halted: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training, begin = importlib.import_module("training"), subprocess.Popen
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def stand_in(command: list[str], **more: Any) -> subprocess.Popen[bytes]:
+        begun.append(begin([sys.executable, "-c", SPAWN.format("")], **more))
+        return begun[-1]
+
+    class Interrupted:
+        """A deadline at which somebody presses Ctrl-C, once the contender has started a process of its own."""
+
+        @property
+        def left(self) -> float:
+            if begun:
+                wait_until(lambda: len(states_of_group(begun[0].pid)) == 2)
+                raise KeyboardInterrupt
+            return 60.0
+
+    monkeypatch.setattr(training.subprocess, "Popen", stand_in)
+    options = training.parse(["--quick", f"--halt={halted}"])
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            training.run_child("nn", options, Interrupted())
+        wait_until(lambda: not set(states_of_group(begun[0].pid)) - {"Z"})
+        wait_until(lambda: "T" not in states_of_session(halted))
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(begun[0].pid, signal.SIGKILL)
+        begun[0].wait()
+
+
 def states_of_session(session: int) -> list[str]:
     """The state of each of its processes, T where it stands still."""
     return [state for state, _, belongs in states() if belongs == session]
+
+
+def states_of_group(group: int) -> list[str]:
+    """The state of each of its processes, Z where it has ended and nobody has asked how."""
+    return [state for state, belongs, _ in states() if belongs == group]
 
 
 def states() -> list[tuple[str, int, int]]:
