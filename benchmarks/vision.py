@@ -9,7 +9,8 @@
 DATA holds the folders mnist (idx files) and cifar10-jpg (an archive, or train/ and test/). A run that is not done
 within the minutes is asked to stop, and the best model until then is scored, which the result says. With --fill a short
 run comes first, and the run has as many steps as its speed leaves time for in the minutes. Writes OUT/NAME
-(the run), OUT/NAME.log (all it said) and OUT/vision-NAME.json: accuracy, time, speed, command, machine, versions.
+(the run), OUT/NAME.log (all it said) and OUT/vision-NAME.json: accuracy, time, speed, command, machine, versions, and
+how it was learned, as "log", a list of [step, seconds, loss, learning rate].
 With --profile it only takes a few steps of one recipe apart, into OUT/vision-profile-NAME.json.
 """
 
@@ -17,6 +18,7 @@ import argparse
 import datetime
 import json
 import platform
+import re
 import shlex
 import signal
 import statistics
@@ -166,10 +168,11 @@ class Run:
             "training_seconds": entries[-1]["seconds"],
             "images_per_second": sorted(speeds)[len(speeds) // 2] if speeds else None,
             "validation": checks,
+            "log": shorten_log(entries),
             "beside": self.beside,
             "command": shlex.join(self.told),
         } | describe_machine(device)
-        self.results.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        self.results.write_text(write_result(result), encoding="utf-8")
         done = "" if self.code == 0 else f", stopped at step {result['steps']}"
         print(
             f"{self.name}: {next(report.lines())}; {result['parameters'] / 1e6:.2f} M parameters, "
@@ -214,6 +217,22 @@ def find_data(path: Path) -> Path:
 def read_log(run: Path) -> list[dict[str, Any]]:
     path = run / "log.jsonl"
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def shorten_log(entries: list[dict[str, Any]]) -> list[list[float]]:
+    """Step, seconds, loss and learning rate of each entry on training; one on validation has no loss of its own."""
+    return [
+        [entry["step"], round(entry["seconds"], 1), round(entry["loss"], 4), float(f"{entry['lr']:.4g}")]
+        for entry in entries
+        if "loss" in entry
+    ]
+
+
+def write_result(result: dict[str, Any]) -> str:
+    """JSON with a line for each key, and for each list of numbers, however many it has."""
+    text = json.dumps(result, indent=2, ensure_ascii=False)
+    flat = re.sub(r"\[\s*\n([^][{}\"]+)\n\s*\]", lambda found: f"[{' '.join(found[1].split())}]", text)
+    return f"{flat}\n"
 
 
 if __name__ == "__main__":

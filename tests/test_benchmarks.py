@@ -377,3 +377,19 @@ def test_a_compiler_meets_a_batch_of_unlike_sizes_first(monkeypatch: pytest.Monk
     assert len({*found[0].source.shape, *found[0].inputs.shape}) == 3
     assert sorted(map(id, found)) == sorted(map(id, batches))
     assert begin_with_unlike_sizes(batches[alike[0] : alike[0] + 1]) == batches[alike[0] : alike[0] + 1]
+
+
+def test_a_result_of_images_comes_with_how_it_was_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(attention.__file__).parent))
+    vision = importlib.import_module("vision")
+    entries = [
+        {"step": 500, "seconds": 7.116, "images": 128000, "loss": 2.12224919, "lr": 0.00099948408},
+        {"step": 500, "seconds": 7.2, "images": 128000, "validation": {"loss": 1.5, "accuracy": 50.0}},
+        {"step": 510, "seconds": 8.0, "images": 130560, "loss": 1.94757146, "lr": 1.1610107e-08},
+    ]
+    log = vision.shorten_log(entries)
+    assert log == [[500, 7.1, 2.1222, 0.0009995], [510, 8.0, 1.9476, 1.161e-08]]
+    result = {"what": "[ a, b ]", "names": ["c", "d"], "none": [], "checks": [{"interval": [1.0, 2.5]}], "log": log}
+    text = vision.write_result(result)
+    assert json.loads(text) == result
+    assert "\n    [500, 7.1, 2.1222, 0.0009995],\n" in text
