@@ -42,11 +42,17 @@ class HuggingFacePeer:
         if settings.width > 1:
             beam["early_stopping"] = True if settings.stop == "first" else "never"  # which is our "exact"
             beam["length_penalty"] = 0.0 if settings.length_penalty == "none" else settings.alpha
-        longest = max(settings.limit(len(source)) for source in sources)
+        limits = [settings.limit(len(source)) for source in sources]
         if self.longest is not None:
-            longest = min(longest, self.longest)
+            limits = [min(limit, self.longest) for limit in limits]
+        ends = _EndsAtLimits(limits, settings.width, self.config.eos_token_id)
         rows = self.model.generate(
-            **self._read(sources), num_beams=settings.width, do_sample=False, max_new_tokens=longest, **beam
+            **self._read(sources),
+            num_beams=settings.width,
+            do_sample=False,
+            max_new_tokens=max(limits),  # END counts, the decoder's first token does not
+            logits_processor=need("transformers", "hf").LogitsProcessorList([ends]),
+            **beam,
         )
         return [self._up_to_end(row[1:]) for row in rows.tolist()]  # each begins with the decoder's first token
 
@@ -66,6 +72,30 @@ class HuggingFacePeer:
     def _up_to_end(self, row: list[int]) -> list[int]:
         end = self.config.eos_token_id
         return row[: row.index(end)] if end in row else row
+
+
+class _EndsAtLimits:
+    """Lets only END stand at the limit of a sentence, END counted, as our own search does.
+
+    Of itself `generate` cuts what has not ended, with one token in the place of END, and knows one limit for a batch.
+    Its `forced_eos_token_id` knows one as well, and takes END for certain where our search counts its probability.
+    """
+
+    def __init__(self, limits: Sequence[int], width: int, end: int) -> None:
+        self.end = end
+        self.rows: dict[int, list[int]] = {}  # of hypotheses, by the limit of their sentence
+        for sentence, limit in enumerate(limits):
+            self.rows.setdefault(limit, []).extend(range(sentence * width, (sentence + 1) * width))
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        # One token short of the limit, and with the decoder's first one, that many stand there.
+        rows = self.rows.get(input_ids.shape[1])
+        if rows is None:
+            return scores
+        ended = scores.clone()
+        ended[rows] = -torch.inf
+        ended[rows, self.end] = scores[rows, self.end]
+        return ended
 
 
 def build_huggingface(translator: Translator) -> Any:

@@ -11,10 +11,11 @@ pytest.importorskip("transformers")
 
 import transformers
 
+from regard.decoding.settings import SearchSettings
 from regard.decoding.translator import Translator
 from regard.errors import UserError
 from regard.exchange.exporting import export
-from regard.exchange.huggingface import HuggingFacePeer, write_huggingface
+from regard.exchange.huggingface import HuggingFacePeer, build_huggingface, write_huggingface
 from regard.exchange.importing import import_model
 from regard.exchange.verification import SEARCHES, compare, sample_sources
 from regard.models.swin import Swin, SwinConfig
@@ -64,6 +65,19 @@ def test_learned_positions_that_end_soon(tmp_path: Path) -> None:
     ours = random_translator("pre-learned", max_length=24)
     (said,) = write_huggingface(ours, tmp_path, sample_sources(ours))
     assert re.search(r"the same translations \(greedy [1-9].*, beam 4 [1-9].*\); log-probabilities within", said), said
+
+
+@pytest.mark.parametrize("stop", ["exact", "first"])
+@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize(("ratio", "extra"), [(0, 1), (0.5, 2), (1.0, 3)])
+def test_sentences_that_do_not_end_are_cut_where_ours_are(beam: int, stop: str, ratio: float, extra: int) -> None:
+    ours = random_translator("pre")
+    sources = sample_sources(ours)
+    settings = SearchSettings(beam=beam, stop=stop, max_ratio=ratio, max_extra=extra)
+    found = [best[0].tokens for best in ours.writer.write(_requests(sources), settings)]
+    cut = [len(tokens) + 1 == settings.limit(len(source)) for tokens, source in zip(found, sources, strict=True)]
+    assert sum(cut) > 10, "else this shows nothing"
+    assert HuggingFacePeer(build_huggingface(ours)).write(sources, settings) == found
 
 
 def test_a_sample_longer_than_their_positions_is_refused(trained_run: Path, tmp_path: Path) -> None:

@@ -141,10 +141,7 @@ def test_what_comes_in_translates_as_it_did(folder: Path, imported: Translator) 
     from regard.decoding.rules import Request
 
     found = imported.writer.write([Request(source) for source in sources], SEARCHES["greedy"])
-    limits = [SEARCHES["greedy"].limit(len(source)) for source in sources]
-    written = theirs.write(sources, SEARCHES["greedy"])
-    for best, other, limit in zip(found, written, limits, strict=True):
-        assert best[0].tokens[: limit - 1] == other[: len(best[0].tokens)][: limit - 1]
+    assert theirs.write(sources, SEARCHES["greedy"]) == [best[0].tokens for best in found]
     assert imported.model.config.pad not in {token for best in found for token in best[0].tokens}
 
 
