@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from PIL import Image
 
+from regard.errors import UserError
 from regard.looking.image import draw_image
 from regard.models.folder import replacing
 from regard.recognition.classifier import Classifier
 from regard.recognition.report import evaluate, open_test_set
-from regard.training.recipe import Recipe
+from regard.training.classification.recipe import ClassificationRecipe
+from regard.training.resume import is_run
 from regard.training.run import run_recipe
 from regard.vision.shapes import render_shapes
 
@@ -22,11 +26,10 @@ SHOWN = ("star", "crescent", "arrow")
 def run_vision_demo(out: Path, changes: Sequence[str]) -> None:
     """Draws shapes into files, trains the recipe `shapes` on them, scores it on others, draws what it looks at."""
     images = out.with_name(f"{out.name}-images")
-    if not images.exists():
-        print(f"Drawing {sum(SPLITS.values()):,} small images of ten shapes into {images}.")
-        draw_shapes(images)
-    print("Training a small Vision Transformer on them.")
-    outcome = run_recipe(Recipe.load(Path("shapes"), changes, {"data.images": str(images)}), out)
+    recipe = ClassificationRecipe.load(Path("shapes"), changes, {"data.images": str(images)})
+    with drawn(images, out):
+        print("Training a small Vision Transformer on them.")
+        outcome = run_recipe(recipe, out)
     print(f"Trained in {outcome.seconds:.0f} s.\n")
     classifier = Classifier.load(out)
     test = open_test_set(images, classifier, "test")
@@ -40,6 +43,24 @@ def run_vision_demo(out: Path, changes: Sequence[str]) -> None:
     print(f"  regard classify {out} {images}/test/heart --top 3")
     print(f"  regard evaluate {out} --data {images} --pictures {out}/pictures")
     print("  regard train --data FOLDER-OF-CLASS-FOLDERS --out runs/mine")
+
+
+@contextmanager
+def drawn(images: Path, out: Path) -> Iterator[None]:
+    """Draws the images unless they are there; takes away what it drew where the run in `out` is refused."""
+    missing = [folder for folder in (images, *images.parents) if not folder.exists()]
+    if images in missing:
+        print(f"Drawing {sum(SPLITS.values()):,} small images of ten shapes into {images}.")
+        draw_shapes(images)
+    try:
+        yield
+    except UserError:
+        if images in missing and not is_run(out):  # a run that began needs them to go on
+            shutil.rmtree(images)
+            with suppress(OSError):  # a folder that holds something else by now
+                for folder in missing[1:]:
+                    folder.rmdir()
+        raise
 
 
 def draw_shapes(folder: Path) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from regard.errors import UserError
 from regard.training.classification.family import Classification
 from regard.training.completion.family import TwoViews
 from regard.training.family import AnyFamily
 from regard.training.parallel.task import ParallelTranslationTask
-from regard.training.recipe import DEFAULT_KIND
 from regard.training.translation.family import Translation
 from regard.training.translation.recipe import ParallelRecipe, TranslationRecipe
 from regard.training.translation.task import TranslationTask
@@ -21,8 +21,14 @@ FAMILIES: dict[str, AnyFamily] = {
 
 
 def family_of(kind: str) -> AnyFamily:
-    """The family of a kind of model; the default one for a kind that is not known, whose recipe then says so."""
-    return FAMILIES.get(kind, FAMILIES[DEFAULT_KIND])
+    """The family of a kind of model.
+
+    Raises:
+        UserError: no such kind can be trained.
+    """
+    if kind not in FAMILIES:
+        raise UserError(f"model.kind: {kind!r} is not one of {', '.join(FAMILIES)}")
+    return FAMILIES[kind]
 
 
 def kinds_with_group(group: str) -> list[str]:

@@ -156,10 +156,11 @@ class Recipe(Settings, ABC):
                 raise UserError(f"--set {change}: the value is not valid YAML") from None
         model = values.get("model")
         kind = kind_of(model) if isinstance(model, dict) else DEFAULT_KIND
+        wanted = family_of(kind).recipe
         for group in values:
-            if group not in family_of(kind).recipe.model_fields and (others := kinds_with_group(group)):
+            if group not in wanted.model_fields and (others := kinds_with_group(group)):
                 raise UserError(f"{where}: {group} is for model.kind={' or '.join(others)}, not {kind}")
-        recipe = family_of(kind).recipe.parse(values, where)
+        recipe = wanted.parse(values, where)
         if not isinstance(recipe, cls):
             raise UserError(f"{where}: a recipe for a model of the kind {kind}, which is of no use here")
         if recipe.start.folder is None:  # else the folder decides about the keys that are not given

@@ -226,9 +226,6 @@ class TranslationRecipe(Recipe):
         if preset not in PRESETS:
             raise UserError(f"model.preset: {preset!r} is not one of {', '.join(PRESETS)}")
         kind = self.kind
-        trained = [name for name, model in MODELS.items() if model.reads != "sentences"]  # those are only imported
-        if kind not in trained:
-            raise UserError(f"model.kind: {kind!r} is not one of {', '.join(trained)}")
         configs = MODELS[kind].config
         known = ["preset", *(key for key in configs.model_fields if key not in FROM_TOKENIZER)]
         for key in changes:

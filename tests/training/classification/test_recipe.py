@@ -20,6 +20,21 @@ def test_every_kind_of_model_has_a_family() -> None:
         Recipe.load(None, [], {"model.kind": "encoder", "data.builtin": "en-zh"})
 
 
+@pytest.mark.parametrize(
+    ("recipe", "given"),
+    [
+        (None, {"data.images": "somewhere"}),
+        (Path("mnist"), {}),
+        (Path("demo"), {}),
+        (None, {"start.from": "somewhere"}),
+    ],
+)
+def test_a_kind_that_is_not_known_is_named_before_all_else(recipe: Path | None, given: dict[str, str]) -> None:
+    with pytest.raises(UserError) as refused:
+        Recipe.load(recipe, ["model.kind=swim"], given)
+    assert str(refused.value) == "model.kind: 'swim' is not one of transformer, parallel, vit, swin, croco"
+
+
 @pytest.mark.parametrize("kind", ["vit", "swin"])
 def test_the_kind_of_the_model_decides_about_the_recipe(kind: str) -> None:
     recipe = Recipe.load(None, [], GIVEN | {"model.kind": kind})
