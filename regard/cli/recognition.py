@@ -81,7 +81,11 @@ def evaluate_images(
     as_json: bool,
     device: str,
 ) -> None:
-    """Scores a classifier on images whose classes are known."""
+    """Scores a classifier on images whose classes are known.
+
+    Raises:
+        UserError: there is nothing to score, or, once all is said and kept, some images could not be read.
+    """
     from regard import evaluation
     from regard.decoding.progress import LineProgress
     from regard.devices import choose_device
@@ -107,6 +111,7 @@ def evaluate_images(
             typer.echo("drawn: " + ", ".join(map(str, drawn)))
     if save:
         evaluation.record(report, folder)
+    _refuse_bad(len(report.bad), len(images))
 
 
 class _Tally:
@@ -138,8 +143,19 @@ class _Tally:
 
         if not self.all:
             raise UserError("not a single image was given; name files or folders")
-        if self.bad:
-            raise UserError(f"{self.bad} of {self.all} could not be read and were left out")
+        _refuse_bad(self.bad, self.all)
+
+
+def _refuse_bad(bad: int, number: int) -> None:
+    """Ends with the code of a refusal where images were bad, so that a script does not take a part for the whole.
+
+    Raises:
+        UserError: some were.
+    """
+    from regard.errors import UserError
+
+    if bad:
+        raise UserError(f"{bad} of {number} could not be read and were left out")
 
 
 def _ranked(classifier: Classifier, seen: Iterator[tuple[Path, Row]], top: int) -> Iterator[tuple[Path, Ranked]]:

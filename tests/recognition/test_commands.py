@@ -155,13 +155,32 @@ def test_evaluation_names_what_it_cannot_score(
         "class pink is unknown; known are blue, green, red"
         in command("evaluate", run, "--data", tmp_path / "set").refusal
     )
-    shutil.rmtree(tmp_path / "set" / "pink")
-    (tmp_path / "set" / "red" / "bad.png").write_text("")
-    answer = command("evaluate", run, "--data", tmp_path / "set", "--no-save")
-    assert "bad.png: is empty" in answer.err
-    assert "of 10 images" in answer.out
     assert "either --src" in command("evaluate", run).refusal
     assert "--split some: choose" in command("evaluate", run, "--data", painted, "--split", "some").refusal
+
+
+def test_evaluation_leaves_out_bad_images_and_says_how_many(
+    command: Command, image_run: Path, painted: Path, tmp_path: Path
+) -> None:
+    run, images = tmp_path / "run", tmp_path / "set"
+    shutil.copytree(image_run, run)
+    shutil.copytree(painted / "test" / "red", images / "red")
+    (images / "red" / "bad.png").write_text("")
+    (images / "red" / "text.png").write_text("no image")
+    answer = command("evaluate", run, "--data", images)
+    assert "of 10 images" in answer.out
+    first, second, last = answer.err.splitlines()
+    assert first.endswith("bad.png: is empty") and second.endswith("text.png: a text file, not an image")
+    assert (answer.code, last) == (2, "regard: 2 of 12 could not be read and were left out")
+    (kept,) = json.loads((run / "best" / "scores.json").read_text())["evaluations"]
+    as_json = command("evaluate", run, "--data", images, "--json", "--no-save")
+    assert as_json.code == 2
+    for report in (kept, json.loads(as_json.out)):
+        assert (report["conditions"]["images"], report["left_out"], len(report["bad"])) == (10, 2, 2)
+    for name in ("bad.png", "text.png"):
+        (images / "red" / name).unlink()
+    whole = command("evaluate", run, "--data", images, "--json", "--no-save")
+    assert (whole.code, whole.err, json.loads(whole.out)["left_out"]) == (0, "", 0)
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
