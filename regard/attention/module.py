@@ -60,10 +60,9 @@ class Cache:
             self._make_room(k)
         assert self._memory is not None
         start, self.held, self.length = self.held, self.held + new, self.length + new
-        self._memory[0, ..., start : self.held, :] = k
-        self._memory[1, ..., start : self.held, :] = v
-        used = self._memory[..., : self.held, :]
-        return KeyValues(used[0], used[1])
+        for room, given in zip(self._memory.narrow(-2, start, new).unbind(0), (k, v), strict=True):
+            room.copy_(given)
+        return KeyValues(*self._memory.narrow(-2, 0, self.held).unbind(0))
 
     @property
     def forgot(self) -> bool:

@@ -118,13 +118,14 @@ def _one_by_one(stepper: Stepper[S], requests: Sequence[Request], settings: Sear
     limits = rules.limits
     longest = int(limits.max())
     chance = _chances(requests, copies, longest, settings.seed, device) if settings.samples else None
-    rows = torch.arange(len(asked), device=device)  # which of all rows each one still in the batch is
-    tokens = torch.full_like(rows, stepper.bos)
+    rows: Tensor | slice = slice(None)  # which of all rows those still in the batch are; to begin with, all
+    tokens = torch.full((len(asked),), stepper.bos, device=device)
     written = torch.full((len(asked), longest), stepper.eos, device=device)
     gains = torch.zeros(written.shape, device=device, dtype=torch.float64)
     totals = torch.zeros(len(asked), device=device, dtype=torch.float64)
     lengths = limits.clone()
-    ended = torch.zeros_like(rows, dtype=torch.bool)
+    ended = torch.zeros_like(tokens, dtype=torch.bool)
+    remaining = len(asked)
     for step in range(longest):
         logp, state = stepper.step(tokens, state)
         allowed = rules.apply(logp[:, None], written[rows, None, :step])[:, 0]
@@ -133,17 +134,20 @@ def _one_by_one(stepper: Stepper[S], requests: Sequence[Request], settings: Sear
         written[rows, step], gains[rows, step] = tokens, gain
         totals[rows] += gain.masked_fill(ended, 0)
         ends = (tokens == stepper.eos) & ~ended
-        lengths[rows[ends]] = step + 1
+        lengths[rows] = lengths[rows].masked_fill(ends, step + 1)
         ended |= ends
         left, broken = torch.stack(((~ended).sum(), totals.isnan().sum())).tolist()
         refuse_nan(broken)
         if not left:
             break
+        if left == remaining:
+            continue
         # Shrinking the batch copies the cache: not for a few. Copies of one sentence leave together.
-        done = ended.view(-1, copies).all(1)
+        remaining, done = left, ended.view(-1, copies).all(1)
         if 4 * int(done.sum()) >= len(done):
             keep = (~done).repeat_interleave(copies).nonzero()[:, 0]
-            rows, tokens, ended, state = rows[keep], tokens[keep], ended[keep], state.select(keep)
+            rows = keep if isinstance(rows, slice) else rows[keep]
+            tokens, ended, state = tokens[keep], ended[keep], state.select(keep)
             rules = rules.select(keep)
     found = collect(written, gains, lengths, totals / settings.normaliser(lengths))
     groups = [found[i : i + copies] for i in range(0, len(found), copies)]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.attention import Attention, KeyValues, Mask, Padded, observing
+from regard.decoding.direct import DirectDecoder
 from regard.models.transformer import DecoderState, Transformer
 from regard.products import PackedWeights
 
@@ -28,6 +29,7 @@ class TransformerState:
     family: Tensor  # which tokens of its sentence's pool each hypothesis consists of, (B, copies, pool)
     steps: int = 0
     coverage: Tensor | None = None  # what each source token has received of attention, (rows, S)
+    direct: DirectDecoder | None = None  # the decoder, where its modules need not be gone through
 
     def uncovered(self) -> Tensor:
         layout = self.decoder.memory_mask.keys
@@ -47,7 +49,7 @@ class TransformerState:
         decoder = DecoderState(memories, mask, caches)
         family = self.family.flatten(0, 1)[rows].view(len(sentences), self.copies, -1)
         coverage = None if self.coverage is None else self.coverage[rows]
-        return TransformerState(decoder, self.copies, family, self.steps, coverage)
+        return TransformerState(decoder, self.copies, family, self.steps, coverage, self.direct)
 
 
 class TransformerStepper:
@@ -81,7 +83,8 @@ class TransformerStepper:
         family = torch.ones(len(rows), copies, 0, dtype=torch.bool, device=self.device)
         precise = torch.promote_types(memory.dtype, torch.float32)  # in which a share is not lost for being small
         coverage = memory.new_zeros(len(rows) * copies, layout.size, dtype=precise) if self.coverage else None
-        return TransformerState(decoder, copies, family, 0, coverage)
+        direct = None if self.coverage else DirectDecoder.of(self.model, self._packed)
+        return TransformerState(decoder, copies, family, 0, coverage, direct)
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         B, K = state.family.shape[:2]
@@ -95,13 +98,15 @@ class TransformerStepper:
         with self._packed, self._covering(state):
             logits = self.model.logits(self._read(tokens, mask, state))
         logp = logits.float().log_softmax(-1).expand(-1, K, -1).reshape(B * K, -1)
-        return logp, TransformerState(state.decoder, K, family, state.steps + 1, state.coverage)
+        return logp, TransformerState(state.decoder, K, family, state.steps + 1, state.coverage, state.direct)
 
     def _read(self, tokens: Tensor, mask: Mask, state: TransformerState) -> Tensor:
         """Like the model's own `step`, for tokens that stand side by side instead of one behind the other."""
         model, decoder, place = self.model, state.decoder, state.steps
         positions = torch.full((1, tokens.shape[1]), place, device=self.device)
         x: Tensor = model.target_embedding(tokens, positions, place + 1)
+        if state.direct is not None:
+            return state.direct.read(x, mask, decoder)
         for block, memory, cache in zip(model.decoder, decoder.memories, decoder.caches, strict=True):
             x = block(x, memory, mask, decoder.memory_mask, positions, cache)
         y: Tensor = model.decoder_norm(x)

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from regard.packing import Precision, Product, pack, supports
 
+WORTH = 1 << 17
+"""Numbers in a weight above which a packed copy in single precision pays: its product takes 15 µs to begin with."""
+
 
 def packed_in_use() -> PackedWeights | None:
     """Those of this thread."""
@@ -64,8 +67,14 @@ class PackedWeights:
         return y.view(*x.shape[:-1], weight.shape[0])
 
     def _fits(self, x: Tensor, weight: Tensor) -> bool:
-        plain = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
-        return self._available and plain and not weight.is_inference() and not torch.is_grad_enabled()
+        return self.copies(weight) and x.device.type == "cpu" and x.dtype == torch.float32
+
+    def copies(self, weight: Tensor) -> bool:
+        """Whether products with this weight are made with a copy of it."""
+        large = self.precision != "float32" or weight.numel() > WORTH
+        if not (self._available and large and weight.device.type == "cpu" and weight.dtype == torch.float32):
+            return False
+        return not weight.is_inference() and not torch.is_grad_enabled()
 
 
 class _InUse(threading.local):
