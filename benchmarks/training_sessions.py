@@ -12,10 +12,13 @@ PROCESSES = Path("/proc")
 
 
 def send(what: signal.Signals, sessions: Collection[int]) -> None:
-    """A signal to all processes of these sessions."""
-    for process in find_processes(sessions):
-        with suppress(ProcessLookupError):  # it may be done by now
-            os.kill(process, what)
+    """A signal to all processes of these sessions, those included that they begin meanwhile."""
+    told: set[int] = set()
+    while fresh := set(find_processes(sessions)) - told:
+        for process in fresh:
+            with suppress(ProcessLookupError, PermissionError):  # it may be done by now, or somebody else's
+                os.kill(process, what)
+        told |= fresh
 
 
 def find_processes(sessions: Collection[int]) -> list[int]:

@@ -148,7 +148,7 @@ def test_losses_are_judged_by_the_distance_of_two_seeds(distance: float, said: s
     assert "All of ours" not in text
     rows[1]["losses"] = [9.0, 8.0, 5.0, 4.0]
     text = write_curves(ABOUT | {"date": "2026-01-01", "rows": rows, "distances": distances})
-    assert "All of ours lie below all of the reference: of 3 orders of equals, one is this." in text
+    assert "All of ours lie below all of the reference; in 2 of 3 orders all lie on one side." in text
 
 
 def test_all_of_ours_are_compared_with_all_references(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,10 +104,10 @@ def _judge_curves(result: Result) -> str:
 
 
 def _judge_order(ours: list[float], references: list[float]) -> str:
-    """How likely it is by chance that all of one kind lie on one side of all of the other, where they do."""
+    """How often chance alone would put all of one kind on one side of all of the other, where they are."""
     side = "below" if max(ours) < min(references) else "above" if min(ours) > max(references) else ""
     orders = comb(len(ours) + len(references), len(ours))
-    return f" All of ours lie {side} all of the reference: of {orders} orders of equals, one is this." if side else ""
+    return f" All of ours lie {side} all of the reference; in 2 of {orders} orders all lie on one side." if side else ""
 
 
 def write_profile(found: dict[str, Result]) -> str:

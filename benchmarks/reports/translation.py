@@ -1,5 +1,6 @@
 """How good translators are: the recipe of Multi30k, and ways to teach."""
 
+import re
 import statistics
 
 from .markdown import begin_sentence, cite, paragraphs, show, table
@@ -17,12 +18,12 @@ def write_multi30k(found: dict[str, Result]) -> str:
     heads = ("steps", "BLEU, mean of seeds", "each seed", "training of each, s")
     about = (
         f"Signature `{first['score']['signature']}`; recipe `multi30k-en-de`, {first['steps']:,} steps with their "
-        f"validations, weights averaged over the last fifth; {cite(first)}."
+        "validations, weights averaged over the last fifth."
     )
     return paragraphs(
         f"{first['what']}:",
         table(heads, map(_score_of, runs, runs.values())),
-        " ".join((about, *map(_write_notes, runs, runs.values()))).strip(),
+        " ".join((about, *map(_cite_runs, runs, runs.values()))),
     )
 
 
@@ -32,14 +33,18 @@ def _score_of(kind: str, runs: list[Result]) -> tuple[str, ...]:
     return kind, f"**{statistics.mean(scores):.2f}**", ", ".join(f"{score:.2f}" for score in scores), ", ".join(times)
 
 
-def _write_notes(kind: str, runs: list[Result]) -> str:
-    """What is noted of the runs, each note once, with the seeds that it is about where those are not all."""
+def _cite_runs(kind: str, runs: list[Result]) -> str:
+    """How runs were made, and what is noted of them: each note once, with the seeds that it is about if not all."""
+    command = re.sub(r"--seed \d+", "--seed N", runs[0]["command"])
     seeds: dict[str, list[str]] = {}
     for run in runs:
         if "note" in run:
             seeds.setdefault(run["note"], []).append(str(run["seed"]))
-    about = {note: "" if len(of) == len(runs) else f", seeds {' and '.join(of)}" for note, of in seeds.items()}
-    return " ".join(begin_sentence(f"{kind}{which}: {note}.") for note, which in about.items())
+    notes = (
+        f" ({note})" if len(of) == len(runs) else f" (seed{'s' if len(of) > 1 else ''} {' and '.join(of)}: {note})"
+        for note, of in seeds.items()
+    )
+    return begin_sentence(f"{kind}: {cite(runs[0] | {'command': command})}{''.join(notes)}.")
 
 
 def write_teaching(result: Result) -> str:

@@ -60,9 +60,10 @@ class Cache:
             self._make_room(k)
         assert self._memory is not None
         start, self.held, self.length = self.held, self.held + new, self.length + new
-        for room, given in zip(self._memory.narrow(-2, start, new).unbind(0), (k, v), strict=True):
-            room.copy_(given)
-        return KeyValues(*self._memory.narrow(-2, 0, self.held).unbind(0))
+        keys, values = self._memory[0], self._memory[1]  # parts of an unbind could not be written to while learning
+        keys.narrow(-2, start, new).copy_(k)
+        values.narrow(-2, start, new).copy_(v)
+        return KeyValues(keys.narrow(-2, 0, self.held), values.narrow(-2, 0, self.held))
 
     @property
     def forgot(self) -> bool:

@@ -27,7 +27,7 @@ class Places(NamedTuple):
 
     def spread(self, x: Tensor) -> Tensor:
         _, H, _, D = x.shape
-        rows = x.new_zeros(self.sequences * self.longest, H, D).index_copy_(0, self.tokens, x[0].transpose(0, 1))
+        rows = x.new_zeros(self.sequences * self.longest, H, D).index_copy(0, self.tokens, x[0].transpose(0, 1))
         return rows.view(self.sequences, self.longest, H, D).transpose(1, 2)
 
     def collect(self, rows: Tensor) -> Tensor:
@@ -38,15 +38,10 @@ class Places(NamedTuple):
 class _Move(torch.autograd.Function):
     """Into rows or out of them; the way back is the other, without sums for tokens that might have been read twice."""
 
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(x: Tensor, places: Places, spreads: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, places: Places, spreads: bool) -> Tensor:
+        ctx.places, ctx.spreads = places, spreads
         return places.spread(x) if spreads else places.collect(x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Places, bool], output: Tensor) -> None:
-        _, ctx.places, ctx.spreads = inputs
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
@@ -55,6 +50,8 @@ class _Move(torch.autograd.Function):
 
 def _move(x: Tensor, places: Packed | Places, spreads: bool) -> Tensor:
     places = Places.of(places) if isinstance(places, Packed) else places
+    if torch._C._are_functorch_transforms_active():  # which know the operations, and nothing of a function of ours
+        return places.spread(x) if spreads else places.collect(x)
     y: Tensor = _Move.apply(x, places, spreads)  # type: ignore[no-untyped-call]
     return y
 

@@ -72,7 +72,7 @@ class TransformerStepper:
         return self.model.target_embedding.weight.device
 
     def start(self, sources: Sequence[Sequence[int]], copies: int) -> TransformerState:
-        """Encodes the sources, each given without END, which is added here."""
+        """Encodes the sources, each given without END, which is added here; the model stays as it is until the end."""
         self._packed.refresh()
         rows, layout = pad_rows([[*source, self.eos] for source in sources], self.model.config.pad, self.device)
         with self._packed:

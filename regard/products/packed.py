@@ -67,14 +67,14 @@ class PackedWeights:
         return y.view(*x.shape[:-1], weight.shape[0])
 
     def _fits(self, x: Tensor, weight: Tensor) -> bool:
-        return self.copies(weight) and x.device.type == "cpu" and x.dtype == torch.float32
+        plain = x.device.type == "cpu" and x.dtype == torch.float32
+        return plain and self.has_copy_of(weight) and not torch.is_grad_enabled()
 
-    def copies(self, weight: Tensor) -> bool:
-        """Whether products with this weight are made with a copy of it."""
+    def has_copy_of(self, weight: Tensor) -> bool:
+        """Whether products with this weight are made with a copy, where nothing is learned."""
         large = self.precision != "float32" or weight.numel() > WORTH
-        if not (self._available and large and weight.device.type == "cpu" and weight.dtype == torch.float32):
-            return False
-        return not weight.is_inference() and not torch.is_grad_enabled()
+        plain = weight.device.type == "cpu" and weight.dtype == torch.float32 and not weight.is_inference()
+        return self._available and large and plain
 
 
 class _InUse(threading.local):

@@ -33,7 +33,7 @@ def test_both_ways_back_are_right_twice() -> None:
     assert torch.autograd.gradgradcheck(lambda y: repack(y, places).square(), rows)
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:`torch.jit.script` is deprecated")
 def test_it_can_be_transformed() -> None:
     x, layout = drawn([3, 1, 4])
 
@@ -44,3 +44,5 @@ def test_it_can_be_transformed() -> None:
     torch.testing.assert_close(torch.func.grad(cost)(x.detach()), expected)
     several = torch.stack([x.detach(), 2 * x.detach()])
     torch.testing.assert_close(torch.func.vmap(torch.func.grad(cost))(several)[0], expected)
+    _, along = torch.func.jvp(cost, (x.detach(),), (torch.ones_like(x),))
+    torch.testing.assert_close(along, expected.sum())

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from regard import ablate, probe
+from regard.attention import Attention, Full, Mask
 from regard.decoding import direct
 from regard.decoding.search import SearchSettings, search
 from regard.decoding.stepper import TransformerStepper
-from regard.layers import FeedForward
+from regard.layers import FeedForward, Residual
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.packing import Precision, supports
 from regard.products import PackedWeights
@@ -46,7 +47,7 @@ def read(model: Transformer, copies: int, precision: Precision = "float32") -> t
 
 def through_modules(model: Transformer, copies: int, monkeypatch: pytest.MonkeyPatch, **given: Any) -> list[Tensor]:
     with monkeypatch.context() as patch:
-        patch.setattr(direct, "_is_plain", lambda model: False)
+        patch.setattr(direct, "_can_be_passed_by", lambda model: False)
         expected, directly = read(model, copies, **given)
     assert not directly
     return expected
@@ -89,7 +90,7 @@ def test_a_search_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     for settings in (SearchSettings(beam=1), SearchSettings(beam=3), SearchSettings(temperature=1.0, seed=3)):
         found = search(TransformerStepper(model), SOURCES, settings)
         with monkeypatch.context() as patch:
-            patch.setattr(direct, "_is_plain", lambda model: False)
+            patch.setattr(direct, "_can_be_passed_by", lambda model: False)
             expected = search(TransformerStepper(model), SOURCES, settings)
         assert [one.tokens for group in found for one in group] == [one.tokens for group in expected for one in group]
 
@@ -131,13 +132,63 @@ def replace_a_method(model: Any) -> None:
     model.decoder[0].cross.forward = model.decoder[0].cross.forward
 
 
-@pytest.mark.parametrize("change", [hook, put_another_in_place, put_a_stranger_in_place, replace_a_method])
+def drop_in_one_place(model: Any) -> None:
+    model.decoder[1].cross.train()
+
+
+CHANGES = [hook, put_another_in_place, put_a_stranger_in_place, replace_a_method, drop_in_one_place]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_modules_are_gone_through_where_they_do_more(change: Callable[[Any], None]) -> None:
     model = make()
     assert read(model, 1)[1]
     with torch.inference_mode(False):
         change(model)
     assert TransformerStepper(model).start(SOURCES, 1).direct is None
+
+
+def test_a_class_whose_method_was_replaced_is_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FeedForward, "forward", lambda self, x: x)
+    assert not read(make(), 1)[1]
+
+
+class Sharper(Full):
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
+        return super().__call__(3 * q, k, v, mask, dropout)
+
+
+def unlike(model: Any) -> None:
+    model.decoder[0].cross = Attention(32, 8).eval()
+    model.decoder[0].around_cross = Residual(32, "pre").eval()
+
+
+def sharpen(model: Any) -> None:
+    model.decoder[0].cross.kind = Sharper()
+
+
+@pytest.mark.parametrize("change", [unlike, sharpen])
+def test_blocks_may_differ_in_what_they_are_made_of(
+    change: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make()
+    before = read(model, 2)[0]
+    with torch.inference_mode(False):
+        change(model)
+    found, directly = read(model, 2)
+    assert directly
+    assert not torch.allclose(found[-1], before[-1])
+    for one, other in zip(found, through_modules(model, 2, monkeypatch), strict=True):
+        torch.testing.assert_close(one, other, atol=2e-6, rtol=1e-5)
+
+
+def test_a_step_can_be_learned_from() -> None:
+    model = make()
+    with torch.inference_mode(False), torch.enable_grad():
+        state = model.start(model.encode(torch.tensor([[5, 6, 7]])))
+        for token in (4, 9):
+            y = model.step(torch.tensor([[token]]), state)
+    assert y.requires_grad
 
 
 def test_modules_are_gone_through_for_what_is_not_plain() -> None:
