@@ -46,8 +46,8 @@ ARROWS = {
         "embedding": "attention launching seeds",
         "layers": "attention dropout norms products errors config",
         "models": "attention dropout embedding layers norms products errors config",
-        "decoding": "attention layers models text interop packing products launching walking interruption progress "
-        "errors config",
+        "decoding": "attention dropout layers models text interop packing products launching walking interruption "
+        "progress errors config",
         "inspection": "attention layers models errors config",
         "looking": "models decoding recognition inspection devices errors",
         "interop": "attention layers models text errors config",
