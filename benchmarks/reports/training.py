@@ -92,8 +92,9 @@ def _judge_curves(result: Result) -> str:
         ours, seeds = (found[f"{what}_distance_of_{who}"] for who in ("ours", "two_seeds"))
         words[what] = "no further apart" if ours <= seeds else f"further apart, by {ours - seeds:.4f},"
     means: dict[str, list[float]] = {}
+    shortest = min(map(len, curves.values()))
     for name, losses in curves.items():
-        half = losses[found["compared_steps"] // 20 : found["compared_steps"] // 10]  # a figure is of ten steps
+        half = losses[shortest // 2 : shortest]
         means.setdefault("reference" if name.startswith("reference") else "ours", []).append(mean(half))
     listed = {who: ", ".join(f"{one:.2f}" for one in sorted(of)) for who, of in means.items()}
     return (

@@ -56,7 +56,6 @@ class Report:
             "calibration": [{"images": n, "confidence": sure, "accuracy": right} for n, sure, right in bins],
             "classes": classes,
             "confusion": s.confusion.tolist(),
-            "left_out": len(self.bad),
             "bad": self.bad,
         }
 

@@ -176,11 +176,11 @@ def test_evaluation_leaves_out_bad_images_and_says_how_many(
     as_json = command("evaluate", run, "--data", images, "--json", "--no-save")
     assert as_json.code == 2
     for report in (kept, json.loads(as_json.out)):
-        assert (report["conditions"]["images"], report["left_out"], len(report["bad"])) == (10, 2, 2)
+        assert (report["conditions"]["images"], len(report["bad"])) == (10, 2)
     for name in ("bad.png", "text.png"):
         (images / "red" / name).unlink()
     whole = command("evaluate", run, "--data", images, "--json", "--no-save")
-    assert (whole.code, whole.err, json.loads(whole.out)["left_out"]) == (0, "", 0)
+    assert (whole.code, whole.err, json.loads(whole.out)["bad"]) == (0, "", [])
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
