@@ -27,7 +27,7 @@ class Places(NamedTuple):
 
     def spread(self, x: Tensor) -> Tensor:
         _, H, _, D = x.shape
-        rows = x.new_zeros(self.sequences * self.longest, H, D).index_copy(0, self.tokens, x[0].transpose(0, 1))
+        rows = x.new_zeros(self.sequences * self.longest, H, D).index_copy_(0, self.tokens, x[0].transpose(0, 1))
         return rows.view(self.sequences, self.longest, H, D).transpose(1, 2)
 
     def collect(self, rows: Tensor) -> Tensor:
