@@ -3,7 +3,8 @@
     python benchmarks/multi30k.py DATA OUT [--seed 1]
 
 DATA holds train, val and test_2016_flickr as .en.gz and .de.gz in the tokenised form. Writes OUT/run, the translations
-as OUT/test.de, and OUT/multi30k-en-de-seedN.json: score, signature, time, machine, versions.
+as OUT/test.de, and score, signature, time, machine and versions as OUT/multi30k-en-de-seedN.json, or, with --set
+training.record=true, as OUT/multi30k-recorded-seedN.json.
 """
 
 import argparse
@@ -33,7 +34,8 @@ def main() -> None:
     data, out = arguments.data, arguments.out
     files = {"source": "train.en", "target": "train.de", "valid_source": "val.en", "valid_target": "val.de"}
     given = {f"data.{key}": str(data / f"{name}.gz") for key, name in files.items()} | {"training.seed": arguments.seed}
-    outcome = run_recipe(Recipe.load(Path("multi30k-en-de"), arguments.changes, given), out / "run")
+    recipe = Recipe.load(Path("multi30k-en-de"), arguments.changes, given)
+    outcome = run_recipe(recipe, out / "run")
     device = choose_device("auto")
     translator = Translator.load(out / "run" / "best", device=device)
     pairs = list(read_pairs(data / "test_2016_flickr.en.gz", data / "test_2016_flickr.de.gz"))
@@ -56,9 +58,9 @@ def main() -> None:
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
-    (out / f"multi30k-en-de-seed{arguments.seed}.json").write_text(
-        json.dumps(result, indent=2) + "\n", encoding="utf-8"
-    )
+    name = "recorded" if recipe.training.record else "en-de"
+    path = out / f"multi30k-{name}-seed{arguments.seed}.json"
+    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

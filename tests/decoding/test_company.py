@@ -11,7 +11,7 @@ from regard.decoding.search import SearchSettings, search
 from regard.decoding.stepper import TransformerStepper
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.packing import Precision, supports
-from regard.products import PackedWeights
+from regard.products import PackedWeights, packed
 
 VOCAB, COUNT = 60, 100
 
@@ -50,8 +50,10 @@ def translate(order: list[int], batch: int, beam: int, precision: Precision = "f
     return results
 
 
+@pytest.mark.parametrize("worth", [packed.WORTH, 0], ids=["weights as they are", "weights packed"])
 @pytest.mark.parametrize("beam", [1, 4])
-def test_batch_size_and_order_change_nothing(beam: int) -> None:
+def test_batch_size_and_order_change_nothing(beam: int, worth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "WORTH", worth)
     shuffled = random.Random(7).sample(range(COUNT), COUNT)
     by_length = sorted(range(COUNT), key=lambda i: len(SENTENCES[i]))
     alone = translate(shuffled, 1, beam)

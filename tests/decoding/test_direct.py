@@ -15,7 +15,7 @@ from regard.decoding.stepper import TransformerStepper
 from regard.layers import FeedForward, Residual
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.packing import Precision, supports
-from regard.products import PackedWeights
+from regard.products import PackedWeights, packed
 
 SOURCES = [[5, 6, 7, 8, 9], [10], [11, 12, 13]]
 
@@ -53,6 +53,7 @@ def through_modules(model: Transformer, copies: int, monkeypatch: pytest.MonkeyP
     return expected
 
 
+@pytest.mark.parametrize("worth", [packed.WORTH, 0], ids=["weights as they are", "weights packed"])
 @pytest.mark.parametrize("copies", [1, 4])
 @pytest.mark.parametrize(
     "changes",
@@ -66,7 +67,8 @@ def through_modules(model: Transformer, copies: int, monkeypatch: pytest.MonkeyP
         {"positions": "learned", "max_length": 16, "tie": "none"},
     ],
 )
-def test_it_is_what_the_modules_give(changes: Any, copies: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_what_the_modules_give(changes: Any, copies: int, worth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "WORTH", worth)
     model = make(**changes)
     found, directly = read(model, copies)
     assert directly
@@ -180,15 +182,6 @@ def test_blocks_may_differ_in_what_they_are_made_of(
     assert not torch.allclose(found[-1], before[-1])
     for one, other in zip(found, through_modules(model, 2, monkeypatch), strict=True):
         torch.testing.assert_close(one, other, atol=2e-6, rtol=1e-5)
-
-
-def test_a_step_can_be_learned_from() -> None:
-    model = make()
-    with torch.inference_mode(False), torch.enable_grad():
-        state = model.start(model.encode(torch.tensor([[5, 6, 7]])))
-        for token in (4, 9):
-            y = model.step(torch.tensor([[token]]), state)
-    assert y.requires_grad
 
 
 def test_modules_are_gone_through_for_what_is_not_plain() -> None:

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard import products
-from regard.packing import _roomy, supports
-from regard.products import Linear, PackedWeights, RoundedWeights, linear, linear_gelu, linear_relu
+from regard.packing import _roomy, pack, supports
+from regard.products import Linear, PackedWeights, RoundedWeights, linear, linear_gelu, linear_relu, packed
 from regard.products.compiling import linear_relu_node
 from regard.products.learning import Product
 
@@ -15,7 +15,14 @@ on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no C
 packed_only = pytest.mark.skipif(not supports("float32"), reason="this processor has no packed products")
 
 
+@pytest.fixture
+def small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every weight is packed, however small."""
+    monkeypatch.setattr(packed, "WORTH", 0)
+
+
 @packed_only
+@pytest.mark.usefixtures("small_ones_too")
 @pytest.mark.parametrize("shape", [(1, 8), (3, 8), (16, 8), (17, 8), (130, 8), (2, 5, 8), (1, 1, 8)], ids=str)
 @pytest.mark.parametrize("bias", [True, False])
 @torch.no_grad()
@@ -29,18 +36,32 @@ def test_packed_products_are_the_usual_ones(shape: tuple[int, ...], bias: bool) 
 
 
 @packed_only
+@pytest.mark.parametrize(("rows", "is_packed"), [(128, False), (129, True)])
+@torch.no_grad()
+def test_small_weights_are_multiplied_as_they_are(rows: int, is_packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    met: list[int] = []
+    monkeypatch.setattr(packed, "pack", lambda weight, precision: met.append(len(weight)) or pack(weight, precision))
+    linear, x = Linear(1024, rows), torch.randn(3, 1024)
+    with PackedWeights():
+        torch.testing.assert_close(linear(x), F.linear(x, linear.weight, linear.bias))
+    assert met == ([rows] if is_packed else [])
+
+
+@packed_only
+@pytest.mark.usefixtures("small_ones_too")
 @torch.no_grad()
 def test_a_weight_that_has_changed_is_packed_anew() -> None:
-    linear, x, packed = Linear(8, 6), torch.randn(4, 8), PackedWeights()
-    with packed:
+    linear, x, weights = Linear(8, 6), torch.randn(4, 8), PackedWeights()
+    with weights:
         linear(x)
     linear.weight.mul_(2)
-    packed.refresh()
-    with packed:
+    weights.refresh()
+    with weights:
         torch.testing.assert_close(linear(x), F.linear(x, linear.weight, linear.bias))
 
 
 @packed_only
+@pytest.mark.usefixtures("small_ones_too")
 @torch.no_grad()
 def test_the_library_meets_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps memory for every number it meets: a long file would bring thousands."""
@@ -60,7 +81,7 @@ def test_the_library_meets_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) 
     with PackedWeights():
         for rows in range(1, 1500, 7):
             assert len(linear(torch.ones(rows, 4))) == rows
-    assert len(met) < 35
+    assert 20 < len(met) < 35
 
 
 def test_rounding_up_adds_little_and_never_takes_away() -> None:
@@ -68,6 +89,7 @@ def test_rounding_up_adds_little_and_never_takes_away() -> None:
         assert rows <= _roomy(rows) <= max(4, 1.25 * rows + 3)
 
 
+@pytest.mark.usefixtures("small_ones_too")
 def test_gradients_are_never_taken_through_packed_weights() -> None:
     linear = Linear(4, 3)
     with PackedWeights():
