@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import pickle
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from types import FrameType
 from typing import Generic, TypeVar
 
@@ -27,7 +29,7 @@ def make_in_workers(make: Callable[[P], B], plans: Iterable[P], workers: int) ->
         sampler=plans,
         num_workers=workers,
         collate_fn=pickle.dumps,  # since shared memory is short in many containers, and noisy when a parent is killed
-        worker_init_fn=_begin_work,
+        worker_init_fn=partial(_begin_work, os.getpid()),
         multiprocessing_context="fork",  # a mapped corpus is shared with them, not sent to them
         generator=torch.Generator(),  # or else this would draw from the random numbers of the training
     )
@@ -44,12 +46,14 @@ class _Made(Dataset[B], Generic[P, B]):
         return self.make(plan)
 
 
-def _begin_work(number: int) -> None:
+def _begin_work(parent: int, number: int) -> None:
     """What a worker does first: leaves Ctrl-C and SIGTERM to its parent, and dies with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _ignore_once)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+    if os.getppid() != parent:  # which was killed before it could be followed, and will not be heard of again
+        os._exit(1)
 
 
 def _ignore_once(number: int, frame: FrameType | None) -> None:

@@ -14,6 +14,7 @@ from regard.training.recipe import Recipe
 from regard.training.run import prepare
 from regard.training.state import Position, Share
 from regard.training.translation.task import TextBatch, TranslationTask
+from regard.training.workers import _begin_work
 from tests.conftest import SMALL, settings_of
 from tests.forks import Forked
 
@@ -108,3 +109,21 @@ def test_no_worker_outlives_its_run(
     assert "Traceback" not in said
     if number != signal.SIGKILL:
         assert list((tmp_path / "run" / "checkpoints").glob("step-*")), "the last step was saved first"
+
+
+def test_a_worker_whose_run_was_killed_before_it_began_ends_too() -> None:
+    alive, mouth = os.pipe()
+    run = os.fork()
+    if run == 0:  # which starts a worker and is killed at once
+        run = os.getpid()
+        if os.fork():
+            os._exit(0)
+        while os.getppid() == run:
+            time.sleep(0.001)
+        _begin_work(run, 0)
+        os.write(mouth, b"works for nobody")
+        os._exit(0)
+    os.close(mouth)
+    assert os.read(alive, 99) == b""
+    os.close(alive)
+    os.waitpid(run, 0)
