@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,10 +14,8 @@ from regard.interop import from_huggingface, from_timm, from_torchvision, to_hug
 from regard.models.swin import Swin, SwinConfig
 from regard.models.vit import ViT, ViTConfig
 from tests.interop.by_names import TimmViT, TorchvisionViT
+from tests.interop.comparing import CLOSE, SMALL, assert_same_weights, images, lively, ours
 
-MADE: list[torch.library.Library] = []
-CLOSE = {"atol": 1e-5, "rtol": 0.0}
-SMALL = {"image": 32, "patch": 8, "width": 48, "layers": 2, "heads": 4, "hidden": 96, "classes": 7}
 HF_SMALL = {
     "image_size": 32,
     "patch_size": 8,
@@ -30,52 +27,6 @@ HF_SMALL = {
 }
 HF_SWIN = {"image_size": 32, "patch_size": 2, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "num_labels": 7}
 OUR_SWIN = {"image": 32, "patch": 2, "width": 16, "layers": (2, 2), "heads": (2, 4), "window": 4, "classes": 7}
-
-
-def peer(name: str) -> ModuleType:
-    """The library, where it is installed.
-
-    It is not by default (see pyproject.toml). On a CPU: pip install --no-deps --target DIR timm torchvision, the latter
-    of torch's version, then PYTHONPATH=DIR pytest tests/interop -k "timm or torchvision".
-    """
-    if torch.version.cuda is None and not hasattr(torch.ops.torchvision, "nms"):
-        # A torchvision made for CUDA wants operators of its own that it cannot load beside a torch made for CPUs alone,
-        # and that no model here needs: it is enough that there are some of these names.
-        library = torch.library.Library("torchvision", "DEF")
-        for operator in ("nms", "qnms"):
-            library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        MADE.append(library)
-    return pytest.importorskip(name)  # type: ignore[no-any-return]
-
-
-def lively(model: nn.Module) -> nn.Module:
-    """Random numbers everywhere, so that no zero bias and no unit norm hides a mistake."""
-    source = torch.Generator().manual_seed(0)
-    for p in model.parameters():
-        noise = torch.randn(p.shape, generator=source)
-        p.data = noise * 0.05 if p.dim() > 1 else p.data.nan_to_num(0) * 0.5 + noise * 0.1
-    return model.eval()
-
-
-def ours(config: ViTConfig | SwinConfig, tensors: dict[str, Tensor]) -> Any:
-    if isinstance(config, SwinConfig):
-        model: nn.Module = Swin(config)
-        model.load_state_dict(tensors)
-    else:
-        with torch.device("meta"):  # without first weights of its own, which take long in a large model
-            model = ViT(config)
-        model.load_state_dict(tensors, assign=True)
-    return model.eval()
-
-
-def images(size: int, batch: int = 2) -> Tensor:
-    return torch.randn(batch, 3, size, size, generator=torch.Generator().manual_seed(1))
-
-
-def assert_same_weights(got: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    assert got.keys() == expected.keys()
-    for name, tensor in expected.items():
-        assert torch.equal(got[name], tensor), name
 
 
 CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], ViTConfig | SwinConfig], Callable[..., Any], Any]] = {
@@ -242,48 +193,9 @@ def test_positions_are_resized_as_transformers_resizes_them(size: int) -> None:
     torch.testing.assert_close(model(images(size)), expected, **CLOSE)
 
 
-@pytest.mark.parametrize("size", [48, 16])
-def test_positions_are_resized_as_timm_resizes_them(size: int) -> None:
-    resample = peer("timm.layers").resample_abs_pos_embed
-    model = ViT(ViTConfig(**SMALL))
-    new = model.resized(size).positions
-    expected = resample(model.positions[None], [size // 8, size // 8], [4, 4], num_prefix_tokens=1)[0]
-    torch.testing.assert_close(new, expected.detach(), atol=1e-6, rtol=0)
-
-
-# The models by the names that people know them by, whole
-
-
 @torch.no_grad()
 def test_vit_model_of_transformers_whole() -> None:
     theirs = lively(transformers.ViTModel(transformers.ViTConfig()))
     config = ViTConfig.base(classes=0, norm_eps=1e-12)
     model = ours(config, from_huggingface(theirs.state_dict(), config))
     torch.testing.assert_close(model.tokens(images(224, 1)), theirs(images(224, 1)).last_hidden_state, **CLOSE)
-
-
-@pytest.mark.parametrize(
-    ("name", "config"),
-    [
-        ("vit_base_patch16_224", ViTConfig.base()),
-        ("swin_tiny_patch4_window7_224", SwinConfig.tiny()),
-        ("vit_small_patch16_224", ViTConfig.small()),
-    ],
-)
-@torch.no_grad()
-def test_models_of_timm_whole(name: str, config: ViTConfig | SwinConfig) -> None:
-    theirs = lively(peer("timm").create_model(name, pretrained=False))
-    model = ours(config, from_timm(theirs.state_dict(), config))
-    x = images(224, 1)
-    torch.testing.assert_close(model(x), theirs(x), **CLOSE)
-    torch.testing.assert_close(model.tokens(x).flatten(), theirs.forward_features(x).flatten(), **CLOSE)
-    assert_same_weights(to_timm(model.state_dict(), config), theirs.state_dict())
-
-
-@torch.no_grad()
-def test_vit_b_16_of_torchvision_whole() -> None:
-    theirs = lively(peer("torchvision").models.vit_b_16())
-    config = ViTConfig.base()
-    model = ours(config, from_torchvision(theirs.state_dict(), config))
-    torch.testing.assert_close(model(images(224, 1)), theirs(images(224, 1)), **CLOSE)
-    assert_same_weights(to_torchvision(model.state_dict(), config), theirs.state_dict())
