@@ -1,5 +1,7 @@
 """Beam search over all sentences at once. A sentence leaves the batch as soon as it is decided.
 
+The model and its log-probabilities are where the stepper has them; the best few of every hypothesis come to the host.
+
 Shapes: B sentences still searched, K hypotheses a sentence, V vocabulary, N candidates a sentence, L tokens so far.
 """
 
@@ -8,14 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Generic, NamedTuple
+from typing import Any, Generic, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from regard.decoding.rules import Request, RequiredPhrases, Rules
-from regard.decoding.search import Expansion, Found, S, Stepper, Trace, collect, refuse_nan
+from regard.decoding.search import Bools, Doubles, Expansion, Found, Ints, S, Stepper, Trace, collect, refuse_nan
 from regard.decoding.settings import SearchSettings
+
+Array = npt.NDArray[Any]
 
 # What a required phrase that was not said costs an ended hypothesis: more than any difference in score.
 OWED = 1e6
@@ -24,13 +30,13 @@ OWED = 1e6
 class Candidates(NamedTuple):
     """Continuations of a beam, (B, N) each, the best first."""
 
-    total: Tensor  # sum of log-probabilities, float64
-    parent: Tensor  # the hypothesis it continues
-    token: Tensor
-    gain: Tensor  # the token's log-probability
+    total: Doubles  # sum of log-probabilities
+    parent: Ints  # the hypothesis it continues
+    token: Ints
+    gain: Doubles  # the token's log-probability
 
-    def take(self, place: Tensor) -> Candidates:
-        return Candidates(*(part.gather(1, place) for part in self))
+    def take(self, place: Ints) -> Candidates:
+        return Candidates(*(_pick(part, place) for part in self))
 
 
 class Beam(Generic[S]):
@@ -40,23 +46,26 @@ class Beam(Generic[S]):
         self, stepper: Stepper[S], requests: Sequence[Request], settings: SearchSettings, trace: Trace | None
     ) -> None:
         self.stepper, self.settings = stepper, settings
-        B, K, device = len(requests), settings.width, stepper.device
-        self.rules = Rules.of(requests, settings, stepper.eos, device, stepper.longest)
-        self.required = RequiredPhrases.of(requests, K, device)
+        B, K = len(requests), settings.width
+        self.rules = Rules.of(requests, settings, stepper.eos, stepper.device, stepper.longest)
+        self.required = RequiredPhrases.of(requests, K)
         self.results: list[list[Found]] = [[] for _ in requests]
         self.state = stepper.start([request.source for request in requests], K)
-        self.sentences = torch.arange(B, device=device)  # which sentence each row of what follows is about
-        longest = int(self.rules.limits.max())
-        self.tokens = torch.full((B, K, longest), stepper.eos, device=device)
-        self.gains = torch.zeros(B, K, longest, device=device, dtype=torch.float64)
+        self.sentences: Ints = np.arange(B)  # which sentence each row of what follows is about
+        limits = self.rules.limits.tolist()
+        longest = max(limits)
+        # What sums are divided by at a sentence's limit, one by one: in an array, powers depend on who stands beside.
+        self.last_divisors: Doubles = np.array([settings.normaliser(float(limit)) for limit in limits])
+        self.tokens: Ints = np.full((B, K, longest), stepper.eos)
+        self.gains: Doubles = np.zeros((B, K, longest))
         # All hypotheses begin alike: only the first of each group may have children in the first step.
-        self.totals = torch.full((B, K), -math.inf, device=device, dtype=torch.float64)
+        self.totals: Doubles = np.full((B, K), -math.inf)
         self.totals[:, :: K // settings.groups] = 0
-        self.parents = torch.zeros((B, K), dtype=torch.long, device=device)
-        self.ended_tokens, self.ended_gains = self.tokens.clone(), self.gains.clone()
-        self.ended_worth = torch.full((B, K), -math.inf, device=device, dtype=torch.float64)
-        self.ended_scores = self.ended_worth.clone()
-        self.ended_lengths = torch.zeros(B, K, dtype=torch.long, device=device)
+        self.parents: Ints = np.zeros((B, K), np.int64)
+        self.ended_tokens, self.ended_gains = self.tokens.copy(), self.gains.copy()
+        self.ended_worth: Doubles = np.full((B, K), -math.inf)
+        self.ended_scores = self.ended_worth.copy()
+        self.ended_lengths: Ints = np.zeros((B, K), np.int64)
         self.recorder = None if trace is None else Recorder(trace, B, K)
 
     def run(self) -> list[list[Found]]:
@@ -70,36 +79,47 @@ class Beam(Generic[S]):
     def _expand(self, step: int) -> None:
         """One token more for every hypothesis: those that end join the ended ones, the best K others live on."""
         B, K = self.totals.shape
-        last = self.tokens[:, :, step - 1] if step else torch.full_like(self.tokens[:, :, 0], self.stepper.bos)
-        logp, self.state = self.stepper.step(last.reshape(-1), self.state)
+        last = self.tokens[:, :, step - 1] if step else np.full((B, K), self.stepper.bos)
+        logp, self.state = self.stepper.step(self._lend(last.reshape(-1)), self.state)
         logp = logp.view(B, K, -1)
-        unmet = None if self.required is None else self.required.unmet
-        wished, logp = logp, self.rules.apply(logp, self.tokens[:, :, :step], unmet)
+        unmet = None if self.required is None else self._lend(self.required.unmet)
+        wished, logp = logp, self.rules.apply(logp, self._lend(self.tokens)[:, :, :step], unmet)
         if self.recorder is not None:
             self.recorder.record_forbidden(self, wished, logp, step)
         size = K // self.settings.groups
         chosen: list[Candidates] = []  # what each group lives on with
         for first in range(0, K, size):
-            group = slice(first, first + size)
-            handicap = None
-            if chosen and self.settings.diversity:
-                handicap = torch.zeros_like(logp[:, 0])
-                for earlier in chosen:
-                    handicap.scatter_add_(1, earlier.token, torch.full_like(earlier.gain, self.settings.diversity))
-            candidates = self._candidates(logp[:, group], group, handicap)
+            candidates = self._candidates(logp[:, first : first + size], first, self._handicap(logp, chosen))
             ends = candidates.token == self.stepper.eos
             # Only the first places end, or a hypothesis could end that the beam would not have kept.
-            kept_ends = ends & (torch.arange(ends.shape[1], device=ends.device) < size)
-            self._end(candidates, kept_ends, step)
-            survivors = ends.to(torch.int8).sort(dim=1, stable=True).indices[:, :size]
+            kept_ends = ends.copy()
+            kept_ends[:, size:] = False
+            if kept_ends.any():
+                self._end(candidates, kept_ends, step)
+            survivors = ends.argsort(axis=1, kind="stable")[:, :size]
             lives = candidates.take(survivors)
-            dead = ends.gather(1, survivors)
-            chosen.append(lives._replace(total=lives.total.masked_fill(dead, -math.inf)))
+            lives.total[_pick(ends, survivors)] = -math.inf
+            chosen.append(lives)
             if self.recorder is not None:
                 self.recorder.record(self, candidates, kept_ends, survivors, first, step)
-        self._live_on(Candidates(*(torch.cat(parts, 1) for parts in zip(*chosen, strict=True))), step)
+        groups = [np.concatenate(parts, 1) for parts in zip(*chosen, strict=True)] if len(chosen) > 1 else chosen[0]
+        self._live_on(Candidates(*groups), step)
 
-    def _candidates(self, logp: Tensor, group: slice, handicap: Tensor | None) -> Candidates:
+    def _lend(self, x: Array) -> Tensor:
+        """An array as a tensor where the model is."""
+        return torch.from_numpy(x).to(self.stepper.device)
+
+    def _handicap(self, logp: Tensor, chosen: Sequence[Candidates]) -> Tensor | None:
+        """What every token costs a group since groups before it have chosen it, (B, V); None where it costs nothing."""
+        if not chosen or not self.settings.diversity:
+            return None
+        handicap = torch.zeros_like(logp[:, 0])
+        for earlier in chosen:
+            token = self._lend(earlier.token)
+            handicap.scatter_add_(1, token, handicap.new_full(token.shape, self.settings.diversity))
+        return handicap
+
+    def _candidates(self, logp: Tensor, first: int, handicap: Tensor | None) -> Candidates:
         """The best 2K continuations of a group: at most K of them end, so K that go on are always among them.
 
         Each is one of the best 2K children of its parent, so sums are made for those alone, and in float64: long sums
@@ -107,74 +127,75 @@ class Beam(Generic[S]):
         """
         B, K, V = logp.shape
         ranked = logp if handicap is None else logp - handicap[:, None]
-        token = ranked.topk(min(2 * K, V), dim=2).indices
+        best = ranked.topk(min(2 * K, V), dim=2)
+        token, gain = _fetch(best.indices), _fetch(best.values).astype(np.float64)
+        rank = gain
         if self.required is not None:
-            token = self._with_required(token, group)
+            token = self._with_required(token, self.required.next_tokens[:, first : first + K])
+        if self.required is not None or handicap is not None:
+            index = self._lend(token.clip(min=0))
+            gain, rank = (np.where(token < 0, -math.inf, _fetch(x.gather(2, index).double())) for x in (logp, ranked))
+        totals = self.totals[:, first : first + K, None]
         children = token.shape[2]
-        index = token.clamp(min=0)
-        gain = logp.gather(2, index).masked_fill(token < 0, -math.inf)
-        rank = ranked.gather(2, index).masked_fill(token < 0, -math.inf)
-        totals = self.totals[:, group, None]
-        parent = torch.arange(group.start, group.stop, device=logp.device)[None, :, None].expand(B, K, children)
-        every = Candidates(*((x.reshape(B, -1)) for x in (totals + gain, parent, index, gain)))
-        score = (totals + rank).view(B, -1)
+        parent = np.broadcast_to(np.arange(first, first + K).repeat(children), (B, K * children))
+        rows: list[Array] = [totals + gain, parent, token.clip(min=0), gain]
+        every = Candidates(*(x.reshape(B, -1) for x in rows))
+        score = every.total if rank is gain else (totals + rank).reshape(B, -1)
         wanted = min(2 * K, K * children)
         if self.required is None:
-            return every.take(score.topk(wanted, dim=1).indices)
+            return every.take(_best(score, wanted))
         # Hypotheses that have said as much of what is required compete among themselves; then each such bank gives its
         # best in turn. So those that begin a phrase are not outbid by fluent ones that never will.
-        bank = self.required.follow(every.parent, every.token).said().masked_fill(score == -math.inf, -1)
-        by_score = score.argsort(dim=1, descending=True, stable=True)
-        in_banks = by_score.gather(1, bank.gather(1, by_score).argsort(dim=1, descending=True, stable=True))
-        banks = bank.gather(1, in_banks)
-        place = torch.arange(banks.shape[1], device=banks.device).expand_as(banks)
-        begins = torch.ones_like(banks, dtype=torch.bool)
+        bank = np.where(score == -math.inf, -1, self.required.follow(every.parent, every.token).said())
+        by_score = (-score).argsort(axis=1, kind="stable")
+        in_banks = _pick(by_score, (-_pick(bank, by_score)).argsort(axis=1, kind="stable"))
+        banks = _pick(bank, in_banks)
+        place = np.broadcast_to(np.arange(banks.shape[1]), banks.shape)
+        begins = np.ones_like(banks, dtype=np.bool_)
         begins[:, 1:] = banks[:, 1:] != banks[:, :-1]
-        turn = place - torch.where(begins, place, 0).cummax(1).values
-        turn = turn.masked_fill(banks < 0, banks.shape[1])
-        return every.take(in_banks.gather(1, turn.argsort(dim=1, stable=True))[:, :wanted])
+        turn = place - np.maximum.accumulate(np.where(begins, place, 0), axis=1)
+        turn = np.where(banks < 0, banks.shape[1], turn)
+        return every.take(_pick(in_banks, turn.argsort(axis=1, kind="stable"))[:, :wanted])
 
-    def _with_required(self, token: Tensor, group: slice) -> Tensor:
+    @staticmethod
+    def _with_required(token: Ints, wanted: Ints) -> Ints:
         """Adds the tokens that continue a required phrase to each hypothesis's children; -1 where they stand there."""
-        assert self.required is not None
-        wanted = self.required.next_tokens[:, group]
         there = (wanted[..., None] == token[:, :, None, :]).any(-1)
         C = wanted.shape[2]
-        earlier = torch.ones(C, C, dtype=torch.bool, device=token.device).tril(-1)
+        earlier = np.tri(C, k=-1, dtype=np.bool_)
         there |= ((wanted[..., :, None] == wanted[..., None, :]) & earlier).any(-1)
-        return torch.cat((token, wanted.masked_fill(there, -1)), 2)
+        return np.concatenate((token, np.where(there, -1, wanted)), 2)
 
-    def _end(self, candidates: Candidates, ends: Tensor, step: int) -> None:
+    def _end(self, candidates: Candidates, ends: Bools, step: int) -> None:
         """Candidates that ended compete with those that ended before for the sentence's K places."""
-        scores = candidates.total / self.settings.normaliser(torch.tensor(step + 1, device=ends.device))
+        scores = candidates.total / self.settings.normaliser(float(step + 1))
         if self.settings.coverage:
-            uncovered = self.state.uncovered().view(self.totals.shape).double()
-            scores = scores + self.settings.coverage * uncovered.gather(1, candidates.parent)
-        worth = scores if self.required is None else scores - OWED * self.required.owed.gather(1, candidates.parent)
+            uncovered = _fetch(self.state.uncovered().double()).reshape(self.totals.shape)
+            scores = scores + self.settings.coverage * _pick(uncovered, candidates.parent)
+        worth = scores if self.required is None else scores - OWED * _pick(self.required.owed, candidates.parent)
         if self.settings.groups > 1:
             # Groups may end in the same words; one of them is enough.
-            said = _rows(self.tokens, candidates.parent)
+            said = _pick(self.tokens, candidates.parent)
             twice = (said[:, :, None] == self.ended_tokens[:, None]).all(-1) & (self.ended_lengths == step + 1)[:, None]
             ends = ends & ~twice.any(-1)
         K = self.totals.shape[1]
-        pool = torch.cat((self.ended_worth, worth.masked_fill(~ends, -math.inf)), 1)
-        self.ended_worth, place = pool.topk(K, dim=1)
-        fresh = place >= K
-        if not bool(fresh.any()):
-            return
-        new, old = (place - K).clamp(min=0), place.clamp(max=K - 1)
-        ancestor = candidates.parent.gather(1, new)
-        gains = _rows(self.gains, ancestor)
-        gains[:, :, step] = candidates.gain.gather(1, new)
+        pool = np.concatenate((self.ended_worth, np.where(ends, worth, -math.inf)), 1)
+        place = _best(pool, K)
+        self.ended_worth = _pick(pool, place)
+        fresh = (place >= K) & (self.ended_worth > -math.inf)  # a place that nobody took stays as it is
+        new, old = (place - K).clip(min=0), place.clip(max=K - 1)
+        ancestor = _pick(candidates.parent, new)
+        gains = _pick(self.gains, ancestor)
+        gains[:, :, step] = _pick(candidates.gain, new)
         wide = fresh[:, :, None]
-        self.ended_tokens = torch.where(wide, _rows(self.tokens, ancestor), _rows(self.ended_tokens, old))
-        self.ended_gains = torch.where(wide, gains, _rows(self.ended_gains, old))
-        self.ended_scores = torch.where(fresh, scores.gather(1, new), self.ended_scores.gather(1, old))
-        self.ended_lengths = torch.where(fresh, step + 1, self.ended_lengths.gather(1, old))
+        self.ended_tokens = np.where(wide, _pick(self.tokens, ancestor), _pick(self.ended_tokens, old))
+        self.ended_gains = np.where(wide, gains, _pick(self.ended_gains, old))
+        self.ended_scores = np.where(fresh, _pick(scores, new), _pick(self.ended_scores, old))
+        self.ended_lengths = np.where(fresh, step + 1, _pick(self.ended_lengths, old))
 
     def _live_on(self, lives: Candidates, step: int) -> None:
         self.totals, self.parents = lives.total, lives.parent
-        self.tokens, self.gains = _rows(self.tokens, lives.parent), _rows(self.gains, lives.parent)
+        self.tokens, self.gains = _pick(self.tokens, lives.parent), _pick(self.gains, lives.parent)
         self.tokens[:, :, step] = lives.token
         self.gains[:, :, step] = lives.gain
         if self.required is not None:
@@ -183,14 +204,12 @@ class Beam(Generic[S]):
     def _release(self, step: int) -> None:
         """Takes decided sentences out of the batch and brings the stepper's state into the new order."""
         B, K = self.totals.shape
-        decided = self._decided()
-        rows = torch.arange(B, device=self.totals.device)[:, None] * K + self.parents
         # A row of NaN has only children of NaN, which rank before all others: one of them lives on or has ended.
-        broken = self.totals.isnan().any() | self.ended_worth.isnan().any()
-        some_decided, is_broken = torch.stack((decided.any(), broken)).tolist()
-        refuse_nan(is_broken)
-        if some_decided:
-            for i in decided.nonzero()[:, 0].tolist():
+        refuse_nan(bool(np.isnan(self.totals).any() or np.isnan(self.ended_worth).any()))
+        decided = self._decided()
+        rows = np.arange(B)[:, None] * K + self.parents
+        if decided.any():
+            for i in decided.nonzero()[0].tolist():
                 found = collect(self.ended_tokens[i], self.ended_gains[i], self.ended_lengths[i], self.ended_scores[i])
                 taken = int((self.ended_worth[i] > -math.inf).sum())
                 returned = found[: min(taken, self.settings.n_best)]
@@ -198,32 +217,33 @@ class Beam(Generic[S]):
                 if self.recorder is not None:
                     unfinished = "enough others had ended" if self._stops_when_full() else "it could no longer win"
                     self.recorder.close(i, returned, step, unfinished)
-            keep = (~decided).nonzero()[:, 0]
+            keep = (~decided).nonzero()[0]
             rows = rows[keep]
             self._keep(keep)
-        if rows.numel():
-            self.state = self.state.select(rows.reshape(-1))
+        if rows.size:
+            self.state = self.state.select(self._lend(rows.reshape(-1)))
 
-    def _keep(self, sentences: Tensor) -> None:
-        for name in ("sentences", "tokens", "gains", "totals", "parents"):
+    def _keep(self, sentences: Ints) -> None:
+        for name in ("sentences", "last_divisors", "tokens", "gains", "totals", "parents"):
             setattr(self, name, getattr(self, name)[sentences])
         for name in ("ended_tokens", "ended_gains", "ended_worth", "ended_scores", "ended_lengths"):
             setattr(self, name, getattr(self, name)[sentences])
-        self.rules = self.rules.select(sentences)
+        self.rules = self.rules.select(self._lend(sentences))
         self.required = None if self.required is None else self.required.select(sentences)
         if self.recorder is not None:
             self.recorder.keep(sentences)
 
-    def _decided(self) -> Tensor:
+    def _decided(self) -> Bools:
         """Whether each sentence's best hypotheses are settled."""
-        best = self.totals.max(1).values
-        none_lives = best == -math.inf
+        best = self.totals.max(1)
+        none_lives: Bools = best == -math.inf
         if self._stops_when_full():
             return none_lives | (self.ended_worth[:, -1] > -math.inf)
         # A sum of log-probabilities only falls, and coverage only costs. What the sum is divided by grows with the
         # length, so the most a living hypothesis can still reach is its present sum divided as at the limit.
-        reachable = best / self.settings.normaliser(self.rules.limits)
-        return none_lives | (self.ended_worth[:, self.settings.n_best - 1] >= reachable)
+        reachable = best / self.last_divisors
+        settled: Bools = self.ended_worth[:, self.settings.n_best - 1] >= reachable
+        return none_lives | settled
 
     def _stops_when_full(self) -> bool:
         """Whether a sentence is decided by how many have ended, whatever the living could still reach."""
@@ -239,10 +259,10 @@ class Recorder:
         self.fresh = [[-1] * K for _ in range(B)]
 
     def record(
-        self, beam: Beam[S], candidates: Candidates, ends: Tensor, survivors: Tensor, first: int, step: int
+        self, beam: Beam[S], candidates: Candidates, ends: Bools, survivors: Ints, first: int, step: int
     ) -> None:
         """Notes the candidates of one group at one step, and which of them live on."""
-        normaliser = float(beam.settings.normaliser(torch.tensor(step + 1)))
+        normaliser = beam.settings.normaliser(float(step + 1))
         lasting = survivors.tolist()
         for b, tree in enumerate(self.trees):
             columns = zip(*(part[b].tolist() for part in (*candidates, ends)), strict=True)
@@ -263,9 +283,9 @@ class Recorder:
     def record_forbidden(self, beam: Beam[S], wished: Tensor, allowed: Tensor, step: int) -> None:
         """Notes what would have been among the best continuations of a hypothesis, had the rules allowed it."""
         best = wished.topk(min(2 * beam.totals.shape[1], wished.shape[2]), dim=2).indices
-        refused = (allowed.gather(2, best) == -math.inf) & (beam.totals > -math.inf)[:, :, None]
-        normaliser = float(beam.settings.normaliser(torch.tensor(step + 1)))
-        for b, k, place in refused.nonzero().tolist():
+        refused = _fetch(allowed.gather(2, best) == -math.inf) & (beam.totals > -math.inf)[:, :, None]
+        normaliser = beam.settings.normaliser(float(step + 1))
+        for b, k, place in np.argwhere(refused).tolist():
             token, said = int(best[b, k, place]), beam.tokens[b, k, :step].tolist()
             owes = beam.required is not None and bool(beam.required.unmet[b, k])
             gain = float(wished[b, k, token])
@@ -295,7 +315,7 @@ class Recorder:
                     tree[e.node] = replace(e, fate="ended: others were better")
                 said_before.add(said)
 
-    def keep(self, sentences: Tensor) -> None:
+    def keep(self, sentences: Ints) -> None:
         rows = sentences.tolist()
         self.trees = [self.trees[i] for i in rows]
         self.nodes = [self.nodes[i] for i in rows]
@@ -311,6 +331,16 @@ def _said(tree: Sequence[Expansion], end: Expansion) -> tuple[int, ...]:
     return tuple(reversed(tokens))
 
 
-def _rows(x: Tensor, index: Tensor) -> Tensor:
-    """x[b, index[b, k]] for (B, K, L) and (B, K)."""
-    return x.gather(1, index[:, :, None].expand(-1, -1, x.shape[2]))
+def _fetch(x: Tensor) -> Array:
+    """A tensor as an array, where the host is."""
+    return x.cpu().numpy()
+
+
+def _pick(x: Array, place: Ints) -> Array:
+    """x[b, place[b, k]] for (B, K), or for (B, K, L) whole rows of L."""
+    return x[np.arange(len(x))[:, None], place]
+
+
+def _best(score: Doubles, wanted: int) -> Ints:
+    """The places of the best of each row, the best first, (B, wanted)."""
+    return torch.from_numpy(score).topk(wanted, dim=1).indices.numpy()

@@ -104,7 +104,7 @@ class EngineWriter(ForeignWriter):
         found = []
         for target, result in zip(targets, results, strict=True):
             gains = list(result.log_probs)
-            normaliser = float(settings.normaliser(torch.tensor(len(gains))))
+            normaliser = settings.normaliser(float(len(gains)))
             found.append(Found(list(target), sum(gains) / normaliser, gains))
         return found
 

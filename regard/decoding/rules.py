@@ -9,6 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -16,6 +18,7 @@ from regard.decoding.settings import SearchSettings
 from regard.errors import UserError
 
 Phrase = tuple[int, ...]
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,9 @@ class Rules:
     limits: Tensor  # (B,), END included
     prefixes: Tensor  # (B, longest prefix), -1 behind a prefix
     forbidden: dict[Phrase, Tensor] = field(default_factory=dict)  # for which sentences, (B,)
+
+    def __post_init__(self) -> None:
+        self.soonest = int(self.limits.min()) if len(self.limits) else 0  # before this no sentence is at its limit
 
     @classmethod
     def of(
@@ -95,8 +101,8 @@ class Rules:
         if step < self.prefixes.shape[1]:
             forced = self.prefixes[:, step]
             allowed = torch.where((forced >= 0)[:, None, None], self._only(logp, forced.clamp(min=0)), allowed)
-        at_limit = self.limits == step + 1
-        if bool(at_limit.any()):
+        if step + 1 >= self.soonest:
+            at_limit = self.limits == step + 1
             allowed = torch.where(at_limit[:, None, None], self._only(logp, self.eos), allowed)
         return allowed
 
@@ -145,66 +151,71 @@ class RequiredPhrases:
     Shapes: C phrases a sentence at the most, P tokens a phrase at the most.
     """
 
-    def __init__(self, phrases: Tensor, lengths: Tensor, fallbacks: Tensor, progress: Tensor) -> None:
+    def __init__(self, phrases: Ints, lengths: Ints, fallbacks: Ints, progress: Ints) -> None:
         self.phrases, self.lengths, self.fallbacks, self.progress = phrases, lengths, fallbacks, progress
 
     @classmethod
-    def of(cls, requests: Sequence[Request], copies: int, device: torch.device) -> RequiredPhrases | None:
+    def of(cls, requests: Sequence[Request], copies: int) -> RequiredPhrases | None:
         """None where nothing is required."""
         C = max(len(request.required) for request in requests)
         if not C:
             return None
         P = max(len(phrase) for request in requests for phrase in request.required)
-        phrases = torch.full((len(requests), C, P + 1), -1, device=device)
-        fallbacks = torch.zeros((len(requests), C, P + 1), dtype=torch.long, device=device)
-        lengths = torch.zeros((len(requests), C), dtype=torch.long, device=device)
+        phrases = np.full((len(requests), C, P + 1), -1)
+        fallbacks = np.zeros((len(requests), C, P + 1), np.int64)
+        lengths = np.zeros((len(requests), C), np.int64)
         for b, request in enumerate(requests):
             for c, phrase in enumerate(request.required):
-                phrases[b, c, : len(phrase)] = torch.tensor(phrase)
-                fallbacks[b, c, : len(phrase)] = torch.tensor(_fallbacks(phrase))
+                phrases[b, c, : len(phrase)] = phrase
+                fallbacks[b, c, : len(phrase)] = _fallbacks(phrase)
                 lengths[b, c] = len(phrase)
-        progress = torch.zeros((len(requests), copies, C), dtype=torch.long, device=device)
-        return cls(phrases, lengths, fallbacks, progress)
+        return cls(phrases, lengths, fallbacks, np.zeros((len(requests), copies, C), np.int64))
 
     @property
-    def unmet(self) -> Tensor:
+    def unmet(self) -> npt.NDArray[np.bool_]:
         """Which hypotheses still owe a phrase, (B, K)."""
         return self.owed > 0
 
     @property
-    def owed(self) -> Tensor:
+    def owed(self) -> Ints:
         """How many phrases each hypothesis still owes, (B, K)."""
-        return (self.progress < self.lengths[:, None]).sum(-1)
+        owed: Ints = (self.progress < self.lengths[:, None]).sum(-1)
+        return owed
 
     @property
-    def next_tokens(self) -> Tensor:
+    def next_tokens(self) -> Ints:
         """The token that continues each phrase, (B, K, C); -1 where a phrase is complete."""
-        phrases = self.phrases[:, None].expand(-1, self.progress.shape[1], -1, -1)
-        return phrases.gather(3, self.progress[..., None])[..., 0]
+        return _at(self.phrases, self.progress)
 
-    def follow(self, parent: Tensor, token: Tensor) -> RequiredPhrases:
+    def follow(self, parent: Ints, token: Ints) -> RequiredPhrases:
         """The phrases after these tokens, (B, K), said by these parents."""
-        progress = self.progress.gather(1, parent[:, :, None].expand(-1, -1, self.progress.shape[2]))
-        K = progress.shape[1]
-        phrases, fallbacks = (x[:, None].expand(-1, K, -1, -1) for x in (self.phrases, self.fallbacks))
+        progress = self.progress[np.arange(len(parent))[:, None], parent]
         done = progress == self.lengths[:, None]
         for _ in range(self.phrases.shape[2]):
-            match = phrases.gather(3, progress[..., None])[..., 0] == token[:, :, None]
+            match = _at(self.phrases, progress) == token[:, :, None]
             fall = ~match & (progress > 0) & ~done
-            if not bool(fall.any()):
+            if not fall.any():
                 break
-            progress = torch.where(fall, fallbacks.gather(3, progress[..., None])[..., 0], progress)
-        match = phrases.gather(3, progress[..., None])[..., 0] == token[:, :, None]
-        progress = torch.where(match & ~done, progress + 1, progress)
+            progress = np.where(fall, _at(self.fallbacks, progress), progress)
+        match = _at(self.phrases, progress) == token[:, :, None]
+        progress = np.where(match & ~done, progress + 1, progress)
         return RequiredPhrases(self.phrases, self.lengths, self.fallbacks, progress)
 
-    def said(self) -> Tensor:
+    def said(self) -> Ints:
         """How many required tokens each hypothesis has said, (B, K)."""
-        return self.progress.sum(-1)
+        said: Ints = self.progress.sum(-1)
+        return said
 
-    def select(self, sentences: Tensor) -> RequiredPhrases:
+    def select(self, sentences: Ints) -> RequiredPhrases:
         parts = (self.phrases, self.lengths, self.fallbacks, self.progress)
         return RequiredPhrases(*(part[sentences] for part in parts))
+
+
+def _at(table: Ints, progress: Ints) -> Ints:
+    """What tables of phrases, (B, C, P + 1), hold at these places, (B, K, C)."""
+    B, _, C = progress.shape
+    found: Ints = table[np.arange(B)[:, None, None], np.arange(C), progress]
+    return found
 
 
 def _fallbacks(phrase: Phrase) -> list[int]:

@@ -1,7 +1,8 @@
 """Search over a step function, blind to what model it drives: greedy search and sampling here, the beam in beam.py.
 
 A `Stepper` turns sources into a state and tokens into log-probabilities. Everything works on whole batches of
-hypotheses as tensors: no Python loop over sentences or hypotheses inside a step.
+hypotheses: no Python loop over sentences or hypotheses inside a step. What is chosen is kept on the host in arrays of
+NumPy, which begins an operation on a small one in a microsecond.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from regard.decoding.rules import Request, Rules
 from regard.decoding.settings import SearchSettings
 from regard.errors import UserError
+
+Ints = npt.NDArray[np.int64]
+Doubles = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 
 class State(Protocol):
@@ -115,41 +121,43 @@ def _one_by_one(stepper: Stepper[S], requests: Sequence[Request], settings: Sear
     asked = [request for request in requests for _ in range(copies)]
     rules = Rules.of(asked, settings, stepper.eos, device, stepper.longest)
     state = stepper.start([request.source for request in requests], copies)
-    limits = rules.limits
-    longest = int(limits.max())
-    chance = _chances(requests, copies, longest, settings.seed, device) if settings.samples else None
-    rows: Tensor | slice = slice(None)  # which of all rows those still in the batch are; to begin with, all
+    limits = rules.limits.tolist()
+    longest = max(limits)
+    chance = _chances(requests, copies, longest, settings.seed) if settings.samples else None
+    rows: Ints = np.arange(len(asked))  # which of all rows those still in the batch are
     tokens = torch.full((len(asked),), stepper.bos, device=device)
-    written = torch.full((len(asked), longest), stepper.eos, device=device)
-    gains = torch.zeros(written.shape, device=device, dtype=torch.float64)
-    totals = torch.zeros(len(asked), device=device, dtype=torch.float64)
-    lengths = limits.clone()
-    ended = torch.zeros_like(tokens, dtype=torch.bool)
+    written: Ints = np.full((len(asked), longest), stepper.eos)
+    gains: Doubles = np.zeros((len(asked), longest))
+    totals: Doubles = np.zeros(len(asked))
+    lengths: Ints = np.array(limits)
+    ended: Bools = np.zeros(len(asked), np.bool_)
     remaining = len(asked)
     for step in range(longest):
         logp, state = stepper.step(tokens, state)
-        allowed = rules.apply(logp[:, None], written[rows, None, :step])[:, 0]
+        allowed = rules.apply(logp[:, None], torch.from_numpy(written[rows, None, :step]).to(device))[:, 0]
         tokens = allowed.argmax(-1) if chance is None else _draw(allowed, chance[rows, step], settings)
-        gain = logp.gather(1, tokens[:, None])[:, 0].double()
-        written[rows, step], gains[rows, step] = tokens, gain
-        totals[rows] += gain.masked_fill(ended, 0)
-        ends = (tokens == stepper.eos) & ~ended
-        lengths[rows] = lengths[rows].masked_fill(ends, step + 1)
+        said, gain = tokens.cpu().numpy(), logp.gather(1, tokens[:, None])[:, 0].cpu().numpy()
+        refuse_nan(bool(np.isnan(gain).any()))
+        written[rows, step], gains[rows, step] = said, gain
+        totals[rows[~ended]] += gain[~ended]
+        ends = (said == stepper.eos) & ~ended
+        lengths[rows[ends]] = step + 1
         ended |= ends
-        left, broken = torch.stack(((~ended).sum(), totals.isnan().sum())).tolist()
-        refuse_nan(broken)
+        left = int((~ended).sum())
         if not left:
             break
         if left == remaining:
             continue
         # Shrinking the batch copies the cache: not for a few. Copies of one sentence leave together.
-        remaining, done = left, ended.view(-1, copies).all(1)
+        remaining, done = left, np.asarray(ended.reshape(-1, copies).all(1))
         if 4 * int(done.sum()) >= len(done):
-            keep = (~done).repeat_interleave(copies).nonzero()[:, 0]
-            rows = keep if isinstance(rows, slice) else rows[keep]
-            tokens, ended, state = tokens[keep], ended[keep], state.select(keep)
-            rules = rules.select(keep)
-    found = collect(written, gains, lengths, totals / settings.normaliser(lengths))
+            keep = (~done).repeat(copies).nonzero()[0]
+            rows, ended = rows[keep], ended[keep]
+            places = torch.from_numpy(keep).to(device)
+            tokens, state, rules = tokens[places], state.select(places), rules.select(places)
+    # One by one: in an array, powers depend on who stands beside.
+    scores = np.array([total / settings.normaliser(float(n)) for total, n in zip(totals, lengths, strict=True)])
+    found = collect(written, gains, lengths, scores)
     groups = [found[i : i + copies] for i in range(0, len(found), copies)]
     return [sorted(group, key=lambda one: -one.score) for group in groups]
 
@@ -167,23 +175,24 @@ def refuse_nan(broken: bool) -> None:
         )
 
 
-def collect(tokens: Tensor, gains: Tensor, lengths: Tensor, scores: Tensor) -> list[Found]:
-    """Rows of tensors as hypotheses; a length counts END."""
+def collect(tokens: Ints, gains: Doubles, lengths: Ints, scores: Doubles) -> list[Found]:
+    """Rows of arrays as hypotheses; a length counts END."""
     rows = zip(tokens.tolist(), gains.tolist(), lengths.tolist(), scores.tolist(), strict=True)
     return [Found(row[: n - 1], score, gain[:n]) for row, gain, n, score in rows]
 
 
-def _chances(requests: Sequence[Request], copies: int, steps: int, seed: int, device: torch.device) -> Tensor:
+def _chances(requests: Sequence[Request], copies: int, steps: int, seed: int) -> Doubles:
     """A number in [0, 1) for every row and step, which depends on the sentence and the seed, never on its company."""
     rows = []
     for request in requests:
         key = zlib.crc32(np.asarray(request.source, np.int64).tobytes())
         rows.append(np.random.default_rng((seed, key)).random((steps, copies)).T)
-    return torch.from_numpy(np.concatenate(rows)).to(device)
+    return np.concatenate(rows)
 
 
-def _draw(logp: Tensor, chance: Tensor, settings: SearchSettings) -> Tensor:
+def _draw(logp: Tensor, chances: Doubles, settings: SearchSettings) -> Tensor:
     """One token a row from what the settings leave of the distribution."""
+    chance = torch.from_numpy(chances).to(logp.device)
     order = logp.double().div(settings.temperature or 1.0).sort(dim=-1, descending=True, stable=True)
     p = order.values.softmax(-1)
     if settings.top_k is not None:

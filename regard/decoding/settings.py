@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
-import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from regard.config import Settings
 from regard.errors import UserError
+
+Length = TypeVar("Length", float, Tensor)
 
 DEFAULT_BEAM = 5
 DEFAULT_ROUNDS = 4
@@ -99,12 +100,12 @@ class SearchSettings(Settings):
             return self.max_length
         return max(self.min_length + 1, int(self.max_ratio * source_length) + self.max_extra, 1)
 
-    def normaliser(self, length: Tensor) -> Tensor:
-        """What a sum of log-probabilities over so many tokens is divided by."""
-        length = length.double()
+    def normaliser(self, length: Length) -> Length:
+        """What a sum of log-probabilities over so many tokens is divided by; of a tensor, for each of its lengths."""
         if self.length_penalty == "none":
-            return torch.ones_like(length)
-        return (length if self.length_penalty == "average" else (5 + length) / 6) ** self.alpha
+            return length**0
+        divisor: Length = (length if self.length_penalty == "average" else (5 + length) / 6) ** self.alpha
+        return divisor
 
 
 class ParallelSettings(Settings):

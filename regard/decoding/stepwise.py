@@ -91,7 +91,7 @@ class StepWriter:
         for place, (source, target, row) in enumerate(zip(sources, targets, logp, strict=True)):
             said = torch.tensor([*target, self.config.eos], device=row.device)
             gains = row[: len(said)].gather(1, said[:, None])[:, 0]
-            score = gains.double().sum() / settings.normaliser(torch.tensor(len(said), device=row.device))
+            score = gains.double().sum() / settings.normaliser(float(len(said)))
             if settings.coverage:
                 looked = [maps[place, : len(said), : len(source) + 1] for maps in self._last_layers(seen)]
                 score += settings.coverage * sum(penalise_coverage(m.sum(0)) for m in looked) / len(looked)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.decoding.rules import Request, RequiredPhrases
-from regard.decoding.search import Trace, search
+from regard.decoding.search import Expansion, Trace, search
 from regard.decoding.settings import SearchSettings
 from regard.errors import UserError
 
@@ -141,6 +142,23 @@ def test_the_limit_follows_the_source_and_every_hypothesis_is_closed() -> None:
         found = search(stepper, [[1], [1, 2, 3]], SearchSettings(beam=beam, max_ratio=2, max_extra=1))
         assert [len(best[0].tokens) + 1 for best in found] == [3, 7]
         assert all(best[0].log_probabilities[-1] <= -1e3 for best in found)
+
+
+def said_before(tree: list[Expansion], end: Expansion) -> tuple[int, ...]:
+    """The tokens of a tree that lead to an END."""
+    said, node = [], end.parent
+    while node != -1:
+        said, node = [tree[node].token, *said], tree[node].parent
+    return tuple(said)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_groups_lose_no_hypothesis_that_has_ended(seed: int) -> None:
+    trace = Trace()
+    chosen = SearchSettings(beam=4, groups=2, n_best=4, max_length=6)
+    (found,) = search(TableStepper(VOCABULARY, seed), [[seed, 1]], chosen, trace)
+    scores = {said_before(trace.trees[0], e): e.score for e in trace.trees[0] if e.fate.startswith("ended")}
+    assert [tuple(one.tokens) for one in found] == sorted(scores, key=lambda said: -scores[said])[:4]
 
 
 def test_groups_differ_and_no_hypothesis_comes_twice() -> None:
@@ -278,14 +296,14 @@ def test_the_tree_tells_which_rule_forbade_a_candidate(request_: Request, option
 
 def test_a_phrase_that_begins_within_itself_is_followed_without_losing_count() -> None:
     request = Request([1], required=((2, 2, 3),))
-    state = RequiredPhrases.of([request], 1, torch.device("cpu"))
+    state = RequiredPhrases.of([request], 1)
     assert state is not None
     said = []
     for token in (2, 2, 2, 3, 1):
-        state = state.follow(torch.zeros(1, 1, dtype=torch.long), torch.tensor([[token]]))
-        said.append(int(state.said()))
+        state = state.follow(np.zeros((1, 1), np.int64), np.array([[token]]))
+        said.append(state.said().item())
     assert said == [1, 2, 2, 3, 3]
-    assert not bool(state.unmet)
+    assert not state.unmet.any()
 
 
 def test_no_sources_give_no_results() -> None:
@@ -293,10 +311,10 @@ def test_no_sources_give_no_results() -> None:
 
 
 def test_length_penalties_have_the_numbers_of_their_formulas() -> None:
-    length = torch.tensor(7)
-    assert float(SearchSettings(length_penalty="average", alpha=2.0).normaliser(length)) == 49
-    assert abs(float(SearchSettings(length_penalty="wu", alpha=0.6).normaliser(length)) - 2**0.6) < 1e-12
-    assert float(SearchSettings(length_penalty="none").normaliser(length)) == 1
+    length = 7.0
+    assert SearchSettings(length_penalty="average", alpha=2.0).normaliser(length) == 49
+    assert abs(SearchSettings(length_penalty="wu", alpha=0.6).normaliser(length) - 2**0.6) < 1e-12
+    assert SearchSettings(length_penalty="none").normaliser(length) == 1
 
 
 def test_top_p_keeps_the_likeliest_tokens_up_to_their_share() -> None:

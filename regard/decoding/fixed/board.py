@@ -1,6 +1,6 @@
 """The beam's part of a step: which hypotheses live on, which have ended, and when a sentence is decided.
 
-What `regard.decoding.beam` says with tensors that grow, this says in place: no number is brought to the host. A token
+What `regard.decoding.beam` says with arrays of the host, this says in place: no number is brought to the host. A token
 is written once, at the place that its hypothesis had at that step; a hypothesis is a line through these places, and
 when hypotheses change places only their lines do. The lines of the ended stand behind those of the living.
 
@@ -65,8 +65,8 @@ class Board:
         self.worth.fill_(-math.inf)
         self.limits.fill_(T)
         self.limits[:n] = limits
-        self.limit_normaliser.copy_(settings.normaliser(self.limits))
-        self.normaliser.copy_(settings.normaliser(torch.arange(T + 1, device=limits.device).clamp(min=1)))
+        self.limit_normaliser.copy_(settings.normaliser(self.limits.double()))
+        self.normaliser.copy_(settings.normaliser(torch.arange(T + 1, device=limits.device).clamp(min=1).double()))
         self.shortest.fill_(settings.min_length)
         full = settings.stop == "first" or settings.width == 1  # as `Beam` has it
         self.when_full.fill_(full)
