@@ -208,9 +208,16 @@ def _attend_few(
     scores = torch.baddbmm(given, q.reshape(B * H, T, D), keys, beta=share, alpha=scale)
     if bias is not None:
         scores = (scores.view(B, H, T, S) + bias).view(B * H, T, S)
-    context = torch.bmm(drop(scores.softmax(-1), dropout), values).view(B, H, T, D)
-    blind = None if addend is None else mask.blind(T, S, q.device)
-    return context if blind is None or not bool(blind.any()) else context.masked_fill(blind, 0.0)
+    weights = scores.softmax(-1)
+    context = torch.bmm(drop(weights, dropout) if dropout else weights, values).view(B, H, T, D)
+    blind = None if addend is None else mask.once(("some blind", T, S), lambda: _some_blind(mask, T, S, q.device))
+    return context if blind is None else context.masked_fill(blind, 0.0)
+
+
+def _some_blind(mask: Mask, T: int, S: int, device: torch.device) -> Tensor | None:
+    """Marks the queries that may attend to nothing; None where there are none."""
+    blind = mask.blind(T, S, device)
+    return None if blind is None or not bool(blind.any()) else blind
 
 
 def _addend_of_heads(q: Tensor, mask: Mask, S: int) -> Tensor | None:

@@ -28,12 +28,14 @@ ENABLED = kernels.INSTALLED and kernels.WANTED
 
 def usable(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> bool:
     """Whether the kernel takes these queries, keys and values with this mask."""
+    if q.device.type != "cuda":
+        return False
     alike = q.dtype == k.dtype == v.dtype and q.shape[-1] == k.shape[-1] == v.shape[-1]
     wanted = q.dtype in (torch.bfloat16, torch.float16, torch.float32) and q.shape[-1] in kernels.WIDTHS
     near = all(x.shape[-2] * x.stride(-2) < 2**31 for x in (k, v))  # places within a head are 32-bit numbers
     plain = mask.reach == (None, None) and not mask.packed
     learning = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    here = ENABLED and q.device.type == "cuda" and not torch.compiler.is_compiling() and not learning
+    here = ENABLED and not torch.compiler.is_compiling() and not learning
     return here and _are_few(q, k) and alike and wanted and near and plain
 
 
