@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from regard.decoding.ranking import top
 from regard.decoding.rules import Request, RequiredPhrases, Rules
 from regard.decoding.search import Bools, Doubles, Expansion, Found, Ints, S, Stepper, Trace, collect, refuse_nan
 from regard.decoding.settings import SearchSettings
@@ -127,9 +128,9 @@ class Beam(Generic[S]):
         """
         B, K, V = logp.shape
         ranked = logp if handicap is None else logp - handicap[:, None]
-        best = ranked.topk(min(2 * K, V), dim=2)
-        token, gain = _fetch(best.indices), _fetch(best.values).astype(np.float64)
-        rank = gain
+        values, places = top(ranked.reshape(B * K, V), min(2 * K, V))
+        token = _fetch(places).reshape(B, K, -1)
+        gain = rank = _fetch(values).astype(np.float64).reshape(B, K, -1)
         if self.required is not None:
             token = self._with_required(token, self.required.next_tokens[:, first : first + K])
         if self.required is not None or handicap is not None:

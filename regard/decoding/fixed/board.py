@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from regard.decoding.fixed.launch import Launcher, usable
-from regard.decoding.fixed.ranking import top
 from regard.decoding.fixed.reader import Shape
+from regard.decoding.ranking import top
 from regard.decoding.search import Found
 from regard.decoding.settings import SearchSettings
 

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.decoding.fixed.ranking import CHUNK, top
+from regard.decoding.ranking import CHUNK, top
 
 
 @settings(max_examples=30)
