@@ -9,10 +9,12 @@ the last token CTranslate2 cannot be made to choose END and nothing else; so it 
 tokens before, and whichever of these hypotheses is most like the reference counts.
 
 Writes benchmarks/results/engines.json, or, where --quick, nothing. Fails where float32 says other words and, but for
---quick, where the best of regard is less than twice as fast as Hugging Face, or slower than the best of CTranslate2.
+--quick, where the best of regard is slower than the best of another, or, with 32 sentences and beam 4, less than twice
+as fast as the best of Hugging Face.
 """
 
 import argparse
+import copy
 import datetime
 import json
 import os
@@ -36,7 +38,7 @@ from regard.interop.ctranslate2 import to_ctranslate2
 from regard.models.transformer import Transformer
 
 RESULTS = Path(__file__).parent / "results" / "engines.json"
-LEAST_RATIO = 2.0  # to Hugging Face
+LEAST_RATIO = 2.0  # to Hugging Face, with 32 sentences and beam 4
 Beams = list[list[list[int]]]
 """Of every sentence, the hypotheses that count."""
 
@@ -120,10 +122,10 @@ def shortcomings(rows: list[dict[str, Any]], quick: bool) -> list[str]:
             )
             for who in ("Hugging Face", "regard", "CTranslate2")
         }
-        if best["regard"] < LEAST_RATIO * best["Hugging Face"]:
-            found.append(f"batch {batch}, beam {beam}: {best['regard'] / best['Hugging Face']:.2f} times Hugging Face")
-        if best["regard"] < best["CTranslate2"]:
-            found.append(f"batch {batch}, beam {beam}: {best['regard'] / best['CTranslate2']:.2f} times CTranslate2")
+        for who in ("Hugging Face", "CTranslate2"):
+            least = LEAST_RATIO if (who, batch, beam) == ("Hugging Face", 32, 4) else 1.0
+            if best["regard"] < least * best[who]:
+                found.append(f"batch {batch}, beam {beam}: {best['regard'] / best[who]:.2f} times {who}")
     return found
 
 
@@ -156,6 +158,7 @@ def main() -> None:
     model = as_transformer(marian)
     engines = {
         "Hugging Face float32": torch_engine(their_decoder(marian, TARGET)),
+        "Hugging Face bfloat16": torch_engine(their_decoder(copy.deepcopy(marian).bfloat16(), TARGET)),
         "regard float32": torch_engine(our_decoder(model)),
         "regard bfloat16": torch_engine(our_decoder(model, "bfloat16")),
         "regard int8": torch_engine(our_decoder(model, "int8")),
