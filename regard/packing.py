@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -25,17 +25,8 @@ PLACES: dict[Precision, tuple[str, ...]] = {
 }
 """The types of devices on which our own engine translates in such numbers."""
 _NAMES = {"cpu": "a CPU", "cuda": "a GPU"}
-
-
-class Product(Protocol):
-    """The product of vectors with a weight."""
-
-    def __call__(self, rows: Tensor, bias: Tensor | None, rounded: bool = False) -> Tensor:
-        """Takes vectors, (N, K), and a bias, (M,); gives (N, M) in float32.
-
-        Where it is to be rounded, a product in bfloat16 is given as such: the next product reads no more of it.
-        """
-
+Product = Callable[[Tensor, Tensor | None], Tensor]
+"""Takes vectors, (N, K), and a bias, (M,); gives their products with a weight, (N, M), all in float32."""
 
 _INTEL = platform.machine() in ("x86_64", "AMD64")
 _ONEDNN = (
@@ -48,7 +39,6 @@ _FBGEMM = (
     and "fbgemm" in torch.backends.quantized.supported_engines
     and hasattr(torch.ops.quantized, "linear_with_input_q_dq_qweight_dq_output_fp32")
 )
-_HALVES = _ONEDNN and torch.cpu._is_avx512_bf16_supported()
 # Without these instructions pairs of products are added up in 16 bits, which two of 127 · 127 fill.
 _STEPS = 127 if _FBGEMM and torch.cpu._is_vnni_supported() else 63
 
@@ -56,15 +46,6 @@ _STEPS = 127 if _FBGEMM and torch.cpu._is_vnni_supported() else 63
 def supports(precision: Precision) -> bool:
     """Whether this machine has packed products in such numbers."""
     return {"int8": _FBGEMM, "float16": False}.get(precision, _ONEDNN)
-
-
-def numbers_beside(precision: Precision) -> torch.dtype | None:
-    """What keys, values and scores beside such products are best made of; None: of what products give, as it is.
-
-    They are no more precise than the products that they come from. Where the processor multiplies halves, these are
-    half as much to read, and in a step of decoding it is reading that takes the time.
-    """
-    return torch.bfloat16 if precision in ("bfloat16", "int8") and _HALVES else None
 
 
 def pack(weight: Tensor, precision: Precision) -> Product:
@@ -75,7 +56,7 @@ def pack(weight: Tensor, precision: Precision) -> Product:
 def _pack_float32(weight: Tensor) -> Product:
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
 
-    def multiply(rows: Tensor, bias: Tensor | None, rounded: bool = False) -> Tensor:
+    def multiply(rows: Tensor, bias: Tensor | None) -> Tensor:
         return _multiply(rows, packed, bias)
 
     return multiply
@@ -85,9 +66,7 @@ def _pack_bfloat16(weight: Tensor) -> Product:
     """Vectors, weight and products are rounded to 8 binary digits; sums are made in float32."""
     packed = torch.ops.mkldnn._reorder_linear_weight(weight.bfloat16(), None)
 
-    def multiply(rows: Tensor, bias: Tensor | None, rounded: bool = False) -> Tensor:
-        if rounded:
-            return _multiply(rows.bfloat16(), packed, None if bias is None else bias.bfloat16())
+    def multiply(rows: Tensor, bias: Tensor | None) -> Tensor:
         y = _multiply(rows.bfloat16(), packed, None).float()
         return y if bias is None else y.add_(bias)
 
@@ -102,8 +81,7 @@ def _pack_int8(weight: Tensor) -> Product:
     """
     packed, product = _quantise(weight), torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
 
-    def multiply(rows: Tensor, bias: Tensor | None, rounded: bool = False) -> Tensor:
-        rows = rows.float()
+    def multiply(rows: Tensor, bias: Tensor | None) -> Tensor:
         largest = rows.abs().amax(1, keepdim=True).clamp_(min=_TINY)  # vector_norm is ten times as slow
         y: Tensor = product(rows / largest, 1 / _STEPS, _STEPS + 1, packed)
         return y.mul_(largest) if bias is None else torch.addcmul(bias, y, largest, out=y)

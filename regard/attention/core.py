@@ -208,7 +208,7 @@ def _attend_few(
     scores = torch.baddbmm(given, q.reshape(B * H, T, D), keys, beta=share, alpha=scale)
     if bias is not None:
         scores = (scores.view(B, H, T, S) + bias).view(B * H, T, S)
-    weights = scores.softmax(-1, torch.promote_types(v.dtype, torch.float32)).to(v.dtype)
+    weights = scores.softmax(-1)
     context = torch.bmm(drop(weights, dropout) if dropout else weights, values).view(B, H, T, D)
     blind = None if addend is None else mask.once(("some blind", T, S), lambda: _some_blind(mask, T, S, q.device))
     return context if blind is None else context.masked_fill(blind, 0.0)

@@ -52,22 +52,9 @@ class Cache:
         self.length = 0  # tokens decoded
         self.held = 0  # the last of these, which are in memory
         self._memory: Tensor | None = None  # (2, B, H, capacity, D)
-        self._shows_room = False  # whether what is not held yet is looked at, too
 
     def append(self, k: Tensor, v: Tensor) -> KeyValues:
         """Adds the new tokens' keys and values and returns all that are held, as views."""
-        keys, values = self._add(k, v)
-        return KeyValues(keys.narrow(-2, 0, self.held), values.narrow(-2, 0, self.held))
-
-    def append_beside_room(self, k: Tensor, v: Tensor) -> KeyValues:
-        """Adds the new tokens' keys and values and returns the whole memory, with zeros where there is room for more.
-
-        A mask must exclude the room. In return keys and values are contiguous.
-        """
-        self._shows_room = True
-        return self._add(k, v)
-
-    def _add(self, k: Tensor, v: Tensor) -> KeyValues:
         new = k.shape[-2]
         if self._memory is None or self.held + new > self._memory.shape[-2]:
             self._make_room(k)
@@ -76,7 +63,7 @@ class Cache:
         keys, values = self._memory[0], self._memory[1]  # parts of an unbind could not be written to while learning
         keys.narrow(-2, start, new).copy_(k)
         values.narrow(-2, start, new).copy_(v)
-        return KeyValues(keys, values)
+        return KeyValues(keys.narrow(-2, 0, self.held), values.narrow(-2, 0, self.held))
 
     @property
     def forgot(self) -> bool:
@@ -90,14 +77,10 @@ class Cache:
         if self._memory is not None and needed + new > self.capacity // 2:  # else it would be full again at once
             self.capacity *= 2
         self.capacity = max(self.capacity, needed + new)
-        grown = self._clear(k, (2, B, H, self.capacity, D))
+        grown = k.new_empty(2, B, H, self.capacity, D)
         if self._memory is not None:
             grown[..., :needed, :] = self._memory[..., self.held - needed : self.held, :]
         self._memory, self.held = grown, needed
-
-    def _clear(self, like: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """Memory of this shape, for numbers like these."""
-        return like.new_zeros(shape) if self._shows_room else like.new_empty(shape)
 
     def follow(self, rows: Tensor, sentences: Tensor | None) -> Cache:
         """The cache once hypotheses have changed places: their tokens stay where they are, unless sentences go."""
@@ -109,8 +92,7 @@ class Cache:
         chosen.length, chosen.held = self.length, self.held
         if self._memory is not None:
             _, _, H, _, D = self._memory.shape
-            chosen._shows_room = self._shows_room
-            chosen._memory = self._clear(self._memory, (2, len(rows), H, self._memory.shape[-2], D))
+            chosen._memory = self._memory.new_empty(2, len(rows), H, self._memory.shape[-2], D)
             chosen._memory[..., : self.held, :] = self._memory[..., : self.held, :].index_select(1, rows)
         return chosen
 

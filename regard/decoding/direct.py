@@ -15,11 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention import Attention, Cache, Full, KeyValues, Kind, Mask
+from regard.attention import Attention, Cache, Full, KeyValues, Mask
 from regard.dropout import Dropout
 from regard.layers import DecoderBlock, FeedForward, Residual
 from regard.models.transformer import DecoderState, Transformer
-from regard.packing import numbers_beside
 from regard.products import Linear, PackedWeights
 from regard.walking import walk
 
@@ -33,9 +32,7 @@ class DirectDecoder:
     """The decoder's blocks and norm as they are now: made for one search, in which they are not looked at again."""
 
     def __init__(self, model: Transformer, packed: PackedWeights) -> None:
-        weights = [module.weight for module in walk(model.decoder) if isinstance(module, Linear)]
-        self.numbers = numbers_beside(packed.precision) if all(map(packed.has_copy_of, weights)) else None
-        self._blocks = [_DirectBlock(block, packed, self.numbers) for block in model.decoder]
+        self._blocks = [_DirectBlock(block, packed) for block in model.decoder]
         self._norm = model.decoder_norm
 
     @classmethod
@@ -77,26 +74,22 @@ def _does_nothing_else(module: nn.Module) -> bool:
 class _DirectBlock:
     """One block: what is done, in the order in which it is done, with weights at hand."""
 
-    def __init__(self, block: nn.Module, packed: PackedWeights, numbers: torch.dtype | None) -> None:
+    def __init__(self, block: nn.Module, packed: PackedWeights) -> None:
         assert isinstance(block, DecoderBlock)
         attention, cross, feed_forward = block.attention, block.cross, block.feed_forward
 
-        def product(weight: Tensor, bias: Tensor | None, rounded: bool = False) -> Map:
-            if packed.has_copy_of(weight):
-                return lambda x: packed.linear(x, weight, bias, rounded)
-            return lambda x: F.linear(x, weight, bias)
+        def product(weight: Tensor, bias: Tensor | None) -> Map:
+            multiply = packed.linear if packed.has_copy_of(weight) else F.linear
+            return lambda x: multiply(x, weight, bias)
 
-        self.numbers, rounded = numbers, numbers is not None
-        self.heads, self.kind = attention.heads, _kind(attention, rounded)
-        self.qkv = product(attention.qkv.weight, attention.qkv.bias, rounded)
-        self.out = product(attention.out.weight, attention.out.bias)
-        self.cross_heads, self.cross_kind = cross.heads, _kind(cross, rounded)
+        self.heads, self.kind = attention.heads, attention.kind
+        self.qkv, self.out = (product(one.weight, one.bias) for one in (attention.qkv, attention.out))
+        self.cross_heads, self.cross_kind = cross.heads, cross.kind
         # Of cross-attention the queries alone: keys and values of the source are projected once, before all steps.
         bias = cross.qkv.bias
-        self.cross_q = product(cross.qkv.weight[: cross.width], None if bias is None else bias[: cross.width], rounded)
+        self.cross_q = product(cross.qkv.weight[: cross.width], None if bias is None else bias[: cross.width])
         self.cross_out = product(cross.out.weight, cross.out.bias)
-        self.inner = product(feed_forward.inner.weight, feed_forward.inner.bias, rounded)
-        self.outer = product(feed_forward.outer.weight, feed_forward.outer.bias)
+        self.inner, self.outer = (product(one.weight, one.bias) for one in (feed_forward.inner, feed_forward.outer))
         self.activate = _ACTIVATIONS[feed_forward.activation]
         self.around_attention = _around(block.around_attention)
         self.around_cross = _around(block.around_cross)
@@ -109,35 +102,14 @@ class _DirectBlock:
 
     def _attend(self, x: Tensor, mask: Mask, cache: Cache) -> Tensor:
         B, K, W = x.shape
-        q, k, v = self._round(self.qkv(x)).view(B, K, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
-        if self.numbers is None:
-            context = self.kind(q, *cache.append(k, v), mask)
-        else:
-            keys, values = cache.append_beside_room(k, v)
-            size = keys.shape[-2]
-            of_held = mask.once(("held of", size), lambda: _exclude_room(mask, cache.held, size))
-            context = self.kind(q, keys, values, of_held)
+        q, k, v = self.qkv(x).view(B, K, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        context = self.kind(q, *cache.append(k, v), mask)
         return self.out(context.transpose(1, 2).reshape(B, K, W))
 
     def _attend_to_source(self, x: Tensor, memory: KeyValues, mask: Mask) -> Tensor:
         B, K, W = x.shape
-        q = self._round(self.cross_q(x)).view(B, K, self.cross_heads, -1).transpose(1, 2)
+        q = self.cross_q(x).view(B, K, self.cross_heads, -1).transpose(1, 2)
         return self.cross_out(self.cross_kind(q, *memory, mask).transpose(1, 2).reshape(B, K, W))
-
-    def _round(self, x: Tensor) -> Tensor:
-        return x if self.numbers is None else x.to(self.numbers)
-
-
-def _exclude_room(mask: Mask, held: int, size: int) -> Mask:
-    """The mask of a step for a whole memory of this size, of which so many are held."""
-    allowed = torch.ones(1, 1, 1, held, dtype=torch.bool) if mask.allowed is None else mask.allowed
-    return Mask(allowed=F.pad(allowed, (0, size - held)), abreast=mask.abreast)
-
-
-def _kind(attention: Attention, rounded: bool) -> Kind:
-    """How scores become context: with rounded numbers by plain products, of which PyTorch's own way makes little."""
-    assert isinstance(attention.kind, Full)
-    return Full(attention.kind.scale, path="few") if rounded else attention.kind
 
 
 def _around(residual: Residual) -> Callable[[Tensor, Map], Tensor]:

@@ -78,14 +78,12 @@ class TransformerStepper:
         with self._packed:
             memory = self.model.encode(rows, layout)
             decoder = self.model.start(memory, layout, copies)
-        direct = None if self.coverage else DirectDecoder.of(self.model, self._packed)
         # Projected keys of one head lie pages apart; every step reads them, so they are brought together once.
-        numbers = (direct and direct.numbers) or memory.dtype
-        together = ([x.to(numbers).contiguous() for x in pair] for pair in decoder.memories)
-        decoder.memories = [KeyValues(keys, values) for keys, values in together]
+        decoder.memories = [KeyValues(keys.contiguous(), values.contiguous()) for keys, values in decoder.memories]
         family = torch.ones(len(rows), copies, 0, dtype=torch.bool, device=self.device)
         precise = torch.promote_types(memory.dtype, torch.float32)  # in which a share is not lost for being small
         coverage = memory.new_zeros(len(rows) * copies, layout.size, dtype=precise) if self.coverage else None
+        direct = None if self.coverage else DirectDecoder.of(self.model, self._packed)
         return TransformerState(decoder, copies, family, 0, coverage, direct)
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:

@@ -55,20 +55,20 @@ class PackedWeights:
             if torch.equal(_sample(weight), sample)
         }
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, rounded: bool = False) -> Tensor:
-        """The product, from the packed copy where one can be had; rounded as `Product` says, if that is wished."""
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """The product, from the packed copy where one can be had."""
         if not self._fits(x, weight):
             return F.linear(x, weight, bias)
         place = (weight.data_ptr(), weight.shape)
         copy = self._copies.get(place)
         if copy is None:
             copy = self._copies[place] = (weight, _sample(weight).clone(), pack(weight, self.precision))
-        y = copy[2](x.reshape(-1, x.shape[-1]), bias, rounded)
+        y = copy[2](x.reshape(-1, x.shape[-1]), bias)
         return y.view(*x.shape[:-1], weight.shape[0])
 
     def _fits(self, x: Tensor, weight: Tensor) -> bool:
-        exact = x.dtype == torch.float32 or (self.precision != "float32" and x.dtype == torch.bfloat16)
-        return x.device.type == "cpu" and exact and self.has_copy_of(weight) and not torch.is_grad_enabled()
+        plain = x.device.type == "cpu" and x.dtype == torch.float32
+        return plain and self.has_copy_of(weight) and not torch.is_grad_enabled()
 
     def has_copy_of(self, weight: Tensor) -> bool:
         """Whether products with this weight are made with a copy, where nothing is learned."""
