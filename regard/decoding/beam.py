@@ -130,12 +130,13 @@ class Beam(Generic[S]):
         ranked = logp if handicap is None else logp - handicap[:, None]
         values, places = top(ranked.reshape(B * K, V), min(2 * K, V))
         token = _fetch(places).reshape(B, K, -1)
-        gain = rank = _fetch(values).astype(np.float64).reshape(B, K, -1)
+        gain = rank = _fetch(values).reshape(B, K, -1)
+        refuse_nan(bool(np.isnan(gain).any()))  # it ranks before all numbers, so that it is seen here
         if self.required is not None:
             token = self._with_required(token, self.required.next_tokens[:, first : first + K])
         if self.required is not None or handicap is not None:
             index = self._lend(token.clip(min=0))
-            gain, rank = (np.where(token < 0, -math.inf, _fetch(x.gather(2, index).double())) for x in (logp, ranked))
+            gain, rank = (np.where(token < 0, -math.inf, _fetch(x.gather(2, index))) for x in (logp, ranked))
         totals = self.totals[:, first : first + K, None]
         children = token.shape[2]
         parent = np.broadcast_to(np.arange(first, first + K).repeat(children), (B, K * children))
@@ -171,7 +172,7 @@ class Beam(Generic[S]):
         """Candidates that ended compete with those that ended before for the sentence's K places."""
         scores = candidates.total / self.settings.normaliser(float(step + 1))
         if self.settings.coverage:
-            uncovered = _fetch(self.state.uncovered().double()).reshape(self.totals.shape)
+            uncovered = _fetch(self.state.uncovered()).reshape(self.totals.shape)
             scores = scores + self.settings.coverage * _pick(uncovered, candidates.parent)
         worth = scores if self.required is None else scores - OWED * _pick(self.required.owed, candidates.parent)
         if self.settings.groups > 1:
@@ -205,8 +206,6 @@ class Beam(Generic[S]):
     def _release(self, step: int) -> None:
         """Takes decided sentences out of the batch and brings the stepper's state into the new order."""
         B, K = self.totals.shape
-        # A row of NaN has only children of NaN, which rank before all others: one of them lives on or has ended.
-        refuse_nan(bool(np.isnan(self.totals).any() or np.isnan(self.ended_worth).any()))
         decided = self._decided()
         rows = np.arange(B)[:, None] * K + self.parents
         if decided.any():
@@ -333,8 +332,9 @@ def _said(tree: Sequence[Expansion], end: Expansion) -> tuple[int, ...]:
 
 
 def _fetch(x: Tensor) -> Array:
-    """A tensor as an array, where the host is."""
-    return x.cpu().numpy()
+    """A tensor as an array; numbers with a point in float64, which not every device has."""
+    array = x.cpu().numpy()
+    return array.astype(np.float64) if x.is_floating_point() else array
 
 
 def _pick(x: Array, place: Ints) -> Array:
