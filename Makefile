@@ -35,8 +35,9 @@ ray: .venv/installed-for-ray
 
 # Both of our torch's age, out of the others' sight; tests/interop/of_timm.py says why.
 .venv/timm/installed: .venv/installed-for-tests
+	@rm -rf .venv/timm
 	@minor=$$($(BIN)/python -c "import torch; print(torch.__version__.split('.')[1])") \
-		&& $(BIN)/python -m pip install --quiet --no-deps --upgrade --target .venv/timm timm "torchvision==0.$$((minor + 15)).*" \
+		&& $(BIN)/python -m pip install --quiet --no-deps --target .venv/timm timm "torchvision==0.$$((minor + 15)).*" \
 		&& touch $@ || echo "== timm and torchvision cannot be fetched, so the tests beside them are skipped"
 
 .venv/installed-for-ray: pyproject.toml | .venv/bin/python

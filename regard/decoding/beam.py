@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from regard.decoding.ranking import top
-from regard.decoding.rules import Request, RequiredPhrases, Rules
-from regard.decoding.search import Bools, Doubles, Expansion, Found, Ints, S, Stepper, Trace, collect, refuse_nan
+from regard.decoding.rules import Ints, Request, RequiredPhrases, Rules
+from regard.decoding.search import Bools, Doubles, Expansion, Found, S, Stepper, Trace, collect, refuse_nan
 from regard.decoding.settings import SearchSettings
 
 Array = npt.NDArray[Any]
@@ -84,7 +84,7 @@ class Beam(Generic[S]):
         logp, self.state = self.stepper.step(self._lend(last.reshape(-1)), self.state)
         logp = logp.view(B, K, -1)
         unmet = None if self.required is None else self._lend(self.required.unmet)
-        wished, logp = logp, self.rules.apply(logp, self._lend(self.tokens)[:, :, :step], unmet)
+        wished, logp = logp, self.rules.apply(logp, self.tokens[:, :, :step], unmet)
         if self.recorder is not None:
             self.recorder.record_forbidden(self, wished, logp, step)
         size = K // self.settings.groups
@@ -182,7 +182,8 @@ class Beam(Generic[S]):
             ends = ends & ~twice.any(-1)
         K = self.totals.shape[1]
         pool = np.concatenate((self.ended_worth, np.where(ends, worth, -math.inf)), 1)
-        place = _best(pool, K)
+        refuse_nan(bool(np.isnan(pool).any()))
+        place = (-pool).argsort(axis=1, kind="stable")[:, :K]  # of equals, whoever ended first stays first
         self.ended_worth = _pick(pool, place)
         fresh = (place >= K) & (self.ended_worth > -math.inf)  # a place that nobody took stays as it is
         new, old = (place - K).clip(min=0), place.clip(max=K - 1)
@@ -333,8 +334,8 @@ def _said(tree: Sequence[Expansion], end: Expansion) -> tuple[int, ...]:
 
 def _fetch(x: Tensor) -> Array:
     """A tensor as an array; numbers with a point in float64, which not every device has."""
-    array = x.cpu().numpy()
-    return array.astype(np.float64) if x.is_floating_point() else array
+    x = x.cpu()
+    return x.double().numpy() if x.is_floating_point() else x.numpy()
 
 
 def _pick(x: Array, place: Ints) -> Array:

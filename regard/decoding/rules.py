@@ -76,25 +76,26 @@ class Rules:
         forbidden = {phrase: mask[sentences] for phrase, mask in self.forbidden.items()}
         return Rules(self.settings, self.eos, self.limits[sentences], self.prefixes[sentences], forbidden)
 
-    def apply(self, logp: Tensor, said: Tensor, unmet: Tensor | None = None) -> Tensor:
+    def apply(self, logp: Tensor, so_far: Ints, unmet: Tensor | None = None) -> Tensor:
         """Log-probabilities (B, K, V) with -inf for what may not follow the tokens said so far, (B, K, L).
 
         Args:
             logp: of every next token.
-            said: the hypotheses so far.
+            so_far: the hypotheses.
             unmet: which hypotheses still owe a required phrase and so may not end, (B, K).
         """
-        step = said.shape[2]
+        step = so_far.shape[2]
         allowed = logp
         if step < self.settings.min_length or unmet is not None:
             allowed = allowed.clone()
-            too_short = torch.full(said.shape[:2], step < self.settings.min_length, device=said.device)
+            too_short = torch.full(logp.shape[:2], step < self.settings.min_length, device=logp.device)
             allowed[..., self.eos].masked_fill_(too_short if unmet is None else too_short | unmet, -math.inf)
-        if self.settings.no_repeat and step >= self.settings.no_repeat:
-            allowed = self._forbid_repetition(allowed, said)
-        for phrase, sentences in self.forbidden.items():
-            allowed = self._forbid_phrase(allowed, said, phrase, sentences)
         if self.forbidden or self.settings.no_repeat:
+            said = torch.from_numpy(so_far).to(logp.device)
+            if self.settings.no_repeat and step >= self.settings.no_repeat:
+                allowed = self._forbid_repetition(allowed, said)
+            for phrase, sentences in self.forbidden.items():
+                allowed = self._forbid_phrase(allowed, said, phrase, sentences)
             # Where everything is forbidden, ending is what is left.
             stuck = (allowed == -math.inf).all(-1, keepdim=True)
             allowed = torch.where(stuck, self._only(logp, self.eos), allowed)

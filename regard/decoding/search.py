@@ -17,11 +17,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from regard.decoding.rules import Request, Rules
+from regard.decoding.rules import Ints, Request, Rules
 from regard.decoding.settings import SearchSettings
 from regard.errors import UserError
 
-Ints = npt.NDArray[np.int64]
 Doubles = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
@@ -134,10 +133,10 @@ def _one_by_one(stepper: Stepper[S], requests: Sequence[Request], settings: Sear
     remaining = len(asked)
     for step in range(longest):
         logp, state = stepper.step(tokens, state)
-        allowed = rules.apply(logp[:, None], torch.from_numpy(written[rows, None, :step]).to(device))[:, 0]
+        allowed = rules.apply(logp[:, None], written[rows, None, :step])[:, 0]
         tokens = allowed.argmax(-1) if chance is None else _draw(allowed, chance[rows, step], settings)
-        said, gain = tokens.cpu().numpy(), logp.gather(1, tokens[:, None])[:, 0].cpu().numpy()
-        refuse_nan(bool(np.isnan(gain).any()))
+        said, gain = tokens.cpu().numpy(), logp.gather(1, tokens[:, None])[:, 0].cpu().double().numpy()
+        refuse_nan(bool(np.isnan(gain[~ended]).any()))
         written[rows, step], gains[rows, step] = said, gain
         totals[rows[~ended]] += gain[~ended]
         ends = (said == stepper.eos) & ~ended

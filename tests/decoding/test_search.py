@@ -144,6 +144,41 @@ def test_the_limit_follows_the_source_and_every_hypothesis_is_closed() -> None:
         assert all(best[0].log_probabilities[-1] <= -1e3 for best in found)
 
 
+class Rounded(TableStepper):
+    """Gives few different numbers, so that many hypotheses score the same."""
+
+    def after(self, row: tuple[int, ...]) -> torch.Tensor:
+        return (2 * super().after(row)).round() / 2
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_company_changes_nothing_among_equals(seed: int) -> None:
+    stepper = Rounded(VOCABULARY, seed)
+    sources = [[seed, n] for n in range(7)]
+    for stop in ("exact", "first"):
+        chosen = SearchSettings.parse({"beam": 6, "n_best": 4, "stop": stop, "max_length": 6}, "test")
+        assert [search(stepper, [source], chosen)[0] for source in sources] == search(stepper, sources, chosen)
+
+
+class Talkative(TableStepper):
+    """Would never end by itself."""
+
+    def after(self, row: tuple[int, ...]) -> torch.Tensor:
+        logp = super().after(row)
+        logp[EOS] -= 50
+        return logp
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_each_sentence_has_its_own_limit(beam: int) -> None:
+    stepper = Talkative(VOCABULARY, 3)
+    sources = [[1] * n for n in range(1, 9)]
+    chosen = SearchSettings(beam=beam, max_ratio=1.0, max_extra=0)
+    together = search(stepper, sources, chosen)
+    assert together == [search(stepper, [source], chosen)[0] for source in sources]
+    assert [len(found[0].tokens) + 1 for found in together] == [len(source) for source in sources]
+
+
 def said_before(tree: list[Expansion], end: Expansion) -> tuple[int, ...]:
     """The tokens of a tree that lead to an END."""
     said, node = [], end.parent

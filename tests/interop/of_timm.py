@@ -5,22 +5,27 @@ for CUDA cannot load its operators beside a torch that is made for CPUs alone, a
 model here needs these operators; it is enough that there are some of their names.
 """
 
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
 import pytest
 import torch
-
-if torch.version.cuda is None:
-    NAMES = torch.library.Library("torchvision", "DEF")
-    for operator in ("nms", "qnms"):
-        NAMES.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
-import timm
-import torchvision
-from timm.layers import resample_abs_pos_embed
 
 from regard.interop import from_timm, from_torchvision, to_timm, to_torchvision
 from regard.models.swin import SwinConfig
 from regard.models.vit import ViT, ViTConfig
 from tests.interop.comparing import CLOSE, SMALL, assert_same_weights, images, lively, ours
+
+NAMES = torch.library.Library("torchvision", "FRAGMENT")
+PLACE = find_spec("torchvision")
+assert PLACE is not None and PLACE.origin is not None
+try:
+    torch.ops.load_library(str(next(Path(PLACE.origin).parent.glob("_C.*"))))
+except OSError:
+    for operator in ("nms", "qnms"):
+        NAMES.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+timm, torchvision, layers = (import_module(name) for name in ("timm", "torchvision", "timm.layers"))
 
 
 @pytest.mark.parametrize(
@@ -54,5 +59,7 @@ def test_vit_b_16_of_torchvision_whole() -> None:
 def test_positions_are_resized_as_timm_resizes_them(size: int) -> None:
     model = ViT(ViTConfig(**SMALL))
     new = model.resized(size).positions
-    expected = resample_abs_pos_embed(model.positions[None], [size // 8, size // 8], [4, 4], num_prefix_tokens=1)[0]
+    expected = layers.resample_abs_pos_embed(
+        model.positions[None], [size // 8, size // 8], [4, 4], num_prefix_tokens=1
+    )[0]
     torch.testing.assert_close(new, expected.detach(), atol=1e-6, rtol=0)

@@ -115,14 +115,16 @@ def test_a_worker_whose_run_was_killed_before_it_began_ends_too() -> None:
     alive, mouth = os.pipe()
     run = os.fork()
     if run == 0:  # which starts a worker and is killed at once
-        run = os.getpid()
-        if os.fork():
+        try:
+            run = os.getpid()
+            if os.fork():
+                os._exit(0)
+            while os.getppid() == run:
+                time.sleep(0.001)
+            _begin_work(run, 0)
+            os.write(mouth, b"works for nobody")
+        finally:
             os._exit(0)
-        while os.getppid() == run:
-            time.sleep(0.001)
-        _begin_work(run, 0)
-        os.write(mouth, b"works for nobody")
-        os._exit(0)
     os.close(mouth)
     assert os.read(alive, 99) == b""
     os.close(alive)
