@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import pickle
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 from typing import Generic, TypeVar
@@ -33,7 +35,9 @@ def make_in_workers(make: Callable[[P], B], plans: Iterable[P], workers: int) ->
         multiprocessing_context="fork",  # a mapped corpus is shared with them, not sent to them
         generator=torch.Generator(),  # or else this would draw from the random numbers of the training
     )
-    return map(pickle.loads, iter(loader))
+    with _without_collecting():
+        batches = iter(loader)
+    return map(pickle.loads, batches)
 
 
 class _Made(Dataset[B], Generic[P, B]):
@@ -46,8 +50,26 @@ class _Made(Dataset[B], Generic[P, B]):
         return self.make(plan)
 
 
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """No garbage is collected while the block runs, nor in a process that is forked in it, until it says so itself."""
+    collected = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collected:
+            gc.enable()
+
+
 def _begin_work(parent: int, number: int) -> None:
-    """What a worker does first: leaves Ctrl-C and SIGTERM to its parent, and dies with it."""
+    """What a worker does first: leaves Ctrl-C and SIGTERM to its parent, and dies with it.
+
+    What it has from its parent it never clears away: there may be something that waits for threads, which were not
+    forked, such as a process group.
+    """
+    gc.freeze()
+    gc.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _ignore_once)
     if sys.platform == "linux":

@@ -1,3 +1,4 @@
+import gc
 import multiprocessing
 import os
 import signal
@@ -14,7 +15,7 @@ from regard.training.recipe import Recipe
 from regard.training.run import prepare
 from regard.training.state import Position, Share
 from regard.training.translation.task import TextBatch, TranslationTask
-from regard.training.workers import _begin_work
+from regard.training.workers import _begin_work, make_in_workers
 from tests.conftest import SMALL, settings_of
 from tests.forks import Forked
 
@@ -109,6 +110,34 @@ def test_no_worker_outlives_its_run(
     assert "Traceback" not in said
     if number != signal.SIGKILL:
         assert list((tmp_path / "run" / "checkpoints").glob("step-*")), "the last step was saved first"
+
+
+class Left:
+    """Something that nobody has any more, and that only the collector finds."""
+
+    gone = 0
+
+    def __init__(self) -> None:
+        self.me = self
+
+    def __del__(self) -> None:
+        Left.gone += 1
+
+
+def test_a_worker_does_not_clear_away_what_its_parent_left() -> None:
+    def count(plan: int) -> int:
+        gc.collect()
+        return Left.gone
+
+    gc.disable()
+    try:
+        Left()
+        batches = make_in_workers(count, range(3), 1)
+    finally:
+        gc.enable()
+    assert list(batches) == [0, 0, 0]
+    gc.collect()
+    assert Left.gone == 1
 
 
 def test_a_worker_whose_run_was_killed_before_it_began_ends_too() -> None:
