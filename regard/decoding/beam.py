@@ -103,8 +103,7 @@ class Beam(Generic[S]):
             chosen.append(lives)
             if self.recorder is not None:
                 self.recorder.record(self, candidates, kept_ends, survivors, first, step)
-        groups = [np.concatenate(parts, 1) for parts in zip(*chosen, strict=True)] if len(chosen) > 1 else chosen[0]
-        self._live_on(Candidates(*groups), step)
+        self._live_on(Candidates(*(np.concatenate(parts, 1) for parts in zip(*chosen, strict=True))), step)
 
     def _lend(self, x: Array) -> Tensor:
         """An array as a tensor where the model is."""

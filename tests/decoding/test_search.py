@@ -180,7 +180,7 @@ def test_each_sentence_has_its_own_limit(beam: int) -> None:
 
 
 def said_before(tree: list[Expansion], end: Expansion) -> tuple[int, ...]:
-    """The tokens of a tree that lead to an END."""
+    """The tokens of a tree that lead to a node, without its own."""
     said, node = [], end.parent
     while node != -1:
         said, node = [tree[node].token, *said], tree[node].parent
@@ -323,10 +323,8 @@ def test_the_tree_tells_which_rule_forbade_a_candidate(request_: Request, option
     assert why in {e.fate.removeprefix("forbidden: ") for e in forbidden}
     assert not any(e.parent == f.node for f in forbidden for e in tree)
     for e in forbidden:  # its score is what the model gave it
-        said, node = [e.token], e.parent
-        while node != -1:
-            said, node = [tree[node].token, *said], tree[node].parent
-        assert float(stepper.after((5, stepper.bos, *said[:-1]))[e.token]) == pytest.approx(e.log_probability)
+        said = said_before(tree, e)
+        assert float(stepper.after((5, stepper.bos, *said))[e.token]) == pytest.approx(e.log_probability)
 
 
 def test_a_phrase_that_begins_within_itself_is_followed_without_losing_count() -> None:
