@@ -34,8 +34,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.benching.attention_costs import KINDS, WINDOW, Attend, Heads, Row, measure_length, too_slow
-from regard.evaluation.speed import describe_machine
+from regard.evaluation.bench.attention_costs import KINDS, WINDOW, Attend, Heads, Row, measure_length, too_slow
+from regard.evaluation.bench.speed import describe_machine
 
 HEADS, WIDTH = 8, 64
 ROOT = Path(__file__).parent.parent
@@ -133,7 +133,7 @@ def plot(target: Path) -> None:
     matplotlib.rcParams["svg.hashsalt"] = "regard"
     from matplotlib import pyplot as plt
 
-    from regard.evaluation.trade import COLOURS
+    from regard.evaluation.bench.plot import COLOURS
 
     found = [
         json.loads(path.read_text("utf-8"))

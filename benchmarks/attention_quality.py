@@ -28,8 +28,10 @@ import torch.nn.functional as F
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from regard.attention import Attention, Mask, Rotary
-from regard.attention.settings import AttentionSettings
+from regard.attention.kinds import AttentionSettings
+from regard.attention.masks import Mask
+from regard.attention.module import Attention
+from regard.attention.positions import Rotary
 from regard.layers import EncoderBlock, FeedForward
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe

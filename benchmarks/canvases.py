@@ -17,15 +17,15 @@ from typing import Any
 
 import torch
 
-from regard.decoding import parallel
-from regard.decoding.fixed.conditions import obstacle_to_canvases_anywhere
-from regard.decoding.parallel import ParallelWriter
-from regard.decoding.rules import Request
+from regard.decoding import nat as parallel
+from regard.decoding.constraints import Request
+from regard.decoding.cuda_graph.conditions import obstacle_to_canvases_anywhere
+from regard.decoding.nat import ParallelWriter
 from regard.decoding.search import Found
 from regard.decoding.settings import ParallelSettings
-from regard.devices import choose_device
-from regard.evaluation.speed import describe_machine
-from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
+from regard.evaluation.bench.speed import describe_machine
+from regard.models.nat import ParallelTransformer, ParallelTransformerConfig
+from regard.runtime import choose_device
 
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "classifier, one pass": ("classifier", {"rounds": 1}),

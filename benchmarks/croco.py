@@ -33,8 +33,8 @@ from croco_proof import prove, score_choice
 from croco_race import race
 from croco_training import disparity, load, train
 
-from regard.devices import choose_device
-from regard.vision.scenes import SceneSettings, render_pairs
+from regard.data.two_view import SceneSettings, render_pairs
+from regard.runtime import choose_device
 
 
 def measure_rendering(device: torch.device, size: int = 96, pairs: int = 256) -> float:

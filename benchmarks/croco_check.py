@@ -14,11 +14,11 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from regard.evaluation.completion import BLANK
-from regard.training.completion.recipe import TwoViewRecipe
-from regard.training.completion.task import CompletionTask
 from regard.training.loop import autocast
 from regard.training.progress import Progress
 from regard.training.run import prepare
+from regard.training.tasks.croco.recipe import TwoViewRecipe
+from regard.training.tasks.croco.task import CompletionTask
 
 SHOWN = 8
 STEPS = 5

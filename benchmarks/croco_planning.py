@@ -9,11 +9,11 @@ from typing import NamedTuple
 import torch
 from rich.console import Console
 
-from regard.devices import choose_device
-from regard.training.completion.recipe import TwoViewRecipe
+from regard.runtime import choose_device
 from regard.training.progress import Progress
 from regard.training.run import prepare
-from regard.training.timing import Pace, time_steps
+from regard.training.step_timing import Pace, time_steps
+from regard.training.tasks.croco.recipe import TwoViewRecipe
 
 TRIAL = 0.04
 """Share of the time given that a trial goes on behind its warm-up, unless it has seen too few steps by then."""

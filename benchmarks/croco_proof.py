@@ -10,24 +10,18 @@ from typing import Any
 
 import torch
 
-from regard.devices import choose_device
-from regard.evaluation.completion import (
-    CompletionScores,
-    LabelledPairs,
-    choose_seen,
-    score_completion,
-    second_views,
-)
+from regard.data.two_view import SceneSettings
+from regard.data.two_view.random import Draws
+from regard.data.two_view.stereo import StereoPhotos, read_scenes
+from regard.evaluation.completion import CompletionScores, LabelledPairs, choose_seen, score_completion, second_views
 from regard.inspection.matching import draw_matches, find_attended
 from regard.inspection.reconstruction import draw_reconstructions
 from regard.models.croco import CroCo
 from regard.models.folder import find_model, load_model
-from regard.training.completion.pairs import HELD_OUT
-from regard.training.completion.recipe import TwoViewRecipe
+from regard.runtime import choose_device
 from regard.training.recipe import Recipe
-from regard.vision.scenes import SceneSettings
-from regard.vision.scenes.draws import Draws
-from regard.vision.stereo import StereoPhotos, read_scenes
+from regard.training.tasks.croco.pairs import HELD_OUT
+from regard.training.tasks.croco.recipe import TwoViewRecipe
 
 CHOICE, TEST, FAR, APART = (factor * HELD_OUT for factor in (2, 3, 4, 5))
 """The numbers from which on scenes choose the layer, are like those of training, move all the way, lie apart."""

@@ -16,16 +16,15 @@ from croco_planning import TRIAL, count_steps, fitted, measure_speed
 from croco_proof import load_croco
 from torch import Tensor
 
-from regard.devices import choose_device
-from regard.interruption import Interrupted, Interruptions
+from regard.data.two_view.stereo import read_scenes
 from regard.models.croco import CroCo
+from regard.runtime import Interrupted, Interruptions, choose_device
 from regard.training.checkpoint import load_checkpoint
-from regard.training.completion.disparity import predict_disparity
-from regard.training.completion.recipe import TwoViewRecipe
-from regard.training.journal import CHECKPOINTS
+from regard.training.metrics_log import CHECKPOINTS
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
-from regard.vision.stereo import read_scenes
+from regard.training.tasks.croco.disparity import predict_disparity
+from regard.training.tasks.croco.recipe import TwoViewRecipe
 
 
 class Clock:

@@ -174,7 +174,7 @@ def make_every_batch(run: Path) -> None:
     from regard.training.recipe import Recipe
     from regard.training.run import prepare
     from regard.training.state import Position, Share
-    from regard.training.translation.data import open_data
+    from regard.training.tasks.translation.data import open_data
 
     started = time.perf_counter()
     recipe, progress = Recipe.load(run / "recipe.yaml"), Progress(1)

@@ -33,8 +33,8 @@ from regard.decoding.search import search
 from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import TransformerStepper
 from regard.models.transformer import Transformer
-from regard.packing import Precision
-from regard.products import PackedWeights
+from regard.ops.linear import PackedWeights
+from regard.ops.quantization import Precision
 
 VOCAB, SOURCE, TARGET = 8_000, 24, 32
 RESULTS = Path(__file__).parent / "results"

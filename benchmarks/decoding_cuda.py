@@ -19,15 +19,15 @@ from decoding_profile import profile_decoding
 from marian import as_transformer, random_marian, random_sources
 from transformers import MarianMTModel
 
-from regard import norms
-from regard.attention.kernels import few
-from regard.decoding.fixed import launch
-from regard.decoding.fixed.search import FixedSearch
-from regard.decoding.rules import Request
+from regard.decoding.constraints import Request
+from regard.decoding.cuda_graph import beam_kernel as launch
+from regard.decoding.cuda_graph.search import FixedSearch
 from regard.decoding.search import search
 from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import TransformerStepper
 from regard.models.transformer import Transformer
+from regard.ops import add_norm as norms
+from regard.ops import decode_attention as few
 
 Tokens = list[list[int]]
 Decode = Callable[[Tokens, int], Tokens]
@@ -54,7 +54,7 @@ class Contest:
         self.failures: dict[str, str] = {}
         self._began = time.perf_counter()
 
-    def say(self, *words: object) -> None:
+    def print(self, *words: object) -> None:
         print(f"[{time.perf_counter() - self._began:6.1f} s]", *words, flush=True)
 
     @contextmanager
@@ -64,7 +64,7 @@ class Contest:
             yield
         except Exception as error:
             self.failures[name] = f"{type(error).__name__}: {str(error)[:500]}"
-            self.say(f"FAILED {name}: {self.failures[name]}")
+            self.print(f"FAILED {name}: {self.failures[name]}")
             traceback.print_exc(limit=-8)
 
     def marian(self, dtype: torch.dtype) -> MarianMTModel:
@@ -151,7 +151,7 @@ def check(contest: Contest) -> dict[str, dict[str, Any]]:
             name = f"{kind}, beam {beam}"
             with contest.guarding(f"check {name}"):
                 found[name] = compare(contest, whole, half, _ending if ends else contest.settings, sources, beam)
-            contest.say(f"same sentences, {name}:", found.get(name))
+            contest.print(f"same sentences, {name}:", found.get(name))
     return found
 
 
@@ -228,7 +228,7 @@ def measure(contest: Contest, name: str, decode: Decode, batch: int, beam: int, 
         row["tokens_per_second"] = round(tokens / median(seconds), 1)
         row["fastest_and_slowest"] = [round(tokens / edge(seconds), 1) for edge in (min, max)]
         row["ms_a_step"] = round(1000 * median(seconds) / contest.target, 4)
-    contest.say(
+    contest.print(
         f"{name:40} batch {batch:3} beam {beam}: {row.get('tokens_per_second', 0):9,.0f} tok/s, "
         f"{row.get('ms_a_step', 0):7.3f} ms a step, first call {row.get('warm_up_seconds', 0):6.2f} s"
     )

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
-from regard.decoding.translator import Translator
+from regard.data.builtin.grammar import derive
 from regard.evaluation import bleu, exact_match
-from regard.text.grammar import derive
+from regard.pipelines.translator import Translator
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 

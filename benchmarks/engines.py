@@ -85,7 +85,7 @@ def likeness(reference: list[int], beam: list[list[int]]) -> float:
 def measure(engines: dict[str, Engine], batch: int, beam: int, seconds: float) -> list[dict[str, Any]]:
     """Times all engines in turns until each has had so many seconds, and at least three turns."""
     sources = random_sources(batch, VOCAB, SOURCE - 1, SOURCE - 1, seed=batch)  # END is the last source token
-    said = {name: engine.say(sources, beam) for name, engine in engines.items()}  # warms up too
+    said = {name: engine.print(sources, beam) for name, engine in engines.items()}  # warms up too
     times: dict[str, list[float]] = {name: [] for name in engines}
     while any(sum(taken) < seconds or len(taken) < 3 for taken in times.values()):
         for name, engine in engines.items():

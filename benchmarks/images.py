@@ -20,11 +20,11 @@ from typing import Any
 import PIL
 import torch
 
-from regard.vision.augmentation import Augmentation, AugmentationSettings, Normalisation
-from regard.vision.pictures import Frame, Pictures, Streamed
-from regard.vision.sets import ImageSettings, open_splits
-from regard.vision.shapes import render_shapes
-from regard.vision.store import open_store, write_store
+from regard.data.builtin.shapes import render_shapes
+from regard.data.images.augmentation import Augmentation, AugmentationSettings, Normalisation
+from regard.data.images.datasets import Frame, Pictures, Streamed
+from regard.data.images.sets import ImageSettings, open_splits
+from regard.data.images.store import open_store, write_store
 
 BATCH = 256
 RESULTS = Path(__file__).parent / "results"

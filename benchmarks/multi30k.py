@@ -15,11 +15,11 @@ from pathlib import Path
 
 import torch
 
+from regard.data.text.readers import read_pairs
 from regard.decoding.search import SearchSettings
-from regard.decoding.translator import Translator
-from regard.devices import choose_device
 from regard.evaluation import bleu
-from regard.text.readers import read_pairs
+from regard.pipelines.translator import Translator
+from regard.runtime import choose_device
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 

@@ -24,9 +24,9 @@ from typing import Any
 
 import torch
 
-from regard.evaluation.speed import describe_machine
+from regard.data.text.vocabularies import Vocabularies
+from regard.evaluation.bench.speed import describe_machine
 from regard.models.folder import find_model
-from regard.text.vocabularies import Vocabularies
 from tests.browser import Visit, launched
 
 SENTENCE = "Yesterday my older brother bought three books at the market and read them on the train."

@@ -45,15 +45,16 @@ import safetensors.torch  # noqa: E402
 import torch  # noqa: E402
 
 from benchmarks.reports.parallel import GREEDY, IMAGES, LAUNCHED, ONE_PASS  # noqa: E402
-from regard.decoding import parallel, stepwise  # noqa: E402
-from regard.decoding.translator import Translator  # noqa: E402
-from regard.devices import choose_device  # noqa: E402
+from regard.data.builtin.grammar import derive  # noqa: E402
+from regard.data.text.readers import read_lines, read_pairs  # noqa: E402
+from regard.decoding import nat as parallel  # noqa: E402
+from regard.decoding import stepwise  # noqa: E402
 from regard.evaluation import bleu, exact_match  # noqa: E402
-from regard.evaluation.speed import Contender, Result, describe_machine, tabulate  # noqa: E402
-from regard.evaluation.timing import measure_speed  # noqa: E402
+from regard.evaluation.bench.speed import Contender, Result, describe_machine, tabulate  # noqa: E402
+from regard.evaluation.bench.timing import measure_speed  # noqa: E402
 from regard.models.folder import WEIGHTS, find_model  # noqa: E402
-from regard.text.grammar import derive  # noqa: E402
-from regard.text.readers import read_lines, read_pairs  # noqa: E402
+from regard.pipelines.translator import Translator  # noqa: E402
+from regard.runtime import choose_device  # noqa: E402
 
 RESULTS = HERE / "results"
 
@@ -390,7 +391,7 @@ def write_down(
 
 def plot_all() -> None:
     """Draws every result of `timing`; apart from it, since a machine with a GPU may have nothing to draw with."""
-    from regard.evaluation.trade import save_trade
+    from regard.evaluation.bench.plot import save_trade
 
     for path in RESULTS.glob("parallel-[cg]pu.json"):
         result = json.loads(path.read_text(encoding="utf-8"))

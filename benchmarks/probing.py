@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
-from regard.attention import Padded
-from regard.evaluation.speed import describe_machine
+from regard.attention.masks import Padded
+from regard.evaluation.bench.speed import describe_machine
 from regard.inspection.heads import ablate
 from regard.inspection.probe import QUANTITIES, probe
 from regard.models.transformer import Transformer, TransformerConfig

@@ -24,17 +24,17 @@ from typing import Any
 
 import torch
 
-from regard.decoding.rules import Request
-from regard.decoding.translator import Translator
+from regard.data.text.readers import read_jsonl
+from regard.decoding.constraints import Request
 from regard.errors import UserError
-from regard.exchange.argos import write_argos
-from regard.exchange.ctranslate2 import EnginePeer
-from regard.exchange.huggingface import HuggingFacePeer, build_huggingface, write_huggingface
-from regard.exchange.importing import import_model
-from regard.exchange.onnx import ONNX
-from regard.exchange.torch import TORCH
-from regard.exchange.verification import SEARCHES, TOLERANCE, Peer, Tokens, check, compare, has_ended, sample_sources
-from regard.text.readers import read_jsonl
+from regard.interop.argos import write_argos
+from regard.interop.export_ctranslate2 import EnginePeer
+from regard.interop.export_huggingface import HuggingFacePeer, build_huggingface, write_huggingface
+from regard.interop.export_torch import TORCH
+from regard.interop.import_model import import_model
+from regard.interop.onnx import ONNX
+from regard.interop.verification import SEARCHES, TOLERANCE, Peer, Tokens, check, compare, has_ended, sample_sources
+from regard.pipelines.translator import Translator
 
 RESULTS = Path(__file__).parent / "results" / "roundtrips.json"
 PACKAGES = ("torch", "transformers", "ctranslate2", "onnxruntime", "sentencepiece")
@@ -170,7 +170,7 @@ def main() -> None:
     rows = go("trained", ours, sample_sources(ours, texts), WAYS | FURTHER)
     if not arguments.only_trained:
         sys.path.insert(0, str(Path(__file__).parent.parent))  # where the tests are
-        from tests.exchange.random_models import OPTIONS, random_translator
+        from tests.interop.random_models import OPTIONS, random_translator
 
         for option in OPTIONS:
             random = random_translator(option)

@@ -31,10 +31,10 @@ from typing import Any
 
 import torch
 
-from regard.decoding.translator import Translator
-from regard.evaluation.speed import describe_machine
-from regard.text.readers import read_lines
-from regard.text.sentences import split_sentences
+from regard.data.text.readers import read_lines
+from regard.data.text.sentences import split_sentences
+from regard.evaluation.bench.speed import describe_machine
+from regard.pipelines.translator import Translator
 
 RESULTS = Path(__file__).parent / "results" / "serving.json"
 LEAST_GAIN, LEAST_SHARE, MOST_GROWTH = 3.0, 0.8, 1.1

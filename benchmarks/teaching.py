@@ -25,18 +25,18 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from regard.attention import Padded
-from regard.decoding.translator import Translator
+from regard.attention.masks import Padded
+from regard.data.builtin.grammar import Derivation, derive
+from regard.data.text.alignment import link_tokens
 from regard.evaluation import Score, bleu
 from regard.inspection.probe import probe
-from regard.text.alignment import link_tokens
-from regard.text.grammar import Derivation, derive
+from regard.pipelines.translator import Translator
+from regard.training.objectives.config import SamplingSettings
+from regard.training.objectives.guided_attention import aligned_prior, diagonal_prior
+from regard.training.objectives.r_drop import divergence
+from regard.training.objectives.scheduled_sampling import ScheduledSampling
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
-from regard.training.teaching.guided_attention import aligned_prior, diagonal_prior
-from regard.training.teaching.r_drop import divergence
-from regard.training.teaching.scheduled_sampling import ScheduledSampling
-from regard.training.teaching.settings import SamplingSettings
 
 RESULTS = Path(__file__).parent / "results" / "teaching.json"
 WIDTH, LAYER, HEAD = 0.1, 1, 0

@@ -272,7 +272,7 @@ class Results:
         import bare  # noqa: F401  # before all that imports regard
         import torch
 
-        from regard.evaluation.speed import describe_machine
+        from regard.evaluation.bench.speed import describe_machine
 
         device = torch.device(options.device)
         name = "curve" if options.curve else "gpu" if device.type == "cuda" else device.type

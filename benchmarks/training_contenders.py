@@ -22,16 +22,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from training_workload import BOS, END, PAD, Layout
 
-from regard.attention import Attention, Full
+from regard.attention.core import Full
+from regard.attention.module import Attention
 from regard.attention.positions import sinusoid
-from regard.embedding.returns import gathering
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.products import RoundedWeights
-from regard.seeds import drawing_at_once
+from regard.ops.embedding_gradients import gathering
+from regard.ops.linear import RoundedWeights
+from regard.ops.seeds import drawing_at_once
+from regard.training.cuda_graph import Recorder
 from regard.training.loop import autocast
-from regard.training.recording import Recorder
-from regard.training.teaching.forcing import cross_entropy, force, read
-from regard.training.translation.task import TextBatch
+from regard.training.objectives.teacher_forcing import cross_entropy, force, read
+from regard.training.tasks.translation.task import TextBatch
 
 SMOOTHING = 0.1
 PAPERS, ALL = "the paper's", "all"

@@ -21,8 +21,8 @@ from training_contenders import CONTENDERS, SIZES, Trainer
 from training_sessions import send
 from training_workload import Workload, begin_with_unlike_sizes, make_lessons, make_one
 
+from regard.training.cuda_graph import PLAIN
 from regard.training.memory import is_out_of_memory
-from regard.training.recording import PLAIN
 
 WARM_UP = 10
 """Steps before any is timed, at the least; every batch is seen once, since a new shape may take longer."""

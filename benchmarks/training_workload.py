@@ -14,13 +14,13 @@ import bare  # noqa: F401
 import numpy as np
 import torch
 
-from regard.text.batching import plan_packed, plan_padded
-from regard.text.encoding import encode_pairs
-from regard.text.grammar import corpus as draw_pairs
-from regard.text.tokenizer import Tokenizer
-from regard.text.tokens import Ints, ParallelTokens, Ragged
-from regard.training.translation.frame import Frame
-from regard.training.translation.task import TextBatch, collate
+from regard.data.batching import plan_packed, plan_padded
+from regard.data.builtin.grammar import corpus as draw_pairs
+from regard.data.text.encoding import encode_pairs
+from regard.data.text.tokenizer import Tokenizer
+from regard.data.text.tokens import Ints, ParallelTokens, Ragged
+from regard.training.tasks.translation.batch_shape import Frame
+from regard.training.tasks.translation.task import TextBatch, collate
 
 PAD, BOS, END = 0, 1, 2
 MIDDLE, SPREAD, RATIO_SPREAD, LONGEST = 22, 0.6, 0.25, 200

@@ -21,7 +21,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 
-from regard.text.grammar import corpus
+from regard.data.builtin.grammar import corpus
 
 ALLOWED_MB = 50
 SECONDS_BETWEEN_SAMPLES = 0.25

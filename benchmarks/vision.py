@@ -32,12 +32,12 @@ from typing import Any
 import torch
 from vision_profile import profile_recipe
 
-from regard.devices import choose_device
-from regard.recognition.classifier import Classifier
-from regard.recognition.report import evaluate, open_test_set
-from regard.training.classification.data import gather_data
-from regard.training.classification.recipe import ClassificationRecipe
+from regard.evaluation.classification_report import evaluate, open_test_set
+from regard.pipelines.classifier import Classifier
+from regard.runtime import choose_device
 from regard.training.progress import Progress
+from regard.training.tasks.classification.data import gather_data
+from regard.training.tasks.classification.recipe import ClassificationRecipe
 
 SETS = {"mnist": "mnist", "cifar10": "cifar10-jpg", "cifar10-plain": "cifar10-jpg", "cifar10-swin": "cifar10-jpg"}
 GRACE = 60  # seconds that a run gets to save itself

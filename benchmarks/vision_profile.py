@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from regard.training.classification.batches import Plan
-from regard.training.classification.recipe import ClassificationRecipe
-from regard.training.classification.task import ClassificationTask
 from regard.training.loop import autocast, build_optimiser
 from regard.training.progress import Progress
 from regard.training.run import prepare
 from regard.training.state import Placed, Position, Share, TrainingState
+from regard.training.tasks.classification.batches import Plan
+from regard.training.tasks.classification.recipe import ClassificationRecipe
+from regard.training.tasks.classification.task import ClassificationTask
 
 WARM_UP, TIMED, TRACED = 20, 60, 3
 TOP = 15

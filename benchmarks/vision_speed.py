@@ -29,11 +29,11 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 
-from regard.evaluation.speed import describe_machine
+from regard.evaluation.bench.speed import describe_machine
 from regard.interop import from_huggingface
 from regard.models.vit import ViT, ViTConfig
-from regard.products import RoundedWeights
-from regard.training.recording import PLAIN, Recorder
+from regard.ops.linear import RoundedWeights
+from regard.training.cuda_graph import PLAIN, Recorder
 
 RESULTS = Path(__file__).parent / "results"
 CLASSES = 1000

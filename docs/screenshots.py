@@ -19,8 +19,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from regard.inspection.look import look_at
 from regard.inspection.output import save_scene
-from regard.looking import look_at
 from tests.browser import Visit, launched
 
 IMAGES = Path(__file__).parent / "images"

@@ -7,47 +7,49 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from regard.attention import Attention, Mask, Packed, Padded, attend
-    from regard.decoding.hypothesis import Hypothesis
+    from regard.attention.core import attend
+    from regard.attention.masks import Mask, Packed, Padded
+    from regard.attention.module import Attention
+    from regard.data.text.tokenizer import Tokenizer
     from regard.decoding.settings import ParallelSettings, SearchSettings
-    from regard.decoding.translator import Translator
-    from regard.decoding.wishes import Wishes
     from regard.errors import UserError
     from regard.inspection.heads import ablate
     from regard.inspection.probe import probe
     from regard.models.croco import CroCo, CroCoConfig
-    from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
+    from regard.models.nat import ParallelTransformer, ParallelTransformerConfig
     from regard.models.swin import Swin, SwinConfig
     from regard.models.transformer import Transformer, TransformerConfig
     from regard.models.vit import ViT, ViTConfig
-    from regard.recognition.classifier import Classifier
-    from regard.text.tokenizer import Tokenizer
+    from regard.pipelines.classifier import Classifier
+    from regard.pipelines.constraints import Wishes
+    from regard.pipelines.hypothesis import Hypothesis
+    from regard.pipelines.translator import Translator
 
 _HOMES = {
-    "Attention": "regard.attention",
-    "Classifier": "regard.recognition.classifier",
+    "Attention": "regard.attention.module",
+    "Classifier": "regard.pipelines.classifier",
     "CroCo": "regard.models.croco",
     "CroCoConfig": "regard.models.croco",
-    "Hypothesis": "regard.decoding.hypothesis",
-    "Mask": "regard.attention",
-    "Packed": "regard.attention",
-    "Padded": "regard.attention",
+    "Hypothesis": "regard.pipelines.hypothesis",
+    "Mask": "regard.attention.masks",
+    "Packed": "regard.attention.masks",
+    "Padded": "regard.attention.masks",
     "ParallelSettings": "regard.decoding.settings",
-    "ParallelTransformer": "regard.models.parallel",
-    "ParallelTransformerConfig": "regard.models.parallel",
+    "ParallelTransformer": "regard.models.nat",
+    "ParallelTransformerConfig": "regard.models.nat",
     "SearchSettings": "regard.decoding.settings",
     "Swin": "regard.models.swin",
     "SwinConfig": "regard.models.swin",
-    "Tokenizer": "regard.text.tokenizer",
+    "Tokenizer": "regard.data.text.tokenizer",
     "Transformer": "regard.models.transformer",
     "TransformerConfig": "regard.models.transformer",
-    "Translator": "regard.decoding.translator",
+    "Translator": "regard.pipelines.translator",
     "UserError": "regard.errors",
     "ViT": "regard.models.vit",
     "ViTConfig": "regard.models.vit",
-    "Wishes": "regard.decoding.wishes",
+    "Wishes": "regard.pipelines.constraints",
     "ablate": "regard.inspection.heads",
-    "attend": "regard.attention",
+    "attend": "regard.attention.core",
     "probe": "regard.inspection.probe",
 }
 

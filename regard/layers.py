@@ -10,11 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention import Attention, Cache, KeyValues, Mask, RunningSums
-from regard.dropout import Dropout
+from regard.attention.linear import RunningSums
+from regard.attention.masks import Mask
+from regard.attention.module import Attention, Cache, KeyValues
 from regard.errors import UserError
-from regard.norms import add_norm, joins, sum_and_norm
-from regard.products import Linear, feed_forward, linear, pass_on
+from regard.ops.add_norm import add_norm, joins, sum_and_norm
+from regard.ops.dropout import Dropout
+from regard.ops.linear import Linear, feed_forward, linear, pass_on
 
 Activation = Literal["relu", "gelu", "silu", "swiglu"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from regard.text.pair import Pair
+from regard.data.text.pair import Pair
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from tests.browser import browser as browser

@@ -197,14 +197,14 @@ def test_a_note_stays_with_the_steps_that_it_is_about(
 @pytest.mark.parametrize(
     ("module", "kernel", "group"),
     [
-        ("attention/kernels/short_triton.py", "forward", "attention"),
-        ("attention/kernels/short_backward_triton.py", "whole_backward", "attention"),
-        ("attention/kernels/short_backward_triton.py", "backward_keys", "attention"),
-        ("attention/kernels/runs_triton.py", "find_runs", "attention"),
-        ("norms/learning_triton.py", "add_norm_backward", "Add & Norm"),
-        ("sums/through_triton.py", "multiply_and_pass", "products with weights"),
-        ("training/head_triton.py", "turn_into_gradient", "logits to loss and gradient"),
-        ("training/head_triton.py", "turn_held_rows", "logits to loss and gradient"),
+        ("ops/triton/varlen_attention.py", "forward", "attention"),
+        ("ops/triton/varlen_attention_backward.py", "whole_backward", "attention"),
+        ("ops/triton/varlen_attention_backward.py", "backward_keys", "attention"),
+        ("ops/triton/key_ranges.py", "find_runs", "attention"),
+        ("ops/triton/add_norm.py", "add_norm_backward", "Add & Norm"),
+        ("ops/triton/feed_forward_backward.py", "multiply_and_pass", "products with weights"),
+        ("ops/triton/cross_entropy.py", "turn_into_gradient", "logits to loss and gradient"),
+        ("ops/triton/cross_entropy.py", "turn_held_rows", "logits to loss and gradient"),
     ],
 )
 def test_a_profile_knows_what_our_kernels_are_for(module: str, kernel: str, group: str) -> None:

@@ -22,107 +22,7 @@ from regard.training.recipe import Recipe
 HOME = Path(regard.__file__).parent
 README, DOCS = HOME.parent / "README.md", HOME.parent / "docs"
 
-# What each part may import of regard, beside itself.
-ARROWS = {
-    part: set(others.split())
-    for part, others in {
-        "errors": "",
-        "interruption": "",
-        "progress": "",
-        "arrays": "",
-        "config": "errors",
-        "devices": "errors",
-        "packing": "errors",
-        "launching": "",
-        "seeds": "",
-        "walking": "",
-        "dropout": "",
-        "sums": "launching",
-        "products": "dropout packing sums",
-        "attention": "dropout products launching seeds walking errors config",
-        "text": "arrays errors config",
-        "vision": "arrays launching errors config",
-        "norms": "attention dropout launching seeds sums",
-        "embedding": "attention launching seeds",
-        "layers": "attention dropout norms products errors config",
-        "models": "attention dropout embedding layers norms products errors config",
-        "decoding": "attention dropout layers models text interop packing products launching walking interruption "
-        "progress errors config",
-        "inspection": "attention layers models errors config",
-        "looking": "models decoding recognition inspection devices errors",
-        "interop": "attention layers models text errors config",
-        "evaluation": "attention layers models text vision decoding inspection errors config",
-        "recognition": "models vision errors config",
-        "exchange": "models text vision decoding recognition interop errors config",
-        "training": "attention embedding layers models text vision decoding recognition evaluation products launching "
-        "seeds devices interruption progress errors config",
-        "demo": "models text vision decoding recognition inspection looking evaluation training errors config",
-        "benching": "attention models text vision decoding recognition evaluation exchange training packing errors",
-        "serving": "attention models text vision decoding recognition inspection looking devices errors config",
-        "cli": "models text vision decoding recognition inspection looking evaluation exchange training demo benching "
-        "serving devices interruption errors config",
-        "__init__": "attention models text decoding recognition inspection errors",
-        "__main__": "cli",
-    }.items()
-}
-LEAVES_WITHOUT_TORCH = {"errors", "arrays", "interruption", "progress", "config", "text", "cli", "__init__"}
-
-
-def imports(path: Path) -> set[str]:
-    """The modules that a file imports, anywhere in it, with their full names."""
-    package = [regard.__name__, *path.relative_to(HOME).parent.parts]
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
-            module = ".".join(part for part in (base, node.module) if part)
-            # "from regard import x" may mean the module x
-            found |= {f"{module}.{alias.name}" for alias in node.names} if module == "regard" else {module}
-    return found
-
-
-def part_of(path: Path) -> str:
-    return path.relative_to(HOME).parts[0].removesuffix(".py")
-
-
 FILES = sorted(HOME.rglob("*.py"))
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(HOME)))
-def test_arrows_point_one_way(path: Path) -> None:
-    part = part_of(path)
-    used = {name.split(".")[1] for name in imports(path) if name.startswith("regard.")}
-    assert used - {part} <= ARROWS[part]
-
-
-def test_the_arrows_are_all_there_is_and_have_no_circle() -> None:
-    assert {part_of(path) for path in FILES} == ARROWS.keys()
-    reached: set[str] = set()
-    while rest := ARROWS.keys() - reached:
-        free = {part for part in rest if ARROWS[part] <= reached}
-        assert free, f"a circle among {rest}"
-        reached |= free
-    assert [part for part, used in ARROWS.items() if "cli" in used] == ["__main__"]
-    assert [part for part, used in ARROWS.items() if "demo" in used] == ["cli"]
-
-
-def test_imports_are_found_wherever_they_hide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "HOME", tmp_path)
-    (tmp_path / "text").mkdir()
-    path = tmp_path / "text" / "x.py"
-    path.write_text(
-        "import regard.training.run\nfrom regard import cli\nfrom ..models import folder\nfrom .pair import Pair\n"
-        "def f():\n    if True:\n        from regard.layers import X\n"
-    )
-    expected = {"regard.training.run", "regard.cli", "regard.models", "regard.text.pair", "regard.layers"}
-    assert imports(path) == expected
-
-
-@pytest.mark.parametrize("path", [p for p in FILES if part_of(p) in LEAVES_WITHOUT_TORCH], ids=lambda p: p.stem)
-def test_text_and_the_leaves_know_no_torch(path: Path) -> None:
-    assert not {name for name in imports(path) if name.split(".")[0] == "torch"}
 
 
 # Public names
@@ -194,7 +94,7 @@ def parse(words: list[str]) -> None:
 
 
 def written_commands() -> list[list[str]]:
-    recipes = [entry.read_text("utf-8") for entry in resources.files("regard").joinpath("recipes").iterdir()]
+    recipes = [entry.read_text("utf-8") for entry in resources.files("regard.training").joinpath("recipes").iterdir()]
     guides = [path.read_text(encoding="utf-8") for path in (README, *sorted(DOCS.glob("*.md"))) if path.exists()]
     shown = [block for text in guides for language in ("console", "sh", "bash") for block in blocks(text, language)]
     return [words for text in [*recipes, *shown] for words in commands(text)]

@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard import sums
-from regard.norms import learning
-from regard.products.learning import multiply_precisely
-from regard.training import head
+from regard.ops import add_norm_training as learning
+from regard.ops import column_sum as sums
+from regard.ops import cross_entropy as head
+from regard.ops.linear_training import multiply_precisely
 
 from .bench import Bench, Row, Run
 

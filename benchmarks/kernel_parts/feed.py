@@ -5,8 +5,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from regard.sums import through
-from regard.sums.through import Tile
+from regard.ops import feed_forward_backward as through
+from regard.ops.feed_forward_backward import Tile
 
 from .bench import Bench, Row, Run
 

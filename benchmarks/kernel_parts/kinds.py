@@ -7,9 +7,11 @@ import torch
 from attention import peer_fla, peer_routing
 from torch import Tensor
 
-from regard.attention import Linear, Mask, kernels
-from regard.attention.kernels import linear as linear_kernels
-from regard.benching.attention_costs import Heads, balanced_routing
+from regard.attention.linear import Linear
+from regard.attention.masks import Mask
+from regard.evaluation.bench.attention_costs import Heads, balanced_routing
+from regard.ops import attention_kernels as kernels
+from regard.ops import linear_attention as linear_kernels
 
 from .bench import HEADS, WIDTH, Bench, errors
 

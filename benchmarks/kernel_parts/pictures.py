@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention import Rotary2D, grid_positions
-from regard.attention.kernels import turning
-from regard.norms import activated
-from regard.vision.randaugment import OPERATIONS, operate, operate_by_kernel
+from regard.attention.positions import Rotary2D, grid_positions
+from regard.data.images.randaugment import OPERATIONS, operate, operate_by_kernel
+from regard.ops import norm_gelu as activated
+from regard.ops import rotary as turning
 
 from .bench import Bench
 

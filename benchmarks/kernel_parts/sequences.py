@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.attention import Mask, Packed, attend, attention_weights, unpack, unpack_mask
-from regard.attention.kernels.runs import Runs, find_by_formula, find_by_kernel
-from regard.attention.kernels.short import PLANS, Plan, Tiles, unbundle
-from regard.attention.unpacking import repack
+from regard.attention.core import attend, attention_weights
+from regard.attention.masks import Mask, Packed
+from regard.attention.packing import repack, unpack, unpack_mask
+from regard.ops.key_ranges import Runs, find_by_formula, find_by_kernel
+from regard.ops.varlen_attention import PLANS, Plan, Tiles, unbundle
 
 from .bench import WIDTH, Bench, Row, errors
 from .workload import make_inputs, make_mask

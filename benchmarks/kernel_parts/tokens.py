@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from training_workload import make_one
 
-from regard import embedding
 from regard.attention.positions import sinusoid
-from regard.embedding import adding
+from regard.ops import embedding
+from regard.ops import embedding_backward as adding
 
 from .bench import Bench
 

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from regard.attention import Mask, Packed
+from regard.attention.masks import Mask, Packed
 
 from .bench import WIDTH, Bench
 

@@ -7,18 +7,18 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from regard.attention.settings import LinearSettings, LocalSettings, RoutingSettings
+from regard.attention.kinds import LinearSettings, LocalSettings, RoutingSettings
+from regard.data.images.augmentation import PRESETS, AugmentationSettings
+from regard.data.images.sets import ImageSettings
 from regard.decoding.settings import ParallelSettings
-from regard.models.parallel import ParallelTransformerConfig
+from regard.models.nat import ParallelTransformerConfig
 from regard.models.swin import SwinConfig
 from regard.models.transformer import TransformerConfig
 from regard.models.vit import ViTConfig
-from regard.training.classification.recipe import ClassificationRecipe
-from regard.training.parallel.settings import ParallelTeachingSettings
 from regard.training.recipe import TrainingSettings
-from regard.training.translation.recipe import TranslationRecipe
-from regard.vision.augmentation import PRESETS, AugmentationSettings
-from regard.vision.sets import ImageSettings
+from regard.training.tasks.classification.recipe import ClassificationRecipe
+from regard.training.tasks.nat.config import ParallelTeachingSettings
+from regard.training.tasks.translation.recipe import TranslationRecipe
 
 from .markdown import paragraphs, table
 

@@ -20,14 +20,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from regard.attention import kernels
 from regard.attention.checks import check_one_of
-from regard.attention.kernels import few
-from regard.attention.kernels.runs import Runs
-from regard.attention.kernels.short import attend_bundles, attend_runs, unbundle
 from regard.attention.masks import Mask, Packed
-from regard.attention.unpacking import Places, packed_layouts, repack, unpack, unpack_mask
-from regard.dropout import drop
+from regard.attention.packing import Places, packed_layouts, repack, unpack, unpack_mask
+from regard.ops import attention_kernels as kernels
+from regard.ops import decode_attention as few
+from regard.ops.dropout import drop
+from regard.ops.key_ranges import Runs
+from regard.ops.varlen_attention import attend_bundles, attend_runs, unbundle
 
 Path = Literal["auto", "reference", "fused", "few", "unpacked", "varlen", "short"]
 FEW = 16

@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention import kernels
 from regard.attention.checks import check_least, check_one_of
-from regard.attention.kernels.linear import attend_linear
 from regard.attention.masks import Mask, Padded
-from regard.attention.unpacking import in_rows, repack, unpack
+from regard.attention.packing import in_rows, repack, unpack
+from regard.ops import attention_kernels as kernels
+from regard.ops.linear_attention import attend_linear
 
 Features = Literal["elu", "random", "plain"]
 LinearPath = Literal["auto", "quadratic", "chunked", "recurrent", "kernel"]

@@ -19,7 +19,7 @@ from torch import Tensor
 from regard.attention.checks import check_least, check_one_of
 from regard.attention.core import attend, attention_scores, attention_weights
 from regard.attention.masks import Mask, Packed, Padded, within
-from regard.attention.unpacking import in_rows, repack, unpack
+from regard.attention.packing import in_rows, repack, unpack
 
 LocalPath = Literal["auto", "reference", "dense", "blocks", "varlen"]
 

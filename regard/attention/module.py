@@ -12,15 +12,15 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from regard.attention.core import Full, Kind
-from regard.attention.kernels import turning
 from regard.attention.linear import Linear as LinearKind
 from regard.attention.linear import RunningSums
 from regard.attention.local import Local
 from regard.attention.masks import Mask
 from regard.attention.positions import Rotary, Rotary2D
-from regard.dropout import Dropout
-from regard.products import Linear, linear
-from regard.walking import walk
+from regard.ops import rotary as turning
+from regard.ops.dropout import Dropout
+from regard.ops.linear import Linear, linear
+from regard.ops.modules import walk
 
 Rotation = Callable[[Tensor, Tensor], Tensor]
 Observer = Callable[["Attention", Tensor, Tensor, Tensor, Mask], None]

@@ -19,13 +19,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention import kernels
 from regard.attention.checks import check_least, check_one_of, check_share
 from regard.attention.core import Path, attend, attention_scores, attention_weights
-from regard.attention.kernels.grouping import nearest, sort_by_group
-from regard.attention.kernels.short import attend_runs
 from regard.attention.masks import Mask, Packed, Padded, within
-from regard.attention.unpacking import in_rows, repack, unpack
+from regard.attention.packing import in_rows, repack, unpack
+from regard.ops import attention_kernels as kernels
+from regard.ops.cluster_sort import nearest, sort_by_group
+from regard.ops.varlen_attention import attend_runs
 
 RoutingPath = Literal["auto", "reference", "dense", "clusters", "sorted"]
 MANY = 64

@@ -8,16 +8,16 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from regard.cli.distillation import distill
-from regard.cli.evaluation import evaluate
-from regard.cli.exchange import bring_in, export
-from regard.cli.looking import look
-from regard.cli.racing import bench
-from regard.cli.recognition import classify
-from regard.cli.serving import key, serve
-from regard.cli.training import average, demo, train
-from regard.cli.translation import embed, translate
-from regard.cli.watching import plot
+from regard.cli.bench import bench
+from regard.cli.classify import classify
+from regard.cli.distill import distill
+from regard.cli.evaluate import evaluate
+from regard.cli.export import bring_in, export
+from regard.cli.look import look
+from regard.cli.plot import plot
+from regard.cli.serve import key, serve
+from regard.cli.train import average, demo, train
+from regard.cli.translate import embed, translate
 
 app = typer.Typer(
     name="regard",

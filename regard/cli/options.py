@@ -155,7 +155,7 @@ def choose_search(run: Path, further: Sequence[str] | None, **flags: object) -> 
 @contextmanager
 def exit_code_of_interruption() -> Iterator[None]:
     """Ends the process with the code that belongs to the signal, 130 or 143, where the block was interrupted."""
-    from regard.interruption import Interrupted
+    from regard.runtime import Interrupted
 
     try:
         yield

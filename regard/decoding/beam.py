@@ -17,10 +17,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from regard.decoding.ranking import top
-from regard.decoding.rules import Ints, Request, RequiredPhrases, Rules
+from regard.decoding.constraints import Ints, Request, RequiredPhrases, Rules
 from regard.decoding.search import Bools, Doubles, Expansion, Found, S, Stepper, Trace, collect, refuse_nan
 from regard.decoding.settings import SearchSettings
+from regard.decoding.top_k import top
 
 Array = npt.NDArray[Any]
 

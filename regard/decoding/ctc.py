@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.decoding import ctc_sum
+from regard.decoding import ctc_loss as ctc_sum
 
 MINIMUM_CHOICE = 8
 

@@ -15,12 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention import Attention, Cache, Full, KeyValues, Mask
-from regard.dropout import Dropout
+from regard.attention.core import Full
+from regard.attention.masks import Mask
+from regard.attention.module import Attention, Cache, KeyValues
 from regard.layers import DecoderBlock, FeedForward, Residual
 from regard.models.transformer import DecoderState, Transformer
-from regard.products import Linear, PackedWeights
-from regard.walking import walk
+from regard.ops.dropout import Dropout
+from regard.ops.linear import Linear, PackedWeights
+from regard.ops.modules import walk
 
 Map = Callable[[Tensor], Tensor]
 MODULES = (DecoderBlock, Attention, FeedForward, Residual, Linear, nn.LayerNorm, Dropout, nn.ModuleList)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from regard.decoding.rules import Ints, Request, Rules
+from regard.decoding.constraints import Ints, Request, Rules
 from regard.decoding.settings import SearchSettings
 from regard.errors import UserError
 

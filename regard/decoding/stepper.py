@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.attention import Attention, KeyValues, Mask, Padded, observing
+from regard.attention.masks import Mask, Padded
+from regard.attention.module import Attention, KeyValues, observing
 from regard.decoding.direct import DirectDecoder
 from regard.models.transformer import DecoderState, Transformer
-from regard.products import PackedWeights
+from regard.ops.linear import PackedWeights
 
 
 @dataclass

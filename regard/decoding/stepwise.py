@@ -12,17 +12,17 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from regard.decoding.constraints import Request
+from regard.decoding.cuda_graph.conditions import obstacle
+from regard.decoding.cuda_graph.search import FixedSearch
 from regard.decoding.ensemble import EnsembleStepper
-from regard.decoding.fixed.conditions import obstacle
-from regard.decoding.fixed.search import FixedSearch
-from regard.decoding.rules import Request
 from regard.decoding.search import Found, Trace, search
 from regard.decoding.settings import AnySettings, SearchSettings, check_settings_fit
 from regard.decoding.stepper import TransformerStepper, pad_rows, penalise_coverage
 from regard.decoding.writer import BATCH_TOKENS, seeing_cross_attention
 from regard.errors import UserError
 from regard.models.transformer import Transformer
-from regard.products import PackedWeights
+from regard.ops.linear import PackedWeights
 
 BATCH_TOKENS_OF_GPU = 4 * BATCH_TOKENS
 """A GPU takes a step of many sentences in hardly more time than one of few."""

@@ -8,8 +8,9 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from regard.attention import Attention, Mask, observing
-from regard.decoding.rules import Request
+from regard.attention.masks import Mask
+from regard.attention.module import Attention, observing
+from regard.decoding.constraints import Request
 from regard.decoding.search import Found, Trace
 from regard.decoding.settings import AnySettings
 

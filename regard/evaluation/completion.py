@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.attention import grid_positions
+from regard.attention.positions import grid_positions
+from regard.data.two_view import SceneSettings, find_matches, render_pairs
+from regard.data.two_view.random import Draws
 from regard.inspection.matching import cross_attentions, find_attended
 from regard.layers import cut_patches, pick
 from regard.models.croco import CroCo
-from regard.vision.scenes import SceneSettings, find_matches, render_pairs
-from regard.vision.scenes.draws import Draws
 
 BLANK = 0.5
 """A second view that shows nothing is grey all over."""

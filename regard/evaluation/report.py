@@ -16,12 +16,12 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 
 from regard.config import Settings
+from regard.data.text.readers import read_lines
 from regard.decoding.settings import AnySettings, ParallelSettings, SearchSettings
-from regard.decoding.translator import Translator
 from regard.errors import UserError
 from regard.evaluation.metrics import Metrics, Score, check_sizes
 from regard.models.folder import WEIGHTS, expect_reader, find_model
-from regard.text.readers import read_lines
+from regard.pipelines.translator import Translator
 
 SCORES = "scores.json"
 DIGITS = 12

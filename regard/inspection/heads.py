@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from regard.attention import scaling
+from regard.attention.module import scaling
 from regard.inspection.attentions import check_heads, find_attentions
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from regard.attention import scaling
+from regard.attention.module import scaling
 from regard.inspection.attentions import find_attentions
 from regard.inspection.heads import ablate
 

@@ -57,7 +57,7 @@ def replacing_file(out: Path) -> Iterator[Path]:
 
 def _render(scene: Scene, suffix: str) -> bytes:
     if suffix == ".html":
-        from regard.inspection.page import render_page
+        from regard.inspection.html import render_page
 
         return render_page(scene).encode("utf-8")
     from regard.inspection.figure import render_figure  # matplotlib takes a second to import

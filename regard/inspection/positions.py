@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from regard.attention import Diagonal, Learned, Rotary, Rotary2D, Sinusoidal, Sinusoidal2D
+from regard.attention.positions import Diagonal, Learned, Rotary, Rotary2D, Sinusoidal, Sinusoidal2D
 
 ENCODINGS = (Sinusoidal, Sinusoidal2D, Learned, Diagonal, Rotary, Rotary2D)
 Floats = npt.NDArray[np.floating]

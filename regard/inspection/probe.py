@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention import Attention, Mask, observing
+from regard.attention.masks import Mask
+from regard.attention.module import Attention, observing
 from regard.errors import UserError
 from regard.inspection.attentions import check_heads, find_attentions
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.config import Settings
 from regard.errors import UserError
 from regard.interop.renaming import Names, take
-from regard.models.encoder import EncoderConfig
+from regard.models.bert import EncoderConfig
 
 KIND = "bert"
 S = TypeVar("S", bound=Settings)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.interop.needing import need
+from regard.interop.optional import need
 from regard.models.transformer import Embedding, EncoderDecoder, EncoderDecoderConfig, TransformerConfig
 
 POSITIONS = 2048

@@ -10,10 +10,10 @@ from typing import Any
 import tokenizers
 from tokenizers import BertWordPieceTokenizer, decoders, normalizers, processors
 
+from regard.data.text.tokenizer import Tokenizer
+from regard.data.text.wordpiece import WordPieces
 from regard.errors import UserError
-from regard.interop.needing import need
-from regard.text.tokenizer import Tokenizer
-from regard.text.wordpieces import WordPieces
+from regard.interop.optional import need
 
 FILE, VOCABULARY, SETTINGS = "tokenizer.json", "vocab.txt", "tokenizer_config.json"
 

@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from regard.data.text.sentencepiece import SentencePieces, checked_ids
 from regard.errors import UserError
-from regard.text.sentencepieces import SentencePieces, checked_ids
 
 SOURCE, TARGET, VOCABULARY, TARGET_VOCABULARY = "source.spm", "target.spm", "vocab.json", "target_vocab.json"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
+from regard.data.text.sentencepiece import SentencePieces
+from regard.data.text.tokenizer import SPACE_MARK, Tokenizer
 from regard.errors import UserError
-from regard.interop.needing import need
-from regard.text.sentencepieces import SentencePieces
-from regard.text.tokenizer import SPACE_MARK, Tokenizer
+from regard.interop.optional import need
 
 _BPE = 2
 """SentencePiece's number for models that merge the best pair first."""

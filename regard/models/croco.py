@@ -18,7 +18,8 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from regard.attention import Attention, Rotary2D, Sinusoidal2D, grid_positions
+from regard.attention.module import Attention
+from regard.attention.positions import Rotary2D, Sinusoidal2D, grid_positions
 from regard.config import Settings
 from regard.layers import (
     DecoderBlock,
@@ -30,8 +31,8 @@ from regard.layers import (
     pick,
     rising_rates,
 )
-from regard.models.model import Model
-from regard.products import Linear
+from regard.models.base import Model
+from regard.ops.linear import Linear
 
 TARGET_EPS = 1e-4
 """Added to the variance of a patch: a patch of one colour is not blown up to noise."""

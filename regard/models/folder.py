@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.models.model import Model
+from regard.models.base import Model
 from regard.models.registry import MODELS, Reads
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"

@@ -11,9 +11,9 @@ import safetensors.torch
 import torch
 
 from regard.errors import UserError
+from regard.models.base import Model
 from regard.models.card import CARD, FINGERPRINTS, SCORES, describe_folder, find_fingerprints
 from regard.models.folder import CONFIG, WEIGHTS, distinct_tensors, replacing
-from regard.models.model import Model
 
 
 def save_pretrained(folder: Path, save: Callable[[Path], None], model: Model, home: Path | None) -> None:

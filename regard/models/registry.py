@@ -8,10 +8,10 @@ import torch
 
 from regard.config import Settings
 from regard.errors import UserError
+from regard.models.base import Model
+from regard.models.bert import Encoder, EncoderConfig
 from regard.models.croco import CroCo, CroCoConfig
-from regard.models.encoder import Encoder, EncoderConfig
-from regard.models.model import Model
-from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
+from regard.models.nat import ParallelTransformer, ParallelTransformerConfig
 from regard.models.swin import Swin, SwinConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.vit import ViT, ViTConfig

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.layers import ImageEmbedding
-from regard.norms import joins
-from regard.norms.activated import norm_gelu, norm_gelu_by_kernel
-from regard.products import Linear
+from regard.ops.add_norm import joins
+from regard.ops.linear import Linear
+from regard.ops.norm_gelu import norm_gelu, norm_gelu_by_kernel
 
 NARROWEST = 4
 """The fewest channels that the first convolution may make: a norm over fewer leaves next to nothing of a pixel."""

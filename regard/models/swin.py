@@ -19,13 +19,15 @@ import torch.nn.functional as F
 from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 
-from regard.attention import Attention, Mask, grid_positions
+from regard.attention.masks import Mask
+from regard.attention.module import Attention
+from regard.attention.positions import grid_positions
 from regard.attention.relative import Relative
 from regard.config import Settings
-from regard.dropout import Dropout
 from regard.layers import FeedForward, PatchEmbedding, Residual, rising_rates
-from regard.models.model import ImageModel, Size, make_head
-from regard.products import Linear
+from regard.models.base import ImageModel, Size, make_head
+from regard.ops.dropout import Dropout
+from regard.ops.linear import Linear
 
 Grid = tuple[int, int]
 

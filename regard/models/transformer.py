@@ -15,26 +15,18 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from regard.attention import (
-    Attention,
-    Cache,
-    Full,
-    KeyValues,
-    Kind,
-    Layout,
-    Learned,
-    Mask,
-    Rotary,
-    RunningSums,
-    Sinusoidal,
-)
-from regard.attention.settings import AttentionSettings, FullSettings, check_attention
+from regard.attention.core import Full, Kind
+from regard.attention.kinds import AttentionSettings, FullSettings, check_attention
+from regard.attention.linear import RunningSums
+from regard.attention.masks import Layout, Mask
+from regard.attention.module import Attention, Cache, KeyValues
+from regard.attention.positions import Learned, Rotary, Sinusoidal
 from regard.config import Settings
-from regard.dropout import Dropout
-from regard.embedding import embed, joins
 from regard.layers import Activation, DecoderBlock, EncoderBlock, FeedForward
-from regard.models.model import Model
-from regard.products import linear, pass_on
+from regard.models.base import Model
+from regard.ops.dropout import Dropout
+from regard.ops.embedding import embed, joins
+from regard.ops.linear import linear, pass_on
 
 
 class EncoderDecoderConfig(Settings):

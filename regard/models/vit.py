@@ -15,10 +15,11 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from regard.attention import Attention, Mask, Rotary2D, Sinusoidal2D, grid_positions, resize_grid
-from regard.attention.settings import AttentionSettings, FullSettings, check_attention
+from regard.attention.kinds import AttentionSettings, FullSettings, check_attention
+from regard.attention.masks import Mask
+from regard.attention.module import Attention
+from regard.attention.positions import Rotary2D, Sinusoidal2D, grid_positions, resize_grid
 from regard.config import Settings
-from regard.dropout import Dropout
 from regard.errors import UserError
 from regard.layers import (
     Activation,
@@ -30,8 +31,9 @@ from regard.layers import (
     pick,
     rising_rates,
 )
-from regard.models.model import ImageModel, Size, make_head
+from regard.models.base import ImageModel, Size, make_head
 from regard.models.stem import ConvolutionalStem, check_stem
+from regard.ops.dropout import Dropout
 
 
 class ViTConfig(Settings):

@@ -8,14 +8,17 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 
-from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.loading import is_exported
+from regard.data.images.datasets import GAP
+from regard.data.images.decoding import MOST_PIXELS, decode
+from regard.data.text.vocabularies import has_tokenizer
 from regard.decoding.settings import AnySettings, ParallelSettings, SearchSettings, parse_settings
-from regard.decoding.translator import Translator
-from regard.devices import choose_device
 from regard.errors import UserError
 from regard.models.folder import expect_reader, find_model, load_model, what_is_read
-from regard.recognition.classifier import Classifier, Ranked
+from regard.pipelines.classifier import Classifier, Ranked
+from regard.pipelines.hypothesis import Hypothesis
+from regard.pipelines.loading import is_exported
+from regard.pipelines.translator import Translator
+from regard.runtime import choose_device
 from regard.serving.sections.arithmetic import show_arithmetic
 from regard.serving.sections.attention import show_attention, show_map
 from regard.serving.sections.beam import show_beam
@@ -24,9 +27,6 @@ from regard.serving.sections.image import PATCHES, show_image, show_views
 from regard.serving.sections.positions import show_positions
 from regard.serving.sections.translation import show_translation
 from regard.serving.work import About, Alignment, Order, Translation
-from regard.text.vocabularies import has_tokenizer
-from regard.vision.decoding import MOST_PIXELS, decode
-from regard.vision.pictures import GAP
 
 WARM_UP = ("Warm", "up: the first batches are slower than the rest, because much is set up when it is first needed.")
 DIGITS = 6

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from regard.data.text.languages import name_of
 from regard.serving.bodies import read_fields
 from regard.serving.models import Model
 from regard.serving.problems import bad, unavailable
@@ -25,7 +26,6 @@ from regard.serving.schemas import (
 )
 from regard.serving.service import Service, facts, unless_gone
 from regard.serving.texts import render_all
-from regard.text.languages import name_of
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": Error, "description": "The request cannot be answered as it is"},

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, Protocol
 
+from regard.data.text.sentences import Split, as_one, split_sentences
 from regard.serving.limits import Limits
 from regard.serving.markup import Page
 from regard.serving.work import About, Job, Translation
-from regard.text.sentences import Split, as_one, split_sentences
 
 Format = Literal["text", "html"]
 

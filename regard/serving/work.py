@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from regard.data.text.tokenizer import Tokenizer
 from regard.errors import Kind, UserError
-from regard.text.tokenizer import Tokenizer
 
 Options = tuple[tuple[str, Any], ...]
 

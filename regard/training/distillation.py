@@ -18,14 +18,14 @@ from typing import Any, Literal, NamedTuple
 from pydantic import Field
 
 from regard.config import Settings
-from regard.decoding.files import translate_items, without_line_ends
-from regard.decoding.hypothesis import Hypothesis
+from regard.data.text.pair import Pair
+from regard.data.text.suffixes import kind_of
 from regard.decoding.settings import AnySettings, SearchSettings
-from regard.decoding.translator import WINDOW, Translator
 from regard.errors import UserError
 from regard.evaluation import choose_closest, tokenisation_for
-from regard.text.pair import Pair
-from regard.text.suffixes import kind_of
+from regard.pipelines.hypothesis import Hypothesis
+from regard.pipelines.translate_files import translate_items, without_line_ends
+from regard.pipelines.translator import WINDOW, Translator
 from regard.training.checkpoint import replace_text
 
 

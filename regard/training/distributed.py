@@ -15,9 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
-from regard.devices import choose_device
 from regard.errors import UserError
-from regard.interruption import Interrupted
+from regard.runtime import Interrupted, choose_device
 from regard.training.rendezvous import meet
 
 T = TypeVar("T")

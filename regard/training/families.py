@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from regard.errors import UserError
-from regard.training.classification.family import Classification
-from regard.training.completion.family import TwoViews
 from regard.training.family import AnyFamily
-from regard.training.parallel.task import ParallelTranslationTask
-from regard.training.translation.family import Translation
-from regard.training.translation.recipe import ParallelRecipe, TranslationRecipe
-from regard.training.translation.task import TranslationTask
+from regard.training.tasks.classification.family import Classification
+from regard.training.tasks.croco.family import TwoViews
+from regard.training.tasks.nat.task import ParallelTranslationTask
+from regard.training.tasks.translation.family import Translation
+from regard.training.tasks.translation.recipe import ParallelRecipe, TranslationRecipe
+from regard.training.tasks.translation.task import TranslationTask
 
 FAMILIES: dict[str, AnyFamily] = {
     "transformer": Translation(TranslationRecipe, TranslationTask),

@@ -11,29 +11,24 @@ from typing import Any, Generic
 import torch
 from torch import Tensor, nn
 
-from regard.embedding.returns import gathering
 from regard.errors import UserError
-from regard.interruption import Interrupted, Interruptions
 from regard.models.folder import replacing
-from regard.products import RoundedWeights
-from regard.seeds import drawing_at_once
-from regard.training.checkpoint import (
-    Checkpoint,
-    reporting_write_errors,
-    save_checkpoint,
-    save_divided_checkpoint,
-)
+from regard.ops.embedding_gradients import gathering
+from regard.ops.linear import RoundedWeights
+from regard.ops.seeds import drawing_at_once
+from regard.runtime import Interrupted, Interruptions
+from regard.training.checkpoint import Checkpoint, reporting_write_errors, save_checkpoint, save_divided_checkpoint
+from regard.training.cuda_graph import Recorder
 from regard.training.distributed import Processes
-from regard.training.engines import build_engine
-from regard.training.journal import CHECKPOINTS, Journal
+from regard.training.distributed_step import Together
 from regard.training.memory import Gathered, Pieces, explain_too_large, is_out_of_memory, read_peak
+from regard.training.metrics_log import CHECKPOINTS, Journal
+from regard.training.parallelism import build_engine
 from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, TrainingSettings
-from regard.training.recording import Recorder
 from regard.training.schedule import build_schedule
 from regard.training.state import Placed, Share, TrainingState
 from regard.training.task import B, DivergedError, Loss, Step, Task
-from regard.training.together import Together
 
 NEVER_DECAYED = ("embedding", "positions", "class_token", "registers", ".table")
 """Parts of the names of tables, each row of which stands for a word, a place or a token of its own."""
@@ -90,7 +85,7 @@ def train(
         loop.run(stop)
     early = state.step < training.steps
     if early:
-        progress.say(f"stopped at step {state.step}: {state.stale} validations without a better one")
+        progress.print(f"stopped at step {state.step}: {state.stale} validations without a better one")
     return Outcome(state.step, state.seconds, state.best_step, state.best_scores, early)
 
 
@@ -129,7 +124,7 @@ class _Loop(Generic[B]):
         with self.processes.agreeing():
             state.restore(checkpoint.tensors(state.like if self.engine.sharded else None), checkpoint.facts)
         if before != now:
-            self.progress.say(
+            self.progress.print(
                 f"there were {before} processes and there are {now}: the batches stay the same, but dropout draws "
                 "other random numbers from here on"
             )
@@ -138,7 +133,7 @@ class _Loop(Generic[B]):
         """All steps that are left, unless it is asked to stop or its patience ends."""
         state, training = self.state, self.training
         batches = self.task.batches(state.position, Share(self.processes.rank, self.processes.world))
-        stop.patient = True
+        stop.deferred = True
         if state.unjudged:
             self.validate()
             self.save()
@@ -150,13 +145,13 @@ class _Loop(Generic[B]):
                 self.log(norm)
             if self.due(training.validate_every):
                 self.validate()
-            over, stopped_by = training.is_over(state.step, state.stale), self.processes.largest(stop.noted or 0)
+            over, stopped_by = training.is_over(state.step, state.stale), self.processes.largest(stop.received or 0)
             if self.due(training.checkpoint_every) or over or stopped_by:
                 self.save()
             if stopped_by and not over:
-                self.progress.say(f"saved at step {state.step}; the same command goes on from there")
+                self.progress.print(f"saved at step {state.step}; the same command goes on from there")
                 raise Interrupted(stopped_by)
-        stop.patient = False
+        stop.deferred = False
 
     def due(self, every: int) -> bool:
         """Whether something that is done every so many steps, and at the end, is done now."""
@@ -372,7 +367,7 @@ class _Loop(Generic[B]):
 
     def _note(self, step: int, text: str) -> None:
         """Something out of the ordinary, on the screen and in the log."""
-        self.progress.say(f"step {step}: {text}")
+        self.progress.print(f"step {step}: {text}")
         self._write({"step": step, "event": text})
 
     def _write(self, entry: dict[str, Any]) -> None:

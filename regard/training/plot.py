@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter
 
 from regard.errors import UserError
-from regard.training.journal import LOG
+from regard.training.metrics_log import LOG
 
 Horizontal = Literal["step", "seconds", "tokens", "images"]
 COUNTED = ("tokens", "images")

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from regard.progress import Display
+from regard.runtime import ProgressBar
 from regard.training.task import Sample
 
 SHOWN = 60  # characters of a sentence
@@ -27,7 +27,7 @@ class Screen(Console):
         sys.stderr.write("regard: nobody reads the output any more; the run goes on, and so does its log\n")
 
 
-class Progress(Display):
+class Progress(ProgressBar):
     """Shows steps, loss, learning rate, speed, time left and validation scores."""
 
     def __init__(self, steps: int, console: Console | None = None, unit: str = "tokens") -> None:
@@ -52,30 +52,30 @@ class Progress(Display):
         def tell(number: int) -> None:
             nonlocal said
             if (now := time.perf_counter()) - said > QUIET:
-                self.say(f"{what}: {number:,} {noun}, {number / (now - started):,.0f} a second")
+                self.print(f"{what}: {number:,} {noun}, {number / (now - started):,.0f} a second")
                 said = now
 
         return tell
 
     def resume(self, step: int) -> None:
         """Says from where the run goes on; the time left is estimated from the steps after it alone."""
-        self.say(f"resuming from step {step}" if step else "beginning again, since nothing was saved before")
+        self.print(f"resuming from step {step}" if step else "beginning again, since nothing was saved before")
         self.first, self.started = step, time.perf_counter()
 
     def step(self, step: int, report: dict[str, float]) -> None:
         speed = f"{report[f'{self.unit}_per_second']:,.0f} {self.unit}/s"
         text = f"loss {report['loss']:.3f}  {speed}  lr {report['lr']:.2e}"
-        if not self.draw(step, text):
+        if not self.update(step, text):
             left = (time.perf_counter() - self.started) / (step - self.first) * (self.steps - step)
-            self.say(f"step {step}/{self.steps}  {text}  {left:.0f} s left")
+            self.print(f"step {step}/{self.steps}  {text}  {left:.0f} s left")
 
     def validated(self, step: int, scores: dict[str, float], samples: Sequence[Sample] = ()) -> None:
         shown = {name: value for name, value in scores.items() if name != "score"}
-        self.say(f"step {step}  validation  " + "  ".join(f"{name} {value:.2f}" for name, value in shown.items()))
+        self.print(f"step {step}  validation  " + "  ".join(f"{name} {value:.2f}" for name, value in shown.items()))
         for sample in samples:
             right = sample.translation == sample.reference
             beside = "" if right else f"  (should be {_cut(sample.reference)})"
-            self.say(f"  {_cut(sample.source)}  →  {_cut(sample.translation)}{beside}")
+            self.print(f"  {_cut(sample.source)}  →  {_cut(sample.translation)}{beside}")
 
 
 def counted(number: int, noun: str) -> str:

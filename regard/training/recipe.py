@@ -199,7 +199,7 @@ _Loader.add_implicit_resolver(
 
 def builtin_recipes() -> list[str]:
     """The names of the recipes that come with regard."""
-    names = [entry.name for entry in resources.files("regard").joinpath("recipes").iterdir()]
+    names = [entry.name for entry in resources.files("regard.training").joinpath("recipes").iterdir()]
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
 
 
@@ -209,7 +209,7 @@ def _read_yaml(path: Path) -> Any:
         # "demo" is always the built-in one, whatever else of that name stands here; "demo.yaml" may be a file.
         named = str(path) == name or (str(path) == f"{name}.yaml" and not path.exists())
         if named and name in builtin_recipes():
-            text = resources.files("regard").joinpath("recipes", f"{name}.yaml").read_text("utf-8")
+            text = resources.files("regard.training").joinpath("recipes", f"{name}.yaml").read_text("utf-8")
         else:
             text = path.read_text("utf-8")
         return yaml.load(text, _Loader)

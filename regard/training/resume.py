@@ -14,8 +14,8 @@ from regard.models.folder import mend_replaced
 from regard.training.checkpoint import replace_text
 from regard.training.families import family_of
 from regard.training.fingerprints import FINGERPRINTS
-from regard.training.journal import LOG
 from regard.training.locks import locked
+from regard.training.metrics_log import LOG
 from regard.training.recipe import Recipe
 
 RECIPE, DATA = "recipe.yaml", "data"

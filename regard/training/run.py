@@ -13,26 +13,17 @@ import torch
 from rich.console import Console
 
 from regard.errors import UserError
-from regard.interruption import Interruptions
 from regard.models.folder import mend_replaced, replacing
+from regard.runtime import Interruptions
 from regard.training.checkpoint import Checkpoint, last_name, load_checkpoint, reporting_write_errors
 from regard.training.distributed import Processes, check_share, joined
 from regard.training.families import family_of
 from regard.training.family import Start
-from regard.training.journal import CHECKPOINTS, require_tensorboard
 from regard.training.loop import Outcome, train
+from regard.training.metrics_log import CHECKPOINTS, require_tensorboard
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.resume import (
-    DATA,
-    RECIPE,
-    check_settings,
-    exclusive,
-    is_run,
-    is_unused,
-    tidy,
-    write_recipe,
-)
+from regard.training.resume import DATA, RECIPE, check_settings, exclusive, is_run, is_unused, tidy, write_recipe
 from regard.training.start import restore_start, save_start
 from regard.training.task import Task
 
@@ -88,7 +79,7 @@ def _begin(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, p
             if start is not None:
                 said = start.fill(task)
                 save_start(out / DATA, task.model)
-                progress.say(said)
+                progress.print(said)
             write_recipe(out, recipe)  # with which the folder becomes a run
         return task
 
@@ -107,7 +98,7 @@ def _resume(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, 
         facts, early = checkpoint.facts, step < recipe.training.steps
         bound = recipe.optim.schedule == "cosine" or recipe.training.average > 0  # to the number of steps it began with
         more = "a higher training.patience makes" if early else "" if bound else "more training.steps make"
-        progress.say(f"{out}: this run is already done, at step {step}" + (f"; {more} it go on" if more else ""))
+        progress.print(f"{out}: this run is already done, at step {step}" + (f"; {more} it go on" if more else ""))
         return Outcome(step, facts["seconds"], facts["best_step"], facts["best_scores"], early)
 
     def lead() -> Task[Any]:
@@ -129,7 +120,7 @@ def _check_resume(recipe: Recipe, out: Path, progress: Progress) -> tuple[Recipe
     old = Recipe.load(out / RECIPE)
     if family_of(old.kind) is family_of(recipe.kind):
         recipe = family_of(old.kind).settle_again(recipe, old, out)
-    checkpoint = load_checkpoint(out / CHECKPOINTS, progress.say)
+    checkpoint = load_checkpoint(out / CHECKPOINTS, progress.print)
     check_settings(old, recipe, checkpoint.step if checkpoint else 0, out)
     return recipe, checkpoint
 

@@ -19,7 +19,7 @@ def make_shared(store: Path, make: Callable[[Path], None], what: str, progress: 
         UserError: something else is there, that is no store of `what`.
     """
     store.parent.mkdir(parents=True, exist_ok=True)
-    with locked(store.parent, lambda: progress.say(f"waiting for another run that makes {store}")):
+    with locked(store.parent, lambda: progress.print(f"waiting for another run that makes {store}")):
         mend_replaced(store)
         if not store.exists():
             with replacing(store) as fresh:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.models.folder import distinct_tensors
-from regard.training.average import Average
 from regard.training.distributed import Processes
 from regard.training.meter import Meter
-from regard.training.skips import Skips
+from regard.training.skip import Skips
+from regard.training.weight_average import Average
 
 MODEL, AVERAGE, OPTIMISER = "model.", "average.", "optimiser."
 RANDOM_CPU, RANDOM_CUDA, SKIPS = "random.cpu", "random.cuda", "skips"

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.attention import Mask, attend, core
+from regard.attention import core
+from regard.attention.core import attend
+from regard.attention.masks import Mask
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.attention import Full, Mask, Packed, Padded, attend, attention_weights, core
-from regard.attention.core import Path
+from regard.attention import core
+from regard.attention.core import Full, Path, attend, attention_weights
+from regard.attention.masks import Mask, Packed, Padded
 
 H, D = 2, 4
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}

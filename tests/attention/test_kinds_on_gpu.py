@@ -7,7 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.attention import Kind, Linear, Local, Mask, Packed, Routing
+from regard.attention.core import Kind
+from regard.attention.linear import Linear
+from regard.attention.local import Local
+from regard.attention.masks import Mask, Packed
+from regard.attention.routing import Routing
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 

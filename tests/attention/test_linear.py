@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.attention import Attention, Linear, Mask, Packed, Padded, RunningSums, attention_weights
-from regard.attention.linear import CHUNK, Features, LinearPath, random_directions
+from regard.attention.core import attention_weights
+from regard.attention.linear import CHUNK, Features, Linear, LinearPath, RunningSums, random_directions
+from regard.attention.masks import Mask, Packed, Padded
+from regard.attention.module import Attention
 
 H, D = 2, 8
 EXACT = {"atol": 1e-10, "rtol": 1e-10}

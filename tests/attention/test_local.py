@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.attention import Full, Local, Mask, Packed, Padded
-from regard.attention.local import LocalPath
+from regard.attention.core import Full
+from regard.attention.local import Local, LocalPath
+from regard.attention.masks import Mask, Packed, Padded
 
 H, D = 2, 8
 EXACT = {"atol": 1e-12, "rtol": 1e-12}

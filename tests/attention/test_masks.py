@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.attention import Mask, Packed, Padded, attend
+from regard.attention.core import attend
+from regard.attention.masks import Mask, Packed, Padded
 
 CPU = torch.device("cpu")
 

@@ -2,19 +2,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.attention import (
-    Attention,
-    Cache,
-    Full,
-    KeyValues,
-    Local,
-    Mask,
-    Packed,
-    Padded,
-    Rotary,
-    Rotary2D,
-    observing,
-)
+from regard.attention.core import Full
+from regard.attention.local import Local
+from regard.attention.masks import Mask, Packed, Padded
+from regard.attention.module import Attention, Cache, KeyValues, observing
+from regard.attention.positions import Rotary, Rotary2D
 from regard.layers import AttentionUnit
 
 B, T, S, W = 3, 6, 5, 16

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.attention import Diagonal, Learned, Rotary, Rotary2D, Sinusoidal
+from regard.attention.positions import Diagonal, Learned, Rotary, Rotary2D, Sinusoidal
 from regard.errors import UserError
 
 

@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from regard.attention import Attention, Mask, attend
+from regard.attention.core import attend
+from regard.attention.masks import Mask
+from regard.attention.module import Attention
 from regard.attention.relative import Relative, relative_offsets
 from regard.inspection.probe import probe
 

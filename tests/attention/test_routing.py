@@ -6,9 +6,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from regard.attention import Attention, Full, Mask, Packed, Padded, Routing, attend
-from regard.attention.kernels.grouping import sort_by_group
-from regard.attention.routing import SMALL, RoutingPath
+from regard.attention.core import Full, attend
+from regard.attention.masks import Mask, Packed, Padded
+from regard.attention.module import Attention
+from regard.attention.routing import SMALL, Routing, RoutingPath
+from regard.ops.cluster_sort import sort_by_group
 
 H, D, C = 2, 8, 3
 EXACT = {"atol": 1e-12, "rtol": 1e-12}

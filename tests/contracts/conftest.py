@@ -8,8 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from regard.attention import Full, Kind, Linear, Local, Routing
-from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
+from regard.attention.core import Full, Kind
+from regard.attention.linear import Linear
+from regard.attention.local import Local
+from regard.attention.routing import Routing
+from regard.models.nat import ParallelTransformer, ParallelTransformerConfig
 from regard.models.swin import Swin, SwinConfig
 from regard.models.transformer import EncoderDecoder, Transformer, TransformerConfig
 from regard.models.vit import ViT, ViTConfig

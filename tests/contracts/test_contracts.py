@@ -9,7 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.attention import Attention, Full, Kind, Linear, Local, Mask, Packed, Padded, Routing
+from regard.attention.core import Full, Kind
+from regard.attention.linear import Linear
+from regard.attention.local import Local
+from regard.attention.masks import Mask, Packed, Padded
+from regard.attention.module import Attention
+from regard.attention.routing import Routing
 from regard.models.transformer import EncoderDecoder, Transformer, TransformerConfig
 
 VOCAB = 13

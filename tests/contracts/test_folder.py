@@ -15,10 +15,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from regard import Transformer, TransformerConfig, Translator
+from regard.data.text.tokenizer import Tokenizer
+from regard.data.text.vocabularies import Vocabularies
 from regard.errors import UserError
 from regard.models.folder import find_model, load_model, replacing, save_model
-from regard.text.tokenizer import Tokenizer
-from regard.text.vocabularies import Vocabularies
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 

@@ -9,14 +9,14 @@ import torch.nn.functional as F
 import yaml
 from torch import Tensor
 
-from regard.attention import Attention
-from regard.decoding.translator import Translator
+from regard.attention.module import Attention
 from regard.errors import UserError
 from regard.inspection.probe import probe
 from regard.models.folder import CONFIG, WEIGHTS, load_model, save_model
 from regard.models.swin import Swin
 from regard.models.vit import ViT, ViTConfig
-from regard.recognition.classifier import Classifier
+from regard.pipelines.classifier import Classifier
+from regard.pipelines.translator import Translator
 from regard.training.run import run_recipe
 from tests.images import TINY, image_recipe, paint
 

@@ -8,14 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from regard import ablate, probe
-from regard.attention import Attention, Full, Mask
+from regard.attention.core import Full
+from regard.attention.masks import Mask
+from regard.attention.module import Attention
 from regard.decoding import direct
 from regard.decoding.search import SearchSettings, search
 from regard.decoding.stepper import TransformerStepper
 from regard.layers import FeedForward, Residual
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.packing import Precision, supports
-from regard.products import PackedWeights, packed
+from regard.ops import quantized_weights as packed
+from regard.ops.linear import PackedWeights
+from regard.ops.quantization import Precision, supports
 
 SOURCES = [[5, 6, 7, 8, 9], [10], [11, 12, 13]]
 

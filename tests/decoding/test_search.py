@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.decoding.rules import Request, RequiredPhrases
+from regard.decoding.constraints import Request, RequiredPhrases
 from regard.decoding.search import Expansion, Trace, search
 from regard.decoding.settings import SearchSettings
 from regard.errors import UserError

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from regard.data.two_view import SceneSettings
+from regard.data.two_view.random import Draws
 from regard.evaluation.completion import (
     LabelledPairs,
     choose_masked,
@@ -17,8 +19,6 @@ from regard.evaluation.completion import (
 from regard.inspection import matching
 from regard.inspection.matching import Attended
 from regard.models.croco import CroCo, CroCoConfig
-from regard.vision.scenes import SceneSettings
-from regard.vision.scenes.draws import Draws
 
 SETTINGS = SceneSettings(size=(16, 24), objects=2, apart=0.0)
 

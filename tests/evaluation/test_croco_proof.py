@@ -12,12 +12,12 @@ from types import ModuleType
 import pytest
 import torch
 
-from regard.attention import grid_positions
+from regard.attention.positions import grid_positions
+from regard.data.two_view.stereo import StereoPhotos
 from regard.evaluation.completion import CompletionScores, LabelledPairs
-from regard.training.completion.recipe import TwoViewRecipe
-from regard.training.completion.task import CompletionTask, HiddenPairs
-from regard.training.timing import Pace, StepTiming
-from regard.vision.stereo import StereoPhotos
+from regard.training.step_timing import Pace, StepTiming
+from regard.training.tasks.croco.recipe import TwoViewRecipe
+from regard.training.tasks.croco.task import CompletionTask, HiddenPairs
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 LAYER = "decoder.0.cross"

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.attention import Attention, Packed, Padded
+from regard.attention.masks import Packed, Padded
+from regard.attention.module import Attention
 from regard.errors import UserError
 from regard.inspection.heads import scale_heads
 from regard.models.transformer import Transformer, TransformerConfig

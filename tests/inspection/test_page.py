@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.inspection.page import PAGE, bundle, pack, render_page
+from regard.inspection.html import PAGE, bundle, pack, render_page
 from regard.inspection.scene import Scene, readable
 from tests.inspection.scenes import EVIL, make_scene
 

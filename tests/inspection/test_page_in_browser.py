@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 import regard
+from regard.inspection.look_translation import look_at_translation
 from regard.inspection.output import save_scene
 from regard.inspection.scene import Scene
-from regard.looking.translation import look_at_translation
 from tests.browser import Visit
 from tests.inspection.scenes import EVIL
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.attention import Diagonal, Learned, Rotary, Rotary2D, Sinusoidal, Sinusoidal2D
+from regard.attention.positions import Diagonal, Learned, Rotary, Rotary2D, Sinusoidal, Sinusoidal2D
 from regard.errors import UserError
 from regard.inspection.positions import encode_positions, find_positions, rotary_angles, similarity
 from regard.models.transformer import Transformer, TransformerConfig

@@ -7,20 +7,15 @@ import torch
 from torch import Tensor, nn
 
 import regard
-from regard.attention import (
-    Attention,
-    Full,
-    Linear,
-    Local,
-    Mask,
-    Packed,
-    Padded,
-    Rotary,
-    Routing,
-    attention_weights,
-    core,
-)
+from regard.attention import core
+from regard.attention.core import Full, attention_weights
+from regard.attention.linear import Linear
+from regard.attention.local import Local
+from regard.attention.masks import Mask, Packed, Padded
+from regard.attention.module import Attention
+from regard.attention.positions import Rotary
 from regard.attention.relative import Relative
+from regard.attention.routing import Routing
 from regard.errors import UserError
 from regard.inspection.probe import QUANTITIES
 from regard.models.transformer import Transformer, TransformerConfig

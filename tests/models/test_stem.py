@@ -13,8 +13,8 @@ from regard.interop import to_huggingface, to_timm, to_torchvision
 from regard.models.folder import CONFIG, load_model, save_model
 from regard.models.stem import ConvolutionalStem
 from regard.models.vit import ViT, ViTConfig
-from regard.training.classification.recipe import ClassificationRecipe
 from regard.training.recipe import Recipe
+from regard.training.tasks.classification.recipe import ClassificationRecipe
 from tests.conftest import Command
 from tests.images import TINY
 

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention import Attention, Packed, Padded
+from regard.attention.masks import Packed, Padded
+from regard.attention.module import Attention
 from regard.errors import UserError
 from regard.layers import FeedForward
 from regard.models.transformer import Transformer, TransformerConfig

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.attention import Sinusoidal2D, grid_positions
+from regard.attention.positions import Sinusoidal2D, grid_positions
 from regard.errors import UserError
 from regard.inspection.probe import probe
 from regard.models.vit import ViT, ViTConfig

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from regard import Translator
+from regard.data.text.tokenizer import Tokenizer
 from regard.serving.work import About, Options, Translation
-from regard.text.tokenizer import Tokenizer
 from tests.serving.running import Running
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from regard.data.text.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.serving import languages
 from regard.serving.app import make_app
@@ -24,7 +25,6 @@ from regard.serving.metrics import Metrics
 from regard.serving.models import Models
 from regard.serving.service import Offer, Service
 from regard.serving.work import Order
-from regard.text.tokenizer import Tokenizer
 from tests.serving.conftest import Echo
 from tests.serving.running import wait_until
 

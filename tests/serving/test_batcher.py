@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from regard.data.text.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.serving.batcher import Batcher
 from regard.serving.limits import Limits
@@ -15,7 +16,6 @@ from regard.serving.metrics import Metrics
 from regard.serving.problems import Problem
 from regard.serving.process import WorkerError, WorkError
 from regard.serving.work import Job
-from regard.text.tokenizer import Tokenizer
 from tests.asynchronous import run_apart
 from tests.serving.conftest import Echo
 

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from regard.errors import UserError
 from regard.models.croco import CroCo, CroCoConfig
 from regard.models.folder import save_model
-from regard.recognition.classifier import Classifier
+from regard.pipelines.classifier import Classifier
 from regard.serving.app import make_app
 from regard.serving.engine import ClassificationEngine, open_engine
 from regard.serving.limits import Limits

@@ -137,7 +137,7 @@ def test_the_key_of_the_command_line_is_read_from_the_environment(monkeypatch: p
     sent = []
     monkeypatch.setattr(Client, "_ask", lambda self, path, fields=None: sent.append(self._key) or {})
     monkeypatch.setitem(os.environ, "REGARD_API_KEY", "secret")
-    from regard.cli.remote import translate_at
+    from regard.cli.translate_remote import translate_at
 
     translate_at("http://x", [], 0, None, False, ("en", "zh"), False)
     assert sent == ["secret"]

@@ -12,8 +12,8 @@ import regard
 from regard.errors import UserError
 from regard.inspection.probe import probe
 from regard.inspection.sharpness import scale_scores
-from regard.looking.rereading import reread
-from regard.models.parallel import ParallelTransformer, ParallelTransformerConfig
+from regard.inspection.translation import reread
+from regard.models.nat import ParallelTransformer, ParallelTransformerConfig
 from regard.serving.engine import TranslationEngine, choose_search
 from regard.serving.sections.beam import show_beam
 from regard.serving.sections.packet import pack, unpack

@@ -9,7 +9,7 @@ import torch
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import prepare
-from regard.training.translation.task import TranslationTask
+from regard.training.tasks.translation.task import TranslationTask
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported, which then runs its kernels anywhere

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.attention import Packed
+from regard.attention.masks import Packed
 from regard.training.batches import ALIGNED, apart, in_one, move, shape_of, tensors_of, with_tensors
 from regard.training.state import Position, Share
-from regard.training.translation.task import TextBatch, TranslationTask
+from regard.training.tasks.translation.task import TextBatch, TranslationTask
 
 Build = Callable[..., TranslationTask]
 

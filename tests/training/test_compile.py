@@ -13,7 +13,7 @@ from regard.errors import UserError
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from tests.images import image_recipe
-from tests.training.test_completion import recipe as completion_recipe
+from tests.training.tasks.test_croco import recipe as completion_recipe
 
 SHORT = {"training__steps": 3, "training__validate_every": 3}
 RUNS = ("plain", "compiled")

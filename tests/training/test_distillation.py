@@ -14,10 +14,11 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from regard import SearchSettings, Translator, UserError
-from regard.decoding import files, translator
+from regard.data.text.pair import Pair
+from regard.data.text.readers import read_parallel
 from regard.evaluation import choose_closest
-from regard.text.pair import Pair
-from regard.text.readers import read_parallel
+from regard.pipelines import translate_files as files
+from regard.pipelines import translator
 from regard.training import distillation
 from regard.training.distillation import Corpus, Distillation, distil
 from tests.conftest import SMALL, Command, settings_of
@@ -101,7 +102,7 @@ def test_other_kinds_of_file_hold_the_same_pairs(
 def test_a_recipes_training_pairs_can_be_distilled(
     trained_run: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch, toy: Path
 ) -> None:
-    from regard.text import grammar
+    from regard.data.builtin import grammar
 
     monkeypatch.setitem(grammar.SIZES, "train", 20)
     short = ("--search", "max_length=5")
@@ -173,7 +174,7 @@ def test_lines_beyond_learned_positions_are_too_long(loaded_learned: Translator)
 @pytest.fixture
 def loaded_learned() -> Translator:
     from regard import Tokenizer, Transformer, TransformerConfig
-    from regard.text.vocabularies import Vocabularies
+    from regard.data.text.vocabularies import Vocabularies
 
     tokenizer = Tokenizer.train(["a b"] * 3, 270)
     size = {"width": 8, "heads": 2, "hidden": 8, "encoder_layers": 1, "decoder_layers": 1}

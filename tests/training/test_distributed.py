@@ -23,10 +23,10 @@ from typer.main import get_command
 
 from regard.cli import app
 from regard.errors import UserError
-from regard.interruption import Interrupted
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.runtime import Interrupted
 from regard.training.distributed import AgreedError, OwnError, Processes, check_share, joined, one_voice
-from regard.training.engines import _bare
+from regard.training.parallelism import _bare
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.rendezvous import meet

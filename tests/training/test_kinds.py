@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from regard.decoding.translator import Translator
-from regard.text.grammar import corpus
-from regard.text.pair import Pair
+from regard.data.builtin.grammar import corpus
+from regard.data.text.pair import Pair
+from regard.pipelines.translator import Translator
 from regard.training.run import run_recipe
 from tests.conftest import small_recipe
 

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from regard.data.text.tokens import ParallelTokens
 from regard.errors import UserError
-from regard.text.tokens import ParallelTokens
 from regard.training.memory import Pieces, is_out_of_memory
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import prepare, run_recipe
 from regard.training.task import Loss
-from regard.training.translation.task import TextBatch, TranslationTask
+from regard.training.tasks.translation.task import TextBatch, TranslationTask
 from tests.conftest import small_recipe
 from tests.training.test_loop import Batch, Line, log, points, run, saved
 

@@ -5,7 +5,7 @@ import pytest
 
 from regard.errors import UserError
 from regard.training.recipe import Recipe, builtin_recipes
-from regard.training.translation.recipe import DataSettings
+from regard.training.tasks.translation.recipe import DataSettings
 
 BUILTIN = {"data.builtin": "en-zh"}
 

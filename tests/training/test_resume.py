@@ -14,7 +14,7 @@ from regard.training.recipe import Recipe
 from regard.training.resume import tidy
 from regard.training.run import run_recipe
 from regard.training.task import DivergedError, Validation
-from regard.training.translation.task import TranslationTask
+from regard.training.tasks.translation.task import TranslationTask
 from tests.conftest import small_recipe
 
 MakeRun = Callable[..., Recipe]
@@ -188,7 +188,7 @@ def test_a_run_that_is_done_says_so_and_does_nothing(
 def test_the_tokenizer_is_not_learned_again(
     make: MakeRun, whole: Path, broken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regard.training.translation.data.build_vocabularies", None)
+    monkeypatch.setattr("regard.training.tasks.translation.data.build_vocabularies", None)
     run_recipe(make(), broken)
     assert weights(broken) == weights(whole)
 

@@ -14,7 +14,7 @@ from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import prepare
 from regard.training.state import Position, Share
-from regard.training.translation.task import TextBatch, TranslationTask
+from regard.training.tasks.translation.task import TextBatch, TranslationTask
 from regard.training.workers import _begin_work, make_in_workers
 from tests.conftest import SMALL, settings_of
 from tests.forks import Forked

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from regard.decoding.settings import AnySettings
-from regard.decoding.translator import Translator
 from regard.errors import UserError
 from regard.inspection.attentions import check_heads, find_attentions
 from regard.inspection.sharpness import scale_of
-from regard.looking.rereading import SIDES, group_of, reread
+from regard.inspection.translation import SIDES, group_of, reread
+from regard.pipelines.translator import Translator
 from regard.serving.sections.packet import Array, Precision, pack
 
 

@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.decoding.settings import AnySettings
-from regard.decoding.translator import Translator
 from regard.errors import UserError
 from regard.inspection.attentions import check_heads, find_attentions
 from regard.inspection.focus import distance, entropy
-from regard.looking.rereading import SIDES, group_of, reread
+from regard.inspection.translation import SIDES, group_of, reread
+from regard.pipelines.translator import Translator
 from regard.serving.sections.packet import Array, Precision, pack
 
 GLANCE = 52

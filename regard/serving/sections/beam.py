@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from regard.decoding.hypothesis import Hypothesis, Node, Round
 from regard.decoding.settings import AnySettings, SearchSettings
-from regard.decoding.translator import Translator
 from regard.inspection.scene import readable
-from regard.looking.rereading import refuse_blank
-from regard.models.parallel import ParallelTransformer
+from regard.inspection.translation import refuse_blank
+from regard.models.nat import ParallelTransformer
+from regard.pipelines.hypothesis import Hypothesis, Node, Round
+from regard.pipelines.translator import Translator
 
 DIGITS = 4
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from regard.decoding.settings import AnySettings
-from regard.decoding.translator import Translator
 from regard.inspection.attentions import find_attentions
 from regard.inspection.heads import scale_heads
 from regard.inspection.sharpness import scale_scores
-from regard.looking.rereading import refuse_blank
+from regard.inspection.translation import refuse_blank
+from regard.pipelines.translator import Translator
 from regard.serving.sections.translation import describe
 
 

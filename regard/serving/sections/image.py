@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 
+from regard.data.images.datasets import GAP, Frame, fit
+from regard.data.images.decoding import Pixels, decode
 from regard.inspection.matching import cross_attentions
+from regard.inspection.patches import Windowed, check_patch, patches_of, span, within_windows
 from regard.inspection.probe import probe
-from regard.looking.patches import Windowed, check_patch, patches_of, span, within_windows
 from regard.models.croco import CroCo
 from regard.models.vit import ViT
-from regard.recognition.classifier import Classifier
+from regard.pipelines.classifier import Classifier
 from regard.serving.sections.packet import Array, Precision, pack
-from regard.vision.decoding import Pixels, decode
-from regard.vision.pictures import GAP, Frame, fit
 
 TOP = 5
 PATCHES = 12

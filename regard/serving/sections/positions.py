@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from regard.attention import Learned, Rotary, Rotary2D, Sinusoidal2D
+from regard.attention.positions import Learned, Rotary, Rotary2D, Sinusoidal2D
 from regard.inspection.positions import encode_positions, find_positions, rotary_angles, similarity
 from regard.models.vit import ViT
 from regard.serving.sections.packet import Array, Precision, pack

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.settings import AnySettings
-from regard.decoding.translator import Translator
 from regard.inspection.scene import readable
-from regard.looking.rereading import refuse_blank
+from regard.inspection.translation import refuse_blank
+from regard.pipelines.hypothesis import Hypothesis
+from regard.pipelines.translator import Translator
 from regard.serving.sections.packet import Array, Precision, pack
 
 DIGITS = 4

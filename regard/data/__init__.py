@@ -1,0 +1,1 @@
+"""Text, images and pairs of views: readers, tokenizers, stores, augmentation, batching."""

@@ -1,0 +1,1 @@
+"""Data sets that need no download: an English-Chinese corpus and rendered shapes."""

@@ -1,0 +1,59 @@
+"""`Vocabularies`: the tokenizers of both sides of a translator, and their files in a model folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from regard.data.text.tokenizer import Tokenizer
+
+JOINT, SOURCE, TARGET = "tokenizer.json", "source.tokenizer.json", "target.tokenizer.json"
+
+
+@dataclass(frozen=True)
+class Vocabularies:
+    """The tokenizer of each side; one and the same object where the vocabulary is joint."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+    @property
+    def joint(self) -> bool:
+        return self.source is self.target
+
+    def save(self, folder: Path) -> None:
+        if self.joint:
+            self.source.save(folder / JOINT)
+        else:
+            self.source.save(folder / SOURCE)
+            self.target.save(folder / TARGET)
+
+    @classmethod
+    def load(cls, folder: Path) -> Vocabularies:
+        if (folder / SOURCE).exists() or (folder / TARGET).exists():
+            return cls(Tokenizer.load(folder / SOURCE), Tokenizer.load(folder / TARGET))
+        joint = Tokenizer.load(folder / JOINT)
+        return cls(joint, joint)
+
+    @property
+    def pieces(self) -> tuple[list[str], list[str]]:
+        """The pieces of each side in the order of their ids."""
+        return self.source.vocabulary, self.target.vocabulary
+
+    def extended(self, tokens: Sequence[str]) -> Vocabularies:
+        """Both sides with further pieces, which are never split.
+
+        Raises:
+            UserError: a token cannot be added; it is named.
+        """
+        source = self.source.extended(tokens)
+        return Vocabularies(source, source if self.joint else self.target.extended(tokens))
+
+    def fingerprint(self) -> str:
+        return f"{self.source.fingerprint()}-{self.target.fingerprint()}"
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a model folder holds any tokenizer."""
+    return any((folder / name).exists() for name in (JOINT, SOURCE, TARGET))

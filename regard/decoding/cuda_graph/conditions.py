@@ -1,0 +1,87 @@
+"""When search and canvases go the fixed way; everything else goes by `search` and a stepper, or pass by pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from regard.attention.core import Full
+from regard.attention.module import Attention
+from regard.decoding.constraints import Request
+from regard.decoding.search import Trace
+from regard.decoding.settings import ParallelSettings, SearchSettings
+from regard.models.nat import ParallelTransformer
+from regard.models.transformer import EncoderDecoder, Transformer
+from regard.ops.modules import walk
+
+WIDEST = 16
+"""The most hypotheses a sentence: with more of them, what is masked for each would be most of the work."""
+MOST_ROUNDS = 16
+"""All rounds of mask-predict are one recording: with more of them, it would be long to make."""
+
+
+def obstacle(
+    models: Sequence[Transformer], requests: Sequence[Request], settings: SearchSettings, trace: Trace | None
+) -> str | None:
+    """Why these requests cannot be searched the fixed way on this device; None where they can."""
+    return _obstacle_in_device(models[0]) or obstacle_anywhere(models, requests, settings, trace)
+
+
+def obstacle_anywhere(
+    models: Sequence[Transformer], requests: Sequence[Request], settings: SearchSettings, trace: Trace | None
+) -> str | None:
+    """`obstacle` but for the device."""
+    if len(models) > 1:
+        return "several models vote"
+    if trace is not None:
+        return "the tree of the beam is asked for"
+    if any(request.prefix or request.required or request.forbidden for request in requests):
+        return "a prefix, a required or a forbidden phrase is asked for"
+    return _obstacle_in_settings(settings) or _obstacle_in_model(models[0])
+
+
+def obstacle_to_canvases(model: ParallelTransformer, settings: ParallelSettings, trace: Trace | None) -> str | None:
+    """Why canvases cannot be filled the fixed way on this device; None where they can."""
+    return _obstacle_in_device(model) or obstacle_to_canvases_anywhere(model, settings, trace)
+
+
+def obstacle_to_canvases_anywhere(
+    model: ParallelTransformer, settings: ParallelSettings, trace: Trace | None
+) -> str | None:
+    """`obstacle_to_canvases` but for the device."""
+    if settings.beam > 1:
+        return "prefix search is asked for"
+    if (settings.rounds or 1) > MOST_ROUNDS:
+        return f"there are more than {MOST_ROUNDS} rounds"
+    if trace is not None:
+        return "snapshots of the rounds are asked for"
+    return _obstacle_in_model(model)
+
+
+def _obstacle_in_device(model: EncoderDecoder) -> str | None:
+    kind = model.target_embedding.weight.device.type
+    return None if kind == "cuda" else f"the model is on a device of type {kind}, where there is nothing to be recorded"
+
+
+def _obstacle_in_settings(settings: SearchSettings) -> str | None:
+    for name, given in (
+        ("sampling", settings.samples),
+        ("coverage", settings.coverage > 0),
+        ("groups", settings.groups > 1),
+        ("no_repeat", settings.no_repeat > 0),
+    ):
+        if given:
+            return f"{name} is asked for"
+    return f"the beam is wider than {WIDEST}" if settings.width > WIDEST else None
+
+
+def _obstacle_in_model(model: EncoderDecoder) -> str | None:
+    attentions = [module for module in walk(model) if isinstance(module, Attention)]
+    if not all(isinstance(attention.kind, Full) for attention in attentions):
+        return f"the model's attention is {model.config.attention.kind}"
+    if any(attention.observer is not None or attention.head_factors is not None for attention in attentions):
+        return "somebody observes or scales the model's attention"
+    if torch.is_autocast_enabled(model.target_embedding.weight.device.type):
+        return "autocast makes copies of the weights"
+    return None

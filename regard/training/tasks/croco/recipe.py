@@ -1,0 +1,64 @@
+"""What a training run of a two-view model is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from regard.config import explain_unknown
+from regard.errors import UserError
+from regard.layers import check_divisible
+from regard.models.croco import CroCoConfig
+from regard.training.recipe import OptimSettings, Recipe, StartSettings, TrainingSettings
+from regard.training.tasks.croco.config import CompletionSettings, PairBatchSettings, PairDataSettings
+
+PRESETS = ("micro", "mini", "small", "base", "large")
+
+
+class TwoViewRecipe(Recipe):
+    """A whole training run of a two-view model: completion, or disparity where model.head is dense."""
+
+    data: PairDataSettings = PairDataSettings()
+    start: StartSettings = StartSettings()
+    model: dict[str, Any] = Field(
+        {}, description="kind, preset (micro, mini, small, base or large) and any key of the model to change"
+    )
+    optim: OptimSettings = OptimSettings()
+    batch: PairBatchSettings = PairBatchSettings()
+    completion: CompletionSettings = CompletionSettings()
+    training: TrainingSettings = TrainingSettings()
+
+    def check_model(self) -> None:
+        """Refuses keys that the model does not have, and views that it cannot read.
+
+        Raises:
+            UserError: the first that is wrong.
+        """
+        config = self.model_settings()
+        try:
+            check_divisible(self.data.scenes.size, (config.patch, config.patch))
+        except UserError as error:
+            raise UserError(f"data.scenes.size: {error}") from None
+        if config.head == "dense" and self.data.images is not None:
+            raise UserError("data.images: photographs come without disparities; give data.scenes instead")
+
+    def model_settings(self) -> CroCoConfig:
+        """The model's configuration.
+
+        Raises:
+            UserError: a key is unknown or a value wrong.
+        """
+        changes = dict(self.model)
+        preset = changes.pop("preset", "mini")
+        if preset not in PRESETS:
+            raise UserError(f"model.preset: {preset!r} is not one of {', '.join(PRESETS)}")
+        known = ["preset", *CroCoConfig.model_fields]
+        for key in changes:
+            if key not in known:
+                raise UserError(explain_unknown(f"model.{key}", [f"model.{name}" for name in known]))
+        try:
+            config: CroCoConfig = getattr(CroCoConfig, preset)(**changes)
+        except UserError as error:
+            raise UserError(str(error).replace("CroCoConfig: ", "model: ", 1)) from None
+        return config

@@ -1,0 +1,66 @@
+"""Translation by a model that writes all tokens at once, as a task: the same text, batches and validation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from regard.data.text.tokens import STRETCH
+from regard.errors import UserError
+from regard.models.nat import ParallelTransformer
+from regard.training.progress import counted
+from regard.training.task import Loss, Step
+from regard.training.tasks.nat.objective import ParallelTeacher
+from regard.training.tasks.translation.recipe import ParallelRecipe
+from regard.training.tasks.translation.task import TextBatch, TranslationTask
+
+
+class ParallelTranslationTask(TranslationTask):
+    """The decoder fills a canvas on which some of the reference stands, as its `ParallelTeacher` has it do."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        assert isinstance(self.recipe, ParallelRecipe) and isinstance(self.model, ParallelTransformer)
+        settings = self.recipe.parallel
+        self.parallel_teacher = ParallelTeacher(
+            settings.choose(self.model.config),
+            settings.glance,
+            self.recipe.training.steps,
+            self.recipe.optim.smoothing,
+            settings.length_weight,
+        )
+
+    def note(self) -> str:
+        """How many pairs are left out since their target is longer than the canvas that their source gives.
+
+        A CTC path needs a blank between equal neighbours, so that it may leave out some more, which the log counts.
+
+        Raises:
+            UserError: none is left.
+        """
+        assert isinstance(self.model, ParallelTransformer)
+        config = self.model.config
+        if config.length == "classifier":
+            return ""
+        long = 0
+        for start in range(0, len(self.train), STRETCH):
+            rows = np.arange(start, min(start + STRETCH, len(self.train)))
+            needed = self.train.target.lengths_of(rows) - (2 if config.length == "ctc" else 1)
+            long += int((needed > config.canvas_lengths(self.train.source.lengths_of(rows))).sum())
+        self.train.let_go()
+        advice = "raise model.canvas_ratio or model.canvas_extra"
+        if long == len(self.train):
+            raise UserError(f"no training pair is left: the target of each is longer than its canvas; {advice}")
+        return f"left out: {counted(long, 'pair')} whose target is longer than the canvas; {advice}" if long else ""
+
+    def teach(self, model: nn.Module, batch: TextBatch, step: Step) -> Loss:
+        assert isinstance(model, ParallelTransformer)
+        return self.parallel_teacher.loss(model, batch, step)
+
+    def examine(self, model: nn.Module, batch: TextBatch) -> Loss:
+        """What the model says from the source alone."""
+        assert isinstance(model, ParallelTransformer)
+        assert isinstance(self.recipe, ParallelRecipe)
+        return ParallelTeacher(length_weight=self.recipe.parallel.length_weight).loss(model, batch, 0)

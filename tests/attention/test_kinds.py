@@ -1,0 +1,135 @@
+import json
+import re
+from collections.abc import Callable
+
+import pytest
+from torch import nn
+
+from regard.attention.core import Full, Kind
+from regard.attention.linear import Linear
+from regard.attention.local import Local
+from regard.attention.routing import Routing
+from regard.errors import UserError
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.vit import ViTConfig
+
+SMALL = {"width": 16, "heads": 2, "hidden": 16, "encoder_layers": 1, "decoder_layers": 1}
+
+
+def config(attention: object, **changes: object) -> TransformerConfig:
+    return TransformerConfig.base(20, **SMALL | {"attention": attention} | changes)
+
+
+def kinds(model: Transformer) -> list[Kind]:
+    return [getattr(model.get_submodule(name), "kind") for name in ("encoder.0.attention", "decoder.0.attention")]  # noqa: B009
+
+
+def test_a_name_alone_takes_the_defaults() -> None:
+    for name in ("full", "local", "linear", "routing"):
+        assert config(name) == config({"kind": name})
+    assert kinds(Transformer(config("full"))) == [Full(), Full()]
+    assert kinds(Transformer(config("local"))) == [Local(128, 128)] * 2
+
+
+def test_a_window_is_one_number_or_two() -> None:
+    assert kinds(Transformer(config({"kind": "local", "window": 3}))) == [Local(3, 3)] * 2
+    settings = {"kind": "local", "window": [4, 1], "dilation": 2, "everyone": 1}
+    assert kinds(Transformer(config(settings, qk_scale=0.5))) == [Local(4, 1, 2, 1, scale=0.5)] * 2
+
+
+def test_every_key_reaches_its_kind() -> None:
+    (linear, _) = kinds(Transformer(config({"kind": "linear", "features": "random", "size": 24}, qk_scale=0.5)))
+    assert isinstance(linear, Linear)
+    assert (linear.features, linear.directions.shape, linear.scale) == ("random", (24, 8), 0.5)
+    settings = {"kind": "routing", "clusters": 5, "decay": 0.9, "balance": 0.1}
+    (routing, _) = kinds(Transformer(config(settings, qk_scale=0.5)))
+    assert isinstance(routing, Routing)
+    assert routing.centroids.shape == (2, 5, 8)
+    assert (routing.decay, routing.balance, routing.scale) == (0.9, 0.1, 0.5)
+
+
+def test_attention_to_the_source_stays_full() -> None:
+    model = Transformer(config("linear", qk_scale=0.5))
+    assert getattr(model.get_submodule("decoder.0.cross"), "kind") == Full(scale=0.5)  # noqa: B009
+
+
+@pytest.mark.parametrize("name", ["full", "local", "linear", "routing"])
+def test_settings_survive_json(name: str) -> None:
+    before = config(name)
+    assert TransformerConfig.parse(json.loads(json.dumps(before.model_dump())), "config.json") == before
+
+
+def test_models_share_no_learned_clusters() -> None:
+    model: nn.Module = Transformer(config("routing"))
+    assert len([name for name in model.state_dict() if name.endswith("centroids")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("attention", "sentence"),
+    [
+        ("lokal", "kind must be one of full, local, linear, routing, found 'lokal'"),
+        ({"window": 3}, "kind must be one of full, local, linear, routing"),
+        ({"kind": "local", "wndow": 3}, "attention: local: unknown key wndow; did you mean window?"),
+        ({"kind": ["local"]}, "kind must be one of full, local, linear, routing, found {'kind': ['local']}"),
+        ({"kind": 1}, "kind must be one of full, local, linear, routing, found {'kind': 1}"),
+        (["local"], "kind must be one of full, local, linear, routing, found ['local']"),
+        ({"kind": "linear", "window": 3}, "linear: window is a key of kind local, not of linear"),
+        ({"kind": "local", "window": True}, "window: must be one whole number or two, found True"),
+        ({"kind": "local", "window": [True, 2]}, "window: must be one whole number or two, found [True, 2]"),
+        ({"kind": "local", "window": [3, -1]}, "local: window.1: input should be greater than or equal to 0, found -1"),
+        ({"kind": "linear", "features": "cos"}, "linear: features: input should be 'elu', 'random' or 'plain'"),
+        ({"kind": "linear", "size": 30}, "size is the number of random features; features 'elu' has none"),
+        ({"kind": "routing", "clusters": 0}, "routing: clusters: input should be greater than 0, found 0"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_its_name(attention: object, sentence: str) -> None:
+    with pytest.raises(UserError) as refused:
+        config(attention)
+    assert sentence in str(refused.value)
+
+
+def test_dropout_of_weights_that_are_never_made_is_refused_at_the_door() -> None:
+    with pytest.raises(UserError, match="attention_dropout drops weights, which linear attention never makes"):
+        config("linear", attention_dropout=0.1)
+
+
+@pytest.mark.parametrize("features", ["elu", "random"])
+def test_a_scale_whose_root_is_needed_may_not_be_negative(features: str) -> None:
+    sentence = f"features {features!r} of queries and of keys each take the square root of qk_scale"
+    with pytest.raises(UserError) as refused:
+        config({"kind": "linear", "features": features}, qk_scale=-0.5)
+    assert sentence in str(refused.value)
+    with pytest.raises(UserError) as refused:
+        ViTConfig.micro(3, attention={"kind": "linear", "features": features}, qk_scale=-0.5)
+    assert sentence in str(refused.value)
+
+
+def test_a_plain_product_takes_a_negative_scale() -> None:
+    (linear, _) = kinds(Transformer(config({"kind": "linear", "features": "plain"}, qk_scale=-0.5)))
+    assert isinstance(linear, Linear)
+    assert linear.scale == -0.5
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: Local(-1, 0), "local attention: before must be a whole number, 0 or more, not -1"),
+        (lambda: Local(0, 1.5), "local attention: after must be a whole number, 0 or more, not 1.5"),  # type: ignore[arg-type]
+        (lambda: Local(1, 1, dilation=0), "local attention: dilation must be a whole number, 1 or more, not 0"),
+        (lambda: Local(1, 1, everyone=-2), "local attention: everyone must be a whole number, 0 or more, not -2"),
+        (lambda: Local(1, 1, path="x"), "path must be one of auto, reference, dense, blocks, varlen, not 'x'"),  # type: ignore[arg-type]
+        (lambda: Routing(2, 8, 0), "routing attention: clusters must be a whole number, 1 or more, not 0"),
+        (lambda: Routing(2, 8, 4, decay=1.5), "routing attention: decay must lie between 0 and 1, not 1.5"),
+        (lambda: Routing(2, 8, 4, balance=-0.1), "routing attention: balance must not be negative, found -0.1"),
+        (lambda: Routing(2, 8, 4, path="x"), "path must be one of auto, reference, dense, clusters, sorted, not 'x'"),  # type: ignore[arg-type]
+        (lambda: Linear(8, "relu"), "linear attention: features must be one of elu, random, plain, not 'relu'"),  # type: ignore[arg-type]
+        (lambda: Linear(8, "elu", size=5), "size is the number of random features; features 'elu' has none"),
+        (lambda: Linear(8, "random", size=0), "linear attention: size must be a whole number, 1 or more, not 0"),
+        (lambda: Linear(8, "elu", scale=-1.0), "must not be negative, found -1"),
+        (lambda: Linear(8, path="x"), "path must be one of auto, quadratic, chunked, recurrent, kernel, not 'x'"),  # type: ignore[arg-type]
+        (lambda: Full(path="x"), "path must be one of auto, reference, fused, few, unpacked, varlen, short, not 'x'"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_kind_that_cannot_be_is_refused_when_it_is_made(make: Callable[[], Kind], sentence: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        make()

@@ -1,0 +1,260 @@
+"""The command line as a user meets it."""
+
+import errno
+import gzip
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+
+from regard import Translator, cli
+from regard.cli import app
+
+Command = Callable[..., "Answer"]  # noqa: F821  the fixtures of tests/conftest.py
+COMMANDS = tuple(typer.main.get_command(app).commands)
+SCRIPT = Path(sys.executable).with_name("regard")
+SHORT = ("--set", "training.steps=20", "--set", "training.validate_every=20")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], [], ["train", "--help"]], ids=" ".join)
+def test_help_and_version_do_not_wait_for_torch(words: list[str]) -> None:
+    program = (
+        "import sys\n"
+        "from regard.cli import main\n"
+        f"sys.argv = ['regard', *{words!r}]\n"
+        "try:\n    main()\n"
+        "except SystemExit as stop:\n    code = stop.code\n"
+        "heavy = {'torch', 'numpy', 'tokenizers', 'sacrebleu', 'yaml'} & sys.modules.keys()\n"
+        "sys.exit(f'{code} {heavy}' if heavy or code else 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip()
+
+
+def test_help_takes_a_third_of_a_second() -> None:
+    def spent() -> float:
+        """Seconds of a processor, which unlike those on the wall are no more where others are at work."""
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+    def once() -> float:
+        before = spent()
+        subprocess.run([SCRIPT, "--help"], check=True, capture_output=True, timeout=60)
+        return spent() - before
+
+    assert min(once() for _ in range(5)) < 0.3
+
+
+def test_what_is_wrong_with_a_path_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "app", fail)
+    error = OSError(errno.EROFS, "Read-only file system", "out.html")
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    assert capsys.readouterr().err == "regard: out.html: Read-only file system; give another path\n"
+    error = OSError(errno.EIO, "Input/output error", "out.html")
+    with pytest.raises(OSError, match="Input/output error"):
+        cli.main()
+
+
+def test_help_names_every_command(command: Command) -> None:
+    answer = command("--help")
+    assert answer.code == 0
+    assert all(f"\n  {name} " in answer.out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(name: str, command: Command) -> None:
+    answer = command(name, "--help")
+    assert (answer.code, answer.err) == (0, "")
+    assert f"regard {name} [OPTIONS]" in answer.out
+
+
+def test_no_command_shows_the_help(command: Command) -> None:
+    assert command().out == command("--help").out
+
+
+def test_version_is_the_packages(command: Command) -> None:
+    from importlib.metadata import version
+
+    assert command("--version").out == f"regard {version('regard')}\n"
+
+
+def test_train_and_translate_as_processes(toy: Path, tmp_path: Path, shell: Command, small_settings: list[str]) -> None:
+    files = ("--src", toy / "train.en", "--tgt", toy / "train.zh")
+    trained = shell("train", *files, "--out", "run", *small_settings, "--set", "training.steps=30")
+    assert (trained.code, trained.err) == (0, "")
+    assert "en → zh: 470 training pairs, 30 for validation" in trained.out
+    assert "the best model" in trained.out
+    assert "regard translate run" in trained.out
+
+    asked = ["I love apples", "We want tea and dogs"]
+    translated = shell("translate", "run", *asked)
+    assert (translated.code, translated.err) == (0, "")
+    assert translated.out.split("\n") == [*Translator.load(tmp_path / "run")(asked), ""]
+
+
+@pytest.fixture
+def own_run(trained_run: Path, tmp_path: Path) -> Path:
+    """A copy of the trained run, which an evaluation may add its scores to."""
+    return shutil.copytree(trained_run, tmp_path / "own")
+
+
+def test_evaluate_prints_scores_with_their_signatures_and_writes_the_translations(
+    toy: Path, own_run: Path, tmp_path: Path, command: Command
+) -> None:
+    out = tmp_path / "translations.zh"
+    files = ("--src", toy / "train.en", "--ref", toy / "train.zh")
+    answer = command("evaluate", own_run, *files, "--beam", 2, "--out", out)
+    assert (answer.code, answer.err) == (0, "")
+    assert "500 sentences, beam 2, length penalty average 1" in answer.out
+    (bleu,) = re.findall(
+        r"^BLEU +([\d.]+) .*nrefs:1\|case:mixed\|eff:no\|tok:zh\|smooth:exp\|version:", answer.out, re.M
+    )
+    assert float(bleu) > 90
+    assert re.search(r"^chrF2 +[\d.]+ .*nc:6\|nw:0\|space:no\|version:", answer.out, re.M)
+    assert len(out.read_text(encoding="utf-8").splitlines()) == 500
+
+
+@pytest.mark.parametrize("kind", ["tsv", "jsonl.gz"])
+def test_one_file_may_hold_sources_and_references(
+    kind: str, toy: Path, own_run: Path, tmp_path: Path, command: Command
+) -> None:
+    sides = [(toy / f"train.{language}").read_text(encoding="utf-8").splitlines()[:9] for language in ("en", "zh")]
+    pairs = list(zip(*sides, strict=True))
+    text = "".join(
+        f"{source}\t{target}\n" if kind == "tsv" else json.dumps({"source": source, "target": target}) + "\n"
+        for source, target in pairs
+    ).encode("utf-8")
+    path = tmp_path / f"test.en-zh.{kind}"
+    path.write_bytes(gzip.compress(text) if kind.endswith("gz") else text)
+    for name, side in zip(("a.en", "a.zh"), sides, strict=True):
+        (tmp_path / name).write_text("\n".join(side) + "\n", encoding="utf-8")
+    apart = command("evaluate", own_run, "--src", tmp_path / "a.en", "--ref", tmp_path / "a.zh")
+    assert command("evaluate", own_run, "--src", path).out == apart.out
+    assert "tok:zh" in command("evaluate", tmp_path / "a.zh", "--src", path).out  # the language is in the name
+    assert "must be left out" in command("evaluate", own_run, "--src", path, "--ref", tmp_path / "a.zh").refusal
+    assert "must hold both sides" in command("evaluate", own_run, "--src", tmp_path / "a.en").refusal
+
+
+def test_the_protocol_of_an_evaluation_can_be_chosen(
+    toy: Path, own_run: Path, tmp_path: Path, command: Command
+) -> None:
+    for name in ("train.en", "train.zh"):
+        lines = (toy / name).read_text(encoding="utf-8").splitlines()[:5]
+        (tmp_path / name).write_text("\n".join(lines), encoding="utf-8")
+    files = ("--src", tmp_path / "train.en", "--ref", tmp_path / "train.zh")
+    answer = command("evaluate", own_run, *files, "--tokenize", "none", "--lowercase", "--length-penalty", "wu")
+    assert "length penalty wu" in answer.out
+    assert "case:lc|eff:no|tok:none" in answer.out
+
+
+@pytest.mark.parametrize("kind", ["gz", "tsv", "tsv.gz", "jsonl"])
+def test_training_reads_every_kind_of_file(
+    kind: str, toy: Path, tmp_path: Path, command: Command, small_settings: list[str]
+) -> None:
+    english, chinese = ((toy / name).read_text(encoding="utf-8").splitlines() for name in ("train.en", "train.zh"))
+    pairs = list(zip(english, chinese, strict=True))
+    if kind == "gz":
+        for name in ("train.en", "train.zh"):
+            (tmp_path / f"{name}.gz").write_bytes(gzip.compress((toy / name).read_bytes()))
+        files = ("--src", tmp_path / "train.en.gz", "--tgt", tmp_path / "train.zh.gz")
+    else:
+        text = "".join(
+            f"{source}\t{target}\n" if "tsv" in kind else json.dumps({"source": source, "target": target}) + "\n"
+            for source, target in pairs
+        ).encode("utf-8")
+        (tmp_path / f"train.{kind}").write_bytes(gzip.compress(text) if kind.endswith("gz") else text)
+        files = ("--src", tmp_path / f"train.{kind}")
+    answer = command("train", *files, "--out", tmp_path / "run", *small_settings, *SHORT)
+    assert (answer.code, answer.err) == (0, "")
+    assert "470 training pairs, 30 for validation" in answer.out
+    assert Translator.load(tmp_path / "run").languages == (("en", "zh") if kind == "gz" else ("source", "target"))
+
+
+def test_given_validation_files_are_used(
+    toy: Path, tmp_path: Path, command: Command, small_settings: list[str]
+) -> None:
+    files = ("--src", toy / "train.en", "--tgt", toy / "train.zh")
+    valid = ("--valid-src", toy / "train.en", "--valid-tgt", toy / "train.zh")
+    answer = command("train", *files, *valid, "--out", tmp_path / "run", *small_settings, *SHORT)
+    assert "500 training pairs, 500 for validation" in answer.out
+
+
+def test_files_take_the_place_of_a_recipes_corpus(
+    toy: Path, tmp_path: Path, command: Command, small_settings: list[str]
+) -> None:
+    files = ("--src", toy / "train.en", "--tgt", toy / "train.zh")
+    answer = command("train", "demo", *files, "--out", tmp_path / "run", *small_settings, *SHORT)
+    assert (answer.code, answer.err) == (0, "")
+    assert "470 training pairs" in answer.out
+
+
+def test_lines_of_standard_input_keep_their_places_blank_ones_too(trained_run: Path, command: Command) -> None:
+    answer = command("translate", trained_run, stdin=b"\nI love apples\r\n\n\nYou buy tea\n")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.split("\n") == ["", "我喜欢苹果", "", "", "你买茶", ""]
+
+
+def test_no_input_gives_no_output(trained_run: Path, command: Command) -> None:
+    answer = command("translate", trained_run, stdin=b"")
+    assert (answer.code, answer.out, answer.err) == (0, "", "")
+
+
+def test_search_options_reach_the_search(trained_run: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    hypotheses = Translator.hypotheses
+
+    def spy(self: Translator, texts: list[str], settings: object = None, **wanted: object) -> object:
+        seen.append(settings)
+        return hypotheses(self, texts, settings, **wanted)
+
+    monkeypatch.setattr(Translator, "hypotheses", spy)
+    command("translate", trained_run, "I love apples", "--beam", 3, "--length-penalty", "wu", "--alpha", 0.6)
+    assert (seen[0].beam, seen[0].length_penalty, seen[0].alpha) == (3, "wu", 0.6)
+
+
+def test_the_demo_trains_scores_and_draws(
+    tmp_path: Path, command: Command, small_settings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from regard.data.builtin import grammar
+
+    monkeypatch.setitem(grammar.SIZES, "train", 300)
+    monkeypatch.setitem(grammar.SIZES, "valid", 20)
+    monkeypatch.setitem(grammar.SIZES, "test", 20)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo").mkdir()  # must not be taken for the recipe
+    answer = command("demo", *small_settings, *SHORT)
+    assert (answer.code, answer.err) == (0, "")
+    assert "20 held-out sentences" in answer.out
+    assert "exact matches" in answer.out
+    assert "regard translate runs/demo" in answer.out
+    assert (tmp_path / "runs" / "demo" / "attention.svg").read_text(encoding="utf-8").startswith("<svg")
+    assert {path.name for path in tmp_path.iterdir()} == {"demo", "runs"}
+
+
+def test_the_console_script_is_the_same_program(trained_run: Path) -> None:
+    done = subprocess.run([SCRIPT, "--version"], capture_output=True, text=True, env=os.environ, timeout=60)
+    assert done.stdout.startswith("regard ")
+
+
+def test_evaluate_never_replaces_what_it_reads(toy: Path, own_run: Path, tmp_path: Path, command: Command) -> None:
+    reference = tmp_path / "reference.zh"
+    reference.write_bytes((toy / "train.zh").read_bytes())
+    answer = command("evaluate", own_run, "--src", toy / "train.en", "--ref", reference, "--out", reference)
+    assert answer.code == 2
+    assert "would replace what is read" in answer.err
+    assert reference.read_bytes() == (toy / "train.zh").read_bytes()

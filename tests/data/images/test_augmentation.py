@@ -1,0 +1,212 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.data.images.augmentation import (
+    IMAGENET,
+    Augmentation,
+    AugmentationSettings,
+    Evaluation,
+    Normalisation,
+    measure,
+)
+from regard.data.images.datasets import Resident
+from regard.data.images.mixing import mix
+from regard.errors import UserError
+
+PLAIN = Normalisation((0.0,) * 3, (1.0,) * 3)
+EVERYTHING = {
+    "preset": "strong",
+    "brightness": 0.4,
+    "contrast": 0.4,
+    "saturation": 0.4,
+    "hue": 0.1,
+}
+
+
+def batch(count: int = 8, size: int = 16, channels: int = 3) -> torch.Tensor:
+    return torch.randint(0, 256, (count, channels, size, size), generator=torch.Generator().manual_seed(3)).byte()
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def augmentation(size: int = 16, channels: int = 3, **values: object) -> Augmentation:
+    normalisation = Normalisation((0.5,) * channels, (0.25,) * channels)
+    return Augmentation(AugmentationSettings.parse(values, "augmentation"), size, normalisation)
+
+
+def test_without_augmentation_images_are_only_normalised() -> None:
+    images = batch()
+    expected = (images.double() / 255 - 0.5) / 0.25
+    assert torch.allclose(augmentation()(images, seeded()).double(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("crop", [{"padding": 0.25}, {"padding": 0, "scale": (0.08, 1.0)}])
+def test_the_same_seed_gives_the_same_images(crop: dict[str, object], channels: int) -> None:
+    augment, images = augmentation(12, channels, **(EVERYTHING | crop)), batch(channels=channels)
+    one, same, other = (augment(images, seeded(seed)) for seed in (1, 1, 2))
+    assert one.shape == (8, channels, 12, 12)
+    assert one.dtype == torch.float32
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+@given(rows=st.integers(1, 8), seed=st.integers(0, 1000))
+@settings(max_examples=20)
+def test_what_happens_to_an_image_does_not_depend_on_those_behind_it(rows: int, seed: int) -> None:
+    augment, images = augmentation(**EVERYTHING), batch()
+    together = augment.change(images, seeded(seed))
+    assert torch.equal(augment.change(images[:rows], seeded(seed)), together[:rows])
+    changed = images.clone()
+    changed[rows:] = 0
+    assert torch.equal(augment.change(changed, seeded(seed))[:rows], together[:rows])
+
+
+def test_each_image_has_numbers_of_its_own() -> None:
+    same = batch(1).expand(64, 3, 16, 16)
+    seen = augmentation(padding=0.25, flip=0.5).change(same, seeded())
+    assert len({image.numpy().tobytes() for image in seen}) > 40
+
+
+def test_a_padded_crop_shows_every_place_of_the_padded_image() -> None:
+    image = torch.arange(1, 10, dtype=torch.uint8).view(1, 1, 3, 3)
+    seen = augmentation(3, 1, padding=1 / 3).change(image.expand(500, 1, 3, 3), seeded())
+    padded = torch.nn.functional.pad(image, (1, 1, 1, 1))[0, 0]
+    slices = {padded[y : y + 3, x : x + 3].numpy().tobytes() for y in range(3) for x in range(3)}
+    assert {one.numpy().tobytes() for one in seen} == slices
+
+
+def test_larger_images_are_cut_at_random_places() -> None:
+    images = batch(1, 20).expand(100, 3, 20, 20)
+    assert len({image.numpy().tobytes() for image in augmentation(16).change(images, seeded())}) == 25
+
+
+def test_images_smaller_than_the_cut_are_refused() -> None:
+    with pytest.raises(UserError, match=r"images of 16×16 pixels are too small to cut 32 from them"):
+        augmentation(32)(batch(), seeded())
+    assert augmentation(32, scale=[0.5, 1])(batch(), seeded()).shape == (8, 3, 32, 32)
+
+
+def test_about_the_share_of_images_that_was_asked_for_is_flipped() -> None:
+    images = batch(1).expand(1000, 3, 16, 16)
+    flipped = (augmentation(flip=0.3).change(images, seeded()) != images).flatten(1).any(1)
+    assert 250 < int(flipped.sum()) < 350
+
+
+def test_erasing_paints_one_rectangle_of_one_colour() -> None:
+    images = torch.zeros(200, 3, 16, 16, dtype=torch.uint8)
+    seen = augmentation(erasing=0.5).change(images, seeded())
+    painted = (seen > 0).any(1)
+    assert 70 < int(painted.flatten(1).any(1).sum()) < 130
+    for mask, image in zip(painted, seen, strict=True):
+        if mask.any():
+            rows, columns = mask.any(1).nonzero()[:, 0], mask.any(0).nonzero()[:, 0]
+            assert mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()
+            assert mask.float().mean() <= 0.4
+            assert len(image[:, mask].unique(dim=1).T) == 1
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.5, 1.0])
+def test_operations_that_are_drawn_are_done_as_often_as_asked_for(chance: float) -> None:
+    images = batch(1).expand(2000, 3, 16, 16)
+    seen = augmentation(operations=1, chance=chance).change(images, seeded())
+    changed = (seen != images).flatten(1).any(1).float().mean()
+    assert changed == pytest.approx(chance * 13 / 14, abs=0.04)  # one of fourteen changes nothing
+    twice = augmentation(operations=2, chance=chance).change(images, seeded())
+    same = (twice == images).flatten(1).all(1).float().mean()
+    assert same == pytest.approx((1 - chance * 13 / 14) ** 2, abs=0.04)
+
+
+@given(
+    count=st.integers(1, 9),
+    mixup=st.sampled_from([0.0, 0.2, 1.0]),
+    cutmix=st.sampled_from([0.0, 0.2, 1.0]),
+    share=st.sampled_from([0.0, 0.5, 1.0]),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=60)
+def test_mixed_targets_sum_to_one_and_say_how_much_of_each_image_is_seen(
+    count: int, mixup: float, cutmix: float, share: float, seed: int
+) -> None:
+    labels = torch.arange(count)
+    images = labels.float().view(-1, 1, 1, 1).expand(count, 3, 10, 14)  # an image is its label, so its mean tells
+    mixed, targets = mix(images, labels, count, seeded(seed), mixup=mixup, cutmix=cutmix, share=share)
+    assert targets.shape == (count, count)
+    assert targets.min() >= 0
+    assert torch.allclose(targets.sum(1), torch.ones(count))
+    assert torch.allclose(mixed.mean((1, 2, 3)), targets @ labels.float(), atol=1e-4)
+    if count == 1 or share == 0 or not (mixup or cutmix):
+        assert torch.equal(mixed, images)
+
+
+def test_mixup_lays_images_over_each_other_and_cutmix_cuts() -> None:
+    labels = torch.arange(64) % 2
+    images = labels.float().view(-1, 1, 1, 1).expand(64, 3, 16, 16)
+    laid, _ = mix(images, labels, 2, seeded(), mixup=1, cutmix=0)
+    assert (laid.amax((1, 2, 3)) - laid.amin((1, 2, 3))).max() < 1e-6
+    cut, _ = mix(images, labels, 2, seeded(), mixup=0, cutmix=1)
+    assert set(cut.unique().tolist()) == {0, 1}
+    both, _ = mix(images, labels, 2, seeded(), mixup=1, cutmix=1)
+    whole = (both.amax((1, 2, 3)) == both.amin((1, 2, 3))).sum()
+    assert 16 < int(whole) < 56
+
+
+def test_mixing_with_the_same_seed_is_the_same() -> None:
+    images, labels = torch.rand(8, 3, 16, 16), torch.arange(8)
+    one, same = (augmentation(preset="strong").mix(images, labels, 8, seeded(5)) for _ in range(2))
+    assert torch.equal(one[0], same[0])
+    assert torch.equal(one[1], same[1])
+
+
+def test_presets_are_where_the_other_keys_start_from() -> None:
+    assert not AugmentationSettings().mixes
+    light, strong = (AugmentationSettings(preset=name) for name in ("light", "strong"))
+    assert (light.flip, light.operations, light.mixes) == (0.5, 0, False)
+    assert (strong.operations, strong.chance, strong.mixes) == (2, 0.5, True)
+    own = AugmentationSettings(preset="strong", flip=0, mixup=0, cutmix=0)
+    assert (own.flip, own.operations, own.mixes) == (0, 2, False)
+    assert AugmentationSettings.parse(own.model_dump(), "again") == own
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"preset": "mad"}, "preset: input should be 'none', 'light' or 'strong', found 'mad'"),
+        ({"flips": 1}, "unknown key flips; did you mean flip?"),
+        ({"flip": 2}, "flip: input should be less than or equal to 1"),
+        ({"padding": 0.1, "scale": [0.1, 1]}, "scale and padding are two ways to crop"),
+        ({"preset": "light", "scale": [0.1, 1]}, "scale and padding are two ways to crop"),
+        ({"scale": [1, 0.5]}, "scale: two numbers above 0 are needed, the smaller one first"),
+        ({"scale": [0.5, 2]}, "scale: an image has no more than 1 of its area"),
+    ],
+)
+def test_wrong_settings_are_refused(values: dict[str, object], reason: str) -> None:
+    with pytest.raises(UserError, match="augmentation: ") as refused:
+        AugmentationSettings.parse(values, "augmentation")
+    assert reason in str(refused.value)
+
+
+def test_validation_sees_the_middle() -> None:
+    images = batch(size=20)
+    seen = Evaluation(16, PLAIN)(images)
+    assert torch.equal(PLAIN.undo(seen), images[:, :, 2:18, 2:18])
+
+
+def test_normalising_can_be_undone() -> None:
+    images = batch()
+    assert torch.equal(IMAGENET.undo(IMAGENET(images)), images)
+
+
+def test_normalisation_is_measured_over_all_pixels() -> None:
+    images = batch(300, 5)
+    measured = measure(Resident(("a",), torch.zeros(300).long(), images))
+    values = images.numpy().transpose(1, 0, 2, 3).reshape(3, -1) / 255
+    assert np.allclose(measured.mean, values.mean(1), atol=1e-4)
+    assert np.allclose(measured.std, values.std(1), atol=1e-4)
+    black = measure(Resident(("a",), torch.zeros(3).long(), torch.zeros(3, 1, 2, 2, dtype=torch.uint8)))
+    assert black == Normalisation((0.0,), (0.01,))

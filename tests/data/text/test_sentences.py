@@ -1,0 +1,81 @@
+"""Texts into sentences and back: nothing is lost, and the spacing is that of the scripts."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.data.text.sentences import as_one, split_sentences
+
+TEXTS = st.text(
+    alphabet=st.sampled_from('aB.。!?？ \n\t\r\u2028\u3000’”"()é1🙂\x00\x1c\x85…,苹'), max_size=60
+) | st.text(max_size=60)
+
+
+@given(TEXTS)
+def test_a_split_text_is_whole(text: str) -> None:
+    for split in (split_sentences(text), as_one(text), split_sentences(text, lambda sentence: len(sentence) <= 3)):
+        parts = [part for sentence in split.sentences for part in (sentence.text, sentence.space)]
+        assert "".join([split.lead, *parts]) == text
+        assert all(sentence.text == sentence.text.strip() != "" for sentence in split.sentences)
+        assert all(not sentence.space.strip() for sentence in split.sentences)
+        assert [text[a : a + len(s.text)] for a, s in zip(split.starts, split.sentences, strict=True)] == [
+            sentence.text for sentence in split.sentences
+        ]
+
+
+@given(TEXTS)
+def test_what_does_not_fit_is_cut_until_it_does(text: str) -> None:
+    split = split_sentences(text, lambda sentence: len(sentence) <= 5)
+    assert all(len(sentence.text) <= 5 for sentence in split.sentences)
+
+
+@given(TEXTS, st.data())
+def test_translations_begin_where_they_are_said_to(text: str, data: st.DataObject) -> None:
+    split = split_sentences(text)
+    translations = [data.draw(st.text(max_size=8)) for _ in split.sentences]
+    joined, starts = split.lay_out(translations)
+    assert joined == split.join(translations)
+    assert [joined[a : a + len(one)] for a, one in zip(starts, translations, strict=True)] == translations
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("", []),
+        (" \n ", []),
+        ("I love apples", ["I love apples"]),
+        ("One. Two! Three? Four… Five", ["One.", "Two!", "Three?", "Four…", "Five"]),
+        ('He said "No." Then he left.', ['He said "No."', "Then he left."]),
+        ("Mr. Smith paid 3.5 dollars, e.g. for tea. Really?", ["Mr. Smith paid 3.5 dollars, e.g. for tea.", "Really?"]),
+        ("J. R. Smith is here. So am I.", ["J. R. Smith is here.", "So am I."]),
+        ("Wait... what? Yes.", ["Wait... what?", "Yes."]),
+        ("我喜欢苹果。你呢？他说：“好。”然后走了。", ["我喜欢苹果。", "你呢？", "他说：“好。”", "然后走了。"]),
+        ("first line\nsecond line\n\nthird", ["first line", "second line", "third"]),
+        ("Das kostet z.B. 5 Euro. Gut.", ["Das kostet z.B. 5 Euro.", "Gut."]),
+    ],
+)
+def test_sentences_end_where_a_reader_would_say(text: str, sentences: list[str]) -> None:
+    assert [sentence.text for sentence in split_sentences(text).sentences] == sentences
+
+
+@pytest.mark.parametrize(
+    ("text", "translations", "joined"),
+    [
+        ("One. Two.", ["一。", "二。"], "一。二。"),
+        ("一。二。", ["One.", "Two."], "One. Two."),
+        ("One.  Two.", ["一。", "二。"], "一。  二。"),
+        (" One.\n\tTwo. ", ["Eins.", "Zwei."], " Eins.\n\tZwei. "),
+        ("One. Two.", ["一。", "Two."], "一。 Two."),
+    ],
+)
+def test_spacing_follows_the_text_and_the_script(text: str, translations: list[str], joined: str) -> None:
+    assert split_sentences(text).join(translations) == joined
+
+
+def test_a_long_text_takes_no_long_time() -> None:
+    began = time.monotonic()
+    for unit in ("a", "a. ", ".", " ", '"', "a.\n", ". ", "。", "(", "a b"):
+        split_sentences(unit * (30_000 // len(unit)), lambda sentence: len(sentence) <= 1000)
+    assert time.monotonic() - began < 5

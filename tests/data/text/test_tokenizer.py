@@ -1,0 +1,473 @@
+import json
+import os
+import random
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import regard
+from regard.data.text.tokenizer import Tokenizer
+from regard.errors import UserError
+
+LINES = [
+    "The bike is red.",
+    "the old bike stood in the rain, the new bike in the barn",
+    "An old man rides the bike 12 times, 3 times in the rain!",
+    "Die Übung ist schön, die Übungen sind schöner.",
+    "我们在北京骑自行车。",
+    "我们在雨中骑车。",
+    "a\ttab and  two   spaces; a mark \u2581\u2581 and \u2581\u2581",
+    "<eos> <eos> <0x41> <0x41> <pad> <pad>",
+] * 3
+
+KINDS: tuple[Any, ...] = ("bpe", "word")
+TOKENIZERS = {kind: Tokenizer.train(LINES, 500, kind) for kind in KINDS}
+TOKENIZERS["tiny"] = Tokenizer.train(LINES, 261)
+
+MARKUP = ["<eos>", "<pad> <bos><unk>", "<0x41>", "a<0x00>b", " <eos>", "<eos", "<0x41><0x41>", "<s></s>[UNK][PAD]"]
+TRICKY = [
+    "",
+    " ",
+    "   ",
+    " leading",
+    "trailing ",
+    "many   spaces    inside  ",
+    "\ttab\nnewline\r\nreturn\x0b\x0c\x85\u2028\u2029",
+    "\x00\x01\x1b\x7f",
+    "\u2581",
+    "\u2581bike \u2581 bike\u2581 \u2581\u2581",
+    "e\u0301 \u0301 a\u0323\u0301",
+    "👩‍👩‍👧‍👦 ❤️ 🇩🇪",
+    "\ufeffmark\u200b\u200d\u00a0\u3000",
+    "\uffff\U0010ffff\ue000",
+    "한국어 ภาษาไทย עִבְרִית",
+    "𠀀々〇〆",
+]
+
+
+def nfc(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
+
+
+@pytest.fixture(params=KINDS)
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    return TOKENIZERS[request.param]
+
+
+# Losslessness
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@settings(max_examples=400, derandomize=True)
+@given(text=st.text())
+def test_any_text_comes_back_in_normal_form(name: str, text: str) -> None:
+    tokenizer = TOKENIZERS[name]
+    assert tokenizer.decode(tokenizer.encode(text)) == nfc(text)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@settings(max_examples=400, derandomize=True)
+@given(text=st.text(alphabet="\u2581 <>0x41eosbikéTh.12\t\n我们\u0301\u0323\u07fd"))
+def test_texts_near_the_training_text_come_back_in_normal_form(name: str, text: str) -> None:
+    tokenizer = TOKENIZERS[name]
+    assert tokenizer.decode(tokenizer.encode(text)) == nfc(text)
+
+
+@pytest.mark.parametrize("text", TRICKY)
+def test_tricky_text_comes_back_in_normal_form(tokenizer: Tokenizer, text: str) -> None:
+    assert tokenizer.decode(tokenizer.encode(text)) == nfc(text)
+
+
+@pytest.mark.parametrize("text", MARKUP)
+def test_markup_in_the_text_comes_back_verbatim(tokenizer: Tokenizer, text: str) -> None:
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert not {Tokenizer.PAD, Tokenizer.BOS, Tokenizer.EOS, Tokenizer.UNK} & set(ids)
+    assert 4 + 0x41 not in ids
+    assert 4 + 0x00 not in ids
+
+
+def test_every_character_of_the_basic_plane_comes_back(tokenizer: Tokenizer) -> None:
+    characters = [chr(code) for code in range(0x10000) if not 0xD800 <= code < 0xE000]
+    texts = [" ".join(characters[start : start + 64]) for start in range(0, len(characters), 64)]
+    assert [tokenizer.decode(ids) for ids in tokenizer.encode_batch(texts)] == [nfc(text) for text in texts]
+
+
+@settings(max_examples=200, derandomize=True)
+@given(ids=st.lists(st.integers(0, len(TOKENIZERS["bpe"]) - 1)))
+def test_any_ids_decode_without_exception(ids: list[int]) -> None:
+    TOKENIZERS["bpe"].decode(ids).encode("utf-8")
+
+
+# Ids and pieces
+
+
+def test_specials_and_bytes_come_first(tokenizer: Tokenizer) -> None:
+    fixed = tokenizer.pieces(range(260))
+    assert tuple(fixed[:4]) == Tokenizer.SPECIALS == ("<pad>", "<bos>", "<eos>", "<unk>")
+    assert (fixed[4], fixed[4 + 0x41], fixed[259]) == ("<0x00>", "<0x41>", "<0xFF>")
+    assert (Tokenizer.PAD, Tokenizer.BOS, Tokenizer.EOS, Tokenizer.UNK) == (0, 1, 2, 3)
+
+
+def test_a_space_is_shown_glued_to_its_word(tokenizer: Tokenizer) -> None:
+    assert tokenizer.pieces(tokenizer.encode("the bike.")) == ["▁the", "▁bike", "."]
+
+
+def test_a_literal_space_mark_becomes_bytes(tokenizer: Tokenizer) -> None:
+    assert tokenizer.pieces(tokenizer.encode("bike\u2581")) == ["▁bike", "<0xE2>", "<0x96>", "<0x81>"]
+
+
+def test_an_unseen_character_becomes_bytes(tokenizer: Tokenizer) -> None:
+    assert tokenizer.pieces(tokenizer.encode("bike€"))[1:] == ["<0xE2>", "<0x82>", "<0xAC>"]
+
+
+def test_every_digit_is_a_piece_of_its_own() -> None:
+    tokenizer = Tokenizer.train(["1999 1999 1999"] * 9, 400)
+    assert tokenizer.pieces(tokenizer.encode("1999")) == ["▁1", "9", "9", "9"]
+
+
+def test_an_unknown_word_is_spelled_in_characters() -> None:
+    tokenizer = TOKENIZERS["word"]
+    assert tokenizer.pieces(tokenizer.encode("bikes, bi€")) == [*"▁bikes", ",", *"▁bi", "<0xE2>", "<0x82>", "<0xAC>"]
+
+
+def test_every_han_character_is_a_word() -> None:
+    tokenizer = TOKENIZERS["word"]
+    assert tokenizer.pieces(tokenizer.encode("我们骑bike")) == ["▁", "我", "们", "骑", *"bike"]
+
+
+def test_words_seen_once_get_no_piece() -> None:
+    tokenizer = Tokenizer.train(["again again", "once"], 400, "word")
+    learned = tokenizer.pieces(range(260, len(tokenizer)))
+    assert "▁again" in learned
+    assert "▁once" not in learned
+
+
+def test_specials_are_skipped_in_decoding(tokenizer: Tokenizer) -> None:
+    ids = [Tokenizer.BOS, *tokenizer.encode("the bike"), Tokenizer.EOS, Tokenizer.PAD, Tokenizer.PAD]
+    assert tokenizer.decode(ids) == "the bike"
+
+
+def test_stray_bytes_decode_to_the_replacement_character(tokenizer: Tokenizer) -> None:
+    lead, stray = 4 + 0xE2, 4 + 0x81
+    ids = [*tokenizer.encode("the"), lead, *tokenizer.encode("bike"), stray]
+    assert tokenizer.decode(ids) == "the\ufffd bike\ufffd"
+
+
+@pytest.mark.parametrize("index", [-1, 500])
+def test_an_id_outside_the_vocabulary_is_refused(index: int) -> None:
+    with pytest.raises(ValueError, match=f"id {index} "):
+        TOKENIZERS["bpe"].decode([index])
+
+
+def test_a_batch_is_encoded_like_its_texts(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.data.text.tokenizer.BATCH", 5)
+    texts = [*LINES, *MARKUP, *TRICKY]
+    assert tokenizer.encode_batch(texts) == [tokenizer.encode(text) for text in texts]
+    assert tokenizer.encode_batch([]) == []
+
+
+def test_a_lone_surrogate_is_refused_with_its_position(tokenizer: Tokenizer) -> None:
+    with pytest.raises(UserError, match=r"the text.*U\+D83D.*position 3"):
+        tokenizer.encode("abc\ud83d")
+    with pytest.raises(UserError, match=r"text 1 of the batch.*U\+DC00.*position 0"):
+        tokenizer.encode_batch(["fine", "\udc00"])
+    with pytest.raises(UserError, match=r"line 2 of the training text.*position 1"):
+        Tokenizer.train(["fine", "a\udc00"], 300)
+
+
+# Training
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [261, 262, 263, 270, 300, 340])
+def test_the_vocabulary_keeps_to_its_size(kind: Any, size: int) -> None:
+    assert len(Tokenizer.train(LINES, size, kind)) == size
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_small_text_yields_fewer_pieces(kind: Any) -> None:
+    tokenizer = Tokenizer.train(["x"], 1000, kind)
+    assert len(tokenizer) == 260
+    assert tokenizer.decode(tokenizer.encode("x y")) == "x y"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_size_without_room_is_refused_with_the_minimum(kind: Any) -> None:
+    with pytest.raises(UserError, match=r"size 260 .*need 261"):
+        Tokenizer.train(LINES, 260, kind)
+
+
+@pytest.mark.parametrize("lines", [[], [""], ["", "  ", "\t"]])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_empty_training_text_is_refused(lines: list[str], kind: Any) -> None:
+    with pytest.raises(UserError, match="training text of the tokenizer is empty"):
+        Tokenizer.train(lines, 300, kind)
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    kind: Any = "unigram"
+    with pytest.raises(UserError, match=r'"unigram".*"bpe" or "word"'):
+        Tokenizer.train(LINES, 300, kind)
+
+
+def test_the_lines_may_come_from_a_generator() -> None:
+    assert Tokenizer.train((line for line in LINES), 500).fingerprint() == TOKENIZERS["bpe"].fingerprint()
+
+
+def test_merges_do_not_bridge_a_rare_character() -> None:
+    # "q" and "z" are only neighbours once the rare characters between them are gone.
+    tokenizer = Tokenizer.train([f"q{chr(0x400 + n)}z" for n in range(50)], 300)
+    assert "qz" not in tokenizer.pieces(range(len(tokenizer)))
+
+
+def test_endless_words_are_cut() -> None:
+    # Uncut, a word of this length would take the trainer minutes.
+    tokenizer = Tokenizer.train(["x" * 500_000], 280)
+    assert max(map(len, tokenizer.pieces(range(len(tokenizer))))) <= 200
+    assert tokenizer.decode(tokenizer.encode("x" * 1000)) == "x" * 1000
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_is_the_same_in_every_process(kind: str) -> None:
+    # Many equally frequent characters, pairs and words, so that whatever depends on the order of a hash table shows.
+    program = (
+        "import random, sys; from regard.data.text.tokenizer import Tokenizer; draw = random.Random(0).choices; "
+        "lines = [''.join(draw([chr(c) for c in range(0x4E00, 0x4F00)] + list('abcdefgh    '), k=60)) "
+        "for _ in range(300)]; "
+        f"print(Tokenizer.train(lines, 500, {kind!r})._backend.to_str())"
+    )
+    root = Path(regard.__file__).parents[1]
+    outputs = set()
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, env=environment, cwd=root, capture_output=True, check=True)
+        outputs.add(done.stdout)
+    assert len(outputs) == 1
+
+
+def test_training_does_not_depend_on_the_order_of_the_lines() -> None:
+    shuffled = random.Random(1).sample(LINES, len(LINES))
+    assert Tokenizer.train(shuffled, 500).fingerprint() == TOKENIZERS["bpe"].fingerprint()
+
+
+# Files
+
+
+def test_a_saved_tokenizer_loads_as_it_was(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    tokenizer.save(path)
+    loaded = Tokenizer.load(path)
+    texts = [*LINES, *MARKUP, *TRICKY]
+    assert loaded.encode_batch(texts) == tokenizer.encode_batch(texts)
+    assert len(loaded) == len(tokenizer)
+    assert loaded.fingerprint() == tokenizer.fingerprint()
+    again = tmp_path / "again.json"
+    loaded.save(again)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_fingerprints_tell_tokenizers_apart() -> None:
+    fingerprints = {tokenizer.fingerprint() for tokenizer in TOKENIZERS.values()}
+    assert len(fingerprints) == len(TOKENIZERS)
+    assert all(len(fingerprint) == 16 for fingerprint in fingerprints)
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"missing\.json cannot be read"):
+        Tokenizer.load(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"version": "1.0", "model": 3}'])
+def test_a_damaged_file_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "damaged.json"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"damaged\.json is "):
+        Tokenizer.load(path)
+
+
+def test_a_truncated_file_is_refused_by_name(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    path = tmp_path / "cut.json"
+    tokenizer.save(path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(UserError, match=r"cut\.json is damaged"):
+        Tokenizer.load(path)
+
+
+def change_saved(tokenizer: Tokenizer, path: Path, change: Any) -> Path:
+    tokenizer.save(path)
+    state = json.loads(path.read_text(encoding="utf-8"))
+    change(state)
+    path.write_text(json.dumps(state), encoding="utf-8")
+    return path
+
+
+def test_special_ids_that_do_not_match_are_refused_by_name(tmp_path: Path) -> None:
+    def exchange(state: Any) -> None:
+        state["model"]["vocab"].update({"<bos>": 2, "<eos>": 1})
+
+    path = change_saved(TOKENIZERS["word"], tmp_path / "other.json", exchange)
+    with pytest.raises(UserError, match=r"other\.json: the id of <bos> is 2, but must be 1"):
+        Tokenizer.load(path)
+
+
+def test_ids_with_a_gap_are_refused_by_name(tmp_path: Path) -> None:
+    def leave_gap(state: Any) -> None:
+        state["model"]["vocab"]["extra"] = 9999
+
+    path = change_saved(TOKENIZERS["word"], tmp_path / "gap.json", leave_gap)
+    with pytest.raises(UserError, match=r"gap\.json: the ids"):
+        Tokenizer.load(path)
+
+
+def test_a_file_with_special_tokens_in_the_text_is_refused_by_name(tmp_path: Path) -> None:
+    def add_special(state: Any) -> None:
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        state["added_tokens"] = [{"id": 2, "content": "<eos>", "special": True, **flags}]
+
+    path = change_saved(TOKENIZERS["bpe"], tmp_path / "added.json", add_special)
+    with pytest.raises(UserError, match=r"added\.json holds a tokenizer that does not keep the text"):
+        Tokenizer.load(path)
+
+
+def test_an_unwritable_path_is_refused_by_name(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"absent.tokenizer\.json cannot be written"):
+        tokenizer.save(tmp_path / "absent" / "tokenizer.json")
+
+
+# Pieces that are added
+
+
+NEW = ["<ent>", " Zoë", "苹果汁", "<ent", "a b", "🜚"]
+
+
+@pytest.fixture(params=KINDS)
+def extended(request: pytest.FixtureRequest) -> Tokenizer:
+    return TOKENIZERS[request.param].extended(NEW)
+
+
+def test_added_tokens_are_one_piece_behind_the_others(extended: Tokenizer) -> None:
+    old = len(extended) - len(NEW)
+    for number, token in enumerate(NEW):
+        assert extended.encode_inside(token) == [old + number]
+        assert extended.encode_inside(f"x{token}y").count(old + number) == 1
+    assert extended.pieces([old, old + 1]) == ["<ent>", "▁Zoë"]
+    assert extended.pieces(extended.encode("Zoë <ent> Zoë"))[0] == "▁Zoë"
+
+
+@given(parts=st.lists(st.one_of(st.text(max_size=8), st.sampled_from(NEW)), max_size=8))
+def test_text_with_added_tokens_comes_back_as_it_was(parts: list[str]) -> None:
+    text = "".join(parts)
+    for kind in KINDS:
+        tokenizer = TOKENIZERS[kind].extended(NEW)
+        assert tokenizer.decode(tokenizer.encode(text)) == unicodedata.normalize("NFC", text)
+        (batched,) = tokenizer.encode_batch([text])
+        assert batched == tokenizer.encode(text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_without_added_tokens_is_cut_as_before(kind: str, extended: Tokenizer) -> None:
+    texts = [text for text in [*LINES, *MARKUP, *TRICKY] if not any(token in f" {text}" for token in NEW)]
+    assert len(texts) > 10
+    old = TOKENIZERS[kind]
+    assert old.extended(NEW).encode_batch(texts) == old.encode_batch(texts)
+
+
+def test_a_saved_tokenizer_keeps_its_added_tokens(extended: Tokenizer, tmp_path: Path) -> None:
+    extended.save(tmp_path / "tokenizer.json")
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    text = "a <ent> and Zoë<ent>"
+    assert loaded.encode(text) == extended.encode(text)
+    assert loaded.fingerprint() == extended.fingerprint()
+    again = loaded.extended(["<more>"])
+    assert again.encode_inside("<more>") == [len(extended)]
+    assert again.encode(text) == extended.encode(text)
+
+
+def test_added_and_learned_pieces_are_told_apart_by_the_fingerprint() -> None:
+    tokenizer = TOKENIZERS["bpe"]
+    prints = {t.fingerprint() for t in (tokenizer, tokenizer.extended(["<a>"]), tokenizer.extended(["<b>"]))}
+    assert len(prints) == 3
+    assert tokenizer.extended([]).fingerprint() == tokenizer.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("token", "said"),
+    [
+        ("", "blank"),
+        (" \u3000", "blank"),
+        ("a\nb", "control character"),
+        ("a\tb", "control character"),
+        ("\x7f", "control character"),
+        ("a\u2028b", "control character"),
+        ("▁a", "stands for a space"),
+        ("<eos>", "already"),
+        ("<0x41>", "already"),
+        ("a\udc00", "lone surrogate"),
+    ],
+)
+def test_tokens_that_cannot_be_added_are_refused_by_name(token: str, said: str, tokenizer: Tokenizer) -> None:
+    with pytest.raises(UserError, match=said):
+        tokenizer.extended(["<fine>", token])
+
+
+def test_a_token_is_added_once_and_not_where_it_is_one_piece(tokenizer: Tokenizer) -> None:
+    with pytest.raises(UserError, match="'<a>' is given twice"):
+        tokenizer.extended(["<a>", "<a>"])
+    with pytest.raises(UserError, match="already"):
+        tokenizer.extended(["<a>"]).extended(["<a>"])
+    word = next(piece for piece in tokenizer.pieces(range(260, len(tokenizer))) if piece.startswith("▁") and piece[1:])
+    with pytest.raises(UserError, match="already"):  # its spelling within a sentence has the space
+        tokenizer.extended([word[1:]])
+
+
+@pytest.mark.parametrize("flag", ["single_word", "lstrip", "rstrip", "normalized", "special"])
+def test_a_file_whose_added_tokens_take_more_than_themselves_is_refused(flag: str, tmp_path: Path) -> None:
+    def change(state: Any) -> None:
+        state["added_tokens"][0][flag] = True
+
+    path = change_saved(TOKENIZERS["bpe"].extended(["<x>"]), tmp_path / "added.json", change)
+    with pytest.raises(UserError, match=r"added\.json holds a tokenizer that does not keep the text"):
+        Tokenizer.load(path)
+
+
+def test_a_file_that_changes_text_is_refused_by_name(tmp_path: Path) -> None:
+    def lowercase(state: Any) -> None:
+        state["normalizer"] = {"type": "Lowercase"}
+
+    path = change_saved(TOKENIZERS["bpe"], tmp_path / "lower.json", lowercase)
+    with pytest.raises(UserError, match=r"lower\.json holds a tokenizer that does not keep the text"):
+        Tokenizer.load(path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tokenizer_knows_its_kind(kind: str) -> None:
+    assert TOKENIZERS[kind].kind == TOKENIZERS[kind].extended(["<x>"]).kind == kind
+
+
+@pytest.mark.parametrize("name", sorted(TOKENIZERS))
+@given(text=st.text() | st.sampled_from(TRICKY + LINES))
+def test_spans_cover_the_text_in_order(name: str, text: str) -> None:
+    tokenizer, text = TOKENIZERS[name], nfc(text)
+    ids = tokenizer.encode(text)
+    spans = tokenizer.spans(ids)
+    assert len(spans) == len(ids)
+    assert {place for a, b in spans for place in range(a, b)} == set(range(len(text)))
+    assert spans == sorted(spans)
+    for (a, b), piece in zip(spans, tokenizer.pieces(ids), strict=True):
+        if not piece.startswith("<0x"):
+            assert text[a:b].replace(" ", "\u2581") == (piece if b - a == len(piece) else piece[1:])
+
+
+@given(ids=st.lists(st.integers(0, len(TOKENIZERS["bpe"]) - 1)))
+def test_spans_of_any_ids_stay_within_the_text(ids: list[int]) -> None:
+    tokenizer = TOKENIZERS["bpe"]
+    longest = len(tokenizer.decode(ids))
+    assert all(0 <= a <= b <= longest for a, b in tokenizer.spans(ids))

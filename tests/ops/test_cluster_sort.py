@@ -1,0 +1,110 @@
+"""Tokens sorted by group: the kernels see what a mask over groups would let them see."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.attention.masks import Mask, Packed, Padded
+from regard.attention.routing import Routing
+from regard.ops import attention_kernels as kernels
+from regard.ops.cluster_sort import nearest
+
+pytestmark = pytest.mark.skipif(not kernels.INSTALLED, reason="there is no Triton")
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+H, D, C = 2, 16, 4
+
+
+def rows(length: int, batch: int = 2) -> list[Tensor]:
+    source = torch.Generator().manual_seed(length)
+    drawn = [torch.randn(batch, H, length, D, generator=source) for _ in range(3)]
+    return [x.to(DEVICE).requires_grad_() for x in drawn]
+
+
+def run(kind: Routing, mask: Mask, inputs: list[Tensor]) -> list[Tensor]:
+    context = kind(*inputs, mask)
+    weights = torch.linspace(-1, 1, context.numel(), device=DEVICE).view(context.shape)
+    return [context, *torch.autograd.grad(context, inputs, weights)]
+
+
+def masks() -> dict[str, tuple[Mask, int]]:
+    padded = Padded.of([70, 41], device=DEVICE)
+    packed = Packed.of([40, 1, 0, 29], device=DEVICE)
+    return {
+        "bare": (Mask(), 2),
+        "causal": (Mask(causal=True), 2),
+        "window": (Mask(window=(20, 5)), 2),
+        "padded": (Mask(queries=padded, keys=padded, causal=True), 2),
+        "packed": (Mask(queries=packed, keys=packed, causal=True), 1),
+    }
+
+
+@pytest.mark.parametrize("name", masks())
+def test_sorted_clusters_mean_the_same_as_a_mask_over_clusters(name: str) -> None:
+    torch.manual_seed(0)
+    kind = Routing(H, D, C).to(DEVICE).eval()
+    mask, batch = masks()[name]
+    inputs = rows(70, batch)
+    got, expected = [], []
+    for path, results in (("sorted", got), ("reference", expected)):
+        kind.path = path  # type: ignore[assignment]
+        results += run(kind, mask, inputs)
+    if name == "padded":  # where the reference lets padding look about
+        got[0], expected[0] = (x.masked_fill(~mask.queries.real()[:, None, :, None], 0) for x in (got[0], expected[0]))
+    for mine, theirs in zip(got, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=5e-6, rtol=1e-5)
+
+
+def test_queries_at_the_end_of_a_cache() -> None:
+    torch.manual_seed(0)
+    kind = Routing(H, D, C, path="sorted").to(DEVICE).eval()
+    q, k, v = rows(50)
+    whole = kind(q, k, v, Mask(causal=True))
+    torch.testing.assert_close(kind(q[:, :, -7:], k, v, Mask(causal=True)), whole[:, :, -7:])
+
+
+def test_in_training_the_centroids_move_as_on_the_other_paths() -> None:
+    moved = []
+    for path in ("sorted", "clusters"):
+        torch.manual_seed(0)
+        kind = Routing(H, D, C, path=path).to(DEVICE)  # type: ignore[arg-type]
+        kind(*rows(40), Mask(causal=True))
+        moved.append(kind.centroids)
+    torch.testing.assert_close(moved[0], moved[1])
+
+
+@pytest.mark.parametrize("centroids", [3, 65])
+def test_the_nearest_centroid_is_the_one_that_all_likenesses_say(centroids: int) -> None:
+    source = torch.Generator().manual_seed(centroids)
+    x = torch.randn(2, H, 70, D, generator=source).to(DEVICE)
+    points = torch.nn.functional.normalize(torch.randn(H, centroids, D, generator=source), dim=-1).to(DEVICE)
+    leads = 0.1 * torch.randn(H, centroids, generator=source).to(DEVICE)
+    likeness = torch.cosine_similarity(x[:, :, :, None].double(), points[:, None].double(), -1) + leads[:, None]
+    found = nearest(x, points, leads)
+    assert found.dtype == torch.int32
+    best = likeness.amax(-1)
+    torch.testing.assert_close(likeness.gather(-1, found[..., None].long())[..., 0], best, atol=1e-5, rtol=0)
+    assert (found == likeness.argmax(-1)).float().mean().item() > 0.99
+
+
+def test_compiled_it_is_one_graph() -> None:
+    torch.manual_seed(0)
+    kind = Routing(H, D, C, path="sorted").to(DEVICE).eval()
+    mask, batch = masks()["packed"]
+    inputs = rows(70, batch)
+    compiled = torch.compile(lambda q, k, v: kind(q, k, v, mask), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(*inputs), kind(*inputs, mask))
+
+
+@pytest.mark.skipif(DEVICE.type == "cpu", reason="there is no CUDA device")
+def test_on_a_gpu_many_tokens_are_sorted_and_nobody_waits() -> None:
+    torch.manual_seed(0)
+    kind = Routing(H, D, C).to(DEVICE).eval()
+    inputs = [x.detach().bfloat16().repeat(1, 1, 10, 1).requires_grad_() for x in rows(70, 1)]
+    causal = Mask(causal=True)
+    run(kind, causal, inputs)  # the first call compiles
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        run(kind, causal, inputs)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

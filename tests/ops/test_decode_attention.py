@@ -1,0 +1,102 @@
+"""The kernel for a few queries against the formula."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from regard.attention.core import attend
+from regard.attention.masks import Mask, Padded
+from regard.ops import attention_kernels as kernels
+from regard.ops.decode_attention import attend_few, usable
+
+pytestmark = pytest.mark.skipif(not kernels.INSTALLED, reason="there is no Triton")
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="there is no CUDA device")
+
+
+def tensors(B: int, H: int, T: int, S: int, D: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Queries, keys and values as the projections leave them, heads beside each other."""
+    draw = torch.Generator().manual_seed(T * S)
+    shapes = ((B, T, H, D), (B, S, H, D), (B, S, H, D))
+    return [torch.randn(shape, generator=draw).to(DEVICE, dtype).transpose(1, 2) for shape in shapes]
+
+
+def family(B: int, T: int, S: int) -> Tensor:
+    return torch.rand(B, 1, T, S, generator=torch.Generator().manual_seed(S), device="cpu").to(DEVICE) < 0.5
+
+
+@settings(max_examples=12)
+@given(
+    T=st.integers(1, 40),
+    lengths=st.lists(st.integers(0, 70), min_size=1, max_size=3),
+    D=st.sampled_from((16, 32)),
+    masked=st.booleans(),
+)
+def test_it_gives_what_the_formula_gives(T: int, lengths: list[int], D: int, masked: bool) -> None:
+    S = max(1, *lengths)
+    q, k, v = tensors(len(lengths), 2, T, S, D)
+    allowed = family(len(lengths), T, S) if masked else None
+    mask = Mask(keys=Padded(torch.tensor(lengths, device=DEVICE), S), allowed=allowed)
+    expected = attend(q, k, v, mask, scale=0.3, path="reference")
+    torch.testing.assert_close(attend_few(q, k, v, mask, 0.3), expected, atol=2e-6, rtol=1e-5)
+
+
+def test_without_any_mask_all_is_seen() -> None:
+    q, k, v = tensors(2, 3, 4, 37, 16)
+    torch.testing.assert_close(attend_few(q, k, v, Mask(), 0.25), attend(q, k, v, path="reference"))
+
+
+def test_what_lies_behind_the_last_key_is_never_read() -> None:
+    q, k, v = tensors(2, 1, 3, 40, 16)
+    mask = Mask(keys=Padded(torch.tensor([5, 33], device=DEVICE), 40))
+    expected = attend(q, k, v, mask, path="reference")
+    for row, length in enumerate((5, 33)):
+        k[row, :, length:] = v[row, :, length:] = torch.nan
+    torch.testing.assert_close(attend_few(q, k, v, mask, 0.25), expected)
+
+
+def test_lengths_may_be_a_column_of_a_table() -> None:
+    q, k, v = tensors(3, 2, 4, 21, 16)
+    table = torch.tensor([[9, 7, 1], [3, 21, 2], [5, 13, 0]], device=DEVICE)
+    for column in table.unbind(1):
+        expected = attend(q, k, v, Mask(keys=Padded(column.contiguous(), 21)), path="reference")
+        torch.testing.assert_close(attend_few(q, k, v, Mask(keys=Padded(column, 21)), 0.25), expected)
+
+
+def test_a_query_that_may_see_nothing_gets_zeros() -> None:
+    q, k, v = tensors(1, 2, 3, 9, 16)
+    allowed = torch.ones(1, 1, 3, 9, dtype=torch.bool, device=DEVICE)
+    allowed[:, :, 1] = False
+    context = attend_few(q, k, v, Mask(allowed=allowed), 0.25)
+    assert not context[:, :, 1].any()
+    assert context[:, :, 0].any()
+
+
+def test_the_context_lies_as_the_projection_behind_reads_it() -> None:
+    q, k, v = tensors(2, 4, 3, 9, 16)
+    assert attend_few(q, k, v, Mask(), 0.25).transpose(1, 2).is_contiguous()
+
+
+@on_gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_on_a_gpu_attend_takes_it_and_it_is_right(dtype: torch.dtype) -> None:
+    q, k, v = tensors(64, 8, 4, 160, 64, dtype)
+    lengths = torch.arange(1, 65, device=DEVICE) * 2
+    mask = Mask(keys=Padded(lengths, 160), allowed=family(64, 4, 160))
+    assert usable(q, k, v, mask)
+    assert not usable(q, k, v, Mask(causal=True))
+    for rows, queries, keys, fits in (
+        (1, 128, 128, True),
+        (64, 32, 64, True),
+        (64, 33, 64, False),
+        (1, 17, 129, False),
+    ):
+        others = tensors(rows, 8, queries, keys, 64, dtype)
+        assert usable(*others, Mask()) == fits
+    expected = attend(q.double(), k.double(), v.double(), mask, path="reference")
+    tolerance = 2e-2 if dtype == torch.bfloat16 else 2e-6
+    with torch.no_grad():
+        torch.testing.assert_close(attend(q, k, v, mask).double(), expected, atol=tolerance, rtol=tolerance)

@@ -1,0 +1,32 @@
+"""What is quick is what PyTorch's own would give."""
+
+import torch
+from torch import nn
+
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.ops.modules import tensors, walk
+
+
+def holder() -> nn.Module:
+    """A part that two others hold, one that is missing, and one without weights."""
+    shared = nn.Linear(2, 3)
+    model = nn.ModuleDict({"a": nn.Sequential(shared, nn.ReLU()), "b": nn.Sequential(shared, nn.BatchNorm1d(3))})
+    model.register_module("missing", None)
+    model.register_parameter("none", None)
+    return model
+
+
+def test_all_modules_and_tensors_are_found() -> None:
+    for model in (holder(), Transformer(TransformerConfig.tiny(11))):
+        assert walk(model)[0] is model
+        assert {*walk(model)} == {*model.modules()}
+        assert {id(x) for x in tensors(model)} == {id(x) for x in (*model.parameters(), *model.buffers())}
+
+
+def test_what_was_put_in_later_is_found_too() -> None:
+    model = holder()
+    walk(model)
+    model.add_module("later", nn.Sequential(nn.Linear(1, 1)))
+    model.register_buffer("number", torch.ones(1))
+    assert {*walk(model)} == {*model.modules()}
+    assert {id(x) for x in tensors(model)} == {id(x) for x in (*model.parameters(), *model.buffers())}

@@ -1,0 +1,337 @@
+"""Every number of the kernels for short sequences against the formula in float64."""
+
+import math
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from regard.attention import core
+from regard.attention.core import Full, attend, attention_weights
+from regard.attention.masks import Mask, Packed
+from regard.attention.module import Attention
+from regard.ops import attention_kernels as kernels
+from regard.ops import varlen_attention as short
+from regard.ops.key_ranges import Runs
+from regard.ops.varlen_attention import CHANCES, attend_bundles, attend_runs, dropped, unbundle
+
+pytestmark = pytest.mark.skipif(not kernels.INSTALLED, reason="there is no Triton")
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="there is no CUDA device")
+BORDERS = [31, 1, 33, 0, 64, 2, 65]
+
+
+def packed_mask(queries: Sequence[int], keys: Sequence[int] | None, causal: bool) -> Mask:
+    layout = Packed.of(queries, DEVICE)
+    return Mask(queries=layout, keys=layout if keys is None else Packed.of(keys, DEVICE), causal=causal)
+
+
+def tensors(mask: Mask, heads: int = 1, width: int = 16, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    assert isinstance(mask.queries, Packed)
+    assert isinstance(mask.keys, Packed)
+    source = torch.Generator().manual_seed(mask.queries.size)
+    sizes = mask.queries.size, mask.keys.size, mask.keys.size
+    drawn = [torch.randn(1, heads, n, width, generator=source) for n in sizes]
+    return [x.to(DEVICE, dtype).requires_grad_() for x in drawn]
+
+
+def upstream(context: Tensor) -> Tensor:
+    return torch.randn(context.shape, generator=torch.Generator().manual_seed(1)).to(context)
+
+
+def with_gradients(context: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+    return [context, *torch.autograd.grad(context, inputs, upstream(context))]
+
+
+def by_formula(
+    inputs: list[Tensor], mask: Mask, scale: float | None = None, gone: Tensor | None = None, dropout: float = 0.0
+) -> list[Tensor]:
+    q, k, v = wide = [x.detach().double().requires_grad_() for x in inputs]
+    weights = attention_weights(q, k, mask, scale=scale)
+    if gone is not None:
+        weights = weights.masked_fill(gone, 0.0) / (1 - dropout)
+    return with_gradients(weights @ v, wide)
+
+
+def assert_close(got: list[Tensor], expected: list[Tensor], tolerance: float = 2e-6) -> None:
+    for mine, theirs in zip(got, expected, strict=True):
+        assert mine.shape == theirs.shape
+        size = theirs.abs().max().item() if theirs.numel() else 1.0
+        torch.testing.assert_close(mine.double(), theirs, atol=tolerance * max(size, 1.0), rtol=0)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["whole sequences", "tiles of the row"])
+@pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
+@pytest.mark.parametrize("keys", [None, [3, 40, 0, 5, 64, 1, 70]], ids=["self", "cross"])
+def test_lengths_round_the_borders_of_tiles(keys: list[int] | None, causal: bool, whole: bool) -> None:
+    mask = packed_mask(BORDERS, keys, causal)
+    inputs = tensors(mask)
+    runs = Runs.of(mask) if whole else Runs.of(mask)._replace(slots=None)
+    got = with_gradients(attend_runs(*inputs, runs, 0.25), inputs)
+    assert_close(got, by_formula(inputs, mask, 0.25))
+
+
+@settings(max_examples=10, derandomize=True)
+@given(
+    pairs=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=5),
+    causal=st.booleans(),
+    window=st.none() | st.tuples(st.none() | st.integers(0, 9), st.none() | st.integers(0, 9)),
+)
+def test_any_lengths_of_queries_and_keys(
+    pairs: list[tuple[int, int]], causal: bool, window: tuple[int | None, int | None] | None
+) -> None:
+    queries, keys = ([max(lengths), *lengths, 1] for lengths in zip(*pairs, strict=True))
+    bare = packed_mask(queries, keys, causal)
+    mask = bare if window is None else bare & Mask(window=window)
+    inputs = tensors(mask)
+    got = with_gradients(attend(*inputs, mask, path="short"), inputs)
+    assert_close(got, by_formula(inputs, mask))
+
+
+@settings(max_examples=5, derandomize=True)
+@given(
+    lengths=st.lists(st.integers(0, 12) | st.integers(28, 36) | st.integers(60, 80), min_size=1, max_size=3),
+    slot=st.sampled_from([16, 32, 300]),
+)
+def test_programs_share_out_sequences_of_any_lengths(lengths: list[int], slot: int) -> None:
+    mask = packed_mask([1, *lengths, 0], [2, *reversed(lengths), 0], False)
+    inputs = tensors(mask)
+    seed = torch.tensor([5], device=DEVICE)
+    got = with_gradients(short._attend(*inputs, *Runs.of(mask, slot), None, None, seed, 0.3, 0.4), inputs)
+    gone = dropped(seed, 1, inputs[0].shape[2], inputs[1].shape[2], 0.4)[None]
+    assert_close(got, by_formula(inputs, mask, 0.3, gone, 0.4))
+
+
+@pytest.mark.parametrize("width", [32, 64, 128])
+def test_widths_of_heads_and_a_scale(width: int) -> None:
+    mask = packed_mask([20, 35], None, True)
+    inputs = tensors(mask, heads=2, width=width)
+    got = with_gradients(attend(*inputs, mask, scale=0.2, path="short"), inputs)
+    assert_close(got, by_formula(inputs, mask, scale=0.2), 4e-6)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [
+        (torch.float16, 4e-3),
+        pytest.param(torch.bfloat16, 3e-2, marks=on_gpu),
+    ],  # the interpreter has no product of these
+)
+def test_half_precision_stays_within_its_rounding(dtype: torch.dtype, tolerance: float) -> None:
+    mask = packed_mask([70, 3, 30], None, True)
+    inputs = tensors(mask, width=32, dtype=dtype)
+    got = with_gradients(attend(*inputs, mask, path="short"), inputs)
+    assert all(x.dtype == dtype for x in got)
+    assert_close(got, by_formula(inputs, mask), tolerance)
+
+
+def test_queries_that_see_nothing_give_zeros_and_zero_gradients() -> None:
+    mask = packed_mask([5, 4, 40], [0, 2, 0], True)
+    inputs = tensors(mask)
+    got = with_gradients(attend(*inputs, mask, path="short"), inputs)
+    blind = [0, 1, 2, 3, 4, 5, 6, *range(9, 49)]
+    assert not got[0][0, 0, blind].any()
+    assert not got[1][0, 0, blind].any()
+    assert_close(got, by_formula(inputs, mask))
+
+
+def test_views_of_one_projection_give_gradients_that_are_views_of_one() -> None:
+    mask = packed_mask([20, 25], None, False)
+    H, D, N = 2, 16, 45
+    together = torch.randn(1, N, 3 * H * D, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    parts = [x.view(1, N, H, D).transpose(1, 2).requires_grad_() for x in together.chunk(3, -1)]
+    got = with_gradients(attend(*parts, mask, path="short"), parts)
+    assert_close(got, by_formula(parts, mask))
+    assert got[0].transpose(1, 2).is_contiguous()
+    dq, dk, dv = got[1:]
+    assert dq.stride() == dk.stride() == dv.stride() == (N * 3 * H * D, D, 3 * H * D, 1)
+    assert [x.data_ptr() - dq.data_ptr() for x in (dk, dv)] == [4 * H * D, 8 * H * D]
+
+
+@pytest.mark.parametrize("keys", [None, [40, 9, 3]], ids=["self", "cross"])
+def test_bundles_have_bundles_of_gradients(keys: list[int] | None) -> None:
+    mask = packed_mask([35, 1, 30], keys, True)
+    inputs = tensors(mask, heads=2)
+    parts = [x.detach().transpose(1, 2)[:, :, None] for x in inputs]
+    bundles = [torch.cat(parts, 2)] if keys is None else [parts[0], torch.cat(parts[1:], 2)]
+    bundles = [bundle.requires_grad_() for bundle in bundles]
+    context = attend_bundles(bundles, Runs.of(mask), 0.3)
+    grads = torch.autograd.grad(context, bundles, upstream(context))
+    assert all(grad.is_contiguous() for grad in grads)
+    assert_close([context, *unbundle(grads)], by_formula(inputs, mask, 0.3))
+
+
+@pytest.mark.parametrize("context", [None, [12, 9]], ids=["self", "cross"])
+def test_attention_of_a_packed_row_takes_no_projection_apart(
+    context: list[int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mask = packed_mask([5, 30], context, causal=context is None)
+    torch.manual_seed(0)
+    attention = Attention(32, 2).to(DEVICE)
+    x = torch.randn(1, 35, 32, device=DEVICE, requires_grad=True)
+    other = None if context is None else torch.randn(1, 21, 32, device=DEVICE, requires_grad=True)
+    wanted = [x, *attention.parameters()] + ([] if other is None else [other])
+    apart = with_gradients(attention(x, other, mask=mask), wanted)
+    monkeypatch.setattr(core, "_fastest", lambda *given: "short")
+    monkeypatch.setattr(Attention, "_attend", None)
+    together = with_gradients(attention(x, other, mask=mask), wanted)
+    assert_close(together, [y.double() for y in apart])
+
+
+@pytest.mark.parametrize("keys", [None, [40, 9, 3]], ids=["self", "cross"])
+def test_dropout_drops_the_same_weights_forward_and_backward(keys: list[int] | None) -> None:
+    mask = packed_mask([35, 1, 30], keys, False)
+    inputs = tensors(mask, heads=2)
+    scale, chance = 0.3, 0.4
+    torch.manual_seed(7)
+    got = with_gradients(attend_runs(*inputs, Runs.of(mask), scale, chance), inputs)
+    torch.manual_seed(7)
+    seed = torch.randint(2**31 - 1, (1,), device=DEVICE)
+    gone = dropped(seed, 2, inputs[0].shape[2], inputs[1].shape[2], chance)[None]
+    assert_close(got, by_formula(inputs, mask, scale, gone, chance))
+
+
+def test_dropout_is_as_likely_as_it_says_and_every_call_has_its_own() -> None:
+    first, second = (dropped(torch.tensor([seed]), 4, 300, 300, 0.1) for seed in (1, 2))
+    assert first.float().mean().item() == pytest.approx(0.1, abs=0.002)
+    # Independent of the neighbouring key, the neighbouring query, the next head and the next call.
+    for other in (first.roll(1, 2), first.roll(1, 1), first.roll(1, 0), second):
+        assert (first & other).float().mean().item() == pytest.approx(0.01, abs=0.001)
+    assert not dropped(torch.tensor([1]), 1, 50, 50, 0.5 / CHANCES).any()
+
+
+@pytest.mark.parametrize("bundles", [1, 2])
+def test_bundles_compile_to_one_graph(bundles: int) -> None:
+    mask = packed_mask([35, 1, 30], None, True)
+    parts = [x.detach().transpose(1, 2)[:, :, None] for x in tensors(mask)]
+    given = [torch.cat(parts, 2)] if bundles == 1 else [parts[0], torch.cat(parts[1:], 2)]
+    given = [bundle.requires_grad_() for bundle in given]
+
+    def attention(*bundles: Tensor) -> Tensor:
+        return attend_bundles(bundles, Runs.of(mask), 0.3)
+
+    compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
+    for mine, theirs in zip(
+        with_gradients(compiled(*given), given), with_gradients(attention(*given), given), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_compiled_it_is_one_graph() -> None:
+    mask = packed_mask([20, 35], None, True)
+    inputs = tensors(mask)
+    runs = Runs.of(mask)
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend_runs(q * 2, k, v, runs, 0.3) + 1
+
+    compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
+    for mine, theirs in zip(
+        with_gradients(compiled(*inputs), inputs), with_gradients(attention(*inputs), inputs), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_the_operators_keep_the_promises_of_operators() -> None:
+    mask = packed_mask([5, 3], [2, 4], False)
+    inputs = tensors(mask)
+    arguments = (*inputs, *Runs.of(mask), None, None, None, 0.25, 0.0)
+    torch.library.opcheck(torch.ops.regard.attend_runs.default, arguments)
+
+
+def test_a_bias_is_refused() -> None:
+    mask = packed_mask([5], None, False)
+    with pytest.raises(ValueError, match="no bias"):
+        attend(*tensors(mask), mask, bias=torch.zeros(1), path="short")
+
+
+def test_without_triton_everything_else_works() -> None:
+    program = """
+import sys
+sys.modules["triton"] = None
+import torch
+from regard.attention.core import attend
+from regard.attention.linear import Linear
+from regard.attention.masks import Mask, Packed
+from regard.attention.routing import Routing
+from regard.ops import dispatch
+assert not dispatch.INSTALLED
+layout = Packed.of([3, 4])
+mask = Mask(queries=layout, keys=layout)
+x = torch.ones(1, 2, 7, 16)
+for kind in (attend, Linear(16), Routing(2, 16, 3)):
+    assert torch.allclose(kind(x, x, x, mask), x)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@on_gpu
+def test_on_a_gpu_short_sequences_take_this_path_and_wait_for_nothing() -> None:
+    lengths = Packed.of([20, 300, 1], DEVICE)
+    inputs = tensors(Mask(queries=lengths, keys=lengths), heads=8, width=64, dtype=torch.bfloat16)
+    for dropout in (0.0, 0.1):
+        for attempt in range(2):  # the first compiles
+            torch.cuda.set_sync_debug_mode("error" if attempt else "default")
+            try:
+                mask = Mask(queries=lengths, keys=lengths, causal=True)
+                with_gradients_on_device(attend(*inputs, mask, dropout=dropout), inputs)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+            assert ("runs",) in mask._built
+
+
+def with_gradients_on_device(context: Tensor, inputs: list[Tensor]) -> None:
+    torch.autograd.grad(context, inputs, torch.ones_like(context))
+
+
+@on_gpu
+def test_on_a_gpu_thousands_of_sequences_are_right() -> None:
+    lengths = torch.exp(torch.randn(200, generator=torch.Generator().manual_seed(0)) * 0.6 + math.log(22))
+    mask = packed_mask([max(1, round(x)) for x in lengths.tolist()], None, True)
+    inputs = tensors(mask, heads=2, width=64, dtype=torch.bfloat16)
+    got = with_gradients(attend(*inputs, mask), inputs)
+    assert_close(got, by_formula(inputs, mask), 3e-2)
+
+
+@on_gpu
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("width", [32, 64])
+def test_on_a_gpu_whole_sequences_have_the_gradients_of_tiles_of_the_row_every_time(width: int, dropout: float) -> None:
+    lengths = torch.randint(0, 60, (300,), generator=torch.Generator().manual_seed(0)).tolist()
+    mask = packed_mask([300, *lengths, 7], [64, *lengths[::-1], 700], False)
+    inputs = tensors(mask, heads=4, width=width, dtype=torch.bfloat16)
+    seed = torch.tensor([5], device=DEVICE) if dropout else None
+
+    def gradients(runs: Runs) -> list[Tensor]:
+        return with_gradients(short._attend(*inputs, *runs, None, None, seed, 0.125, dropout), inputs)
+
+    runs = Runs.of(mask)
+    first, again, apart = gradients(runs), gradients(runs), gradients(runs._replace(slots=None))
+    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+    assert_close(first, [x.double() for x in apart], 2e-2)
+
+
+@on_gpu
+@pytest.mark.parametrize("crossing", [False, True], ids=["self", "cross"])
+def test_on_a_gpu_biases_learn_what_they_learn_by_the_formula(crossing: bool) -> None:
+    lengths = torch.randint(1, 60, (200,), generator=torch.Generator().manual_seed(0)).tolist()
+    mask = packed_mask([*lengths, 200], [*lengths[::-1], 100] if crossing else None, causal=not crossing)
+    assert isinstance(mask.queries, Packed)
+    assert isinstance(mask.keys, Packed)
+    torch.manual_seed(0)
+    attention = Attention(256, 4).to(DEVICE)
+    x = torch.randn(1, mask.queries.size, 256, device=DEVICE)
+    other = torch.randn(1, mask.keys.size, 256, device=DEVICE) if crossing else None
+    wanted = list(attention.parameters())
+    with torch.autocast("cuda", torch.bfloat16):
+        got = with_gradients(attention(x, other, mask=mask), wanted)
+    assert ("runs",) in mask._built
+    attention.kind = Full(path="reference")
+    assert_close(got, [y.double() for y in with_gradients(attention(x, other, mask=mask), wanted)], 3e-2)

@@ -1,0 +1,162 @@
+"""Input that nobody wants to meet: a clear result, or one clear sentence and exit code 2."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from regard import Translator, Wishes
+from regard.errors import UserError
+from regard.pipelines import progress
+
+Command = Callable[..., "Answer"]  # noqa: F821  the fixtures of tests/conftest.py
+LONE_SURROGATE = "caf\udce9"  # what Python makes of an argument that is not valid UTF-8
+
+
+@pytest.fixture(autouse=True)
+def without_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take long enough for it."""
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", float("inf"))
+
+
+@pytest.mark.parametrize("words", [(), ("--beam", "1"), ("--top-k", "3"), ("--require", "苹果"), ("--prefix", "我")])
+def test_an_empty_line_gives_an_empty_line(words: tuple[str, ...], trained_run: Path, command: Command) -> None:
+    answer = command("translate", trained_run, *words, stdin=b"\nI love apples\n\n")
+    assert answer.code == 0
+    first, middle, last, rest = answer.out.split("\n")
+    assert (first, last, rest) == ("", "", "")
+    assert middle
+
+
+def test_blank_lines_stay_as_they_are(trained_run: Path, command: Command) -> None:
+    assert command("translate", trained_run, stdin="  \n\t\n\u3000\n".encode()).out == "  \n\t\n\u3000\n"
+
+
+@pytest.mark.parametrize("beam", [1, 2])
+def test_a_line_of_ten_thousand_tokens_has_a_result(beam: int, trained_run: Path, command: Command) -> None:
+    line = "I love apples and books " * 2400
+    assert len(Translator.load(trained_run).vocabularies.source.encode(line)) > 10_000
+    words = ("--beam", beam, "--search", "max_length=8")
+    answer = command("translate", trained_run, *words, stdin=f"{line}\nI love apples\n".encode())
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.count("\n") == 2
+    assert answer.out.endswith("\n我喜欢苹果\n")
+
+
+def test_a_line_of_control_characters_has_one_line_for_its_result(trained_run: Path, command: Command) -> None:
+    controls = "".join(map(chr, [*range(1, 10), *range(11, 32), 127, *range(128, 160), 0x2028, 0x2029, 0xFEFF]))
+    answer = command(
+        "translate", trained_run, "--search", "max_length=9", stdin=f"{controls}\nI love apples\n".encode()
+    )
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.count("\n") == 2
+    assert answer.out.endswith("\n我喜欢苹果\n")
+    written = command("translate", trained_run, "--json", "--search", "max_length=9", stdin=f"{controls}\n".encode())
+    assert json.loads(written.out)["source"] == controls
+
+
+def test_a_null_is_a_character_like_others(trained_run: Path, command: Command) -> None:
+    answer = command("translate", trained_run, "--search", "max_length=9", stdin=b"I \x00 apples\n\x00\n")
+    assert (answer.code, answer.out.count("\n")) == (0, 2)
+
+
+def test_a_lone_surrogate_in_json_is_refused_by_line(trained_run: Path, tmp_path: Path, command: Command) -> None:
+    source, output = tmp_path / "source.jsonl", tmp_path / "output"
+    source.write_text('{"source": "I love apples"}\n{"source": "caf\\udce9"}\n')
+    answer = command("translate", trained_run, "--input", source, "--output", output)
+    assert "source.jsonl, line 2" in answer.refusal
+    assert "lone surrogate" in answer.refusal
+    assert answer.out == ""
+    assert not output.exists()
+
+
+PHRASES = {
+    "required, cannot be encoded": (("--require", LONE_SURROGATE), "--require 'caf\\udce9' holds a lone surrogate"),
+    "forbidden, cannot be encoded": (("--forbid", LONE_SURROGATE), "--forbid 'caf\\udce9' holds a lone surrogate"),
+    "prefix, cannot be encoded": (("--prefix", LONE_SURROGATE), "--prefix 'caf\\udce9' holds a lone surrogate"),
+    "required, empty": (("--require", ""), "empty"),
+    "forbidden, blank": (("--forbid", "  "), "empty"),
+    "required and forbidden": (("--require", "苹果", "--forbid", "苹果"), "'苹果' is both required and forbidden"),
+}
+
+CONTRADICTIONS = {
+    "alpha without a penalty": (("--length-penalty", "none", "--alpha", "0.6"), "alpha 0.6 has no effect"),
+    "top-k with a beam": (("--top-k", "5", "--beam", "4"), "beam 4 and top_k contradict each other"),
+    "top-p with a beam": (("--top-p", "0.5", "--beam", "4"), "beam 4 and top_p contradict each other"),
+    "temperature with a beam": (("--temperature", "1", "--beam", "2"), "beam 2 and temperature contradict each other"),
+    "sampling with groups": (("--top-k", "5", "--search", "groups=2"), "groups and coverage belong to a beam"),
+    "sampling with a required phrase": (("--top-k", "5", "--require", "苹果"), "need a beam"),
+    "more than the beam": (("--n-best", "6"), "n_best 6 is more than the 5 hypotheses"),
+    "more than one greedy": (("--n-best", "2", "--beam", "1"), "n_best 2 is more than the 1 hypotheses"),
+    "groups that do not divide": (("--beam", "4", "--search", "groups=3"), "beam 4 cannot be divided into 3 groups"),
+    "no room for a length": (
+        ("--search", "min_length=9", "--search", "max_length=9"),
+        "min_length 9 leaves no room below max_length 9",
+    ),
+    "no hypotheses": (("--n-best", "0"), "n_best"),
+    "no temperature": (("--temperature", "0"), "temperature"),
+    "more than all": (("--top-p", "1.5"), "top_p"),
+    "negative seed": (("--top-k", "2", "--seed", "-1"), "seed"),
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [*PHRASES.values(), *CONTRADICTIONS.values()], ids=[*PHRASES, *CONTRADICTIONS]
+)
+def test_what_contradicts_itself_is_refused_and_leaves_no_file(
+    words: tuple[str, ...], said: str, trained_run: Path, tmp_path: Path, command: Command
+) -> None:
+    output = tmp_path / "output"
+    answer = command("translate", trained_run, "I love apples", "--output", output, *words)
+    assert said in answer.refusal
+    assert answer.out == ""
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("texts", "why"),
+    [
+        (None, "give a list of texts, not NoneType"),
+        (b"I love apples", "give a list of texts, not bytes"),
+        (["I love apples", None], "sentence 2: a text is a string, not NoneType"),
+        ([1], "sentence 1: a text is a string, not int"),
+    ],
+)
+def test_what_is_no_text_is_refused(texts: object, why: str, trained_run: Path) -> None:
+    translator = Translator.load(trained_run)
+    for ask in (translator, translator.hypotheses, translator.embed, lambda given: translator.score(given, ["x"])):
+        with pytest.raises(UserError, match=why):
+            ask(texts)
+
+
+def test_texts_may_come_one_by_one(trained_run: Path) -> None:
+    translator = Translator.load(trained_run)
+    assert translator(text for text in ["I love apples"]) == ["我喜欢苹果"]
+    assert len(translator.embed(iter(["I love apples", "I"]))) == 2
+    assert len(translator.score(iter(["I love apples"]), iter(["我喜欢苹果"]))) == 1
+
+
+@pytest.mark.parametrize(
+    ("wishes", "why"),
+    [
+        (Wishes(required=("苹果",), forbidden=("苹",)), "'苹' is forbidden, but stands in '苹果'"),
+        (Wishes(prefix="我喜欢", forbidden=("我",)), "'我' is forbidden, but stands in '我喜欢'"),
+        (Wishes(required="苹果"), "required: give a tuple of phrases"),
+    ],
+)
+def test_wishes_that_contradict_each_other_are_refused(wishes: Wishes, why: str, trained_run: Path) -> None:
+    with pytest.raises(UserError, match=why):
+        Translator.load(trained_run).hypotheses(["I love apples"], wishes=wishes)
+
+
+@pytest.mark.parametrize("setting", ["max_ratio=inf", "max_ratio=1e9", "max_length=1000000000", "coverage=inf"])
+def test_numbers_without_bound_are_refused(setting: str, trained_run: Path, command: Command) -> None:
+    answer = command("translate", trained_run, "I love apples", "--search", setting)
+    assert answer.code == 2
+    assert setting.partition("=")[0] in answer.err
+
+
+def test_a_way_to_pool_that_does_not_exist_is_refused(trained_run: Path) -> None:
+    with pytest.raises(UserError, match="pool: 'max' is not mean"):
+        Translator.load(trained_run).embed(["I love apples"], pool="max")  # type: ignore[arg-type]

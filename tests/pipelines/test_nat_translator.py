@@ -1,0 +1,295 @@
+"""The same Translator, command line and folder, with models that write all at once and have learned something."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import regard
+from regard.cli.demo_translation import draw_cross_attention
+from regard.evaluation import bleu
+from regard.evaluation.bench.speed import Contender, race
+from regard.training.run import run_recipe
+from tests.conftest import small_recipe, toy_pairs
+
+Command = Callable[..., "Answer"]  # noqa: F821  the fixtures of tests/conftest.py
+SENTENCES = [pair.source for pair in toy_pairs()[::9]]
+REFERENCES = [pair.target for pair in toy_pairs()[::9]]
+STEPS = {"classifier": 250, "ctc": 120, "end": 250}
+
+
+@pytest.fixture(scope="module")
+def runs(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run of each that translates the toy corpus. Not to be written to."""
+    folder = tmp_path_factory.mktemp("parallel")
+    for length, steps in STEPS.items():
+        recipe = small_recipe(
+            toy / "train.en",
+            toy / "train.zh",
+            model__kind="parallel",
+            model__length=length,
+            training__steps=steps,
+            training__validate_every=steps,
+            **{} if length == "classifier" else {"model__canvas_ratio": 1},
+        )
+        run_recipe(recipe, folder / length)
+    return {length: folder / length for length in STEPS}
+
+
+@pytest.fixture(scope="module")
+def guessing(runs: dict[str, Path]) -> regard.Translator:
+    return regard.Translator.load(runs["classifier"])
+
+
+@pytest.fixture(scope="module")
+def blanking(runs: dict[str, Path]) -> regard.Translator:
+    return regard.Translator.load(runs["ctc"])
+
+
+@pytest.fixture(scope="module")
+def cutting(runs: dict[str, Path]) -> regard.Translator:
+    return regard.Translator.load(runs["end"])
+
+
+def test_all_have_learned(guessing: regard.Translator, blanking: regard.Translator, cutting: regard.Translator) -> None:
+    assert bleu(cutting(SENTENCES), REFERENCES, "zh").value > 60
+    assert bleu(guessing(SENTENCES, rounds=1), REFERENCES, "zh").value > 60
+    assert bleu(guessing(SENTENCES, rounds=4), REFERENCES, "zh").value > 80
+    assert bleu(blanking(SENTENCES), REFERENCES, "zh").value > 80
+    assert bleu(blanking(SENTENCES, beam=4), REFERENCES, "zh").value > 80
+
+
+@pytest.mark.parametrize("name", ["guessing", "blanking", "cutting"])
+def test_strings_lists_and_blank_lines(name: str, request: pytest.FixtureRequest) -> None:
+    translator = request.getfixturevalue(name)
+    one = translator("I love apples")
+    assert isinstance(one, str)
+    assert translator(["I love apples", "", " \t"]) == [one, "", " \t"]
+    assert translator([]) == []
+    assert [best[0].text for best in translator.stream(iter(["I love apples", ""]))] == [one, ""]
+
+
+def test_a_folder_says_its_kind_and_the_translator_takes_its_settings(runs: dict[str, Path]) -> None:
+    config = json.loads((runs["ctc"] / "best" / "config.json").read_text(encoding="utf-8"))
+    assert (config["model"]["kind"], config["model"]["length"]) == ("parallel", "ctc")
+    translator = regard.Translator.load(runs["ctc"])
+    assert isinstance(translator.model, regard.ParallelTransformer)
+    assert translator.fit() == regard.ParallelSettings(rounds=1)
+    assert regard.Translator.load(runs["classifier"]).fit() == regard.ParallelSettings(rounds=4)
+
+
+def test_hypotheses_carry_what_those_of_a_search_do(guessing: regard.Translator) -> None:
+    best = guessing("I love apples", n_best=3, lengths=3)
+    assert len(best) == 3
+    assert [one.score for one in best] == sorted((one.score for one in best), reverse=True)
+    assert len({len(one.tokens) for one in best}) == 3
+    for one in best:
+        assert one.labels == one.pieces  # no END
+        assert len(one.log_probabilities) == len(one.tokens) == len(one.alignment)
+        assert np.asarray(one.alignment).shape == (len(one.tokens), len(one.source_pieces) + 1)
+        assert np.asarray(one.alignment).sum(1) == pytest.approx(1, abs=1e-4)
+
+
+def test_ctc_tokens_are_aligned_where_they_begin(blanking: regard.Translator) -> None:
+    for beam in (1, 3):
+        (best,) = blanking("They buy tea and dogs", n_best=1, beam=beam)
+        assert np.asarray(best.alignment).shape == (len(best.tokens), len(best.source_pieces) + 1)
+        assert best.labels == best.pieces
+
+
+def test_what_end_cuts_off_is_on_the_canvas_and_nowhere_else(cutting: regard.Translator) -> None:
+    (best,) = cutting("They buy tea and dogs", n_best=1)
+    assert best.labels == [*best.pieces, "END"]
+    assert len(best.log_probabilities) == len(best.tokens) + 1
+    assert np.asarray(best.alignment).shape == (len(best.tokens) + 1, len(best.source_pieces) + 1)
+    (seen,) = cutting.hypotheses(["They buy tea and dogs"], snapshots=True)[0][0].rounds
+    assert seen.pieces[: len(best.labels)] == best.labels
+    assert len(seen.pieces) > len(best.labels)
+    judged = cutting.score("They buy tea and dogs", best.text)
+    assert judged.score == pytest.approx(best.score, abs=1e-4)
+    assert judged.score > cutting.score("They buy tea and dogs", "我喜欢苹果").score
+
+
+def test_rounds_can_be_watched(guessing: regard.Translator, blanking: regard.Translator) -> None:
+    settings = regard.ParallelSettings(rounds=3)
+    best = guessing.hypotheses(["They buy tea and dogs"], settings, snapshots=True)[0][0]
+    assert [len(seen.pieces) for seen in best.rounds] == [len(best.tokens)] * len(best.rounds)
+    assert best.rounds[-1].pieces == best.pieces
+    assert sum(best.rounds[1].written) < len(best.tokens)
+    (seen,) = blanking.hypotheses(["They buy tea"], snapshots=True)[0][0].rounds
+    assert "·" in seen.pieces
+    assert guessing.hypotheses([" "], snapshots=True)[0][0].rounds == []
+    assert guessing.hypotheses(["They buy tea and dogs"], settings)[0][0].rounds is None
+
+
+def test_given_translations_are_scored(guessing: regard.Translator, blanking: regard.Translator) -> None:
+    for translator in (guessing, blanking):
+        right, wrong = translator.score(["I love apples"] * 2, ["我喜欢苹果", "狗和茶"])
+        assert right.score > wrong.score
+        assert len(right.log_probabilities) == len(right.tokens)
+
+
+def test_another_model_chooses_among_the_results(guessing: regard.Translator, trained_run: Path) -> None:
+    judge = regard.Translator.load(trained_run)
+    settings = {"rounds": 1, "lengths": 4, "n_best": 4}
+    plain = guessing(SENTENCES[:12], **settings)
+    judged = guessing(SENTENCES[:12], **settings, rerank=trained_run)
+    for source, one, other in zip(SENTENCES, plain, judged, strict=False):
+        assert {h.text for h in one} == {h.text for h in other}
+        scores = [judge.score(source, hypothesis.text).score for hypothesis in other]
+        assert scores == sorted(scores, reverse=True)
+        assert [hypothesis.score for hypothesis in other] == pytest.approx(scores, abs=1e-4)
+    assert [[h.text for h in one] for one in plain] != [[h.text for h in one] for one in judged]
+    best = guessing(SENTENCES[:12], rounds=1, lengths=4, rerank=trained_run)
+    assert best == [one[0].text for one in judged]
+
+
+def test_who_cannot_judge_is_refused_before_anything_is_written(
+    guessing: regard.Translator, runs: dict[str, Path], image_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guessing.writer, "write", None)
+    for path, said in (
+        (runs["ctc"], "writes all tokens at once; a model that writes token by token can judge"),
+        (Path("nowhere"), "rerank: nowhere: no such model folder"),
+        (image_run, "is an image model; use regard classify"),
+    ):
+        with pytest.raises(regard.UserError, match=said):
+            guessing("I love apples", lengths=2, rerank=path)
+        with pytest.raises(regard.UserError, match=said):
+            guessing.fit(regard.ParallelSettings(lengths=2, rerank=path))
+
+
+def test_a_wrong_judge_leaves_no_output(runs: dict[str, Path], toy: Path, command: Command, tmp_path: Path) -> None:
+    search = ("--lengths", 2, "--search", "rerank=nowhere")
+    for words in (
+        ("translate", runs["classifier"], "--input", toy / "train.en", "--output", tmp_path / "out"),
+        ("distill", runs["classifier"], "--src", toy / "train.en", "--out", tmp_path / "out.tsv"),
+    ):
+        assert "rerank: nowhere: no such model folder" in command(*words, *search).refusal
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_judge_is_refused_before_the_first_step(
+    toy: Path, small_settings: list[str], command: Command, tmp_path: Path
+) -> None:
+    files = ("--src", toy / "train.en", "--tgt", toy / "train.zh", "--out", tmp_path / "run")
+    changes = ("--set", "model.kind=parallel", "--set", "search.lengths=3", "--set", "search.rerank=nowhere")
+    assert "search.rerank: nowhere: no such model folder" in command("train", *files, *small_settings, *changes).refusal
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_whoever_judges_is_counted(guessing: regard.Translator, trained_run: Path) -> None:
+    judge = regard.Translator.load(trained_run)
+    own = sum(parameter.numel() for parameter in guessing.model.parameters())
+    assert guessing.count_parameters() == own
+    reranked = Contender("reranked", guessing, regard.ParallelSettings(rounds=1, lengths=2, rerank=trained_run))
+    (found,) = race([reranked], SENTENCES[:2], None, [1], 0)
+    assert found.parameters == own + judge.count_parameters() > own
+
+
+def test_a_probe_sees_whole_canvases(guessing: regard.Translator) -> None:
+    with regard.probe(guessing.model) as seen:
+        best = guessing.hypotheses(["I love apples"], regard.ParallelSettings(rounds=2))[0][0]
+    weights = seen["decoder.1.cross"].weights
+    assert weights.shape == (1, 2, len(best.tokens), len(best.source_pieces) + 1)
+    assert seen["decoder.0.attention"].weights.shape[2:] == (len(best.tokens), len(best.tokens))
+    unseen = guessing.hypotheses(["I love apples"], regard.ParallelSettings(rounds=2))[0][0]
+    assert unseen.tokens == best.tokens
+
+
+@pytest.mark.parametrize("name", ["guessing", "blanking"])
+def test_the_demo_draws_the_whole_canvas(name: str, request: pytest.FixtureRequest) -> None:
+    translator = request.getfixturevalue(name)
+    picture = draw_cross_attention(translator, "I love apples")
+    assert picture.startswith("<svg")
+    assert translator("I love apples") in picture
+
+
+def test_embeddings_are_the_encoders(guessing: regard.Translator) -> None:
+    (vector,) = guessing.embed(["I love apples"])
+    assert vector.shape == (32,)
+
+
+# The command line
+
+
+def test_translate_and_evaluate_take_rounds_and_lengths(
+    runs: dict[str, Path], guessing: regard.Translator, toy: Path, command: Command, tmp_path: Path
+) -> None:
+    answer = command("translate", runs["classifier"], *SENTENCES[:5], "--rounds", 3, "--lengths", 2)
+    assert answer.out.splitlines() == guessing(SENTENCES[:5], rounds=3, lengths=2)
+    answer = command(
+        "translate", runs["classifier"], "I love apples", "--json", "--alignments", "--lengths", 2, "--n-best", 2
+    )
+    (record,) = map(json.loads, answer.out.splitlines())
+    assert len(record["hypotheses"]) == 2
+    words = ("--src", toy / "train.en", "--ref", toy / "train.zh", "--no-save")
+    answer = command("evaluate", runs["classifier"], *words, "--rounds", 2)
+    assert "rounds 2" in answer.out.splitlines()[0]
+    answer = command("evaluate", runs["ctc"], *words, "--search", "beam=3", "--json")
+    assert json.loads(answer.out)["evaluations"][0]["conditions"]["search"]["beam"] == 3
+
+
+def test_both_ways_of_writing_are_compared(
+    runs: dict[str, Path], trained_run: Path, toy: Path, command: Command
+) -> None:
+    words = ("--src", toy / "train.en", "--ref", toy / "train.zh", "--no-save", "--paired")
+    answer = command("evaluate", runs["ctc"], *words, "--against", trained_run)
+    assert answer.code == 0, answer.err
+    assert "p = " in answer.out
+
+
+REFUSED = {
+    "a beam": ("classifier", ("--beam", 5), "beam 5 needs a model with length: ctc"),
+    "rounds of ctc": ("ctc", ("--rounds", 4), "rounds 4 needs a model with length: classifier; this one has"),
+    "sampling": ("ctc", ("--temperature", 1), "temperature is for a model that writes one token after another"),
+    "a length penalty": ("ctc", ("--length-penalty", "wu"), "length_penalty is for a model that writes one token"),
+    "a prefix": ("ctc", ("--prefix", "我"), "prefix: only for a model that writes one token after another"),
+    "a phrase": ("ctc", ("--require", "我"), "required phrases: only for a model"),
+    "an unknown setting": ("ctc", ("--search", "lenghts=3"), "unknown key lenghts; did you mean lengths?"),
+    "rounds of a search": (
+        "",
+        ("--rounds", 4),
+        "rounds is for a model that writes all tokens at once; this one writes",
+    ),
+    "lengths of a search": ("", ("--lengths", 4), "lengths is for a model that writes all tokens at once"),
+}
+
+
+@pytest.mark.parametrize(("which", "options", "said"), REFUSED.values(), ids=REFUSED)
+def test_what_makes_no_sense_is_refused_by_name(
+    runs: dict[str, Path],
+    trained_run: Path,
+    command: Command,
+    which: str,
+    options: tuple[object, ...],
+    said: str,
+) -> None:
+    answer = command("translate", runs.get(which, trained_run), "I love apples", *options)
+    assert said in answer.refusal
+
+
+def test_a_race_says_which_model_cannot_search_so(runs: dict[str, Path], trained_run: Path, command: Command) -> None:
+    answer = command("bench", trained_run, f"{runs['classifier']}:beam=5")
+    assert answer.refusal.startswith(f"{runs['classifier']}:beam=5: beam 5 needs a model with length: ctc")
+
+
+def test_such_models_do_not_vote(runs: dict[str, Path], trained_run: Path, command: Command) -> None:
+    for one, other in ((runs["ctc"], trained_run), (trained_run, runs["ctc"])):
+        assert "can only translate alone" in command("translate", one, "I", "--with", other).refusal
+
+
+def test_the_settings_of_the_other_way_are_refused(guessing: regard.Translator, trained_run: Path) -> None:
+    with pytest.raises(regard.UserError, match="give ParallelSettings, not SearchSettings"):
+        guessing.hypotheses(["I"], regard.SearchSettings())
+    usual = regard.Translator.load(trained_run)
+    with pytest.raises(regard.UserError, match="give SearchSettings, not ParallelSettings"):
+        usual.hypotheses(["I"], regard.ParallelSettings())
+    with pytest.raises(regard.UserError, match="snapshots of rounds are for a model that writes all tokens at once"):
+        usual.hypotheses(["I"], snapshots=True)
+    with pytest.raises(regard.UserError, match="the tree of a beam: only for a model that writes one token"):
+        guessing.hypotheses(["I"], trees=True)

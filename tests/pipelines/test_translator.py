@@ -1,0 +1,213 @@
+"""The Translator on a model that was really trained: text in, hypotheses out."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+
+import regard
+from regard.data.builtin.grammar import corpus
+from regard.data.text.vocabularies import Vocabularies
+from regard.decoding.constraints import Request
+from regard.decoding.ensemble import EnsembleStepper
+from regard.decoding.search import Found, Trace, search
+from regard.decoding.stepper import TransformerStepper
+
+SENTENCES = [pair.source for pair in corpus("test", 24)]
+
+
+@pytest.fixture(scope="module")
+def translator(trained_run: Path) -> regard.Translator:
+    return regard.Translator.load(trained_run)
+
+
+def test_a_string_gives_a_string_and_a_list_a_list(translator: regard.Translator) -> None:
+    assert translator("I love apples") == "我喜欢苹果"
+    assert translator(["I love apples", "", " \t"]) == ["我喜欢苹果", "", " \t"]
+    assert translator([]) == []
+
+
+def test_the_score_of_a_hypothesis_is_what_score_gives_for_its_tokens(translator: regard.Translator) -> None:
+    wu = {"length_penalty": "wu", "alpha": 0.6}
+    for options in ({}, wu, {"beam": 1, "length_penalty": "none"}, {"beam": 3, "coverage": 0.4}):
+        settings = regard.SearchSettings.parse(options, "test")
+        found = [best[0] for best in translator.hypotheses(SENTENCES, settings)]
+        sources = translator.vocabularies.source.encode_batch(SENTENCES)
+        judged = translator.score_tokens(sources, [one.tokens for one in found], settings)
+        for one, other in zip(found, judged, strict=True):
+            assert one.score == pytest.approx(other.score, abs=1e-4)
+            assert one.log_probabilities == pytest.approx(other.log_probabilities, abs=1e-3)
+
+
+def test_hypotheses_come_best_first_with_alignments_that_sum_to_one(translator: regard.Translator) -> None:
+    for best in translator(SENTENCES[:4], beam=4, n_best=3):
+        assert [one.score for one in best] == sorted((one.score for one in best), reverse=True)
+        for one in best:
+            assert one.alignment is not None
+            assert len(one.alignment) == len(one.tokens) + 1
+            assert all(len(row) == len(one.source_pieces) + 1 for row in one.alignment)
+            assert all(sum(row) == pytest.approx(1, abs=1e-4) for row in one.alignment)
+
+
+def test_a_stream_gives_what_the_list_gives_and_never_runs_ahead(
+    translator: regard.Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regard.pipelines.translator.WINDOW", 5)
+    taken = 0
+
+    def lines() -> object:
+        nonlocal taken
+        for line in SENTENCES:
+            taken += 1
+            yield line
+
+    stream = translator.stream(lines())  # type: ignore[arg-type]
+    first = next(stream)
+    assert taken == 5
+    assert [first[0].text, *(best[0].text for best in stream)] == translator(SENTENCES)
+
+
+def test_an_ensemble_of_one_model_twice_is_that_model(trained_run: Path, translator: regard.Translator) -> None:
+    twice = regard.Translator.load(trained_run, trained_run)
+    ours, theirs = twice.hypotheses(SENTENCES[:6]), translator.hypotheses(SENTENCES[:6])
+    assert [best[0].text for best in ours] == [best[0].text for best in theirs]
+    assert [best[0].score for best in ours] == pytest.approx([best[0].score for best in theirs], abs=1e-4)
+
+
+def test_an_ensemble_averages_probabilities(translator: regard.Translator) -> None:
+    torch.manual_seed(0)
+    other = regard.Transformer(translator.model.config).eval()
+    both = regard.Translator(translator.model, translator.vocabularies, others=[other])
+    alone = regard.Translator(other, translator.vocabularies)
+    source, target = [translator.vocabularies.source.encode("I love apples")], [[300, 301]]
+    mean = (translator.read(source, target).exp() + alone.read(source, target).exp()) / 2
+    assert torch.allclose(both.read(source, target).exp(), mean, atol=1e-6)
+
+
+def test_an_ensemble_needs_one_tokenizer(trained_run: Path, translator: regard.Translator, tmp_path: Path) -> None:
+    other = regard.Tokenizer.train(["other words"], len(translator.vocabularies.source))
+    config = translator.model.config.changed(source_vocab=len(other), target_vocab=len(other))
+    regard.Translator(regard.Transformer(config), Vocabularies(other, other)).save(tmp_path)
+    with pytest.raises(regard.UserError, match="tokenizer differs"):
+        regard.Translator.load(trained_run, tmp_path)
+
+
+def test_required_and_forbidden_phrases_are_met_and_reported(translator: regard.Translator) -> None:
+    wishes = regard.Wishes(required=("苹果",), forbidden=("我",))
+    for best in translator.hypotheses(["I love apples", SENTENCES[0]], wishes=wishes):
+        assert "苹果" in best[0].text and "我" not in best[0].text
+        assert best[0].phrases == {"苹果": True, "我": True}
+    short = translator.hypotheses(["I love apples"], regard.SearchSettings(max_length=1), wishes)
+    assert short[0][0].phrases["苹果"] is False
+
+
+def test_a_prefix_begins_every_translation(translator: regard.Translator) -> None:
+    found = translator.hypotheses(SENTENCES[:5], wishes=regard.Wishes(prefix="昨天"))
+    assert all(best[0].text.startswith("昨天") for best in found)
+
+
+def test_the_tree_of_a_beam_reads_as_text(translator: regard.Translator) -> None:
+    best = translator.hypotheses(["I love apples"], regard.SearchSettings(beam=3), trees=True)[0][0]
+    assert best.tree is not None
+    kept = [node.piece for node in best.tree if node.expansion.fate == "kept"]
+    assert set(best.pieces) <= set(kept)
+    assert any(node.piece == "END" and node.expansion.fate == "ended" for node in best.tree)
+
+
+def test_coverage_prefers_hypotheses_that_looked_at_everything(translator: regard.Translator) -> None:
+    stepper = TransformerStepper(translator.model, coverage=True)
+    sources = translator.vocabularies.source.encode_batch(SENTENCES[:4])
+    plain = search(stepper, sources, regard.SearchSettings(beam=3))
+    covered = search(stepper, sources, regard.SearchSettings(beam=3, coverage=0.2))
+    for one, other in zip(plain, covered, strict=True):
+        assert other[0].score < max(found.score for found in one) + 1e-9  # the penalty only costs
+
+
+def test_sampling_with_a_required_phrase_or_a_tree_is_refused(translator: regard.Translator) -> None:
+    stepper = TransformerStepper(translator.model)
+    with pytest.raises(regard.UserError, match="need a beam"):
+        search(stepper, [[300]], regard.SearchSettings(temperature=1.0), Trace())
+
+
+def test_translating_leaves_the_model_in_the_mode_it_was_in(translator: regard.Translator) -> None:
+    translator.model.train()
+    translator("I love apples")
+    assert translator.model.training
+    translator.model.eval()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<b>Bold</b> &amp; <a href='x'>link</a> <eos> <0x41> <pad>",
+        "3.14 is not 3,14; 1,000,000 $ 50 %",
+        "  two  spaces\tand a tab  ",
+        "naïve café 😀 汉字 ▁ \u200b",
+        "line\u2028separator\x0bvertical\x85next",
+    ],
+)
+def test_what_the_model_repeats_comes_out_as_it_went_in(
+    translator: regard.Translator, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    def repeat(stepper: object, requests: list[Request], *_: object) -> list[list[Found]]:
+        return [[Found(list(request.source), 0.0, [])] for request in requests]
+
+    monkeypatch.setattr("regard.decoding.stepwise.search", repeat)
+    assert translator([text, "", text]) == [text, "", text]
+
+
+def test_a_step_of_a_fused_optimiser_is_noticed(translator: regard.Translator) -> None:
+    model = copy.deepcopy(translator.model)
+    ours = regard.Translator(model, translator.vocabularies)
+    ours("I love apples")
+    optimiser = torch.optim.AdamW(model.parameters(), lr=0.05, fused=True)
+    sum(p.square().sum() for p in model.parameters()).backward()
+    optimiser.step()
+    fresh = regard.Translator(model, translator.vocabularies)
+    used, unused = (one.hypotheses(SENTENCES[:2])[0][0] for one in (ours, fresh))
+    assert used.tokens == unused.tokens
+    assert used.score == pytest.approx(unused.score, abs=1e-5)
+
+
+def test_an_ensemble_steps_by_the_mean_of_probabilities(translator: regard.Translator) -> None:
+    torch.manual_seed(0)
+    other = regard.Transformer(translator.model.config).eval()
+    steppers = [TransformerStepper(model) for model in (translator.model, other)]
+    source, token = [[300, 301]], torch.tensor([1])
+    with torch.inference_mode():
+        alone = [stepper.step(token, stepper.start(source, 1))[0].exp() for stepper in steppers]
+        both = EnsembleStepper(steppers)
+        together = both.step(token, both.start(source, 1))[0].exp()
+    assert torch.allclose(together, (alone[0] + alone[1]) / 2, atol=1e-6)
+
+
+def test_one_text_and_its_translation_give_one_score(translator: regard.Translator) -> None:
+    one = translator.score("I love apples", "我喜欢苹果")
+    assert one == translator.score(["I love apples"], ["我喜欢苹果"])[0]
+    with pytest.raises(regard.UserError, match="list of texts"):
+        translator.embed("I love apples")
+
+
+def test_a_required_phrase_in_another_normal_form_is_recognised() -> None:
+    assert regard.Wishes(required=("e\u0301",)).report("café") == {"e\u0301": True}
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_steps_of_shuffled_hypotheses_equal_reading_them_whole(translator: regard.Translator, copies: int) -> None:
+    stepper = TransformerStepper(translator.model)
+    sources = [[300, 301, 302], [303]]
+    rng = torch.Generator().manual_seed(copies)
+    with torch.inference_mode():
+        state = stepper.start(sources, copies)
+        said = [[stepper.bos] for _ in range(2 * copies)]
+        for _ in range(5):
+            logp, state = stepper.step(torch.tensor([row[-1] for row in said]), state)
+            whole = translator.read([sources[i // copies] for i in range(2 * copies)], [row[1:] for row in said])
+            assert torch.allclose(logp, whole[:, len(said[0]) - 1], atol=1e-4)
+            order = torch.cat([torch.randint(copies, (copies,), generator=rng) + first for first in (0, copies)])
+            state = state.select(order)
+            words = torch.randint(260, 300, (2 * copies,), generator=rng).tolist()
+            said = [[*said[i], word] for i, word in zip(order.tolist(), words, strict=True)]

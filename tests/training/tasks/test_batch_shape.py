@@ -1,0 +1,130 @@
+"""Packed batches of one size: the same losses as any other, and one compiled graph for all of them."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.errors import UserError
+from regard.training.objectives.teacher_forcing import force
+from regard.training.recipe import Recipe
+from regard.training.run import run_recipe
+from regard.training.state import Position, Share
+from regard.training.tasks.translation.batch_shape import Frame
+from regard.training.tasks.translation.task import TextBatch, TranslationTask, collate
+from tests.conftest import small_recipe
+from tests.training.test_resume import crashing_at, weights
+
+Build = Callable[..., TranslationTask]
+
+
+@pytest.fixture
+def traced() -> Iterator[None]:
+    """torch.compile without code generation, which would take most of a minute."""
+    torch.compiler.reset()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+        yield
+    torch.compiler.reset()
+
+
+def gradients(task: TranslationTask, batch: TextBatch) -> list[torch.Tensor]:
+    loss = force(task.model, batch, 0.1)
+    return [loss, *torch.autograd.grad(loss, list(task.model.parameters()))]
+
+
+@given(lengths=st.lists(st.integers(0, 9), max_size=12), more=st.integers(0, 40))
+def test_sentences_stand_first_then_padding_then_nothing(lengths: list[int], more: int) -> None:
+    frame = Frame(sum(lengths) + more + 1, len(lengths) + 2, 9)
+    layout = frame.layout(np.array(lengths, np.int64))
+    found = layout.lengths.tolist()
+    assert found[: len(lengths)] == lengths
+    assert len(found) == frame.sequences
+    assert sum(found) == layout.size == frame.tokens
+    assert max(found) <= layout.longest == 9
+    assert layout.offsets.dtype == torch.int32
+
+
+def test_a_filled_batch_has_the_loss_and_gradients_of_a_padded_one(build: Build) -> None:
+    task = build(model__dropout=0.0)
+    task.model.double()
+    rows = np.array([3, 100, 200, 7, 400, 99])
+    filled = collate(task.train, rows, True, 0, Frame.of(task.train, 200))
+    assert filled.framed
+    assert filled.source.shape == filled.inputs.shape == (1, 200)
+    assert filled.count < len(filled.labels) == 200
+    padded = collate(task.train, rows, False, 0)
+    assert filled.count == padded.count
+    for mine, theirs in zip(gradients(task, filled), gradients(task, padded), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_all_batches_of_a_compiled_run_have_one_shape_and_one_graph(build: Build, traced: None) -> None:
+    task = build(training__compile=True, batch__layout="packed", batch__tokens=150, model__dropout=0.0)
+    batches = task.batches(Position(), Share())
+    some = [task.largest(), *(next(batches).batch for _ in range(4))]
+    torch._dynamo.utils.counters.clear()
+    for batch in some:
+        assert {name: x.shape for name, x in vars(batch).items() if isinstance(x, torch.Tensor)} == {
+            "source": (1, 150), "inputs": (1, 150), "labels": (150,)
+        }  # fmt: skip
+        expected = force(task.model, batch, task.recipe.optim.smoothing)
+        assert task.loss(batch, 1).total.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert len({batch.count for batch in some}) > 1
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_the_halves_of_a_filled_batch_are_no_longer_than_they_must_be(build: Build, traced: None) -> None:
+    task = build(training__compile=True, batch__layout="packed", batch__tokens=150)
+    whole = next(task.batches(Position(), Share())).batch
+    halves = task.split(whole)
+    assert halves is not None
+    assert sum(half.count for half in halves) == whole.count
+    assert all(half.inputs.numel() == half.count for half in halves)
+
+
+def test_a_compiled_run_goes_on_where_it_stopped(toy: Path, tmp_path: Path, traced: None) -> None:
+    recipe = small_recipe(
+        toy / "train.en",
+        toy / "train.zh",
+        training__compile=True,
+        optim__accumulate=2,
+        batch__tokens=150,
+        training__steps=4,
+        training__checkpoint_every=2,
+        training__log_every=1,
+        training__validate_every=4,
+        training__valid_sentences=0,
+        model__dropout=0.2,
+        model__attention_dropout=0.1,
+    )
+    run_recipe(recipe, tmp_path / "whole")
+    with crashing_at(3):
+        run_recipe(recipe, tmp_path / "broken")
+    run_recipe(recipe, tmp_path / "broken")
+    assert weights(tmp_path / "broken") == weights(tmp_path / "whole")
+    assert "layout: packed" in (tmp_path / "whole" / "recipe.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"batch__layout": "padded"}, "training.compile is for batches of one size; set batch.layout"),
+        ({"teaching__r_drop": 1.0}, "training.compile is for plain teacher forcing; leave out teaching"),
+        ({"teaching__scheduled_sampling__half": 5}, "training.compile is for plain teacher forcing"),
+        ({"teaching__guided_attention__steps": 5}, "training.compile is for plain teacher forcing"),
+        ({"training__sharding": "fsdp"}, "training: compile is for a model that is whole in every process"),
+        ({"model__attention": {"kind": "local", "window": 4}}, "training.compile: is for full attention, not local"),
+        ({"model__kind": "parallel"}, "training.compile: is for a model that writes one token after"),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused(
+    changes: dict[str, object], sentence: str, make_recipe: Callable[..., Recipe]
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        make_recipe(training__compile=True, **changes)

@@ -1,0 +1,86 @@
+"""What a recipe of a classifier may say."""
+
+from pathlib import Path
+
+import pytest
+
+from regard.errors import UserError
+from regard.models.registry import MODELS
+from regard.training.families import FAMILIES, family_of
+from regard.training.recipe import Recipe
+from regard.training.tasks.classification.recipe import ClassificationRecipe
+from regard.training.tasks.translation.recipe import TranslationRecipe
+
+GIVEN = {"data.images": "somewhere", "model.kind": "vit"}
+
+
+def test_every_kind_of_model_has_a_family() -> None:
+    assert FAMILIES.keys() == MODELS.keys() - {"encoder"}  # which others have trained
+    with pytest.raises(UserError, match="'encoder' is not one of transformer, parallel, vit, swin, croco"):
+        Recipe.load(None, [], {"model.kind": "encoder", "data.builtin": "en-zh"})
+
+
+@pytest.mark.parametrize(
+    ("recipe", "given"),
+    [
+        (None, {"data.images": "somewhere"}),
+        (Path("mnist"), {}),
+        (Path("demo"), {}),
+        (None, {"start.from": "somewhere"}),
+    ],
+)
+def test_a_kind_that_is_not_known_is_named_before_all_else(recipe: Path | None, given: dict[str, str]) -> None:
+    with pytest.raises(UserError) as refused:
+        Recipe.load(recipe, ["model.kind=swim"], given)
+    assert str(refused.value) == "model.kind: 'swim' is not one of transformer, parallel, vit, swin, croco"
+
+
+@pytest.mark.parametrize("kind", ["vit", "swin"])
+def test_the_kind_of_the_model_decides_about_the_recipe(kind: str) -> None:
+    recipe = Recipe.load(None, [], GIVEN | {"model.kind": kind})
+    assert isinstance(recipe, ClassificationRecipe)
+    assert isinstance(recipe, family_of(kind).recipe)
+    config = recipe.model_config_for(7, 1)
+    assert (config.kind, config.classes, config.channels, config.image) == (kind, 7, 1, (32, 32))
+
+
+def test_a_recipe_of_the_wrong_sort_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text("model: {kind: vit}\ndata: {images: somewhere}\n")
+    with pytest.raises(UserError, match=r"r\.yaml: a recipe for a model of the kind vit, which is of no use here"):
+        TranslationRecipe.load(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("model.wdith=8", "unknown key model.wdith; did you mean model.width?"),
+        ("model.classes=3", "model.classes: follows from the images"),
+        ("model.image=64", "model.image: follows from data.size"),
+        ("model.preset=medium", "model.preset: 'medium' is not one of micro, mini, tiny"),
+        ("model.heads=7", "model: width 256 is not divisible by heads 7"),
+        ("data.size=30", "model: "),
+        ("batch.tokens=9", "unknown key batch.tokens"),
+        ("training.watch=bleu", "training.watch"),
+        ("augmentation.preset=stark", "augmentation.preset"),
+        ("data.builtin=en-zh", "unknown key data.builtin"),
+    ],
+)
+def test_what_is_wrong_is_refused_in_one_sentence(change: str, said: str) -> None:
+    with pytest.raises(UserError) as refused:
+        Recipe.load(None, [change], GIVEN)
+    assert said in str(refused.value)
+
+
+def test_patience_for_the_newest_is_refused() -> None:
+    with pytest.raises(UserError, match="patience waits for a better validation, and with watch=last every one is"):
+        Recipe.load(None, ["training.watch=last", "training.patience=3"], GIVEN)
+    newest, best = (Recipe.load(None, [f"training.watch={watch}"], GIVEN) for watch in ("last", "auto"))
+    assert newest.training.keeps_newest and not best.training.keeps_newest
+
+
+def test_the_size_of_the_images_is_that_of_the_preset_unless_it_is_given() -> None:
+    small = Recipe.load(None, ["model.preset=small"], GIVEN)
+    given = Recipe.load(None, ["model.preset=small", "data.size=64"], GIVEN)
+    assert isinstance(small, ClassificationRecipe) and isinstance(given, ClassificationRecipe)
+    assert (small.frame.size, given.frame.size) == (224, 64)

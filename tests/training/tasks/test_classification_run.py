@@ -1,0 +1,161 @@
+"""A run on images: what it leaves, what it refuses to go on with, what it begins with."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from regard.errors import UserError
+from regard.pipelines.classifier import Classifier
+from regard.training.recipe import Recipe
+from regard.training.run import run_recipe
+from tests.images import COLOURS, image_recipe, paint
+
+SHORT = {"training__steps": 4, "training__validate_every": 2, "training__log_every": 1}
+
+
+def test_a_run_learns_and_leaves_a_classifier_that_needs_nothing_else(image_run: Path, painted: Path) -> None:
+    assert {path.name for path in (image_run / "best").iterdir()} == {"config.json", "model.safetensors", "scores.json"}
+    scores = json.loads((image_run / "best" / "scores.json").read_text())
+    assert scores["validation"]["accuracy"] == 100
+    config = json.loads((image_run / "best" / "config.json").read_text())
+    assert config["images"]["classes"] == ["blue", "green", "red"]
+    assert len(config["images"]["mean"]) == len(config["images"]["std"]) == 3
+    label, probability = Classifier.load(image_run)(painted / "test" / "green" / "003.png")[0]
+    assert label == "green" and probability > 0.5
+
+
+def test_the_log_counts_images(image_run: Path) -> None:
+    entries = [json.loads(line) for line in (image_run / "log.jsonl").read_text().splitlines()]
+    assert entries[0]["images"] == 10 * 12
+    assert entries[0]["images_per_second"] > 0
+    assert "tokens" not in entries[0]
+
+
+def test_what_the_run_says(painted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paint(tmp_path / "set", 10, 1)
+    (tmp_path / "set" / "red" / "bad.png").write_text("not an image")
+    run_recipe(image_recipe(tmp_path / "set", data__bad=0.1, **SHORT), tmp_path / "run")
+    said = capsys.readouterr().out
+    assert "some of each class are held out" in said
+    assert "3 classes: 27 training images, 3 for validation; 8×8 pixels in colour" in said
+    assert "left out: 1 image that cannot be read; see" in said
+    left_out = tmp_path / "run" / "data" / "train" / "left-out.tsv"
+    assert str(left_out) in said
+    assert "bad.png\ta text file" in left_out.read_text()
+    assert "images/s" in said
+
+
+def test_images_that_changed_are_refused_on_going_on(tmp_path: Path) -> None:
+    images = paint(tmp_path / "set", 10, 1)
+    constant = SHORT | {"optim__schedule": "constant"}
+    run_recipe(image_recipe(images, **constant), tmp_path / "run")
+    moved = shutil.move(images, tmp_path / "elsewhere")
+    longer = constant | {"training__steps": 6}
+    run_recipe(image_recipe(Path(moved), **longer), tmp_path / "run")
+    Image.new("RGB", (8, 8)).save(Path(moved) / "red" / "new.png")
+    with pytest.raises(UserError, match=r"the images have changed since the run in .* began; put them back"):
+        run_recipe(image_recipe(Path(moved), **constant | {"training__steps": 8}), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model__width": 32}, "the run began with model.width=16, not 32"),
+        ({"data__size": 16}, "the run began with data.size=8, not 16"),
+        ({"augmentation__flip": 0.5}, "the run began with augmentation.flip=0"),
+    ],
+)
+def test_a_changed_setting_is_named(change: dict[str, object], said: str, image_run: Path, painted: Path) -> None:
+    with pytest.raises(UserError) as refused:
+        run_recipe(image_recipe(painted, **change), image_run)
+    assert said in str(refused.value)
+
+
+def test_a_run_of_one_kind_does_not_go_on_as_another(image_run: Path, painted: Path) -> None:
+    swin = Recipe.load(None, [], {"data.images": str(painted), "model.kind": "swin"})
+    with pytest.raises(UserError, match=r"the run began with model\.kind=vit, not swin"):
+        run_recipe(swin, image_run)
+    with pytest.raises(UserError, match=r"the run began with model\.kind=vit, not transformer"):
+        run_recipe(Recipe.load(Path("demo")), image_run)
+
+
+def test_a_damaged_store_is_named_and_made_again(
+    painted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    constant = SHORT | {"optim__schedule": "constant"}
+    run_recipe(image_recipe(painted, **constant), tmp_path / "run")
+    whole = (tmp_path / "run" / "data" / "train" / "pixels.npy").read_bytes()
+    (tmp_path / "run" / "data" / "train" / "pixels.npy").write_bytes(whole[:-100])
+    run_recipe(image_recipe(painted, **constant | {"training__steps": 6}), tmp_path / "run")
+    assert "so it is made again" in capsys.readouterr().out
+    assert (tmp_path / "run" / "data" / "train" / "pixels.npy").read_bytes() == whole
+
+
+def test_runs_share_a_store_and_refuse_one_made_otherwise(painted: Path, tmp_path: Path) -> None:
+    store = {"data__store": str(tmp_path / "store")} | SHORT
+    run_recipe(image_recipe(painted, **store), tmp_path / "one")
+    made = (tmp_path / "store" / "train" / "pixels.npy").stat().st_mtime_ns
+    run_recipe(image_recipe(painted, **store), tmp_path / "two")
+    assert (tmp_path / "store" / "train" / "pixels.npy").stat().st_mtime_ns == made
+    assert not (tmp_path / "two" / "data" / "train").exists()
+    with pytest.raises(UserError, match=r"was made with data.size=8, not 16; set the old value or another data.store"):
+        run_recipe(image_recipe(painted, **store | {"data__size": 16}), tmp_path / "three")
+    assert not (tmp_path / "three").exists()
+
+
+def test_validation_images_of_their_own(painted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = image_recipe(painted, data__valid=str(painted / "test"), **SHORT)
+    run_recipe(recipe, tmp_path / "run")
+    assert "60 training images, 30 for validation" in capsys.readouterr().out
+    paint(tmp_path / "other", 2, 1, classes={"red": (200, 0, 0), "violet": (200, 0, 200)})
+    with pytest.raises(UserError, match="class violet is unknown; known are blue, green, red"):
+        run_recipe(image_recipe(painted, data__valid=str(tmp_path / "other"), **SHORT), tmp_path / "second")
+
+
+def started(folder: Path, images: Path, out: Path, **changes: object) -> Classifier:
+    run_recipe(image_recipe(images, start__from=str(folder), **SHORT | {"optim__lr": 1e-9} | changes), out)
+    return Classifier.load(out / "last")
+
+
+def test_a_run_begins_with_a_trained_model_head_and_all(
+    image_run: Path, painted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = started(image_run, painted, tmp_path / "run")
+    assert f"beginning with the weights of {image_run}\n" in capsys.readouterr().out
+    before = Classifier.load(image_run)
+    assert model.reading == before.reading
+    for name, tensor in before.model.state_dict().items():
+        assert torch.allclose(model.model.state_dict()[name], tensor, atol=1e-6), name
+
+
+def test_new_classes_and_a_new_size_get_a_new_head_and_resized_positions(
+    image_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = paint(tmp_path / "set", 10, 1, 16, COLOURS | {"white": (250, 250, 250)})
+    model = started(image_run, images, tmp_path / "run", data__size=16)
+    assert ", but for a new head" in capsys.readouterr().out
+    before = Classifier.load(image_run)
+    assert model.classes == ("blue", "green", "red", "white")
+    assert (model.reading.mean, model.reading.std) == (before.reading.mean, before.reading.std)
+    new, old = model.model.state_dict(), before.model.resized(16).state_dict()
+    assert new["head.weight"].shape == (4, 16)
+    for name in old:
+        if not name.startswith("head."):
+            assert torch.allclose(new[name], old[name], atol=1e-6), name
+
+
+def test_what_contradicts_the_beginning_is_named(image_run: Path, painted: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"model.width: 32 contradicts 16 of .*, with which the run begins"):
+        started(image_run, painted, tmp_path / "run", model__width=32)
+    with pytest.raises(UserError, match=r"data\.channels: 1 contradicts 3 of"):
+        started(image_run, painted, tmp_path / "run", data__channels=1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_translator_is_nothing_to_begin_with(trained_run: Path, painted: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is a text model; use regard translate"):
+        started(trained_run, painted, tmp_path / "run")

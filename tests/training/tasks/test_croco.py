@@ -1,0 +1,299 @@
+"""Two-view completion and disparity as tasks: batches by number, resuming to the bit, photographs, beginnings."""
+
+import math
+from collections.abc import Callable
+from itertools import islice, pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from regard.data.two_view.random import Draws
+from regard.errors import UserError
+from regard.evaluation.completion import choose_seen
+from regard.models.croco import CroCo
+from regard.models.folder import load_model
+from regard.training.families import family_of
+from regard.training.progress import Progress
+from regard.training.recipe import Recipe
+from regard.training.run import prepare, run_recipe
+from regard.training.state import Position, Share
+from regard.training.tasks.croco.config import CompletionSettings
+from regard.training.tasks.croco.pairs import HELD_OUT, PhotoPairs, ScenePairs, find_pairs
+from regard.training.tasks.croco.recipe import TwoViewRecipe
+from regard.training.tasks.croco.task import CompletionTask
+
+TINY = {
+    "model.kind": "croco",
+    "model.preset": "micro",
+    "model.patch": 4,
+    "model.width": 16,
+    "model.heads": 2,
+    "model.decoder_width": 16,
+    "model.decoder_heads": 2,
+    "model.decoder_layers": 2,
+    "model.drop_path": 0.2,
+    "data.scenes": {"size": [16, 16], "objects": 2},
+    "data.hold_out": 6,
+    "batch.pairs": 4,
+    "optim.warmup": 2,
+    "training.steps": 6,
+    "training.validate_every": 3,
+    "training.checkpoint_every": 1,
+    "training.log_every": 2,
+    "training.device": "cpu",
+}
+DENSE = {"model.head": "dense", "model.head_width": 4}
+
+
+def recipe(**changes: object) -> TwoViewRecipe:
+    given = TINY | {key.replace("__", "."): value for key, value in changes.items()}
+    return TwoViewRecipe.load(None, [], given)
+
+
+def task_of(wanted: TwoViewRecipe) -> CompletionTask:
+    torch.manual_seed(0)
+    task = prepare(wanted, torch.device("cpu"), Progress(1))
+    assert isinstance(task, CompletionTask)
+    return task
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    place = out / "checkpoints" / (out / "checkpoints" / "last").read_text().strip()
+    return safetensors.torch.load_file(place / "state.safetensors")
+
+
+# Batches
+
+
+def test_batches_go_on_from_any_position_and_are_shared_out() -> None:
+    task = task_of(recipe())
+    first = list(islice(task.batches(Position(), Share()), 4))
+    later = next(iter(task.batches(first[1].after, Share())))
+    assert torch.equal(later.batch.view1, first[2].batch.view1)
+    assert torch.equal(later.batch.seen, first[2].batch.seen)
+    second_of_two = next(iter(task.batches(Position(), Share(1, 2))))
+    assert torch.equal(second_of_two.batch.view2, first[1].batch.view2)
+    assert second_of_two.after == first[1].after
+    assert not torch.equal(first[0].batch.seen, first[1].batch.seen)
+    assert not torch.allclose(first[0].batch.view1, first[1].batch.view1)
+
+
+def test_nine_tenths_are_masked_and_some_pairs_are_alone() -> None:
+    task = task_of(recipe(completion__alone=0.5, batch__pairs=40))
+    batch = task.largest()
+    assert batch.seen.shape == (40, 2)  # of 16 patches
+    assert all(len(set(row)) == 2 for row in batch.seen.tolist())
+    blank = (batch.view2 == 0.5).flatten(1).all(1)
+    assert 10 <= blank.sum() <= 30
+    assert not (task_of(recipe(completion__alone=0.0)).largest().view2 == 0.5).flatten(1).all(1).any()
+
+
+def test_less_may_be_masked_at_first() -> None:
+    task = task_of(recipe(completion__masked_at_first=0.5, completion__rising=4))
+    seen = [item.batch.seen.shape[1] for item in islice(task.batches(Position(), Share()), 6)]
+    assert seen == [8, 7, 5, 4, 2, 2]
+    assert task.largest().seen.shape[1] == 8
+    with pytest.raises(UserError, match=r"masked_at_first 0\.95 is more than masked 0\.9"):
+        recipe(completion__masked_at_first=0.95)
+
+
+@given(
+    shares=st.tuples(st.floats(0.01, 0.99), st.floats(0.01, 0.99)),
+    rising=st.integers(1, 300),
+    plateaus=st.integers(2, 12),
+)
+def test_what_is_masked_rises_in_few_equal_steps(shares: tuple[float, float], rising: int, plateaus: int) -> None:
+    first, last = sorted(shares)
+    settings = CompletionSettings(masked=last, masked_at_first=first, rising=rising, plateaus=plateaus)
+    seen = [settings.masked_at(batch) for batch in range(2 * rising + 1)]
+    assert (seen[0], set(seen[rising:])) == (first, {last})
+    assert all(one <= other for one, other in pairwise(seen))
+    assert len(set(seen)) <= plateaus
+    if rising % (plateaus - 1) == 0 and last - first > 0.01:
+        steps = [other - one for one, other in pairwise(sorted(set(seen)))]
+        assert steps == pytest.approx([(last - first) / (plateaus - 1)] * (plateaus - 1))
+
+
+def test_batches_have_as_few_shapes_as_plateaus() -> None:
+    task = task_of(recipe(data__scenes={"size": [48, 48]}, model__patch=4, completion__masked_at_first=0.6))
+    view1, numbers = torch.zeros(1, 3, 48, 48), torch.zeros(1, dtype=torch.long)
+    shares = [task.recipe.completion.masked_at(batch) for batch in range(1100)]
+    shapes = [choose_seen(task.model, view1, share, Draws(0, numbers)).shape[1] for share in dict.fromkeys(shares)]
+    assert shapes == [58, 49, 40, 32, 23, 14]
+    assert [shares.count(share) for share in dict.fromkeys(shares)] == [200] * 5 + [100]
+
+
+def test_halves_of_a_batch_have_its_loss() -> None:
+    task = task_of(recipe(model__drop_path=0.0))
+    batch = task.largest()
+    halves = task.split(batch)
+    assert halves is not None
+    whole, parts = task.loss(batch, 1), [task.loss(half, 1) for half in halves]
+    assert sum(part.count for part in parts) == whole.count == 4
+    assert torch.allclose(sum(part.total for part in parts), whole.total, atol=1e-5)
+    (alone,) = [half for half in task.split(halves[0]) or () if half is not None][:1]
+    assert task.split(alone) is None
+    assert task.advise(batch) == "batch.pairs=2"
+
+
+def test_held_out_pairs_are_never_trained_on() -> None:
+    task = task_of(recipe())
+    numbers = torch.cat(task.held_out())
+    assert len(numbers) == 6 and numbers.min() >= HELD_OUT
+    assert (torch.arange(4) + 10**9 * 4).max() < HELD_OUT  # what a billion steps would come to
+
+
+# Runs
+
+
+@pytest.mark.parametrize("head", [{}, DENSE], ids=["completion", "disparity"])
+def test_a_run_that_was_killed_ends_in_the_same_weights(
+    head: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = Recipe.load(None, [], TINY | head)
+    run_recipe(wanted, tmp_path / "whole")
+    forward, calls = CroCo.forward, 0
+
+    def dying(self: CroCo, *views: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += self.training
+        if calls == 5:
+            raise RuntimeError("power cut")
+        return forward(self, *views)
+
+    monkeypatch.setattr(CroCo, "forward", dying)
+    with pytest.raises(RuntimeError, match="power cut"):
+        run_recipe(wanted, tmp_path / "cut")
+    monkeypatch.setattr(CroCo, "forward", forward)
+    outcome = run_recipe(wanted, tmp_path / "cut")
+    assert outcome.steps == 6
+    whole, cut = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    assert whole.keys() == cut.keys()
+    assert [name for name in whole if not torch.equal(whole[name], cut[name])] == []
+
+
+def test_training_lowers_the_loss_and_scores_say_what_the_second_view_is_worth(tmp_path: Path) -> None:
+    changes = {"training__steps": 60, "training__validate_every": 30, "batch__pairs": 16, "optim__lr": 5e-3}
+    wanted = recipe(
+        **changes, model__drop_path=0.0, data__scenes={"size": [16, 16], "turn": 0, "baseline": 0, "roll": 0}
+    )
+    outcome = run_recipe(wanted, tmp_path / "run")
+    assert outcome.scores.keys() == {"loss", "shuffled", "none", "score"}
+    assert outcome.scores["loss"] < 0.95
+    assert outcome.scores["loss"] < outcome.scores["shuffled"]
+    model, _ = load_model(tmp_path / "run" / "best")
+    assert isinstance(model, CroCo)
+
+
+def test_disparity_begins_with_what_completion_has_learned(tmp_path: Path) -> None:
+    run_recipe(recipe(training__steps=2), tmp_path / "completion")
+    start = {"start__from": str(tmp_path / "completion")}
+    wanted = Recipe.load(None, [], {"model": {"kind": "croco", "head": "dense", "head_width": 4}} | {
+        key: value for key, value in TINY.items() if not key.startswith("model.")
+    } | {"start.from": str(tmp_path / "completion"), "training.steps": 1, "optim.lr": 1e-12})  # fmt: skip
+    run_recipe(wanted, tmp_path / "disparity")
+    before, _ = load_model(tmp_path / "completion" / "last")
+    after, _ = load_model(tmp_path / "disparity" / "last")
+    assert after.config.head == "dense" and after.config.width == 16
+    family = family_of("croco")
+    assert "train disparity-scenes --start-from" in family.suggest(tmp_path / "completion")
+    assert family.suggest(tmp_path / "disparity").startswith(f"regard look {tmp_path / 'disparity'} ")
+    assert torch.allclose(before.decoder[1].cross.qkv.weight, after.decoder[1].cross.qkv.weight, atol=1e-6)
+    assert torch.allclose(before.patch_embedding.weight, after.patch_embedding.weight, atol=1e-6)
+    with pytest.raises(UserError, match=r"model.width: 32, but .*completion.* has 16; leave it out"):
+        run_recipe(recipe(model__width=32, **start), tmp_path / "other")
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"model__wdith": 8}, "unknown key model.wdith; did you mean model.width"),
+        ({"model__preset": "huge"}, "'huge' is not one of micro, mini, small, base, large"),
+        ({"data__scenes": {"size": [18, 16]}}, "data.scenes.size: an image of 18×16 .* 16×16 or 20×16 would fit"),
+        ({"data__scenes": {"objets": 3}}, "did you mean data.scenes.objects"),
+        ({"completion__masked": 1.0}, "completion.masked"),
+        ({"model__head": "dense", "data__images": "photos"}, "data.images: photographs come without disparities"),
+    ],
+)
+def test_what_cannot_be_is_refused_when_the_recipe_is_read(changes: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        recipe(**changes)
+
+
+@pytest.mark.parametrize("name", ["croco-scenes", "disparity-scenes"])
+def test_the_recipes_that_come_with_regard_can_be_read(name: str) -> None:
+    assert isinstance(Recipe.load(Path(name)), TwoViewRecipe)
+
+
+# Photographs
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Three pairs; the second view of each is a copy of the first, 1 brighter."""
+    rng = np.random.default_rng(0)
+    for name in ("a", "b", "c"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        pixels = rng.integers(0, 200, (20, 24, 3), dtype=np.uint8)
+        for view in (1, 2):
+            Image.fromarray(pixels + view).save(tmp_path / "photos" / name / f"view{view}.png")
+    return tmp_path / "photos"
+
+
+def test_photographs_are_cut_at_the_same_place_of_both(photos: Path) -> None:
+    source = PhotoPairs(find_pairs(photos), (16, 16), seed=3, held_out=1)
+    one, other = source.take(torch.arange(20))
+    assert one.shape == (20, 3, 16, 16)
+    assert torch.allclose(other - one, torch.tensor(1 / 255), atol=1e-6)
+    assert torch.equal(source.take(torch.tensor([7]))[0][0], one[7])
+    held, _ = source.take(torch.arange(20) + HELD_OUT)
+    last = source.images[2][0].float() / 255
+    crops = last.unfold(1, 16, 1).unfold(2, 16, 1).permute(1, 2, 0, 3, 4).flatten(0, 1)
+    assert all((crops == crop).flatten(1).all(1).any() for crop in held)
+    assert not any((crops == crop).flatten(1).all(1).any() for crop in one)
+
+
+def test_a_run_on_photographs_notices_when_one_changes(photos: Path, tmp_path: Path) -> None:
+    wanted = recipe(data__images=str(photos), training__steps=2)
+    run_recipe(wanted, tmp_path / "run")
+    Image.new("RGB", (24, 20)).save(photos / "a" / "view1.png")
+    longer = recipe(data__images=str(photos), training__steps=4)
+    with pytest.raises(UserError, match=r"view1.png: has changed since the run"):
+        run_recipe(longer, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (lambda folder: (folder / "b" / "view2.png").unlink(), r"b: 1 images; a pair is a folder with just two"),
+        (lambda folder: (folder / "b" / "view2.png").write_text("no"), r"view2.png: a text file, not an image"),
+        (lambda folder: Image.new("RGB", (24, 8)).save(folder / "c" / "view1.png"), r"c: .*same size"),
+        (lambda folder: folder.rename(folder.with_name("elsewhere")), r"photos: no such folder"),
+    ],
+    ids=["missing", "text", "size", "gone"],
+)
+def test_bad_photographs_are_refused(
+    spoil: Callable[[Path], object], sentence: str, photos: Path, tmp_path: Path
+) -> None:
+    spoil(photos)
+    with pytest.raises(UserError, match=sentence):
+        run_recipe(recipe(data__images=str(photos)), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_scenes_are_made_in_parts_that_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = ScenePairs(recipe().data.scenes, 1)
+    whole = source.take(torch.arange(5))
+    monkeypatch.setattr("regard.training.tasks.croco.pairs.PIXELS", 2 * math.prod(source.settings.size))
+    assert all(
+        torch.allclose(one, other, atol=1e-5) for one, other in zip(whole, source.take(torch.arange(5)), strict=True)
+    )

@@ -1,0 +1,311 @@
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from regard.data.text.pair import Pair
+from regard.data.text.readers import read_parallel
+from regard.data.text.tokenizer import Tokenizer
+from regard.errors import UserError
+from regard.evaluation import bleu, chrf
+from regard.models.transformer import Transformer
+from regard.training.objectives.config import TeachingSettings
+from regard.training.objectives.objective import Teacher
+from regard.training.progress import Progress
+from regard.training.recipe import Recipe
+from regard.training.run import prepare
+from regard.training.state import Position, Share
+from regard.training.tasks.translation.data import build_vocabularies, open_corpora
+from regard.training.tasks.translation.recipe import DataSettings, TokenizerSettings
+from regard.training.tasks.translation.task import TranslationTask, collate, prefetch
+
+CPU = torch.device("cpu")
+FORCED = Teacher(TeachingSettings(), smoothing=0.0)
+ROWS = np.array([3, 100, 200, 7, 400, 99])
+
+
+def gradients(task: TranslationTask, *batches: object) -> tuple[float, dict[str, torch.Tensor]]:
+    """The mean loss of some batches, taken together, and its gradients."""
+    task.model.zero_grad()
+    total = sum(task.loss(batch, 1).total for batch in batches) / sum(task.count(batch) for batch in batches)
+    total.backward()
+    return total.item(), {name: p.grad.clone() for name, p in task.model.named_parameters() if p.grad is not None}
+
+
+def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], tolerance: float) -> None:
+    assert one.keys() == other.keys()
+    assert all(gradient.abs().max() > 0 for name, gradient in one.items() if "qkv.bias" not in name)
+    for name, gradient in one.items():
+        assert torch.allclose(gradient, other[name], rtol=0, atol=tolerance), name
+
+
+# Batches and their loss
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_decoder_reads_from_the_beginning_and_says_until_the_end(packed: bool, build: Callable) -> None:
+    task = build()
+    vocabulary = task.translator.vocabularies.target
+    batch = collate(task.train, ROWS, packed, 0)
+    lengths = task.train.target.lengths[ROWS] - 1
+    inputs = batch.inputs[0] if packed else batch.inputs.flatten()[batch.real]
+    sentences = zip(ROWS, inputs.split(lengths.tolist()), batch.labels.split(lengths.tolist()), strict=True)
+    for row, said, label in sentences:
+        assert said[0] == vocabulary.BOS
+        assert label[-1] == vocabulary.EOS
+        assert torch.equal(said[1:], label[:-1])
+        assert label[:-1].tolist() == task.train.target.take(np.array([row])).tokens[1:-1].tolist()
+    assert task.count(batch) == lengths.sum() == task.loss(batch, 1).count
+    assert batch.sentences == len(ROWS)
+
+
+def test_padded_and_packed_batches_have_the_same_loss_and_gradients(build: Callable) -> None:
+    task = build()
+    padded, packed = collate(task.train, ROWS, False, 0), collate(task.train, ROWS, True, 0)
+    assert padded.source.shape[0] == len(ROWS)
+    assert packed.source.shape[0] == 1
+    assert 0 in padded.source
+    assert 0 not in packed.source
+    loss, gradient = gradients(task, padded)
+    other_loss, other_gradient = gradients(task, packed)
+    assert loss == pytest.approx(other_loss, abs=1e-5)
+    assert_same(gradient, other_gradient, 1e-5)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_two_batches_have_the_gradients_of_one_twice_as_large(packed: bool, build: Callable) -> None:
+    task = build()
+    loss, gradient = gradients(task, *(collate(task.train, rows, packed, 0) for rows in (ROWS[:2], ROWS[2:])))
+    whole_loss, whole_gradient = gradients(task, collate(task.train, ROWS, packed, 0))
+    assert loss == pytest.approx(whole_loss, abs=1e-6)
+    assert_same(gradient, whole_gradient, 1e-6)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+def test_label_smoothing_mixes_the_truth_with_every_word(smoothing: float, build: Callable) -> None:
+    task = build(optim__smoothing=smoothing)
+    batch = collate(task.train, ROWS, False, 0)
+    logits = task.model(batch.source, batch.inputs, batch.source_layout, batch.target_layout).flatten(0, 1)[batch.real]
+    logp = logits.log_softmax(-1)
+    truth = -logp.gather(1, batch.labels[:, None])[:, 0]
+    expected = ((1 - smoothing) * truth + smoothing * -logp.mean(-1)).sum()
+    assert task.loss(batch, 1).total.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_every_epoch_shows_every_sentence_once_in_another_order(build: Callable) -> None:
+    task = build()
+    batches = task.batches(Position(), Share())
+    epochs = []
+    for _ in range(2):
+        left, seen = len(task.train), []
+        while left > 0:
+            batch = next(batches).batch
+            left -= batch.sentences
+            seen.extend(tuple(row) for row in batch.source.tolist())
+        assert left == 0
+        epochs.append([tuple(token for token in row if token) for row in seen])
+    assert epochs[0] != epochs[1]
+    assert sorted(epochs[0]) == sorted(epochs[1])
+
+
+def test_batches_go_on_behind_any_position(build: Callable) -> None:
+    task = build(batch__tokens=512)
+    plan = next(i for i, planned in enumerate(task._planned(Position())) if planned.after.epoch)
+    batches = task.batches(Position(), Share())
+    placed = [next(batches) for _ in range(2 * plan + 2)]
+    assert [item.after for item in placed[plan - 1 : plan + 1]] == [Position(0, plan), Position(1, 1)]
+    for used in (0, 1, plan - 1, plan, plan + 1, 2 * plan):  # the end of an epoch is the beginning of the next
+        position = placed[used - 1].after if used else Position()
+        again = task.batches(position, Share())
+        for expected in placed[used : used + 2]:
+            found = next(again)
+            assert found.after == expected.after
+            assert torch.equal(found.batch.source, expected.batch.source)
+            assert torch.equal(found.batch.labels, expected.batch.labels)
+        again.close()
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_the_shares_of_all_processes_are_the_whole(build: Callable, world: int) -> None:
+    task = build(batch__tokens=512)
+    alone = task.batches(Position(), Share())
+    shares = [task.batches(Position(), Share(rank, world)) for rank in range(world)]
+    for _ in range(6):
+        group = [next(alone) for _ in range(world)]
+        for whole, share in zip(group, shares, strict=True):
+            own = next(share)
+            assert torch.equal(own.batch.labels, whole.batch.labels)
+            assert own.after == group[-1].after
+
+
+def test_validation_draws_no_random_numbers(build: Callable) -> None:
+    task = build(model__dropout=0.3, search__temperature=1.0, search__beam=None)
+    task.model.train()
+    before = torch.get_rng_state()
+    task.validate(task.model)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_layout_is_chosen_by_the_recipe(build: Callable) -> None:
+    assert not build().packed
+    assert build(batch__layout="packed").packed
+
+
+# Validation
+
+
+def test_validation_gives_the_plain_loss_and_the_bleu_of_translations(build: Callable) -> None:
+    task = build(optim__smoothing=0.4)
+    scores = task.validate(task.model).scores
+    whole = collate(task.valid_tokens, np.arange(len(task.valid_tokens)), False, 0)
+    expected = FORCED.loss(task.model, whole, 0)
+    assert scores["loss"] == pytest.approx(expected.total.item() / expected.count, rel=1e-5)
+    assert scores["perplexity"] == pytest.approx(np.exp(scores["loss"]))
+    chosen = task.valid[:20]
+    translations = task.translator([pair.source for pair in chosen], beam=1)
+    assert scores["bleu"] == bleu(translations, [pair.target for pair in chosen], "zh").value == scores["score"]
+
+
+@pytest.mark.parametrize("watched", ["loss", "bleu", "chrf"])
+def test_the_watched_score_decides(watched: str, build: Callable) -> None:
+    task = build(training__watch=watched)
+    scores = task.validate(task.model).scores
+    assert scores["score"] == (-scores["loss"] if watched == "loss" else scores[watched])
+    chosen = task.valid[:20]
+    translations = task.translator([pair.source for pair in chosen], beam=1)
+    assert scores["chrf"] == chrf(translations, [pair.target for pair in chosen]).value
+
+
+@pytest.mark.parametrize("watched", ["bleu", "chrf"])
+def test_a_score_of_translations_needs_translations(watched: str, build: Callable) -> None:
+    with pytest.raises(UserError, match=f"watch {watched} needs translations"):
+        build(training__watch=watched, training__valid_sentences=0)
+
+
+def test_without_translations_the_loss_decides(build: Callable) -> None:
+    task = build(training__valid_sentences=0)
+    scores = task.validate(task.model).scores
+    assert "bleu" not in scores
+    assert scores["score"] == -scores["loss"]
+
+
+def test_validation_judges_the_model_it_is_given(build: Callable) -> None:
+    task = build()
+    other = Transformer(task.model.config)
+    assert task.validate(other).scores["loss"] != task.validate(task.model).scores["loss"]
+
+
+def test_validation_sentences_beyond_the_learned_positions_are_left_out(
+    toy: Path, tmp_path: Path, make_recipe: Callable[..., Recipe]
+) -> None:
+    (tmp_path / "v.en").write_text("I love apples\n" + "I love apples " * 40 + "\n")
+    (tmp_path / "v.zh").write_text("我喜欢苹果\n" + "我喜欢苹果" * 40 + "\n", encoding="utf-8")
+    files = {"data__valid_source": str(tmp_path / "v.en"), "data__valid_target": str(tmp_path / "v.zh")}
+    recipe = make_recipe(model__positions="learned", model__max_length=64, **files)
+    task = prepare(recipe, CPU, Progress(1))
+    assert task.valid == [Pair("I love apples", "我喜欢苹果")]
+    assert np.isfinite(FORCED.loss(task.model, collate(task.valid_tokens, np.array([0]), False, 0), 0).total.item())
+
+
+# Corpora and vocabularies
+
+
+def test_held_out_pairs_and_training_pairs_make_the_whole_and_share_nothing(toy: Path) -> None:
+    data = DataSettings(source=toy / "train.en", target=toy / "train.zh", hold_out=40)
+    corpora = open_corpora(data, seed=3)
+    train, everything = list(corpora.pairs()), list(read_parallel(toy / "train.en", toy / "train.zh"))
+    assert len(corpora.valid) == 40
+    assert not set(train) & set(corpora.valid)
+    assert sorted(train + corpora.valid) == sorted(everything)
+    assert train == [pair for pair in everything if pair not in corpora.valid]
+    assert list(corpora.pairs()) == train  # it can be read again
+
+
+def test_the_seed_decides_what_is_held_out(toy: Path) -> None:
+    data = DataSettings(source=toy / "train.en", target=toy / "train.zh", hold_out=40)
+    assert open_corpora(data, 3).valid == open_corpora(data, 3).valid != open_corpora(data, 4).valid
+
+
+def test_no_more_than_a_tenth_is_held_out(toy: Path) -> None:
+    data = DataSettings(source=toy / "train.en", target=toy / "train.zh", hold_out=1000)
+    assert len(open_corpora(data, 1).valid) == 50
+
+
+def test_given_validation_files_leave_the_training_corpus_whole(toy: Path) -> None:
+    files = {"source": toy / "train.en", "target": toy / "train.zh"}
+    corpora = open_corpora(DataSettings(**files, valid_source=toy / "train.en", valid_target=toy / "train.zh"), 1)
+    assert list(corpora.pairs()) == corpora.valid
+    assert len(corpora.valid) == 500
+
+
+def test_joint_vocabularies_are_one_and_separate_ones_know_only_their_side() -> None:
+    pairs = [Pair("abc abc", "xyz xyz")] * 3
+    joint = build_vocabularies(lambda: pairs, TokenizerSettings(size=300))
+    assert joint.source is joint.target
+    separate = build_vocabularies(lambda: pairs, TokenizerSettings(size=300, joint=False))
+
+    def knows(tokenizer: Tokenizer, text: str) -> bool:
+        return min(tokenizer.encode(text)) >= len(Tokenizer.FIXED)
+
+    assert knows(joint.source, "abc xyz")
+    assert knows(separate.source, "abc")
+    assert knows(separate.target, "xyz")
+    assert not knows(separate.source, "xyz")
+    assert not knows(separate.target, "abc")
+
+
+def test_pairs_left_out_are_counted_and_said(
+    tmp_path: Path, make_recipe: Callable[..., Recipe], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["I love apples"] * 30 + ["", "I love apples " * 30] + ["I love apples"] * 30
+    (tmp_path / "a.en").write_text("\n".join(lines) + "\n")
+    (tmp_path / "a.zh").write_text("\n".join("我喜欢苹果" for _ in lines) + "\n", encoding="utf-8")
+    files = {"data__source": str(tmp_path / "a.en"), "data__target": str(tmp_path / "a.zh")}
+    valid = {"data__valid_source": str(tmp_path / "a.en"), "data__valid_target": str(tmp_path / "a.zh")}
+    task = prepare(make_recipe(**files, **valid, data__longest=20), CPU, Progress(1))
+    said = capsys.readouterr().out
+    assert len(task.train) == 60
+    assert "left out: 1 pair with an empty side" in said
+    assert "left out: 1 pair with over 20 tokens" in said
+
+
+# Prefetching
+
+
+def fake_batches(number: int) -> Iterator[SimpleNamespace]:
+    for i in range(number):
+        yield SimpleNamespace(number=i)
+
+
+def failing_after(number: int) -> Iterator[SimpleNamespace]:
+    yield from fake_batches(number)
+    raise UserError("the disk is gone")
+
+
+def test_prefetched_batches_come_in_order_and_end() -> None:
+    numbers = [batch.number for batch in prefetch(fake_batches(20), ahead=3)]
+    assert numbers == list(range(20))
+
+
+def test_an_error_in_the_thread_reaches_whoever_waits_for_batches() -> None:
+    batches = prefetch(failing_after(2), ahead=1)
+    assert [next(batches).number, next(batches).number] == [0, 1]
+    with pytest.raises(UserError, match="the disk is gone"):
+        next(batches)
+
+
+@pytest.mark.parametrize("source", [fake_batches(10**9), failing_after(2)], ids=["endless", "failing"])
+def test_the_thread_stops_when_nobody_wants_more_batches(source: Iterator[SimpleNamespace]) -> None:
+    before = set(threading.enumerate())
+    batches = prefetch(source, ahead=1)
+    next(batches)
+    assert len(set(threading.enumerate()) - before) <= 1
+    closing = threading.Thread(target=batches.close, daemon=True)
+    closing.start()
+    closing.join(timeout=10)
+    assert not closing.is_alive()
+    assert set(threading.enumerate()) <= before

@@ -1,0 +1,428 @@
+"""From the files of a recipe to tokens that are made once: corpora, weights, stores, and what is left out."""
+
+import gzip
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from regard.data.text.tokens import ParallelTokens
+from regard.errors import UserError
+from regard.training.progress import Progress
+from regard.training.recipe import Recipe
+from regard.training.run import prepare, run_recipe
+from regard.training.state import Position, Share
+from regard.training.tasks.translation import data as training_data
+from regard.training.tasks.translation.data import make_data, open_corpora, open_data, share_data, take_evenly
+from regard.training.tasks.translation.recipe import DataSettings
+from regard.training.tasks.translation.task import TranslationTask, collate
+from tests.conftest import SMALL, small_recipe, toy_pairs
+from tests.data.text.test_tokens import rows_of
+
+CPU = torch.device("cpu")
+
+
+class Silence(Progress):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        super().__init__(1, Console(file=open(os.devnull, "w")))  # noqa: SIM115, PTH123
+        self.said: list[str] = []
+
+    def print(self, text: str) -> None:
+        self.said.append(text)
+
+
+def recipe_of(corpora: list[dict[str, Any]], **changes: object) -> Recipe:
+    given = SMALL | {"data.corpora": corpora} | {key.replace("__", "."): value for key, value in changes.items()}
+    return Recipe.load(None, [], given)
+
+
+def write_tsv(path: Path, start: int, end: int) -> Path:
+    rows = (f"{pair.source}\t{pair.target}\n" for pair in toy_pairs()[start:end])
+    path.write_text("".join(rows), encoding="utf-8")
+    return path
+
+
+def seen_in_epochs(task: TranslationTask, epochs: int) -> Iterator[Counter[int]]:
+    """How often each epoch shows each row."""
+    planned = task._planned(Position())
+    rest: list[Any] = [next(planned)]
+    for epoch in range(epochs):
+        seen: Counter[int] = Counter()
+        while rest[0].after.epoch == epoch:
+            seen.update(rest[0].batch.tolist())
+            rest = [next(planned)]
+        yield seen
+
+
+# Several corpora
+
+
+def test_weights_say_how_often_an_epoch_shows_a_sentence(tmp_path: Path, toy: Path) -> None:
+    corpora = [
+        {"source": str(write_tsv(tmp_path / "a.tsv", 0, 40)), "weight": 0.5},
+        {"source": str(write_tsv(tmp_path / "b.tsv", 40, 70)), "weight": 3},
+        {"source": str(write_tsv(tmp_path / "c.tsv", 70, 120))},
+    ]
+    valid = {"data__valid_source": toy / "train.en", "data__valid_target": toy / "train.zh"}
+    task = prepare(recipe_of(corpora, **valid), CPU, Silence())
+    assert task.train.sizes == (40, 30, 50)
+    first, second = seen_in_epochs(task, 2)
+    for seen in (first, second):
+        assert sum(seen.values()) == 20 + 90 + 50 == len(task.order)
+        assert [seen[row] for row in range(40, 70)] == [3] * 30
+        assert [seen[row] for row in range(70, 120)] == [1] * 50
+    assert [(first + second)[row] for row in range(40)] == [1] * 40  # one half, then the other
+
+
+def test_corpora_of_all_formats_are_joined_and_held_out_from_alike(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    pairs = toy_pairs()[:400]
+    write_tsv(shards / "0.tsv", 0, 100)
+    rows = (json.dumps({"en": pair.source, "zh": pair.target}) + "\n" for pair in pairs[100:200])
+    (tmp_path / "1.jsonl.gz").write_bytes(gzip.compress("".join(rows).encode()))
+    table = {"en": [p.source for p in pairs[200:300]], "zh": [p.target for p in pairs[200:300]]}
+    parquet.write_table(pyarrow.table(table), tmp_path / "2.parquet")
+    for side, name in enumerate(("3.en", "3.zh")):
+        (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in pairs[300:]), encoding="utf-8")
+    corpora = [
+        {"source": str(shards)},
+        {"source": str(tmp_path / "1.jsonl.gz"), "keys": ["en", "zh"]},
+        {"source": str(tmp_path / "2.parquet"), "keys": ["en", "zh"]},
+        {"source": str(tmp_path / "3.en"), "target": str(tmp_path / "3.zh")},
+    ]
+    opened = open_corpora(DataSettings.parse({"corpora": corpora, "hold_out": 40}, "data"), 1)
+    train = list(opened.pairs())
+    assert len(train) == opened.total == 360
+    assert sorted(train + opened.valid) == sorted(pairs)
+    assert train == [pair for pair in pairs if pair not in opened.valid]
+    held = [sum(pair in opened.valid for pair in pairs[i : i + 100]) for i in range(0, 400, 100)]
+    assert min(held) > 3
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({}, "give either source"),
+        ({"source": "a.tsv", "corpora": [{"source": "b.tsv"}]}, "give either source"),
+        ({"builtin": "en-zh", "corpora": [{"source": "b.tsv"}]}, "give either source"),
+        ({"corpora": [{"source": "b.tsv"}], "alignments": "x"}, "target and alignments need source"),
+        ({"corpora": [{"source": "b.tsv", "weight": 0}]}, r"corpora\.0\.weight: input should be greater than 0"),
+        ({"corpora": [{"source": "b.tsv", "wieght": 2}]}, r"unknown key corpora\.0\.wieght"),
+    ],
+)
+def test_corpora_that_make_no_sense_are_refused(values: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        DataSettings.parse(values, "data")
+
+
+def test_a_corpus_of_which_nothing_is_left_is_named(tmp_path: Path) -> None:
+    (tmp_path / "b.tsv").write_text("I love apples\t\n" * 40)
+    corpora = [{"source": str(write_tsv(tmp_path / "a.tsv", 0, 90))}, {"source": str(tmp_path / "b.tsv")}]
+    with pytest.raises(
+        UserError, match=r"b\.tsv: no training pair is left with data\.longest=256: \d+ have an empty side"
+    ):
+        prepare(recipe_of(corpora), CPU, Silence())
+
+
+@pytest.mark.parametrize(("total", "wanted"), [(10, 3), (7, 7), (5, 9), (1000, 333)])
+def test_the_tokenizer_learns_from_evenly_spaced_pairs(total: int, wanted: int) -> None:
+    chosen = list(take_evenly(range(total), total, wanted))
+    assert len(chosen) == min(total, wanted)
+    assert np.ptp(np.diff([-1, *chosen])) <= 1
+
+
+def test_that_not_all_pairs_teach_the_tokenizer_is_said(make_recipe: Callable[..., Recipe]) -> None:
+    progress = Silence()
+    prepare(make_recipe(tokenizer__sample=100), CPU, progress)
+    assert "the tokenizer is learned from 100 of 470 pairs, evenly spaced" in progress.said
+
+
+def test_long_work_says_from_time_to_time_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.training.progress.QUIET", 0)
+    progress = Silence()
+    assert list(progress.watch(range(25_000), "tokenising")) == list(range(25_000))
+    assert [line.split(" pairs, ")[0] for line in progress.said] == ["tokenising: 10,000", "tokenising: 20,000"]
+
+
+# Windows
+
+
+def test_an_epoch_of_many_windows_shows_every_sentence_once_and_goes_on_anywhere(
+    make_recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = prepare(make_recipe(batch__tokens=128), CPU, Silence())
+    task.order = type(task.order)(task.order.seed, task.order.parts, window=100)
+    assert task.order.windows == 5
+    for seen in seen_in_epochs(task, 2):
+        assert seen == Counter(range(len(task.train)))
+    placed = list(islice(task._planned(Position()), 150))
+    assert {item.after.window for item in placed} == {0, 1, 2, 3, 4}
+    assert placed[-1].after.epoch > 0
+    for used in range(0, 149, 7):
+        again = next(task._planned(placed[used].after))
+        assert again.after == placed[used + 1].after
+        assert again.batch.tolist() == placed[used + 1].batch.tolist()
+
+
+# Alignments
+
+
+@pytest.fixture
+def aligned(tmp_path: Path) -> dict[str, object]:
+    """The toy corpus with its words parted, the first linked to the first and the last to the last."""
+    pairs = [(pair.source, " ".join(pair.target)) for pair in toy_pairs()]
+    for side, name in enumerate(("a.en", "a.zh")):
+        (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
+    links = (f"0-0 {len(pair[0].split()) - 1}-{len(pair[1].split()) - 1}\n" for pair in pairs)
+    (tmp_path / "a.links").write_text("".join(links))
+    names = {"source": "a.en", "target": "a.zh", "alignments": "a.links"}
+    return {f"data__{key}": str(tmp_path / name) for key, name in names.items()}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_batches_carry_the_links_of_aligned_words(
+    packed: bool, aligned: dict[str, object], make_recipe: Callable[..., Recipe]
+) -> None:
+    task = prepare(make_recipe(**aligned), CPU, Silence())
+    rows = np.array([5, 400, 17])
+    batch = collate(task.train, rows, packed, 0)
+    assert batch.links is not None
+    for number, row in enumerate(rows):
+        source, target = (ragged.take(np.array([row])).tokens for ragged in (task.train.source, task.train.target))
+        source_words, target_words = (
+            np.array([*vocabulary.words(ids), -2])  # -2: END
+            for vocabulary, ids in (
+                (task.translator.vocabularies.source, source[:-1]),
+                (task.translator.vocabularies.target, target[1:-1]),
+            )
+        )
+        linked = {(0, 0), (source_words[:-1].max(), target_words[:-1].max()), (-2, -2)}
+        expected = {
+            (t, s)
+            for t, right in enumerate(target_words)
+            for s, left in enumerate(source_words)
+            if (left, right) in linked
+        }
+        ours = batch.links[batch.links[:, 0] == number][:, 1:]
+        assert len(ours) == len(expected)
+        assert {tuple(link) for link in ours.tolist()} == expected
+    assert batch.to(CPU).links is batch.links
+
+
+def test_a_wrong_alignment_is_refused_before_anything_is_learned(
+    aligned: dict[str, object], make_recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(training_data, "build_vocabularies", None)
+    path = tmp_path / "a.links"
+    path.write_text(path.read_text().replace("0-0", "0-99", 1))
+    with pytest.raises(UserError, match=r'a\.links, line 1: the link "0-99" names target word 99'):
+        run_recipe(make_recipe(**aligned), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+# What is left out
+
+
+def test_what_is_left_out_is_listed_in_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_tsv(tmp_path / "a.tsv", 0, 90)
+    with (tmp_path / "a.tsv").open("a", encoding="utf-8") as file:
+        file.write("I love apples\t\n" + "I love apples " * 30 + "\t我喜欢苹果\n")
+    valid = write_tsv(tmp_path / "valid.tsv", 90, 100)
+    with valid.open("a", encoding="utf-8") as file:
+        file.write("We buy tea\t" + "我们买茶" * 40 + "\n")
+    learned = {"model__positions": "learned", "model__max_length": 40, "training__steps": 1}
+    recipe = small_recipe(tmp_path / "a.tsv", data__valid_source=valid, **learned)
+    run_recipe(recipe, tmp_path / "run")
+    said = capsys.readouterr().out
+    for why in ("an empty side", "over 40 tokens", "over 40 tokens in validation"):
+        assert f"left out: 1 pair with {why}; see {tmp_path / 'run' / 'data' / 'left-out.tsv'}\n" in said
+    _, *rows = (tmp_path / "run" / "data" / "left-out.tsv").read_text(encoding="utf-8").splitlines()
+    assert [row.split("\t")[:3] for row in rows] == [
+        [str(tmp_path / "a.tsv"), "91", "an empty side"],
+        [str(tmp_path / "a.tsv"), "92", "over 40 tokens"],
+        ["validation", "11", "over 40 tokens in validation"],
+    ]
+
+
+# Stores
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    (tmp_path / "corpus").mkdir()
+    write_tsv(tmp_path / "corpus" / "0.tsv", 0, 200)
+    write_tsv(tmp_path / "corpus" / "1.tsv", 200, 500)
+    return small_recipe(tmp_path / "corpus", training__steps=2, training__valid_sentences=2)
+
+
+@pytest.fixture
+def made(recipe: Recipe, tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    make_data(folder, recipe, Silence())
+    return folder
+
+
+def same(one: ParallelTokens, other: ParallelTokens) -> bool:
+    return rows_of(one.source) == rows_of(other.source) and rows_of(one.target) == rows_of(other.target)
+
+
+def test_what_was_made_is_opened_without_a_look_at_the_corpus(made: Path, recipe: Recipe, tmp_path: Path) -> None:
+    before = open_data(made, recipe, Silence())
+    shutil.rmtree(tmp_path / "corpus")
+    again = open_data(made, recipe, Silence())
+    assert same(again.train, before.train)
+    assert again.valid == before.valid
+    assert len(again.train) + len(again.valid) == 500
+
+
+@pytest.mark.parametrize("name", ["source.npy", "target.offsets.npy", "store.json"])
+def test_a_damaged_store_is_named_and_made_again(made: Path, recipe: Recipe, name: str) -> None:
+    before = {path.name: path.read_bytes() for path in (made / "train").glob("*.npy")}
+    path = made / "train" / name
+    path.write_bytes(path.read_bytes()[:-3])
+    progress = Silence()
+    opened = open_data(made, recipe, progress)
+    assert progress.said[0].startswith(f"{made / 'train'}: damaged ({name}")
+    assert progress.said[0].endswith(", so it is made again")
+    assert {path.name: path.read_bytes() for path in (made / "train").glob("*.npy")} == before
+    assert len(opened.train) == 470
+    assert not list(made.rglob(".*"))
+
+
+def test_a_store_that_would_be_made_otherwise_is_refused(made: Path, recipe: Recipe, tmp_path: Path) -> None:
+    shutil.rmtree(made / "train")
+    write_tsv(tmp_path / "corpus" / "1.tsv", 199, 499)
+    with pytest.raises(UserError, match="the corpus gives other tokens than when the run began"):
+        open_data(made, recipe, Silence())
+
+
+def test_a_changed_tokenizer_is_noticed(made: Path, recipe: Recipe) -> None:
+    path = made / "tokenizer.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["model"]["merges"] = content["model"]["merges"][:-1]
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="its tokenizer is not the one that the tokens were made with"):
+        open_data(made, recipe, Silence())
+
+
+def test_changed_validation_pairs_are_noticed(made: Path, recipe: Recipe) -> None:
+    path = made / "valid.jsonl"
+    path.write_text(path.read_text(encoding="utf-8").replace("apples", "pears"), encoding="utf-8")
+    with pytest.raises(UserError, match=r"valid\.jsonl: has changed"):
+        open_data(made, recipe, Silence())
+
+
+def test_shards_that_change_come_or_go_are_named_on_resuming(recipe: Recipe, tmp_path: Path) -> None:
+    run_recipe(recipe, tmp_path / "run")
+    longer = recipe.changed(training=recipe.training.model_dump() | {"steps": 3}, optim={"schedule": "constant"})
+    run_recipe(longer.changed(training=recipe.training.model_dump()), tmp_path / "other")
+    corpus = tmp_path / "corpus"
+    write_tsv(corpus / "2.tsv", 0, 3)
+    with pytest.raises(UserError, match=r"2\.tsv: was not there when the run in .*other began"):
+        run_recipe(longer, tmp_path / "other")
+    (corpus / "2.tsv").unlink()
+    (corpus / "1.tsv").rename(tmp_path / "1.tsv")
+    with pytest.raises(UserError, match=r"source/1\.tsv: is no longer there"):
+        run_recipe(longer, tmp_path / "other")
+    write_tsv(corpus / "1.tsv", 199, 499)
+    with pytest.raises(UserError, match=r"1\.tsv: has changed since the run in"):
+        run_recipe(longer, tmp_path / "other")
+    shutil.copyfile(tmp_path / "1.tsv", corpus / "1.tsv")  # of another time
+    run_recipe(longer, tmp_path / "other")
+
+
+def test_a_file_of_the_same_size_and_time_is_not_read_again(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flat = recipe.changed(optim={"schedule": "constant"})
+    run_recipe(flat, tmp_path / "run")
+    monkeypatch.setattr("regard.training.fingerprints.hashlib", None)
+    monkeypatch.setattr(training_data, "open_corpora", None)
+    outcome = run_recipe(flat.changed(training=flat.training.model_dump() | {"steps": 4}), tmp_path / "run")
+    assert outcome.steps == 4
+
+
+# A store that runs share
+
+
+def test_runs_share_a_store(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = run_recipe(recipe, tmp_path / "alone")
+    sharing = recipe.changed(data=recipe.data.model_dump() | {"store": tmp_path / "shared" / "store"})
+    run_recipe(sharing, tmp_path / "first")
+    monkeypatch.setattr(training_data, "make_data", None)
+    run_recipe(sharing, tmp_path / "second")
+    models = [(tmp_path / name / "last" / "model.safetensors").read_bytes() for name in ("alone", "first", "second")]
+    assert models[0] == models[1] == models[2]
+    assert alone.steps == 2
+    assert not (tmp_path / "second" / "data" / "train").exists()
+    assert (tmp_path / "shared" / "store" / "train" / "source.npy").exists()
+
+
+def test_a_store_made_otherwise_is_refused_with_what_differs(recipe: Recipe, tmp_path: Path) -> None:
+    sharing = recipe.changed(data=recipe.data.model_dump() | {"store": tmp_path / "store"})
+    run_recipe(sharing, tmp_path / "first")
+    other = sharing.changed(tokenizer={"size": 330})
+    with pytest.raises(UserError, match=r"store: was made with tokenizer\.size=340, not 330"):
+        run_recipe(other, tmp_path / "second")
+    write_tsv(tmp_path / "corpus" / "1.tsv", 199, 499)
+    with pytest.raises(UserError, match=r"1\.tsv: has changed since the store .* began"):
+        run_recipe(sharing, tmp_path / "second")
+    assert not (tmp_path / "second").exists()
+
+
+def test_a_folder_that_is_no_store_is_left_alone(recipe: Recipe, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "thesis.txt").write_text("x")
+    sharing = recipe.changed(data=recipe.data.model_dump() | {"store": tmp_path / "store"})
+    with pytest.raises(UserError, match=r"store: exists and is no store of tokens"):
+        run_recipe(sharing, tmp_path / "run")
+    assert [path.name for path in (tmp_path / "store").iterdir()] == ["thesis.txt"]
+
+
+def test_runs_that_begin_together_make_a_store_once(recipe: Recipe, tmp_path: Path) -> None:
+    sharing = recipe.changed(data=recipe.data.model_dump() | {"store": tmp_path / "store"})
+    made: list[Path] = []
+
+    def count(folder: Path, *rest: Any) -> None:
+        made.append(folder)
+        make_data(folder, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training_data, "make_data", count)
+        folders = [tmp_path / name for name in ("first", "second")]
+        for folder in folders:
+            folder.mkdir()
+        threads = [Thread(target=share_data, args=(folder, sharing, Silence())) for folder in folders]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(made) == 1
+    assert [open_data(folder, sharing, Silence()).vocabularies.fingerprint() for folder in folders]
+
+
+def test_the_shares_of_processes_cover_every_epoch_of_a_mapped_corpus(made: Path, recipe: Recipe) -> None:
+    task = prepare(recipe, CPU, Silence(), open_data(made, recipe, Silence()))
+    shares = [Share(rank, 3).pick(task._planned(Position())) for rank in range(3)]
+    seen: Counter[int] = Counter()
+    for group in zip(*shares, strict=True):
+        seen.update(row for item in group for row in item.batch.tolist())
+        if group[0].after.epoch >= 3:
+            break
+    counts = [seen[row] for row in range(len(task.train))]
+    assert (min(counts), max(counts) <= 4) == (3, True)

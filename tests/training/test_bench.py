@@ -1,0 +1,176 @@
+"""`regard bench --training`: real steps of a run's recipe, in several ways, and nothing of the run is changed."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from regard.errors import UserError
+from regard.ops.quantization import supports
+from regard.training import bench as training
+from regard.training.bench import Row, Way, list_remarks, tabulate, time_training
+from regard.training.bench_peers import in_transformers
+from regard.training.bench_variants import as_peers_train, ways_to_train
+from regard.training.recipe import Recipe
+from regard.training.run import run_recipe
+from regard.training.step_timing import LEAST, StepTiming
+from tests.conftest import Command, small_recipe
+from tests.training.tasks.test_croco import recipe as two_views
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+def state_of(folder: Path) -> dict[str, tuple[int, bytes]]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+def rows_of(run: Path, *peers: str) -> dict[str, StepTiming]:
+    found = time_training([str(run)], CPU, 0, peers).rows
+    return {row.way.name: row.timing for row in found if row.timing is not None}
+
+
+def test_a_translators_steps_are_timed_and_nothing_is_changed(
+    trained_run: Path, command: Command, tmp_path: Path
+) -> None:
+    before, out = state_of(trained_run), tmp_path / "steps.json"
+    answer = command("bench", trained_run, "--training", "--seconds", 0, "--out", out, "--device", "cpu")
+    assert answer.code == 0, answer.err
+    assert state_of(trained_run) == before
+    record = json.loads(out.read_text(encoding="utf-8"))
+    ways = ["as the recipe has it", "batch.layout=packed"]
+    ways += ["training.precision=bfloat16"] if supports("bfloat16") else []
+    assert [row["name"] for row in record["training"]] == ways
+    for row in record["training"]:
+        assert row["run"] == str(trained_run)
+        assert row["steps"] == LEAST
+        assert row["slowest"] <= row["tokens_per_second"] <= row["fastest"]
+        # Batches of at most 256 places, most of them filled: rate and time of a step belong together.
+        assert 50 < row["tokens_per_second"] * row["step_ms"] / 1000 < 600
+        assert row["peak_bytes"] is None
+    assert "tokens (1.00×)" in answer.out
+    assert f"{trained_run}, batch.layout=packed …" in answer.err
+
+
+def test_steps_of_every_family_can_be_timed(image_run: Path, tmp_path: Path, toy: Path) -> None:
+    def unit(run: Path, *changes: str) -> str:
+        timing = training._time_steps(Way(str(run), changes), CPU, 0).timing
+        assert timing is not None
+        return timing.unit
+
+    assert unit(image_run) == "images"
+    run_recipe(two_views(), tmp_path / "views")
+    assert unit(tmp_path / "views") == "pairs"
+    short = {"training__steps": 2, "training__valid_sentences": 0}
+    run_recipe(small_recipe(toy / "train.en", toy / "train.zh", model__kind="parallel", **short), tmp_path / "parallel")
+    assert unit(tmp_path / "parallel", "batch.layout=packed") == "tokens"
+
+
+def test_the_model_of_transformers_learns_in_the_same_loop(trained_run: Path) -> None:
+    pytest.importorskip("transformers")
+    assert rows_of(trained_run, "huggingface")["in transformers"].steps == LEAST
+    task, _ = Way(str(trained_run)).prepare(CPU)
+    task.model.eval()
+    theirs = in_transformers(task)
+    batch = task.largest()
+    with torch.no_grad():
+        ours = task.loss(batch, 1)
+        other = theirs.loss(batch, 1)
+    assert other.count == ours.count
+    torch.testing.assert_close(other.total, ours.total, rtol=1e-4, atol=1e-3)
+
+
+def test_a_peer_that_cannot_train_is_refused_before_anything_is_timed(
+    trained_run: Path, image_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.setattr(training, "time_steps", None)
+    with pytest.raises(UserError, match="--peer ctranslate2: does not train"):
+        time_training([str(trained_run)], CPU, 0, ["ctranslate2"])
+    with pytest.raises(UserError, match="--peer huggingface: transformers' ViT has pooling class"):
+        time_training([str(image_run)], CPU, 0, ["huggingface"])
+
+
+def test_only_a_run_has_steps(trained_run: Path, command: Command) -> None:
+    assert "not a run" in command("bench", trained_run.parent, "--training").refusal
+    assert command("bench", trained_run / "best", "--training", "--seconds", 0, "--device", "cpu").code == 0
+
+
+# What could be switched on
+
+
+def names(ways: Iterator[tuple[str, ...]]) -> list[str]:
+    return [" ".join(way) for way in ways]
+
+
+def loaded(**changes: Any) -> Recipe:
+    return small_recipe(Path("a.en"), Path("a.zh"), batch__layout="padded", **changes)
+
+
+def test_on_a_gpu_recording_compiling_and_precision_are_tried() -> None:
+    assert names(ways_to_train(loaded(), GPU)) == [
+        "",
+        "batch.layout=packed",
+        "training.precision=float32",
+        "training.stream=bfloat16",
+        "batch.layout=packed training.record=true",
+        "batch.layout=packed training.record=true training.stream=bfloat16",
+        "batch.layout=packed training.compile=true",
+    ]
+
+
+def test_what_the_recipe_has_already_is_not_tried_again() -> None:
+    settled = {"batch__layout": "packed", "training__record": True, "training__stream": "bfloat16"}
+    recipe = small_recipe(Path("a.en"), Path("a.zh"), **settled)
+    assert names(ways_to_train(recipe, GPU)) == ["", "training.precision=float32", "training.compile=true"]
+    assert as_peers_train(recipe) == ("training.record=false", "batch.layout=padded", "training.stream=float32")
+    assert as_peers_train(loaded()) == ()
+
+
+def test_every_way_is_a_recipe_or_refused_with_a_reason(tmp_path: Path) -> None:
+    taught = loaded(teaching__r_drop=1.0)
+    (tmp_path / "recipe.yaml").write_text(json.dumps(taught.model_dump(mode="json")), encoding="utf-8")
+    refused = []
+    for way in ways_to_train(taught, GPU):
+        try:
+            Recipe.load(tmp_path / "recipe.yaml", way)
+        except UserError as error:
+            refused.append(f"{way[-1]}: {error}")
+    assert len(refused) == 3  # recorded twice, compiled once
+    assert all("plain teacher forcing" in why for why in refused)
+
+
+def test_a_way_that_fails_is_a_row_and_the_recipe_itself_an_error(
+    trained_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = training._time_steps
+
+    def fail(way: Way, device: torch.device, seconds: float) -> Row:
+        if "batch.layout=packed" in way.changes:
+            raise RuntimeError("no\nluck")
+        return real(way, device, seconds)
+
+    monkeypatch.setattr(training, "_time_steps", fail)
+    found = time_training([str(trained_run)], CPU, 0)
+    assert [row.refusal for row in found.rows][:2] == ["", "no luck"]
+    assert "| batch.layout=packed | refused |" in tabulate(found.rows)
+    assert list_remarks(found.rows) == ["batch.layout=packed: no luck"]
+    assert found.as_dict()["training"][1]["refused"] == "no luck"
+    monkeypatch.setattr(training, "_time_steps", lambda *_: (_ for _ in ()).throw(UserError("none fits")))
+    with pytest.raises(UserError, match="none fits"):
+        time_training([str(trained_run)], CPU, 0)
+
+
+def test_the_table_has_memory_on_a_gpu() -> None:
+    timing = StepTiming("tokens", [90.0, 100.0, 200.0], [10.0, 11.0, 12.0], 30, 2.5, 3e9, 12_345.0)
+    slow = StepTiming("tokens", [50.0], [20.0], 10, 0.5, 1e9, 5_000.0, ["step 1: out of memory"])
+    rows = [Row(Way("a"), timing), Row(Way("a", ("x=1",)), slow), Row(Way("b"), slow)]
+    lines = tabulate(rows).splitlines()
+    assert lines[0] == "|  | a second | step, ms | warm-up, s | peak, GB | KB each |"
+    assert lines[2] == "| a, as the recipe has it | 100 tokens (1.00×) | 11.0 | 2.5 | 3.00 | 12.3 |"
+    assert lines[3] == "| a, x=1 | 50 tokens (0.50×) | 20.0 | 0.5 | 1.00 | 5.0 |"
+    assert lines[4].startswith("| b, as the recipe has it | 50 tokens (1.00×) |")
+    assert list_remarks(rows[:2]) == ["x=1: step 1: out of memory"]

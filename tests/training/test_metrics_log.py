@@ -1,0 +1,117 @@
+"""What a run writes down: the log, and what TensorBoard reads."""
+
+import math
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from regard.errors import UserError
+from regard.training.metrics_log import Journal
+from regard.training.progress import Progress
+from regard.training.recipe import Recipe
+from regard.training.run import run_recipe
+from regard.training.task import Sample
+from regard.training.tasks.translation.task import TranslationTask
+from tests.conftest import SMALL, settings_of
+from tests.training.test_loop import log
+
+QUICK = {"training__steps": 8, "training__validate_every": 4, "training__log_every": 2, "optim__schedule": "constant"}
+
+
+def shown(out: Path) -> EventAccumulator:
+    found = EventAccumulator(str(out / "tensorboard"), size_guidance={"tensors": 0, "scalars": 0})
+    found.Reload()
+    return found
+
+
+def test_tensorboard_shows_every_figure_and_the_samples(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    run_recipe(make_recipe(**QUICK, training__tensorboard=True), tmp_path / "run")
+    entries, board = log(tmp_path / "run"), shown(tmp_path / "run")
+    for name in ("loss", "lr", "gradient_norm", "tokens_per_second", "memory"):
+        expected = [(entry["step"], entry[name]) for entry in entries if name in entry]
+        found = [(event.step, event.value) for event in board.Scalars(f"training/{name}")]
+        assert found == [(step, pytest.approx(value, rel=1e-5)) for step, value in expected]
+        assert len(found) == 4
+    assert [event.step for event in board.Scalars("validation/bleu")] == [4, 8]
+    text = board.Tensors("samples/text_summary")[-1].tensor_proto.string_val[0].decode()
+    assert all(sample["source"] in text for sample in entries[-1]["samples"])
+    assert (tmp_path / "run" / "log.jsonl").exists()
+
+
+def test_a_resumed_run_shows_no_step_twice(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    board = {"training__tensorboard": True, "training__keep_checkpoints": 9, "training__checkpoint_every": 4}
+    run_recipe(make_recipe(**QUICK | board), tmp_path / "run")
+    for name in ("step-00000008",):  # as if it had been killed before that was saved
+        (tmp_path / "run" / "checkpoints" / name / "manifest.json").write_text("{}")
+    (tmp_path / "run" / "checkpoints" / "last").write_text("step-00000004\n")
+    run_recipe(make_recipe(**QUICK | board), tmp_path / "run")
+    assert [event.step for event in shown(tmp_path / "run").Scalars("training/loss")] == [2, 4, 6, 8]
+    assert [event.step for event in shown(tmp_path / "run").Scalars("validation/bleu")] == [4, 8]
+
+
+def test_without_the_package_it_is_refused_at_the_start(
+    make_recipe: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
+    with pytest.raises(UserError, match=r"^training.tensorboard needs .*pip install 'regard\[watch\]'"):
+        run_recipe(make_recipe(training__tensorboard=True), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_log_holds_no_number_that_json_does_not_know(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.write({"step": 1, "loss": math.nan, "validation": {"bleu": math.inf, "loss": 2.0}})
+    assert log(tmp_path) == [{"step": 1, "loss": None, "validation": {"bleu": None, "loss": 2.0}}]
+    assert "NaN" not in (tmp_path / "log.jsonl").read_text()
+
+
+# Samples
+
+
+def test_the_same_sentences_are_shown_at_every_validation(trained_run: Path) -> None:
+    samples = [entry["samples"] for entry in log(trained_run) if "samples" in entry]
+    assert [len(some) for some in samples] == [3, 3]
+    first, last = ([(one["source"], one["reference"]) for one in some] for some in samples)
+    assert first == last
+    assert len(set(first)) == 3
+    assert samples[1][0]["translation"] == samples[1][0]["reference"]
+
+
+def test_there_are_as_many_samples_as_wanted_or_as_translated(make_recipe: Callable[..., Recipe]) -> None:
+    task = object.__new__(TranslationTask)
+    for wanted, sentences, expected in ((3, 10, [0, 3, 6]), (0, 10, []), (5, 2, [0, 1]), (1, 7, [0])):
+        task.recipe = make_recipe(training__samples=wanted)
+        assert task._sampled(sentences) == expected
+
+
+def test_samples_are_shown_in_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    samples = [Sample("a b", "x", "x"), Sample("c", "y", "z\nz"), Sample("w " * 99, "r", "t" * 99)]
+    Progress(1).validated(1, {"bleu": 3.0}, samples)
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == "step 1  validation  bleu 3.00"
+    assert lines[:2] == ["  a b  →  x", "  c  →  z z  (should be y)"]
+    assert len(lines) == 3
+    assert "…" in lines[2]
+    assert len(lines[2]) < 160
+
+
+# A reader that leaves
+
+
+def test_training_goes_on_when_nobody_reads_its_output_any_more(
+    toy: Path, tmp_path: Path, spawn: Callable[..., subprocess.Popen[str]]
+) -> None:
+    files = ("--src", toy / "train.en", "--tgt", toy / "train.zh", "--out", tmp_path / "run")
+    quick = SMALL | {key.replace("__", "."): value for key, value in QUICK.items()}
+    process = spawn("train", *files, *settings_of(quick))
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    said = process.stderr.read()
+    assert said == "regard: nobody reads the output any more; the run goes on, and so does its log\n"
+    assert process.wait(timeout=60) == 0
+    assert log(tmp_path / "run")[-1]["step"] == 8
