@@ -22,9 +22,9 @@ from regard.decoding.constraints import Request
 from regard.decoding.cuda_graph.conditions import obstacle_to_canvases_anywhere
 from regard.decoding.nat import ParallelWriter
 from regard.decoding.search import Found
-from regard.decoding.settings import ParallelSettings
+from regard.decoding.settings import NATSettings
 from regard.evaluation.bench.speed import describe_machine
-from regard.models.nat import ParallelTransformer, ParallelTransformerConfig
+from regard.models.nat import NATransformer, NATransformerConfig
 from regard.runtime import choose_device
 
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -38,14 +38,14 @@ BATCHES = (1, 8, 32, 128)
 TINY = {"width": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "hidden": 64}
 
 
-def write(writer: ParallelWriter, requests: list[Request], settings: ParallelSettings) -> list[list[Found]]:
+def write(writer: ParallelWriter, requests: list[Request], settings: NATSettings) -> list[list[Found]]:
     found = writer.write(requests, settings)
     if writer.device.type == "cuda":
         torch.cuda.synchronize()
     return found
 
 
-def milliseconds(writer: ParallelWriter, requests: list[Request], settings: ParallelSettings, seconds: float) -> float:
+def milliseconds(writer: ParallelWriter, requests: list[Request], settings: NATSettings, seconds: float) -> float:
     """The median time of a batch, after two that make ready."""
     times: list[float] = []
     for _ in range(2):
@@ -58,11 +58,11 @@ def milliseconds(writer: ParallelWriter, requests: list[Request], settings: Para
     return round(median(times), 3)
 
 
-def compare(model: ParallelTransformer, count: int, given: dict[str, Any], seconds: float) -> dict[str, Any]:
+def compare(model: NATransformer, count: int, given: dict[str, Any], seconds: float) -> dict[str, Any]:
     """Both ways with one model and so many sentences."""
     draw = random.Random(1)
     requests = [Request([draw.randrange(3, model.config.source_vocab) for _ in range(24)]) for _ in range(count)]
-    settings, result, said = ParallelSettings(**given), {}, []
+    settings, result, said = NATSettings(**given), {}, []
     ways = {"pass_by_pass_ms": lambda *_: "measured", "recorded_ms": obstacle_to_canvases_anywhere}
     for name, condition in ways.items():
         parallel.obstacle_to_canvases = condition
@@ -73,9 +73,9 @@ def compare(model: ParallelTransformer, count: int, given: dict[str, Any], secon
     return {"sentences": count, "the_same": same} | result
 
 
-def random_model(config: ParallelTransformerConfig) -> ParallelTransformer:
+def random_model(config: NATransformerConfig) -> NATransformer:
     """Guesses that targets are about as long as their sources."""
-    model = ParallelTransformer(config).eval().requires_grad_(False)
+    model = NATransformer(config).eval().requires_grad_(False)
     if config.length == "classifier":
         for further, likely in ((0, 9.0), (1, 8.0), (-1, 7.0)):
             model.length.bias[config.length_reach + further] = likely
@@ -94,7 +94,7 @@ def main() -> None:
     results: dict[str, list[dict[str, Any]]] = {}
     for name, (length, given) in WAYS.items():
         torch.manual_seed(0)
-        config = ParallelTransformerConfig.base(32_000 if not arguments.tiny else 100, length=length)
+        config = NATransformerConfig.base(32_000 if not arguments.tiny else 100, length=length)
         config = config.changed(**TINY) if arguments.tiny else config
         model = random_model(config).to(device, getattr(torch, arguments.precision))
         for count in BATCHES[:2] if arguments.tiny else BATCHES:

@@ -61,9 +61,9 @@ RESULTS = HERE / "results"
 # Changes to the recipe `demo`, and the least BLEU that each way of writing must reach on the built-in corpus.
 BUILTIN: dict[str, list[str]] = {
     "token by token": [],
-    "classifier": ["model.kind=parallel", "training.steps=2500", "parallel.length_weight=1.0"],
-    "end": ["model.kind=parallel", "model.length=end", "model.canvas_ratio=1", "training.steps=1200"],
-    "ctc": ["model.kind=parallel", "model.length=ctc", "model.canvas_ratio=1", "training.steps=1200"],
+    "classifier": ["model.kind=nat", "training.steps=2500", "parallel.length_weight=1.0"],
+    "end": ["model.kind=nat", "model.length=end", "model.upsample_ratio=1", "training.steps=1200"],
+    "ctc": ["model.kind=nat", "model.length=ctc", "model.upsample_ratio=1", "training.steps=1200"],
 }
 BOUNDS: list[tuple[str, dict[str, Any], float]] = [
     ("token by token", {"beam": 1}, 95),
@@ -88,7 +88,7 @@ class Student:
     warm: bool = True
 
 
-PARALLEL = ["model.kind=parallel", "model.dropout=0.2", "model.hidden_dropout=0.1", "search.beam=1"]
+PARALLEL = ["model.kind=nat", "model.dropout=0.2", "model.hidden_dropout=0.1", "search.beam=1"]
 RECORDED = ["batch.tokens=8192", "batch.layout=packed", "training.record=true"]
 LONG = [*PARALLEL, *RECORDED, "training.steps=9000", "training.validate_every=1800"]
 CTC = [*PARALLEL, "model.length=ctc"]

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from regard.attention.masks import Mask, Packed, Padded
     from regard.attention.module import Attention
     from regard.data.text.tokenizer import Tokenizer
-    from regard.decoding.settings import ParallelSettings, SearchSettings
+    from regard.decoding.settings import NATSettings, SearchSettings
     from regard.errors import UserError
     from regard.inspection.heads import ablate
     from regard.inspection.probe import probe
     from regard.models.croco import CroCo, CroCoConfig
-    from regard.models.nat import ParallelTransformer, ParallelTransformerConfig
+    from regard.models.nat import NATransformer, NATransformerConfig
     from regard.models.swin import Swin, SwinConfig
     from regard.models.transformer import Transformer, TransformerConfig
     from regard.models.vit import ViT, ViTConfig
@@ -34,9 +34,9 @@ _HOMES = {
     "Mask": "regard.attention.masks",
     "Packed": "regard.attention.masks",
     "Padded": "regard.attention.masks",
-    "ParallelSettings": "regard.decoding.settings",
-    "ParallelTransformer": "regard.models.nat",
-    "ParallelTransformerConfig": "regard.models.nat",
+    "NATSettings": "regard.decoding.settings",
+    "NATransformer": "regard.models.nat",
+    "NATransformerConfig": "regard.models.nat",
     "SearchSettings": "regard.decoding.settings",
     "Swin": "regard.models.swin",
     "SwinConfig": "regard.models.swin",
@@ -62,9 +62,9 @@ __all__ = [
     "Mask",
     "Packed",
     "Padded",
-    "ParallelSettings",
-    "ParallelTransformer",
-    "ParallelTransformerConfig",
+    "NATSettings",
+    "NATransformer",
+    "NATransformerConfig",
     "SearchSettings",
     "Swin",
     "SwinConfig",

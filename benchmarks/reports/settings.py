@@ -10,8 +10,8 @@ from pydantic.fields import FieldInfo
 from regard.attention.kinds import LinearSettings, LocalSettings, RoutingSettings
 from regard.data.images.augmentation import PRESETS, AugmentationSettings
 from regard.data.images.sets import ImageSettings
-from regard.decoding.settings import ParallelSettings
-from regard.models.nat import ParallelTransformerConfig
+from regard.decoding.settings import NATSettings
+from regard.models.nat import NATransformerConfig
 from regard.models.swin import SwinConfig
 from regard.models.transformer import TransformerConfig
 from regard.models.vit import ViTConfig
@@ -40,11 +40,11 @@ def write_translation() -> str:
 def write_parallel() -> str:
     """What a model that writes all tokens at once has beside, or instead of, the usual settings."""
     known = TransformerConfig.model_fields
-    own = {name: field for name, field in ParallelTransformerConfig.model_fields.items() if name not in known}
+    own = {name: field for name, field in NATransformerConfig.model_fields.items() if name not in known}
     groups = {
         "model": own,
         "parallel": ParallelTeachingSettings.model_fields,
-        "search": ParallelSettings.model_fields,
+        "search": NATSettings.model_fields,
     }
     return _tabulate(
         _row(f"{group}.{name}", field) for group, fields in groups.items() for name, field in fields.items()

@@ -9,7 +9,7 @@ from regard.data.builtin.grammar import derive
 from regard.evaluation import bleu, exact_match
 from regard.inspection.drawing import draw_heads
 from regard.inspection.probe import probe
-from regard.models.nat import ParallelTransformer
+from regard.models.nat import NATransformer
 from regard.pipelines.translator import Translator
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
@@ -63,4 +63,4 @@ def draw_cross_attention(translator: Translator, sentence: str) -> str:
 
 def is_parallel(translator: Translator) -> bool:
     """Whether the model writes all tokens at once."""
-    return isinstance(translator.model, ParallelTransformer)
+    return isinstance(translator.model, NATransformer)

@@ -25,10 +25,10 @@ from regard.decoding.cuda_graph.conditions import obstacle_to_canvases
 from regard.decoding.cuda_graph.nat import FixedCanvases
 from regard.decoding.nat_fill import Guess, fill, guesses, likeliest_lengths, refine, rounds_that_write
 from regard.decoding.search import Found, Trace
-from regard.decoding.settings import AnySettings, ParallelSettings, check_settings_fit
+from regard.decoding.settings import AnySettings, NATSettings, check_settings_fit
 from regard.decoding.writer import BATCH_TOKENS
 from regard.errors import UserError
-from regard.models.nat import ParallelTransformer
+from regard.models.nat import NATransformer
 from regard.ops.linear import PackedWeights
 
 LENGTH_SHARE = 0.05
@@ -75,12 +75,12 @@ class _Canvases(_Rows):
 
 
 class ParallelWriter:
-    """Writes with a `ParallelTransformer`."""
+    """Writes with a `NATransformer`."""
 
-    settings: type[AnySettings] = ParallelSettings
+    settings: type[AnySettings] = NATSettings
     shows_attention = True
 
-    def __init__(self, model: ParallelTransformer, products: PackedWeights | None = None) -> None:
+    def __init__(self, model: NATransformer, products: PackedWeights | None = None) -> None:
         self.model, self.config = model, model.config
         self._packed = PackedWeights() if products is None else products
         self._fixed = FixedCanvases(model)
@@ -90,8 +90,8 @@ class ParallelWriter:
         return self.model.target_embedding.weight.device
 
     def prepare(self, settings: AnySettings, request: Request, trees: bool, snapshots: bool) -> AnySettings:
-        check_settings_fit(settings, ParallelSettings)
-        assert isinstance(settings, ParallelSettings)
+        check_settings_fit(settings, NATSettings)
+        assert isinstance(settings, NATSettings)
         asked = {"prefix": request.prefix, "required phrases": request.required, "forbidden phrases": request.forbidden}
         for name in [name for name, given in (asked | {"the tree of a beam": trees}).items() if given]:
             raise UserError(
@@ -101,15 +101,15 @@ class ParallelWriter:
 
     def batch_tokens(self, settings: AnySettings) -> int:
         """Every place of every canvas has a row of logits, so batches are smaller than those of a search."""
-        assert isinstance(settings, ParallelSettings)
-        places = settings.lengths if self.config.length == "classifier" else self.config.canvas_ratio
+        assert isinstance(settings, NATSettings)
+        places = settings.lengths if self.config.length == "classifier" else self.config.upsample_ratio
         return max(1, int(BATCH_TOKENS / 2 / max(1.0, places)))
 
     @torch.inference_mode()
     def write(
         self, requests: Sequence[Request], settings: AnySettings, trace: Trace | None = None
     ) -> list[list[Found]]:
-        assert isinstance(settings, ParallelSettings)
+        assert isinstance(settings, NATSettings)
         if not requests:
             return []
         if obstacle_to_canvases(self.model, settings, trace) is None:
@@ -126,7 +126,7 @@ class ParallelWriter:
         read, passes = self._refine(canvases, settings.rounds or 1, trace is not None)
         return self._collect(canvases, tried, read, passes, settings)
 
-    def _write_fixed(self, requests: Sequence[Request], settings: ParallelSettings) -> list[list[Found]]:
+    def _write_fixed(self, requests: Sequence[Request], settings: NATSettings) -> list[list[Found]]:
         """By programs that a GPU has recorded."""
         sources = [request.source for request in requests]
         tried, (tokens, gains, read) = self._fixed.fill(sources, settings.lengths, settings.rounds or 1)
@@ -214,7 +214,7 @@ class ParallelWriter:
         return gains
 
     def _places(self, sizes: Sequence[int]) -> list[int]:
-        lengths: list[int] = self.config.canvas_lengths(np.asarray(sizes, np.int64)).tolist()
+        lengths: list[int] = self.config.upsampled_lengths(np.asarray(sizes, np.int64)).tolist()
         return lengths
 
     def _places_for(self, sizes: Sequence[int], targets: Sequence[Sequence[int]]) -> list[int]:
@@ -262,7 +262,7 @@ class ParallelWriter:
         tried: list[list[Guess]],
         read: Tensor,
         passes: list[list[Pass]],
-        settings: ParallelSettings,
+        settings: NATSettings,
     ) -> list[list[Found]]:
         """Rows as hypotheses of their sentences, best first; with "end", what follows the first END is dropped."""
         owners = [(i, gain) for i, of_one in enumerate(tried) for _, gain in of_one]
@@ -281,7 +281,7 @@ class ParallelWriter:
         kept_of_each = settings.lengths if settings.rerank else settings.n_best
         return [sorted(group, key=lambda one: -one.score)[:kept_of_each] for group in groups]
 
-    def _write_paths(self, canvases: _Canvases, settings: ParallelSettings, trace: Trace | None) -> list[list[Found]]:
+    def _write_paths(self, canvases: _Canvases, settings: NATSettings, trace: Trace | None) -> list[list[Found]]:
         """What canvases with blanks say: by each one's best path, or by a search over all of their paths."""
         c, blank = canvases, self.config.blank
         logp = self._fill(c)

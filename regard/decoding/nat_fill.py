@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.masks import Padded
-from regard.models.nat import ParallelTransformer
+from regard.models.nat import NATransformer
 
 Guess = tuple[int, float | None]
 """A length, and its log-probability where it was guessed."""
@@ -30,7 +30,7 @@ class Written(NamedTuple):
 
 
 def fill(
-    model: ParallelTransformer, memory: Tensor, layout: Padded | None, memory_layout: Padded | None, canvas: Tensor
+    model: NATransformer, memory: Tensor, layout: Padded | None, memory_layout: Padded | None, canvas: Tensor
 ) -> Tensor:
     """The log-probabilities of what may be written at every place, (R, T, V), by one pass."""
     logp = model.logits(model.decode(canvas, memory, layout, memory_layout)).float().log_softmax(-1)
@@ -78,7 +78,7 @@ def least_certain(gains: Tensor, lengths: Tensor, counts: Tensor) -> Tensor:
 
 
 def likeliest_lengths(
-    model: ParallelTransformer, memory: Tensor, layout: Padded | None, sizes: Tensor, wanted: int
+    model: NATransformer, memory: Tensor, layout: Padded | None, sizes: Tensor, wanted: int
 ) -> tuple[Tensor, Tensor]:
     """The likeliest lengths and their log-probabilities, (B, K); -inf where there are no more. None is below one.
 

@@ -108,7 +108,7 @@ class SearchSettings(Settings):
         return divisor
 
 
-class ParallelSettings(Settings):
+class NATSettings(Settings):
     """How a model that writes all tokens at once fills its canvas."""
 
     rounds: int | None = Field(
@@ -155,16 +155,16 @@ class ParallelSettings(Settings):
         return self.model_dump(mode="json")
 
 
-AnySettings = SearchSettings | ParallelSettings
+AnySettings = SearchSettings | NATSettings
 _WAYS: dict[type[AnySettings], str] = {
     SearchSettings: "writes one token after another",
-    ParallelSettings: "writes all tokens at once",
+    NATSettings: "writes all tokens at once",
 }
 
 
 def settings_of_kind(kind: str) -> type[AnySettings]:
     """The settings of a kind of model, as config.json names it."""
-    return ParallelSettings if kind == "parallel" else SearchSettings
+    return NATSettings if kind == "nat" else SearchSettings
 
 
 def check_settings_fit(settings: AnySettings, wanted: type[AnySettings]) -> None:

@@ -17,7 +17,7 @@ from sacrebleu.metrics.bleu import BLEU
 
 from regard.config import Settings
 from regard.data.text.readers import read_lines
-from regard.decoding.settings import AnySettings, ParallelSettings, SearchSettings
+from regard.decoding.settings import AnySettings, NATSettings, SearchSettings
 from regard.errors import UserError
 from regard.evaluation.metrics import Metrics, Score, check_sizes
 from regard.models.folder import WEIGHTS, expect_reader, find_model
@@ -90,7 +90,7 @@ class Conditions(Settings):
 
     def _search_defaults(self) -> dict[str, Any]:
         """Of the kind of settings that this search had: a model that writes all tokens at once has rounds."""
-        kind = ParallelSettings if self.search and "rounds" in self.search else SearchSettings
+        kind = NATSettings if self.search and "rounds" in self.search else SearchSettings
         return kind().model_dump(mode="json")
 
     def _facts(self) -> Iterator[tuple[str, Any]]:

@@ -11,7 +11,7 @@ from regard.decoding.settings import AnySettings
 from regard.inspection.probe import Seen, probe
 from regard.inspection.scene import Scene, View
 from regard.inspection.translation import SIDES, group_of, label, refuse_blank
-from regard.models.nat import ParallelTransformer
+from regard.models.nat import NATransformer
 from regard.pipelines.translator import Translator
 
 
@@ -35,7 +35,7 @@ def look_at_translation(
         UserError: the sentence is blank, or the model has no attention of such a name.
     """
     refuse_blank(sentence)
-    at_once = isinstance(translator.model, ParallelTransformer)
+    at_once = isinstance(translator.model, NATransformer)
     with probe(translator.model, names) as seen:
         best = translator.hypotheses([sentence], settings, alignments=True, snapshots=at_once)[0][0]
     assert best.alignment is not None

@@ -11,7 +11,7 @@ from regard.decoding.settings import AnySettings
 from regard.errors import UserError
 from regard.inspection.probe import WEIGHTS_ALONE, Quantity, Seen, probe
 from regard.inspection.scene import Group, readable
-from regard.models.nat import ParallelTransformer
+from regard.models.nat import NATransformer
 from regard.pipelines.hypothesis import Hypothesis, Round
 from regard.pipelines.translator import Translator
 
@@ -54,7 +54,7 @@ def reread(
         UserError: the sentence is blank, the tokens are none of the model's, or there is no attention of such a name.
     """
     refuse_blank(sentence)
-    at_once = isinstance(translator.model, ParallelTransformer)
+    at_once = isinstance(translator.model, NATransformer)
     with probe(translator.model, names, record=record) as seen:
         if at_once or target is None:
             best = translator.hypotheses([sentence], settings, snapshots=at_once)[0][0]

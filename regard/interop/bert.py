@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.config import Settings
 from regard.errors import UserError
 from regard.interop.renaming import Names, take
-from regard.models.bert import EncoderConfig
+from regard.models.bert import BertConfig
 
 KIND = "bert"
 S = TypeVar("S", bound=Settings)
@@ -66,7 +66,7 @@ class _TheirPooling(Settings):
     pooling_mode_lasttoken: bool = False
 
 
-def read_bert(values: Mapping[str, Any], where: str) -> EncoderConfig:
+def read_bert(values: Mapping[str, Any], where: str) -> BertConfig:
     """Our config of an encoder with their config.json.
 
     Raises:
@@ -81,7 +81,7 @@ def read_bert(values: Mapping[str, Any], where: str) -> EncoderConfig:
         )
     if theirs.is_decoder:
         raise UserError(f"{where}: is_decoder is true, and our encoder looks both ways")
-    return EncoderConfig.parse(
+    return BertConfig.parse(
         {
             "vocab": theirs.vocab_size,
             "width": theirs.hidden_size,
@@ -114,7 +114,7 @@ def read_pooling(values: Mapping[str, Any], where: str) -> str:
     return known[chosen[0]]
 
 
-def from_bert(tensors: Mapping[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
+def from_bert(tensors: Mapping[str, Tensor], config: BertConfig) -> dict[str, Tensor]:
     """The weights of their BERT, with or without a head, which stays behind, for `load_state_dict` of ours.
 
     Raises:

@@ -24,7 +24,7 @@ from regard.interop.marian_tokenizer import from_marian_tokenizer, has_marian_to
 from regard.interop.tensors import read_folder, read_tensors
 from regard.interop.torch import Embeddings, from_torch, read_torch
 from regard.interop.vision_config import TAKING, Library, VisionConfig, infer_vision, read_huggingface, recognise
-from regard.models.bert import EncoderConfig
+from regard.models.bert import BertConfig
 from regard.models.card import CARD, describe_folder
 from regard.models.folder import CONFIG, is_model_folder, recognise_export, replacing, save_model
 from regard.models.registry import MODELS
@@ -231,7 +231,7 @@ def _save_translator(
     Translator(model, vocabularies, languages).save(out)
 
 
-def _build(config: TransformerConfig | EncoderConfig | VisionConfig, tensors: Mapping[str, Tensor]) -> Any:
+def _build(config: TransformerConfig | BertConfig | VisionConfig, tensors: Mapping[str, Tensor]) -> Any:
     """The model with these tensors, which are known to fit: only now does a large config cost memory."""
     model = MODELS[config.kind].build(config.model_dump(), "config")
     model.load_state_dict({name: tensor.to(torch.float32) for name, tensor in tensors.items()})

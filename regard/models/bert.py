@@ -22,10 +22,10 @@ from regard.models.transformer import places
 from regard.ops.dropout import Dropout
 
 
-class EncoderConfig(Settings):
-    """Everything that an `Encoder` is built from. The defaults are BERT's base model."""
+class BertConfig(Settings):
+    """Everything that a `Bert` is built from. The defaults are BERT's base model."""
 
-    kind: Literal["encoder"] = "encoder"
+    kind: Literal["bert"] = "bert"
     vocab: int = Field(gt=0, description="how many pieces the tokenizer has")
     width: int = Field(768, gt=0, description="of every token")
     layers: int = Field(12, ge=0, le=1000, description="blocks of attention and feed-forward")
@@ -52,12 +52,12 @@ class EncoderConfig(Settings):
         return self
 
 
-class Encoder(Model):
+class Bert(Model):
     """Pieces, places and segments are embedded and added; then post-norm blocks, every token seeing every other."""
 
-    config: EncoderConfig
+    config: BertConfig
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.config = config
         self.pieces = nn.Parameter(torch.empty(config.vocab, config.width))

@@ -13,8 +13,8 @@ from regard.models.folder import read_config
 
 CARD = "README.md"
 SCORES, FINGERPRINTS = "scores.json", "fingerprints.json"
-_TASKS = {"transformer": "translation", "parallel": "translation", "vit": "image-classification"}
-_TASKS |= {"swin": "image-classification", "encoder": "sentence-similarity"}
+_TASKS = {"transformer": "translation", "nat": "translation", "vit": "image-classification"}
+_TASKS |= {"swin": "image-classification", "bert": "sentence-similarity"}
 
 
 def describe_folder(folder: Path, library: str = "regard") -> str:

@@ -32,18 +32,18 @@ SUM_SCALE = 1 / 16
 MIXING = 0x1E3779B97F4A7C15  # any large odd number
 
 
-class ParallelTransformerConfig(EncoderDecoderConfig):
-    """Everything that a `ParallelTransformer` is built from."""
+class NATransformerConfig(EncoderDecoderConfig):
+    """Everything that a `NATransformer` is built from."""
 
-    kind: Literal["parallel"] = "parallel"
+    kind: Literal["nat"] = "nat"
     length: Literal["classifier", "end", "ctc"] = Field(
         "classifier", description="how the length is known: guessed first; cut at END; or blanks and repetitions go"
     )
     length_reach: int = Field(
         128, gt=0, description="for classifier: how many tokens longer or shorter than its source a target can be"
     )
-    canvas_ratio: int = Field(2, gt=0, description="for end and ctc: places of the canvas a source token")
-    canvas_extra: int = Field(4, ge=0, description="for end and ctc: further places, whatever the source")
+    upsample_ratio: int = Field(2, gt=0, description="for end and ctc: places of the canvas a source token")
+    upsample_extra: int = Field(4, ge=0, description="for end and ctc: further places, whatever the source")
 
     @property
     def mask(self) -> int:
@@ -67,7 +67,7 @@ class ParallelTransformerConfig(EncoderDecoderConfig):
         Raises:
             UserError: one is not, and would have no effect.
         """
-        others = ["canvas_ratio", "canvas_extra"] if self.length == "classifier" else ["length_reach"]
+        others = ["upsample_ratio", "upsample_extra"] if self.length == "classifier" else ["length_reach"]
         for name in [name for name in others if getattr(self, name) != type(self).model_fields[name].default]:
             needed = "end or ctc" if self.length == "classifier" else "classifier"
             raise UserError(f"model.{name}: is for model.length={needed}, not {self.length}; leave it away")
@@ -76,17 +76,17 @@ class ParallelTransformerConfig(EncoderDecoderConfig):
         """The lengths, as far as this model's positions reach."""
         return np.minimum(lengths, self.max_length) if self.positions == "learned" else lengths
 
-    def canvas_lengths(self, source_lengths: Ints) -> Ints:
+    def upsampled_lengths(self, source_lengths: Ints) -> Ints:
         """How many places the canvas has, where that follows from the source's length alone, END counted."""
-        return self.limit(self.canvas_ratio * source_lengths + self.canvas_extra)
+        return self.limit(self.upsample_ratio * source_lengths + self.upsample_extra)
 
 
-class ParallelTransformer(EncoderDecoder):
+class NATransformer(EncoderDecoder):
     """An encoder reads the source; a decoder fills the whole canvas in one pass, or what is masked of it."""
 
-    config: ParallelTransformerConfig
+    config: NATransformerConfig
 
-    def __init__(self, config: ParallelTransformerConfig) -> None:
+    def __init__(self, config: NATransformerConfig) -> None:
         super().__init__(config)
         if config.length == "classifier":
             self.length = Linear(config.width, 2 * config.length_reach + 1)

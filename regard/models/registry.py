@@ -9,9 +9,9 @@ import torch
 from regard.config import Settings
 from regard.errors import UserError
 from regard.models.base import Model
-from regard.models.bert import Encoder, EncoderConfig
+from regard.models.bert import Bert, BertConfig
 from regard.models.croco import CroCo, CroCoConfig
-from regard.models.nat import ParallelTransformer, ParallelTransformerConfig
+from regard.models.nat import NATransformer, NATransformerConfig
 from regard.models.swin import Swin, SwinConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.vit import ViT, ViTConfig
@@ -51,9 +51,9 @@ class ModelKind(NamedTuple):
 
 MODELS = {
     "transformer": ModelKind(TransformerConfig, Transformer, "text"),
-    "parallel": ModelKind(ParallelTransformerConfig, ParallelTransformer, "text"),
+    "nat": ModelKind(NATransformerConfig, NATransformer, "text"),
     "vit": ModelKind(ViTConfig, ViT, "images"),
     "swin": ModelKind(SwinConfig, Swin, "images"),
     "croco": ModelKind(CroCoConfig, CroCo, "pairs"),
-    "encoder": ModelKind(EncoderConfig, Encoder, "sentences"),
+    "bert": ModelKind(BertConfig, Bert, "sentences"),
 }

@@ -14,7 +14,7 @@ from regard.data.text.wordpiece import WordPieces
 from regard.decoding.stepper import pad_rows
 from regard.decoding.writer import BATCH_TOKENS
 from regard.errors import UserError
-from regard.models.bert import Encoder
+from regard.models.bert import Bert
 from regard.models.folder import expect_reader, find_model, load_model, save_model
 from regard.pipelines.translator import batches_by_tokens, list_texts
 
@@ -22,7 +22,7 @@ from regard.pipelines.translator import batches_by_tokens, list_texts
 class Embedder:
     """Gives each text the vector by which it is compared with others, or each of its tokens one."""
 
-    def __init__(self, model: Encoder, pieces: WordPieces) -> None:
+    def __init__(self, model: Bert, pieces: WordPieces) -> None:
         self.model, self.pieces = model.eval(), pieces
 
     @classmethod

@@ -23,7 +23,7 @@ from regard.models.folder import (
     read_config,
     save_config,
 )
-from regard.models.nat import ParallelTransformer
+from regard.models.nat import NATransformer
 from regard.models.transformer import EncoderDecoder, Transformer
 from regard.ops.quantization import Precision, choose_precision
 from regard.pipelines.ctranslate2 import EngineWriter
@@ -34,10 +34,10 @@ Engine = Literal["regard", "ctranslate2"]
 class Loaded(NamedTuple):
     """What a translator is made of."""
 
-    model: Transformer | ParallelTransformer
+    model: Transformer | NATransformer
     vocabularies: Vocabularies
     languages: tuple[str, str]
-    others: Sequence[Transformer | ParallelTransformer] = ()
+    others: Sequence[Transformer | NATransformer] = ()
     writer: Writer | None = None
     precision: Precision = "float32"
 

@@ -17,13 +17,13 @@ from regard.data.text.vocabularies import Vocabularies
 from regard.decoding.constraints import Request
 from regard.decoding.nat import Filled, ParallelWriter, Pass
 from regard.decoding.search import Found, Trace
-from regard.decoding.settings import AnySettings, ParallelSettings, parse_settings
+from regard.decoding.settings import AnySettings, NATSettings, parse_settings
 from regard.decoding.stepper import pad_rows
 from regard.decoding.stepwise import StepWriter
 from regard.decoding.writer import BATCH_TOKENS, Writer, seeing_cross_attention
 from regard.errors import UserError
 from regard.models.folder import find_model, save_model
-from regard.models.nat import ParallelTransformer
+from regard.models.nat import NATransformer
 from regard.models.pretrained import save_pretrained
 from regard.models.transformer import EncoderDecoder, Transformer
 from regard.ops.linear import PackedWeights
@@ -46,10 +46,10 @@ class Translator:
 
     def __init__(
         self,
-        model: Transformer | ParallelTransformer,
+        model: Transformer | NATransformer,
         vocabularies: Vocabularies,
         languages: tuple[str, str] = ("source", "target"),
-        others: Sequence[Transformer | ParallelTransformer] = (),
+        others: Sequence[Transformer | NATransformer] = (),
         writer: Writer | None = None,
         precision: Precision = "float32",
     ) -> None:
@@ -127,7 +127,7 @@ class Translator:
         """The best translation of a string, or of every string in a list.
 
         Keywords are those of `SearchSettings`, such as beam=4, or for a model that writes all tokens at once those of
-        `ParallelSettings`, such as rounds=4. With n_best the answer is hypotheses with their scores and alignments,
+        `NATSettings`, such as rounds=4. With n_best the answer is hypotheses with their scores and alignments,
         best first, in place of each string.
         """
         settings = parse_settings(self.writer.settings, search, "translate")
@@ -148,13 +148,13 @@ class Translator:
     def _prepare(self, settings: AnySettings | None, request: Request, trees: bool, snapshots: bool) -> AnySettings:
         """The settings as this model takes them; whoever judges its results is there before any of them is."""
         fitted = self.writer.prepare(settings or self.writer.settings(), request, trees, snapshots)
-        if isinstance(fitted, ParallelSettings) and fitted.rerank is not None:
+        if isinstance(fitted, NATSettings) and fitted.rerank is not None:
             self.judge(fitted.rerank)
         return fitted
 
     def count_parameters(self, settings: AnySettings | None = None) -> int:
         """How many numbers have been learned by all who take part: models that vote, and one that judges."""
-        path = settings.rerank if isinstance(settings, ParallelSettings) else None
+        path = settings.rerank if isinstance(settings, NATSettings) else None
         models = [*self.models, *([] if path is None else self.judge(path).models)]
         return sum(parameter.numel() for model in models for parameter in model.parameters())
 
@@ -221,7 +221,7 @@ class Translator:
                     results[i] = [self._hypothesis(one_best, encoded[i], wishes) for one_best in best]
                     if trees and trace is not None:
                         results[i] = [replace(h, tree=self._tree(trace, place)) for h in results[i]]
-            if isinstance(settings, ParallelSettings) and settings.rerank is not None:
+            if isinstance(settings, NATSettings) and settings.rerank is not None:
                 self._rerank(texts, found, results, settings.rerank, settings.n_best)
             if alignments:
                 self._align(encoded, found, results)
@@ -313,7 +313,7 @@ class Translator:
 
     def _round(self, seen: Pass) -> Round:
         names = {self.model.config.eos: "END"}
-        if isinstance(self.model, ParallelTransformer) and self.model.config.length == "ctc":
+        if isinstance(self.model, NATransformer) and self.model.config.length == "ctc":
             names[self.model.config.blank] = "·"
         pieces = self.vocabularies.target.pieces(seen.tokens)
         shown = [names.get(token, piece) for token, piece in zip(seen.tokens, pieces, strict=True)]
@@ -390,7 +390,7 @@ class Translator:
                 model.train()
 
 
-def choose_writer(models: Sequence[Transformer | ParallelTransformer], products: PackedWeights) -> Writer:
+def choose_writer(models: Sequence[Transformer | NATransformer], products: PackedWeights) -> Writer:
     """The way in which these models write.
 
     Raises:
@@ -402,7 +402,7 @@ def choose_writer(models: Sequence[Transformer | ParallelTransformer], products:
     if len(models) > 1:
         raise UserError("models vote token by token: a model that writes all at once can only translate alone")
     (model,) = models
-    assert isinstance(model, ParallelTransformer)
+    assert isinstance(model, NATransformer)
     return ParallelWriter(model, products)
 
 

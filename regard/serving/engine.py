@@ -11,7 +11,7 @@ import torch
 from regard.data.images.datasets import GAP
 from regard.data.images.decoding import MOST_PIXELS, decode
 from regard.data.text.vocabularies import has_tokenizer
-from regard.decoding.settings import AnySettings, ParallelSettings, SearchSettings, parse_settings
+from regard.decoding.settings import AnySettings, NATSettings, SearchSettings, parse_settings
 from regard.errors import UserError
 from regard.models.folder import expect_reader, find_model, load_model, what_is_read
 from regard.pipelines.classifier import Classifier, Ranked
@@ -245,7 +245,7 @@ def choose_search(settings: AnySettings, asked: dict[str, Any]) -> AnySettings:
     given = {key: value for key, value in asked["search"].items() if value is not None}
     if isinstance(settings, SearchSettings) and "temperature" in given:
         given |= {"beam": None, "groups": 1, "diversity": 0.5, "coverage": 0.0}
-    if isinstance(settings, ParallelSettings):
+    if isinstance(settings, NATSettings):
         results = given.get("lengths", settings.lengths) * given.get("beam", settings.beam)
         given |= {"n_best": min(settings.n_best, results)} | ({"rerank": None} if results == 1 else {})
     unknown = [key for key in given if key not in type(settings).model_fields]
@@ -272,5 +272,5 @@ def widen(settings: AnySettings, n_best: int) -> AnySettings:
         if settings.samples or n_best <= settings.width:
             return settings.changed(n_best=n_best)
         return settings.changed(n_best=n_best, beam=n_best)
-    assert isinstance(settings, ParallelSettings)
+    assert isinstance(settings, NATSettings)
     return settings.changed(n_best=min(n_best, settings.candidates))

@@ -13,7 +13,7 @@ from regard.training.tasks.translation.task import TranslationTask
 
 FAMILIES: dict[str, AnyFamily] = {
     "transformer": Translation(TranslationRecipe, TranslationTask),
-    "parallel": Translation(ParallelRecipe, ParallelTranslationTask),
+    "nat": Translation(ParallelRecipe, ParallelTranslationTask),
     "vit": Classification(),
     "swin": Classification(),
     "croco": TwoViews(),

@@ -32,7 +32,7 @@ def test_the_demo_draws_trains_scores_and_shows(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("model.kind=swim", "model.kind: 'swim' is not one of transformer, parallel, vit, swin, croco"),
+        ("model.kind=swim", "model.kind: 'swim' is not one of transformer, nat, vit, swin, croco"),
         ("optim.lr=-1", "shapes: optim.lr: input should be greater than 0, found -1"),
     ],
 )

@@ -12,7 +12,7 @@ from regard.attention.core import Full, Kind
 from regard.attention.linear import Linear
 from regard.attention.local import Local
 from regard.attention.routing import Routing
-from regard.models.nat import ParallelTransformer, ParallelTransformerConfig
+from regard.models.nat import NATransformer, NATransformerConfig
 from regard.models.swin import Swin, SwinConfig
 from regard.models.transformer import EncoderDecoder, Transformer, TransformerConfig
 from regard.models.vit import ViT, ViTConfig
@@ -27,9 +27,9 @@ def transformer(**changes: object) -> Callable[[], Transformer]:
     return lambda: Transformer(TransformerConfig.base(VOCAB, **SIZE | changes))
 
 
-def parallel(**changes: object) -> Callable[[], ParallelTransformer]:
+def parallel(**changes: object) -> Callable[[], NATransformer]:
     """One of the ordinary words of these tests is the mask, so that canvases are partly known."""
-    return lambda: ParallelTransformer(ParallelTransformerConfig.base(VOCAB, **SIZE | {"bos": 5} | changes))
+    return lambda: NATransformer(NATransformerConfig.base(VOCAB, **SIZE | {"bos": 5} | changes))
 
 
 # Models that write one token after another, to which the contract of causality applies.

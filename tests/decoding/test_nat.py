@@ -15,19 +15,19 @@ from regard.decoding.ctc import collapse
 from regard.decoding.nat import LENGTH_SHARE, Filled, ParallelWriter, score_canvas
 from regard.decoding.nat_fill import least_certain
 from regard.decoding.search import Found, Trace
-from regard.decoding.settings import ParallelSettings, SearchSettings
+from regard.decoding.settings import NATSettings, SearchSettings
 from regard.errors import UserError
-from regard.models.nat import ParallelTransformer, ParallelTransformerConfig
+from regard.models.nat import NATransformer, NATransformerConfig
 
 VOCAB, PAD, MASK, EOS = 60, 0, 1, 2
 LENGTHS = ("classifier", "end", "ctc")
 
 
-def decided_model(length: str, **changes: object) -> ParallelTransformer:
+def decided_model(length: str, **changes: object) -> NATransformer:
     """Random weights, precise enough that no rounding error decides between two words."""
     torch.manual_seed(3)
     values = {"width": 32, "heads": 4, "encoder_layers": 1, "decoder_layers": 2, "hidden": 64, "length_reach": 4}
-    model = ParallelTransformer(ParallelTransformerConfig.base(VOCAB, **values | {"length": length} | changes))
+    model = NATransformer(NATransformerConfig.base(VOCAB, **values | {"length": length} | changes))
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
             # Signs at random: else the embedding, which is also the output, makes every word say itself again.
@@ -48,26 +48,26 @@ MODELS = {length: decided_model(length) for length in LENGTHS}
 DRAW = random.Random(5)
 SENTENCES = [[DRAW.randrange(3, VOCAB) for _ in range(DRAW.randint(0, 12))] for _ in range(60)]
 WAYS = {
-    "one pass": ("classifier", ParallelSettings(rounds=1)),
-    "four rounds": ("classifier", ParallelSettings(rounds=4)),
-    "ten rounds": ("classifier", ParallelSettings(rounds=10)),
-    "three lengths": ("classifier", ParallelSettings(rounds=3, lengths=3, n_best=3)),
-    "end": ("end", ParallelSettings()),
-    "ctc": ("ctc", ParallelSettings()),
-    "ctc beam": ("ctc", ParallelSettings(beam=4, n_best=2)),
+    "one pass": ("classifier", NATSettings(rounds=1)),
+    "four rounds": ("classifier", NATSettings(rounds=4)),
+    "ten rounds": ("classifier", NATSettings(rounds=10)),
+    "three lengths": ("classifier", NATSettings(rounds=3, lengths=3, n_best=3)),
+    "end": ("end", NATSettings()),
+    "ctc": ("ctc", NATSettings()),
+    "ctc beam": ("ctc", NATSettings(beam=4, n_best=2)),
 }
 
 
 def write(
-    length: str, sources: list[list[int]], settings: ParallelSettings | None = None, trace: Trace | None = None
+    length: str, sources: list[list[int]], settings: NATSettings | None = None, trace: Trace | None = None
 ) -> list[list[Filled]]:
     writer = ParallelWriter(MODELS[length])
-    fitted = writer.prepare(settings or ParallelSettings(), Request(()), trees=False, snapshots=False)
+    fitted = writer.prepare(settings or NATSettings(), Request(()), trees=False, snapshots=False)
     found = writer.write([Request(source) for source in sources], fitted, trace)
     return [[one for one in best if isinstance(one, Filled)] for best in found]
 
 
-def logp(model: ParallelTransformer, source: list[int], canvas: list[int]) -> Tensor:
+def logp(model: NATransformer, source: list[int], canvas: list[int]) -> Tensor:
     """What the model says at every place, alone and without any layout."""
     found = model(torch.tensor([[*source, EOS]]), torch.tensor([canvas]))[0].log_softmax(-1)
     found[:, model.config.unsayable] = -math.inf
@@ -98,7 +98,7 @@ def seen_of(found: Filled) -> list[tuple[list[int], list[bool]]]:
 # Mask-predict
 
 
-def refine_plainly(model: ParallelTransformer, source: list[int], places: int, rounds: int) -> tuple[list[int], float]:
+def refine_plainly(model: NATransformer, source: list[int], places: int, rounds: int) -> tuple[list[int], float]:
     """Mask-predict, read out of the paper for one sentence, in Python lists."""
     tokens, gains = [MASK] * places, [0.0] * places
     hidden = set(range(places))
@@ -122,7 +122,7 @@ def refine_plainly(model: ParallelTransformer, source: list[int], places: int, r
 def test_rounds_do_what_the_paper_says(rounds: int) -> None:
     model = MODELS["classifier"]
     for source, (best,) in zip(
-        SENTENCES[:20], write("classifier", SENTENCES[:20], ParallelSettings(rounds=rounds)), strict=True
+        SENTENCES[:20], write("classifier", SENTENCES[:20], NATSettings(rounds=rounds)), strict=True
     ):
         expected, score = refine_plainly(model, source, len(best.tokens), rounds)
         assert best.tokens == expected
@@ -130,8 +130,8 @@ def test_rounds_do_what_the_paper_says(rounds: int) -> None:
 
 
 def test_more_rounds_change_what_is_written() -> None:
-    once = write("classifier", SENTENCES, ParallelSettings(rounds=1))
-    often = write("classifier", SENTENCES, ParallelSettings(rounds=4))
+    once = write("classifier", SENTENCES, NATSettings(rounds=1))
+    often = write("classifier", SENTENCES, NATSettings(rounds=4))
     assert sum(a[0].tokens != b[0].tokens for a, b in zip(once, often, strict=True)) > 20
 
 
@@ -142,7 +142,7 @@ def test_the_least_certain_are_masked_again_and_padding_never() -> None:
 
 
 def test_snapshots_show_every_round() -> None:
-    (best,) = write("classifier", [SENTENCES[0]], ParallelSettings(rounds=3), Trace())[0]
+    (best,) = write("classifier", [SENTENCES[0]], NATSettings(rounds=3), Trace())[0]
     assert len(best.passes) == 3
     assert all(best.passes[0].written)
     places = len(best.tokens)
@@ -156,7 +156,7 @@ def test_snapshots_show_every_round() -> None:
 
 def test_a_short_canvas_has_no_rounds_in_which_nothing_is_written() -> None:
     alone, beside = [
-        write("classifier", sources, ParallelSettings(rounds=10), Trace()) for sources in ([[]], [[], [9] * 12])
+        write("classifier", sources, NATSettings(rounds=10), Trace()) for sources in ([[]], [[], [9] * 12])
     ]
     for (best,) in (alone[0], beside[0]):
         assert len(best.passes) < 10
@@ -171,7 +171,7 @@ def test_the_likeliest_lengths_are_tried_and_the_best_result_wins() -> None:
     model = MODELS["classifier"]
     for source, best in zip(
         SENTENCES[:20],
-        write("classifier", SENTENCES[:20], ParallelSettings(rounds=2, lengths=3, n_best=3)),
+        write("classifier", SENTENCES[:20], NATSettings(rounds=2, lengths=3, n_best=3)),
         strict=True,
     ):
         read = torch.tensor([[*source, EOS]])
@@ -180,7 +180,7 @@ def test_the_likeliest_lengths_are_tried_and_the_best_result_wins() -> None:
         expected = [refine_plainly(model, source, places, 2) for places in likeliest]
         expected.sort(key=lambda found: -found[1])
         assert [one.tokens for one in best] == [tokens for tokens, _ in expected]
-        (only,) = write("classifier", [source], ParallelSettings(rounds=2, lengths=3))[0]
+        (only,) = write("classifier", [source], NATSettings(rounds=2, lengths=3))[0]
         assert only.tokens == best[0].tokens
 
 
@@ -189,7 +189,7 @@ def test_a_length_guessed_wrong_is_kept_and_never_below_one(difference: int) -> 
     model = decided_model("classifier")
     model.length.weight.zero_()
     model.length.bias[4 + difference] = 9.0
-    found = ParallelWriter(model).write([Request(source) for source in SENTENCES], ParallelSettings(rounds=2))
+    found = ParallelWriter(model).write([Request(source) for source in SENTENCES], NATSettings(rounds=2))
     for source, (best,) in zip(SENTENCES, found, strict=True):
         guessed = len(source) + difference
         assert len(best.tokens) == guessed if guessed >= 1 else len(best.tokens) >= 1
@@ -201,14 +201,14 @@ def test_learned_positions_bound_the_length() -> None:
     model = decided_model("classifier", positions="learned", max_length=8)
     model.length.weight.zero_()
     model.length.bias.copy_(torch.arange(9.0))  # the longer, the likelier
-    (best,) = ParallelWriter(model).write([Request([5] * 7)], ParallelSettings(rounds=2))[0]
+    (best,) = ParallelWriter(model).write([Request([5] * 7)], NATSettings(rounds=2))[0]
     assert len(best.tokens) == 8
     long = ParallelWriter(decided_model("ctc", positions="learned", max_length=8))
-    assert len(long.write([Request([5] * 7)], ParallelSettings())[0][0].canvas) == 8  # type: ignore[attr-defined]
+    assert len(long.write([Request([5] * 7)], NATSettings())[0][0].canvas) == 8  # type: ignore[attr-defined]
 
 
 def test_more_lengths_than_there_are_gives_all_there_are() -> None:
-    settings = ParallelSettings(rounds=1, lengths=50, n_best=50)
+    settings = NATSettings(rounds=1, lengths=50, n_best=50)
     assert [len(best) for best in write("classifier", [[7] * 9, []], settings)] == [9, 4]
 
 
@@ -220,7 +220,7 @@ def test_a_length_weighs_the_same_on_canvases_of_any_length() -> None:
     assert score_canvas([], -2.0) == -2.0 * LENGTH_SHARE
 
 
-def partly_taught(seen: dict[int, float]) -> ParallelTransformer:
+def partly_taught(seen: dict[int, float]) -> NATransformer:
     """A model to which training has shown targets so many tokens longer than their source, and how often."""
     model = decided_model("classifier", length_reach=40).float()
     model.length.weight.copy_(torch.randn(1, 32).expand(81, -1))
@@ -231,8 +231,8 @@ def partly_taught(seen: dict[int, float]) -> ParallelTransformer:
     return model
 
 
-def lengths_tried(model: ParallelTransformer, sources: list[list[int]], wanted: int) -> list[set[int]]:
-    settings = ParallelSettings(rounds=1, lengths=wanted, n_best=wanted)
+def lengths_tried(model: NATransformer, sources: list[list[int]], wanted: int) -> list[set[int]]:
+    settings = NATSettings(rounds=1, lengths=wanted, n_best=wanted)
     found = ParallelWriter(model).write([Request(source) for source in sources], settings)
     return [{len(one.tokens) for one in best} for best in found]
 
@@ -274,7 +274,7 @@ def test_what_follows_the_first_end_is_dropped() -> None:
     assert 10 < cut < 60
 
 
-def saying(length: str, token: int) -> ParallelTransformer:
+def saying(length: str, token: int) -> NATransformer:
     """A model that says one token at every place."""
     model = decided_model(length)
     last = model.decoder[-1].around_feed_forward.norm
@@ -284,10 +284,10 @@ def saying(length: str, token: int) -> ParallelTransformer:
 
 
 def test_end_at_the_first_place_is_an_empty_translation_and_no_end_the_whole_canvas() -> None:
-    (empty,) = ParallelWriter(saying("end", EOS)).write([Request([5, 6])], ParallelSettings())[0]
+    (empty,) = ParallelWriter(saying("end", EOS)).write([Request([5, 6])], NATSettings())[0]
     assert empty.tokens == []
     assert len(empty.log_probabilities) == 1
-    (whole,) = ParallelWriter(saying("end", 7)).write([Request([5, 6])], ParallelSettings())[0]
+    (whole,) = ParallelWriter(saying("end", 7)).write([Request([5, 6])], NATSettings())[0]
     assert whole.tokens == [7] * 10
     assert len(whole.log_probabilities) == 10
 
@@ -307,7 +307,7 @@ def test_blanks_and_repetitions_go() -> None:
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_nothing_but_blanks_is_an_empty_translation_and_one_token_throughout_is_that_token(beam: int) -> None:
-    settings = ParallelSettings(beam=beam)
+    settings = NATSettings(beam=beam)
     (empty,) = ParallelWriter(saying("ctc", PAD)).write([Request([5, 6])], settings)[0]
     assert (empty.tokens, empty.log_probabilities) == ([], [])
     (once,) = ParallelWriter(saying("ctc", 7)).write([Request([5, 6])], settings)[0]
@@ -317,10 +317,10 @@ def test_nothing_but_blanks_is_an_empty_translation_and_one_token_throughout_is_
 def test_prefix_search_never_counts_more_than_there_is() -> None:
     writer = ParallelWriter(MODELS["ctc"])
     paths = write("ctc", SENTENCES[:20])
-    searched = write("ctc", SENTENCES[:20], ParallelSettings(beam=8, n_best=2))
+    searched = write("ctc", SENTENCES[:20], NATSettings(beam=8, n_best=2))
     for source, (path,), best in zip(SENTENCES[:20], paths, searched, strict=True):
         assert best[0].score >= best[1].score
-        judged = writer.score([source, source], [best[0].tokens, path.tokens], ParallelSettings())
+        judged = writer.score([source, source], [best[0].tokens, path.tokens], NATSettings())
         assert best[0].score <= judged[0].score + 1e-4
         assert judged[1].score >= path.score - 1e-4  # all paths together are likelier than one
 
@@ -331,8 +331,8 @@ def test_prefix_search_never_counts_more_than_there_is() -> None:
 @pytest.mark.parametrize("length", ["classifier", "end"])
 def test_one_pass_scores_its_own_translation_as_it_found_it(length: str) -> None:
     writer = ParallelWriter(MODELS[length])
-    found = [best[0] for best in write(length, SENTENCES, ParallelSettings(rounds=1))]
-    judged = writer.score(SENTENCES, [one.tokens for one in found], ParallelSettings())
+    found = [best[0] for best in write(length, SENTENCES, NATSettings(rounds=1))]
+    judged = writer.score(SENTENCES, [one.tokens for one in found], NATSettings())
     for one, other in zip(found, judged, strict=True):
         assert other.score == pytest.approx(one.score, abs=1e-4)
         assert other.log_probabilities == pytest.approx(one.log_probabilities, abs=1e-4)
@@ -341,17 +341,17 @@ def test_one_pass_scores_its_own_translation_as_it_found_it(length: str) -> None
 @pytest.mark.parametrize("length", ["end", "ctc"])
 def test_a_target_longer_than_the_canvas_is_impossible(length: str) -> None:
     writer = ParallelWriter(MODELS[length])
-    (fits, long) = writer.score([[5], [5]], [[7, 8] * 4, [7, 8] * 5], ParallelSettings())
+    (fits, long) = writer.score([[5], [5]], [[7, 8] * 4, [7, 8] * 5], NATSettings())
     assert fits.score > -math.inf
     assert long.score == -math.inf
     if length == "ctc":  # eight equal tokens need seven blanks between them
-        (repeated,) = writer.score([[5]], [[7] * 8], ParallelSettings())
+        (repeated,) = writer.score([[5]], [[7] * 8], NATSettings())
         assert repeated.score == -math.inf
 
 
 def test_a_target_longer_than_learned_positions_is_impossible() -> None:
     writer = ParallelWriter(decided_model("classifier", positions="learned", max_length=8))
-    fits, long = writer.score([[5], [5]], [[7] * 8, [7] * 9], ParallelSettings())
+    fits, long = writer.score([[5], [5]], [[7] * 8, [7] * 9], NATSettings())
     assert fits.score > -math.inf
     assert long.score == -math.inf
     assert long.tokens == [7] * 9
@@ -360,8 +360,8 @@ def test_a_target_longer_than_learned_positions_is_impossible() -> None:
 @pytest.mark.parametrize("length", LENGTHS)
 def test_empty_sources_and_empty_targets_are_scored(length: str) -> None:
     writer = ParallelWriter(MODELS[length])
-    alone = writer.score([[]], [[]], ParallelSettings())[0]
-    together = writer.score([[], [5, 6]], [[], [7]], ParallelSettings())
+    alone = writer.score([[]], [[]], NATSettings())[0]
+    together = writer.score([[], [5, 6]], [[], [7]], NATSettings())
     assert math.isfinite(alone.score)
     assert together[0].score == pytest.approx(alone.score, abs=1e-4)
 
@@ -404,7 +404,7 @@ def test_a_review_reads_the_canvas_of_the_last_pass(way: str, monkeypatch: pytes
 )
 def test_what_a_model_cannot_do_is_refused_by_name(length: str, options: dict[str, int], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        write(length, [[5]], ParallelSettings.parse(options, "test"))
+        write(length, [[5]], NATSettings.parse(options, "test"))
 
 
 def test_wishes_trees_and_the_settings_of_a_search_are_refused_by_name() -> None:
@@ -416,8 +416,8 @@ def test_wishes_trees_and_the_settings_of_a_search_are_refused_by_name() -> None
         (Request(()), True, "the tree of a beam: only"),
     ):
         with pytest.raises(UserError, match=said):
-            writer.prepare(ParallelSettings(), request, trees=trees, snapshots=False)
-    with pytest.raises(UserError, match="writes all tokens at once: give ParallelSettings, not SearchSettings"):
+            writer.prepare(NATSettings(), request, trees=trees, snapshots=False)
+    with pytest.raises(UserError, match="writes all tokens at once: give NATSettings, not SearchSettings"):
         writer.prepare(SearchSettings(), Request(()), trees=False, snapshots=False)
 
 
@@ -431,7 +431,7 @@ def test_wishes_trees_and_the_settings_of_a_search_are_refused_by_name() -> None
 )
 def test_settings_that_contradict_each_other_are_refused(options: dict[str, object], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        ParallelSettings.parse(options, "test")
+        NATSettings.parse(options, "test")
 
 
 def test_nothing_to_write_is_nothing_written() -> None:

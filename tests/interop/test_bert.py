@@ -16,7 +16,7 @@ from regard.data.builtin.grammar import corpus
 from regard.errors import UserError
 from regard.interop.bert import from_bert, read_bert
 from regard.interop.import_model import import_model
-from regard.models.bert import Encoder, EncoderConfig
+from regard.models.bert import Bert, BertConfig
 from regard.pipelines.embedder import Embedder
 from regard.pipelines.translator import Translator
 from tests.conftest import Command
@@ -74,7 +74,7 @@ def test_vectors_of_tokens_are_the_same(folder: Path, theirs: Any, tmp_path: Pat
 @torch.no_grad()
 def test_segments_are_told_apart(theirs: Any) -> None:
     config = read_bert(theirs.config.to_dict(), "config")
-    ours = Encoder(config).eval()
+    ours = Bert(config).eval()
     ours.load_state_dict(from_bert(theirs.state_dict(), config))
     ids, segments = torch.tensor([[2, 5, 6, 3, 9, 10, 3]]), torch.tensor([[0, 0, 0, 0, 1, 1, 1]])
     expected = theirs(ids, token_type_ids=segments).last_hidden_state
@@ -189,7 +189,7 @@ def test_company_changes_no_vector(folder: Path, tmp_path: Path) -> None:
 
 def test_an_encoder_has_the_parameters_of_bert() -> None:
     with torch.device("meta"):
-        model = Encoder(EncoderConfig(vocab=30_522))
+        model = Bert(BertConfig(vocab=30_522))
     assert sum(p.numel() for p in model.parameters()) == 109_482_240 - 768 * 769  # without their pooler
 
 

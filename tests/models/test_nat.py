@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.attention.masks import Packed, Padded
 from regard.attention.module import Attention
 from regard.errors import UserError
-from regard.models.nat import ParallelTransformer, ParallelTransformerConfig, add_up, fingerprints, stretch
+from regard.models.nat import NATransformer, NATransformerConfig, add_up, fingerprints, stretch
 from regard.models.transformer import Transformer, TransformerConfig
 
 VOCAB = 13
@@ -18,9 +18,9 @@ SIZE = {"width": 16, "heads": 2, "hidden": 24, "encoder_layers": 1, "decoder_lay
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 
 
-def model(**changes: object) -> ParallelTransformer:
+def model(**changes: object) -> NATransformer:
     torch.manual_seed(0)
-    built = ParallelTransformer(ParallelTransformerConfig.base(VOCAB, **SIZE | changes)).eval()
+    built = NATransformer(NATransformerConfig.base(VOCAB, **SIZE | changes)).eval()
     if built.config.length == "classifier":
         torch.nn.init.normal_(built.length.weight)
     return built
@@ -28,7 +28,7 @@ def model(**changes: object) -> ParallelTransformer:
 
 def test_it_has_the_transformers_own_layers_and_presets() -> None:
     for preset in ("tiny", "small", "base", "big"):
-        mine = getattr(ParallelTransformerConfig, preset)(VOCAB, length="ctc").model_dump()
+        mine = getattr(NATransformerConfig, preset)(VOCAB, length="ctc").model_dump()
         theirs = getattr(TransformerConfig, preset)(VOCAB).model_dump()
         assert {key: mine[key] for key in theirs if key != "kind"} == {k: v for k, v in theirs.items() if k != "kind"}
     ours, usual = model(length="ctc"), Transformer(TransformerConfig.base(VOCAB, **SIZE))
@@ -100,14 +100,14 @@ def test_a_guessed_length_does_not_depend_on_company_or_layout() -> None:
 
 
 def test_a_new_classifier_prefers_no_length() -> None:
-    fresh = ParallelTransformer(ParallelTransformerConfig.base(VOCAB, **SIZE))
+    fresh = NATransformer(NATransformerConfig.base(VOCAB, **SIZE))
     logits: Tensor = fresh.length_logits(fresh.encode(torch.tensor([[4, 5, 2]])))
     assert (logits == 0).all()
 
 
 def test_lengths_that_no_pair_had_are_those_that_learn_alike() -> None:
     """By real steps of the optimiser: what no pair asks for is pushed away like all the others."""
-    learner = ParallelTransformer(ParallelTransformerConfig.base(VOCAB, **SIZE, length_reach=30))
+    learner = NATransformer(NATransformerConfig.base(VOCAB, **SIZE, length_reach=30))
     assert learner.unseen_lengths().all()
     optimiser = torch.optim.AdamW(learner.length.parameters(), lr=1e-2, weight_decay=0.1)
     asked = torch.tensor([-3, 0, 0, 7, 30]) + 30
@@ -125,15 +125,15 @@ def test_lengths_that_no_pair_had_are_those_that_learn_alike() -> None:
 
 
 def test_the_canvas_follows_from_the_source_and_ends_with_the_positions() -> None:
-    config = ParallelTransformerConfig.base(VOCAB, length="ctc", canvas_ratio=3, canvas_extra=2)
-    assert config.canvas_lengths(np.array([0, 1, 5])).tolist() == [2, 5, 17]
+    config = NATransformerConfig.base(VOCAB, length="ctc", upsample_ratio=3, upsample_extra=2)
+    assert config.upsampled_lengths(np.array([0, 1, 5])).tolist() == [2, 5, 17]
     learned = config.changed(positions="learned", max_length=10)
-    assert learned.canvas_lengths(np.array([0, 1, 5])).tolist() == [2, 5, 10]
+    assert learned.upsampled_lengths(np.array([0, 1, 5])).tolist() == [2, 5, 10]
 
 
 def test_what_must_not_be_said_depends_on_how_the_length_is_known() -> None:
     unsayable = {
-        length: ParallelTransformerConfig.base(VOCAB, length=length).unsayable
+        length: NATransformerConfig.base(VOCAB, length=length).unsayable
         for length in ("classifier", "end", "ctc")
     }
     assert unsayable == {"classifier": [0, 1, 2], "end": [0, 1], "ctc": [1, 2]}
@@ -141,9 +141,9 @@ def test_what_must_not_be_said_depends_on_how_the_length_is_known() -> None:
 
 def test_a_wrong_setting_is_refused_by_name() -> None:
     with pytest.raises(UserError, match="length: input should be 'classifier', 'end' or 'ctc'"):
-        ParallelTransformerConfig.base(VOCAB, length="guess")
-    with pytest.raises(UserError, match="canvas_ratio"):
-        ParallelTransformerConfig.base(VOCAB, canvas_ratio=0)
+        NATransformerConfig.base(VOCAB, length="guess")
+    with pytest.raises(UserError, match="upsample_ratio"):
+        NATransformerConfig.base(VOCAB, upsample_ratio=0)
 
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float32, torch.float64])

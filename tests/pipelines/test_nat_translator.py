@@ -25,16 +25,16 @@ STEPS = {"classifier": 250, "ctc": 120, "end": 250}
 @pytest.fixture(scope="module")
 def runs(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A run of each that translates the toy corpus. Not to be written to."""
-    folder = tmp_path_factory.mktemp("parallel")
+    folder = tmp_path_factory.mktemp("nat")
     for length, steps in STEPS.items():
         recipe = small_recipe(
             toy / "train.en",
             toy / "train.zh",
-            model__kind="parallel",
+            model__kind="nat",
             model__length=length,
             training__steps=steps,
             training__validate_every=steps,
-            **{} if length == "classifier" else {"model__canvas_ratio": 1},
+            **{} if length == "classifier" else {"model__upsample_ratio": 1},
         )
         run_recipe(recipe, folder / length)
     return {length: folder / length for length in STEPS}
@@ -75,11 +75,11 @@ def test_strings_lists_and_blank_lines(name: str, request: pytest.FixtureRequest
 
 def test_a_folder_says_its_kind_and_the_translator_takes_its_settings(runs: dict[str, Path]) -> None:
     config = json.loads((runs["ctc"] / "best" / "config.json").read_text(encoding="utf-8"))
-    assert (config["model"]["kind"], config["model"]["length"]) == ("parallel", "ctc")
+    assert (config["model"]["kind"], config["model"]["length"]) == ("nat", "ctc")
     translator = regard.Translator.load(runs["ctc"])
-    assert isinstance(translator.model, regard.ParallelTransformer)
-    assert translator.fit() == regard.ParallelSettings(rounds=1)
-    assert regard.Translator.load(runs["classifier"]).fit() == regard.ParallelSettings(rounds=4)
+    assert isinstance(translator.model, regard.NATransformer)
+    assert translator.fit() == regard.NATSettings(rounds=1)
+    assert regard.Translator.load(runs["classifier"]).fit() == regard.NATSettings(rounds=4)
 
 
 def test_hypotheses_carry_what_those_of_a_search_do(guessing: regard.Translator) -> None:
@@ -115,7 +115,7 @@ def test_what_end_cuts_off_is_on_the_canvas_and_nowhere_else(cutting: regard.Tra
 
 
 def test_rounds_can_be_watched(guessing: regard.Translator, blanking: regard.Translator) -> None:
-    settings = regard.ParallelSettings(rounds=3)
+    settings = regard.NATSettings(rounds=3)
     best = guessing.hypotheses(["They buy tea and dogs"], settings, snapshots=True)[0][0]
     assert [len(seen.pieces) for seen in best.rounds] == [len(best.tokens)] * len(best.rounds)
     assert best.rounds[-1].pieces == best.pieces
@@ -160,7 +160,7 @@ def test_who_cannot_judge_is_refused_before_anything_is_written(
         with pytest.raises(regard.UserError, match=said):
             guessing("I love apples", lengths=2, rerank=path)
         with pytest.raises(regard.UserError, match=said):
-            guessing.fit(regard.ParallelSettings(lengths=2, rerank=path))
+            guessing.fit(regard.NATSettings(lengths=2, rerank=path))
 
 
 def test_a_wrong_judge_leaves_no_output(runs: dict[str, Path], toy: Path, command: Command, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_wrong_judge_is_refused_before_the_first_step(
     toy: Path, small_settings: list[str], command: Command, tmp_path: Path
 ) -> None:
     files = ("--src", toy / "train.en", "--tgt", toy / "train.zh", "--out", tmp_path / "run")
-    changes = ("--set", "model.kind=parallel", "--set", "search.lengths=3", "--set", "search.rerank=nowhere")
+    changes = ("--set", "model.kind=nat", "--set", "search.lengths=3", "--set", "search.rerank=nowhere")
     assert "search.rerank: nowhere: no such model folder" in command("train", *files, *small_settings, *changes).refusal
     assert list(tmp_path.iterdir()) == []
 
@@ -186,18 +186,18 @@ def test_whoever_judges_is_counted(guessing: regard.Translator, trained_run: Pat
     judge = regard.Translator.load(trained_run)
     own = sum(parameter.numel() for parameter in guessing.model.parameters())
     assert guessing.count_parameters() == own
-    reranked = Contender("reranked", guessing, regard.ParallelSettings(rounds=1, lengths=2, rerank=trained_run))
+    reranked = Contender("reranked", guessing, regard.NATSettings(rounds=1, lengths=2, rerank=trained_run))
     (found,) = race([reranked], SENTENCES[:2], None, [1], 0)
     assert found.parameters == own + judge.count_parameters() > own
 
 
 def test_a_probe_sees_whole_canvases(guessing: regard.Translator) -> None:
     with regard.probe(guessing.model) as seen:
-        best = guessing.hypotheses(["I love apples"], regard.ParallelSettings(rounds=2))[0][0]
+        best = guessing.hypotheses(["I love apples"], regard.NATSettings(rounds=2))[0][0]
     weights = seen["decoder.1.cross"].weights
     assert weights.shape == (1, 2, len(best.tokens), len(best.source_pieces) + 1)
     assert seen["decoder.0.attention"].weights.shape[2:] == (len(best.tokens), len(best.tokens))
-    unseen = guessing.hypotheses(["I love apples"], regard.ParallelSettings(rounds=2))[0][0]
+    unseen = guessing.hypotheses(["I love apples"], regard.NATSettings(rounds=2))[0][0]
     assert unseen.tokens == best.tokens
 
 
@@ -284,11 +284,11 @@ def test_such_models_do_not_vote(runs: dict[str, Path], trained_run: Path, comma
 
 
 def test_the_settings_of_the_other_way_are_refused(guessing: regard.Translator, trained_run: Path) -> None:
-    with pytest.raises(regard.UserError, match="give ParallelSettings, not SearchSettings"):
+    with pytest.raises(regard.UserError, match="give NATSettings, not SearchSettings"):
         guessing.hypotheses(["I"], regard.SearchSettings())
     usual = regard.Translator.load(trained_run)
-    with pytest.raises(regard.UserError, match="give SearchSettings, not ParallelSettings"):
-        usual.hypotheses(["I"], regard.ParallelSettings())
+    with pytest.raises(regard.UserError, match="give SearchSettings, not NATSettings"):
+        usual.hypotheses(["I"], regard.NATSettings())
     with pytest.raises(regard.UserError, match="snapshots of rounds are for a model that writes all tokens at once"):
         usual.hypotheses(["I"], snapshots=True)
     with pytest.raises(regard.UserError, match="the tree of a beam: only for a model that writes one token"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from regard import Translator
-from regard.decoding.settings import ParallelSettings, SearchSettings
+from regard.decoding.settings import NATSettings, SearchSettings
 from regard.errors import UserError
 from regard.serving.engine import open_engine, widen
 from regard.serving.work import Order
@@ -19,7 +19,7 @@ def test_more_hypotheses_widen_the_search_only_as_far_as_they_must() -> None:
     assert (widen(usual, 7).beam, widen(usual, 7).n_best) == (7, 7)
     sampling = SearchSettings(temperature=1.0)
     assert widen(sampling, 4).n_best == 4
-    at_once = ParallelSettings(lengths=3)
+    at_once = NATSettings(lengths=3)
     assert [widen(at_once, wanted).n_best for wanted in (1, 3, 5)] == [1, 3, 3]
 
 

@@ -34,7 +34,7 @@ def parallel_run(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A training run of a model that writes all tokens at once, and has learned some of the toy corpus."""
     out = tmp_path_factory.mktemp("runs") / "once"
     short = {"training__steps": 120, "training__validate_every": 120}
-    run_recipe(small_recipe(toy / "train.en", toy / "train.zh", model__kind="parallel", **short), out)
+    run_recipe(small_recipe(toy / "train.en", toy / "train.zh", model__kind="nat", **short), out)
     return out
 
 

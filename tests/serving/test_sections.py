@@ -13,7 +13,7 @@ from regard.errors import UserError
 from regard.inspection.probe import probe
 from regard.inspection.sharpness import scale_scores
 from regard.inspection.translation import reread
-from regard.models.nat import ParallelTransformer, ParallelTransformerConfig
+from regard.models.nat import NATransformer, NATransformerConfig
 from regard.serving.engine import TranslationEngine, choose_search
 from regard.serving.sections.beam import show_beam
 from regard.serving.sections.packet import pack, unpack
@@ -133,20 +133,20 @@ def test_a_beam_says_what_became_of_each_hypothesis(engine: TranslationEngine) -
 def test_a_single_result_needs_no_judge(
     own: dict[str, int], asked: dict[str, int], kept: tuple[str | None, int]
 ) -> None:
-    served = regard.ParallelSettings(**own, rerank=Path("judge"))
+    served = regard.NATSettings(**own, rerank=Path("judge"))
     chosen = choose_search(served, {"search": asked})
-    assert isinstance(chosen, regard.ParallelSettings)
+    assert isinstance(chosen, regard.NATSettings)
     assert (chosen.rerank and str(chosen.rerank), chosen.n_best) == kept
     assert {key: getattr(chosen, key) for key in asked} == asked
 
 
 def test_a_model_that_writes_at_once_shows_its_rounds(engine: TranslationEngine) -> None:
     vocabularies = engine.translator.vocabularies
-    config = ParallelTransformerConfig.base(
+    config = NATransformerConfig.base(
         len(vocabularies.source), width=16, heads=2, hidden=32, encoder_layers=1, decoder_layers=1, length_reach=1
     )
     torch.manual_seed(0)
-    translator = regard.Translator(ParallelTransformer(config).eval(), vocabularies)
+    translator = regard.Translator(NATransformer(config).eval(), vocabularies)
     (canvas,) = show_beam(translator, translator.fit(), {"text": TEXT})["canvases"]
     assert len(canvas["rounds"]) == translator.fit().in_force()["rounds"] > 1
     assert not all(canvas["rounds"][-1]["written"])

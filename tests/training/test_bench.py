@@ -65,8 +65,8 @@ def test_steps_of_every_family_can_be_timed(image_run: Path, tmp_path: Path, toy
     run_recipe(two_views(), tmp_path / "views")
     assert unit(tmp_path / "views") == "pairs"
     short = {"training__steps": 2, "training__valid_sentences": 0}
-    run_recipe(small_recipe(toy / "train.en", toy / "train.zh", model__kind="parallel", **short), tmp_path / "parallel")
-    assert unit(tmp_path / "parallel", "batch.layout=packed") == "tokens"
+    run_recipe(small_recipe(toy / "train.en", toy / "train.zh", model__kind="nat", **short), tmp_path / "nat")
+    assert unit(tmp_path / "nat", "batch.layout=packed") == "tokens"
 
 
 def test_the_model_of_transformers_learns_in_the_same_loop(trained_run: Path) -> None:

@@ -137,7 +137,7 @@ def test_a_recorded_run_learns_what_a_plain_one_does(
     settings = {"training__steps": 6, "training__validate_every": 6, "training__record": True, "training__ema": 0.9}
     recipe: Recipe
     if kind == "translator" or kind in PARALLEL:
-        settings |= {"model__kind": "parallel"} | PARALLEL[kind] if kind in PARALLEL else {}
+        settings |= {"model__kind": "nat"} | PARALLEL[kind] if kind in PARALLEL else {}
         recipe = make_recipe(batch__tokens=150, model__dropout=0.1, training__valid_sentences=0, **settings)
     else:
         recipe = image_recipe(painted, model__drop_path=0.2, model__stem=kind, **settings)
@@ -197,7 +197,7 @@ def test_a_gpu_repeats_a_recorded_step_of_a_model_that_writes_all_at_once(
     settings = {"training__steps": 30, "training__validate_every": 30, "training__log_every": 30}
     settings |= {"training__record": True, "training__device": "cuda", "training__precision": precision}
     settings |= {"training__valid_sentences": 0, "batch__tokens": 600, "model__dropout": 0.1}
-    recipe = make_recipe(model__kind="parallel", **settings, **PARALLEL[kind])
+    recipe = make_recipe(model__kind="nat", **settings, **PARALLEL[kind])
     run_recipe(recipe, tmp_path / "repeated")
     assert played == [1] * 27
     never(monkeypatch)
@@ -238,16 +238,16 @@ def test_a_gpu_repeats_a_recorded_step(
         ({"teaching__r_drop": 1.0}, "training.record is for plain teacher forcing; leave out teaching"),
         ({"training__sharding": "fsdp"}, "training: record is for a model that is whole in every process"),
         (
-            {"model__kind": "parallel", "model__length": "ctc", "batch__layout": "padded"},
+            {"model__kind": "nat", "model__length": "ctc", "batch__layout": "padded"},
             "training.record is for batches of one size; set batch.layout",
         ),
         (
-            {"model__kind": "parallel", "model__attention": {"kind": "linear"}},
+            {"model__kind": "nat", "model__attention": {"kind": "linear"}},
             "training.record: is for full attention, not linear",
         ),
         (
             {
-                "model__kind": "parallel",
+                "model__kind": "nat",
                 "model__length": "end",
                 "model__positions": "learned",
                 "model__max_length": 64,
@@ -265,7 +265,7 @@ def test_learned_positions_that_reach_are_recorded(make_recipe: Any, tmp_path: P
     learned = {"model__positions": "learned", "model__max_length": 64, "data__longest": 30}
     settings = {"training__steps": 5, "training__validate_every": 5, "training__valid_sentences": 0}
     recipe = make_recipe(
-        model__kind="parallel", model__length="end", batch__tokens=150, training__record=True, **learned, **settings
+        model__kind="nat", model__length="end", batch__tokens=150, training__record=True, **learned, **settings
     )
     run_recipe(recipe, tmp_path)
     assert played == [1] * 2

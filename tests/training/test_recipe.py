@@ -75,7 +75,7 @@ def test_what_is_no_finite_number_is_refused(key: str, value: str) -> None:
 def test_where_several_numbers_are_meant_the_mistake_says_how_many(value: str) -> None:
     two = "parallel.glance: input should be two numbers, such as [0.5, 0.3], found "
     with pytest.raises(UserError, match=re.escape(two)):
-        Recipe.load(None, ["model.kind=parallel", f"parallel.glance={value}"], BUILTIN)
+        Recipe.load(None, ["model.kind=nat", f"parallel.glance={value}"], BUILTIN)
     with pytest.raises(UserError, match=r"optim.betas: input should be two numbers, such as \[0.9, 0.98\], found "):
         Recipe.load(None, [f"optim.betas={value}"], BUILTIN)
 

@@ -10,8 +10,8 @@ from regard.attention.core import Full
 from regard.attention.module import Attention
 from regard.decoding.constraints import Request
 from regard.decoding.search import Trace
-from regard.decoding.settings import ParallelSettings, SearchSettings
-from regard.models.nat import ParallelTransformer
+from regard.decoding.settings import NATSettings, SearchSettings
+from regard.models.nat import NATransformer
 from regard.models.transformer import EncoderDecoder, Transformer
 from regard.ops.modules import walk
 
@@ -41,13 +41,13 @@ def obstacle_anywhere(
     return _obstacle_in_settings(settings) or _obstacle_in_model(models[0])
 
 
-def obstacle_to_canvases(model: ParallelTransformer, settings: ParallelSettings, trace: Trace | None) -> str | None:
+def obstacle_to_canvases(model: NATransformer, settings: NATSettings, trace: Trace | None) -> str | None:
     """Why canvases cannot be filled the fixed way on this device; None where they can."""
     return _obstacle_in_device(model) or obstacle_to_canvases_anywhere(model, settings, trace)
 
 
 def obstacle_to_canvases_anywhere(
-    model: ParallelTransformer, settings: ParallelSettings, trace: Trace | None
+    model: NATransformer, settings: NATSettings, trace: Trace | None
 ) -> str | None:
     """`obstacle_to_canvases` but for the device."""
     if settings.beam > 1:

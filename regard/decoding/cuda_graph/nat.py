@@ -26,7 +26,7 @@ from regard.decoding.cuda_graph.nat_graphs import (
 from regard.decoding.cuda_graph.search import room_for_sentences
 from regard.decoding.cuda_graph.step_graph import FEW_TOKENS
 from regard.decoding.nat_fill import Guess
-from regard.models.nat import ParallelTransformer
+from regard.models.nat import NATransformer
 from regard.ops.dispatch import on_device
 
 MOST_PROGRAMS = 128
@@ -43,7 +43,7 @@ class FixedCanvases:
         records: whether programs are recorded and replayed, which only a GPU can; it does unless told otherwise.
     """
 
-    def __init__(self, model: ParallelTransformer, records: bool | None = None) -> None:
+    def __init__(self, model: NATransformer, records: bool | None = None) -> None:
         self.model, self.records = model, records
         self._programs: dict[Shape, Encoding | Filling | Pass] = {}  # the one used last stands last
         self._places: tuple[int, ...] = ()
@@ -86,7 +86,7 @@ class FixedCanvases:
 
     def _fill_at_once(self, sources: Sequence[Sequence[int]]) -> tuple[list[list[Guess]], Canvases]:
         sizes = np.asarray([len(source) + 1 for source in sources], np.int64)
-        lengths: list[int] = self.model.config.canvas_lengths(sizes).tolist()
+        lengths: list[int] = self.model.config.upsampled_lengths(sizes).tolist()
         read, filled = (len(sources), int(sizes.max())), (len(sources), max(lengths))
         room, further = self._room(*read), self._room(*filled)
         (B, S), (_, T) = (room, further) if room and further else (read, filled)

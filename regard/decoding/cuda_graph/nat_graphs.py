@@ -18,7 +18,7 @@ from torch import Tensor
 from regard.attention.masks import Padded
 from regard.decoding.cuda_graph.capture import Pool, record
 from regard.decoding.nat_fill import Guess, fill, guesses, likeliest_lengths, refine
-from regard.models.nat import ParallelTransformer
+from regard.models.nat import NATransformer
 
 Canvases = tuple[Tensor, Tensor, Tensor]
 """Tokens, their log-probabilities and the canvas that the last pass read, all (R, T), on the host."""
@@ -53,7 +53,7 @@ class FillingShape(NamedTuple):
 class Pass:
     """Encodes sources of one shape and fills a canvas for each, in one pass."""
 
-    def __init__(self, model: ParallelTransformer, shape: PassShape, records: bool, pool: Pool) -> None:
+    def __init__(self, model: NATransformer, shape: PassShape, records: bool, pool: Pool) -> None:
         self.model, self.shape = model, shape
         B, S, T = shape
         # Tokens, how many of them there are, and how many places the canvas has.
@@ -83,7 +83,7 @@ class Pass:
 class Encoding:
     """Encodes sources of one shape and guesses lengths."""
 
-    def __init__(self, model: ParallelTransformer, shape: EncodingShape, records: bool, pool: Pool) -> None:
+    def __init__(self, model: NATransformer, shape: EncodingShape, records: bool, pool: Pool) -> None:
         self.model, self.shape = model, shape
         B, S, K = shape
         weight = model.target_embedding.weight
@@ -118,7 +118,7 @@ class Encoding:
 class Filling:
     """Fills canvases of one shape."""
 
-    def __init__(self, model: ParallelTransformer, shape: FillingShape, records: bool, pool: Pool) -> None:
+    def __init__(self, model: NATransformer, shape: FillingShape, records: bool, pool: Pool) -> None:
         self.model, self.shape = model, shape
         B, S, R, T, _ = shape
         weight = model.target_embedding.weight

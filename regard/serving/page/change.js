@@ -51,7 +51,7 @@ async function show(place, page, signal) {
   controls.append(bar, headTable(plain.heads, words, soon));
   const sliders = make("div", { class: "bar controls" });
   sliders.append(field(words.sharpness, slider({ min: 0.1, max: 3, step: 0.1, value: kept.sharpness }, (sharpness) => set({ sharpness }), two)));
-  if (model.kind !== "parallel") {
+  if (model.kind !== "nat") {
     const own = model.search;
     const beam = kept.beam ?? own.beam;
     sliders.append(field(words.beamSize, choice(numbers([1, 2, 3, 5, 8], beam), beam, (size) => set({ beam: Number(size) }))));
@@ -69,7 +69,7 @@ async function show(place, page, signal) {
 
 function questionOf(model) {
   const { text, factors, sharpness, temperature, seed, beam, alpha } = kept;
-  const search = model.kind === "parallel" ? {} : temperature ? { temperature, seed, alpha } : { beam, alpha };
+  const search = model.kind === "nat" ? {} : temperature ? { temperature, seed, alpha } : { beam, alpha };
   return { model: model.name, text, factors, sharpness, search };
 }
 

@@ -21,7 +21,7 @@ async function show(place, page, signal) {
   card.append(answer, pair, told);
   const rows = make("ol", { class: "alternatives" });
   const others = make("section", { class: "card" }, make("h2", { text: words.alternatives }), rows);
-  others.append(make("p", { class: "hint", text: page.model.kind === "parallel" ? words.scoresAtOnceAre : words.scoresAre }));
+  others.append(make("p", { class: "hint", text: page.model.kind === "nat" ? words.scoresAtOnceAre : words.scoresAre }));
   place.append(others);
 
   const choose = (one) => {

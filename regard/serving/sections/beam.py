@@ -8,7 +8,7 @@ from typing import Any
 from regard.decoding.settings import AnySettings, SearchSettings
 from regard.inspection.scene import readable
 from regard.inspection.translation import refuse_blank
-from regard.models.nat import ParallelTransformer
+from regard.models.nat import NATransformer
 from regard.pipelines.hypothesis import Hypothesis, Node, Round
 from regard.pipelines.translator import Translator
 
@@ -29,7 +29,7 @@ def show_beam(translator: Translator, settings: AnySettings, asked: dict[str, An
         "text": found[0].text,
         "score": round(found[0].score, DIGITS),
         "settings": {key: value for key, value in settings.in_force().items() if key != "rerank"},
-        "length": model.config.length if isinstance(model, ParallelTransformer) else None,
+        "length": model.config.length if isinstance(model, NATransformer) else None,
         "tree": [_node(one) for one in found[0].tree or ()],
         "canvases": [_canvas(one) for one in found if one.rounds],
     }

@@ -20,9 +20,9 @@ from regard.decoding.cuda_graph.nat import FixedCanvases
 from regard.decoding.cuda_graph.nat_graphs import FillingShape, PassShape
 from regard.decoding.nat import Filled, ParallelWriter
 from regard.decoding.search import Found, Trace
-from regard.decoding.settings import ParallelSettings
+from regard.decoding.settings import NATSettings
 from regard.errors import UserError
-from regard.models.nat import ParallelTransformer
+from regard.models.nat import NATransformer
 from tests.decoding.test_nat import VOCAB, decided_model
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -46,7 +46,7 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
-def small_model(length: str, **changes: Any) -> ParallelTransformer:
+def small_model(length: str, **changes: Any) -> NATransformer:
     return decided_model(length, **changes).to(DEVICE)
 
 
@@ -54,11 +54,11 @@ MODELS = {length: small_model(length) for length in ("classifier", "end", "ctc")
 
 
 def write(writer: ParallelWriter, sources: Sequence[Sequence[int]], given: dict[str, Any]) -> list[list[Found]]:
-    return writer.write([Request(source) for source in sources], ParallelSettings(**given))
+    return writer.write([Request(source) for source in sources], NATSettings(**given))
 
 
 def pass_by_pass(
-    model: ParallelTransformer, sources: Sequence[Sequence[int]], given: dict[str, Any]
+    model: NATransformer, sources: Sequence[Sequence[int]], given: dict[str, Any]
 ) -> list[list[Found]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parallel, "obstacle_to_canvases", lambda *given: "a test wants the other way")
@@ -188,15 +188,15 @@ def test_weights_that_change_in_place_or_move_are_seen() -> None:
 def test_plain_canvases_have_no_obstacle_but_the_device() -> None:
     for length, given in WAYS:
         model = decided_model(length)
-        assert obstacle_to_canvases_anywhere(model, ParallelSettings(**given), None) is None
-        assert "cpu" in str(obstacle_to_canvases(model, ParallelSettings(**given), None))
+        assert obstacle_to_canvases_anywhere(model, NATSettings(**given), None) is None
+        assert "cpu" in str(obstacle_to_canvases(model, NATSettings(**given), None))
 
 
 def test_what_is_an_obstacle() -> None:
-    plain, model = ParallelSettings(), MODELS["ctc"]
-    assert "prefix" in str(obstacle_to_canvases_anywhere(model, ParallelSettings(beam=2), None))
+    plain, model = NATSettings(), MODELS["ctc"]
+    assert "prefix" in str(obstacle_to_canvases_anywhere(model, NATSettings(beam=2), None))
     assert "snapshots" in str(obstacle_to_canvases_anywhere(model, plain, Trace()))
-    assert "16 rounds" in str(obstacle_to_canvases_anywhere(MODELS["classifier"], ParallelSettings(rounds=17), None))
+    assert "16 rounds" in str(obstacle_to_canvases_anywhere(MODELS["classifier"], NATSettings(rounds=17), None))
     linear = small_model("ctc", attention={"kind": "linear"})
     assert "linear" in str(obstacle_to_canvases_anywhere(linear, plain, None))
     for name in ("encoder.0.attention", "decoder.0.cross"):

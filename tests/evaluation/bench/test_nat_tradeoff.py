@@ -16,7 +16,7 @@ from benchmarks import parallel as script
 from benchmarks.reports import parallel as report
 from regard import Translator
 from regard.decoding.cuda_graph.nat import FixedCanvases
-from regard.models.nat import ParallelTransformer, ParallelTransformerConfig
+from regard.models.nat import NATransformer, NATransformerConfig
 from regard.training.recipe import Recipe
 from tests.interop.random_models import random_translator
 
@@ -129,8 +129,8 @@ def test_what_is_to_be_launched_is_not_replayed(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(FixedCanvases, "fill", replay)
     vocabularies = random_translator("post").vocabularies
     sizes = {"width": 32, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "hidden": 64}
-    config = ParallelTransformerConfig.base(len(vocabularies.target), length="ctc", **sizes)
-    translator = Translator(ParallelTransformer(config), vocabularies)
+    config = NATransformerConfig.base(len(vocabularies.target), length="ctc", **sizes)
+    translator = Translator(NATransformer(config), vocabularies)
     settings = translator.fit()
     with pytest.raises(AssertionError, match="replayed"):
         script.Contender("usual", translator, settings).translate(["the dog"])

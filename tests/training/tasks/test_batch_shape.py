@@ -120,7 +120,7 @@ def test_a_compiled_run_goes_on_where_it_stopped(toy: Path, tmp_path: Path, trac
         ({"teaching__guided_attention__steps": 5}, "training.compile is for plain teacher forcing"),
         ({"training__sharding": "fsdp"}, "training: compile is for a model that is whole in every process"),
         ({"model__attention": {"kind": "local", "window": 4}}, "training.compile: is for full attention, not local"),
-        ({"model__kind": "parallel"}, "training.compile: is for a model that writes one token after"),
+        ({"model__kind": "nat"}, "training.compile: is for a model that writes one token after"),
     ],
 )
 def test_what_cannot_be_compiled_is_refused(

@@ -15,9 +15,9 @@ GIVEN = {"data.images": "somewhere", "model.kind": "vit"}
 
 
 def test_every_kind_of_model_has_a_family() -> None:
-    assert FAMILIES.keys() == MODELS.keys() - {"encoder"}  # which others have trained
-    with pytest.raises(UserError, match="'encoder' is not one of transformer, parallel, vit, swin, croco"):
-        Recipe.load(None, [], {"model.kind": "encoder", "data.builtin": "en-zh"})
+    assert FAMILIES.keys() == MODELS.keys() - {"bert"}  # which others have trained
+    with pytest.raises(UserError, match="'bert' is not one of transformer, nat, vit, swin, croco"):
+        Recipe.load(None, [], {"model.kind": "bert", "data.builtin": "en-zh"})
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_every_kind_of_model_has_a_family() -> None:
 def test_a_kind_that_is_not_known_is_named_before_all_else(recipe: Path | None, given: dict[str, str]) -> None:
     with pytest.raises(UserError) as refused:
         Recipe.load(recipe, ["model.kind=swim"], given)
-    assert str(refused.value) == "model.kind: 'swim' is not one of transformer, parallel, vit, swin, croco"
+    assert str(refused.value) == "model.kind: 'swim' is not one of transformer, nat, vit, swin, croco"
 
 
 @pytest.mark.parametrize("kind", ["vit", "swin"])

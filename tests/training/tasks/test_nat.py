@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from regard.attention.masks import Packed, Padded
 from regard.decoding.ctc import collapse, log_likelihood
 from regard.errors import UserError
-from regard.models.nat import ParallelTransformer
+from regard.models.nat import NATransformer
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import prepare, run_recipe
@@ -38,7 +38,7 @@ MASK, EOS, BLANK = 1, 2, 0
 @pytest.fixture
 def build(make_recipe: Callable[..., Recipe]) -> Callable[..., ParallelTranslationTask]:
     def make(**changes: object) -> ParallelTranslationTask:
-        recipe = make_recipe(model__kind="parallel", **changes)
+        recipe = make_recipe(model__kind="nat", **changes)
         torch.manual_seed(1)
         task = prepare(recipe, CPU, Progress(1))
         assert isinstance(task, ParallelTranslationTask)
@@ -63,17 +63,17 @@ def pairs_of(task: ParallelTranslationTask, rows: np.ndarray = ROWS) -> list[tup
     return [(s.tolist(), t.tolist()[1:-1]) for s, t in split]
 
 
-def model_of(task: ParallelTranslationTask) -> ParallelTransformer:
-    assert isinstance(task.model, ParallelTransformer)
+def model_of(task: ParallelTranslationTask) -> NATransformer:
+    assert isinstance(task.model, NATransformer)
     return task.model
 
 
-def logp_of(model: ParallelTransformer, source: list[int], canvas: list[int]) -> Tensor:
+def logp_of(model: NATransformer, source: list[int], canvas: list[int]) -> Tensor:
     return model(torch.tensor([source]), torch.tensor([canvas]))[0].log_softmax(-1)
 
 
 def reading(
-    model: ParallelTransformer, monkeypatch: pytest.MonkeyPatch, layout: str = "padded"
+    model: NATransformer, monkeypatch: pytest.MonkeyPatch, layout: str = "padded"
 ) -> list[list[list[int]]]:
     """What the decoder reads from now on: of each call, each sentence's canvas."""
     seen: list[list[list[int]]] = []
@@ -132,14 +132,14 @@ def test_the_layouts_of_canvases_follow_from_the_batch(
     build: Callable[..., ParallelTranslationTask], packed: bool
 ) -> None:
     for changes in ({}, {"model__positions": "learned", "model__max_length": 12}):
-        task = build(model__length="ctc", model__canvas_ratio=3, **changes)
+        task = build(model__length="ctc", model__upsample_ratio=3, **changes)
         batch, config = batch_of(task, packed), model_of(task).config
         pairs = pairs_of(task)
         exact = target_canvas(batch.target_layout).layout
         assert exact.lengths.tolist() == [len(target) for _, target in pairs]
         assert (exact.longest, type(exact)) == (max(len(t) for _, t in pairs), Packed if packed else Padded)
         longer = source_canvas(batch.source_layout, config).layout
-        expected = config.canvas_lengths(np.array([len(source) for source, _ in pairs])).tolist()
+        expected = config.upsampled_lengths(np.array([len(source) for source, _ in pairs])).tolist()
         assert longer.lengths.tolist() == expected
         assert longer.longest == max(expected)
         if isinstance(longer, Packed) and isinstance(exact, Packed):
@@ -247,7 +247,7 @@ def test_a_packed_batch_has_the_loss_and_the_gradients_of_a_padded_one(
 def test_a_filled_batch_has_the_loss_and_the_gradients_of_a_padded_one(
     build: Callable[..., ParallelTranslationTask], length: str, reveal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = build(model__length=length, **{} if length == "classifier" else {"model__canvas_extra": 1})
+    task = build(model__length=length, **{} if length == "classifier" else {"model__upsample_extra": 1})
     monkeypatch.setattr(Canvas, "pick", pick_the_first)
     monkeypatch.setattr(Tensor, "float", Tensor.double)
     model, found = model_of(task), []
@@ -317,8 +317,8 @@ LONG, SHORT = [f"{n}\t{n} 123456789" for n in range(60)], [f"{n} 123456789\t{n}"
 def uneven_recipe(folder: Path, pairs: list[str], length: str = "end") -> Recipe:
     """A canvas that is no longer than the source, END counted."""
     (folder / "pairs.tsv").write_text("".join(f"{pair}\n" for pair in pairs), encoding="utf-8")
-    canvas = {"model__canvas_ratio": 1, "model__canvas_extra": 0}
-    return small_recipe(folder / "pairs.tsv", model__kind="parallel", model__length=length, **canvas)
+    canvas = {"model__upsample_ratio": 1, "model__upsample_extra": 0}
+    return small_recipe(folder / "pairs.tsv", model__kind="nat", model__length=length, **canvas)
 
 
 @pytest.mark.parametrize("length", ["end", "ctc"])
@@ -376,10 +376,10 @@ def test_only_what_is_hidden_is_asked_for(
     assert float(found.total / found.count) == pytest.approx(total / number)
 
 
-def _plain(model: ParallelTransformer, source: list[int], canvas: list[int]) -> Tensor:
+def _plain(model: NATransformer, source: list[int], canvas: list[int]) -> Tensor:
     """The model without the watch that `reading` puts on it."""
     memory = model.encode(torch.tensor([source]))
-    decoded = ParallelTransformer.decode(model, torch.tensor([canvas]), memory)
+    decoded = NATransformer.decode(model, torch.tensor([canvas]), memory)
     return model.logits(decoded)[0].log_softmax(-1)
 
 
@@ -446,7 +446,7 @@ def test_a_run_that_crashed_ends_in_the_same_weights_to_the_bit(
     make_recipe: Callable[..., Recipe], tmp_path: Path, changes: dict[str, object]
 ) -> None:
     settings = {
-        "model__kind": "parallel",
+        "model__kind": "nat",
         "model__dropout": 0.2,
         "training__steps": 6,
         "training__validate_every": 4,
@@ -470,7 +470,7 @@ def test_pairs_that_are_left_out_are_said_and_none_left_is_refused(
     number = int((task.train.target.lengths - 1 > task.train.source.lengths).sum())
     assert number > 40
     said = capsys.readouterr().out
-    assert f"left out: {number} pairs whose target is longer than the canvas; raise model.canvas_ratio" in said
+    assert f"left out: {number} pairs whose target is longer than the canvas; raise model.upsample_ratio" in said
     with pytest.raises(UserError, match="no training pair is left: the target of each is longer than its canvas"):
         prepare(uneven_recipe(tmp_path, LONG), CPU, Progress(1))
 
@@ -478,41 +478,41 @@ def test_pairs_that_are_left_out_are_said_and_none_left_is_refused(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model__kind": "paralel"}, "model.kind: 'paralel' is not one of transformer, parallel"),
-        ({"model__kind": "parallel", "model__length": "guess"}, "model: length: input should be"),
-        ({"model__length": "ctc"}, "model.length: is for model.kind=parallel, not transformer"),
-        ({"parallel__reveal": "none"}, "parallel is for model.kind=parallel, not transformer"),
+        ({"model__kind": "paralel"}, "model.kind: 'paralel' is not one of transformer, nat"),
+        ({"model__kind": "nat", "model__length": "guess"}, "model: length: input should be"),
+        ({"model__length": "ctc"}, "model.length: is for model.kind=nat, not transformer"),
+        ({"parallel__reveal": "none"}, "parallel is for model.kind=nat, not transformer"),
         (
-            {"model__kind": "parallel", "model__length": "ctc", "parallel__reveal": "uniform"},
+            {"model__kind": "nat", "model__length": "ctc", "parallel__reveal": "uniform"},
             "parallel.reveal: uniform is for model.length=classifier, not ctc",
         ),
         ({"search__rounds": 4}, "search: rounds is for a model that writes all tokens at once"),
         (
-            {"model__kind": "parallel", "search__temperature": 1.0},
+            {"model__kind": "nat", "search__temperature": 1.0},
             "search: temperature is for a model that writes one token after another",
         ),
-        ({"model__kind": "parallel", "search__beam": 5}, "search.beam 5 needs a model with length: ctc"),
-        ({"model__kind": "parallel", "model__canvas_ratio": 3}, "model.canvas_ratio: is for model.length=end or ctc"),
+        ({"model__kind": "nat", "search__beam": 5}, "search.beam 5 needs a model with length: ctc"),
+        ({"model__kind": "nat", "model__upsample_ratio": 3}, "model.upsample_ratio: is for model.length=end or ctc"),
         (
-            {"model__kind": "parallel", "model__length": "ctc", "model__length_reach": 9},
+            {"model__kind": "nat", "model__length": "ctc", "model__length_reach": 9},
             "model.length_reach: is for model.length=classifier, not ctc; leave it away",
         ),
         (
-            {"model__kind": "parallel", "parallel__glance": [0.4, 0.1]},
+            {"model__kind": "nat", "parallel__glance": [0.4, 0.1]},
             "parallel.glance: is for parallel.reveal=glancing, not uniform; leave it away",
         ),
         (
-            {"model__kind": "parallel", "model__length": "end", "parallel__length_weight": 1.0},
+            {"model__kind": "nat", "model__length": "end", "parallel__length_weight": 1.0},
             "parallel.length_weight: is for model.length=classifier, not end; leave it away",
         ),
         (
-            {"model__kind": "parallel", "model__length": "end", "search__rounds": 3},
+            {"model__kind": "nat", "model__length": "end", "search__rounds": 3},
             "rounds 3 needs a model with length",
         ),
-        ({"model__kind": "parallel", "teaching__r_drop": 1.0}, "teaching: for a model that writes one token after"),
-        ({"model__kind": "parallel", "parallel__glance": [0.5, 1.5]}, "parallel.glance"),
+        ({"model__kind": "nat", "teaching__r_drop": 1.0}, "teaching: for a model that writes one token after"),
+        ({"model__kind": "nat", "parallel__glance": [0.5, 1.5]}, "parallel.glance"),
         (
-            {"model__kind": "parallel", "search__lengths": 3, "search__rerank": "nowhere"},
+            {"model__kind": "nat", "search__lengths": 3, "search__rerank": "nowhere"},
             "search.rerank: nowhere: no such model folder",
         ),
     ],

@@ -197,16 +197,16 @@ def test_a_model_that_writes_at_once_takes_the_encoder_of_one_that_does_not(
 ) -> None:
     kept = {key: value for key, value in SMALL.items() if not key.startswith(("model.", "tokenizer.", "search."))}
     files = {"data.source": str(toy / "train.en"), "data.target": str(toy / "train.zh")}
-    wanted = kept | files | {"model.kind": "parallel", "training.steps": 4, "start.from": str(trained_run)}
-    run_recipe(Recipe.load(None, [], wanted | {"start.parts": "encoder"}), tmp_path / "parallel")
-    began = load_file(tmp_path / "parallel" / "data" / "start.safetensors")
+    wanted = kept | files | {"model.kind": "nat", "training.steps": 4, "start.from": str(trained_run)}
+    run_recipe(Recipe.load(None, [], wanted | {"start.parts": "encoder"}), tmp_path / "nat")
+    began = load_file(tmp_path / "nat" / "data" / "start.safetensors")
     old = load_file(trained_run / "best" / "model.safetensors")
     taken = [name for name in old if name.startswith(("encoder", "source_embedding"))]
     assert all(torch.equal(began[name], old[name]) for name in taken)
-    assert Translator.load(tmp_path / "parallel").model.config.kind == "parallel"
+    assert Translator.load(tmp_path / "nat").model.config.kind == "nat"
     with pytest.raises(UserError, match=r"model\.kind: .* is of the kind transformer, not parallel"):
         run_recipe(Recipe.load(None, [], wanted), tmp_path / "wrong")
-    words = wanted | {"start.from": str(tmp_path / "parallel"), "start.tokens": [WORD]}
+    words = wanted | {"start.from": str(tmp_path / "nat"), "start.tokens": [WORD]}
     run_recipe(Recipe.load(None, [], words), tmp_path / "grown")
     assert len(Translator.load(tmp_path / "grown").vocabularies.source) == len(old["source_embedding.weight"]) + 1
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from regard.config import Settings
 from regard.errors import UserError
-from regard.models.nat import ParallelTransformerConfig
+from regard.models.nat import NATransformerConfig
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -26,7 +26,7 @@ class ParallelTeachingSettings(Settings):
     )
     length_weight: float = Field(0.5, ge=0, description="of the length classifier's loss beside that of the tokens")
 
-    def choose(self, model: ParallelTransformerConfig) -> Literal["uniform", "glancing", "none"]:
+    def choose(self, model: NATransformerConfig) -> Literal["uniform", "glancing", "none"]:
         """What is revealed to this model.
 
         Raises:
@@ -38,7 +38,7 @@ class ParallelTeachingSettings(Settings):
             raise UserError(f"parallel.reveal: uniform is for model.length=classifier, not {model.length}")
         return self.reveal
 
-    def check_effect(self, model: ParallelTransformerConfig) -> None:
+    def check_effect(self, model: NATransformerConfig) -> None:
         """Does nothing where this model can learn like that, and by all that is set.
 
         Raises:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from regard.attention.masks import Layout
 from regard.decoding import ctc
-from regard.models.nat import ParallelTransformer
+from regard.models.nat import NATransformer
 from regard.ops.cross_entropy import LEFT_OUT
 from regard.training.task import Loss, Step
 from regard.training.tasks.nat.targets import Canvas, source_canvas, target_canvas
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class Reader:
     """A model that has read its sources, and the canvas that it is to fill."""
 
-    model: ParallelTransformer
+    model: NATransformer
     memory: Tensor
     source_layout: Layout
     canvas: Canvas
@@ -75,7 +75,7 @@ class ParallelTeacher:
         self.reveal, self.glance, self.steps = reveal, glance, steps
         self.smoothing, self.length_weight = smoothing, length_weight
 
-    def loss(self, model: ParallelTransformer, batch: TextBatch, step: Step) -> Loss:
+    def loss(self, model: NATransformer, batch: TextBatch, step: Step) -> Loss:
         """Every part is a mean times the number of labels, so that batches of any size weigh alike."""
         config, count, sentences = model.config, (batch.labels != LEFT_OUT).sum(), are_sentences(batch)
         memory = model.encode(batch.source, batch.source_layout)
@@ -182,7 +182,7 @@ def are_sentences(batch: TextBatch) -> Tensor:
     return (lengths > 0) & (first != LEFT_OUT)
 
 
-def length_loss(model: ParallelTransformer, memory: Tensor, batch: TextBatch) -> Tensor:
+def length_loss(model: NATransformer, memory: Tensor, batch: TextBatch) -> Tensor:
     """The mean cross-entropy of how much longer the targets are; what lies out of reach counts as the furthest."""
     reach = model.config.length_reach
     difference = (batch.target_layout.lengths - batch.source_layout.lengths).clamp(-reach, reach)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.masks import Layout, Packed, Padded
-from regard.models.nat import ParallelTransformerConfig
+from regard.models.nat import NATransformerConfig
 
 
 @dataclass(frozen=True)
@@ -107,10 +107,10 @@ def target_canvas(target_layout: Layout, sentences: Tensor | None = None) -> Can
     return Canvas(Packed(target_layout.offsets - ends, target_layout.longest - 1, target_layout.size - number))
 
 
-def source_canvas(source_layout: Layout, config: ParallelTransformerConfig) -> Canvas:
+def source_canvas(source_layout: Layout, config: NATransformerConfig) -> Canvas:
     """As many places as follow from the source's length; what fills a batch up has a canvas like any sentence."""
-    sizes = config.canvas_ratio * source_layout.lengths + config.canvas_extra
-    longest = config.canvas_ratio * source_layout.longest + config.canvas_extra
+    sizes = config.upsample_ratio * source_layout.lengths + config.upsample_extra
+    longest = config.upsample_ratio * source_layout.longest + config.upsample_extra
     bounded = config.positions == "learned" and longest > config.max_length
     if bounded:
         sizes, longest = sizes.clamp(max=config.max_length), config.max_length
@@ -119,7 +119,7 @@ def source_canvas(source_layout: Layout, config: ParallelTransformerConfig) -> C
     if bounded:
         return Canvas(Packed.of(sizes))
     sentences = len(source_layout.offsets) - 1
-    size = config.canvas_ratio * source_layout.size + config.canvas_extra * sentences  # without asking the device
+    size = config.upsample_ratio * source_layout.size + config.upsample_extra * sentences  # without asking the device
     offsets = torch.zeros_like(source_layout.offsets)
     offsets[1:] = sizes.cumsum(0)
     return Canvas(Packed(offsets, longest, size))

@@ -9,7 +9,7 @@ from torch import nn
 
 from regard.data.text.tokens import STRETCH
 from regard.errors import UserError
-from regard.models.nat import ParallelTransformer
+from regard.models.nat import NATransformer
 from regard.training.progress import counted
 from regard.training.task import Loss, Step
 from regard.training.tasks.nat.objective import ParallelTeacher
@@ -22,7 +22,7 @@ class ParallelTranslationTask(TranslationTask):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        assert isinstance(self.recipe, ParallelRecipe) and isinstance(self.model, ParallelTransformer)
+        assert isinstance(self.recipe, ParallelRecipe) and isinstance(self.model, NATransformer)
         settings = self.recipe.parallel
         self.parallel_teacher = ParallelTeacher(
             settings.choose(self.model.config),
@@ -40,7 +40,7 @@ class ParallelTranslationTask(TranslationTask):
         Raises:
             UserError: none is left.
         """
-        assert isinstance(self.model, ParallelTransformer)
+        assert isinstance(self.model, NATransformer)
         config = self.model.config
         if config.length == "classifier":
             return ""
@@ -48,19 +48,19 @@ class ParallelTranslationTask(TranslationTask):
         for start in range(0, len(self.train), STRETCH):
             rows = np.arange(start, min(start + STRETCH, len(self.train)))
             needed = self.train.target.lengths_of(rows) - (2 if config.length == "ctc" else 1)
-            long += int((needed > config.canvas_lengths(self.train.source.lengths_of(rows))).sum())
+            long += int((needed > config.upsampled_lengths(self.train.source.lengths_of(rows))).sum())
         self.train.let_go()
-        advice = "raise model.canvas_ratio or model.canvas_extra"
+        advice = "raise model.upsample_ratio or model.upsample_extra"
         if long == len(self.train):
             raise UserError(f"no training pair is left: the target of each is longer than its canvas; {advice}")
         return f"left out: {counted(long, 'pair')} whose target is longer than the canvas; {advice}" if long else ""
 
     def teach(self, model: nn.Module, batch: TextBatch, step: Step) -> Loss:
-        assert isinstance(model, ParallelTransformer)
+        assert isinstance(model, NATransformer)
         return self.parallel_teacher.loss(model, batch, step)
 
     def examine(self, model: nn.Module, batch: TextBatch) -> Loss:
         """What the model says from the source alone."""
-        assert isinstance(model, ParallelTransformer)
+        assert isinstance(model, NATransformer)
         assert isinstance(self.recipe, ParallelRecipe)
         return ParallelTeacher(length_weight=self.recipe.parallel.length_weight).loss(model, batch, 0)

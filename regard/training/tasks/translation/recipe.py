@@ -11,9 +11,9 @@ from pydantic import Field, field_validator, model_validator
 
 from regard.config import Settings, explain_unknown
 from regard.data.text.suffixes import BOTH_SIDES, COMPRESSIONS
-from regard.decoding.settings import AnySettings, ParallelSettings, SearchSettings, check_keys_fit
+from regard.decoding.settings import AnySettings, NATSettings, SearchSettings, check_keys_fit
 from regard.errors import UserError
-from regard.models.nat import ParallelTransformerConfig
+from regard.models.nat import NATransformerConfig
 from regard.models.registry import MODELS
 from regard.models.transformer import TransformerConfig
 from regard.pipelines.reranking import check_judge
@@ -219,7 +219,7 @@ class TranslationRecipe(Recipe):
             raise UserError(f"{self._asked}: is for full attention, not {config.attention.kind}")
         self.teaching.check_model(config)
 
-    def model_config_for(self, source_vocab: int, target_vocab: int) -> TransformerConfig | ParallelTransformerConfig:
+    def model_config_for(self, source_vocab: int, target_vocab: int) -> TransformerConfig | NATransformerConfig:
         """The model's configuration, once the sizes of the vocabularies are known."""
         changes = dict(self.model)
         preset = changes.pop("preset", "small")
@@ -239,7 +239,7 @@ class TranslationRecipe(Recipe):
             raise UserError("model.tie: 'all' needs one vocabulary for both sides; set model.tie=target")
         vocab = source_vocab if self.tokenizer.joint else (source_vocab, target_vocab)
         try:
-            config: TransformerConfig | ParallelTransformerConfig = getattr(configs, preset)(vocab, **changes)
+            config: TransformerConfig | NATransformerConfig = getattr(configs, preset)(vocab, **changes)
         except UserError as error:
             raise UserError(str(error).replace(f"{configs.__name__}: ", "model: ", 1)) from None
         return config
@@ -267,12 +267,12 @@ class TranslationRecipe(Recipe):
 class ParallelRecipe(TranslationRecipe):
     """A training run of a model that writes all tokens at once."""
 
-    searches_by = ParallelSettings
+    searches_by = NATSettings
 
     parallel: ParallelTeachingSettings = ParallelTeachingSettings()
     # Other settings in the same place, which the kind of the model decides on: no recipe is read as the wrong one.
-    search: ParallelSettings = Field(  # type: ignore[assignment]
-        ParallelSettings(), description="for the translations of a validation"
+    search: NATSettings = Field(  # type: ignore[assignment]
+        NATSettings(), description="for the translations of a validation"
     )
 
     @property
@@ -287,7 +287,7 @@ class ParallelRecipe(TranslationRecipe):
             UserError: the first that is wrong.
         """
         config = self.model_config_for(8, 8)
-        assert isinstance(config, ParallelTransformerConfig)
+        assert isinstance(config, NATransformerConfig)
         if self.training.compile:
             raise UserError(
                 "training.compile: is for a model that writes one token after another; this one can be recorded, by "
@@ -306,11 +306,11 @@ class ParallelRecipe(TranslationRecipe):
         except UserError as error:
             raise UserError(f"search.{error}") from None
 
-    def _check_recording(self, config: ParallelTransformerConfig) -> None:
+    def _check_recording(self, config: NATransformerConfig) -> None:
         if config.attention.kind != "full":
             raise UserError(f"training.record: is for full attention, not {config.attention.kind}")
         if config.length != "classifier" and config.positions == "learned":
-            fits = (config.max_length - config.canvas_extra) // config.canvas_ratio
+            fits = (config.max_length - config.upsample_extra) // config.upsample_ratio
             if (self.longest() or config.max_length) > fits:
                 raise UserError(
                     "training.record: needs a place of the canvas for every position, and model.max_length="

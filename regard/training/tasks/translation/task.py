@@ -24,7 +24,7 @@ from regard.data.text.encoding import encode_pairs
 from regard.data.text.pair import Pair
 from regard.data.text.tokens import Ints, ParallelTokens, Ragged
 from regard.evaluation import bleu, chrf, tokenisation_for
-from regard.models.nat import ParallelTransformer
+from regard.models.nat import NATransformer
 from regard.models.transformer import Transformer
 from regard.ops.cross_entropy import LEFT_OUT
 from regard.pipelines.translator import Translator
@@ -169,7 +169,7 @@ class TranslationTask:
         Raises:
             DivergedError: the loss is no number.
         """
-        assert isinstance(model, (Transformer, ParallelTransformer))
+        assert isinstance(model, (Transformer, NATransformer))
         model.eval()
         rng = np.random.default_rng(0)
         plan = self._plan(self.valid_tokens, np.arange(len(self.valid_tokens)), rng)
@@ -200,7 +200,7 @@ class TranslationTask:
         return [i * sentences // wanted for i in range(wanted)]
 
     def save(self, folder: Path, model: nn.Module, scores: dict[str, Any]) -> None:
-        assert isinstance(model, (Transformer, ParallelTransformer))
+        assert isinstance(model, (Transformer, NATransformer))
         Translator(model, self.translator.vocabularies, self.translator.languages).save(folder)
         (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
 
