@@ -133,8 +133,7 @@ def test_the_canvas_follows_from_the_source_and_ends_with_the_positions() -> Non
 
 def test_what_must_not_be_said_depends_on_how_the_length_is_known() -> None:
     unsayable = {
-        length: NATransformerConfig.base(VOCAB, length=length).unsayable
-        for length in ("classifier", "end", "ctc")
+        length: NATransformerConfig.base(VOCAB, length=length).unsayable for length in ("classifier", "end", "ctc")
     }
     assert unsayable == {"classifier": [0, 1, 2], "end": [0, 1], "ctc": [1, 2]}
 

@@ -46,9 +46,7 @@ def obstacle_to_canvases(model: NATransformer, settings: NATSettings, trace: Tra
     return _obstacle_in_device(model) or obstacle_to_canvases_anywhere(model, settings, trace)
 
 
-def obstacle_to_canvases_anywhere(
-    model: NATransformer, settings: NATSettings, trace: Trace | None
-) -> str | None:
+def obstacle_to_canvases_anywhere(model: NATransformer, settings: NATSettings, trace: Trace | None) -> str | None:
     """`obstacle_to_canvases` but for the device."""
     if settings.beam > 1:
         return "prefix search is asked for"

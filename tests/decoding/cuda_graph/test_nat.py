@@ -57,9 +57,7 @@ def write(writer: ParallelWriter, sources: Sequence[Sequence[int]], given: dict[
     return writer.write([Request(source) for source in sources], NATSettings(**given))
 
 
-def pass_by_pass(
-    model: NATransformer, sources: Sequence[Sequence[int]], given: dict[str, Any]
-) -> list[list[Found]]:
+def pass_by_pass(model: NATransformer, sources: Sequence[Sequence[int]], given: dict[str, Any]) -> list[list[Found]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parallel, "obstacle_to_canvases", lambda *given: "a test wants the other way")
         return write(ParallelWriter(model), sources, given)

@@ -72,9 +72,7 @@ def logp_of(model: NATransformer, source: list[int], canvas: list[int]) -> Tenso
     return model(torch.tensor([source]), torch.tensor([canvas]))[0].log_softmax(-1)
 
 
-def reading(
-    model: NATransformer, monkeypatch: pytest.MonkeyPatch, layout: str = "padded"
-) -> list[list[list[int]]]:
+def reading(model: NATransformer, monkeypatch: pytest.MonkeyPatch, layout: str = "padded") -> list[list[list[int]]]:
     """What the decoder reads from now on: of each call, each sentence's canvas."""
     seen: list[list[list[int]]] = []
     decode = model.decode
