@@ -50,17 +50,17 @@ def serve(
         from regard.serving.server import serve as run
     except ModuleNotFoundError as error:
         raise UserError(f"serving needs {error.name}; install it with pip install 'regard[serve]'") from None
-    from regard.serving.limits import Limits
-    from regard.serving.process import share_cores
-    from regard.serving.service import Offer
-    from regard.serving.work import Order
+    from regard.serving.config import Limits, ServingConfig, split_cores
+    from regard.serving.messages import LoadRequest
 
     named = _name(runs)
     chosen = _read(search, "--search")
-    team, each = share_cores(len(named))
-    orders = [Order(name, path, device, threads or each, chosen, engine, precision) for name, path in named.items()]
+    team, each = split_cores(len(named))
+    orders = [
+        LoadRequest(name, path, device, threads or each, chosen, engine, precision) for name, path in named.items()
+    ]
     limits = Limits.parse(_read(limit, "--limit"), "--limit")
-    run(Offer(orders, workers or team, limits, keys, tuple(cors or ()), log_text), host, port)
+    run(ServingConfig(orders, workers or team, limits, keys, tuple(cors or ()), log_text), host, port)
 
 
 def key(

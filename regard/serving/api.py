@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Sequence
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 
-from regard.serving.bodies import read_images
+from regard.serving.errors import Problem, bad
 from regard.serving.libretranslate import ERRORS
-from regard.serving.models import Model
-from regard.serving.problems import Problem, bad
+from regard.serving.messages import Job, Translation
+from regard.serving.parsing import read_images
 from regard.serving.schemas import (
     ApiAlignment,
     ApiClass,
@@ -28,8 +28,8 @@ from regard.serving.schemas import (
     ApiTranslateRequest,
     ApiTranslation,
 )
+from regard.serving.served_models import Model
 from regard.serving.service import Service, Translated, facts, unless_gone
-from regard.serving.work import Job, Translation
 
 _FILES = {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}
 _FORM = {

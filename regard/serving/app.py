@@ -13,11 +13,11 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from regard.serving import api, inspect, libretranslate, pages
-from regard.serving.bodies import explain_mistakes
-from regard.serving.gate import Gate
-from regard.serving.life import living
-from regard.serving.problems import Problem, broken
+from regard.serving import api, inspect_api, libretranslate, static
+from regard.serving.errors import Problem, broken
+from regard.serving.lifespan import living
+from regard.serving.middleware import Gate
+from regard.serving.parsing import explain_mistakes
 from regard.serving.schemas import DetectRequest, TranslateRequest
 from regard.serving.service import Service, facts
 
@@ -44,8 +44,8 @@ def make_app(service: Service, patient: bool = False) -> FastAPI:
     app.state.service = service
     app.include_router(libretranslate.make_router(service))
     app.include_router(api.make_router(service))
-    app.include_router(inspect.make_router(service))
-    app.include_router(pages.make_router())  # last, so that no file can hide an endpoint
+    app.include_router(inspect_api.make_router(service))
+    app.include_router(static.make_router())  # last, so that no file can hide an endpoint
     _explain_problems(app)
     app.add_middleware(Gate, service=service)
     if service.offer.origins:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from regard.errors import UserError
-from regard.serving.limits import Limits
+from regard.serving.config import Limits
+from regard.serving.errors import Problem, bad, broken, overloaded, too_late
 from regard.serving.logs import note
+from regard.serving.messages import Job, ModelInfo, Options
 from regard.serving.metrics import ModelMetrics
-from regard.serving.problems import Problem, bad, broken, overloaded, too_late
-from regard.serving.process import WorkerError, WorkError
-from regard.serving.work import About, Job, Options
+from regard.serving.worker_process import WorkerError, WorkError
 
 PATIENCE = 5
 """How many times the usual wait a batch waits at the most while company keeps coming."""
@@ -28,7 +28,7 @@ LONGEST_PAUSE = 30.0
 class AnyWorker(Protocol):
     """What does the work of a batch: `process.Worker`, or a stand-in."""
 
-    about: About
+    about: ModelInfo
 
     async def run(self, operation: str, options: Options, items: Sequence[Any]) -> list[Any]:
         """A result for every item."""
@@ -88,7 +88,7 @@ class Batcher:
         self._tasks = [asyncio.create_task(self._loop(lane)) for lane in self._lanes]
 
     @property
-    def about(self) -> About:
+    def about(self) -> ModelInfo:
         return self._lanes[0].worker.about
 
     @property

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from regard.errors import UserError
+from regard.serving.errors import Problem
 from regard.serving.logs import note
-from regard.serving.problems import Problem
 
 PER_MINUTE = 600
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from regard.data.text.languages import name_of
-from regard.serving.bodies import read_fields
-from regard.serving.models import Model
-from regard.serving.problems import bad, unavailable
+from regard.serving.documents import render_all
+from regard.serving.errors import bad, unavailable
+from regard.serving.parsing import read_fields
 from regard.serving.schemas import (
     Choice,
     Detection,
@@ -24,8 +24,8 @@ from regard.serving.schemas import (
     TranslateAnswer,
     TranslateRequest,
 )
+from regard.serving.served_models import Model
 from regard.serving.service import Service, facts, unless_gone
-from regard.serving.texts import render_all
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": Error, "description": "The request cannot be answered as it is"},

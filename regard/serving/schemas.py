@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from regard.serving.work import Alignment
+from regard.serving.messages import Alignment
 
 
 def _is_text(text: str) -> str:

@@ -15,14 +15,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from regard.errors import UserError
 from regard.serving.app import make_app
+from regard.serving.config import ServingConfig
 from regard.serving.logs import note, set_up_logs
-from regard.serving.service import Offer, Service
+from regard.serving.service import Service
 
 GRACE = 5.0
 """Seconds beyond the deadline of a request that a draining server waits for its answer."""
 
 
-def serve(offer: Offer, host: str, port: int) -> None:
+def serve(offer: ServingConfig, host: str, port: int) -> None:
     """Serves until it is asked to end.
 
     Raises:

@@ -4,37 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from starlette.requests import Request
 
 from regard.errors import UserError
+from regard.serving.config import ServingConfig
+from regard.serving.documents import Document, Format
+from regard.serving.errors import Problem, bad
 from regard.serving.keys import Keys
-from regard.serving.languages import Detector
-from regard.serving.limits import Limits
+from regard.serving.language_detection import Detector
 from regard.serving.logs import note
+from regard.serving.messages import Translation
 from regard.serving.metrics import Metrics
-from regard.serving.models import Model, Models
-from regard.serving.problems import Problem, bad
-from regard.serving.texts import Document, Format
-from regard.serving.work import Order, Translation
+from regard.serving.served_models import Model, Models
 
 Answer = TypeVar("Answer")
 BEARER = "bearer "
-
-
-@dataclass
-class Offer:
-    """What is served, to whom, within which limits."""
-
-    orders: Sequence[Order]
-    workers: int = 1
-    limits: Limits = field(default_factory=Limits)
-    keys: Path | None = None
-    origins: Sequence[str] = ()
-    log_text: bool = False
 
 
 @dataclass
@@ -53,7 +40,7 @@ class Service:
         fatal: why it cannot go on, as one sentence.
     """
 
-    def __init__(self, offer: Offer, models: Models | None = None) -> None:
+    def __init__(self, offer: ServingConfig, models: Models | None = None) -> None:
         self.offer, self.limits = offer, offer.limits
         self.metrics = Metrics()
         self.models = models or Models(offer.orders, offer.limits, self.metrics, workers=offer.workers)

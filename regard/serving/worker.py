@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from regard.errors import UserError
-from regard.serving.work import Batch, Done, Failed, Order, Refused
+from regard.serving.messages import Batch, BatchResult, Failed, LoadRequest, Rejected
 
 
 def main() -> None:
@@ -33,23 +33,23 @@ def serve(connection: Connection[Any, Any]) -> None:
     Raises:
         EOFError: the other side has hung up.
     """
-    from regard.serving.engine import open_engine
+    from regard.serving.model_runner import open_engine
 
-    order: Order = connection.recv()
+    order: LoadRequest = connection.recv()
     try:
         engine = open_engine(order)
         engine.warm_up()
     except UserError as error:
-        connection.send(Refused(str(error)))
+        connection.send(Rejected(str(error)))
         return
     connection.send(engine.about)
     while True:
         batch: Batch = connection.recv()
-        answer: Done | Refused | Failed
+        answer: BatchResult | Rejected | Failed
         try:
-            answer = Done(engine.run(batch.operation, batch.items, dict(batch.options)))
+            answer = BatchResult(engine.run(batch.operation, batch.items, dict(batch.options)))
         except UserError as error:
-            answer = Refused(str(error), error.kind)
+            answer = Rejected(str(error), error.kind)
         except Exception as error:
             answer = Failed(describe(error))
         connection.send(answer)

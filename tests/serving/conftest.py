@@ -10,7 +10,7 @@ import pytest
 
 from regard import Translator
 from regard.data.text.tokenizer import Tokenizer
-from regard.serving.work import About, Options, Translation
+from regard.serving.messages import ModelInfo, Options, Translation
 from tests.serving.running import Running
 
 
@@ -52,7 +52,7 @@ class Echo:
     """A worker without a model: translations are the sentences in capitals."""
 
     def __init__(self, tokenizer: Tokenizer, languages: tuple[str, str] = ("en", "zh")) -> None:
-        self.about = About("echo", "transformer", ("translate", "embed"), 0, "cpu", languages, tokenizer)
+        self.about = ModelInfo("echo", "transformer", ("translate", "embed"), 0, "cpu", languages, tokenizer)
         self.batches: list[list[Any]] = []
         self.before: Callable[[Sequence[Any]], Any] = lambda items: None
         self.ended = False

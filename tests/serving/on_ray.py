@@ -39,7 +39,7 @@ def cluster() -> Iterator[str]:
 def deployed(name: str, **arguments: object) -> Iterator[None]:
     from ray import serve
 
-    from regard.serving.cluster import build
+    from regard.serving.ray_app import build
 
     serve.run(build({"cpus": 0.5} | arguments), name=name, route_prefix=f"/{name}")
     yield

@@ -16,15 +16,15 @@ from starlette.testclient import TestClient
 
 from regard.data.text.tokenizer import Tokenizer
 from regard.errors import UserError
-from regard.serving import languages
+from regard.serving import language_detection as languages
 from regard.serving.app import make_app
+from regard.serving.config import Limits, ServingConfig
 from regard.serving.keys import make_key
-from regard.serving.limits import Limits
 from regard.serving.logs import JsonLines
+from regard.serving.messages import LoadRequest
 from regard.serving.metrics import Metrics
-from regard.serving.models import Models
-from regard.serving.service import Offer, Service
-from regard.serving.work import Order
+from regard.serving.served_models import Models
+from regard.serving.service import Service
 from tests.serving.conftest import Echo
 from tests.serving.running import wait_until
 
@@ -39,12 +39,12 @@ def open_client(tokenizer: Tokenizer) -> Open:
     def start(*pairs: tuple[str, str], limits: dict[str, Any] | None = None, **offer: Any) -> Iterator[TestClient]:
         echoes = {"-".join(pair): Echo(tokenizer, pair) for pair in pairs or [("en", "zh")]}
 
-        async def worker(order: Order) -> Echo:
+        async def worker(order: LoadRequest) -> Echo:
             return echoes[order.name]
 
         bounds = Limits(**(limits or {}))
-        orders = [Order(name, Path(name)) for name in echoes]
-        service = Service(Offer(orders, limits=bounds, **offer), Models(orders, bounds, Metrics(), worker))
+        orders = [LoadRequest(name, Path(name)) for name in echoes]
+        service = Service(ServingConfig(orders, limits=bounds, **offer), Models(orders, bounds, Metrics(), worker))
         with TestClient(make_app(service), raise_server_exceptions=False) as client:
             wait_until(lambda: service.ready)
             client.echoes = echoes

@@ -11,11 +11,11 @@ import pytest
 from regard.data.text.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.serving.batcher import Batcher
-from regard.serving.limits import Limits
+from regard.serving.config import Limits
+from regard.serving.errors import Problem
+from regard.serving.messages import Job
 from regard.serving.metrics import Metrics
-from regard.serving.problems import Problem
-from regard.serving.process import WorkerError, WorkError
-from regard.serving.work import Job
+from regard.serving.worker_process import WorkerError, WorkError
 from tests.asynchronous import run_apart
 from tests.serving.conftest import Echo
 

@@ -16,19 +16,19 @@ from regard.models.croco import CroCo, CroCoConfig
 from regard.models.folder import save_model
 from regard.pipelines.classifier import Classifier
 from regard.serving.app import make_app
-from regard.serving.engine import ClassificationEngine, open_engine
-from regard.serving.limits import Limits
+from regard.serving.config import Limits, ServingConfig
+from regard.serving.messages import LoadRequest, Options
 from regard.serving.metrics import Metrics
-from regard.serving.models import Models
-from regard.serving.service import Offer, Service
-from regard.serving.work import Options, Order
+from regard.serving.model_runner import ClassificationEngine, open_engine
+from regard.serving.served_models import Models
+from regard.serving.service import Service
 from tests.serving.running import Running, wait_until
 
 
 class Threaded:
     """A worker whose engine is in this process."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: LoadRequest) -> None:
         self._engine = open_engine(order)
         self._engine.warm_up()
         self.about = self._engine.about
@@ -45,11 +45,11 @@ class Threaded:
 
 @pytest.fixture(scope="module")
 def client(image_run: Path) -> Iterator[TestClient]:
-    async def start(order: Order) -> Threaded:
+    async def start(order: LoadRequest) -> Threaded:
         return Threaded(order)
 
-    orders, limits = [Order("paint", image_run, "cpu")], Limits(image_pixels=10_000, items=4, image_bytes=100_000)
-    service = Service(Offer(orders, limits=limits), Models(orders, limits, Metrics(), start))
+    orders, limits = [LoadRequest("paint", image_run, "cpu")], Limits(image_pixels=10_000, items=4, image_bytes=100_000)
+    service = Service(ServingConfig(orders, limits=limits), Models(orders, limits, Metrics(), start))
     with TestClient(make_app(service)) as one:
         wait_until(lambda: service.ready or service.fatal)
         yield one
@@ -127,13 +127,13 @@ def test_a_worker_of_its_own_says_the_same(server: Running, image_run: Path, pai
 def test_a_model_of_two_views_can_only_be_looked_at(tmp_path: Path) -> None:
     sizes = {"patch": 4, "width": 16, "heads": 2, "decoder_width": 16, "decoder_heads": 2}
     save_model(tmp_path, CroCo(CroCoConfig.micro(**sizes)), {})
-    engine = open_engine(Order("x", tmp_path, "cpu"))
+    engine = open_engine(LoadRequest("x", tmp_path, "cpu"))
     assert not {"translate", "embed", "classify"} & set(engine.about.operations)
     with pytest.raises(UserError):
         engine.run("classify", [b""], {})
 
 
 def test_engines_are_chosen_by_what_the_model_reads(image_run: Path) -> None:
-    assert isinstance(open_engine(Order("x", image_run, "cpu")), ClassificationEngine)
+    assert isinstance(open_engine(LoadRequest("x", image_run, "cpu")), ClassificationEngine)
     with pytest.raises(UserError, match="searches nothing"):
-        open_engine(Order("x", image_run, "cpu", search={"beam": 1}))
+        open_engine(LoadRequest("x", image_run, "cpu", search={"beam": 1}))

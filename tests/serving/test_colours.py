@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.serving.pages import read_files
+from regard.serving.static import read_files
 from tests.browser import Visit
 from tests.colours import SIGHTS, Colours, contrast, distance, lab
 

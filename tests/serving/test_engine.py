@@ -9,8 +9,8 @@ import pytest
 from regard import Translator
 from regard.decoding.settings import NATSettings, SearchSettings
 from regard.errors import UserError
-from regard.serving.engine import open_engine, widen
-from regard.serving.work import Order
+from regard.serving.messages import LoadRequest
+from regard.serving.model_runner import open_engine, widen
 
 
 def test_more_hypotheses_widen_the_search_only_as_far_as_they_must() -> None:
@@ -24,7 +24,7 @@ def test_more_hypotheses_widen_the_search_only_as_far_as_they_must() -> None:
 
 
 def test_an_engine_says_what_the_translator_says(trained_run: Path, offline: Translator) -> None:
-    engine = open_engine(Order("toy", trained_run, "cpu", search={"beam": 2}))
+    engine = open_engine(LoadRequest("toy", trained_run, "cpu", search={"beam": 2}))
     engine.warm_up()
     assert (engine.about.languages, engine.about.operations) == (("en", "zh"), ("translate", "embed"))
     assert engine.about.search["beam"] == 2
@@ -34,7 +34,7 @@ def test_an_engine_says_what_the_translator_says(trained_run: Path, offline: Tra
     with pytest.raises(UserError, match="can translate and embed, but not classify"):
         engine.run("classify", lines, {})
     with pytest.raises(UserError, match="unknown key baem; did you mean beam"):
-        open_engine(Order("toy", trained_run, "cpu", search={"baem": 2}))
+        open_engine(LoadRequest("toy", trained_run, "cpu", search={"baem": 2}))
 
 
 def test_the_process_that_speaks_http_needs_no_torch() -> None:

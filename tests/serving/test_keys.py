@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from regard.errors import UserError
+from regard.serving.errors import Problem
 from regard.serving.keys import Keys, make_key
-from regard.serving.problems import Problem
 
 
 def status(keys: Keys, key: str | None) -> int:

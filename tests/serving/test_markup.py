@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.serving.markup import Page
-from regard.serving.work import Alignment, Translation
+from regard.serving.html_documents import Page
+from regard.serving.messages import Alignment, Translation
 
 WORD = re.compile(r"\S+")
 

@@ -12,8 +12,8 @@ from regard import Translator
 from regard.models.croco import CroCo, CroCoConfig
 from regard.models.folder import save_model
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.serving.errors import Reason
 from regard.serving.keys import make_key
-from regard.serving.problems import Reason
 from regard.training.run import run_recipe
 from tests.browser import Visit
 from tests.conftest import small_recipe

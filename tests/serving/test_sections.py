@@ -14,11 +14,11 @@ from regard.inspection.probe import probe
 from regard.inspection.sharpness import scale_scores
 from regard.inspection.translation import reread
 from regard.models.nat import NATransformer, NATransformerConfig
-from regard.serving.engine import TranslationEngine, choose_search
-from regard.serving.sections.beam import show_beam
-from regard.serving.sections.packet import pack, unpack
-from regard.serving.sections.positions import show_positions
-from regard.serving.work import Order
+from regard.serving.messages import LoadRequest
+from regard.serving.model_runner import TranslationEngine, choose_search
+from regard.serving.views.beam import show_beam
+from regard.serving.views.packet import pack, unpack
+from regard.serving.views.positions import show_positions
 from tests.serving.running import Running
 
 TEXT = "I love apples and books"
@@ -26,7 +26,7 @@ TEXT = "I love apples and books"
 
 @pytest.fixture(scope="module")
 def engine(trained_run: Path) -> TranslationEngine:
-    return TranslationEngine(Order("toy", trained_run, "cpu"))
+    return TranslationEngine(LoadRequest("toy", trained_run, "cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_translations_come_with_what_they_looked_at(engine: TranslationEngine, o
 
 
 def test_the_page_searches_no_wider_than_the_server(trained_run: Path) -> None:
-    narrow = TranslationEngine(Order("toy", trained_run, "cpu", search={"beam": 2}))
+    narrow = TranslationEngine(LoadRequest("toy", trained_run, "cpu", search={"beam": 2}))
     about, _ = ask(narrow, "translation", n_best=4)
     found = ask(narrow, "beam", search={})
     assert [found["settings"]["beam"], len(about["hypotheses"])] == [2, 2]

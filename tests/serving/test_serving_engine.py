@@ -11,8 +11,8 @@ pytest.importorskip("ctranslate2")
 
 from regard import Translator
 from regard.errors import UserError
-from regard.serving.engine import open_engine
-from regard.serving.work import Order
+from regard.serving.messages import LoadRequest
+from regard.serving.model_runner import open_engine
 from tests.conftest import Command
 from tests.serving.running import SECONDS, Running
 
@@ -81,7 +81,7 @@ def test_the_page_says_in_a_sentence_what_the_engine_hides(browser: Any, served:
 
 def test_an_exported_folder_is_served_as_it_is(trained_run: Path, tmp_path: Path) -> None:
     Translator.load(trained_run).save_engine(tmp_path)
-    engine = open_engine(Order("exported", tmp_path, "cpu"))
+    engine = open_engine(LoadRequest("exported", tmp_path, "cpu"))
     engine.warm_up()
     assert (engine.about.engine, engine.about.languages) == ("ctranslate2", ("en", "zh"))
     (best,) = engine.run("translate", ["I love apples"], {"n_best": 1, "alignments": False})
@@ -93,6 +93,6 @@ def test_an_exported_folder_is_served_as_it_is(trained_run: Path, tmp_path: Path
 
 def test_images_have_no_such_engine(image_run: Path, trained_run: Path, command: Command) -> None:
     with pytest.raises(UserError, match="does not translate"):
-        open_engine(Order("images", image_run, "cpu", engine="ctranslate2"))
+        open_engine(LoadRequest("images", image_run, "cpu", engine="ctranslate2"))
     with pytest.raises(UserError, match="none of regard, ctranslate2"):
-        open_engine(Order("toy", trained_run, "cpu", engine="onnx"))
+        open_engine(LoadRequest("toy", trained_run, "cpu", engine="onnx"))

@@ -1,4 +1,4 @@
-// Arrays from the server: four bytes of length, JSON, then the arrays, as sections/packet.py writes them.
+// Arrays from the server: four bytes of length, JSON, then the arrays, as views/packet.py writes them.
 
 const READERS = { u1: [Uint8Array, 255], u2: [Uint16Array, 65535], f4: [Float32Array], b1: [Uint8Array] };
 

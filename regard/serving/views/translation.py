@@ -12,7 +12,7 @@ from regard.inspection.scene import readable
 from regard.inspection.translation import refuse_blank
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import Translator
-from regard.serving.sections.packet import Array, Precision, pack
+from regard.serving.views.packet import Array, Precision, pack
 
 DIGITS = 4
 

@@ -7,7 +7,7 @@ from importlib import resources
 
 from fastapi import APIRouter, Request, Response
 
-from regard.serving.problems import Problem
+from regard.serving.errors import Problem
 
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 FOLDERS = ("regard.inspection", "regard.serving")

@@ -11,7 +11,7 @@ from torch import nn
 from regard.attention.positions import Learned, Rotary, Rotary2D, Sinusoidal2D
 from regard.inspection.positions import encode_positions, find_positions, rotary_angles, similarity
 from regard.models.vit import ViT
-from regard.serving.sections.packet import Array, Precision, pack
+from regard.serving.views.packet import Array, Precision, pack
 
 GRID = 8
 """Rows and columns of the grid on which encodings of two dimensions are shown."""

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from regard.serving.api import IMAGES
-from regard.serving.bodies import read_images
+from regard.serving.errors import bad
 from regard.serving.inspect_schemas import (
     ArithmeticRequest,
     AttentionRequest,
@@ -23,15 +23,15 @@ from regard.serving.inspect_schemas import (
     ViewsRequest,
 )
 from regard.serving.libretranslate import ERRORS
-from regard.serving.problems import bad
+from regard.serving.messages import Job
+from regard.serving.parsing import read_images
 from regard.serving.schemas import Request as Asked
 from regard.serving.service import Service, facts, unless_gone
-from regard.serving.work import Job
 
 BYTES = "application/octet-stream"
 PACKET: dict[str, Any] = {
     "response_class": Response,
-    "responses": {200: {"content": {BYTES: {}}, "description": "JSON and arrays, as sections/packet.py writes them"}},
+    "responses": {200: {"content": {BYTES: {}}, "description": "JSON and arrays, as views/packet.py writes them"}},
 }
 SECTION_OF = {"translation": "translate", "map": "attention"}
 """The section of the page to which an operation belongs, where it has another name."""

@@ -19,14 +19,14 @@ from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.loading import is_exported
 from regard.pipelines.translator import Translator
 from regard.runtime import choose_device
-from regard.serving.sections.arithmetic import show_arithmetic
-from regard.serving.sections.attention import show_attention, show_map
-from regard.serving.sections.beam import show_beam
-from regard.serving.sections.change import show_change
-from regard.serving.sections.image import PATCHES, show_image, show_views
-from regard.serving.sections.positions import show_positions
-from regard.serving.sections.translation import show_translation
-from regard.serving.work import About, Alignment, Order, Translation
+from regard.serving.messages import Alignment, LoadRequest, ModelInfo, Translation
+from regard.serving.views.arithmetic import show_arithmetic
+from regard.serving.views.attention import show_attention, show_map
+from regard.serving.views.beam import show_beam
+from regard.serving.views.change import show_change
+from regard.serving.views.image import PATCHES, show_image, show_views
+from regard.serving.views.positions import show_positions
+from regard.serving.views.translation import show_translation
 
 WARM_UP = ("Warm", "up: the first batches are slower than the rest, because much is set up when it is first needed.")
 DIGITS = 6
@@ -35,7 +35,7 @@ DIGITS = 6
 class Engine(Protocol):
     """A loaded model and what can be asked of it."""
 
-    about: About
+    about: ModelInfo
 
     def warm_up(self) -> None:
         """Does a little of everything, so that no user is the first."""
@@ -48,7 +48,7 @@ class Engine(Protocol):
         """
 
 
-def open_engine(order: Order) -> Engine:
+def open_engine(order: LoadRequest) -> Engine:
     """Loads what is ordered.
 
     Raises:
@@ -75,14 +75,14 @@ def open_engine(order: Order) -> Engine:
 class TranslationEngine:
     """A translator: its operations are "translate" and, with our own engine, "embed", both on sentences."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: LoadRequest) -> None:
         device = choose_device(order.device)
         self.translator = Translator.load(order.run, device=device, engine=order.engine, precision=order.precision)
         self.sees = self.translator.writer.shows_attention
         search = parse_settings(self.translator.writer.settings, order.search, "search")
         self.settings = self.translator.fit(search)
         config = self.translator.model.config
-        self.about = About(
+        self.about = ModelInfo(
             name=order.name,
             kind=config.kind,
             operations=("translate", "embed") if self.sees else ("translate",),
@@ -146,12 +146,12 @@ class TranslationEngine:
 class ClassificationEngine:
     """A classifier: its operation is "classify", on the bytes of image files."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: LoadRequest) -> None:
         if order.search:
             raise UserError(f"{order.run} is an image model, which searches nothing; leave --search away")
         device = choose_device(order.device)
         self.classifier = Classifier.load(order.run, device)
-        self.about = About(
+        self.about = ModelInfo(
             name=order.name,
             kind=self.classifier.model.config.kind,
             operations=("classify",),
@@ -186,12 +186,12 @@ class ClassificationEngine:
 class ViewsEngine:
     """A model of two views, which can only be looked at."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: LoadRequest) -> None:
         if order.search:
             raise UserError(f"{order.run} is a model of two views, which searches nothing; leave --search away")
         device = choose_device(order.device)
         self.model, _ = load_model(find_model(order.run), device)
-        self.about = About(
+        self.about = ModelInfo(
             name=order.name,
             kind=self.model.config.kind,
             operations=(),
@@ -217,11 +217,11 @@ class ViewsEngine:
 class BareEngine:
     """A translation model without a tokenizer: it cannot read, and says so; its positions can be looked at."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: LoadRequest) -> None:
         folder = find_model(order.run)
         device = choose_device(order.device)
         self.model, _ = load_model(folder, device)
-        self.about = About(
+        self.about = ModelInfo(
             name=order.name,
             kind=self.model.config.kind,
             operations=(),

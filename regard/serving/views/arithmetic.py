@@ -12,7 +12,7 @@ from regard.inspection.attentions import check_heads, find_attentions
 from regard.inspection.sharpness import scale_of
 from regard.inspection.translation import SIDES, group_of, reread
 from regard.pipelines.translator import Translator
-from regard.serving.sections.packet import Array, Precision, pack
+from regard.serving.views.packet import Array, Precision, pack
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ Options = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
-class Order:
+class LoadRequest:
     """What a worker is to load, and how it is to work."""
 
     name: str
@@ -27,7 +27,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class About:
+class ModelInfo:
     """What a worker says of the model that it has loaded and warmed up.
 
     Attributes:
@@ -81,14 +81,14 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Done:
+class BatchResult:
     """The answer to a batch: a result for each item."""
 
     results: list[Any]
 
 
 @dataclass(frozen=True)
-class Refused:
+class Rejected:
     """A batch, or an order, with something in it that the user can put right; `kind` as `UserError` has it."""
 
     sentence: str

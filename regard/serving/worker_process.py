@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Self
 
 from regard.errors import UserError
-from regard.serving.work import About, Batch, Done, Failed, Options, Order, Refused
+from regard.serving.messages import Batch, BatchResult, Failed, LoadRequest, ModelInfo, Options, Rejected
 
 PATIENCE = 10.0
 """Seconds that a worker has to end by itself."""
@@ -34,7 +33,7 @@ class Worker:
     out of memory, or into a fault of a library, would take the server with it.
     """
 
-    about: About
+    about: ModelInfo
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -46,7 +45,7 @@ class Worker:
         self._busy = False
 
     @classmethod
-    async def start(cls, order: Order) -> Self:
+    async def start(cls, order: LoadRequest) -> Self:
         """A worker whose model is loaded and warmed up.
 
         Raises:
@@ -59,7 +58,7 @@ class Worker:
         except BaseException:
             worker.kill()
             raise
-        if isinstance(answer, Refused):
+        if isinstance(answer, Rejected):
             await worker.stop()
             raise UserError(answer.sentence)
         worker.about = answer
@@ -78,22 +77,22 @@ class Worker:
             WorkerError: the process has ended.
         """
         answer = await self._ask(Batch(operation, options, items))
-        if isinstance(answer, Refused):
+        if isinstance(answer, Rejected):
             error = UserError(answer.sentence)
             error.kind = answer.kind
             raise error
         if isinstance(answer, Failed):
             raise WorkError(answer.sentence)
-        assert isinstance(answer, Done)
+        assert isinstance(answer, BatchResult)
         return answer.results
 
-    async def _ask(self, question: Order | Batch) -> Any:
+    async def _ask(self, question: LoadRequest | Batch) -> Any:
         self._busy = True
         answer = await asyncio.get_running_loop().run_in_executor(self._thread, self._exchange, question)
         self._busy = False  # not where the wait was cut short: the process is still at it
         return answer
 
-    def _exchange(self, question: Order | Batch) -> Any:
+    def _exchange(self, question: LoadRequest | Batch) -> Any:
         try:
             self._connection.send(question)
             return self._connection.recv()
@@ -123,15 +122,3 @@ class Worker:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-
-def share_cores(models: int) -> tuple[int, int]:
-    """How many workers each of so many models gets on this machine, and how many threads each worker.
-
-    Two workers with half of the threads each do more than one with all, and one is at work while the other is spoken
-    with; more would mostly need more memory.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    each = max(1, cores // models)
-    workers = min(2, each)
-    return workers, each // workers

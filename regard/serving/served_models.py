@@ -8,27 +8,27 @@ from dataclasses import dataclass
 
 from regard.errors import UserError
 from regard.serving.batcher import AnyWorker, Batcher
-from regard.serving.limits import Limits
+from regard.serving.config import Limits
+from regard.serving.documents import Reader
+from regard.serving.errors import bad, unavailable
 from regard.serving.logs import note
+from regard.serving.messages import LoadRequest, ModelInfo
 from regard.serving.metrics import Metrics
-from regard.serving.problems import bad, unavailable
-from regard.serving.process import Worker, WorkerError
-from regard.serving.texts import Reader
-from regard.serving.work import About, Order
+from regard.serving.worker_process import Worker, WorkerError
 
-Start = Callable[[Order], Awaitable[AnyWorker]]
+Start = Callable[[LoadRequest], Awaitable[AnyWorker]]
 
 
 @dataclass
 class Model:
     """A model at work, and what reads texts for it."""
 
-    order: Order
+    order: LoadRequest
     batcher: Batcher
     reader: Reader | None
 
     @property
-    def about(self) -> About:
+    def about(self) -> ModelInfo:
         return self.batcher.about
 
 
@@ -37,7 +37,7 @@ class Models:
 
     def __init__(
         self,
-        orders: Sequence[Order],
+        orders: Sequence[LoadRequest],
         limits: Limits,
         metrics: Metrics,
         start: Start = Worker.start,
@@ -65,7 +65,7 @@ class Models:
                 order.name: self._set_up(order, team) for order, team in zip(self._orders, started, strict=True)
             }
 
-    async def _team(self, order: Order) -> list[AnyWorker]:
+    async def _team(self, order: LoadRequest) -> list[AnyWorker]:
         """The workers of one model, all of them or none."""
         workers = await asyncio.gather(*(self._start(order) for _ in range(self._workers)), return_exceptions=True)
         errors = [one for one in workers if isinstance(one, BaseException)]
@@ -75,7 +75,7 @@ class Models:
             raise errors[0]
         return started
 
-    def _set_up(self, order: Order, team: Sequence[AnyWorker]) -> Model:
+    def _set_up(self, order: LoadRequest, team: Sequence[AnyWorker]) -> Model:
         batcher = Batcher(lambda: self._start(order), self._limits, self._metrics.model(order.name), team)
         return Model(order, batcher, self._reader(team[0]))
 

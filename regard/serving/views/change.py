@@ -10,7 +10,7 @@ from regard.inspection.heads import scale_heads
 from regard.inspection.sharpness import scale_scores
 from regard.inspection.translation import refuse_blank
 from regard.pipelines.translator import Translator
-from regard.serving.sections.translation import describe
+from regard.serving.views.translation import describe
 
 
 def show_change(translator: Translator, settings: AnySettings, asked: dict[str, Any]) -> dict[str, Any]:

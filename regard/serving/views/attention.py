@@ -14,7 +14,7 @@ from regard.inspection.attentions import check_heads, find_attentions
 from regard.inspection.focus import distance, entropy
 from regard.inspection.translation import SIDES, group_of, reread
 from regard.pipelines.translator import Translator
-from regard.serving.sections.packet import Array, Precision, pack
+from regard.serving.views.packet import Array, Precision, pack
 
 GLANCE = 52
 """Rows and columns of a small map, as many as it has pixels on the page."""

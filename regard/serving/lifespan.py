@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 
 from regard.errors import UserError
 from regard.serving.logs import note
-from regard.serving.process import WorkerError
 from regard.serving.service import Service
+from regard.serving.worker_process import WorkerError
 
 
 @contextlib.asynccontextmanager

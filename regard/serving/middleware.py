@@ -9,9 +9,9 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from regard.serving.bodies import read_body
+from regard.serving.errors import Problem, overloaded
 from regard.serving.logs import note
-from regard.serving.problems import Problem, overloaded
+from regard.serving.parsing import read_body
 from regard.serving.service import Service
 
 HEADERS = [

@@ -14,7 +14,7 @@ from regard.inspection.probe import probe
 from regard.models.croco import CroCo
 from regard.models.vit import ViT
 from regard.pipelines.classifier import Classifier
-from regard.serving.sections.packet import Array, Precision, pack
+from regard.serving.views.packet import Array, Precision, pack
 
 TOP = 5
 PATCHES = 12

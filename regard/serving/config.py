@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
 from pydantic import Field
 
 from regard.config import Settings
+from regard.serving.messages import LoadRequest
 
 
 class Limits(Settings):
@@ -28,3 +34,27 @@ class Limits(Settings):
     batch_items: int = Field(64, ge=1, description="sentences that go through a model together; 1 turns batching off")
     wait: float = Field(0.005, ge=0, description="seconds that a sentence waits for company while its model is free")
     drain: float = Field(1.0, ge=0, description="seconds after SIGTERM in which requests are still taken")
+
+
+@dataclass
+class ServingConfig:
+    """What is served, to whom, within which limits."""
+
+    orders: Sequence[LoadRequest]
+    workers: int = 1
+    limits: Limits = field(default_factory=Limits)
+    keys: Path | None = None
+    origins: Sequence[str] = ()
+    log_text: bool = False
+
+
+def split_cores(models: int) -> tuple[int, int]:
+    """How many workers each of so many models gets on this machine, and how many threads each worker.
+
+    Two workers with half of the threads each do more than one with all, and one is at work while the other is spoken
+    with; more would mostly need more memory.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    each = max(1, cores // models)
+    workers = min(2, each)
+    return workers, each // workers

@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import Literal, Protocol
 
 from regard.data.text.sentences import Split, as_one, split_sentences
-from regard.serving.limits import Limits
-from regard.serving.markup import Page
-from regard.serving.work import About, Job, Translation
+from regard.serving.config import Limits
+from regard.serving.html_documents import Page
+from regard.serving.messages import Job, ModelInfo, Translation
 
 Format = Literal["text", "html"]
 
@@ -44,7 +44,7 @@ class Plain:
 class Reader:
     """Makes documents and jobs for one model: sentences that it can read, and their lengths in its tokens."""
 
-    def __init__(self, about: About, limits: Limits) -> None:
+    def __init__(self, about: ModelInfo, limits: Limits) -> None:
         assert about.tokenizer is not None
         self._tokenizer = about.tokenizer
         self._count = lru_cache(256)(self._count_tokens)  # a sentence is counted when a text is cut, and for its batch

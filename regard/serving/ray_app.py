@@ -1,6 +1,6 @@
 """The same app on a Ray cluster: replicas, each with its own models and queue, that come and go with the load.
 
-serve run regard.serving.cluster:build runs=runs/en-zh,runs/en-de max_replicas=4
+serve run regard.serving.ray_app:build runs=runs/en-zh,runs/en-de max_replicas=4
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from ray import serve
 
 from regard.config import Settings
 from regard.serving.app import make_app
+from regard.serving.config import ServingConfig
 from regard.serving.logs import set_up_logs
-from regard.serving.service import Offer, Service
-from regard.serving.work import Order
+from regard.serving.messages import LoadRequest
+from regard.serving.service import Service
 
 
 class Arguments(Settings):
@@ -45,11 +46,13 @@ def build(arguments: dict[str, Any]) -> serve.Application:
     """
     asked = Arguments.parse(arguments, "serve run")
     paths = [Path(run).resolve() for run in asked.runs.split(",")]
-    orders = [Order(path.name, path, asked.device, asked.threads, {}, asked.engine, asked.precision) for path in paths]
-    return deploy(Offer(orders, asked.workers, keys=asked.keys and asked.keys.resolve()), asked)
+    orders = [
+        LoadRequest(path.name, path, asked.device, asked.threads, {}, asked.engine, asked.precision) for path in paths
+    ]
+    return deploy(ServingConfig(orders, asked.workers, keys=asked.keys and asked.keys.resolve()), asked)
 
 
-def deploy(offer: Offer, asked: Arguments) -> serve.Application:
+def deploy(offer: ServingConfig, asked: Arguments) -> serve.Application:
     """A deployment of the app, with as many replicas as the load asks for."""
 
     def build_app() -> Any:

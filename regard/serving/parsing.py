@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope
 
-from regard.serving.problems import Problem, bad
+from regard.serving.errors import Problem, bad
 
 FIELDS = 1000
 Model = TypeVar("Model", bound=BaseModel)
