@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from regard.attention.kinds import AttentionSettings
 from regard.attention.masks import Mask
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 from regard.attention.positions import Rotary
 from regard.layers import EncoderBlock, FeedForward
 from regard.training.recipe import Recipe

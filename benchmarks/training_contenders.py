@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from training_workload import BOS, END, PAD, Layout
 
 from regard.attention.core import Full
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 from regard.attention.positions import sinusoid
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops.embedding_gradients import gathering

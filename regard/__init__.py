@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from regard.attention.core import attend
     from regard.attention.masks import Mask, Packed, Padded
-    from regard.attention.module import Attention
+    from regard.attention.multi_head import Attention
     from regard.data.text.tokenizer import Tokenizer
     from regard.decoding.settings import NATSettings, SearchSettings
     from regard.errors import UserError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from regard.pipelines.translator import Translator
 
 _HOMES = {
-    "Attention": "regard.attention.module",
+    "Attention": "regard.attention.multi_head",
     "Classifier": "regard.pipelines.classifier",
     "CroCo": "regard.models.croco",
     "CroCoConfig": "regard.models.croco",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.attention.linear import RunningSums
 from regard.attention.masks import Mask
-from regard.attention.module import Attention, Cache, KeyValues
+from regard.attention.multi_head import Attention, Cache, KeyValues
 from regard.errors import UserError
 from regard.ops.add_norm import add_norm, joins, sum_and_norm
 from regard.ops.dropout import Dropout
@@ -209,7 +209,7 @@ class EncoderBlock(nn.Module):
         queries, places, context = x, positions, {}
         if count is not None:
             queries, places = x[:, :count], None if positions is None else positions[:, :count]
-            context = {"context": x, "context_positions": positions}
+            context = {"context": x, "source_positions": positions}
         y: Tensor = self.attention(queries, mask=mask, positions=places, **context)
         return y
 
@@ -256,7 +256,7 @@ class DecoderBlock(nn.Module):
         z = self.around_attention.open(
             x, lambda y: self.attention(y, mask=mask, positions=positions, cache=cache), self.attention.last
         )
-        places = {"positions": positions, "context_positions": memory_positions}
+        places = {"positions": positions, "source_positions": memory_positions}
         z = self.around_cross.open(z, lambda y: self.cross(y, memory, mask=memory_mask, **places), self.cross.last)
         y: Tensor = self.around_feed_forward(z, self.feed_forward, self.feed_forward.outer)
         return y

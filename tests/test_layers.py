@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 from regard.errors import UserError
 from regard.layers import DropPath, EncoderBlock, FeedForward, PatchEmbedding, Residual, cut_patches, join_patches
 

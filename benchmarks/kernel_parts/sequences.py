@@ -9,8 +9,8 @@ from torch import Tensor
 
 from regard.attention.core import attend, attention_weights
 from regard.attention.masks import Mask, Packed
-from regard.attention.packing import repack, unpack, unpack_mask
-from regard.ops.key_ranges import Runs, find_by_formula, find_by_kernel
+from regard.attention.packing import pack_padded, pad_packed, pad_packed_mask
+from regard.ops.key_ranges import KeyRanges, find_by_formula, find_by_kernel
 from regard.ops.varlen_attention import PLANS, Plan, Tiles, unbundle
 
 from .bench import WIDTH, Bench, Row, errors
@@ -38,8 +38,9 @@ def _exactly(inputs: list[Tensor], mask: Mask, grad: Tensor) -> list[Tensor]:
     queries, keys = mask.queries, mask.keys
     assert isinstance(queries, Packed)
     assert isinstance(keys, Packed)
-    context = repack(
-        attention_weights(unpack(q, queries), unpack(k, keys), unpack_mask(mask)) @ unpack(v, keys), queries
+    context = pack_padded(
+        attention_weights(pad_packed(q, queries), pad_packed(k, keys), pad_packed_mask(mask)) @ pad_packed(v, keys),
+        queries,
     )
     return [context.detach(), *torch.autograd.grad(context, wide, grad.double())]
 
@@ -66,7 +67,9 @@ def measure_workload(bench: Bench) -> None:
 
     for path in ("short", "varlen"):
         bench.compare("workload", f"causal, one projection, {path}", partial(from_projection, path=path), [together])
-    bench.attempt("workload", "what follows from the mask, once", lambda: bench.times("once", lambda: Runs.of(mask)))
+    bench.attempt(
+        "workload", "what follows from the mask, once", lambda: bench.times("once", lambda: KeyRanges.of(mask))
+    )
 
 
 def measure_lengths(bench: Bench) -> None:
@@ -99,11 +102,11 @@ TILES = {
 def measure_tiles(bench: Bench, kernel: str) -> None:
     """One kernel with other tiles; backward's two kernels are timed together, the other as it is."""
     usual = PLANS[WIDTH]
-    forward, backward = torch.ops.regard.attend_runs, torch.ops.regard.attend_runs_backward
+    forward, backward = torch.ops.regard.attend_key_ranges, torch.ops.regard.attend_key_ranges_backward
     for kind in ("causal", "self"):
         mask = make_mask(bench, kind)
         inputs = [x.detach() for x in make_inputs(bench, mask)]
-        runs = Runs.of(mask) if kernel == "whole_backward" else _tiled(mask)
+        runs = KeyRanges.of(mask) if kernel == "whole_backward" else _tiled(mask)
         rest = (*runs, None, None, None, WIDTH**-0.5, 0.0)
         run = partial(forward, *inputs, *rest)
         if "backward" in kernel:
@@ -115,14 +118,14 @@ def measure_tiles(bench: Bench, kernel: str) -> None:
         PLANS[WIDTH] = usual
 
 
-def _tiled(mask: Mask) -> Runs:
+def _tiled(mask: Mask) -> KeyRanges:
     """Without slots the way back is by tiles of the row, too."""
-    return Runs.of(mask)._replace(slots=None)
+    return KeyRanges.of(mask)._replace(slots=None)
 
 
 def measure_slots(bench: Bench) -> None:
     """The way back by whole sequences, in slots, beside tiles of the row; and what follows from the mask for either."""
-    forward, backward = torch.ops.regard.attend_runs, torch.ops.regard.attend_runs_backward
+    forward, backward = torch.ops.regard.attend_key_ranges, torch.ops.regard.attend_key_ranges_backward
     for kind, dropout in ((kind, dropout) for dropout in (0.0, 0.1) for kind in KINDS):
         mask = make_mask(bench, kind)
         inputs = [x.detach() for x in make_inputs(bench, mask)]
@@ -132,7 +135,7 @@ def measure_slots(bench: Bench) -> None:
         grad = torch.randn_like(context)
         exact = unbundle(backward(grad, *inputs, context, lse, *_tiled(mask), *numbers))
         for slot in (None, 16, 24, 32, 40, 48, 64):
-            runs = _tiled(mask) if slot is None else Runs.of(mask, slot)
+            runs = _tiled(mask) if slot is None else KeyRanges.of(mask, slot)
             back = partial(backward, grad, *inputs, context, lse, *runs, *numbers)
             name = f"{kind}, dropout {dropout}, " + ("tiles of the row" if slot is None else f"slots of {slot}")
             bench.attempt("slots", name, partial(_compare, bench, back, exact))

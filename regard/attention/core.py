@@ -22,12 +22,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.attention.checks import check_one_of
 from regard.attention.masks import Mask, Packed
-from regard.attention.packing import Places, packed_layouts, repack, unpack, unpack_mask
+from regard.attention.packing import Places, pack_padded, packed_layouts, pad_packed, pad_packed_mask
 from regard.ops import attention_kernels as kernels
 from regard.ops import decode_attention as few
 from regard.ops.dropout import drop
-from regard.ops.key_ranges import Runs
-from regard.ops.varlen_attention import attend_bundles, attend_runs, unbundle
+from regard.ops.key_ranges import KeyRanges
+from regard.ops.varlen_attention import attend_bundles, attend_key_ranges, unbundle
 
 Path = Literal["auto", "reference", "fused", "few", "unpacked", "varlen", "short"]
 FEW = 16
@@ -101,7 +101,7 @@ def attend_projected(
     if _fastest(q, k, v, mask, dropout, None) != "short":
         return None
     scale = 1 / math.sqrt(D) if scale is None else scale
-    return attend_bundles(bundles, mask.once(("runs",), lambda: Runs.of(mask)), scale, dropout)
+    return attend_bundles(bundles, mask.once(("runs",), lambda: KeyRanges.of(mask)), scale, dropout)
 
 
 def attention_weights(
@@ -237,11 +237,13 @@ def _attend_unpacked(
     queries, keys = packed_layouts(mask)
     if bias is not None:
         raise ValueError("a bias over a packed batch needs path='reference'")
-    rows = mask.once(("rows",), lambda: unpack_mask(mask))
+    rows = mask.once(("rows",), lambda: pad_packed_mask(mask))
     of_queries = mask.once(("places of queries",), partial(Places.of, queries))
     of_keys = of_queries if keys is queries else mask.once(("places of keys",), partial(Places.of, keys))
-    context = _attend_fused(unpack(q, of_queries), unpack(k, of_keys), unpack(v, of_keys), rows, scale, dropout, None)
-    return repack(context, of_queries)
+    context = _attend_fused(
+        pad_packed(q, of_queries), pad_packed(k, of_keys), pad_packed(v, of_keys), rows, scale, dropout, None
+    )
+    return pack_padded(context, of_queries)
 
 
 def _attend_varlen(
@@ -276,7 +278,7 @@ def _attend_short(
     packed_layouts(mask)
     if bias is not None or mask.allowed is not None:
         raise ValueError("the kernels for short sequences take no bias and no dense mask")
-    return attend_runs(q, k, v, mask.once(("runs",), lambda: Runs.of(mask)), scale, dropout)
+    return attend_key_ranges(q, k, v, mask.once(("runs",), lambda: KeyRanges.of(mask)), scale, dropout)
 
 
 def _fastest(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float, bias: Tensor | None) -> Path:

@@ -39,11 +39,11 @@ class LocalSettings(Settings):
         (128, 128), description="tokens seen before and after one's own place: one number, or [before, after]"
     )
     dilation: int = Field(1, ge=1, description="distance from one token of the window to the next")
-    everyone: int = Field(0, ge=0, description="first tokens of a sequence that see all and are seen by all")
+    global_tokens: int = Field(0, ge=0, description="first tokens of a sequence that see all and are seen by all")
 
     def build(self, heads: int, width: int, scale: float | None = None) -> Kind:
         """The kind for heads of this width."""
-        return Local(*self.window, self.dilation, self.everyone, scale)
+        return Local(*self.window, self.dilation, self.global_tokens, scale)
 
 
 class LinearSettings(Settings):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from regard.attention.checks import check_least, check_one_of
 from regard.attention.masks import Mask, Padded
-from regard.attention.packing import in_rows, repack, unpack
+from regard.attention.packing import in_rows, pack_padded, pad_packed
 from regard.ops import attention_kernels as kernels
 from regard.ops.linear_attention import attend_linear
 
@@ -75,7 +75,9 @@ class Linear(nn.Module):
         rows = in_rows(mask)
         if rows is not None and self.path != "quadratic":
             layout, mask = rows
-            return repack(self._attend(unpack(q, layout), unpack(k, layout), unpack(v, layout), mask), layout)
+            return pack_padded(
+                self._attend(pad_packed(q, layout), pad_packed(k, layout), pad_packed(v, layout), mask), layout
+            )
         return self._attend(q, k, v, mask)
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
@@ -190,11 +192,11 @@ class RunningSums:
 
     Args:
         kind: whose sums these are.
-        abreast: how many tokens of a row stand side by side, each the next of a hypothesis of its own.
+        beam_width: how many tokens of a row stand side by side, each the next of a hypothesis of its own.
     """
 
-    def __init__(self, kind: Linear, abreast: int = 1) -> None:
-        self.kind, self.abreast = kind, abreast
+    def __init__(self, kind: Linear, beam_width: int = 1) -> None:
+        self.kind, self.beam_width = kind, beam_width
         self.length = 0
         self.sums: Sums | None = None  # a row for every hypothesis
 
@@ -202,12 +204,12 @@ class RunningSums:
         """The context of the next tokens, which the sums take in."""
         B, H, T, D = q.shape
         self.length += T
-        if self.abreast == 1:
+        if self.beam_width == 1:
             context, self.sums = self.kind.advance(q, k, v, self.sums)
             return context
         if self.sums is None and T == 1:  # the first token, the same for all hypotheses of a row
             context, sums = self.kind.advance(q, k, v, None)
-            self.sums = Sums(*(part.repeat_interleave(self.abreast, 0) for part in sums))
+            self.sums = Sums(*(part.repeat_interleave(self.beam_width, 0) for part in sums))
             return context
         q, k, v = (x.transpose(1, 2).reshape(B * T, H, 1, D) for x in (q, k, v))
         context, self.sums = self.kind.advance(q, k, v, self.sums)
@@ -215,7 +217,7 @@ class RunningSums:
 
     def follow(self, rows: Tensor, sentences: Tensor | None) -> RunningSums:
         """The sums once hypotheses have changed places: each row goes on from the one that `rows` names."""
-        chosen = RunningSums(self.kind, self.abreast)
+        chosen = RunningSums(self.kind, self.beam_width)
         chosen.length = self.length
         chosen.sums = None if self.sums is None else Sums(*(part[rows] for part in self.sums))
         return chosen

@@ -19,7 +19,7 @@ from torch import Tensor
 from regard.attention.checks import check_least, check_one_of
 from regard.attention.core import attend, attention_scores, attention_weights
 from regard.attention.masks import Mask, Packed, Padded, within
-from regard.attention.packing import in_rows, repack, unpack
+from regard.attention.packing import in_rows, pack_padded, pad_packed
 
 LocalPath = Literal["auto", "reference", "dense", "blocks", "varlen"]
 
@@ -32,7 +32,7 @@ class Local:
         before: how many keys before its own place a query sees.
         after: how many behind it.
         dilation: distance from one of these to the next: 2 leaves out every second.
-        everyone: how many tokens at the beginning of a sequence see all others and are seen by all.
+        global_tokens: how many tokens at the beginning of a sequence see all others and are seen by all.
         scale: factor on the scores; 1/√D unless given.
         path: "auto" takes the fastest that fits; a named path is for tests and benchmarks.
     """
@@ -40,12 +40,12 @@ class Local:
     before: int
     after: int
     dilation: int = 1
-    everyone: int = 0
+    global_tokens: int = 0
     scale: float | None = None
     path: LocalPath = "auto"
 
     def __post_init__(self) -> None:
-        for name, least in (("before", 0), ("after", 0), ("dilation", 1), ("everyone", 0)):
+        for name, least in (("before", 0), ("after", 0), ("dilation", 1), ("global_tokens", 0)):
             check_least("local attention", name, getattr(self, name), least)
         check_one_of("local attention", "path", self.path, get_args(LocalPath))
 
@@ -58,11 +58,13 @@ class Local:
             return attend(q, k, v, self._within(mask, q, k), scale=self.scale, dropout=dropout)
         if path == "varlen":
             return self._attend_varlen(q, k, v, mask)
-        rows = in_rows(mask) if self.everyone else None
+        rows = in_rows(mask) if self.global_tokens else None
         if rows is not None:  # each sequence has its own tokens for everyone, which blocks of a packed row would mix
             layout, mask = rows
-            context = self._attend_blocks(unpack(q, layout), unpack(k, layout), unpack(v, layout), mask, dropout)
-            return repack(context, layout)
+            context = self._attend_blocks(
+                pad_packed(q, layout), pad_packed(k, layout), pad_packed(v, layout), mask, dropout
+            )
+            return pack_padded(context, layout)
         return self._attend_blocks(q, k, v, mask, dropout)
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
@@ -73,7 +75,7 @@ class Local:
 
     @property
     def _window(self) -> tuple[int, ...]:
-        return self.before, self.after, self.dilation, self.everyone
+        return self.before, self.after, self.dilation, self.global_tokens
 
     @property
     def _reach(self) -> tuple[int, int]:
@@ -82,14 +84,14 @@ class Local:
     @property
     def remembers(self) -> int | None:
         """How many tokens before its own a query may need while decoding; None: all."""
-        return None if self.everyone else self._reach[0]
+        return None if self.global_tokens else self._reach[0]
 
     def _fastest(self, q: Tensor, k: Tensor, mask: Mask, dropout: float) -> LocalPath:
         T, S = q.shape[-2], k.shape[-2]
-        alike = T == S and mask.abreast == 1 and (mask.queries is mask.keys or not mask.packed)
+        alike = T == S and mask.beam_width == 1 and (mask.queries is mask.keys or not mask.packed)
         if not alike or mask.window is not None or mask.allowed is not None:
             return "dense"
-        plain = self.dilation == 1 and not self.everyone and not dropout
+        plain = self.dilation == 1 and not self.global_tokens and not dropout
         half = q.dtype in (torch.float16, torch.bfloat16) and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
         if q.device.type == "cuda" and half and plain and not isinstance(mask.keys, Padded):
             return "varlen"
@@ -114,14 +116,14 @@ class Local:
         assert near is not None
         if self.dilation > 1:
             near = near & ((query - key) % self.dilation == 0)
-        if self.everyone:
-            near = near | (key < self.everyone) | (query < self.everyone)
+        if self.global_tokens:
+            near = near | (key < self.global_tokens) | (query < self.global_tokens)
         return near
 
     def _trim(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor, Mask]:
         """The last keys alone, where queries at the end of a cache can see no others."""
-        seen = q.shape[-2] + self._reach[0] * mask.abreast
-        if k.shape[-2] <= seen or self.everyone or mask.keys is not None:
+        seen = q.shape[-2] + self._reach[0] * mask.beam_width
+        if k.shape[-2] <= seen or self.global_tokens or mask.keys is not None:
             return k, v, mask
         return k[..., -seen:, :], v[..., -seen:, :], mask.last(seen)
 
@@ -146,7 +148,7 @@ class Local:
         blocks = _Blocks.of(self, N, mask.causal)
         name = ("local blocks", *self._window, N, q.device)
         near = mask.once(name, lambda: self._near_in_blocks(blocks, mask, q.device))
-        everyone = min(self.everyone, N)
+        everyone = min(self.global_tokens, N)
         keys, values = (
             torch.cat((blocks.neighbours(x), x[:, None, None, :, :everyone].expand(B, *near.shape[1:3], H, -1, D)), 4)
             if everyone
@@ -176,9 +178,9 @@ class Local:
         before, after = self._reach
         distance = key[..., None, :] - query[..., :, None]
         near = (distance >= -before) & (distance <= (0 if mask.causal else after))
-        near = near & (key >= max(0, self.everyone))[..., None, :] & (query >= 0)[..., None]
-        if self.everyone:
-            first = torch.arange(min(self.everyone, blocks.tokens), device=device)
+        near = near & (key >= max(0, self.global_tokens))[..., None, :] & (query >= 0)[..., None]
+        if self.global_tokens:
+            first = torch.arange(min(self.global_tokens, blocks.tokens), device=device)
             seen = (
                 (first <= query[..., None]) if mask.causal else (query >= 0)[..., None].expand(*query.shape, len(first))
             )

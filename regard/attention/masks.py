@@ -106,7 +106,7 @@ class Mask:
         causal: no query sees a later key. Aligned to the end of the keys, so that one query with a cache is right.
         window: how far before and after itself a query sees, aligned as `causal` is.
         allowed: whatever cannot be said symbolically, broadcastable to (B, H, T, S), True where attention is allowed.
-        abreast: how many tokens of a padded row stand side by side at each place, as the hypotheses of a beam do; at
+        beam_width: how many tokens of a padded row stand side by side at each place, as the hypotheses of a beam do; at
             the first place there may be fewer.
     """
 
@@ -115,7 +115,7 @@ class Mask:
     causal: bool = False
     window: Window | None = None
     allowed: Tensor | None = None
-    abreast: int = 1
+    beam_width: int = 1
     _built: dict[tuple[object, ...], Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -168,7 +168,7 @@ class Mask:
             causal=self.causal or other.causal,
             window=_narrower(self.window, other.window) if self.window or other.window else None,
             allowed=allowed,
-            abreast=max(self.abreast, other.abreast),
+            beam_width=max(self.beam_width, other.beam_width),
         )
 
     def last(self, S: int) -> Mask:
@@ -177,7 +177,7 @@ class Mask:
             raise ValueError("keys with a layout of their own have no end in common")
         narrow = self.allowed is None or self.allowed.shape[-1] == 1
         allowed = self.allowed if narrow else self.allowed[..., -S:]  # type: ignore[index]
-        return Mask(causal=self.causal, window=self.window, allowed=allowed, abreast=self.abreast)
+        return Mask(causal=self.causal, window=self.window, allowed=allowed, beam_width=self.beam_width)
 
     def dense(self, T: int, S: int, device: torch.device) -> Tensor | None:
         """Builds the boolean tensor, broadcastable to (B, H, T, S); None where everything is allowed."""
@@ -210,11 +210,11 @@ class Mask:
         if isinstance(self.queries, Packed) and isinstance(self.keys, Packed):
             shift = (self.keys.lengths - self.queries.lengths)[self.queries.segments()]
             return self.queries.positions()[0] + shift, self.keys.positions()[0]
-        if self.abreast == 1:
+        if self.beam_width == 1:
             places = torch.arange(S - max(T, S), S, device=device)
         else:
-            back = torch.arange(max(T, S) - 1, -1, -1, device=device) // self.abreast
-            places = (S - 1) // self.abreast - back
+            back = torch.arange(max(T, S) - 1, -1, -1, device=device) // self.beam_width
+            places = (S - 1) // self.beam_width - back
         return places[len(places) - T :], places[len(places) - S :]
 
     def _build_dense(self, T: int, S: int, device: torch.device) -> Tensor | None:

@@ -56,18 +56,18 @@ def _move(x: Tensor, places: Packed | Places, spreads: bool) -> Tensor:
     return y
 
 
-def unpack(x: Tensor, places: Packed | Places) -> Tensor:
+def pad_packed(x: Tensor, places: Packed | Places) -> Tensor:
     """(1, H, N, D) to (B, H, L, D), zeros behind a sequence's end."""
     return _move(x, places, spreads=True)
 
 
-def repack(rows: Tensor, places: Packed | Places) -> Tensor:
+def pack_padded(rows: Tensor, places: Packed | Places) -> Tensor:
     """(B, H, L, D) to (1, H, N, D)."""
     return _move(rows, places, spreads=False)
 
 
-def unpack_mask(mask: Mask) -> Mask:
-    """The mask of the same batch with one sequence a row, as `unpack` lays it out."""
+def pad_packed_mask(mask: Mask) -> Mask:
+    """The mask of the same batch with one sequence a row, as `pad_packed` lays it out."""
     queries, keys = packed_layouts(mask)
     if mask.allowed is not None:
         raise ValueError("a dense mask over a packed batch needs path='reference'")
@@ -90,7 +90,7 @@ def packed_layouts(mask: Mask) -> tuple[Packed, Packed]:
 
 
 def in_rows(mask: Mask) -> tuple[Packed, Mask] | None:
-    """The layout of packed sequences that look at themselves, and their mask once `unpack` has laid them in rows.
+    """The layout of packed sequences that look at themselves, and their mask once `pad_packed` has laid them in rows.
 
     None where the batch is not packed, where queries and keys differ, or where a dense part names packed places.
     """

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from regard.attention.checks import check_least, check_one_of, check_share
 from regard.attention.core import Path, attend, attention_scores, attention_weights
 from regard.attention.masks import Mask, Packed, Padded, within
-from regard.attention.packing import in_rows, repack, unpack
+from regard.attention.packing import in_rows, pack_padded, pad_packed
 from regard.ops import attention_kernels as kernels
 from regard.ops.cluster_sort import nearest, sort_by_group
-from regard.ops.varlen_attention import attend_runs
+from regard.ops.varlen_attention import attend_key_ranges
 
 RoutingPath = Literal["auto", "reference", "dense", "clusters", "sorted"]
 MANY = 64
@@ -85,7 +85,9 @@ class Routing(nn.Module):
         rows = in_rows(mask)
         if rows is not None and self.path != "reference":
             layout, mask = rows
-            return repack(self._attend(unpack(q, layout), unpack(k, layout), unpack(v, layout), mask, dropout), layout)
+            return pack_padded(
+                self._attend(pad_packed(q, layout), pad_packed(k, layout), pad_packed(v, layout), mask, dropout), layout
+            )
         return self._attend(q, k, v, mask, dropout)
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
@@ -171,7 +173,7 @@ class Routing(nn.Module):
         learning = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
         runs, order = sort_by_group(of_query, of_key, groups, *places, mask.reach, learning)
         scale = 1 / math.sqrt(q.shape[-1]) if self.scale is None else self.scale
-        return attend_runs(q, k, v, runs, scale, dropout, order)
+        return attend_key_ranges(q, k, v, runs, scale, dropout, order)
 
     # Clusters beside each other, each a small attention of its own
 

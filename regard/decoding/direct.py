@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from regard.attention.core import Full
 from regard.attention.masks import Mask
-from regard.attention.module import Attention, Cache, KeyValues
+from regard.attention.multi_head import Attention, Cache, KeyValues
 from regard.layers import DecoderBlock, FeedForward, Residual
 from regard.models.transformer import DecoderState, Transformer
 from regard.ops.dropout import Dropout
@@ -66,7 +66,7 @@ def _does_nothing_else(module: nn.Module) -> bool:
     if module.training or module._forward_hooks or module._forward_pre_hooks:
         return False
     if isinstance(module, Attention):
-        watched = module.observer is not None or module.head_factors is not None
+        watched = module.qkv_hook is not None or module.head_scales is not None
         return not watched and module.rotary is None and isinstance(module.kind, Full)
     if isinstance(module, DecoderBlock):
         return module.memory_norm is None

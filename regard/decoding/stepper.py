@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.masks import Mask, Padded
-from regard.attention.module import Attention, KeyValues, observing
+from regard.attention.multi_head import Attention, KeyValues, use_qkv_hook
 from regard.decoding.direct import DirectDecoder
 from regard.models.transformer import DecoderState, Transformer
 from regard.ops.linear import PackedWeights
@@ -95,7 +95,7 @@ class TransformerStepper:
         else:
             own = torch.eye(K, dtype=torch.bool, device=self.device)
         family = torch.cat((state.family, own.expand(B, -1, -1)), 2)
-        mask = Mask(causal=True) if tokens.shape[1] == 1 else Mask(allowed=family[:, None], abreast=K)
+        mask = Mask(causal=True) if tokens.shape[1] == 1 else Mask(allowed=family[:, None], beam_width=K)
         with self._packed, self._covering(state):
             logits = self.model.logits(self._read(tokens, mask, state))
         logp = logits.float().log_softmax(-1).expand(-1, K, -1).reshape(B * K, -1)
@@ -127,7 +127,7 @@ class TransformerStepper:
 
         cross = self.model.get_submodule(f"decoder.{len(self.model.decoder) - 1}.cross")
         assert isinstance(cross, Attention)
-        with observing([cross], add):
+        with use_qkv_hook([cross], add):
             yield
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from regard.attention.masks import Mask
-from regard.attention.module import Attention, observing
+from regard.attention.multi_head import Attention, use_qkv_hook
 from regard.decoding.constraints import Request
 from regard.decoding.search import Found, Trace
 from regard.decoding.settings import AnySettings
@@ -63,5 +63,5 @@ def seeing_cross_attention(models: Sequence[nn.Module]) -> Iterator[list[Tensor]
 
     named = (pair for model in models for pair in model.named_modules())
     crosses = [module for name, module in named if isinstance(module, Attention) and name.endswith(".cross")]
-    with observing(crosses, see):
+    with use_qkv_hook(crosses, see):
         yield seen

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from torch import nn
 
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 from regard.errors import UserError
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from regard.attention.module import scaling
+from regard.attention.multi_head import use_head_scales
 from regard.inspection.attentions import check_heads, find_attentions
 
 
@@ -42,5 +42,5 @@ def scale_heads(model: nn.Module, factors: Mapping[str, Mapping[int, float]]) ->
         for head, factor in factors[name].items():
             scale[head] = factor
         scales[attention] = scale
-    with scaling(scales):
+    with use_head_scales(scales):
         yield

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from regard.attention.module import scaling
+from regard.attention.multi_head import use_head_scales
 from regard.inspection.attentions import find_attentions
 from regard.inspection.heads import ablate
 
@@ -60,7 +60,7 @@ def importance_by_gradient(
         name: torch.ones(attention.heads, device=attention.out.weight.device, requires_grad=True)
         for name, attention in attentions.items()
     }
-    with torch.enable_grad(), scaling({attentions[name]: factor for name, factor in factors.items()}):
+    with torch.enable_grad(), use_head_scales({attentions[name]: factor for name, factor in factors.items()}):
         values = losses().flatten()
         slopes = [
             torch.autograd.grad(value, list(factors.values()), retain_graph=True, allow_unused=True) for value in values

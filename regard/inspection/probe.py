@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.masks import Mask
-from regard.attention.module import Attention, observing
+from regard.attention.multi_head import Attention, use_qkv_hook
 from regard.errors import UserError
 from regard.inspection.attentions import check_heads, find_attentions
 
@@ -117,7 +117,7 @@ def probe(
         raise UserError(f"keep: {keep} calls cannot be kept; give 1 or more, or None for all")
     recorder = _Recorder({attention: name for name, attention in attentions.items()}, chosen, record, keep)
     with ExitStack() as stack:
-        stack.enter_context(observing(attentions.values(), recorder.observe))
+        stack.enter_context(use_qkv_hook(attentions.values(), recorder.observe))
         if "context" in record:
             for attention in attentions.values():
                 handle = attention.out.register_forward_pre_hook(recorder.hook(attention))

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 from regard.errors import UserError
 from regard.inspection.attentions import find_attentions
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.masks import Mask
-from regard.attention.module import Cache, KeyValues
+from regard.attention.multi_head import Cache, KeyValues
 from regard.errors import UserError
 from regard.layers import DecoderBlock
 from regard.models.transformer import Embedding, EncoderDecoderConfig, Transformer, TransformerConfig

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from regard.attention.masks import Layout, Mask, Padded
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 from regard.attention.positions import Learned
 from regard.config import Settings
 from regard.layers import Activation, EncoderBlock, FeedForward

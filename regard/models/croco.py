@@ -18,7 +18,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 from regard.attention.positions import Rotary2D, Sinusoidal2D, grid_positions
 from regard.config import Settings
 from regard.layers import (

@@ -20,7 +20,7 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from regard.attention.masks import Mask
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 from regard.attention.positions import grid_positions
 from regard.attention.relative import Relative
 from regard.config import Settings

@@ -19,7 +19,7 @@ from regard.attention.core import Full, Kind
 from regard.attention.kinds import AttentionSettings, FullSettings, check_attention
 from regard.attention.linear import RunningSums
 from regard.attention.masks import Layout, Mask
-from regard.attention.module import Attention, Cache, KeyValues
+from regard.attention.multi_head import Attention, Cache, KeyValues
 from regard.attention.positions import Learned, Rotary, Sinusoidal
 from regard.config import Settings
 from regard.layers import Activation, DecoderBlock, EncoderBlock, FeedForward
@@ -234,10 +234,10 @@ class Transformer(EncoderDecoder):
         mask, memory_mask = Mask.between(layout, layout, causal=True), Mask.between(layout, memory_layout)
         return self._decode(self.target_embedding(target, positions, longest), memory, mask, memory_mask, positions)
 
-    def start(self, memory: Tensor, memory_layout: Layout | None = None, abreast: int = 1) -> DecoderState:
+    def start(self, memory: Tensor, memory_layout: Layout | None = None, beam_width: int = 1) -> DecoderState:
         """The state from which `step` decodes; the source is projected once for all steps."""
         blocks = [cast(DecoderBlock, block) for block in self.decoder]
-        caches = [block.attention.start_cache(abreast) for block in blocks]
+        caches = [block.attention.start_cache(beam_width) for block in blocks]
         return DecoderState([block.cross.project(memory) for block in blocks], Mask(keys=memory_layout), caches)
 
     def step(self, target: Tensor, state: DecoderState) -> Tensor:

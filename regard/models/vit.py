@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from regard.attention.kinds import AttentionSettings, FullSettings, check_attention
 from regard.attention.masks import Mask
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 from regard.attention.positions import Rotary2D, Sinusoidal2D, grid_positions, resize_grid
 from regard.config import Settings
 from regard.errors import UserError
@@ -190,7 +190,7 @@ class ViT(ImageModel):
 
         Kinds of attention other than full are left alone: to them it matters where a query stands.
         """
-        observed = any(cast(EncoderBlock, block).attention.observer is not None for block in self.encoder)
+        observed = any(cast(EncoderBlock, block).attention.qkv_hook is not None for block in self.encoder)
         return self.config.pooling == "class" and self.config.attention.kind == "full" and not observed
 
     def _encode(self, images: Tensor, keep: Tensor | None = None, count: int | None = None) -> Tensor:

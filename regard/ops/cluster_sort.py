@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.attention.masks import Window
 from regard.ops.dispatch import on_device
-from regard.ops.key_ranges import Runs
+from regard.ops.key_ranges import KeyRanges
 from regard.ops.operator import dense_last, strides
 from regard.ops.varlen_attention import Order
 
@@ -26,7 +26,7 @@ def sort_by_group(
     key_place: Tensor,
     reach: Window,
     learning: bool = True,
-) -> tuple[Runs, Order]:
+) -> tuple[KeyRanges, Order]:
     """Queries and keys in the order of their groups, and which keys of its group within reach each query sees.
 
     Args:
@@ -62,10 +62,10 @@ def sort_by_group(
     lo = count(queries + (keys_begin - before), keys, right=False)
     hi = count(queries + (keys_begin + after), keys, right=True)
     if not learning:
-        return Runs(lo, hi), order
+        return KeyRanges(lo, hi), order
     first = count(keys - (keys_begin + after), queries, right=False)
     last = count(keys - (keys_begin - before), queries, right=True)
-    return Runs(lo, hi, first, last), order
+    return KeyRanges(lo, hi, first, last), order
 
 
 def nearest(x: Tensor, centroids: Tensor, leads: Tensor) -> Tensor:

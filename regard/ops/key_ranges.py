@@ -21,7 +21,7 @@ BLOCK = 128
 """Tokens, or slots, of one program of the kernel that finds runs."""
 
 
-class Runs(NamedTuple):
+class KeyRanges(NamedTuple):
     """Which keys each query sees and which queries see each key, int32: from the first place to behind the last."""
 
     lo: Tensor  # (R, T)
@@ -31,7 +31,7 @@ class Runs(NamedTuple):
     slots: Tensor | None = None  # (slots, 6), of a packed row, see `share_out`
 
     @classmethod
-    def of(cls, mask: Mask, slot: int = SLOT) -> Runs:
+    def of(cls, mask: Mask, slot: int = SLOT) -> KeyRanges:
         """Those of a packed row; neither their lengths nor anything else is waited for."""
         assert isinstance(mask.queries, Packed)
         assert isinstance(mask.keys, Packed)
@@ -40,11 +40,11 @@ class Runs(NamedTuple):
         return (find_by_kernel if takes else find_by_formula)(mask.queries, mask.keys, mask.reach, slot)
 
 
-def find_by_formula(queries: Packed, keys: Packed, reach: Window, slot: int = SLOT) -> Runs:
+def find_by_formula(queries: Packed, keys: Packed, reach: Window, slot: int = SLOT) -> KeyRanges:
     """The runs of queries within reach of keys."""
     lo, hi = _find_runs(queries, keys, reach)
     first, last = _find_runs(keys, queries, reach[::-1])
-    return Runs(lo, hi, first, last, share_out(queries, keys, slot))
+    return KeyRanges(lo, hi, first, last, share_out(queries, keys, slot))
 
 
 def _find_runs(mine: Packed, theirs: Packed, reach: Window) -> tuple[Tensor, Tensor]:
@@ -80,13 +80,13 @@ def share_out(queries: Packed, keys: Packed, slot: int) -> Tensor:
     return torch.stack([x.to(torch.int32) for x in found], 1)
 
 
-def find_by_kernel(queries: Packed, keys: Packed, reach: Window, slot: int = SLOT) -> Runs:
+def find_by_kernel(queries: Packed, keys: Packed, reach: Window, slot: int = SLOT) -> KeyRanges:
     """`find_by_formula` in one launch."""
     from regard.ops.triton import key_ranges as kernels
 
     T, S, number = queries.size, keys.size, _count_slots(queries, keys, slot)
     lo, hi, first, last = (keys.offsets.new_empty(1, size, dtype=torch.int32) for size in (T, T, S, S))
-    found = Runs(lo, hi, first, last, keys.offsets.new_empty(number, 6, dtype=torch.int32))
+    found = KeyRanges(lo, hi, first, last, keys.offsets.new_empty(number, 6, dtype=torch.int32))
     before, after = (T + S if bound is None else min(bound, T + S) for bound in reach)  # nothing lies further
     sequences = len(keys.offsets) - 1
     with on_device(keys.offsets):

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.ops.key_ranges import Runs
+from regard.ops.key_ranges import KeyRanges
 from regard.ops.operator import Operator, dense_last, strides
 from regard.ops.seeds import draw_seed
 
@@ -77,8 +77,8 @@ In float32 tiles are half as long: they would not fit otherwise.
 """
 
 
-def attend_runs(
-    q: Tensor, k: Tensor, v: Tensor, runs: Runs, scale: float, dropout: float = 0.0, order: Order | None = None
+def attend_key_ranges(
+    q: Tensor, k: Tensor, v: Tensor, runs: KeyRanges, scale: float, dropout: float = 0.0, order: Order | None = None
 ) -> Tensor:
     """The context, (B, H, T, D), of queries that see runs of keys.
 
@@ -89,8 +89,8 @@ def attend_runs(
     return _attend(q, k, v, *runs, *at, seed, scale, dropout)
 
 
-def attend_bundles(bundles: Sequence[Tensor], runs: Runs, scale: float, dropout: float = 0.0) -> Tensor:
-    """`attend_runs` for queries, keys and values that lie together, so that their gradients do, too.
+def attend_bundles(bundles: Sequence[Tensor], runs: KeyRanges, scale: float, dropout: float = 0.0) -> Tensor:
+    """`attend_key_ranges` for queries, keys and values that lie together, so that their gradients do, too.
 
     Args:
         bundles: (B, T, 3, H, D), or queries (B, T, 1, H, D) beside keys and values (B, S, 2, H, D).
@@ -226,7 +226,7 @@ SCHEMA = (
     "float scale, float dropout"
 )
 _attend = Operator(
-    "attend_runs",
+    "attend_key_ranges",
     SCHEMA,
     tensors=8,
     outputs=2,

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from regard.attention.module import unobserved
+from regard.attention.multi_head import disable_qkv_hooks
 from regard.data.text.vocabularies import Vocabularies
 from regard.decoding.constraints import Request
 from regard.decoding.nat import Filled, ParallelWriter, Pass
@@ -375,7 +375,7 @@ class Translator:
         """All models in evaluation mode, and no observer at work; tells whether one would have been."""
         with ExitStack() as stack:
             stack.enter_context(self._in_evaluation_mode())
-            watched = [stack.enter_context(unobserved(model)) for model in self.models]
+            watched = [stack.enter_context(disable_qkv_hooks(model)) for model in self.models]
             yield any(watched)
 
     @contextmanager

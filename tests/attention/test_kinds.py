@@ -33,7 +33,7 @@ def test_a_name_alone_takes_the_defaults() -> None:
 
 def test_a_window_is_one_number_or_two() -> None:
     assert kinds(Transformer(config({"kind": "local", "window": 3}))) == [Local(3, 3)] * 2
-    settings = {"kind": "local", "window": [4, 1], "dilation": 2, "everyone": 1}
+    settings = {"kind": "local", "window": [4, 1], "dilation": 2, "global_tokens": 1}
     assert kinds(Transformer(config(settings, qk_scale=0.5))) == [Local(4, 1, 2, 1, scale=0.5)] * 2
 
 
@@ -116,7 +116,10 @@ def test_a_plain_product_takes_a_negative_scale() -> None:
         (lambda: Local(-1, 0), "local attention: before must be a whole number, 0 or more, not -1"),
         (lambda: Local(0, 1.5), "local attention: after must be a whole number, 0 or more, not 1.5"),  # type: ignore[arg-type]
         (lambda: Local(1, 1, dilation=0), "local attention: dilation must be a whole number, 1 or more, not 0"),
-        (lambda: Local(1, 1, everyone=-2), "local attention: everyone must be a whole number, 0 or more, not -2"),
+        (
+            lambda: Local(1, 1, global_tokens=-2),
+            "local attention: global_tokens must be a whole number, 0 or more, not -2",
+        ),
         (lambda: Local(1, 1, path="x"), "path must be one of auto, reference, dense, blocks, varlen, not 'x'"),  # type: ignore[arg-type]
         (lambda: Routing(2, 8, 0), "routing attention: clusters must be a whole number, 1 or more, not 0"),
         (lambda: Routing(2, 8, 4, decay=1.5), "routing attention: decay must lie between 0 and 1, not 1.5"),

@@ -21,7 +21,7 @@ LENGTHS = [300, 1, 77]
 KINDS: dict[str, Callable[[], Kind]] = {
     "local": lambda: Local(20, 5),
     "local dilated": lambda: Local(8, 8, dilation=2),
-    "local everyone": lambda: Local(8, 8, everyone=2),
+    "local global_tokens": lambda: Local(8, 8, global_tokens=2),
     "linear": lambda: Linear(D),
     "linear random": lambda: Linear(D, "random"),
 }

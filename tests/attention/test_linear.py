@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.attention.core import attention_weights
 from regard.attention.linear import CHUNK, Features, Linear, LinearPath, RunningSums, random_directions
 from regard.attention.masks import Mask, Packed, Padded
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 
 H, D = 2, 8
 EXACT = {"atol": 1e-10, "rtol": 1e-10}
@@ -215,26 +215,26 @@ def test_running_sums_follow_their_hypotheses(shared: bool) -> None:
     kind = linear("elu")
     past, now = tensors(4, 6), tensors(4, 1)
     rows = torch.tensor([2, 2, 0, 3])
-    cache = RunningSums(kind, abreast=2)  # two sentences with two hypotheses each
+    cache = RunningSums(kind, beam_width=2)  # two sentences with two hypotheses each
     if shared:
         past = tuple(torch.cat((x[::2, :, :1].repeat_interleave(2, 0), x[:, :, 1:]), 2) for x in past)
         cache.advance(*(x[::2, :, :1] for x in past))
     for t in range(shared, 6):
-        cache.advance(*(abreast(x[:, :, t : t + 1], 2) for x in past))
-    got = cache.follow(rows, None).advance(*(abreast(x, 2) for x in now))
+        cache.advance(*(side_by_side(x[:, :, t : t + 1], 2) for x in past))
+    got = cache.follow(rows, None).advance(*(side_by_side(x, 2) for x in now))
     whole = [torch.cat((x[rows], y), 2) for x, y in zip(past, now, strict=True)]
-    torch.testing.assert_close(got, abreast(kind(*whole, Mask(causal=True))[:, :, -1:], 2), **EXACT)
+    torch.testing.assert_close(got, side_by_side(kind(*whole, Mask(causal=True))[:, :, -1:], 2), **EXACT)
     assert cache.length == (11 if shared else 12)
 
 
-def abreast(x: Tensor, copies: int) -> Tensor:
+def side_by_side(x: Tensor, copies: int) -> Tensor:
     """(B · copies, H, 1, D) to (B, H, copies, D)."""
     return x.view(-1, copies, H, D).transpose(1, 2)
 
 
 def test_a_probe_of_decoding_is_refused_because_no_keys_are_kept() -> None:
     module = Attention(16, 2, kind=Linear(8))
-    module.observer = lambda *seen: None
+    module.qkv_hook = lambda *seen: None
     with pytest.raises(ValueError, match="keeps no keys"):
         module(torch.randn(1, 1, 16), cache=module.start_cache())
 

@@ -36,7 +36,7 @@ def by_hand(q: Tensor, k: Tensor, v: Tensor, may: Callable[[int, int, int], bool
 def near(local: Local, t: int, s: int, causal: bool = False) -> bool:
     if causal and s > t:
         return False
-    if s < local.everyone or t < local.everyone:
+    if s < local.global_tokens or t < local.global_tokens:
         return True
     return -local.before * local.dilation <= s - t <= local.after * local.dilation and (s - t) % local.dilation == 0
 
@@ -48,8 +48,8 @@ LOCALS = [
     Local(0, 0),
     Local(40, 1),
     Local(2, 1, dilation=3),
-    Local(1, 1, everyone=2),
-    Local(2, 2, dilation=2, everyone=1),
+    Local(1, 1, global_tokens=2),
+    Local(2, 2, dilation=2, global_tokens=1),
 ]
 
 
@@ -59,7 +59,7 @@ LOCALS = [
 @pytest.mark.parametrize("length", [1, 2, 17, 45])
 def test_every_path_is_attention_within_the_window(local: Local, length: int, causal: bool, path: LocalPath) -> None:
     q, k, v = tensors(1, length)
-    kind = Local(local.before, local.after, local.dilation, local.everyone, path=path)
+    kind = Local(local.before, local.after, local.dilation, local.global_tokens, path=path)
     expected = by_hand(q, k, v, lambda b, t, s: near(local, t, s, causal))
     torch.testing.assert_close(kind(q, k, v, Mask(causal=causal)), expected, **EXACT)
 
@@ -69,7 +69,7 @@ def test_every_path_is_attention_within_the_window(local: Local, length: int, ca
 def test_blocks_leave_padding_alone_and_rows_of_padding_at_zero(local: Local, causal: bool) -> None:
     lengths = [37, 0, 1, 20]
     q, k, v = tensors(4, 37)
-    kind = Local(local.before, local.after, local.dilation, local.everyone, path="blocks")
+    kind = Local(local.before, local.after, local.dilation, local.global_tokens, path="blocks")
     layout = Padded.of(lengths)
     got = kind(q, k, v, Mask(queries=layout, keys=layout, causal=causal))
     expected = by_hand(q, k, v, lambda b, t, s: s < lengths[b] and near(local, t, s, causal))
@@ -84,7 +84,7 @@ def test_packed_sequences_are_each_as_if_alone(local: Local, causal: bool) -> No
     q, k, v = tensors(1, sum(lengths))
     layout = Packed.of(lengths)
     for path in ("auto", "reference"):
-        kind = Local(local.before, local.after, local.dilation, local.everyone, path=path)
+        kind = Local(local.before, local.after, local.dilation, local.global_tokens, path=path)
         got = kind(q, k, v, Mask(queries=layout, keys=layout, causal=causal))
         parts = zip(*(x.split(lengths, 2) for x in (q, k, v)), strict=True)
         alone = [kind(*part, Mask(causal=causal)) for part in parts]
@@ -97,19 +97,19 @@ def test_packed_sequences_are_each_as_if_alone(local: Local, causal: bool) -> No
     before=st.integers(0, 20),
     after=st.integers(0, 20),
     dilation=st.integers(1, 4),
-    everyone=st.integers(0, 3),
+    global_tokens=st.integers(0, 3),
     causal=st.booleans(),
 )
 def test_blocks_are_the_reference(
-    length: int, before: int, after: int, dilation: int, everyone: int, causal: bool
+    length: int, before: int, after: int, dilation: int, global_tokens: int, causal: bool
 ) -> None:
     q, k, v = tensors(2, length)
     mask = Mask(causal=causal)
-    blocks, reference = (Local(before, after, dilation, everyone, path=path) for path in ("blocks", "reference"))
+    blocks, reference = (Local(before, after, dilation, global_tokens, path=path) for path in ("blocks", "reference"))
     torch.testing.assert_close(blocks(q, k, v, mask), reference(q, k, v, mask), **EXACT)
 
 
-@pytest.mark.parametrize("kind", [Local(3, 2), Local(2, 0, dilation=2), Local(1, 1, everyone=2)], ids=str)
+@pytest.mark.parametrize("kind", [Local(3, 2), Local(2, 0, dilation=2), Local(1, 1, global_tokens=2)], ids=str)
 @pytest.mark.parametrize("T", [1, 4])
 def test_queries_at_the_end_of_a_cache_see_its_end(kind: Local, T: int) -> None:
     q, k, v = tensors(2, 20)
@@ -154,19 +154,19 @@ def test_dropout_drops_weights() -> None:
     torch.testing.assert_close(mean, kind(q, k, v, Mask()), atol=0.35, rtol=0)
 
 
-@pytest.mark.parametrize("kind", [Local(1, 1), Local(1, 0, dilation=2), Local(1, 1, everyone=1)], ids=str)
+@pytest.mark.parametrize("kind", [Local(1, 1), Local(1, 0, dilation=2), Local(1, 1, global_tokens=1)], ids=str)
 @pytest.mark.parametrize("first", [1, 3], ids=["first token shared", "each its own"])
 def test_hypotheses_side_by_side_see_the_window_of_their_own_past(kind: Local, first: int) -> None:
-    places, abreast = 5, 3
-    pool = first + (places - 1) * abreast
-    q, k, v = tensors(1, abreast, pool)
-    family = torch.zeros(1, 1, abreast, pool, dtype=torch.bool)
-    for hypothesis in range(abreast):
+    places, beam_width = 5, 3
+    pool = first + (places - 1) * beam_width
+    q, k, v = tensors(1, beam_width, pool)
+    family = torch.zeros(1, 1, beam_width, pool, dtype=torch.bool)
+    for hypothesis in range(beam_width):
         for place in range(places):
-            beside = (hypothesis + place) % abreast
-            family[..., hypothesis, beside % first if place == 0 else first + (place - 1) * abreast + beside] = True
-    got = kind(q, k, v, Mask(allowed=family, abreast=abreast))
-    for hypothesis in range(abreast):
+            beside = (hypothesis + place) % beam_width
+            family[..., hypothesis, beside % first if place == 0 else first + (place - 1) * beam_width + beside] = True
+    got = kind(q, k, v, Mask(allowed=family, beam_width=beam_width))
+    for hypothesis in range(beam_width):
         past = family[0, 0, hypothesis].nonzero()[:, 0]
         one = slice(hypothesis, hypothesis + 1)
         alone = kind(q[:, :, one], k[:, :, past], v[:, :, past], Mask(causal=True))

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from regard.attention.masks import Packed
-from regard.attention.packing import Places, repack, unpack
+from regard.attention.packing import Places, pack_padded, pad_packed
 
 
 def drawn(lengths: list[int]) -> tuple[torch.Tensor, Packed]:
@@ -13,24 +13,24 @@ def drawn(lengths: list[int]) -> tuple[torch.Tensor, Packed]:
 @pytest.mark.parametrize("lengths", [[3, 1, 4], [5], [1, 1, 1], [2, 0, 3, 0]])
 def test_each_sequence_has_a_row_with_zeros_behind_it(lengths: list[int]) -> None:
     x, layout = drawn(lengths)
-    rows = unpack(x, layout)
+    rows = pad_packed(x, layout)
     assert rows.shape == (len(lengths), 2, max(lengths), 3)
     begin = 0
     for row, length in zip(rows, lengths, strict=True):
         assert torch.equal(row[:, :length], x[0, :, begin : begin + length])
         assert not row[:, length:].any()
         begin += length
-    assert torch.equal(repack(rows, layout), x)
+    assert torch.equal(pack_padded(rows, layout), x)
 
 
 def test_both_ways_back_are_right_twice() -> None:
     x, layout = drawn([3, 1, 4])
     places = Places.of(layout)
-    assert torch.autograd.gradcheck(lambda y: unpack(y, places), x)
-    assert torch.autograd.gradgradcheck(lambda y: unpack(y, places).square(), x)
+    assert torch.autograd.gradcheck(lambda y: pad_packed(y, places), x)
+    assert torch.autograd.gradgradcheck(lambda y: pad_packed(y, places).square(), x)
     rows = torch.randn(3, 2, 4, 3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda y: repack(y, places), rows)
-    assert torch.autograd.gradgradcheck(lambda y: repack(y, places).square(), rows)
+    assert torch.autograd.gradcheck(lambda y: pack_padded(y, places), rows)
+    assert torch.autograd.gradgradcheck(lambda y: pack_padded(y, places).square(), rows)
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:`torch.jit.script` is deprecated")
@@ -38,7 +38,7 @@ def test_it_can_be_transformed() -> None:
     x, layout = drawn([3, 1, 4])
 
     def cost(y: torch.Tensor) -> torch.Tensor:
-        return repack(unpack(y, layout).exp(), layout).square().sum()
+        return pack_padded(pad_packed(y, layout).exp(), layout).square().sum()
 
     (expected,) = torch.autograd.grad(cost(x), x)
     torch.testing.assert_close(torch.func.grad(cost)(x.detach()), expected)

@@ -5,7 +5,7 @@ import torch
 
 from regard.attention.core import attend
 from regard.attention.masks import Mask
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 from regard.attention.relative import Relative, relative_offsets
 from regard.inspection.probe import probe
 

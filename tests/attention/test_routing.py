@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.attention.core import Full, attend
 from regard.attention.masks import Mask, Packed, Padded
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 from regard.attention.routing import SMALL, Routing, RoutingPath
 from regard.ops.cluster_sort import sort_by_group
 

@@ -42,7 +42,9 @@ STEPWISE: dict[str, Callable[[], Transformer]] = {
     },
     "transformer-swiglu-plain": transformer(activation="swiglu", qkv_bias=False, qk_scale=0.5, heads=1),
     "transformer-local": transformer(attention={"kind": "local", "window": [2, 1]}, positions="rotary"),
-    "transformer-local-sparse": transformer(attention={"kind": "local", "window": 1, "dilation": 2, "everyone": 1}),
+    "transformer-local-sparse": transformer(
+        attention={"kind": "local", "window": 1, "dilation": 2, "global_tokens": 1}
+    ),
     "transformer-linear": transformer(attention="linear", qk_scale=0.3),
     "transformer-linear-random": transformer(attention={"kind": "linear", "features": "random"}, positions="rotary"),
     "transformer-linear-plain": transformer(attention={"kind": "linear", "features": "plain"}, norm="pre"),
@@ -78,7 +80,9 @@ SEEING: dict[str, Callable[[], ViT | Swin]] = {
     "vit-registers-scaled": vit(pooling="class", registers=2, layer_scale=0.1, qkv_bias=False, qk_scale=0.3),
     "vit-convolutions": vit(stem="convolutions", positions="rotary"),
     "vit-local": vit(attention={"kind": "local", "window": 2}),
-    "vit-local-sparse": vit(attention={"kind": "local", "window": 1, "dilation": 2, "everyone": 1}, pooling="class"),
+    "vit-local-sparse": vit(
+        attention={"kind": "local", "window": 1, "dilation": 2, "global_tokens": 1}, pooling="class"
+    ),
     "vit-linear": vit(attention="linear"),
     "vit-linear-random": vit(attention={"kind": "linear", "features": "random"}, positions="rotary"),
     "vit-linear-plain": vit(attention={"kind": "linear", "features": "plain"}),
@@ -105,7 +109,7 @@ WIDE_KINDS: dict[str, Kind] = {
 NARROW_KINDS: dict[str, Kind] = {
     "local": Local(1, 1),
     "local-reference": Local(1, 1, path="reference"),
-    "local-sparse": Local(1, 1, dilation=2, everyone=1),
+    "local-sparse": Local(1, 1, dilation=2, global_tokens=1),
     "routing": Routing(HEADS, HEAD_WIDTH, 2).eval(),
     "routing-reference": Routing(HEADS, HEAD_WIDTH, 2, path="reference").eval(),
 }

@@ -13,7 +13,7 @@ from regard.attention.core import Full, Kind
 from regard.attention.linear import Linear
 from regard.attention.local import Local
 from regard.attention.masks import Mask, Packed, Padded
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 from regard.attention.routing import Routing
 from regard.models.transformer import EncoderDecoder, Transformer, TransformerConfig
 

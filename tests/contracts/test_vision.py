@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import yaml
 from torch import Tensor
 
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 from regard.errors import UserError
 from regard.inspection.probe import probe
 from regard.models.folder import CONFIG, WEIGHTS, load_model, save_model

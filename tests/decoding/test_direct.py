@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from regard import ablate, probe
 from regard.attention.core import Full
 from regard.attention.masks import Mask
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 from regard.decoding import direct
 from regard.decoding.search import SearchSettings, search
 from regard.decoding.stepper import TransformerStepper

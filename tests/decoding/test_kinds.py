@@ -14,7 +14,7 @@ VOCAB = 40
 SIZE = {"width": 32, "heads": 4, "hidden": 48, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}
 KINDS: dict[str, Any] = {
     "local": {"kind": "local", "window": 3},
-    "local sparse": {"kind": "local", "window": 2, "dilation": 2, "everyone": 1},
+    "local sparse": {"kind": "local", "window": 2, "dilation": 2, "global_tokens": 1},
     "linear": "linear",
     "linear random": {"kind": "linear", "features": "random"},
     "linear plain": {"kind": "linear", "features": "plain"},

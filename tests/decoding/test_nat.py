@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 from regard.decoding.constraints import Request
 from regard.decoding.ctc import collapse
 from regard.decoding.nat import LENGTH_SHARE, Filled, ParallelWriter, score_canvas

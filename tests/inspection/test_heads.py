@@ -10,7 +10,7 @@ from torch import Tensor
 
 import regard
 from regard.attention.masks import Packed, Padded
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 from regard.errors import UserError
 from regard.inspection.heads import scale_heads
 from regard.models.transformer import Transformer, TransformerConfig
@@ -128,7 +128,7 @@ def test_everything_is_as_before_after_an_error(model: Transformer) -> None:
     with pytest.raises(ZeroDivisionError), regard.ablate(model, OFF):
         _ = 1 / 0
     assert torch.equal(model(tokens(1, 5), tokens(1, 4)), usual)
-    assert all(m.head_factors is None for m in model.modules() if isinstance(m, Attention))
+    assert all(m.head_scales is None for m in model.modules() if isinstance(m, Attention))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_unknown_names_and_heads_are_refused_with_what_exists(heads: dict[str, l
     model = Transformer(TransformerConfig.base(13, **size))
     with pytest.raises(UserError, match=sentence), regard.ablate(model, heads):
         pass
-    assert all(m.head_factors is None for m in model.modules() if isinstance(m, Attention))
+    assert all(m.head_scales is None for m in model.modules() if isinstance(m, Attention))
 
 
 def test_gradients_flow_round_a_head_that_is_off(model: Transformer) -> None:

@@ -12,7 +12,7 @@ from regard.attention.core import Full, attention_weights
 from regard.attention.linear import Linear
 from regard.attention.local import Local
 from regard.attention.masks import Mask, Packed, Padded
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 from regard.attention.positions import Rotary
 from regard.attention.relative import Relative
 from regard.attention.routing import Routing
@@ -155,15 +155,15 @@ def test_an_unknown_name_is_refused_with_the_known_ones(model: Transformer) -> N
     known = r"decoder\.7\.cross.*decoder\.1\.cross"
     with pytest.raises(UserError, match=known), regard.probe(model, ["decoder.7.cross"]):
         pass
-    assert all(module.observer is None for module in model.modules() if isinstance(module, Attention))
+    assert all(module.qkv_hook is None for module in model.modules() if isinstance(module, Attention))
 
 
 def test_observers_are_put_back_also_after_an_error(model: Transformer) -> None:
     attentions = [module for module in model.modules() if isinstance(module, Attention)]
     with pytest.raises(RuntimeError, match="inner"), regard.probe(model) as seen:
-        assert all(module.observer is not None for module in attentions)
+        assert all(module.qkv_hook is not None for module in attentions)
         raise RuntimeError("inner")
-    assert all(module.observer is None for module in attentions)
+    assert all(module.qkv_hook is None for module in attentions)
     model(tokens(1, 5), tokens(1, 4))
     assert seen == {}
 
@@ -207,7 +207,7 @@ KINDS = {
     "full": Full(),
     "full-scaled": Full(scale=0.7),
     "local": Local(1, 1),
-    "local-sparse": Local(1, 1, dilation=2, everyone=1),
+    "local-sparse": Local(1, 1, dilation=2, global_tokens=1),
     "linear": Linear(8),
     "linear-random": Linear(8, "random"),
     "linear-plain": Linear(8, "plain"),

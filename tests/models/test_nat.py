@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.masks import Packed, Padded
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 from regard.errors import UserError
 from regard.models.nat import NATransformer, NATransformerConfig, add_up, fingerprints, stretch
 from regard.models.transformer import Transformer, TransformerConfig

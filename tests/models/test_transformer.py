@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.masks import Packed, Padded
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 from regard.errors import UserError
 from regard.layers import FeedForward
 from regard.models.transformer import Transformer, TransformerConfig

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 from regard.layers import DecoderBlock, EncoderBlock, FeedForward, Residual
 from regard.ops import add_norm as norms
 from regard.ops import attention_kernels as kernels

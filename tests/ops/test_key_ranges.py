@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.attention.masks import Mask, Packed, Window
 from regard.ops import attention_kernels as kernels
-from regard.ops.key_ranges import Runs, find_by_formula, find_by_kernel
+from regard.ops.key_ranges import KeyRanges, find_by_formula, find_by_kernel
 
 pytestmark = pytest.mark.skipif(not kernels.INSTALLED, reason="there is no Triton")
 
@@ -87,7 +87,7 @@ def test_no_slot_has_much_more_work_than_the_others() -> None:
 def test_sequences_of_padding_at_the_end_and_empty_ones_behind_them_are_found() -> None:
     offsets = torch.tensor([0, 5, 9, 39, 64, 64, 64], dtype=torch.int32, device=DEVICE)
     layout = Packed(offsets, 30, 64)
-    runs = Runs.of(Mask(queries=layout, keys=layout), slot=16)
+    runs = KeyRanges.of(Mask(queries=layout, keys=layout), slot=16)
     assert runs.slots is not None
     assert runs.slots.tolist() == [
         [0, 39, 0, 39, 0, 2], [0, 39, 0, 39, 1, 2], [39, 64, 39, 64, 0, 2], [39, 64, 39, 64, 1, 2],

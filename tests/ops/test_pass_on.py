@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard import layers
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 from regard.layers import DecoderBlock, EncoderBlock, FeedForward
 from regard.models import transformer
 from regard.models.transformer import Transformer, TransformerConfig

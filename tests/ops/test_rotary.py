@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 from regard.attention.positions import Rotary, Rotary2D, grid_positions
 from regard.ops import attention_kernels as kernels
 from regard.ops import rotary as turning

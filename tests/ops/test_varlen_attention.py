@@ -14,11 +14,11 @@ from torch import Tensor
 from regard.attention import core
 from regard.attention.core import Full, attend, attention_weights
 from regard.attention.masks import Mask, Packed
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 from regard.ops import attention_kernels as kernels
 from regard.ops import varlen_attention as short
-from regard.ops.key_ranges import Runs
-from regard.ops.varlen_attention import CHANCES, attend_bundles, attend_runs, dropped, unbundle
+from regard.ops.key_ranges import KeyRanges
+from regard.ops.varlen_attention import CHANCES, attend_bundles, attend_key_ranges, dropped, unbundle
 
 pytestmark = pytest.mark.skipif(not kernels.INSTALLED, reason="there is no Triton")
 
@@ -72,8 +72,8 @@ def assert_close(got: list[Tensor], expected: list[Tensor], tolerance: float = 2
 def test_lengths_round_the_borders_of_tiles(keys: list[int] | None, causal: bool, whole: bool) -> None:
     mask = packed_mask(BORDERS, keys, causal)
     inputs = tensors(mask)
-    runs = Runs.of(mask) if whole else Runs.of(mask)._replace(slots=None)
-    got = with_gradients(attend_runs(*inputs, runs, 0.25), inputs)
+    runs = KeyRanges.of(mask) if whole else KeyRanges.of(mask)._replace(slots=None)
+    got = with_gradients(attend_key_ranges(*inputs, runs, 0.25), inputs)
     assert_close(got, by_formula(inputs, mask, 0.25))
 
 
@@ -103,7 +103,7 @@ def test_programs_share_out_sequences_of_any_lengths(lengths: list[int], slot: i
     mask = packed_mask([1, *lengths, 0], [2, *reversed(lengths), 0], False)
     inputs = tensors(mask)
     seed = torch.tensor([5], device=DEVICE)
-    got = with_gradients(short._attend(*inputs, *Runs.of(mask, slot), None, None, seed, 0.3, 0.4), inputs)
+    got = with_gradients(short._attend(*inputs, *KeyRanges.of(mask, slot), None, None, seed, 0.3, 0.4), inputs)
     gone = dropped(seed, 1, inputs[0].shape[2], inputs[1].shape[2], 0.4)[None]
     assert_close(got, by_formula(inputs, mask, 0.3, gone, 0.4))
 
@@ -161,7 +161,7 @@ def test_bundles_have_bundles_of_gradients(keys: list[int] | None) -> None:
     parts = [x.detach().transpose(1, 2)[:, :, None] for x in inputs]
     bundles = [torch.cat(parts, 2)] if keys is None else [parts[0], torch.cat(parts[1:], 2)]
     bundles = [bundle.requires_grad_() for bundle in bundles]
-    context = attend_bundles(bundles, Runs.of(mask), 0.3)
+    context = attend_bundles(bundles, KeyRanges.of(mask), 0.3)
     grads = torch.autograd.grad(context, bundles, upstream(context))
     assert all(grad.is_contiguous() for grad in grads)
     assert_close([context, *unbundle(grads)], by_formula(inputs, mask, 0.3))
@@ -190,7 +190,7 @@ def test_dropout_drops_the_same_weights_forward_and_backward(keys: list[int] | N
     inputs = tensors(mask, heads=2)
     scale, chance = 0.3, 0.4
     torch.manual_seed(7)
-    got = with_gradients(attend_runs(*inputs, Runs.of(mask), scale, chance), inputs)
+    got = with_gradients(attend_key_ranges(*inputs, KeyRanges.of(mask), scale, chance), inputs)
     torch.manual_seed(7)
     seed = torch.randint(2**31 - 1, (1,), device=DEVICE)
     gone = dropped(seed, 2, inputs[0].shape[2], inputs[1].shape[2], chance)[None]
@@ -214,7 +214,7 @@ def test_bundles_compile_to_one_graph(bundles: int) -> None:
     given = [bundle.requires_grad_() for bundle in given]
 
     def attention(*bundles: Tensor) -> Tensor:
-        return attend_bundles(bundles, Runs.of(mask), 0.3)
+        return attend_bundles(bundles, KeyRanges.of(mask), 0.3)
 
     compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
     for mine, theirs in zip(
@@ -226,10 +226,10 @@ def test_bundles_compile_to_one_graph(bundles: int) -> None:
 def test_compiled_it_is_one_graph() -> None:
     mask = packed_mask([20, 35], None, True)
     inputs = tensors(mask)
-    runs = Runs.of(mask)
+    runs = KeyRanges.of(mask)
 
     def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attend_runs(q * 2, k, v, runs, 0.3) + 1
+        return attend_key_ranges(q * 2, k, v, runs, 0.3) + 1
 
     compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
     for mine, theirs in zip(
@@ -241,8 +241,8 @@ def test_compiled_it_is_one_graph() -> None:
 def test_the_operators_keep_the_promises_of_operators() -> None:
     mask = packed_mask([5, 3], [2, 4], False)
     inputs = tensors(mask)
-    arguments = (*inputs, *Runs.of(mask), None, None, None, 0.25, 0.0)
-    torch.library.opcheck(torch.ops.regard.attend_runs.default, arguments)
+    arguments = (*inputs, *KeyRanges.of(mask), None, None, None, 0.25, 0.0)
+    torch.library.opcheck(torch.ops.regard.attend_key_ranges.default, arguments)
 
 
 def test_a_bias_is_refused() -> None:
@@ -309,10 +309,10 @@ def test_on_a_gpu_whole_sequences_have_the_gradients_of_tiles_of_the_row_every_t
     inputs = tensors(mask, heads=4, width=width, dtype=torch.bfloat16)
     seed = torch.tensor([5], device=DEVICE) if dropout else None
 
-    def gradients(runs: Runs) -> list[Tensor]:
+    def gradients(runs: KeyRanges) -> list[Tensor]:
         return with_gradients(short._attend(*inputs, *runs, None, None, seed, 0.125, dropout), inputs)
 
-    runs = Runs.of(mask)
+    runs = KeyRanges.of(mask)
     first, again, apart = gradients(runs), gradients(runs), gradients(runs._replace(slots=None))
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
     assert_close(first, [x.double() for x in apart], 2e-2)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from regard.attention.core import Full
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 from regard.decoding.constraints import Request
 from regard.decoding.search import Trace
 from regard.decoding.settings import NATSettings, SearchSettings
@@ -78,7 +78,7 @@ def _obstacle_in_model(model: EncoderDecoder) -> str | None:
     attentions = [module for module in walk(model) if isinstance(module, Attention)]
     if not all(isinstance(attention.kind, Full) for attention in attentions):
         return f"the model's attention is {model.config.attention.kind}"
-    if any(attention.observer is not None or attention.head_factors is not None for attention in attentions):
+    if any(attention.qkv_hook is not None or attention.head_scales is not None for attention in attentions):
         return "somebody observes or scales the model's attention"
     if torch.is_autocast_enabled(model.target_embedding.weight.device.type):
         return "autocast makes copies of the weights"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.masks import Mask, Padded
-from regard.attention.module import Cache, KeyValues
+from regard.attention.multi_head import Cache, KeyValues
 from regard.layers import DecoderBlock
 from regard.models.transformer import Transformer
 from regard.ops import attention_kernels as kernels
@@ -34,12 +34,12 @@ class FixedCache(Cache):
     Args:
         room: keys and values, (2, B, H, T · K, D).
         step: the step that is under way, (1,), a number on the device.
-        abreast: how many tokens a step adds to a sentence, K.
+        beam_width: how many tokens a step adds to a sentence, K.
     """
 
-    def __init__(self, room: Tensor, step: Tensor, abreast: int) -> None:
+    def __init__(self, room: Tensor, step: Tensor, beam_width: int) -> None:
         self.room, self.step = room, step
-        self._by_step = room.view(*room.shape[:3], -1, abreast, room.shape[4])
+        self._by_step = room.view(*room.shape[:3], -1, beam_width, room.shape[4])
 
     def append(self, k: Tensor, v: Tensor) -> KeyValues:
         """Puts the new ones to their place and returns the whole room, what is not yet filled included."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 from regard.evaluation.bench.attention_costs import KINDS, WINDOW, Heads, Row, measure_length, too_slow
 from regard.models.folder import CONFIG, find_model, outline_model, read_config
 

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from regard.attention.masks import Layout, Mask, Packed
-from regard.attention.module import Attention, observing
-from regard.attention.packing import unpack, unpack_mask
+from regard.attention.multi_head import Attention, use_qkv_hook
+from regard.attention.packing import pad_packed, pad_packed_mask
 from regard.errors import UserError
 from regard.layers import DecoderBlock
 from regard.models.transformer import Transformer
@@ -77,8 +77,8 @@ class GuidedAttention:
             guidance.losses.append((-mass.clamp(min=LEAST_MASS).log().mean(1) * guided).sum())
             guidance.masses.append((mass.detach().mean(1) * guided).sum() / guided.sum().clamp(min=1))
 
-        observers = {attention: attention.observer for attention in self._chosen(model)}
-        with observing(observers, observe):
+        observers = {attention: attention.qkv_hook for attention in self._chosen(model)}
+        with use_qkv_hook(observers, observe):
             yield guidance
 
     def _chosen(self, model: Transformer) -> list[Attention]:
@@ -113,7 +113,7 @@ def aligned_prior(target: Layout, source: Layout, links: Tensor) -> Tensor:
 def weights_by_sentence(attention: Attention, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
     """The weights of every sentence in a row of its own, (B, H, T, S), whatever the layout."""
     if isinstance(mask.queries, Packed) and isinstance(mask.keys, Packed):
-        q, k, mask = unpack(q, mask.queries), unpack(k, mask.keys), unpack_mask(mask)
+        q, k, mask = pad_packed(q, mask.queries), pad_packed(k, mask.keys), pad_packed_mask(mask)
     return attention.kind.weights(q, k, mask)
 
 

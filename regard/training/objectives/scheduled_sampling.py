@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from regard.attention.module import unobserved
+from regard.attention.multi_head import disable_qkv_hooks
 from regard.models.transformer import Transformer
 from regard.training.objectives.config import SamplingSettings
 from regard.training.objectives.decay import build_decay
@@ -47,7 +47,7 @@ class ScheduledSampling:
         training = model.training
         model.eval()
         try:
-            with unobserved(model):
+            with disable_qkv_hooks(model):
                 logits = read(model, batch)
         finally:
             model.train(training)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from regard.attention.module import Attention, observing
+from regard.attention.multi_head import Attention, use_qkv_hook
 from regard.decoding import stepwise
 from regard.decoding.constraints import Request
 from regard.decoding.cuda_graph.conditions import obstacle, obstacle_anywhere
@@ -53,7 +53,7 @@ def test_so_are_votes_trees_other_attention_and_whoever_looks_on() -> None:
     assert "linear" in str(obstacle_anywhere([linear], REQUESTS, plain, None))
     cross = MODEL.get_submodule("decoder.0.cross")
     assert isinstance(cross, Attention)
-    with observing([cross], lambda *seen: None):
+    with use_qkv_hook([cross], lambda *seen: None):
         assert "observes" in str(obstacle_anywhere([MODEL], REQUESTS, plain, None))
     with torch.autocast("cpu", torch.bfloat16):
         assert "autocast" in str(obstacle_anywhere([MODEL], REQUESTS, plain, None))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from regard.attention.module import Attention, observing
+from regard.attention.multi_head import Attention, use_qkv_hook
 from regard.decoding import nat as parallel
 from regard.decoding.constraints import Request
 from regard.decoding.cuda_graph import nat as module
@@ -200,7 +200,7 @@ def test_what_is_an_obstacle() -> None:
     for name in ("encoder.0.attention", "decoder.0.cross"):
         attention = model.get_submodule(name)
         assert isinstance(attention, Attention)
-        with observing([attention], lambda *seen: None):
+        with use_qkv_hook([attention], lambda *seen: None):
             assert "observes" in str(obstacle_to_canvases_anywhere(model, plain, None))
     with torch.autocast(DEVICE.type, torch.bfloat16):
         assert "autocast" in str(obstacle_to_canvases_anywhere(model, plain, None))

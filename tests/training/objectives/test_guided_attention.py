@@ -9,7 +9,7 @@ import torch
 from regard import Translator
 from regard.attention.core import Full
 from regard.attention.masks import Packed, Padded
-from regard.attention.module import Attention
+from regard.attention.multi_head import Attention
 from regard.data.builtin.grammar import corpus
 from regard.errors import UserError
 from regard.inspection.probe import probe
@@ -147,7 +147,7 @@ def test_weights_are_made_of_the_chosen_layers_only_while_the_guide_has_weight(
     for step, expected in ((1, 1), (4, 2), (5, 2), (6, 2)):
         teacher.loss(task.model, batch, step)
         assert len(made) == expected
-    assert all(m.observer is None for m in task.model.modules() if isinstance(m, Attention))
+    assert all(m.qkv_hook is None for m in task.model.modules() if isinstance(m, Attention))
 
 
 def test_a_probe_goes_on_seeing(build: Callable[..., TranslationTask]) -> None:
@@ -165,7 +165,7 @@ def test_an_error_leaves_no_observer_behind(build: Callable[..., TranslationTask
     batch = collate(task.train, ROWS, False, 0)
     with pytest.raises(ZeroDivisionError), GuidedAttention(EVERY_LAYER).watch(task.model, batch):
         raise ZeroDivisionError
-    assert all(m.observer is None for m in task.model.modules() if isinstance(m, Attention))
+    assert all(m.qkv_hook is None for m in task.model.modules() if isinstance(m, Attention))
 
 
 # What it teaches

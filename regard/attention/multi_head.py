@@ -23,7 +23,7 @@ from regard.ops.linear import Linear, linear
 from regard.ops.modules import walk
 
 Rotation = Callable[[Tensor, Tensor], Tensor]
-Observer = Callable[["Attention", Tensor, Tensor, Tensor, Mask], None]
+QKVHook = Callable[["Attention", Tensor, Tensor, Tensor, Mask], None]
 
 
 class KeyValues(NamedTuple):
@@ -102,7 +102,7 @@ class Attention(nn.Module):
 
     Self-attention when called with `x` alone, cross-attention when called with a context too; the weights are the same
     shape for both. `probe` sets `observer` to see the weights; without one they are never made. `ablate` and
-    `scale_heads` set `head_factors`, (H,), by which each head's context is multiplied before the heads are joined.
+    `scale_heads` set `head_scales`, (H,), by which each head's context is multiplied before the heads are joined.
 
     Args:
         width: of the input and the output.
@@ -139,8 +139,8 @@ class Attention(nn.Module):
         self.out = Linear(width, width)
         self.projection_dropout = Dropout(projection_dropout)
         self.rotary = rotary
-        self.observer: Observer | None = None
-        self.head_factors: Tensor | None = None
+        self.qkv_hook: QKVHook | None = None
+        self.head_scales: Tensor | None = None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -157,7 +157,7 @@ class Attention(nn.Module):
         *,
         mask: Mask | None = None,
         positions: Tensor | None = None,
-        context_positions: Tensor | None = None,
+        source_positions: Tensor | None = None,
         cache: Cache | RunningSums | None = None,
     ) -> Tensor:
         """Attends from x to itself, or to a context.
@@ -167,7 +167,7 @@ class Attention(nn.Module):
             context: the keys' side, (B, S, W), or what `project` made of it once for many calls.
             mask: who may attend to whom.
             positions: of x, for rotary attention, (B, T) or (B, T, 2).
-            context_positions: of the context, likewise.
+            source_positions: of the context, likewise.
             cache: earlier keys and values of a self-attention, from `start_cache`; the new ones are added to it.
         """
         B, T, _ = x.shape
@@ -182,7 +182,7 @@ class Attention(nn.Module):
         dropout = self.attention_dropout if self.training else 0.0
         projections = self._projections(x, context)
         joined = None
-        apart = self.rotary or self.observer or cache or isinstance(context, KeyValues)  # must q, k and v be had
+        apart = self.rotary or self.qkv_hook or cache or isinstance(context, KeyValues)  # must q, k and v be had
         if not apart and isinstance(self.kind, Full):
             joined = self.kind.together(projections, self.heads, mask, dropout)
         if joined is None:
@@ -193,10 +193,10 @@ class Attention(nn.Module):
                     mask = mask.last(k.shape[-2]) if cache.forgot else mask
             else:
                 q = self._rotate(self._split(projections[0]), positions)
-                k, v = context if isinstance(context, KeyValues) else self._pair(projections[1], context_positions)
+                k, v = context if isinstance(context, KeyValues) else self._pair(projections[1], source_positions)
             joined = self._attend(q, k, v, mask, dropout, cache)
-        if self.head_factors is not None:
-            joined = joined * self.head_factors.to(joined)[:, None, None]
+        if self.head_scales is not None:
+            joined = joined * self.head_scales.to(joined)[:, None, None]
         y: Tensor = self.out(joined.transpose(1, 2).reshape(B, T, self.width))
         return self.projection_dropout(y) if self.projection_dropout.p else y
 
@@ -205,13 +205,13 @@ class Attention(nn.Module):
         """The product with which it ends, if it does end there."""
         return None if self.projection_dropout.p else self.out
 
-    def start_cache(self, abreast: int = 1) -> Cache | RunningSums:
-        """An empty cache of what this kind of attention must remember; tokens of a row stand `abreast` side by side."""
+    def start_cache(self, beam_width: int = 1) -> Cache | RunningSums:
+        """An empty cache of what this kind of attention must remember, for a beam of this width."""
         if isinstance(self.kind, LinearKind):
-            return RunningSums(self.kind, abreast)
+            return RunningSums(self.kind, beam_width)
         # Whoever observes is to see every key by its place.
-        keeps = self.kind.remembers if isinstance(self.kind, Local) and self.observer is None else None
-        return Cache(32 * abreast, None if keeps is None else keeps * abreast)
+        keeps = self.kind.remembers if isinstance(self.kind, Local) and self.qkv_hook is None else None
+        return Cache(32 * beam_width, None if keeps is None else keeps * beam_width)
 
     def project(self, context: Tensor, positions: Tensor | None = None) -> KeyValues:
         """The context's keys and values, to be attended to many times."""
@@ -240,12 +240,12 @@ class Attention(nn.Module):
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float, cache: Cache | RunningSums | None
     ) -> Tensor:
-        if self.observer is not None:
+        if self.qkv_hook is not None:
             if isinstance(cache, RunningSums):
                 raise ValueError("linear attention keeps no keys while decoding, so there are no weights to be seen")
             if isinstance(cache, Cache) and cache.forgot:
                 raise ValueError("keys beyond the window were given up before anybody looked; observe from the start")
-            self.observer(self, q, k, v, mask)
+            self.qkv_hook(self, q, k, v, mask)
         return cache.advance(q, k, v) if isinstance(cache, RunningSums) else self.kind(q, k, v, mask, dropout)
 
     def _parts(self) -> list[tuple[Tensor, Tensor | None]]:
@@ -273,35 +273,35 @@ class Attention(nn.Module):
 
 
 @contextmanager
-def observing(attentions: Iterable[Attention], observe: Observer | None) -> Iterator[None]:
+def use_qkv_hook(attentions: Iterable[Attention], observe: QKVHook | None) -> Iterator[None]:
     """These attentions have this observer, or none, while the block runs; then those that they had before."""
-    before = {attention: attention.observer for attention in attentions}
+    before = {attention: attention.qkv_hook for attention in attentions}
     try:
         for attention in before:
-            attention.observer = observe
+            attention.qkv_hook = observe
         yield
     finally:
         for attention, observer in before.items():
-            attention.observer = observer
+            attention.qkv_hook = observer
 
 
 @contextmanager
-def scaling(factors: Mapping[Attention, Tensor]) -> Iterator[None]:
+def use_head_scales(factors: Mapping[Attention, Tensor]) -> Iterator[None]:
     """The heads of these attentions count by these factors, (H,) each, on top of earlier ones, while the block runs."""
-    before = {attention: attention.head_factors for attention in factors}
+    before = {attention: attention.head_scales for attention in factors}
     try:
         for attention, given in factors.items():
             outer = before[attention]
-            attention.head_factors = given if outer is None else outer * given.to(outer)
+            attention.head_scales = given if outer is None else outer * given.to(outer)
         yield
     finally:
         for attention, outer in before.items():
-            attention.head_factors = outer
+            attention.head_scales = outer
 
 
 @contextmanager
-def unobserved(model: nn.Module) -> Iterator[bool]:
+def disable_qkv_hooks(model: nn.Module) -> Iterator[bool]:
     """Nobody sees the attention of this model while the block runs; tells whether anybody would have."""
-    watched = [m for m in walk(model) if isinstance(m, Attention) and m.observer is not None]
-    with observing(watched, None):
+    watched = [m for m in walk(model) if isinstance(m, Attention) and m.qkv_hook is not None]
+    with use_qkv_hook(watched, None):
         yield bool(watched)

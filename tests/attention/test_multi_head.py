@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from regard.attention.core import Full
 from regard.attention.local import Local
 from regard.attention.masks import Mask, Packed, Padded
-from regard.attention.module import Attention, Cache, KeyValues, observing
+from regard.attention.multi_head import Attention, Cache, KeyValues, use_qkv_hook
 from regard.attention.positions import Rotary, Rotary2D
 from regard.layers import AttentionUnit
 
@@ -89,7 +89,7 @@ def test_causal_attention_is_torchs(heads: int) -> None:
 def test_the_weights_beside_the_context_are_torchs() -> None:
     theirs, ours = twins(2)
     x, seen = vectors(B, T, W), []
-    ours.observer = lambda module, q, k, v, mask: seen.append(module.kind.weights(q, k, mask))
+    ours.qkv_hook = lambda module, q, k, v, mask: seen.append(module.kind.weights(q, k, mask))
     ours(x, mask=Mask(causal=True))
     later = torch.ones(T, T, dtype=torch.bool).triu(1)
     _, weights = theirs(x, x, x, attn_mask=later, average_attn_weights=False)
@@ -304,7 +304,7 @@ def test_a_window_keeps_what_it_can_see_and_no_more(kind: Local, chunks: list[in
 
 @torch.no_grad()
 def test_a_window_with_tokens_for_everyone_keeps_all() -> None:
-    module, x = Attention(W, 2, kind=Local(2, 2, everyone=1)), vectors(B, 70, W)
+    module, x = Attention(W, 2, kind=Local(2, 2, global_tokens=1)), vectors(B, 70, W)
     cache = module.start_cache()
     assert isinstance(cache, Cache)
     got = stepwise(module, x, [1] * 70, cache)
@@ -316,12 +316,12 @@ def test_a_window_with_tokens_for_everyone_keeps_all() -> None:
 def test_whoever_observes_from_the_start_sees_every_key_and_nobody_sees_less() -> None:
     seen: list[int] = []
     module, x = Attention(W, 2, kind=Local(2, 2)), vectors(B, 70, W)
-    with observing([module], lambda attention, q, k, v, mask: seen.append(k.shape[-2])):
+    with use_qkv_hook([module], lambda attention, q, k, v, mask: seen.append(k.shape[-2])):
         stepwise(module, x, [1] * 70, module.start_cache())  # type: ignore[arg-type]
     assert seen == list(range(1, 71))
     cache = module.start_cache()
     stepwise(module, x[:, :69], [1] * 69, cache)  # type: ignore[arg-type]
-    with observing([module], lambda *_: None), pytest.raises(ValueError, match="observe from the start"):
+    with use_qkv_hook([module], lambda *_: None), pytest.raises(ValueError, match="observe from the start"):
         module(x[:, -1:], mask=Mask(causal=True), cache=cache)
 
 
@@ -391,9 +391,9 @@ def test_rotary_cross_attention_turns_each_side_by_its_own_positions() -> None:
     x, context = vectors(1, 4, W), vectors(1, 6, W, seed=1)
     here = torch.tensor([[[y, z] for y in range(2) for z in range(2)]])
     there = torch.tensor([[[y, z] for y in range(2) for z in range(3)]])
-    got = module(x, context, positions=here, context_positions=there)
+    got = module(x, context, positions=here, source_positions=there)
     far = torch.tensor([30, 40])
-    moved = module(x, context, positions=here + far, context_positions=there + far)
+    moved = module(x, context, positions=here + far, source_positions=there + far)
     torch.testing.assert_close(got, moved, atol=1e-4, rtol=1e-4)
-    assert not torch.allclose(got, module(x, context, positions=here, context_positions=there + far), atol=1e-3)
+    assert not torch.allclose(got, module(x, context, positions=here, source_positions=there + far), atol=1e-3)
     assert torch.equal(got, module(x, module.project(context, there), positions=here))
