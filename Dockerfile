@@ -1,9 +1,9 @@
-# A server for models that are mounted, as a user without rights:
+# A server for mounted model folders, running as an unprivileged user:
 #
 #   docker build -t regard .
 #   docker run --rm -p 5000:5000 -v "$PWD/runs/demo/best:/models/demo:ro" regard /models/demo
 #
-# PyTorch's usual build brings CUDA along; for a far smaller image without it, name PyTorch's index of CPU builds with
+# The default build of PyTorch includes CUDA. For a much smaller image without it, pass PyTorch's index of CPU builds:
 # --build-arg PIP_EXTRA_INDEX_URL=...
 
 FROM python:3.12-slim AS build
@@ -20,7 +20,7 @@ COPY --from=build /opt/regard /opt/regard
 ENV PATH="/opt/regard/bin:$PATH" PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 10001
 EXPOSE 5000
-# /health is about the process; where something else decides who gets requests, let it ask /ready.
+# /health reports whether the process is alive; load balancers should use /ready.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s \
     CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:5000/health', timeout=2)"]
 STOPSIGNAL SIGTERM
