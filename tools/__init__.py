@@ -1,0 +1,1 @@
+"""Scripts for developers: code metrics, the corpus generator, screenshots."""
