@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from regard.evaluation.completion import BLANK
+from regard.evaluation.croco import BLANK
 from regard.training.loop import autocast
 from regard.training.progress import Progress
 from regard.training.run import prepare

@@ -13,7 +13,7 @@ import torch
 from regard.data.two_view import SceneSettings
 from regard.data.two_view.random import Draws
 from regard.data.two_view.stereo import StereoPhotos, read_scenes
-from regard.evaluation.completion import CompletionScores, LabelledPairs, choose_seen, score_completion, second_views
+from regard.evaluation.croco import CompletionScores, LabelledPairs, choose_visible, score_completion, second_views
 from regard.inspection.matching import draw_matches, find_attended
 from regard.inspection.reconstruction import draw_reconstructions
 from regard.models.croco import CroCo
@@ -156,7 +156,7 @@ def together(cut: list[tuple[torch.Tensor, ...]], device: torch.device) -> Label
 def draw(out: Path, name: str, model: CroCo, pairs: LabelledPairs, masked: float, layer: str) -> None:
     """Completions with the true second view, another one and none; and what the attention takes for matches."""
     view1, seconds = pairs.view1[:8], second_views(pairs.view2[:8])
-    seen = choose_seen(model, view1, masked, Draws(0, torch.arange(len(view1), device=view1.device)))
+    seen = choose_visible(model, view1, masked, Draws(0, torch.arange(len(view1), device=view1.device)))
     draw_reconstructions(model, view1, seen, list(seconds.values())).save(out / f"{name}-completed.png")
     attended = find_attended(model, view1, seconds["true"], seen, [layer])[layer]
     for row in range(min(2, len(view1))):

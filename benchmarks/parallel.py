@@ -391,12 +391,12 @@ def write_down(
 
 def plot_all() -> None:
     """Draws every result of `timing`; apart from it, since a machine with a GPU may have nothing to draw with."""
-    from regard.evaluation.bench.plot import save_trade
+    from regard.evaluation.bench.plot import save_quality_plot
 
     for path in RESULTS.glob("parallel-[cg]pu.json"):
         result = json.loads(path.read_text(encoding="utf-8"))
         picture = IMAGES / f"{path.stem}.svg"
-        save_trade(
+        save_quality_plot(
             [Result.from_dict(one) for one in result["results"]], picture, f"Multi30k en-de on {result['machine']}"
         )
         print(picture)

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from regard.models.transformer import Transformer, TransformerConfig
     from regard.models.vit import ViT, ViTConfig
     from regard.pipelines.classifier import Classifier
-    from regard.pipelines.constraints import Wishes
+    from regard.pipelines.constraints import Constraints
     from regard.pipelines.hypothesis import Hypothesis
     from regard.pipelines.translator import Translator
 
 _HOMES = {
     "Attention": "regard.attention.multi_head",
     "Classifier": "regard.pipelines.classifier",
+    "Constraints": "regard.pipelines.constraints",
     "CroCo": "regard.models.croco",
     "CroCoConfig": "regard.models.croco",
     "Hypothesis": "regard.pipelines.hypothesis",
@@ -47,7 +48,6 @@ _HOMES = {
     "UserError": "regard.errors",
     "ViT": "regard.models.vit",
     "ViTConfig": "regard.models.vit",
-    "Wishes": "regard.pipelines.constraints",
     "ablate": "regard.inspection.heads",
     "attend": "regard.attention.core",
     "probe": "regard.inspection.probe",
@@ -56,6 +56,7 @@ _HOMES = {
 __all__ = [
     "Attention",
     "Classifier",
+    "Constraints",
     "CroCo",
     "CroCoConfig",
     "Hypothesis",
@@ -75,7 +76,6 @@ __all__ = [
     "UserError",
     "ViT",
     "ViTConfig",
-    "Wishes",
     "ablate",
     "attend",
     "probe",

@@ -48,7 +48,7 @@ def _explain(error: ValidationError, settings: type[Settings]) -> str:
     if first["type"] == "extra_forbidden":
         if isinstance(first["input"], Mapping) and first["input"]:  # a group: "optm.lr" tells more than "optm"
             key = f"{key}.{next(iter(first['input']))}"
-        return explain_unknown(key, _keys(settings))
+        return unknown_key_message(key, _keys(settings))
     field = _find(settings, [part for part in place if isinstance(part, str)])
     if first["type"] == "missing" and not short:
         return f"{key} is missing" + (f" ({field.description})" if field and field.description else "")
@@ -59,7 +59,7 @@ def _explain(error: ValidationError, settings: type[Settings]) -> str:
     return f"{key}: {right}, found {first['input']!r}"
 
 
-def explain_unknown(key: str, known: Iterable[str]) -> str:
+def unknown_key_message(key: str, known: Iterable[str]) -> str:
     """One sentence about a key that is not among the known ones: the one that was probably meant, or all of them."""
     known = list(known)
     group, _, leaf = key.rpartition(".")

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-Kind = Literal["bad", "image", "pixels"]
+ErrorKind = Literal["bad", "image", "pixels"]
 """What is wrong, in one word; "bad" is whatever has no other."""
 
 
@@ -16,4 +16,4 @@ class UserError(Exception):
         kind: what is wrong, for whoever says it in another language.
     """
 
-    kind: Kind = "bad"
+    kind: ErrorKind = "bad"

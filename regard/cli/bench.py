@@ -59,7 +59,7 @@ def bench(
     from regard.evaluation.bench.attention import time_attention
     from regard.evaluation.bench.comparison import Race, check_peers
     from regard.evaluation.bench.environment import cite, describe_circumstances
-    from regard.evaluation.bench.plot import save_trade
+    from regard.evaluation.bench.plot import save_quality_plot
     from regard.evaluation.bench.runs import check_runs
     from regard.runtime import choose_device
     from regard.training.bench import time_training
@@ -87,7 +87,7 @@ def bench(
         record = circumstances | found.as_dict()
         out.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     if plot is not None:
-        save_trade(race.results, plot, f"Quality against speed on {circumstances['machine']}")
+        save_quality_plot(race.results, plot, f"Quality against speed on {circumstances['machine']}")
 
 
 def _refuse_unfit(what: str, options: dict[str, object]) -> None:

@@ -44,7 +44,7 @@ def classify(
     words = _image_words(images)
     classifier = Classifier.load(run, device=choose_device(device))
     with _opened(out) as file:
-        tally = _Tally(classifier, classifier.judge)
+        tally = _Tally(classifier, classifier.predict)
         write(file, _ranked(classifier, tally.look(find_images(words)), top), min(top, len(classifier.classes)))
     tally.finish()
 
@@ -61,7 +61,7 @@ def embed_images(run: Path, images: Sequence[str] | None, out: Path, device: str
     check_embedding_file(out, "mean")
     words = _image_words(images)
     classifier = Classifier.load(run, device=choose_device(device))
-    tally = _Tally(classifier, classifier.describe)
+    tally = _Tally(classifier, classifier.features)
     seen = list(tally.look(find_images(words)))
     rows = np.stack([row for _, row in seen]) if seen else classifier.embed([])
     save_arrays({"embeddings": rows}, out)
@@ -95,7 +95,7 @@ def evaluate_images(
 
     folder = find_model(run)
     if save:
-        evaluation.check_recordable(folder)
+        evaluation.check_scores_writable(folder)
     classifier = Classifier.load(folder, device=choose_device(device))
     images = open_test_set(data, classifier, split)
     with LineProgress(len(images), noun="images") as progress:
@@ -125,7 +125,7 @@ class _Tally:
         from regard.errors import UserError
         from regard.pipelines.image_files import look_at
 
-        for one in look_at(found, self.classifier.reading, self.work):
+        for one in look_at(found, self.classifier.preprocessing, self.work):
             self.all += 1
             if isinstance(one, UserError):
                 self.bad += 1

@@ -46,7 +46,7 @@ def distill(
     from regard.errors import UserError
     from regard.evaluation import fingerprint_model
     from regard.models.folder import find_model
-    from regard.pipelines.output import SideBySide
+    from regard.pipelines.output import AlignedRecordFiles
     from regard.pipelines.translator import Translator
     from regard.runtime import choose_device
     from regard.training.distillation import Distillation, Note, distil, write_pairs
@@ -73,7 +73,7 @@ def distill(
     note.begin(begun)
     going_on = _find_beginning(paths, how) if begun else None
     try:
-        with writing(lambda stop: SideBySide(paths, stop, going_on), lines) as (records, progress):
+        with writing(lambda stop: AlignedRecordFiles(paths, stop, going_on), lines) as (records, progress):
             counts = distil(
                 translator,
                 corpus,

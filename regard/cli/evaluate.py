@@ -122,10 +122,10 @@ class _Contest:
             entrant.fit(its)
             entrant.check_length(len(self.sources))
             if save and entrant.folder is not None:
-                evaluation.check_recordable(entrant.folder)
+                evaluation.check_scores_writable(entrant.folder)
         if self.stored is not None:  # conditions do not depend on translations, so the references can stand in for them
             stand_in = evaluation.System(self.references, self.entrants[0].fit(self.settings))
-            evaluation.compare_with_any(self._score(stand_in), self.stored)
+            evaluation.compare_with_stored(self._score(stand_in), self.stored)
 
     def translate(self, out: Path | None) -> list[System]:
         """The systems with their translations, of which those of the first are kept where they are wanted."""
@@ -167,7 +167,7 @@ class _Contest:
             if not as_json:
                 typer.echo(f"{entrant.path}: {report.facts()}" if self.against else report.facts())
                 typer.echo("\n".join(str(score) for score in report.results()))
-            doubt = evaluation.doubt_references(system.translations, self.references)
+            doubt = evaluation.tokenisation_warning(system.translations, self.references)
             if doubt is not None:
                 typer.echo(f"regard: {entrant.path}: {doubt}", err=True)
             if save:
@@ -180,16 +180,14 @@ class _Contest:
         if self.against is None:
             return {}
         if self.stored is not None:
-            nearest, differences = evaluation.compare_with_any(reports[0], self.stored)
+            nearest, differences = evaluation.compare_with_stored(reports[0], self.stored)
             reports.append(nearest)
             if not as_json:
                 typer.echo(f"{self.against}: {nearest.facts()}, {nearest.date}")
             return {"differences": differences}
         answer: dict[str, list[Any]] = {"differences": evaluation.compare(reports[0], reports[1])}
         if self.paired:
-            answer["significance"] = evaluation.compare_by_resampling(
-                systems[0], systems[1], self.references, self.metrics
-            )
+            answer["significance"] = evaluation.paired_bootstrap(systems[0], systems[1], self.references, self.metrics)
         return answer
 
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, TypeVar
 import typer
 
 if TYPE_CHECKING:
-    from regard.pipelines.output import Output, SideBySide
+    from regard.pipelines.output import AlignedRecordFiles, Output
     from regard.pipelines.progress import LineProgress
     from regard.runtime import Interruptions
 
-Records = TypeVar("Records", "Output", "SideBySide")
+Records = TypeVar("Records", "Output", "AlignedRecordFiles")
 
 
 def check_output(output: Path, resume: bool, read: Sequence[Path]) -> None:

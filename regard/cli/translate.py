@@ -14,7 +14,7 @@ from regard.cli.options import Device, Engine, Key, Others, Precision, Resume, R
 from regard.cli.output import check_output, writing
 
 if TYPE_CHECKING:
-    from regard.pipelines.constraints import Wishes
+    from regard.pipelines.constraints import Constraints
 
 
 @with_search()
@@ -85,7 +85,7 @@ def translate(
     _check_translation(text, source, key, output, resume, alignments and not as_json)
     going_on = files.count_records(output, form, settings.n_best) if resume and output and output.exists() else None
     lines, total = (text, len(text)) if text else _open_input(source, key)
-    wishes = _choose_wishes(prefix, require or (), forbid or ())
+    constraints = _choose_constraints(prefix, require or (), forbid or ())
     translator = Translator.load(run, *(others or ()), device=choose_device(device), engine=engine, precision=precision)
     translator.fit(settings)  # refuses what it cannot do before there is an output
     shown = not text and not (output is None and sys.stdout.isatty())  # on a terminal, the lines show how far it is
@@ -95,7 +95,7 @@ def translate(
             lines,
             records.append,
             settings,
-            wishes,
+            constraints,
             form=form,
             alignments=alignments,
             done=records.records,
@@ -148,15 +148,15 @@ def embed(
     typer.echo(f"{out}: {shapes}")
 
 
-def _choose_wishes(prefix: str, require: Sequence[str], forbid: Sequence[str]) -> Wishes:
+def _choose_constraints(prefix: str, require: Sequence[str], forbid: Sequence[str]) -> Constraints:
     from regard.errors import UserError
-    from regard.pipelines.constraints import Wishes
+    from regard.pipelines.constraints import Constraints
 
     for option, phrases in (("--prefix", (prefix,)), ("--require", require), ("--forbid", forbid)):
         for phrase in phrases:
             if any("\ud800" <= character <= "\udfff" for character in phrase):
                 raise UserError(f"{option} {phrase!r} holds a lone surrogate: it was not typed in valid UTF-8")
-    return Wishes(prefix, tuple(require), tuple(forbid))
+    return Constraints(prefix, tuple(require), tuple(forbid))
 
 
 def _check_remote(context: typer.Context) -> None:

@@ -1,6 +1,6 @@
 """Scores that carry their protocol: metrics, reports, comparisons that refuse what cannot be compared."""
 
-from regard.evaluation.comparison import compare, compare_by_resampling, compare_with_any
+from regard.evaluation.comparison import compare, compare_with_stored, paired_bootstrap
 from regard.evaluation.metrics import (
     Metrics,
     Score,
@@ -16,12 +16,12 @@ from regard.evaluation.report import (
     Entrant,
     Report,
     System,
-    check_recordable,
-    doubt_references,
+    check_scores_writable,
     evaluate,
     fingerprint_model,
     read_reports,
     record,
+    tokenisation_warning,
 )
 
 __all__ = [
@@ -31,19 +31,19 @@ __all__ = [
     "Score",
     "System",
     "bleu",
-    "check_recordable",
+    "check_scores_writable",
     "check_tokenisation",
     "choose_closest",
     "chrf",
     "compare",
-    "compare_by_resampling",
-    "compare_with_any",
-    "doubt_references",
+    "compare_with_stored",
     "evaluate",
     "exact_match",
     "fingerprint_model",
+    "paired_bootstrap",
     "read_reports",
     "record",
     "ter",
     "tokenisation_for",
+    "tokenisation_warning",
 ]

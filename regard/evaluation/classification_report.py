@@ -85,7 +85,7 @@ def open_test_set(path: Path, classifier: Classifier, split: str | None = None) 
     Raises:
         UserError: there are none, or a class of theirs is none of the model's.
     """
-    settings = ImageSettings(channels=classifier.reading.channels)
+    settings = ImageSettings(channels=classifier.preprocessing.channels)
     if split is not None and split not in ("train", "valid", "test"):
         raise UserError(f"--split {split}: choose train, valid or test")
     wanted: list[Split | None] = [split] if split else ["test", "valid", None]  # type: ignore[list-item]
@@ -112,7 +112,7 @@ def evaluate(classifier: Classifier, images: ImageSet, name: str, watch: Any = N
     Raises:
         UserError: not a single image can be read.
     """
-    frame = classifier.reading.frame
+    frame = classifier.preprocessing.frame
 
     def open_one(index: int) -> Pixels | ImageError:
         try:
@@ -130,8 +130,8 @@ def evaluate(classifier: Classifier, images: ImageSet, name: str, watch: Any = N
         if good:
             kept += [i for i, _ in good]
             seen = [pixels for _, pixels in good]
-            found = classifier.judge(seen)
-            rows.append((found + classifier.judge(list(map(np.fliplr, seen)))) / 2 if mirrored else found)
+            found = classifier.predict(seen)
+            rows.append((found + classifier.predict(list(map(np.fliplr, seen)))) / 2 if mirrored else found)
         if watch is not None:
             watch(len(batch))
     if not rows:

@@ -81,7 +81,7 @@ def compare(report: Report, against: Report) -> list[Difference]:
     return [Difference(name, report.scores[name], against.scores[name]) for name in shared]
 
 
-def compare_with_any(report: Report, stored: Sequence[Report]) -> tuple[Report, list[Difference]]:
+def compare_with_stored(report: Report, stored: Sequence[Report]) -> tuple[Report, list[Difference]]:
     """The latest stored report with the same conditions, and the differences to it.
 
     Raises:
@@ -93,7 +93,7 @@ def compare_with_any(report: Report, stored: Sequence[Report]) -> tuple[Report, 
     return nearest, compare(report, nearest)
 
 
-def compare_by_resampling(
+def paired_bootstrap(
     system: System, against: System, references: Sequence[str], metrics: Metrics, resamples: int = RESAMPLES
 ) -> list[Significance]:
     """SacreBLEU's paired bootstrap test of every metric: how likely so large a difference is by chance.

@@ -264,7 +264,7 @@ def fingerprint_model(folder: Path) -> str:
         raise UserError(f"{path}: cannot be read ({error.strerror}); a model folder holds its weights there") from None
 
 
-def doubt_references(translations: Sequence[str], references: Sequence[str]) -> str | None:
+def tokenisation_warning(translations: Sequence[str], references: Sequence[str]) -> str | None:
     """A sentence if one side looks tokenised and the other does not, which no score survives; else None."""
     translated, referred = _looks_tokenised(translations), _looks_tokenised(references)
     if translated is None or referred is None or translated == referred:
@@ -297,7 +297,7 @@ def record(report: Recordable, folder: Path) -> None:
         fresh.unlink(missing_ok=True)
 
 
-def check_recordable(folder: Path) -> None:
+def check_scores_writable(folder: Path) -> None:
     """Does nothing where `record` will be able to do its work.
 
     Raises:

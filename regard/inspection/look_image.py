@@ -47,9 +47,9 @@ def draw_image(
     model = classifier.model
     if not isinstance(model, ViT | Swin):
         raise UserError("only what a ViT or a Swin looks at is drawn over an image; see others with regard.probe")
-    pixels = classifier.reading.open(path)
+    pixels = classifier.preprocessing.open(path)
     with probe(model) as seen:
-        classifier.judge([pixels])
+        classifier.predict([pixels])
     chosen = _choose(names, list(seen))
     boxes: dict[str, list[Box]] = {}
     if isinstance(model, ViT):

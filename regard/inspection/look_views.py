@@ -13,7 +13,7 @@ from regard.inspection.matching import Attended, cross_attentions, draw_matches,
 from regard.inspection.patches import Grid, check_patch
 from regard.models.croco import CroCo
 from regard.models.folder import CONFIG, load_model
-from regard.pipelines.views import open_view, size_of_views
+from regard.pipelines.views import open_view, view_size
 
 
 def draw_views(
@@ -37,7 +37,7 @@ def draw_views(
     """
     model, about = load_model(folder, device)
     assert isinstance(model, CroCo)
-    size = size_of_views(about, model.config.patch, str(folder / CONFIG))
+    size = view_size(about, model.config.patch, str(folder / CONFIG))
     rows, columns = (side // model.config.patch for side in size)
     check_patch(patch, (rows, columns))
     wanted = _choose(model, names)

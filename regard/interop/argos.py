@@ -22,7 +22,7 @@ from regard.interop.export_ctranslate2 import EnginePeer
 from regard.interop.optional import need
 from regard.interop.sentencepiece import to_sentencepiece
 from regard.interop.verification import BEAM, TOLERANCE, Tokens, check, compare, has_ended
-from regard.pipelines.ctranslate2 import EngineWriter
+from regard.pipelines.ctranslate2 import CTranslate2Generator
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import Translator
 
@@ -134,7 +134,7 @@ def _verify(translator: Translator, folder: Path, sources: Sequence[Tokens], exa
     texts = [text for text in texts if text.strip()]
     read = translator.vocabularies.source.encode_batch(texts)
     _check_pieces(package, texts, read, names[0])
-    writer = EngineWriter(folder / MODEL, translator.model.config, names, torch.device("cpu"))
+    writer = CTranslate2Generator(folder / MODEL, translator.model.config, names, torch.device("cpu"))
     agreement = compare(translator, EnginePeer(writer), read)
     if not exact:
         return [agreement.as_quantised]

@@ -10,7 +10,7 @@ from regard.decoding.constraints import Request
 from regard.decoding.settings import SearchSettings
 from regard.decoding.writer import Writer
 from regard.interop.verification import SEARCHES, Tokens, check, compare
-from regard.pipelines.ctranslate2 import EngineWriter
+from regard.pipelines.ctranslate2 import CTranslate2Generator
 from regard.pipelines.translator import Translator
 
 
@@ -18,7 +18,7 @@ class EnginePeer:
     """CTranslate2 at work, as verification wants it."""
 
     def __init__(self, writer: Writer) -> None:
-        assert isinstance(writer, EngineWriter)
+        assert isinstance(writer, CTranslate2Generator)
         self.writer, self.longest = writer, writer.longest
 
     def write(self, sources: Sequence[Tokens], settings: SearchSettings) -> list[list[int]]:

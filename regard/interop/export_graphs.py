@@ -106,8 +106,8 @@ def describe_translation(translator: Translator, folder: Path) -> None:
 
 def describe_images(classifier: Classifier, folder: Path) -> None:
     """Writes beside the program how images are shown to it, and the names of its classes."""
-    reading = {ABOUT: classifier.reading.model_dump(mode="json")}
-    (folder / ABOUT_FILE).write_text(json.dumps(reading, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    preprocessing = {ABOUT: classifier.preprocessing.model_dump(mode="json")}
+    (folder / ABOUT_FILE).write_text(json.dumps(preprocessing, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 @contextmanager

@@ -67,13 +67,13 @@ def write_huggingface_images(classifier: Classifier, folder: Path) -> list[str]:
     Raises:
         UserError: transformers cannot express the model, or does not agree with it.
     """
-    theirs, reading = build_huggingface_images(classifier), classifier.reading
+    theirs, preprocessing = build_huggingface_images(classifier), classifier.preprocessing
     with without_bars():
         theirs.save_pretrained(folder)
-    side = {"height": reading.size, "width": reading.size}
+    side = {"height": preprocessing.size, "width": preprocessing.size}
     processor = {"image_processor_type": "ViTImageProcessor", "do_resize": True, "size": side, "resample": 3}
     processor |= {"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True}
-    processor |= {"image_mean": list(reading.mean), "image_std": list(reading.std)}
+    processor |= {"image_mean": list(preprocessing.mean), "image_std": list(preprocessing.std)}
     (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=2) + "\n", encoding="utf-8")
     with without_bars():
         loaded = type(theirs).from_pretrained(folder).eval()

@@ -31,7 +31,7 @@ from regard.models.registry import MODELS
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.pipelines.classifier import ABOUT
 from regard.pipelines.embedder import Embedder
-from regard.pipelines.preprocessing import Reading
+from regard.pipelines.preprocessing import ImagePreprocessing
 from regard.pipelines.translator import Translator
 
 POOLING, MODULES = Path("1_Pooling") / CONFIG, "modules.json"
@@ -191,7 +191,7 @@ def _import_vision(
     return f"a {config.kind} of {library} with {_count(model)} parameters and {config.classes} classes"
 
 
-def _read_images(path: Path, values: Mapping[str, Any], config: VisionConfig) -> Reading:
+def _read_images(path: Path, values: Mapping[str, Any], config: VisionConfig) -> ImagePreprocessing:
     """How images are shown to the model: as its files say, or as is usual with ImageNet."""
     labels = values.get("id2label", values.get("label_names"))
     if isinstance(labels, Mapping):
@@ -203,9 +203,9 @@ def _read_images(path: Path, values: Mapping[str, Any], config: VisionConfig) ->
     shown = shown if isinstance(shown, Mapping) else {}
     means = {key: shown.get(f"image_{key}", shown.get(key, usual)) for key, usual in IMAGENET.items()}
     if config.channels == 1 and all(isinstance(value, list | tuple) and len(value) == 3 for value in means.values()):
-        grey = Reading.parse({"classes": ("any",), "size": 1, "channels": 3} | means, str(processor))
+        grey = ImagePreprocessing.parse({"classes": ("any",), "size": 1, "channels": 3} | means, str(processor))
         means = {"mean": (fmean(grey.mean),), "std": (fmean(grey.std),)}
-    return Reading.parse(
+    return ImagePreprocessing.parse(
         {"classes": list(map(str, labels)), "size": config.image[0], "channels": config.channels} | means,
         str(processor),
     )

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.config import Settings, explain_unknown
+from regard.config import Settings, unknown_key_message
 from regard.errors import UserError
 from regard.interop.renaming import Names, take
 from regard.models.transformer import TransformerConfig
@@ -119,7 +119,7 @@ def _count(tensors: Mapping[str, Tensor], stack: str) -> int:
 
 def _find(tensors: Mapping[str, Tensor], name: str, what: str) -> Tensor:
     if name not in tensors:
-        raise UserError(f"{what}: {explain_unknown(name, tensors).replace('key', 'tensor')}")
+        raise UserError(f"{what}: {unknown_key_message(name, tensors).replace('key', 'tensor')}")
     return tensors[name]
 
 

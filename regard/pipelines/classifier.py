@@ -16,13 +16,13 @@ from regard.data.images.prefetch import work_ahead
 from regard.errors import UserError
 from regard.models.folder import expect_reader, find_model, load_model, save_model
 from regard.models.pretrained import save_pretrained
-from regard.pipelines.preprocessing import AnyImage, Reading
+from regard.pipelines.preprocessing import AnyImage, ImagePreprocessing
 
 if TYPE_CHECKING:
     from regard.data.images.decoding import Pixels
 
 ABOUT = "images"
-"""The key of config.json under which a `Reading` stands."""
+"""The key of config.json under which a `ImagePreprocessing` stands."""
 Several = list[Any] | tuple[Any, ...]
 BATCH = 64
 THREADS = 4
@@ -35,11 +35,11 @@ class Classifier:
 
     Args:
         model: of images, with a head.
-        reading: what images go through before, and the names of the classes.
+        preprocessing: what images go through before, and the names of the classes.
     """
 
-    def __init__(self, model: Any, reading: Reading) -> None:
-        self.model, self.reading = model, reading
+    def __init__(self, model: Any, preprocessing: ImagePreprocessing) -> None:
+        self.model, self.preprocessing = model, preprocessing
         self._home: Path | None = None
 
     @classmethod
@@ -52,14 +52,14 @@ class Classifier:
         folder = find_model(Path(path))
         expect_reader(folder, "images")
         model, about = load_model(folder, device)
-        reading = Reading.parse(about.get(ABOUT), f"{folder / 'config.json'}: {ABOUT}")
+        preprocessing = ImagePreprocessing.parse(about.get(ABOUT), f"{folder / 'config.json'}: {ABOUT}")
         rows = model.config.classes, model.config.channels
-        if rows != (len(reading.classes), reading.channels):
+        if rows != (len(preprocessing.classes), preprocessing.channels):
             raise UserError(
-                f"{folder / 'config.json'}: names {len(reading.classes)} classes and {reading.channels} channels, but "
-                f"the model has {rows[0]} and {rows[1]}"
+                f"{folder / 'config.json'}: names {len(preprocessing.classes)} classes and {preprocessing.channels} "
+                f"channels, but the model has {rows[0]} and {rows[1]}"
             )
-        loaded = cls(model, reading)
+        loaded = cls(model, preprocessing)
         loaded._home = folder
         return loaded
 
@@ -82,12 +82,12 @@ class Classifier:
 
     def save(self, folder: str | Path) -> None:
         """Writes everything into a folder that exists."""
-        save_model(Path(folder), self.model, {ABOUT: self.reading.model_dump(mode="json")})
+        save_model(Path(folder), self.model, {ABOUT: self.preprocessing.model_dump(mode="json")})
 
     @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes, in the order of the model's outputs."""
-        return self.reading.classes
+        return self.preprocessing.classes
 
     @property
     def device(self) -> torch.device:
@@ -124,7 +124,7 @@ class Classifier:
         Raises:
             UserError: an image is bad; it is named.
         """
-        return self._join(images, self.judge, len(self.classes))
+        return self._join(images, self.predict, len(self.classes))
 
     def embed(self, images: Sequence[AnyImage]) -> NDArray[np.float32]:
         """What the model makes of each image before it chooses a class: (images, width).
@@ -132,27 +132,27 @@ class Classifier:
         Raises:
             UserError: an image is bad; it is named.
         """
-        return self._join(images, self.describe, self.model.head.in_features)
+        return self._join(images, self.features, self.model.head.in_features)
 
     @torch.inference_mode()
-    def judge(self, pixels: Sequence[Pixels]) -> NDArray[np.float32]:
+    def predict(self, pixels: Sequence[Pixels]) -> NDArray[np.float32]:
         """`probabilities` of images that are opened already."""
         return _array(self.logits(pixels).softmax(1))
 
     @torch.inference_mode()
-    def describe(self, pixels: Sequence[Pixels]) -> NDArray[np.float32]:
+    def features(self, pixels: Sequence[Pixels]) -> NDArray[np.float32]:
         """`embed` for images that are opened already."""
         self.model.eval()
-        return _array(self.model.embed(self.reading.normalise(pixels, self.device)))
+        return _array(self.model.embed(self.preprocessing.normalise(pixels, self.device)))
 
     def logits(self, pixels: Sequence[Pixels]) -> Tensor:
         """What the model says of images that are opened already, (images, classes)."""
         self.model.eval()
-        logits: Tensor = self.model(self.reading.normalise(pixels, self.device))
+        logits: Tensor = self.model(self.preprocessing.normalise(pixels, self.device))
         return logits.float()
 
     def _join(self, images: Sequence[AnyImage], work: Any, width: int) -> NDArray[np.float32]:
-        opened = work_ahead(self.reading.open, images, threads=THREADS, waiting=2 * BATCH)
+        opened = work_ahead(self.preprocessing.open, images, threads=THREADS, waiting=2 * BATCH)
         parts = [work(batch) for batch in _batches(opened)]
         return np.concatenate(parts) if parts else np.empty((0, width), np.float32)
 

@@ -11,7 +11,7 @@ from regard.errors import UserError
 
 
 @dataclass(frozen=True)
-class Wishes:
+class Constraints:
     """What translations must begin with, must say, and must not say, as text."""
 
     prefix: str = ""
@@ -19,12 +19,12 @@ class Wishes:
     forbidden: tuple[str, ...] = ()
 
     def report(self, text: str) -> dict[str, bool]:
-        """Which wishes a translation meets: a required phrase stands in it, a forbidden one does not."""
+        """Which constraints a translation meets: a required phrase stands in it, a forbidden one does not."""
         met = {phrase: unicodedata.normalize("NFC", phrase) in text for phrase in self.required}
         return met | {phrase: unicodedata.normalize("NFC", phrase) not in text for phrase in self.forbidden}
 
     def as_request(self, target: Tokenizer) -> Request:
-        """The wishes as tokens.
+        """The constraints as tokens.
 
         Raises:
             UserError: a phrase is empty, or one wish contradicts another.

@@ -18,12 +18,12 @@ from regard.interop.ctranslate2 import POSITIONS
 from regard.interop.lengths import longest_input
 from regard.interop.optional import need
 from regard.models.transformer import EncoderDecoderConfig
-from regard.pipelines.external import ForeignWriter
+from regard.pipelines.external import ExternalGenerator
 
 ENGINE = "the engine ctranslate2"
 
 
-class EngineWriter(ForeignWriter):
+class CTranslate2Generator(ExternalGenerator):
     """Writes with a model that CTranslate2 has loaded.
 
     Its beam always stops as soon as `beam` hypotheses have ended. Hypotheses have no log-probabilities of their own

@@ -14,7 +14,7 @@ _LACKING = ("coverage", "groups", "temperature", "top_k", "top_p", "no_repeat", 
 """Settings of our search that mean something else in such a program, or nothing."""
 
 
-class ForeignWriter:
+class ExternalGenerator:
     """Greedy search, or a beam with its length penalty; `who` is what refusals call the program."""
 
     settings: type[AnySettings] = SearchSettings

@@ -15,7 +15,7 @@ from regard.data.images.folders import list_images
 from regard.data.images.prefetch import work_ahead
 from regard.errors import UserError
 from regard.pipelines.classifier import BATCH, THREADS
-from regard.pipelines.preprocessing import Reading
+from regard.pipelines.preprocessing import ImagePreprocessing
 
 Row = NDArray[np.float32]
 Work = Callable[[Sequence[Pixels]], Row]
@@ -44,12 +44,14 @@ def _images_below(folder: Path) -> list[Path | UserError]:
         return [error]
 
 
-def look_at(found: Iterable[Path | UserError], reading: Reading, work: Work) -> Iterator[tuple[Path, Row] | UserError]:
+def look_at(
+    found: Iterable[Path | UserError], preprocessing: ImagePreprocessing, work: Work
+) -> Iterator[tuple[Path, Row] | UserError]:
     """Each image with what `work` makes of it, in order, or why it can make nothing of it."""
 
     def open_one(path: Path | UserError) -> tuple[Path, Pixels] | UserError:
         try:
-            return path if isinstance(path, UserError) else (path, reading.open(path))
+            return path if isinstance(path, UserError) else (path, preprocessing.open(path))
         except UserError as error:
             return error
 

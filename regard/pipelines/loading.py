@@ -26,7 +26,7 @@ from regard.models.folder import (
 from regard.models.nat import NATransformer
 from regard.models.transformer import EncoderDecoder, Transformer
 from regard.ops.quantization import Precision, choose_precision
-from regard.pipelines.ctranslate2 import EngineWriter
+from regard.pipelines.ctranslate2 import CTranslate2Generator
 
 Engine = Literal["regard", "ctranslate2"]
 
@@ -98,7 +98,7 @@ def _load_engine(path: Path, device: torch.device, precision: str | None) -> Loa
         about = read_config(path, ELSEWHERE)
         model, vocabularies = outline_model(about, path / ELSEWHERE), Vocabularies.load(path)
         _check_rows(path, model, vocabularies)
-        writer = EngineWriter(path, model.config, vocabularies.pieces, device)
+        writer = CTranslate2Generator(path, model.config, vocabularies.pieces, device)
         return Loaded(model, vocabularies, _languages(path / ELSEWHERE, about), writer=writer)
     if precision is not None and precision not in QUANTIZATIONS:
         raise UserError(

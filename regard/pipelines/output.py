@@ -95,7 +95,7 @@ class Output:
         return f"interrupted after {self.records} lines{self._way_on()}"
 
 
-class SideBySide:
+class AlignedRecordFiles:
     """Files that grow together, one or more: the n-th record of each belongs to the n-th of the others.
 
     Raises:

@@ -23,7 +23,7 @@ AnyImage = str | Path | Image.Image | npt.NDArray[np.uint8]
 """A path, an image of Pillow, or an array of bytes: (height, width) or (height, width, channels)."""
 
 
-class Reading(Settings):
+class ImagePreprocessing(Settings):
     """What an image goes through before a model sees it, and what the model's classes are called."""
 
     classes: tuple[str, ...] = Field(description="names of the classes, in the order of the model's outputs")

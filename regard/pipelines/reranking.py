@@ -9,7 +9,7 @@ from regard.models.folder import expect_reader, find_model, model_kind, read_con
 from regard.models.transformer import TransformerConfig
 
 
-def check_judge(path: Path) -> None:
+def check_reranker(path: Path) -> None:
     """Does nothing where a folder, or a run, holds a model that writes token by token; reads no weights.
 
     Raises:

@@ -13,13 +13,13 @@ from regard.decoding.search import Found, Trace
 from regard.decoding.settings import AnySettings, SearchSettings
 from regard.errors import UserError
 from regard.interop.export_huggingface import HuggingFacePeer, build_huggingface
-from regard.pipelines.external import ForeignWriter
+from regard.pipelines.external import ExternalGenerator
 from regard.pipelines.translator import Translator
 
 WHO = "transformers' generate"
 
 
-class GenerateWriter(ForeignWriter):
+class TransformersGenerator(ExternalGenerator):
     """Writes with a model of transformers. Hypotheses have no scores, and there is one a sentence."""
 
     who = WHO
@@ -57,4 +57,4 @@ def load_in_transformers(path: Path, device: torch.device) -> Translator:
     """
     ours = Translator.load(path)
     peer = HuggingFacePeer(build_huggingface(ours).to(device))
-    return Translator(ours.model, ours.vocabularies, ours.languages, writer=GenerateWriter(peer))
+    return Translator(ours.model, ours.vocabularies, ours.languages, writer=TransformersGenerator(peer))

@@ -19,7 +19,7 @@ from regard.data.text.readers import read_jsonl, read_lines, read_tsv
 from regard.data.text.suffixes import kind_of
 from regard.decoding.settings import AnySettings
 from regard.errors import UserError
-from regard.pipelines.constraints import Wishes
+from regard.pipelines.constraints import Constraints
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.output import GoingOn, count_lines, whole_lines
 from regard.pipelines.translator import WINDOW, Translator
@@ -48,7 +48,7 @@ def translate_lines(
     lines: Iterable[str],
     write: Callable[[str], object],
     settings: AnySettings,
-    wishes: Wishes | None = None,
+    constraints: Constraints | None = None,
     *,
     form: Form = "text",
     alignments: bool = False,
@@ -62,7 +62,7 @@ def translate_lines(
         lines: the source, without line ends.
         write: takes one whole record, line ends included.
         settings: how to search.
-        wishes: what every translation must begin with, say, or not say.
+        constraints: what every translation must begin with, say, or not say.
         form: how a record looks, as `write_record` has it.
         alignments: whether JSON records carry what translations looked at.
         done: how many records there are already; as many lines are passed over.
@@ -77,7 +77,7 @@ def translate_lines(
         write(write_record(form, number, source, found))
         tally.add(found)
 
-    translate_items(translator, lines, str, take, settings, wishes, alignments=alignments, done=done, watch=watch)
+    translate_items(translator, lines, str, take, settings, constraints, alignments=alignments, done=done, watch=watch)
     return tally
 
 
@@ -87,7 +87,7 @@ def translate_items(
     text: Callable[[Item], str],
     take: Callable[[int, Item, Sequence[Hypothesis]], object],
     settings: AnySettings,
-    wishes: Wishes | None = None,
+    constraints: Constraints | None = None,
     *,
     alignments: bool = False,
     done: int = 0,
@@ -98,7 +98,7 @@ def translate_items(
     told = done
     waiting: deque[Item] = deque()
     found_by_item = translator.stream(
-        map(text, _remember(items, waiting)), settings, first=start + 1, wishes=wishes, alignments=alignments
+        map(text, _remember(items, waiting)), settings, first=start + 1, constraints=constraints, alignments=alignments
     )
     for number, found in enumerate(found_by_item, start + 1):
         item = waiting.popleft()

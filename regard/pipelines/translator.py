@@ -28,10 +28,10 @@ from regard.models.pretrained import save_pretrained
 from regard.models.transformer import EncoderDecoder, Transformer
 from regard.ops.linear import PackedWeights
 from regard.ops.quantization import Precision
-from regard.pipelines.constraints import Wishes
+from regard.pipelines.constraints import Constraints
 from regard.pipelines.hypothesis import Hypothesis, Node, Round
 from regard.pipelines.loading import Engine, Loaded, load_parts, save_for_engine
-from regard.pipelines.reranking import check_judge
+from regard.pipelines.reranking import check_reranker
 
 WINDOW = 2048
 
@@ -58,7 +58,7 @@ class Translator:
         self.models = [model, *others]
         self._products = PackedWeights(precision)
         self.writer = choose_writer(self.models, self._products) if writer is None else writer
-        self._judges: dict[Path, Translator] = {}
+        self._rerankers: dict[Path, Translator] = {}
 
     @classmethod
     def load(
@@ -149,25 +149,25 @@ class Translator:
         """The settings as this model takes them; whoever judges its results is there before any of them is."""
         fitted = self.writer.prepare(settings or self.writer.settings(), request, trees, snapshots)
         if isinstance(fitted, NATSettings) and fitted.rerank is not None:
-            self.judge(fitted.rerank)
+            self.reranker(fitted.rerank)
         return fitted
 
     def count_parameters(self, settings: AnySettings | None = None) -> int:
         """How many numbers have been learned by all who take part: models that vote, and one that judges."""
         path = settings.rerank if isinstance(settings, NATSettings) else None
-        models = [*self.models, *([] if path is None else self.judge(path).models)]
+        models = [*self.models, *([] if path is None else self.reranker(path).models)]
         return sum(parameter.numel() for model in models for parameter in model.parameters())
 
-    def judge(self, path: Path) -> Translator:
+    def reranker(self, path: Path) -> Translator:
         """The model that chooses among results of this one.
 
         Raises:
             UserError: there is none, or it cannot judge.
         """
-        if path not in self._judges:
-            check_judge(path)
-            self._judges[path] = Translator.load(path, device=self.model.target_embedding.weight.device)
-        return self._judges[path]
+        if path not in self._rerankers:
+            check_reranker(path)
+            self._rerankers[path] = Translator.load(path, device=self.model.target_embedding.weight.device)
+        return self._rerankers[path]
 
     def stream(
         self, lines: Iterable[str], settings: AnySettings | None = None, first: int = 1, **wanted: Any
@@ -185,7 +185,7 @@ class Translator:
         self,
         texts: Sequence[str],
         settings: AnySettings | None = None,
-        wishes: Wishes | None = None,
+        constraints: Constraints | None = None,
         alignments: bool = False,
         trees: bool = False,
         snapshots: bool = False,
@@ -196,16 +196,16 @@ class Translator:
         Args:
             texts: sentences, or longer texts, each translated as one.
             settings: how to search, or for a model that writes all at once how to fill its canvas.
-            wishes: what every translation must begin with, say, or not say.
+            constraints: what every translation must begin with, say, or not say.
             alignments: whether hypotheses carry what they looked at.
             trees: whether hypotheses carry the whole beam.
             snapshots: whether hypotheses carry the canvas after each round.
             first: the number of the first text, for errors.
         """
-        wishes = wishes or Wishes()
+        constraints = constraints or Constraints()
         texts = list_texts(texts, first)
         encoded = self._encode(texts, first)
-        request = wishes.as_request(self.vocabularies.target)
+        request = constraints.as_request(self.vocabularies.target)
         settings = self._prepare(settings, request, trees, snapshots)
         found: dict[int, list[Found]] = {}
         nothing: dict[str, Any] = {"tree": [] if trees else None, "rounds": [] if snapshots else None}
@@ -218,7 +218,7 @@ class Translator:
                 written = self.writer.write(requests, settings, trace)
                 for place, (i, best) in enumerate(zip(batch, written, strict=True)):
                     found[i] = best
-                    results[i] = [self._hypothesis(one_best, encoded[i], wishes) for one_best in best]
+                    results[i] = [self._hypothesis(one_best, encoded[i], constraints) for one_best in best]
                     if trees and trace is not None:
                         results[i] = [replace(h, tree=self._tree(trace, place)) for h in results[i]]
             if isinstance(settings, NATSettings) and settings.rerank is not None:
@@ -297,7 +297,7 @@ class Translator:
                     vectors[i] = tokens.mean(0) if pool == "mean" else tokens.clone()
         return vectors
 
-    def _hypothesis(self, found: Found, source: Sequence[int], wishes: Wishes | None = None) -> Hypothesis:
+    def _hypothesis(self, found: Found, source: Sequence[int], constraints: Constraints | None = None) -> Hypothesis:
         target = self.vocabularies.target
         text = target.decode(found.tokens)
         return Hypothesis(
@@ -307,7 +307,7 @@ class Translator:
             pieces=target.pieces(found.tokens),
             log_probabilities=found.log_probabilities,
             source_pieces=self.vocabularies.source.pieces(source),
-            phrases=wishes.report(text) if wishes else {},
+            phrases=constraints.report(text) if constraints else {},
             rounds=[self._round(one) for one in found.passes] if isinstance(found, Filled) and found.passes else None,
         )
 
@@ -346,10 +346,10 @@ class Translator:
         n_best: int,
     ) -> None:
         """Puts the hypotheses in the order, and gives them the scores, of another model."""
-        judge = self.judge(path)
+        reranker = self.reranker(path)
         pairs = [(i, n) for i in found for n in range(len(found[i]))]
-        judged = judge.score([texts[i] for i, _ in pairs], [results[i][n].text for i, n in pairs])
-        scores = {pair: hypothesis.score for pair, hypothesis in zip(pairs, judged, strict=True)}
+        rescored = reranker.score([texts[i] for i, _ in pairs], [results[i][n].text for i, n in pairs])
+        scores = {pair: hypothesis.score for pair, hypothesis in zip(pairs, rescored, strict=True)}
         for i in found:
             order = [n for _, n in sorted((-scores[i, n], n) for n in range(len(found[i])))][:n_best]
             results[i] = [replace(results[i][n], score=scores[i, n]) for n in order]

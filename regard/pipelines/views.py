@@ -17,7 +17,7 @@ VIEWS = "views"
 """The key of config.json under which the height and width of the views stand."""
 
 
-def size_of_views(about: dict[str, Any], patch: int, where: str) -> tuple[int, int]:
+def view_size(about: dict[str, Any], patch: int, where: str) -> tuple[int, int]:
     """The height and width that config.json states for views.
 
     Raises:

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from typing import Literal
 from urllib.parse import urlencode
 
-from regard.errors import Kind
+from regard.errors import ErrorKind
 
 HEADER = "X-Problem"
 Access = Literal["key", "stranger", "quota"]
 Trouble = Literal["overload", "unavailable", "deadline", "failure", "gone"]
-Reason = Literal[Kind, Access, Trouble, "size", "slow", "tokens", "characters", "model"]
+Reason = Literal[ErrorKind, Access, Trouble, "size", "slow", "tokens", "characters", "model"]
 """Why there is no answer, in one word."""
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.text.tokenizer import Tokenizer
-from regard.errors import Kind, UserError
+from regard.errors import ErrorKind, UserError
 
 Options = tuple[tuple[str, Any], ...]
 
@@ -92,7 +92,7 @@ class Rejected:
     """A batch, or an order, with something in it that the user can put right; `kind` as `UserError` has it."""
 
     sentence: str
-    kind: Kind = UserError.kind
+    kind: ErrorKind = UserError.kind
 
 
 @dataclass(frozen=True)

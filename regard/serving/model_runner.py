@@ -162,9 +162,9 @@ class ClassificationEngine:
         )
 
     def warm_up(self) -> None:
-        blank = self.classifier.reading.open(np.zeros((8, 8, 3), np.uint8))
+        blank = self.classifier.preprocessing.open(np.zeros((8, 8, 3), np.uint8))
         for number in (1, 16):
-            self.classifier.judge([blank] * number)
+            self.classifier.predict([blank] * number)
 
     def run(self, operation: str, items: Sequence[Any], options: dict[str, Any]) -> list[Any]:
         if operation == "classify":
@@ -177,9 +177,12 @@ class ClassificationEngine:
 
     def classify(self, images: Sequence[bytes], top: int = 5, pixels: int = MOST_PIXELS) -> list[Ranked]:
         """The likeliest classes of every image."""
-        reading = self.classifier.reading
-        opened = [reading.open(decode(data, reading.mode, pixels=pixels, detail=GAP * reading.size)) for data in images]
-        ranked = self.classifier.rank(self.classifier.judge(opened), top)
+        preprocessing = self.classifier.preprocessing
+        opened = [
+            preprocessing.open(decode(data, preprocessing.mode, pixels=pixels, detail=GAP * preprocessing.size))
+            for data in images
+        ]
+        ranked = self.classifier.rank(self.classifier.predict(opened), top)
         return [[(name, round(share, DIGITS)) for name, share in best] for best in ranked]
 
 

@@ -61,7 +61,7 @@ def in_transformers(task: Task[Any]) -> Task[Any]:
         UserError: transformers has no such model, or is not installed.
     """
     if isinstance(task, ClassificationTask):
-        theirs = build_huggingface_images(Classifier(task.model, task.reading))
+        theirs = build_huggingface_images(Classifier(task.model, task.preprocessing))
         peer: Any = TheirClassification(task, theirs)
     elif isinstance(task, TranslationTask):
         if task.recipe.teaching != TeachingSettings():

@@ -14,7 +14,7 @@ import torch
 
 from regard.attention.positions import grid_positions
 from regard.data.two_view.stereo import StereoPhotos
-from regard.evaluation.completion import CompletionScores, LabelledPairs
+from regard.evaluation.croco import CompletionScores, LabelledPairs
 from regard.training.step_timing import Pace, StepTiming
 from regard.training.tasks.croco.recipe import TwoViewRecipe
 from regard.training.tasks.croco.task import CompletionTask, HiddenPairs

@@ -21,20 +21,20 @@ from regard.evaluation import (
     Report,
     System,
     bleu,
-    check_recordable,
+    check_scores_writable,
     check_tokenisation,
     chrf,
     compare,
-    compare_by_resampling,
-    compare_with_any,
-    doubt_references,
+    compare_with_stored,
     evaluate,
     exact_match,
     fingerprint_model,
+    paired_bootstrap,
     read_reports,
     record,
     ter,
     tokenisation_for,
+    tokenisation_warning,
 )
 
 Command = Callable[..., Any]
@@ -162,12 +162,12 @@ def test_numbers_of_lines_that_do_not_fit_are_refused() -> None:
 @pytest.mark.parametrize(("side", "said"), [(0, "the translations look tokenised"), (1, "the references look token")])
 def test_text_of_two_kinds_is_doubted(side: int, said: str) -> None:
     sides = [REFERENCES, REFERENCES]
-    assert doubt_references(*sides) is None
+    assert tokenisation_warning(*sides) is None
     sides[side] = [line.replace(".", " .") for line in REFERENCES]
-    assert said in str(doubt_references(*sides))
+    assert said in str(tokenisation_warning(*sides))
     sides[1 - side] = sides[side]
-    assert doubt_references(*sides) is None
-    assert doubt_references(CHINESE, ["no full stop", "at all"]) is None
+    assert tokenisation_warning(*sides) is None
+    assert tokenisation_warning(CHINESE, ["no full stop", "at all"]) is None
 
 
 # Conditions and reports
@@ -283,13 +283,13 @@ def test_translations_from_elsewhere_are_compared_whatever_their_search() -> Non
 
 def test_the_latest_stored_report_of_the_same_conditions_is_chosen() -> None:
     stored = [report(POOR), report(GOOD), report(POOR, beam=2)]
-    nearest, differences = compare_with_any(report(POOR), stored)
+    nearest, differences = compare_with_stored(report(POOR), stored)
     assert nearest is stored[1]
     assert differences[0].difference < 0
     with pytest.raises(UserError, match=r"differ in search beam \(3 against 2\)"):
-        compare_with_any(report(beam=3), stored)
+        compare_with_stored(report(beam=3), stored)
     with pytest.raises(UserError, match="no evaluation to compare with"):
-        compare_with_any(report(), [])
+        compare_with_stored(report(), [])
 
 
 # Significance
@@ -300,7 +300,7 @@ def many(lines: list[str]) -> list[str]:
 
 
 def test_a_system_does_not_differ_significantly_from_itself() -> None:
-    found = compare_by_resampling(System(many(GOOD)), System(many(GOOD)), many(REFERENCES), Metrics(ter=True))
+    found = paired_bootstrap(System(many(GOOD)), System(many(GOOD)), many(REFERENCES), Metrics(ter=True))
     assert [one.metric for one in found] == ["BLEU", "chrF2", "TER"]
     assert all(one.p_value == 1 and one.estimate == one.against for one in found)
 
@@ -308,13 +308,13 @@ def test_a_system_does_not_differ_significantly_from_itself() -> None:
 def test_one_better_sentence_in_a_hundred_is_not_significant() -> None:
     better = many(GOOD)
     better[1] = many(REFERENCES)[1]
-    found = compare_by_resampling(System(better), System(many(GOOD)), many(REFERENCES), Metrics())
+    found = paired_bootstrap(System(better), System(many(GOOD)), many(REFERENCES), Metrics())
     assert all(one.p_value > 0.05 for one in found)
 
 
 def test_a_clearly_better_system_is_significantly_so() -> None:
     good, poor, references = System(many(GOOD)), System(many(POOR)), many(REFERENCES)
-    found = compare_by_resampling(good, poor, references, Metrics(), resamples=500)
+    found = paired_bootstrap(good, poor, references, Metrics(), resamples=500)
     for one in found:
         assert one.p_value < 0.01
         assert one.estimate.mean - one.estimate.margin > one.against.mean + one.against.margin
@@ -326,17 +326,15 @@ def test_a_clearly_better_system_is_significantly_so() -> None:
 
 def test_resampling_gives_the_same_answer_every_time() -> None:
     better = [*many(GOOD)[:50], *many(REFERENCES)[50:]]
-    answers = [
-        compare_by_resampling(System(better), System(many(GOOD)), many(REFERENCES), Metrics(), 200) for _ in range(2)
-    ]
+    answers = [paired_bootstrap(System(better), System(many(GOOD)), many(REFERENCES), Metrics(), 200) for _ in range(2)]
     assert answers[0] == answers[1]
 
 
 def test_resampling_refuses_what_makes_no_sense() -> None:
     with pytest.raises(UserError, match="resamples: 0"):
-        compare_by_resampling(System(GOOD), System(POOR), REFERENCES, Metrics(), 0)
+        paired_bootstrap(System(GOOD), System(POOR), REFERENCES, Metrics(), 0)
     with pytest.raises(UserError, match="3 translations"):
-        compare_by_resampling(System(GOOD), System(POOR[:3]), REFERENCES, Metrics())
+        paired_bootstrap(System(GOOD), System(POOR[:3]), REFERENCES, Metrics())
 
 
 # scores.json
@@ -378,7 +376,7 @@ def test_the_same_conditions_take_the_earlier_reports_place(tmp_path: Path) -> N
 @pytest.mark.parametrize("damage", ['{"step": 3', "[1, 2]", '{"evaluations": {}}', '{"evaluations": [1]}'])
 def test_damaged_scores_are_refused_and_left_alone(damage: str, tmp_path: Path) -> None:
     (tmp_path / "scores.json").write_text(damage)
-    for refused in (check_recordable, lambda folder: record(report(), folder)):
+    for refused in (check_scores_writable, lambda folder: record(report(), folder)):
         with pytest.raises(UserError, match=r"scores\.json"):
             refused(tmp_path)
     assert (tmp_path / "scores.json").read_text() == damage
@@ -402,7 +400,7 @@ def test_a_failed_write_leaves_the_scores_as_they_were(tmp_path: Path, monkeypat
 def test_a_read_only_folder_is_refused_before_work_begins(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     with pytest.raises(UserError, match="--no-save"):
-        check_recordable(tmp_path)
+        check_scores_writable(tmp_path)
     tmp_path.chmod(0o755)
 
 

@@ -145,7 +145,7 @@ def test_layers_and_heads_of_an_image_can_be_chosen(
     assert command("look", image_run, photo, *out, "--only", "encoder.0.attention", "--head", 1).code == 0
     classifier = Classifier.load(image_run)
     with regard.probe(classifier.model) as seen:
-        classifier.judge([classifier.reading.open(photo)])
+        classifier.predict([classifier.preprocessing.open(photo)])
     heads = span(classifier.model, seen).heads[0]
     assert list(shown[0]) == ["layer 0", "layer 0, head 1"]
     for title, expected in (("layer 0", heads.mean(0)), ("layer 0, head 1", heads[1])):
@@ -191,9 +191,9 @@ def test_what_a_model_of_windows_looks_at_is_drawn(
 
 def test_a_patch_of_an_image_is_asked_in_place_of_the_answer(image_run: Path, painted: Path) -> None:
     classifier = Classifier.load(image_run)
-    pixels = classifier.reading.open(painted / "test" / "red" / "004.png")
+    pixels = classifier.preprocessing.open(painted / "test" / "red" / "004.png")
     with regard.probe(classifier.model) as seen:
-        classifier.judge([pixels])
+        classifier.predict([pixels])
     leading = classifier.model.config.leading
     weights = layers_of(seen)[0][0]
     shown = span(classifier.model, seen, (1, 0))

@@ -15,7 +15,7 @@ from regard.interop.export import export
 from regard.interop.export_ctranslate2 import EnginePeer, write_ctranslate2
 from regard.interop.verification import SEARCHES, check, compare, sample_sources
 from regard.models.transformer import TransformerConfig
-from regard.pipelines.constraints import Wishes
+from regard.pipelines.constraints import Constraints
 from regard.pipelines.translator import Translator
 from tests.conftest import Command, toy_pairs
 from tests.interop.random_models import TOGETHER, random_translator
@@ -109,9 +109,9 @@ def test_what_the_engine_lacks_is_refused_by_name(trained_run: Path, options: di
 
 def test_what_needs_the_weights_is_refused_by_name(trained_run: Path) -> None:
     theirs = Translator.load(trained_run, engine="ctranslate2")
-    for wishes, name in ((Wishes(prefix="我"), "prefix"), (Wishes(required=("我",)), "required")):
+    for constraints, name in ((Constraints(prefix="我"), "prefix"), (Constraints(required=("我",)), "required")):
         with pytest.raises(UserError, match=f"has no {name}"):
-            theirs.hypotheses(["I love apples"], wishes=wishes)
+            theirs.hypotheses(["I love apples"], constraints=constraints)
     with pytest.raises(UserError, match="alignments"):
         theirs.hypotheses(["I love apples"], alignments=True)
     with pytest.raises(UserError, match="probe"), probe(theirs.model):

@@ -20,7 +20,7 @@ from regard.interop.verification import SEARCHES, compare, sample_sources
 from regard.models.swin import Swin, SwinConfig
 from regard.models.vit import ViT, ViTConfig
 from regard.pipelines.classifier import Classifier
-from regard.pipelines.preprocessing import Reading
+from regard.pipelines.preprocessing import ImagePreprocessing
 from regard.pipelines.translator import Translator
 from tests.conftest import Command, toy_pairs
 from tests.interop.random_models import TOGETHER, random_translator
@@ -167,10 +167,10 @@ def test_images_go_there_and_back(name: str, tmp_path: Path, command: Command) -
     for tensor in model.parameters():
         torch.nn.init.normal_(tensor, std=0.2)
     names = ("bee", "cat", "dog", "elk", "fox")
-    reading = Reading(classes=names, size=32, channels=3, mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.3))
+    preprocessing = ImagePreprocessing(classes=names, size=32, channels=3, mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.3))
     run, there, back = tmp_path / "run", tmp_path / "there", tmp_path / "back"
     run.mkdir()
-    Classifier(model.eval(), reading).save(run)
+    Classifier(model.eval(), preprocessing).save(run)
     answer = command("export", run, there, "--to", "huggingface")
     assert answer.code == 0, answer.err
     assert "ForImageClassification: batches of 1 and 8 images, logits within" in answer.out
@@ -178,13 +178,13 @@ def test_images_go_there_and_back(name: str, tmp_path: Path, command: Command) -
     again = Classifier.load(back)
     images = torch.randn(3, 3, 32, 32)
     torch.testing.assert_close(again.model(images), model(images), atol=1e-5, rtol=0)
-    assert again.reading == reading
+    assert again.preprocessing == preprocessing
 
 
 def test_a_vit_that_pools_otherwise_is_refused(tmp_path: Path, command: Command) -> None:
-    reading = Reading(classes=("a", "b"), size=32, channels=3, mean=(0.5,) * 3, std=(0.2,) * 3)
+    preprocessing = ImagePreprocessing(classes=("a", "b"), size=32, channels=3, mean=(0.5,) * 3, std=(0.2,) * 3)
     (tmp_path / "run").mkdir()
-    Classifier(ViT(ViTConfig.micro(classes=2)), reading).save(tmp_path / "run")
+    Classifier(ViT(ViTConfig.micro(classes=2)), preprocessing).save(tmp_path / "run")
     refusal = command("export", tmp_path / "run", tmp_path / "there", "--to", "huggingface").refusal
     assert "transformers' ViT has pooling class" in refusal
     assert not (tmp_path / "there").exists()

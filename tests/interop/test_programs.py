@@ -24,7 +24,7 @@ from regard.models.swin import Swin, SwinConfig
 from regard.models.transformer import TransformerConfig
 from regard.models.vit import ViT, ViTConfig
 from regard.pipelines.classifier import Classifier
-from regard.pipelines.preprocessing import Reading
+from regard.pipelines.preprocessing import ImagePreprocessing
 from regard.pipelines.translator import Translator
 from tests.conftest import Command, toy_pairs
 from tests.interop.random_models import random_translator
@@ -48,8 +48,8 @@ def make_classifier(name: str) -> Classifier:
     ours = MODELS[name]()
     for tensor in ours.parameters():
         torch.nn.init.normal_(tensor, std=0.2)
-    reading = Reading(classes=tuple("abcde"), size=32, channels=3, mean=(0.5,) * 3, std=(0.2,) * 3)
-    return Classifier(ours.eval(), reading)
+    preprocessing = ImagePreprocessing(classes=tuple("abcde"), size=32, channels=3, mean=(0.5,) * 3, std=(0.2,) * 3)
+    return Classifier(ours.eval(), preprocessing)
 
 
 @pytest.mark.parametrize(("name", "to"), CASES)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from regard import Translator, Wishes
+from regard import Constraints, Translator
 from regard.errors import UserError
 from regard.pipelines import progress
 
@@ -138,16 +138,16 @@ def test_texts_may_come_one_by_one(trained_run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "why"),
+    ("constraints", "why"),
     [
-        (Wishes(required=("苹果",), forbidden=("苹",)), "'苹' is forbidden, but stands in '苹果'"),
-        (Wishes(prefix="我喜欢", forbidden=("我",)), "'我' is forbidden, but stands in '我喜欢'"),
-        (Wishes(required="苹果"), "required: give a tuple of phrases"),
+        (Constraints(required=("苹果",), forbidden=("苹",)), "'苹' is forbidden, but stands in '苹果'"),
+        (Constraints(prefix="我喜欢", forbidden=("我",)), "'我' is forbidden, but stands in '我喜欢'"),
+        (Constraints(required="苹果"), "required: give a tuple of phrases"),
     ],
 )
-def test_wishes_that_contradict_each_other_are_refused(wishes: Wishes, why: str, trained_run: Path) -> None:
+def test_wishes_that_contradict_each_other_are_refused(constraints: Constraints, why: str, trained_run: Path) -> None:
     with pytest.raises(UserError, match=why):
-        Translator.load(trained_run).hypotheses(["I love apples"], wishes=wishes)
+        Translator.load(trained_run).hypotheses(["I love apples"], constraints=constraints)
 
 
 @pytest.mark.parametrize("setting", ["max_ratio=inf", "max_ratio=1e9", "max_length=1000000000", "coverage=inf"])

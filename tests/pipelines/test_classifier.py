@@ -10,9 +10,9 @@ from PIL import Image
 import regard
 from regard.errors import UserError
 from regard.pipelines.classifier import Classifier
-from regard.pipelines.preprocessing import Reading
+from regard.pipelines.preprocessing import ImagePreprocessing
 
-READING = {"classes": ("a", "b"), "size": 4, "channels": 3, "mean": (0.5,) * 3, "std": (0.2,) * 3}
+PREPROCESSING = {"classes": ("a", "b"), "size": 4, "channels": 3, "mean": (0.5,) * 3, "std": (0.2,) * 3}
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_features_are_what_the_head_reads(classifier: Classifier, painted: Path)
 
 def test_images_of_any_size_and_colour_are_read(classifier: Classifier) -> None:
     grey = np.full((30, 50), 90, np.uint8)
-    assert classifier.reading.open(grey).shape == (8, 8, 3)
+    assert classifier.preprocessing.open(grey).shape == (8, 8, 3)
     assert len(classifier(Image.new("CMYK", (3, 90)))) == 3
 
 
@@ -73,10 +73,10 @@ def odd_images() -> dict[str, tuple[Image.Image, dict[str, object]]]:
 def test_an_image_of_pillow_is_seen_as_its_file_is(name: str, classifier: Classifier, tmp_path: Path) -> None:
     image, options = odd_images()[name]
     image.save(tmp_path / "odd.png", **options)
-    seen = classifier.reading.open(tmp_path / "odd.png")
+    seen = classifier.preprocessing.open(tmp_path / "odd.png")
     with Image.open(tmp_path / "odd.png") as opened:
-        assert np.array_equal(classifier.reading.open(opened), seen)
-    plain = classifier.reading.open(np.asarray(image.convert("RGB")))
+        assert np.array_equal(classifier.preprocessing.open(opened), seen)
+    plain = classifier.preprocessing.open(np.asarray(image.convert("RGB")))
     assert not np.array_equal(plain, seen), "an image that is odd in no way shows nothing"
 
 
@@ -105,9 +105,11 @@ def test_what_is_no_image_is_refused(image: object, said: str, classifier: Class
 
 
 def test_a_grey_model_reads_colour() -> None:
-    reading = Reading.parse(READING | {"channels": 1, "mean": (0.5,), "std": (0.2,)}, "test")
-    assert reading.open(np.zeros((4, 4, 3), np.uint8)).shape == (4, 4, 1)
-    assert reading.normalise([reading.open(np.full((4, 4), 255, np.uint8))]).flatten()[0] == pytest.approx(2.5)
+    preprocessing = ImagePreprocessing.parse(PREPROCESSING | {"channels": 1, "mean": (0.5,), "std": (0.2,)}, "test")
+    assert preprocessing.open(np.zeros((4, 4, 3), np.uint8)).shape == (4, 4, 1)
+    assert preprocessing.normalise([preprocessing.open(np.full((4, 4), 255, np.uint8))]).flatten()[0] == pytest.approx(
+        2.5
+    )
 
 
 @pytest.mark.parametrize(
@@ -121,7 +123,7 @@ def test_a_grey_model_reads_colour() -> None:
 )
 def test_a_wrong_reading_is_refused(change: dict[str, object], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        Reading.parse(READING | change, "test")
+        ImagePreprocessing.parse(PREPROCESSING | change, "test")
 
 
 def test_a_folder_whose_parts_do_not_belong_together_is_refused(image_run: Path, tmp_path: Path) -> None:

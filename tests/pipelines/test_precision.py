@@ -9,7 +9,7 @@ from regard import Translator, UserError, probe
 from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import TransformerStepper
 from regard.ops.quantization import Precision, choose_precision, supports
-from regard.pipelines.constraints import Wishes
+from regard.pipelines.constraints import Constraints
 from tests.conftest import Command, toy_pairs
 from tests.decoding.cuda_graph.models import decided_model
 from tests.interop.random_models import random_translator
@@ -51,7 +51,7 @@ def test_everything_else_works_too(trained_run: Path, precision: Precision) -> N
     small = Translator.load(trained_run, trained_run, precision=precision)  # they vote
     assert small("I love apples", beam=2) == "我喜欢苹果"
     single = Translator.load(trained_run, precision=precision)
-    (best,) = single.hypotheses(["I love apples"], wishes=Wishes(prefix="你"), alignments=True)[0]
+    (best,) = single.hypotheses(["I love apples"], constraints=Constraints(prefix="你"), alignments=True)[0]
     assert best.text.startswith("你") and best.alignment is not None
     with probe(single.model) as seen:
         single("I love apples")

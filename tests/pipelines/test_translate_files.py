@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from regard import SearchSettings, Translator, UserError, Wishes
+from regard import Constraints, SearchSettings, Translator, UserError
 from regard.pipelines import progress, translator
 from regard.pipelines import translate_files as files
 from regard.pipelines.hypothesis import Hypothesis
-from regard.pipelines.output import Output, SideBySide, count_lines, count_side_by_side
+from regard.pipelines.output import AlignedRecordFiles, Output, count_lines, count_side_by_side
 from regard.pipelines.progress import LineProgress
 from regard.pipelines.translate_files import count_records, read_texts, translate_lines, write_record
 from regard.runtime import Interrupted, Interruptions
@@ -328,18 +328,22 @@ def test_outputs_side_by_side_stay_in_step(tmp_path: Path) -> None:
     paths = (tmp_path / "source", tmp_path / "target")
     with pytest.raises(UserError, match="target exists already"):
         paths[1].write_text("mine\n")
-        with SideBySide(paths, Interruptions()):
+        with AlignedRecordFiles(paths, Interruptions()):
             pytest.fail("it is somebody's")
     assert not paths[0].exists()
     paths[1].unlink()
-    with pytest.raises(Interrupted), Interruptions() as interruptions, SideBySide(paths, interruptions) as sides:
+    with (
+        pytest.raises(Interrupted),
+        Interruptions() as interruptions,
+        AlignedRecordFiles(paths, interruptions) as sides,
+    ):
         append = sides._sides[0].append
         sides._sides[0].append = lambda record: (append(record), signal.raise_signal(signal.SIGINT))
         sides.append("a\n", "b\n")
     assert [path.read_text() for path in paths] == ["a\n", "b\n"]
     paths[0].write_text("a\nc\ne\n")  # as a killed process may leave it
     paths[1].write_text("b\nd")
-    with SideBySide(paths, Interruptions(), count_side_by_side(paths)) as sides:
+    with AlignedRecordFiles(paths, Interruptions(), count_side_by_side(paths)) as sides:
         assert sides.records == 1
         sides.append("C\n", "D\n")
     assert [path.read_text() for path in paths] == ["a\nC\n", "b\nD\n"]
@@ -511,6 +515,9 @@ def test_the_keys_of_objects_are_read_without_their_neighbours(tmp_path: Path) -
 
 def test_a_tally_counts_what_is_not_met(loaded: Translator) -> None:
     records: list[str] = []
-    wishes, short = Wishes(required=("你",)), SearchSettings(beam=2, max_length=1)  # which leaves room for END alone
-    tally = translate_lines(loaded, ["I love apples", ""], records.append, short, wishes)
+    constraints, short = (
+        Constraints(required=("你",)),
+        SearchSettings(beam=2, max_length=1),
+    )  # which leaves room for END alone
+    tally = translate_lines(loaded, ["I love apples", ""], records.append, short, constraints)
     assert (tally.records, tally.translations, tally.unmet, len(records)) == (2, 2, 1, 2)

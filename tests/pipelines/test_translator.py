@@ -96,16 +96,16 @@ def test_an_ensemble_needs_one_tokenizer(trained_run: Path, translator: regard.T
 
 
 def test_required_and_forbidden_phrases_are_met_and_reported(translator: regard.Translator) -> None:
-    wishes = regard.Wishes(required=("苹果",), forbidden=("我",))
-    for best in translator.hypotheses(["I love apples", SENTENCES[0]], wishes=wishes):
+    constraints = regard.Constraints(required=("苹果",), forbidden=("我",))
+    for best in translator.hypotheses(["I love apples", SENTENCES[0]], constraints=constraints):
         assert "苹果" in best[0].text and "我" not in best[0].text
         assert best[0].phrases == {"苹果": True, "我": True}
-    short = translator.hypotheses(["I love apples"], regard.SearchSettings(max_length=1), wishes)
+    short = translator.hypotheses(["I love apples"], regard.SearchSettings(max_length=1), constraints)
     assert short[0][0].phrases["苹果"] is False
 
 
 def test_a_prefix_begins_every_translation(translator: regard.Translator) -> None:
-    found = translator.hypotheses(SENTENCES[:5], wishes=regard.Wishes(prefix="昨天"))
+    found = translator.hypotheses(SENTENCES[:5], constraints=regard.Constraints(prefix="昨天"))
     assert all(best[0].text.startswith("昨天") for best in found)
 
 
@@ -192,7 +192,7 @@ def test_one_text_and_its_translation_give_one_score(translator: regard.Translat
 
 
 def test_a_required_phrase_in_another_normal_form_is_recognised() -> None:
-    assert regard.Wishes(required=("e\u0301",)).report("café") == {"e\u0301": True}
+    assert regard.Constraints(required=("e\u0301",)).report("café") == {"e\u0301": True}
 
 
 @pytest.mark.parametrize("copies", [1, 3])

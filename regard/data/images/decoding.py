@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
-from regard.errors import Kind, UserError
+from regard.errors import ErrorKind, UserError
 
 Pixels = npt.NDArray[np.uint8]
 """(height, width, channels)"""
@@ -41,7 +41,7 @@ UPRIGHT = {
 class ImageError(UserError):
     """An image that cannot be used; names the file and what is wrong with it."""
 
-    kind: Kind = "image"
+    kind: ErrorKind = "image"
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name}: {reason}")
@@ -51,7 +51,7 @@ class ImageError(UserError):
 class ImageSizeError(ImageError):
     """An image of more pixels than are allowed."""
 
-    kind: Kind = "pixels"
+    kind: ErrorKind = "pixels"
 
 
 def decode(

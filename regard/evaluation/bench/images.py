@@ -26,7 +26,7 @@ class ImageContender:
 
     name: str
     classifier: Classifier
-    judge: Callable[[Sequence[Pixels]], NDArray[np.float32]]
+    predict: Callable[[Sequence[Pixels]], NDArray[np.float32]]
 
     @property
     def parameters(self) -> int:
@@ -34,11 +34,11 @@ class ImageContender:
 
     def classes(self, images: Sequence[Pixels]) -> list[str]:
         """What is likeliest on each image."""
-        return [self.classifier.classes[place] for place in self.judge(images).argmax(1)]
+        return [self.classifier.classes[place] for place in self.predict(images).argmax(1)]
 
     def at_work(self, noise: Sequence[Pixels]) -> Callable[[Sequence[int]], object]:
         """The work that is timed: on those of the images that have these numbers."""
-        return lambda numbers: self.judge([noise[number] for number in numbers])
+        return lambda numbers: self.predict([noise[number] for number in numbers])
 
 
 def race_images(runs: Sequence[str], wanted: Race) -> Race:
@@ -66,7 +66,7 @@ def race_images(runs: Sequence[str], wanted: Race) -> Race:
 
 def draw_noise(number: int, classifier: Classifier) -> list[Pixels]:
     """Images as a model sees them, always the same."""
-    size, channels = classifier.reading.size, classifier.reading.channels
+    size, channels = classifier.preprocessing.size, classifier.preprocessing.channels
     return list(np.random.default_rng(0).integers(0, 256, (number, size, size, channels), np.uint8))
 
 
@@ -75,7 +75,7 @@ def _open(run: str, device: torch.device) -> ImageContender:
     if settings:
         raise UserError(f"{run}: a model of images does not search, so it takes no settings; give {path}")
     classifier = Classifier.load(path, device)
-    return ImageContender(run, classifier, classifier.judge)
+    return ImageContender(run, classifier, classifier.predict)
 
 
 def _open_peer(peer: str, first: ImageContender) -> ImageContender:
@@ -85,9 +85,9 @@ def _open_peer(peer: str, first: ImageContender) -> ImageContender:
     theirs = build_huggingface_images(classifier).to(classifier.device)
 
     @torch.inference_mode()
-    def judge(images: Sequence[Pixels]) -> NDArray[np.float32]:
-        logits = theirs(classifier.reading.normalise(images, classifier.device)).logits
+    def predict(images: Sequence[Pixels]) -> NDArray[np.float32]:
+        logits = theirs(classifier.preprocessing.normalise(images, classifier.device)).logits
         probabilities: NDArray[np.float32] = logits.float().softmax(1).cpu().numpy()
         return probabilities
 
-    return ImageContender(f"{first.name} in transformers", classifier, judge)
+    return ImageContender(f"{first.name} in transformers", classifier, predict)

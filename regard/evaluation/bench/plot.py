@@ -31,7 +31,7 @@ def check_picture(path: Path) -> None:
         raise UserError(f"{path}: no file can be written there; --plot needs a file name in an existing folder")
 
 
-def draw_trade(results: Sequence[Result], title: str) -> Figure:
+def draw_quality_against_speed(results: Sequence[Result], title: str) -> Figure:
     """Every result that has a score as a point: the better the higher, the faster the further left."""
     shown = [result for result in results if result.score is not None]
     sizes = [timing.batch for timing in shown[0].timings]
@@ -64,7 +64,7 @@ def draw_trade(results: Sequence[Result], title: str) -> Figure:
     return figure
 
 
-def save_trade(results: Sequence[Result], path: Path, title: str) -> None:
+def save_quality_plot(results: Sequence[Result], path: Path, title: str) -> None:
     """Draws the results into a file, which is written whole or not at all.
 
     Raises:
@@ -74,7 +74,7 @@ def save_trade(results: Sequence[Result], path: Path, title: str) -> None:
     try:
         with mpl.rc_context({"svg.hashsalt": "regard"}):  # what is drawn again is the same file
             undated = {"Date": None} if path.suffix.lower() == ".svg" else None
-            draw_trade(results, title).savefig(fresh, dpi=140, facecolor="white", metadata=undated)
+            draw_quality_against_speed(results, title).savefig(fresh, dpi=140, facecolor="white", metadata=undated)
         fresh.replace(path)
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None

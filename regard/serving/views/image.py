@@ -31,13 +31,15 @@ def show_image(classifier: Classifier, asked: dict[str, Any]) -> bytes:
     Raises:
         UserError: the image is bad, or has no such patch.
     """
-    reading, model = classifier.reading, classifier.model
-    pixels = reading.open(decode(asked["image"], reading.mode, pixels=asked["pixels"], detail=GAP * reading.size))
+    preprocessing, model = classifier.preprocessing, classifier.model
+    pixels = preprocessing.open(
+        decode(asked["image"], preprocessing.mode, pixels=asked["pixels"], detail=GAP * preprocessing.size)
+    )
     grid = patches_of(model, pixels.shape[:2])
     patch = None if asked["patch"] is None else divmod(asked["patch"], grid[1])
     check_patch(patch, grid)
     with probe(model) as seen:
-        shares = classifier.judge([pixels])
+        shares = classifier.predict([pixels])
     classes = [(name, round(share, 4)) for name, share in classifier.rank(shares, TOP)[0]]
     arrays: dict[str, tuple[Array, Precision]] = {"pixels": (pixels, "b1")}
     about = {"classes": classes, "grid": grid, "patch": model.config.patch, "windows": None}

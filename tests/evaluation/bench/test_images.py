@@ -36,7 +36,7 @@ def test_noise_is_what_the_model_sees_and_always_the_same(image_run: Path) -> No
     images = draw_noise(4, classifier)
     assert [image.shape for image in images] == [(8, 8, 3)] * 4
     assert np.array_equal(images, draw_noise(4, classifier))
-    assert classifier.judge(images).shape == (4, 3)
+    assert classifier.predict(images).shape == (4, 3)
 
 
 def test_transformers_gives_the_same_classes(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from regard.decoding.settings import SearchSettings
 from regard.errors import UserError
-from regard.evaluation.bench.plot import draw_trade, save_trade
+from regard.evaluation.bench.plot import draw_quality_against_speed, save_quality_plot
 from regard.evaluation.bench.speed import Contender, Result, race, tabulate
 from regard.evaluation.bench.timing import Timing, measure_speed
 from regard.evaluation.metrics import Score
@@ -111,7 +111,9 @@ def test_what_two_models_say_can_be_compared(trained_run: Path) -> None:
 
 
 def test_the_picture_has_a_panel_a_batch_and_a_point_a_model() -> None:
-    figure = draw_trade([result("usual", 20.0), result("fast", 4.0, 27.5), result("unscored", 4.0, None)], "Trade")
+    figure = draw_quality_against_speed(
+        [result("usual", 20.0), result("fast", 4.0, 27.5), result("unscored", 4.0, None)], "Trade"
+    )
     one, eight = figure.axes
     assert [float(line.get_xdata()[0]) for line in one.lines] == [20.0, 4.0]
     assert [float(line.get_ydata()[0]) for line in eight.lines] == [30.0, 27.5]
@@ -120,4 +122,4 @@ def test_the_picture_has_a_panel_a_batch_and_a_point_a_model() -> None:
 
 def test_a_picture_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be written"):
-        save_trade([result("usual", 20.0)], tmp_path / "no" / "trade.svg", "Trade")
+        save_quality_plot([result("usual", 20.0)], tmp_path / "no" / "trade.svg", "Trade")

@@ -127,7 +127,7 @@ def test_a_run_begins_with_a_trained_model_head_and_all(
     model = started(image_run, painted, tmp_path / "run")
     assert f"beginning with the weights of {image_run}\n" in capsys.readouterr().out
     before = Classifier.load(image_run)
-    assert model.reading == before.reading
+    assert model.preprocessing == before.preprocessing
     for name, tensor in before.model.state_dict().items():
         assert torch.allclose(model.model.state_dict()[name], tensor, atol=1e-6), name
 
@@ -140,7 +140,7 @@ def test_new_classes_and_a_new_size_get_a_new_head_and_resized_positions(
     assert ", but for a new head" in capsys.readouterr().out
     before = Classifier.load(image_run)
     assert model.classes == ("blue", "green", "red", "white")
-    assert (model.reading.mean, model.reading.std) == (before.reading.mean, before.reading.std)
+    assert (model.preprocessing.mean, model.preprocessing.std) == (before.preprocessing.mean, before.preprocessing.std)
     new, old = model.model.state_dict(), before.model.resized(16).state_dict()
     assert new["head.weight"].shape == (4, 16)
     for name in old:

@@ -180,5 +180,5 @@ def test_what_is_saved_says_what_the_task_said(build: Build, tmp_path: Path, pai
     paths = [painted / "test" / "red" / "000.png", painted / "test" / "blue" / "001.png"]
     loaded = Classifier.load(tmp_path)
     assert loaded.classes == ("blue", "green", "red")
-    before = Classifier(task.model, task.reading).probabilities(paths)
+    before = Classifier(task.model, task.preprocessing).probabilities(paths)
     assert (loaded.probabilities(paths) == before).all()

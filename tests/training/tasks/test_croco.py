@@ -15,7 +15,7 @@ from PIL import Image
 
 from regard.data.two_view.random import Draws
 from regard.errors import UserError
-from regard.evaluation.completion import choose_seen
+from regard.evaluation.croco import choose_visible
 from regard.models.croco import CroCo
 from regard.models.folder import load_model
 from regard.training.families import family_of
@@ -124,7 +124,7 @@ def test_batches_have_as_few_shapes_as_plateaus() -> None:
     task = task_of(recipe(data__scenes={"size": [48, 48]}, model__patch=4, completion__masked_at_first=0.6))
     view1, numbers = torch.zeros(1, 3, 48, 48), torch.zeros(1, dtype=torch.long)
     shares = [task.recipe.completion.masked_at(batch) for batch in range(1100)]
-    shapes = [choose_seen(task.model, view1, share, Draws(0, numbers)).shape[1] for share in dict.fromkeys(shares)]
+    shapes = [choose_visible(task.model, view1, share, Draws(0, numbers)).shape[1] for share in dict.fromkeys(shares)]
     assert shapes == [58, 49, 40, 32, 23, 14]
     assert [shares.count(share) for share in dict.fromkeys(shares)] == [200] * 5 + [100]
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regard.data.images.augmentation import Augmentation, Normalisation
 from regard.data.images.datasets import Pictures, Resident, take_ahead
-from regard.pipelines.preprocessing import Reading
+from regard.pipelines.preprocessing import ImagePreprocessing
 from regard.training.state import Placed, Position, Share
 from regard.training.tasks.classification.recipe import ClassificationRecipe
 
@@ -56,20 +56,23 @@ class ImageBatches:
 
     Args:
         pictures: from which they are made; where they lie on the device, so do the batches from the beginning.
-        reading: how the model sees images.
+        preprocessing: how the model sees images.
         recipe: says how many make a batch, and how they are changed.
         device: where batches are made.
     """
 
     def __init__(
-        self, pictures: Pictures, reading: Reading, recipe: ClassificationRecipe, device: torch.device
+        self, pictures: Pictures, preprocessing: ImagePreprocessing, recipe: ClassificationRecipe, device: torch.device
     ) -> None:
         self.pictures, self.recipe, self.device = pictures, recipe, device
-        self.labels, self.classes = pictures.labels.to(device), len(reading.classes)
-        normalisation, whole = Normalisation(reading.mean, reading.std), recipe.training.steps * recipe.optim.accumulate
+        self.labels, self.classes = pictures.labels.to(device), len(preprocessing.classes)
+        normalisation, whole = (
+            Normalisation(preprocessing.mean, preprocessing.std),
+            recipe.training.steps * recipe.optim.accumulate,
+        )
         stages = recipe.augmentation.stages
         self.begins = [round(share * whole) for share, _ in stages]
-        self.stages = [Augmentation(how, reading.size, normalisation) for _, how in stages]
+        self.stages = [Augmentation(how, preprocessing.size, normalisation) for _, how in stages]
         self.size = min(recipe.batch.images, len(pictures))
         bytes_each = int(np.prod(pictures.shape))
         at_once = min(TOGETHER, BYTES // bytes_each) // self.size if device.type == "cuda" else 1

@@ -20,7 +20,7 @@ from regard.data.images.sets import ImageSet, open_images, open_splits
 from regard.data.images.store import ROWS, DamagedStoreError, open_store, read_description, should_store, write_store
 from regard.errors import UserError
 from regard.models.folder import mend_replaced, replacing
-from regard.pipelines.preprocessing import Reading
+from regard.pipelines.preprocessing import ImagePreprocessing
 from regard.training.fingerprints import (
     FINGERPRINTS,
     Known,
@@ -46,7 +46,7 @@ class ImageRunData:
     train: Pictures
     valid: Pictures
     names: list[str]
-    reading: Reading
+    preprocessing: ImagePreprocessing
     left_out: dict[str, int]
 
 
@@ -153,7 +153,7 @@ def open_data(folder: Path, recipe: ClassificationRecipe, progress: Progress) ->
     except (OSError, ValueError) as error:
         raise UserError(f"{folder / NAMES}: damaged ({error}), so the run cannot go on; begin a new one") from None
     values = {key: known[key] for key in FURTHER} | {"size": train.shape[1], "fit": recipe.data.fit}
-    return ImageRunData(folder, train, valid, names, Reading.parse(values, str(folder)), known["left_out"])
+    return ImageRunData(folder, train, valid, names, ImagePreprocessing.parse(values, str(folder)), known["left_out"])
 
 
 def settings_of_data(recipe: ClassificationRecipe) -> Known:

@@ -50,7 +50,7 @@ class Classification:
     def gather(
         self, folder: Path, recipe: ClassificationRecipe, progress: Progress, start: ClassifierStart | None
     ) -> None:
-        gather_data(folder, recipe, progress, () if start is None else start.reading.classes)
+        gather_data(folder, recipe, progress, () if start is None else start.preprocessing.classes)
 
     def open(self, folder: Path, recipe: ClassificationRecipe, progress: Progress) -> ImageRunData:
         return open_data(folder, recipe, progress)
@@ -58,13 +58,13 @@ class Classification:
     def prepare(
         self, recipe: ClassificationRecipe, device: torch.device, progress: Progress, data: ImageRunData
     ) -> ClassificationTask:
-        reading = data.reading
-        config = recipe.model_config_for(len(reading.classes), reading.channels)
+        preprocessing = data.preprocessing
+        config = recipe.model_config_for(len(preprocessing.classes), preprocessing.channels)
         model = build_model(config, place_model(device, recipe.training.sharding))
-        colour = "grey" if reading.channels == 1 else "colour"
+        colour = "grey" if preprocessing.channels == 1 else "colour"
         progress.print(
-            f"{len(reading.classes):,} classes: {counted(len(data.train), 'training image')}, "
-            f"{len(data.valid):,} for validation; {reading.size}×{reading.size} pixels in {colour}"
+            f"{len(preprocessing.classes):,} classes: {counted(len(data.train), 'training image')}, "
+            f"{len(data.valid):,} for validation; {preprocessing.size}×{preprocessing.size} pixels in {colour}"
         )
         for name, number in data.left_out.items():
             if number:

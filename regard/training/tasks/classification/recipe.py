@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from regard.config import Settings, explain_unknown
+from regard.config import Settings, unknown_key_message
 from regard.data.images.augmentation import AugmentationSettings
 from regard.data.images.datasets import Frame
 from regard.data.images.sets import ImageSettings
@@ -105,7 +105,7 @@ class ClassificationRecipe(Recipe):
             if key in FROM_DATA:
                 raise UserError(f"model.{key}: follows from {FROM_DATA[key]}, so a recipe cannot set it here")
             if key not in known:
-                raise UserError(explain_unknown(f"model.{key}", [f"model.{name}" for name in known]))
+                raise UserError(unknown_key_message(f"model.{key}", [f"model.{name}" for name in known]))
         size = {} if self.data.size is None else {"image": self.data.size}
         try:
             return getattr(configs, preset)(classes, channels=channels, **size, **changes)

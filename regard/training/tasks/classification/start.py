@@ -14,7 +14,7 @@ from regard.errors import UserError
 from regard.models.folder import distinct_tensors
 from regard.models.warmstart import copy_tensors
 from regard.pipelines.classifier import Classifier
-from regard.pipelines.preprocessing import Reading
+from regard.pipelines.preprocessing import ImagePreprocessing
 from regard.training.task import Task
 from regard.training.tasks.classification.recipe import FROM_DATA, ClassificationRecipe
 from regard.training.tasks.classification.task import ClassificationTask
@@ -29,7 +29,7 @@ class ClassifierStart:
     """A folder's weights, fitted to the size of the images, and the settings that follow from it."""
 
     folder: Path
-    reading: Reading
+    preprocessing: ImagePreprocessing
     tensors: dict[str, Tensor]
     settings: ClassificationRecipe
 
@@ -44,9 +44,9 @@ class ClassifierStart:
         assert folder is not None
         with torch.random.fork_rng(devices=[]):  # so that a run that goes on without the folder draws the same numbers
             loaded = Classifier.load(folder)
-        settled = settle(recipe, loaded.model.config.model_dump(mode="json"), loaded.reading, str(folder))
+        settled = settle(recipe, loaded.model.config.model_dump(mode="json"), loaded.preprocessing, str(folder))
         model = loaded.model.resized(settled.frame.size)
-        return cls(folder, loaded.reading, distinct_tensors(model), settled)
+        return cls(folder, loaded.preprocessing, distinct_tensors(model), settled)
 
     def fill(self, task: Task[Any]) -> str:
         """Gives the task's model the folder's weights, and says so; its head stays new for classes that are.
@@ -55,14 +55,14 @@ class ClassifierStart:
             UserError: a tensor does not fit; it is named.
         """
         assert isinstance(task, ClassificationTask)
-        kept = task.reading.classes == self.reading.classes
+        kept = task.preprocessing.classes == self.preprocessing.classes
         names = [name for name in self.tensors if kept or not name.startswith(HEAD)]
         copy_tensors(task.model, self.tensors, str(self.folder), names)
         return f"beginning with the weights of {self.folder}" + ("" if kept else ", but for a new head")
 
 
 def settle(
-    recipe: ClassificationRecipe, model: Mapping[str, Any], reading: Reading, where: str
+    recipe: ClassificationRecipe, model: Mapping[str, Any], preprocessing: ImagePreprocessing, where: str
 ) -> ClassificationRecipe:
     """The recipe with all that follows from what the run begins with; what is given there must not contradict it.
 
@@ -72,14 +72,14 @@ def settle(
     if model["kind"] != recipe.kind:
         raise UserError(f"model.kind: {where} is of the kind {model['kind']}, not {recipe.kind}; set model.kind")
     own = {key: value for key, value in model.items() if key not in FROM_DATA}
-    if recipe.data.channels not in (None, reading.channels):
-        raise UserError(_explain("data.channels", recipe.data.channels, reading.channels, where))
-    taken = {"channels": reading.channels, "size": recipe.data.size or reading.size}
-    taken |= {key: getattr(recipe.data, key) or getattr(reading, key) for key in ("mean", "std")}
+    if recipe.data.channels not in (None, preprocessing.channels):
+        raise UserError(_explain("data.channels", recipe.data.channels, preprocessing.channels, where))
+    taken = {"channels": preprocessing.channels, "size": recipe.data.size or preprocessing.size}
+    taken |= {key: getattr(recipe.data, key) or getattr(preprocessing, key) for key in ("mean", "std")}
     settled = recipe.changed(
         model=({} if "preset" in recipe.model else own) | recipe.model, data=recipe.data.model_dump() | taken
     )
-    wanted = settled.model_config_for(2, reading.channels).model_dump(mode="json")
+    wanted = settled.model_config_for(2, preprocessing.channels).model_dump(mode="json")
     for key, value in own.items():
         if wanted[key] != value and key not in RATES:
             raise UserError(_explain(f"model.{key}", wanted[key], value, where))
@@ -92,7 +92,7 @@ def settle_again(recipe: ClassificationRecipe, old: ClassificationRecipe, out: P
         return recipe
     data = old.data
     values = {"classes": (), "size": data.size, "channels": data.channels, "mean": data.mean, "std": data.std}
-    return settle(recipe, old.model, Reading.parse(values, str(out)), str(out))
+    return settle(recipe, old.model, ImagePreprocessing.parse(values, str(out)), str(out))
 
 
 def _explain(key: str, given: Any, own: Any, where: str) -> str:

@@ -31,14 +31,22 @@ class ClassificationTask:
     """The model says the class of images that are changed and mixed as the recipe has it."""
 
     def __init__(self, model: Any, data: ImageRunData, recipe: ClassificationRecipe, device: torch.device) -> None:
-        self.model, self.recipe, self.device, self.reading, self.names = model, recipe, device, data.reading, data.names
+        self.model, self.recipe, self.device, self.preprocessing, self.names = (
+            model,
+            recipe,
+            device,
+            data.preprocessing,
+            data.names,
+        )
         if recipe.training.compile:
             model.compile()
         self.width: int = model.head.in_features
-        self.made = ImageBatches(_place(data.train, device), data.reading, recipe, device)
+        self.made = ImageBatches(_place(data.train, device), data.preprocessing, recipe, device)
         self.valid = _place(data.valid, device)
-        self.evaluation = Evaluation(data.reading.size, Normalisation(data.reading.mean, data.reading.std))
-        self.classes = len(data.reading.classes)
+        self.evaluation = Evaluation(
+            data.preprocessing.size, Normalisation(data.preprocessing.mean, data.preprocessing.std)
+        )
+        self.classes = len(data.preprocessing.classes)
 
     def batches(self, position: Position, share: Share) -> Iterator[Placed[ImageBatch]]:
         return self.made.begin(position, share)
@@ -60,14 +68,14 @@ class ClassificationTask:
         return first, second
 
     def describe(self, batch: ImageBatch) -> str:
-        size = self.reading.size
+        size = self.preprocessing.size
         return (
             f"an image of {size}×{size} pixels" if len(batch) == 1 else f"{len(batch)} images of {size}×{size} pixels"
         )
 
     def advise(self, batch: ImageBatch) -> str:
         if len(batch) == 1:
-            return f"data.size={self.reading.size // 2}, or a smaller model"
+            return f"data.size={self.preprocessing.size // 2}, or a smaller model"
         return f"batch.images={len(batch) // 2}"
 
     def loss(self, batch: ImageBatch, step: Step) -> Loss:
@@ -96,7 +104,7 @@ class ClassificationTask:
         return Validation(scores, self._samples(logits.argmax(1)))
 
     def save(self, folder: Path, model: nn.Module, scores: dict[str, Any]) -> None:
-        Classifier(model, self.reading).save(folder)
+        Classifier(model, self.preprocessing).save(folder)
         (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
 
     def _taken(self, plan: list[Tensor]) -> Iterator[Tensor]:
@@ -105,7 +113,7 @@ class ClassificationTask:
 
     def _samples(self, said: Tensor) -> list[Sample]:
         """Some images of all over the set, always the same: their names, classes, and what the model took them for."""
-        names, wanted = self.reading.classes, min(self.recipe.training.samples, len(said))
+        names, wanted = self.preprocessing.classes, min(self.recipe.training.samples, len(said))
         chosen = [i * len(said) // wanted for i in range(wanted)]
         return [Sample(self.names[i], names[int(self.valid.labels[i])], names[int(said[i])]) for i in chosen]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from regard.config import explain_unknown
+from regard.config import unknown_key_message
 from regard.errors import UserError
 from regard.layers import check_divisible
 from regard.models.croco import CroCoConfig
@@ -56,7 +56,7 @@ class TwoViewRecipe(Recipe):
         known = ["preset", *CroCoConfig.model_fields]
         for key in changes:
             if key not in known:
-                raise UserError(explain_unknown(f"model.{key}", [f"model.{name}" for name in known]))
+                raise UserError(unknown_key_message(f"model.{key}", [f"model.{name}" for name in known]))
         try:
             config: CroCoConfig = getattr(CroCoConfig, preset)(**changes)
         except UserError as error:

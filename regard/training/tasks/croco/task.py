@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.two_view.random import Draws
-from regard.evaluation.completion import BLANK, choose_seen, hidden_loss, second_views
+from regard.evaluation.croco import BLANK, choose_visible, masked_loss, second_views
 from regard.models.croco import CroCo
 from regard.models.folder import save_model
 from regard.pipelines.views import VIEWS
@@ -115,12 +115,12 @@ class CompletionTask(TwoViewTask[HiddenPairs]):
     def make(self, numbers: Tensor, batch: int) -> HiddenPairs:
         view1, view2 = self.source.take(numbers)
         draws = Draws(self.recipe.training.seed + 1, numbers)  # numbers of their own, not those of the scenes
-        seen = choose_seen(self.model, view1, self.recipe.completion.masked_at(batch), draws)
+        seen = choose_visible(self.model, view1, self.recipe.completion.masked_at(batch), draws)
         alone = draws.happens(self.recipe.completion.alone)
         return HiddenPairs(view1, torch.where(alone[:, None, None, None], BLANK, view2), seen)
 
     def loss(self, batch: HiddenPairs, step: Step) -> Loss:
-        loss = hidden_loss(self.model, batch.view1, batch.view2, batch.seen)
+        loss = masked_loss(self.model, batch.view1, batch.view2, batch.seen)
         return Loss(loss.mean(1).sum(), len(batch))
 
     @torch.no_grad()
@@ -131,9 +131,9 @@ class CompletionTask(TwoViewTask[HiddenPairs]):
         sums: dict[str, Tensor] = {}
         for numbers in self.held_out():
             view1, true = self.source.take(numbers)
-            seen = choose_seen(model, view1, self.recipe.completion.masked, Draws(0, numbers))
+            seen = choose_visible(model, view1, self.recipe.completion.masked, Draws(0, numbers))
             for name, view2 in second_views(true).items():
-                sums[name] = sums.get(name, 0) + hidden_loss(model, view1, view2, seen).mean(1).sum()
+                sums[name] = sums.get(name, 0) + masked_loss(model, view1, view2, seen).mean(1).sum()
         count = sum(map(len, self.held_out()))
         loss, shuffled, none = (float(sums[name]) / count for name in ("true", "shuffled", "none"))
         return Validation({"loss": loss, "shuffled": shuffled, "none": none, "score": -loss})

@@ -9,14 +9,14 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from regard.config import Settings, explain_unknown
+from regard.config import Settings, unknown_key_message
 from regard.data.text.suffixes import BOTH_SIDES, COMPRESSIONS
 from regard.decoding.settings import AnySettings, NATSettings, SearchSettings, check_keys_fit
 from regard.errors import UserError
 from regard.models.nat import NATransformerConfig
 from regard.models.registry import MODELS
 from regard.models.transformer import TransformerConfig
-from regard.pipelines.reranking import check_judge
+from regard.pipelines.reranking import check_reranker
 from regard.training.objectives.config import TeachingSettings
 from regard.training.recipe import OptimSettings, Recipe, StartSettings, TrainingSettings
 from regard.training.tasks.nat.config import ParallelTeachingSettings
@@ -234,7 +234,7 @@ class TranslationRecipe(Recipe):
             if others := [name for name in TRANSLATORS if key not in known and key in MODELS[name].config.model_fields]:
                 raise UserError(f"model.{key}: is for model.kind={' or '.join(others)}, not {kind}")
             if key not in known:
-                raise UserError(explain_unknown(f"model.{key}", [f"model.{name}" for name in known]))
+                raise UserError(unknown_key_message(f"model.{key}", [f"model.{name}" for name in known]))
         if changes.get("tie") == "all" and not self.tokenizer.joint:
             raise UserError("model.tie: 'all' needs one vocabulary for both sides; set model.tie=target")
         vocab = source_vocab if self.tokenizer.joint else (source_vocab, target_vocab)
@@ -302,7 +302,7 @@ class ParallelRecipe(TranslationRecipe):
         try:
             self.search.fit(config.length)
             if self.search.rerank is not None:
-                check_judge(self.search.rerank)
+                check_reranker(self.search.rerank)
         except UserError as error:
             raise UserError(f"search.{error}") from None
 

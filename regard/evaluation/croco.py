@@ -23,7 +23,7 @@ BLANK = 0.5
 """A second view that shows nothing is grey all over."""
 
 
-def choose_seen(model: CroCo, view1: Tensor, masked: float, draws: Draws) -> Tensor:
+def choose_visible(model: CroCo, view1: Tensor, masked: float, draws: Draws) -> Tensor:
     """Which patches of the first view are seen, drawn for each pair, (B, K): at least one."""
     rows, columns = model.patch_embedding.grid(view1)
     N = rows * columns
@@ -37,7 +37,7 @@ def choose_masked(seen: Tensor, N: int) -> Tensor:
     return hidden.argsort(dim=1, descending=True, stable=True)[:, : N - seen.shape[1]]
 
 
-def hidden_loss(model: CroCo, view1: Tensor, view2: Tensor, seen: Tensor) -> Tensor:
+def masked_loss(model: CroCo, view1: Tensor, view2: Tensor, seen: Tensor) -> Tensor:
     """The mean squared error of each masked patch, in its own mean and deviation, (B, M)."""
     targets = model.patches(view1)
     hidden = choose_masked(seen, targets.shape[1])
@@ -134,7 +134,7 @@ def score_completion(model: CroCo, batches: Iterable[LabelledPairs], masked: flo
     for pairs in batches:
         B, device = len(pairs.view1), pairs.view1.device
         numbers = torch.arange(B, device=device) + int(sums["pairs"])
-        seen = choose_seen(model, pairs.view1, masked, Draws(seed, numbers))
+        seen = choose_visible(model, pairs.view1, masked, Draws(seed, numbers))
         truth, covisible = pairs.true_patches(model.config.patch)
         own = grid_positions(*model.patch_embedding.grid(pairs.view1), device)[None]
         moved = covisible & ~_near(own, truth)
@@ -149,7 +149,7 @@ def score_completion(model: CroCo, batches: Iterable[LabelledPairs], masked: flo
         sums["moved"] += int(moved.sum())
         sums["overlap"] += float(pairs.covisible.float().mean()) * B
         for name, view2 in second_views(pairs.view2).items():
-            loss = hidden_loss(model, pairs.view1, view2, seen)
+            loss = masked_loss(model, pairs.view1, view2, seen)
             for kind, which in kinds.items():
                 sums[f"{kind} loss {name}"] += float(loss[which].sum())
         for kind, which in kinds.items():
