@@ -47,7 +47,7 @@ PENDING = {
     "evaluation/bench/images.py",
     "evaluation/bench/runs.py",
     "evaluation/bench/sentences.py",
-    "evaluation/completion.py",
+    "evaluation/croco.py",
     "inspection/look.py",
     "inspection/look_image.py",
     "inspection/look_translation.py",
