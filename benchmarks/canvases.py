@@ -18,11 +18,11 @@ from typing import Any
 import torch
 
 from regard.decoding import nat as parallel
-from regard.decoding.constraints import Request
+from regard.decoding.config import NATSettings
+from regard.decoding.constraints import DecodingRequest
 from regard.decoding.cuda_graph.conditions import obstacle_to_canvases_anywhere
-from regard.decoding.nat import ParallelWriter
-from regard.decoding.search import Found
-from regard.decoding.settings import NATSettings
+from regard.decoding.nat import NATGenerator
+from regard.decoding.search import TokenHypothesis
 from regard.evaluation.bench.speed import describe_machine
 from regard.models.nat import NATransformer, NATransformerConfig
 from regard.runtime import choose_device
@@ -38,22 +38,26 @@ BATCHES = (1, 8, 32, 128)
 TINY = {"width": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "hidden": 64}
 
 
-def write(writer: ParallelWriter, requests: list[Request], settings: NATSettings) -> list[list[Found]]:
-    found = writer.write(requests, settings)
-    if writer.device.type == "cuda":
+def write(
+    generator: NATGenerator, requests: list[DecodingRequest], settings: NATSettings
+) -> list[list[TokenHypothesis]]:
+    found = generator.generate(requests, settings)
+    if generator.device.type == "cuda":
         torch.cuda.synchronize()
     return found
 
 
-def milliseconds(writer: ParallelWriter, requests: list[Request], settings: NATSettings, seconds: float) -> float:
+def milliseconds(
+    generator: NATGenerator, requests: list[DecodingRequest], settings: NATSettings, seconds: float
+) -> float:
     """The median time of a batch, after two that make ready."""
     times: list[float] = []
     for _ in range(2):
-        write(writer, requests, settings)
+        write(generator, requests, settings)
     end = time.perf_counter() + seconds
     while len(times) < 3 or time.perf_counter() < end:
         began = time.perf_counter()
-        write(writer, requests, settings)
+        write(generator, requests, settings)
         times.append(1000 * (time.perf_counter() - began))
     return round(median(times), 3)
 
@@ -61,14 +65,16 @@ def milliseconds(writer: ParallelWriter, requests: list[Request], settings: NATS
 def compare(model: NATransformer, count: int, given: dict[str, Any], seconds: float) -> dict[str, Any]:
     """Both ways with one model and so many sentences."""
     draw = random.Random(1)
-    requests = [Request([draw.randrange(3, model.config.source_vocab) for _ in range(24)]) for _ in range(count)]
+    requests = [
+        DecodingRequest([draw.randrange(3, model.config.source_vocab) for _ in range(24)]) for _ in range(count)
+    ]
     settings, result, said = NATSettings(**given), {}, []
     ways = {"pass_by_pass_ms": lambda *_: "measured", "recorded_ms": obstacle_to_canvases_anywhere}
     for name, condition in ways.items():
         parallel.obstacle_to_canvases = condition
-        writer = ParallelWriter(model)
-        said.append([best[0].tokens for best in write(writer, requests, settings)])
-        result[name] = milliseconds(writer, requests, settings, seconds)
+        generator = NATGenerator(model)
+        said.append([best[0].tokens for best in write(generator, requests, settings)])
+        result[name] = milliseconds(generator, requests, settings, seconds)
     same = sum(one == other for one, other in zip(*said, strict=True))
     return {"sentences": count, "the_same": same} | result
 

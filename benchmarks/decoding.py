@@ -29,8 +29,8 @@ from decoding_peers import their_decoder
 from decoding_profile import profile_decoding
 from marian import as_transformer, random_marian, random_sources
 
+from regard.decoding.config import SearchSettings
 from regard.decoding.search import search
-from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import TransformerStepper
 from regard.models.transformer import Transformer
 from regard.ops.linear import PackedWeights

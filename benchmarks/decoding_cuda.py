@@ -19,11 +19,11 @@ from decoding_profile import profile_decoding
 from marian import as_transformer, random_marian, random_sources
 from transformers import MarianMTModel
 
-from regard.decoding.constraints import Request
+from regard.decoding.config import SearchSettings
+from regard.decoding.constraints import DecodingRequest
 from regard.decoding.cuda_graph import beam_kernel as launch
-from regard.decoding.cuda_graph.search import FixedSearch
+from regard.decoding.cuda_graph.search import CapturedSearch
 from regard.decoding.search import search
-from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import TransformerStepper
 from regard.models.transformer import Transformer
 from regard.ops import add_norm as norms
@@ -115,11 +115,11 @@ def by_reference(model: Transformer, settings_of: SettingsOf) -> Decode:
 
 def by_fixed(model: Transformer, settings_of: SettingsOf, records: bool, kernels: Kernels = "all") -> Decode:
     """Search in memory of fixed size, recorded or done step by step."""
-    fixed = FixedSearch(model, records=records)
+    fixed = CapturedSearch(model, records=records)
 
     def decode(sources: Tokens, beam: int) -> Tokens:
         with own_kernels(kernels):
-            found = fixed.search([Request(source) for source in sources], settings_of(beam))
+            found = fixed.search([DecodingRequest(source) for source in sources], settings_of(beam))
         return [best[0].tokens for best in found]
 
     return decode

@@ -47,8 +47,8 @@ import torch  # noqa: E402
 from benchmarks.reports.parallel import GREEDY, IMAGES, LAUNCHED, ONE_PASS  # noqa: E402
 from regard.data.builtin.grammar import derive  # noqa: E402
 from regard.data.text.readers import read_lines, read_pairs  # noqa: E402
+from regard.decoding import autoregressive  # noqa: E402
 from regard.decoding import nat as parallel  # noqa: E402
-from regard.decoding import stepwise  # noqa: E402
 from regard.evaluation import bleu, exact_match  # noqa: E402
 from regard.evaluation.bench.speed import Contender, Result, describe_machine, tabulate  # noqa: E402
 from regard.evaluation.bench.timing import measure_speed  # noqa: E402
@@ -125,7 +125,7 @@ class Launched(Contender):
     """Writes what it would, but nothing of it is recorded; keys and values are cached as ever."""
 
     def translate(self, sources: Sequence[str]) -> list[str]:
-        ways = [(stepwise, "obstacle"), (parallel, "obstacle_to_canvases")]
+        ways = [(autoregressive, "obstacle"), (parallel, "obstacle_to_canvases")]
         with ExitStack() as stack:
             for module, name in ways:
                 stack.enter_context(patch.object(module, name, lambda *_: "it is to be launched"))

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from regard.data.text.readers import read_jsonl
-from regard.decoding.constraints import Request
+from regard.decoding.constraints import DecodingRequest
 from regard.errors import UserError
 from regard.interop.argos import write_argos
 from regard.interop.export_ctranslate2 import EnginePeer
@@ -52,7 +52,7 @@ def to_transformers_and_back(ours: Translator, sources: Sources, room: Path) -> 
     again = Translator.load(back)
     row: Row = {}
     for name, settings in SEARCHES.items():
-        found, other = (t.writer.write([Request(s) for s in sources], settings) for t in (ours, again))
+        found, other = (t.generator.generate([DecodingRequest(s) for s in sources], settings) for t in (ours, again))
         row[name] = [sum(a[0].tokens == b[0].tokens for a, b in zip(found, other, strict=True)), len(sources)]
     targets = [best[0].tokens for best in found]
     gap = 0.0
@@ -84,7 +84,7 @@ def their_model(ours: Translator, room: Path, sources: Sources) -> Peer:
 
 def their_engine(ours: Translator, room: Path, sources: Sources) -> Peer:
     ours.save_engine(room)
-    return EnginePeer(Translator.load(room).writer)
+    return EnginePeer(Translator.load(room).generator)
 
 
 def their_onnx(ours: Translator, room: Path, sources: Sources) -> Peer:
@@ -138,7 +138,7 @@ def sources_that_end(ours: Translator, count: int) -> Sources:
         batch = drawn[start : start + BATCH]
         ended = [True] * len(batch)
         for settings in SEARCHES.values():
-            beams = ours.writer.write([Request(source) for source in batch], settings)
+            beams = ours.generator.generate([DecodingRequest(source) for source in batch], settings)
             ended = [e and has_ended(b, s, settings) for e, b, s in zip(ended, beams, batch, strict=True)]
         kept += [source for source, e in zip(batch, ended, strict=True) if e]
         if len(kept) >= count:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from regard.attention.masks import Mask, Packed, Padded
     from regard.attention.multi_head import Attention
     from regard.data.text.tokenizer import Tokenizer
-    from regard.decoding.settings import NATSettings, SearchSettings
+    from regard.decoding.config import NATSettings, SearchSettings
     from regard.errors import UserError
     from regard.inspection.heads import ablate
     from regard.inspection.probe import probe
@@ -33,12 +33,12 @@ _HOMES = {
     "CroCoConfig": "regard.models.croco",
     "Hypothesis": "regard.pipelines.hypothesis",
     "Mask": "regard.attention.masks",
-    "NATSettings": "regard.decoding.settings",
+    "NATSettings": "regard.decoding.config",
     "NATransformer": "regard.models.nat",
     "NATransformerConfig": "regard.models.nat",
     "Packed": "regard.attention.masks",
     "Padded": "regard.attention.masks",
-    "SearchSettings": "regard.decoding.settings",
+    "SearchSettings": "regard.decoding.config",
     "Swin": "regard.models.swin",
     "SwinConfig": "regard.models.swin",
     "Tokenizer": "regard.data.text.tokenizer",

@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 from regard.attention.kinds import LinearSettings, LocalSettings, RoutingSettings
 from regard.data.images.augmentation import PRESETS, AugmentationSettings
 from regard.data.images.sets import ImageSettings
-from regard.decoding.settings import NATSettings
+from regard.decoding.config import NATSettings
 from regard.models.nat import NATransformerConfig
 from regard.models.swin import SwinConfig
 from regard.models.transformer import TransformerConfig

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from regard.decoding.settings import AnySettings
+    from regard.decoding.config import DecodingSettings
 
 
 Run = Annotated[Path, typer.Argument(help="a model folder, or a training run that holds one")]
@@ -95,7 +95,7 @@ class Search:
     flags: dict[str, Any]
     further: Sequence[str]
 
-    def settings(self, run: Path, **more: Any) -> AnySettings:
+    def settings(self, run: Path, **more: Any) -> DecodingSettings:
         """The settings, with what else is known, of the kind that a run's model takes.
 
         Raises:
@@ -130,9 +130,9 @@ def with_search(*without: str) -> Callable[[Callable[..., None]], Callable[..., 
 _NAMED = inspect.Parameter.KEYWORD_ONLY
 
 
-def choose_search(run: Path, further: Sequence[str] | None, **flags: object) -> AnySettings:
+def choose_search(run: Path, further: Sequence[str] | None, **flags: object) -> DecodingSettings:
     """The settings of the flags that were given and of --search KEY=VALUE, of the kind that the run's model takes."""
-    from regard.decoding.settings import parse_settings, settings_of_kind
+    from regard.decoding.config import parse_settings, settings_for_kind
     from regard.errors import UserError
     from regard.models.folder import find_model, model_kind, read_config
 
@@ -149,7 +149,7 @@ def choose_search(run: Path, further: Sequence[str] | None, **flags: object) -> 
     with suppress(UserError):  # whoever opens the folder says what is wrong with it
         folder = find_model(run)
         kind = model_kind(folder, read_config(folder))
-    return parse_settings(settings_of_kind(kind), values, "options")
+    return parse_settings(settings_for_kind(kind), values, "options")
 
 
 @contextmanager

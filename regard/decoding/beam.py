@@ -17,9 +17,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from regard.decoding.constraints import Ints, Request, RequiredPhrases, Rules
-from regard.decoding.search import Bools, Doubles, Expansion, Found, S, Stepper, Trace, collect, refuse_nan
-from regard.decoding.settings import SearchSettings
+from regard.decoding.config import SearchSettings
+from regard.decoding.constraints import DecodingRequest, Ints, RequiredPhrases, TokenConstraints
+from regard.decoding.search import BeamNode, Bools, Doubles, S, Stepper, TokenHypothesis, collect, refuse_nan
 from regard.decoding.top_k import top
 
 Array = npt.NDArray[Any]
@@ -44,13 +44,13 @@ class Beam(Generic[S]):
     """One search. `run` alternates `_expand`, which lengthens every hypothesis, and `_release`."""
 
     def __init__(
-        self, stepper: Stepper[S], requests: Sequence[Request], settings: SearchSettings, trace: Trace | None
+        self, stepper: Stepper[S], requests: Sequence[DecodingRequest], settings: SearchSettings, trace: bool
     ) -> None:
         self.stepper, self.settings = stepper, settings
         B, K = len(requests), settings.width
-        self.rules = Rules.of(requests, settings, stepper.eos, stepper.device, stepper.longest)
+        self.rules = TokenConstraints.of(requests, settings, stepper.eos, stepper.device, stepper.longest)
         self.required = RequiredPhrases.of(requests, K)
-        self.results: list[list[Found]] = [[] for _ in requests]
+        self.results: list[list[TokenHypothesis]] = [[] for _ in requests]
         self.state = stepper.start([request.source for request in requests], K)
         self.sentences: Ints = np.arange(B)  # which sentence each row of what follows is about
         limits = self.rules.limits.tolist()
@@ -67,9 +67,9 @@ class Beam(Generic[S]):
         self.ended_worth: Doubles = np.full((B, K), -math.inf)
         self.ended_scores = self.ended_worth.copy()
         self.ended_lengths: Ints = np.zeros((B, K), np.int64)
-        self.recorder = None if trace is None else Recorder(trace, B, K)
+        self.trace = BeamTrace(B, K) if trace else None
 
-    def run(self) -> list[list[Found]]:
+    def run(self) -> list[list[TokenHypothesis]]:
         step = 0
         while len(self.sentences):
             self._expand(step)
@@ -85,8 +85,8 @@ class Beam(Generic[S]):
         logp = logp.view(B, K, -1)
         unmet = None if self.required is None else self._lend(self.required.unmet)
         wished, logp = logp, self.rules.apply(logp, self.tokens[:, :, :step], unmet)
-        if self.recorder is not None:
-            self.recorder.record_forbidden(self, wished, logp, step)
+        if self.trace is not None:
+            self.trace.record_forbidden(self, wished, logp, step)
         size = K // self.settings.groups
         chosen: list[Candidates] = []  # what each group lives on with
         for first in range(0, K, size):
@@ -101,8 +101,8 @@ class Beam(Generic[S]):
             lives = candidates.take(survivors)
             lives.total[_pick(ends, survivors)] = -math.inf
             chosen.append(lives)
-            if self.recorder is not None:
-                self.recorder.record(self, candidates, kept_ends, survivors, first, step)
+            if self.trace is not None:
+                self.trace.record(self, candidates, kept_ends, survivors, first, step)
         self._live_on(Candidates(*(np.concatenate(parts, 1) for parts in zip(*chosen, strict=True))), step)
 
     def _lend(self, x: Array) -> Tensor:
@@ -213,10 +213,11 @@ class Beam(Generic[S]):
                 found = collect(self.ended_tokens[i], self.ended_gains[i], self.ended_lengths[i], self.ended_scores[i])
                 taken = int((self.ended_worth[i] > -math.inf).sum())
                 returned = found[: min(taken, self.settings.n_best)]
-                self.results[int(self.sentences[i])] = returned
-                if self.recorder is not None:
+                if self.trace is not None:
                     unfinished = "enough others had ended" if self._stops_when_full() else "it could no longer win"
-                    self.recorder.close(i, returned, step, unfinished)
+                    self.trace.close(i, returned, step, unfinished)
+                    returned = [replace(one, tree=self.trace.trees[i]) for one in returned]
+                self.results[int(self.sentences[i])] = returned
             keep = (~decided).nonzero()[0]
             rows = rows[keep]
             self._keep(keep)
@@ -230,8 +231,8 @@ class Beam(Generic[S]):
             setattr(self, name, getattr(self, name)[sentences])
         self.rules = self.rules.select(self._lend(sentences))
         self.required = None if self.required is None else self.required.select(sentences)
-        if self.recorder is not None:
-            self.recorder.keep(sentences)
+        if self.trace is not None:
+            self.trace.keep(sentences)
 
     def _decided(self) -> Bools:
         """Whether each sentence's best hypotheses are settled."""
@@ -250,11 +251,11 @@ class Beam(Generic[S]):
         return self.settings.stop == "first" or self.settings.width == 1  # a beam of one is greedy search
 
 
-class Recorder:
+class BeamTrace:
     """Writes down every candidate of a beam as a node of its sentence's tree."""
 
-    def __init__(self, trace: Trace, B: int, K: int) -> None:
-        self.trees: list[list[Expansion]] = [trace.trees.setdefault(b, []) for b in range(B)]
+    def __init__(self, B: int, K: int) -> None:
+        self.trees: list[list[BeamNode]] = [[] for _ in range(B)]
         self.nodes = [[-1] * K for _ in range(B)]  # the node of each living hypothesis
         self.fresh = [[-1] * K for _ in range(B)]
 
@@ -274,7 +275,7 @@ class Recorder:
                 if token == beam.stepper.eos and not ended:
                     fate = "dropped: it ended outside the beam"
                 node = len(tree)
-                tree.append(Expansion(node, self.nodes[b][parent], step, token, gain, total, total / normaliser, fate))
+                tree.append(BeamNode(node, self.nodes[b][parent], step, token, gain, total, total / normaliser, fate))
                 if fate == "kept":
                     self.fresh[b][first + lasting[b].index(place)] = node
         if first + beam.totals.shape[1] // beam.settings.groups == beam.totals.shape[1]:
@@ -292,9 +293,9 @@ class Recorder:
             total = float(beam.totals[b, k]) + gain
             fate = f"forbidden: {beam.rules.why_not(b, said, token, owes)}"
             tree, parent = self.trees[b], self.nodes[b][k]
-            tree.append(Expansion(len(tree), parent, step, token, gain, total, total / normaliser, fate))
+            tree.append(BeamNode(len(tree), parent, step, token, gain, total, total / normaliser, fate))
 
-    def close(self, row: int, returned: Sequence[Found], step: int, unfinished: str) -> None:
+    def close(self, row: int, returned: Sequence[TokenHypothesis], step: int, unfinished: str) -> None:
         """Says what became in the end of a decided sentence's hypotheses that were kept or ended.
 
         Those returned stay "ended", and those that were continued stay "kept".
@@ -322,7 +323,7 @@ class Recorder:
         self.fresh = [self.fresh[i] for i in rows]
 
 
-def _said(tree: Sequence[Expansion], end: Expansion) -> tuple[int, ...]:
+def _said(tree: Sequence[BeamNode], end: BeamNode) -> tuple[int, ...]:
     """The tokens that lead to an END."""
     tokens, node = [], end.parent
     while node != -1:

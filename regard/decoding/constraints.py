@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from regard.decoding.settings import SearchSettings
+from regard.decoding.config import SearchSettings
 from regard.errors import UserError
 
 Phrase = tuple[int, ...]
@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Request:
+class DecodingRequest:
     """A sentence to translate, as tokens, and what its translation must and must not say."""
 
     source: Sequence[int]
@@ -32,7 +32,7 @@ class Request:
 
 
 @dataclass
-class Rules:
+class TokenConstraints:
     """The rules of all sentences of a batch. Where none is active, `apply` gives back what it was given."""
 
     settings: SearchSettings
@@ -47,12 +47,12 @@ class Rules:
     @classmethod
     def of(
         cls,
-        requests: Sequence[Request],
+        requests: Sequence[DecodingRequest],
         settings: SearchSettings,
         eos: int,
         device: torch.device,
         longest_of_all: int | None = None,
-    ) -> Rules:
+    ) -> TokenConstraints:
         longest = max(len(request.prefix) for request in requests)
         prefixes = [[*request.prefix, *[-1] * (longest - len(request.prefix))] for request in requests]
         limits = [max(settings.limit(len(request.source)), len(request.prefix) + 1) for request in requests]
@@ -71,10 +71,10 @@ class Rules:
         table = torch.tensor(prefixes, device=device, dtype=torch.long).view(len(requests), longest)
         return cls(settings, eos, torch.tensor(limits, device=device), table, forbidden)
 
-    def select(self, sentences: Tensor) -> Rules:
+    def select(self, sentences: Tensor) -> TokenConstraints:
         """The rules of these sentences."""
         forbidden = {phrase: mask[sentences] for phrase, mask in self.forbidden.items()}
-        return Rules(self.settings, self.eos, self.limits[sentences], self.prefixes[sentences], forbidden)
+        return TokenConstraints(self.settings, self.eos, self.limits[sentences], self.prefixes[sentences], forbidden)
 
     def apply(self, logp: Tensor, so_far: Ints, unmet: Tensor | None = None) -> Tensor:
         """Log-probabilities (B, K, V) with -inf for what may not follow the tokens said so far, (B, K, L).
@@ -156,7 +156,7 @@ class RequiredPhrases:
         self.phrases, self.lengths, self.fallbacks, self.progress = phrases, lengths, fallbacks, progress
 
     @classmethod
-    def of(cls, requests: Sequence[Request], copies: int) -> RequiredPhrases | None:
+    def of(cls, requests: Sequence[DecodingRequest], copies: int) -> RequiredPhrases | None:
         """None where nothing is required."""
         C = max(len(request.required) for request in requests)
         if not C:

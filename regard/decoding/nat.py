@@ -1,7 +1,7 @@
 """Writing all tokens at once: one pass over a canvas of masks, or several that refine it (mask-predict).
 
-`ParallelWriter.write` chooses between two ways to the same result: its own, which can do everything, and on a GPU
-`FixedCanvases`, for what `obstacle_to_canvases` has nothing against.
+`NATGenerator.generate` chooses between two ways to the same result: its own, which can do everything, and on a GPU
+`CapturedNAT`, for what `obstacle_to_canvases` has nothing against.
 
 Shapes: R rows (every length that is tried of every sentence), T places of the canvas, V vocabulary.
 """
@@ -20,13 +20,13 @@ from torch import Tensor
 
 from regard.attention.masks import Padded
 from regard.decoding import ctc
-from regard.decoding.constraints import Request
+from regard.decoding.config import DecodingSettings, NATSettings, check_settings_type
+from regard.decoding.constraints import DecodingRequest
 from regard.decoding.cuda_graph.conditions import obstacle_to_canvases
-from regard.decoding.cuda_graph.nat import FixedCanvases
+from regard.decoding.cuda_graph.nat import CapturedNAT
+from regard.decoding.generator import BATCH_TOKENS
 from regard.decoding.nat_fill import Guess, fill, guesses, likeliest_lengths, refine, rounds_that_write
-from regard.decoding.search import Found, Trace
-from regard.decoding.settings import AnySettings, NATSettings, check_settings_fit
-from regard.decoding.writer import BATCH_TOKENS
+from regard.decoding.search import TokenHypothesis
 from regard.errors import UserError
 from regard.models.nat import NATransformer
 from regard.ops.linear import PackedWeights
@@ -36,16 +36,16 @@ LENGTH_SHARE = 0.05
 
 
 @dataclass(frozen=True)
-class Pass:
+class NATIteration:
     """A canvas after one pass: the token at every place, its log-probability, and whether this pass wrote it."""
 
     tokens: list[int]
-    log_probabilities: list[float]
+    token_log_probs: list[float]
     written: list[bool]
 
 
 @dataclass(frozen=True)
-class Filled(Found):
+class NATHypothesis(TokenHypothesis):
     """A hypothesis, and where it stood: the canvas that its last pass read, and the place of each of its tokens.
 
     Log-probabilities include END's only where END cut the canvas.
@@ -53,7 +53,7 @@ class Filled(Found):
 
     canvas: list[int] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
-    passes: list[Pass] = field(default_factory=list)
+    iterations: list[NATIteration] = field(default_factory=list)
 
 
 @dataclass
@@ -74,23 +74,25 @@ class _Canvases(_Rows):
     memory_layout: Padded | None
 
 
-class ParallelWriter:
+class NATGenerator:
     """Writes with a `NATransformer`."""
 
-    settings: type[AnySettings] = NATSettings
-    shows_attention = True
+    settings_class: type[DecodingSettings] = NATSettings
+    has_attention = True
 
     def __init__(self, model: NATransformer, products: PackedWeights | None = None) -> None:
         self.model, self.config = model, model.config
         self._packed = PackedWeights() if products is None else products
-        self._fixed = FixedCanvases(model)
+        self._fixed = CapturedNAT(model)
 
     @property
     def device(self) -> torch.device:
         return self.model.target_embedding.weight.device
 
-    def prepare(self, settings: AnySettings, request: Request, trees: bool, snapshots: bool) -> AnySettings:
-        check_settings_fit(settings, NATSettings)
+    def resolve_settings(
+        self, settings: DecodingSettings, request: DecodingRequest, trees: bool, snapshots: bool
+    ) -> DecodingSettings:
+        check_settings_type(settings, NATSettings)
         assert isinstance(settings, NATSettings)
         asked = {"prefix": request.prefix, "required phrases": request.required, "forbidden phrases": request.forbidden}
         for name in [name for name, given in (asked | {"the tree of a beam": trees}).items() if given]:
@@ -99,16 +101,16 @@ class ParallelWriter:
             )
         return settings.fit(self.config.length)
 
-    def batch_tokens(self, settings: AnySettings) -> int:
+    def batch_tokens(self, settings: DecodingSettings) -> int:
         """Every place of every canvas has a row of logits, so batches are smaller than those of a search."""
         assert isinstance(settings, NATSettings)
         places = settings.lengths if self.config.length == "classifier" else self.config.upsample_ratio
         return max(1, int(BATCH_TOKENS / 2 / max(1.0, places)))
 
     @torch.inference_mode()
-    def write(
-        self, requests: Sequence[Request], settings: AnySettings, trace: Trace | None = None
-    ) -> list[list[Found]]:
+    def generate(
+        self, requests: Sequence[DecodingRequest], settings: DecodingSettings, trace: bool = False
+    ) -> list[list[TokenHypothesis]]:
         assert isinstance(settings, NATSettings)
         if not requests:
             return []
@@ -123,10 +125,10 @@ class ParallelWriter:
         canvases = self._blank_canvases(memory, sizes, owners, _counts(tried))
         if self.config.length == "ctc":
             return self._write_paths(canvases, settings, trace)
-        read, passes = self._refine(canvases, settings.rounds or 1, trace is not None)
+        read, passes = self._refine(canvases, settings.rounds or 1, trace)
         return self._collect(canvases, tried, read, passes, settings)
 
-    def _write_fixed(self, requests: Sequence[Request], settings: NATSettings) -> list[list[Found]]:
+    def _write_fixed(self, requests: Sequence[DecodingRequest], settings: NATSettings) -> list[list[TokenHypothesis]]:
         """By programs that a GPU has recorded."""
         sources = [request.source for request in requests]
         tried, (tokens, gains, read) = self._fixed.fill(sources, settings.lengths, settings.rounds or 1)
@@ -136,13 +138,13 @@ class ParallelWriter:
         return self._collect(rows, tried, read, [], settings)
 
     @torch.no_grad()
-    def read(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
+    def log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
         """What one pass over a canvas of masks says; with "end" and "ctc" the source alone decides on its length."""
         memory, _, sizes = self._encode(sources)
         return self._fill(self._blank_canvases(memory, sizes, range(len(sources)), self._places_for(sizes, targets)))
 
     @torch.no_grad()
-    def review(self, sources: Sequence[Sequence[int]], found: Sequence[Found]) -> None:
+    def run_forward(self, sources: Sequence[Sequence[int]], found: Sequence[TokenHypothesis]) -> None:
         memory, _, sizes = self._encode(sources)
         canvases = self._blank_canvases(memory, sizes, range(len(sources)), [len(_canvas(one)) for one in found])
         for row, one in enumerate(found):
@@ -150,14 +152,14 @@ class ParallelWriter:
             canvases.tokens[row, : len(canvas)] = torch.tensor(canvas, dtype=torch.long)
         self._fill(canvases)
 
-    def rows(self, found: Found) -> list[int]:
-        assert isinstance(found, Filled)
+    def attention_rows(self, found: TokenHypothesis) -> list[int]:
+        assert isinstance(found, NATHypothesis)
         return found.places
 
     @torch.no_grad()
     def score(
-        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], settings: AnySettings
-    ) -> list[Found]:
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], settings: DecodingSettings
+    ) -> list[TokenHypothesis]:
         """As one pass scores them; a target that does not fit on its canvas is impossible, -inf."""
         memory, layout, sizes = self._encode(sources)
         wanted = self._places_for(sizes, targets)
@@ -166,14 +168,14 @@ class ParallelWriter:
         if self.config.length == "ctc":
             return self._score_paths(logp, canvases, targets)
         lengths = self._length_gains(memory, layout, sizes, targets)
-        found: list[Found] = []
+        found: list[TokenHypothesis] = []
         for row, target, places, length in zip(logp, targets, canvases, lengths, strict=True):
             said = ([*target, self.config.eos] if self.config.length == "end" else list(target))[:places]
             chosen = torch.tensor(said, dtype=torch.long, device=self.device)
             gains = row[: len(said)].gather(1, chosen[:, None])[:, 0].tolist()
             score = score_canvas(gains, length) if len(said) >= len(target) else -math.inf
             blank = [self.config.mask] * places
-            found.append(Filled(list(target), score, gains, canvas=blank, places=list(range(len(said)))))
+            found.append(NATHypothesis(list(target), score, gains, canvas=blank, places=list(range(len(said)))))
         return found
 
     def _encode(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Padded | None, list[int]]:
@@ -241,10 +243,10 @@ class ParallelWriter:
         with self._packed:
             return fill(self.model, c.memory, c.layout, c.memory_layout, c.tokens if tokens is None else tokens)
 
-    def _refine(self, canvases: _Canvases, rounds: int, traced: bool) -> tuple[Tensor, list[list[Pass]]]:
+    def _refine(self, canvases: _Canvases, rounds: int, traced: bool) -> tuple[Tensor, list[list[NATIteration]]]:
         """Fills the canvases in so many passes; returns what the last one read, and a snapshot of each if asked."""
         c = canvases
-        passes: list[list[Pass]] = [[] for _ in c.lengths] if traced else []
+        passes: list[list[NATIteration]] = [[] for _ in c.lengths] if traced else []
         lengths = torch.tensor(c.lengths, device=self.device)
         states = refine(partial(self._fill, c), c.tokens, lengths, rounds)
         for number, state in enumerate(islice(states, rounds_that_write(max(c.lengths), rounds))):
@@ -261,13 +263,13 @@ class ParallelWriter:
         rows: _Rows,
         tried: list[list[Guess]],
         read: Tensor,
-        passes: list[list[Pass]],
+        passes: list[list[NATIteration]],
         settings: NATSettings,
-    ) -> list[list[Found]]:
+    ) -> list[list[TokenHypothesis]]:
         """Rows as hypotheses of their sentences, best first; with "end", what follows the first END is dropped."""
         owners = [(i, gain) for i, of_one in enumerate(tried) for _, gain in of_one]
         said_by_row = zip(owners, rows.lengths, rows.tokens.tolist(), rows.gains.tolist(), read.tolist(), strict=True)
-        found: list[tuple[int, Found]] = []
+        found: list[tuple[int, TokenHypothesis]] = []
         for number, ((owner, length), places, tokens, gains, canvas) in enumerate(said_by_row):
             kept = tokens[:places]
             said = places
@@ -276,12 +278,14 @@ class ParallelWriter:
                 said = len(kept) + 1
             score = score_canvas(gains[:said], length)
             snapshots = passes[number] if passes else []
-            found.append((owner, Filled(kept, score, gains[:said], canvas[:places], list(range(said)), snapshots)))
+            found.append(
+                (owner, NATHypothesis(kept, score, gains[:said], canvas[:places], list(range(said)), snapshots))
+            )
         groups = ([one for _, one in group] for _, group in groupby(found, key=lambda pair: pair[0]))
         kept_of_each = settings.lengths if settings.rerank else settings.n_best
         return [sorted(group, key=lambda one: -one.score)[:kept_of_each] for group in groups]
 
-    def _write_paths(self, canvases: _Canvases, settings: NATSettings, trace: Trace | None) -> list[list[Found]]:
+    def _write_paths(self, canvases: _Canvases, settings: NATSettings, trace: bool) -> list[list[TokenHypothesis]]:
         """What canvases with blanks say: by each one's best path, or by a search over all of their paths."""
         c, blank = canvases, self.config.blank
         logp = self._fill(c)
@@ -293,12 +297,12 @@ class ParallelWriter:
             searched = ctc.search_prefixes(logp, lengths, blank, settings.beam)
             kept = settings.beam if settings.rerank else settings.n_best
             found = self._align_found(logp, c, [sentence[:kept] for sentence in searched])
-        if trace is None:
+        if not trace:
             return [list(one) for one in found]
         passes = _snapshots(c, torch.ones_like(c.tokens, dtype=torch.bool))
-        return [[replace(one, passes=[seen]) for one in ones] for ones, seen in zip(found, passes, strict=True)]
+        return [[replace(one, iterations=[seen]) for one in ones] for ones, seen in zip(found, passes, strict=True)]
 
-    def _read_paths(self, canvases: _Rows) -> list[Filled]:
+    def _read_paths(self, canvases: _Rows) -> list[NATHypothesis]:
         """The likeliest path of every canvas; its score is that path's log-probability alone."""
         begins = ctc.begins(canvases.tokens, self.config.blank)
         rows = zip(canvases.lengths, canvases.tokens.tolist(), canvases.gains.tolist(), begins.tolist(), strict=True)
@@ -307,19 +311,19 @@ class ParallelWriter:
             where = [place for place in range(places) if begin[place]]
             canvas = [self.config.mask] * places
             tokens, certain = [path[place] for place in where], [gains[place] for place in where]
-            found.append(Filled(tokens, sum(gains[:places]), certain, canvas, where))
+            found.append(NATHypothesis(tokens, sum(gains[:places]), certain, canvas, where))
         return found
 
     def _align_found(
         self, logp: Tensor, canvases: _Canvases, found: list[list[tuple[list[int], float]]]
-    ) -> list[list[Filled]]:
+    ) -> list[list[NATHypothesis]]:
         """Targets found by prefix search, each with the places where its likeliest path has it."""
         owners = [i for i, sentence in enumerate(found) for _ in sentence]
         targets = [tokens for sentence in found for tokens, _ in sentence]
         aligned = iter(self._align(logp[owners], [canvases.lengths[i] for i in owners], targets))
         return [[replace(next(aligned), score=score) for _, score in sentence] for sentence in found]
 
-    def _score_paths(self, logp: Tensor, lengths: list[int], targets: Sequence[Sequence[int]]) -> list[Found]:
+    def _score_paths(self, logp: Tensor, lengths: list[int], targets: Sequence[Sequence[int]]) -> list[TokenHypothesis]:
         table, sizes = self._table(targets)
         scores = ctc.log_likelihood(
             logp, torch.tensor(lengths, device=self.device), table, sizes, self.config.blank
@@ -327,7 +331,7 @@ class ParallelWriter:
         aligned = self._align(logp, lengths, targets)
         return [replace(one, score=score) for one, score in zip(aligned, scores, strict=True)]
 
-    def _align(self, logp: Tensor, lengths: list[int], targets: Sequence[Sequence[int]]) -> list[Filled]:
+    def _align(self, logp: Tensor, lengths: list[int], targets: Sequence[Sequence[int]]) -> list[NATHypothesis]:
         """Given targets on the canvas: where each token begins in the likeliest path, and how likely it is there."""
         table, sizes = self._table(targets)
         places = torch.tensor(lengths, device=self.device)
@@ -338,7 +342,7 @@ class ParallelWriter:
         for target, length, gain, begin in zip(targets, lengths, gains, begins, strict=True):
             where = [place for place in range(length) if begin[place]]
             canvas = [self.config.mask] * length
-            found.append(Filled(list(target), 0.0, [gain[place] for place in where], canvas, where))
+            found.append(NATHypothesis(list(target), 0.0, [gain[place] for place in where], canvas, where))
         return found
 
     def _table(self, targets: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
@@ -362,11 +366,11 @@ def score_canvas(gains: list[float], length: float | None) -> float:
     return sum(gains) / max(1, len(gains)) + (0.0 if length is None else LENGTH_SHARE * length)
 
 
-def _canvas(found: Found) -> list[int]:
-    assert isinstance(found, Filled)
+def _canvas(found: TokenHypothesis) -> list[int]:
+    assert isinstance(found, NATHypothesis)
     return found.canvas
 
 
-def _snapshots(canvases: _Rows, written: Tensor) -> list[Pass]:
+def _snapshots(canvases: _Rows, written: Tensor) -> list[NATIteration]:
     rows = zip(canvases.lengths, canvases.tokens.tolist(), canvases.gains.tolist(), written.tolist(), strict=True)
-    return [Pass(tokens[:n], gains[:n], marks[:n]) for n, tokens, gains, marks in rows]
+    return [NATIteration(tokens[:n], gains[:n], marks[:n]) for n, tokens, gains, marks in rows]

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from regard.decoding.constraints import Ints, Request, Rules
-from regard.decoding.settings import SearchSettings
+from regard.decoding.config import SearchSettings
+from regard.decoding.constraints import DecodingRequest, Ints, TokenConstraints
 from regard.errors import UserError
 
 Doubles = npt.NDArray[np.float64]
@@ -60,7 +60,7 @@ class Stepper(Protocol[S]):
 
 
 @dataclass(frozen=True)
-class Expansion:
+class BeamNode:
     """One hypothesis that a beam considered, and what became of it."""
 
     node: int
@@ -74,39 +74,33 @@ class Expansion:
 
 
 @dataclass(frozen=True)
-class Found:
+class TokenHypothesis:
     """One hypothesis: tokens without BOS and END, the penalised score, and each token's log-probability, END's too."""
 
     tokens: list[int]
     score: float
-    log_probabilities: list[float]
-
-
-@dataclass
-class Trace:
-    """The beams of a search as trees, by sentence, for whoever asks for them."""
-
-    trees: dict[int, list[Expansion]] = field(default_factory=dict)
+    token_log_probs: list[float]
+    tree: list[BeamNode] | None = field(default=None, compare=False, kw_only=True)  # every node of the beam, if traced
 
 
 @torch.inference_mode()
 def search(
     stepper: Stepper[S],
-    requests: Sequence[Request | Sequence[int]],
+    requests: Sequence[DecodingRequest | Sequence[int]],
     settings: SearchSettings,
-    trace: Trace | None = None,
-) -> list[list[Found]]:
-    """The best hypotheses of every request, or of every plain source, best first; a trace records the beams.
+    trace: bool = False,
+) -> list[list[TokenHypothesis]]:
+    """The best hypotheses of every request, or of every plain source, best first; with a trace, each carries its beam.
 
     Raises:
         UserError: the settings ask for what a sample cannot have, or the model gives NaN.
     """
     from regard.decoding.beam import Beam
 
-    asked = [request if isinstance(request, Request) else Request(request) for request in requests]
+    asked = [request if isinstance(request, DecodingRequest) else DecodingRequest(request) for request in requests]
     if not asked:
         return []
-    beam_only = settings.coverage > 0 or trace is not None or any(request.required for request in asked)
+    beam_only = settings.coverage > 0 or trace or any(request.required for request in asked)
     if settings.samples and beam_only:
         raise UserError("required phrases and the tree of a beam need a beam: leave temperature, top_k and top_p away")
     if (settings.width > 1 and not settings.samples) or beam_only:
@@ -114,11 +108,13 @@ def search(
     return _one_by_one(stepper, asked, settings)
 
 
-def _one_by_one(stepper: Stepper[S], requests: Sequence[Request], settings: SearchSettings) -> list[list[Found]]:
+def _one_by_one(
+    stepper: Stepper[S], requests: Sequence[DecodingRequest], settings: SearchSettings
+) -> list[list[TokenHypothesis]]:
     """Greedy search, or independent samples: every row chooses its next token for itself."""
     device, copies = stepper.device, settings.width
     asked = [request for request in requests for _ in range(copies)]
-    rules = Rules.of(asked, settings, stepper.eos, device, stepper.longest)
+    rules = TokenConstraints.of(asked, settings, stepper.eos, device, stepper.longest)
     state = stepper.start([request.source for request in requests], copies)
     limits = rules.limits.tolist()
     longest = max(limits)
@@ -174,13 +170,13 @@ def refuse_nan(broken: bool) -> None:
         )
 
 
-def collect(tokens: Ints, gains: Doubles, lengths: Ints, scores: Doubles) -> list[Found]:
+def collect(tokens: Ints, gains: Doubles, lengths: Ints, scores: Doubles) -> list[TokenHypothesis]:
     """Rows of arrays as hypotheses; a length counts END."""
     rows = zip(tokens.tolist(), gains.tolist(), lengths.tolist(), scores.tolist(), strict=True)
-    return [Found(row[: n - 1], score, gain[:n]) for row, gain, n, score in rows]
+    return [TokenHypothesis(row[: n - 1], score, gain[:n]) for row, gain, n, score in rows]
 
 
-def _chances(requests: Sequence[Request], copies: int, steps: int, seed: int) -> Doubles:
+def _chances(requests: Sequence[DecodingRequest], copies: int, steps: int, seed: int) -> Doubles:
     """A number in [0, 1) for every row and step, which depends on the sentence and the seed, never on its company."""
     rows = []
     for request in requests:

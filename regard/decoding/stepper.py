@@ -36,7 +36,7 @@ class TransformerState:
         layout = self.decoder.memory_mask.keys
         assert self.coverage is not None and isinstance(layout, Padded)
         real = layout.real().repeat_interleave(self.copies, 0)
-        return penalise_coverage(self.coverage.masked_fill(~real, 1))
+        return coverage_penalty(self.coverage.masked_fill(~real, 1))
 
     def select(self, rows: Tensor) -> TransformerState:
         decoder = self.decoder
@@ -75,7 +75,7 @@ class TransformerStepper:
     def start(self, sources: Sequence[Sequence[int]], copies: int) -> TransformerState:
         """Encodes the sources, each given without END, which is added here; the model stays as it is until the end."""
         self._packed.refresh()
-        rows, layout = pad_rows([[*source, self.eos] for source in sources], self.model.config.pad, self.device)
+        rows, layout = pad_batch([[*source, self.eos] for source in sources], self.model.config.pad, self.device)
         with self._packed:
             memory = self.model.encode(rows, layout)
             decoder = self.model.start(memory, layout, copies)
@@ -131,12 +131,12 @@ class TransformerStepper:
             yield
 
 
-def penalise_coverage(received: Tensor) -> Tensor:
+def coverage_penalty(received: Tensor) -> Tensor:
     """Σ log min(attention received, 1) over the source tokens in the last dimension: 0 when all were looked at."""
     return received.clamp(min=1e-9, max=1).log().sum(-1)
 
 
-def pad_rows(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[Tensor, Padded]:
+def pad_batch(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[Tensor, Padded]:
     """Token lists as one padded tensor with its layout."""
     layout = Padded.of([len(row) for row in rows], device=device)
     padded = [[*row, *[pad] * (layout.size - len(row))] for row in rows]

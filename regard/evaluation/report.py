@@ -17,7 +17,7 @@ from sacrebleu.metrics.bleu import BLEU
 
 from regard.config import Settings
 from regard.data.text.readers import read_lines
-from regard.decoding.settings import AnySettings, NATSettings, SearchSettings
+from regard.decoding.config import DecodingSettings, NATSettings, SearchSettings
 from regard.errors import UserError
 from regard.evaluation.metrics import Metrics, Score, check_sizes
 from regard.models.folder import WEIGHTS, expect_reader, find_model
@@ -148,7 +148,7 @@ class System:
     """What is scored: one translation a sentence, and, where regard made them, with which search and model."""
 
     translations: Sequence[str]
-    search: AnySettings | None = None
+    search: DecodingSettings | None = None
     model: str | None = None
 
 
@@ -188,7 +188,7 @@ class Entrant:
             return None
         return self.content.languages[1]
 
-    def fit(self, search: AnySettings) -> AnySettings | None:
+    def fit(self, search: DecodingSettings) -> DecodingSettings | None:
         """The settings as its model takes them; None for translations that came from elsewhere.
 
         Raises:
@@ -196,7 +196,7 @@ class Entrant:
         """
         return self.content.fit(search) if isinstance(self.content, Translator) else None
 
-    def translate(self, sources: Sequence[str], search: AnySettings) -> System:
+    def translate(self, sources: Sequence[str], search: DecodingSettings) -> System:
         """The system with its best translation of every source; those of a file are taken as they are."""
         if not isinstance(self.content, Translator):
             return System(self.content)

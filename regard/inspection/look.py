@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from regard.decoding.settings import AnySettings
+from regard.decoding.config import DecodingSettings
 from regard.errors import UserError
 from regard.inspection.output import check_picture, replacing_file, save_scene
 from regard.inspection.scene import Scene
@@ -17,7 +17,7 @@ def look(
     given: Sequence[str],
     out: Path | None = None,
     names: Collection[str] | None = None,
-    settings: AnySettings | None = None,
+    settings: DecodingSettings | None = None,
     device: str = "auto",
     patch: tuple[int, int] | None = None,
     heads: Collection[int] | None = None,
@@ -61,7 +61,7 @@ def look_at(
     run: Path,
     given: str,
     names: Collection[str] | None = None,
-    settings: AnySettings | None = None,
+    settings: DecodingSettings | None = None,
     device: str = "auto",
 ) -> Scene:
     """Gives a run's translator a sentence, and shows what its attentions looked at.

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from regard.decoding.settings import AnySettings
+from regard.decoding.config import DecodingSettings
 from regard.inspection.probe import Seen, probe
 from regard.inspection.scene import Scene, View
 from regard.inspection.translation import SIDES, group_of, label, refuse_blank
@@ -19,7 +19,7 @@ def look_at_translation(
     translator: Translator,
     sentence: str,
     names: Collection[str] | None = None,
-    settings: AnySettings | None = None,
+    settings: DecodingSettings | None = None,
     about: str = "",
 ) -> Scene:
     """Translates a sentence and shows what every attention looked at when the translation was read as a whole.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.decoding.settings import AnySettings
+from regard.decoding.config import DecodingSettings
 from regard.errors import UserError
 from regard.inspection.probe import WEIGHTS_ALONE, Quantity, Seen, probe
 from regard.inspection.scene import Group, readable
@@ -36,7 +36,7 @@ def reread(
     translator: Translator,
     sentence: str,
     target: Sequence[int] | None,
-    settings: AnySettings | None = None,
+    settings: DecodingSettings | None = None,
     names: Collection[str] | None = None,
     record: Collection[Quantity] = WEIGHTS_ALONE,
 ) -> Reread:

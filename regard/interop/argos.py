@@ -15,7 +15,7 @@ import torch
 
 from regard.data.text.languages import name_of
 from regard.data.text.tokenizer import SPACE_MARK
-from regard.decoding.settings import SearchSettings
+from regard.decoding.config import SearchSettings
 from regard.errors import UserError
 from regard.interop.ctranslate2 import UNKNOWN, to_ctranslate2
 from regard.interop.export_ctranslate2 import EnginePeer
@@ -134,8 +134,8 @@ def _verify(translator: Translator, folder: Path, sources: Sequence[Tokens], exa
     texts = [text for text in texts if text.strip()]
     read = translator.vocabularies.source.encode_batch(texts)
     _check_pieces(package, texts, read, names[0])
-    writer = CTranslate2Generator(folder / MODEL, translator.model.config, names, torch.device("cpu"))
-    agreement = compare(translator, EnginePeer(writer), read)
+    generator = CTranslate2Generator(folder / MODEL, translator.model.config, names, torch.device("cpu"))
+    agreement = compare(translator, EnginePeer(generator), read)
     if not exact:
         return [agreement.as_quantised]
     check(agreement, "the package of Argos Translate")

@@ -6,9 +6,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from regard.decoding.constraints import Request
-from regard.decoding.settings import SearchSettings
-from regard.decoding.writer import Writer
+from regard.decoding.config import SearchSettings
+from regard.decoding.constraints import DecodingRequest
+from regard.decoding.generator import Generator
 from regard.interop.verification import SEARCHES, Tokens, check, compare
 from regard.pipelines.ctranslate2 import CTranslate2Generator
 from regard.pipelines.translator import Translator
@@ -17,15 +17,18 @@ from regard.pipelines.translator import Translator
 class EnginePeer:
     """CTranslate2 at work, as verification wants it."""
 
-    def __init__(self, writer: Writer) -> None:
-        assert isinstance(writer, CTranslate2Generator)
-        self.writer, self.longest = writer, writer.longest
+    def __init__(self, generator: Generator) -> None:
+        assert isinstance(generator, CTranslate2Generator)
+        self.generator, self.longest = generator, generator.longest
 
     def write(self, sources: Sequence[Tokens], settings: SearchSettings) -> list[list[int]]:
-        return [best[0].tokens for best in self.writer.write([Request(source) for source in sources], settings)]
+        return [
+            best[0].tokens
+            for best in self.generator.generate([DecodingRequest(source) for source in sources], settings)
+        ]
 
     def score(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[list[float]]:
-        return [one.log_probabilities for one in self.writer.score(sources, targets, SEARCHES["greedy"])]
+        return [one.token_log_probs for one in self.generator.score(sources, targets, SEARCHES["greedy"])]
 
 
 def write_ctranslate2(
@@ -44,11 +47,11 @@ def write_ctranslate2(
     with tempfile.TemporaryDirectory() as room:
         translator.save_engine(Path(room))
         exact = _verify(translator, Path(room), sources)
-    quantised = compare(translator, EnginePeer(Translator.load(folder).writer), sources)
+    quantised = compare(translator, EnginePeer(Translator.load(folder).generator), sources)
     return [exact, quantised.as_quantised]
 
 
 def _verify(translator: Translator, folder: Path, sources: Sequence[Tokens]) -> str:
-    agreement = compare(translator, EnginePeer(Translator.load(folder).writer), sources)
+    agreement = compare(translator, EnginePeer(Translator.load(folder).generator), sources)
     check(agreement, "the model in CTranslate2")
     return str(agreement)

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from regard.decoding.config import SearchSettings
 from regard.decoding.search import search
-from regard.decoding.settings import SearchSettings
-from regard.decoding.stepper import pad_rows
+from regard.decoding.stepper import pad_batch
 from regard.errors import UserError
 from regard.interop.graphs import POSITIONS, EncoderProgram, StepProgram, check_programs
 from regard.interop.lengths import longest_input
@@ -151,7 +151,7 @@ class ProgramStepper:
         self._encode, self._step = encode, step
 
     def start(self, sources: Sequence[Tokens], copies: int) -> ProgramState:
-        rows, layout = pad_rows([[*source, self.eos] for source in sources], self.pad, self.device)
+        rows, layout = pad_batch([[*source, self.eos] for source in sources], self.pad, self.device)
         lengths = layout.real().sum(1)
         keys, values = self._encode({"source": rows, "lengths": lengths})
         layers, heads, width = self._shape
@@ -176,7 +176,7 @@ class ProgramPeer:
 
     def score(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[list[float]]:
         said = [[*target, self.stepper.eos] for target in targets]
-        read, _ = pad_rows(said, self.stepper.pad, torch.device("cpu"))
+        read, _ = pad_batch(said, self.stepper.pad, torch.device("cpu"))
         state, tokens = self.stepper.start(sources, 1), torch.full((len(targets),), self.stepper.bos)
         gains = []
         for place in range(read.shape[1]):

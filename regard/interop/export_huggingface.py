@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from regard.data.text.sentencepiece import SentencePieces
-from regard.decoding.settings import SearchSettings
-from regard.decoding.stepper import pad_rows
+from regard.decoding.config import SearchSettings
+from regard.decoding.stepper import pad_batch
 from regard.errors import UserError
 from regard.interop.fast_tokenizer import SETTINGS, to_fast_tokenizer
 from regard.interop.marian import CLASSES, choose_kind, describe_marian, to_marian
@@ -59,14 +59,14 @@ class HuggingFacePeer:
     @torch.no_grad()
     def score(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[list[float]]:
         start, end = self.config.decoder_start_token_id, self.config.eos_token_id
-        said, _ = pad_rows([[start, *target] for target in targets], self.config.pad_token_id, self.model.device)
+        said, _ = pad_batch([[start, *target] for target in targets], self.config.pad_token_id, self.model.device)
         logp = self.model(**self._read(sources), decoder_input_ids=said).logits.log_softmax(-1)
         rows = zip(logp, ([*target, end] for target in targets), strict=True)
         return [row[torch.arange(len(said)), torch.tensor(said)].tolist() for row, said in rows]
 
     def _read(self, sources: Sequence[Tokens]) -> dict[str, torch.Tensor]:
         end = self.config.eos_token_id
-        ids, layout = pad_rows([[*source, end] for source in sources], self.config.pad_token_id, self.model.device)
+        ids, layout = pad_batch([[*source, end] for source in sources], self.config.pad_token_id, self.model.device)
         return {"input_ids": ids, "attention_mask": layout.real().long()}
 
     def _up_to_end(self, row: list[int]) -> list[int]:

@@ -8,9 +8,9 @@ from typing import Protocol
 
 import torch
 
-from regard.decoding.constraints import Request
-from regard.decoding.search import Found
-from regard.decoding.settings import SearchSettings
+from regard.decoding.config import SearchSettings
+from regard.decoding.constraints import DecodingRequest
+from regard.decoding.search import TokenHypothesis
 from regard.errors import UserError
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import Translator
@@ -121,7 +121,7 @@ def compare(ours: Translator, theirs: Peer, sources: Sequence[Tokens]) -> Agreem
     same: dict[str, tuple[int, int]] = {}
     written: list[list[int]] = []
     for name, settings in SEARCHES.items():
-        beams = ours.writer.write([Request(source) for source in sources], settings)
+        beams = ours.generator.generate([DecodingRequest(source) for source in sources], settings)
         ended = [i for i, beam in enumerate(beams) if has_ended(beam, sources[i], settings, longest)]
         found, other = [beam[0] for beam in beams], theirs.write(sources, settings)
         differing = [i for i in ended if other[i] != found[i].tokens]
@@ -134,8 +134,8 @@ def compare(ours: Translator, theirs: Peer, sources: Sequence[Tokens]) -> Agreem
     pairs = [*zip(sources, written, strict=True), *zip(sources, anything, strict=True)]
     fitting = [pair for pair in pairs if longest is None or len(pair[1]) < longest]
     read, given = [source for source, _ in fitting], [target for _, target in fitting]
-    mine, said = ours.writer.score(read, given, SEARCHES["greedy"]), theirs.score(read, given)
-    gaps = [abs(a - b) for m, t in zip(mine, said, strict=True) for a, b in zip(m.log_probabilities, t, strict=True)]
+    mine, said = ours.generator.score(read, given, SEARCHES["greedy"]), theirs.score(read, given)
+    gaps = [abs(a - b) for m, t in zip(mine, said, strict=True) for a, b in zip(m.token_log_probs, t, strict=True)]
     return Agreement(len(sources), max(gaps), sum(gaps) / len(gaps), same, ties)
 
 
@@ -154,7 +154,7 @@ def check(agreement: Agreement, what: str) -> None:
 
 
 def has_ended(
-    beam: Sequence[Found | Hypothesis], source: Tokens, settings: SearchSettings, longest: int | None = None
+    beam: Sequence[TokenHypothesis | Hypothesis], source: Tokens, settings: SearchSettings, longest: int | None = None
 ) -> bool:
     """Whether all hypotheses of a beam ended by themselves, so early that none beside them was cut at the limit.
 
@@ -167,7 +167,7 @@ def has_ended(
 def _count_ties(
     ours: Translator,
     sources: Sequence[Tokens],
-    found: Sequence[Found],
+    found: Sequence[TokenHypothesis],
     other: Sequence[Tokens],
     differing: Sequence[int],
     settings: SearchSettings,
@@ -175,5 +175,5 @@ def _count_ties(
     """How many of the differing translations our model itself holds to be as good as its own, within rounding."""
     if not differing:
         return 0
-    judged = ours.writer.score([sources[i] for i in differing], [other[i] for i in differing], settings)
+    judged = ours.generator.score([sources[i] for i in differing], [other[i] for i in differing], settings)
     return sum(abs(one.score - found[i].score) < TOLERANCE for i, one in zip(differing, judged, strict=True))

@@ -6,7 +6,7 @@ import unicodedata
 from dataclasses import dataclass
 
 from regard.data.text.tokenizer import Tokenizer
-from regard.decoding.constraints import Phrase, Request
+from regard.decoding.constraints import DecodingRequest, Phrase
 from regard.errors import UserError
 
 
@@ -23,7 +23,7 @@ class Constraints:
         met = {phrase: unicodedata.normalize("NFC", phrase) in text for phrase in self.required}
         return met | {phrase: unicodedata.normalize("NFC", phrase) not in text for phrase in self.forbidden}
 
-    def as_request(self, target: Tokenizer) -> Request:
+    def as_request(self, target: Tokenizer) -> DecodingRequest:
         """The constraints as tokens.
 
         Raises:
@@ -32,7 +32,7 @@ class Constraints:
         self._check()
         forbidden = {way for phrase in self.forbidden for way in _spellings(phrase, target)}
         required = tuple(_spellings(phrase, target)[0] for phrase in self.required)
-        return Request((), tuple(target.encode(self.prefix)) if self.prefix else (), required, tuple(forbidden))
+        return DecodingRequest((), tuple(target.encode(self.prefix)) if self.prefix else (), required, tuple(forbidden))
 
     def _check(self) -> None:
         for name in ("required", "forbidden"):

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.decoding.constraints import Request
-from regard.decoding.search import Found, Trace
-from regard.decoding.settings import AnySettings, SearchSettings
+from regard.decoding.config import DecodingSettings, SearchSettings
+from regard.decoding.constraints import DecodingRequest
+from regard.decoding.search import TokenHypothesis
 from regard.errors import UserError
 from regard.interop.ctranslate2 import POSITIONS
 from regard.interop.lengths import longest_input
@@ -61,15 +61,17 @@ class CTranslate2Generator(ExternalGenerator):
         """The numbers in which the engine computes."""
         return str(self._engine.compute_type)
 
-    def prepare(self, settings: AnySettings, request: Request, trees: bool, snapshots: bool) -> AnySettings:
+    def resolve_settings(
+        self, settings: DecodingSettings, request: DecodingRequest, trees: bool, snapshots: bool
+    ) -> DecodingSettings:
         settings = self.check_plain(settings, request, trees, snapshots)
         if "stop" in settings.model_fields_set and settings.stop == "exact":
             raise UserError(f"{ENGINE} has no stop exact; leave it away, or use the engine regard")
         return settings.changed(stop="first")
 
-    def write(
-        self, requests: Sequence[Request], settings: AnySettings, trace: Trace | None = None
-    ) -> list[list[Found]]:
+    def generate(
+        self, requests: Sequence[DecodingRequest], settings: DecodingSettings, trace: bool = False
+    ) -> list[list[TokenHypothesis]]:
         assert isinstance(settings, SearchSettings)
         sources = [request.source for request in requests]
         for source in sources:
@@ -89,12 +91,12 @@ class CTranslate2Generator(ExternalGenerator):
         self._finish(sources, found, limits, settings)
         return [best[: settings.n_best] for best in found]
 
-    def read(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
+    def log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
         raise UserError(f"{ENGINE} does not tell the log-probabilities of the whole vocabulary; use the engine regard")
 
     def score(
-        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], settings: AnySettings
-    ) -> list[Found]:
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], settings: DecodingSettings
+    ) -> list[TokenHypothesis]:
         assert isinstance(settings, SearchSettings)
         for row in (*sources, *targets):
             self._check_length(len(row))
@@ -105,10 +107,12 @@ class CTranslate2Generator(ExternalGenerator):
         for target, result in zip(targets, results, strict=True):
             gains = list(result.log_probs)
             normaliser = settings.normaliser(float(len(gains)))
-            found.append(Found(list(target), sum(gains) / normaliser, gains))
+            found.append(TokenHypothesis(list(target), sum(gains) / normaliser, gains))
         return found
 
-    def _search(self, sources: Sequence[Sequence[int]], settings: SearchSettings, limit: int) -> list[list[Found]]:
+    def _search(
+        self, sources: Sequence[Sequence[int]], settings: SearchSettings, limit: int
+    ) -> list[list[TokenHypothesis]]:
         """All of the beam that ended; at the limit, END counted, hypotheses are cut as they stand."""
         results = self._engine.translate_batch(
             self._spell(sources),
@@ -122,7 +126,7 @@ class CTranslate2Generator(ExternalGenerator):
         )
         return [
             [
-                Found([self._ids[piece] for piece in pieces[: limit - 1]], score, [])
+                TokenHypothesis([self._ids[piece] for piece in pieces[: limit - 1]], score, [])
                 for pieces, score in zip(result.hypotheses, result.scores, strict=True)
             ]
             for result in results
@@ -131,7 +135,7 @@ class CTranslate2Generator(ExternalGenerator):
     def _finish(
         self,
         sources: Sequence[Sequence[int]],
-        found: list[list[Found]],
+        found: list[list[TokenHypothesis]],
         limits: Sequence[int],
         settings: SearchSettings,
     ) -> None:
@@ -146,7 +150,7 @@ class CTranslate2Generator(ExternalGenerator):
             return
         scored = self.score([sources[place] for place, _ in cut], [found[p][n].tokens for p, n in cut], settings)
         for (place, n), one in zip(cut, scored, strict=True):
-            found[place][n] = Found(one.tokens, one.score, [])
+            found[place][n] = TokenHypothesis(one.tokens, one.score, [])
         for place in {place for place, _ in cut}:
             found[place].sort(key=lambda one: -one.score)
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from regard.data.text.vocabularies import JOINT
 from regard.data.text.wordpiece import WordPieces
-from regard.decoding.stepper import pad_rows
-from regard.decoding.writer import BATCH_TOKENS
+from regard.decoding.generator import BATCH_TOKENS
+from regard.decoding.stepper import pad_batch
 from regard.errors import UserError
 from regard.models.bert import Bert
 from regard.models.folder import expect_reader, find_model, load_model, save_model
@@ -63,7 +63,7 @@ class Embedder:
                 raise UserError(f"sentence {number} is empty, and this tokenizer sets nothing before or behind it")
         vectors: list[Tensor] = [torch.empty(0)] * len(encoded)
         for batch in batches_by_tokens(range(len(encoded)), encoded, BATCH_TOKENS):
-            rows, layout = pad_rows([encoded[i] for i in batch], config.pad, device)
+            rows, layout = pad_batch([encoded[i] for i in batch], config.pad, device)
             x = self.model(rows, layout)
             found = self.model.pool(x, layout) if pool == "mean" else x
             for i, row in zip(batch, found, strict=True):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from regard.decoding.constraints import Request
-from regard.decoding.search import Found
-from regard.decoding.settings import AnySettings, SearchSettings, check_settings_fit
-from regard.decoding.writer import BATCH_TOKENS
+from regard.decoding.config import DecodingSettings, SearchSettings, check_settings_type
+from regard.decoding.constraints import DecodingRequest
+from regard.decoding.generator import BATCH_TOKENS
+from regard.decoding.search import TokenHypothesis
 from regard.errors import UserError
 
 _LACKING = ("coverage", "groups", "temperature", "top_k", "top_p", "no_repeat", "min_length")
@@ -17,17 +17,19 @@ _LACKING = ("coverage", "groups", "temperature", "top_k", "top_p", "no_repeat", 
 class ExternalGenerator:
     """Greedy search, or a beam with its length penalty; `who` is what refusals call the program."""
 
-    settings: type[AnySettings] = SearchSettings
-    shows_attention = False
+    settings_class: type[DecodingSettings] = SearchSettings
+    has_attention = False
     who: str
 
-    def check_plain(self, settings: AnySettings, request: Request, trees: bool, snapshots: bool) -> SearchSettings:
+    def check_plain(
+        self, settings: DecodingSettings, request: DecodingRequest, trees: bool, snapshots: bool
+    ) -> SearchSettings:
         """The settings, if they are of a search that it has.
 
         Raises:
             UserError: they ask for more than that.
         """
-        check_settings_fit(settings, SearchSettings)
+        check_settings_type(settings, SearchSettings)
         assert isinstance(settings, SearchSettings)
         defaults = SearchSettings()
         asked = [name for name in _LACKING if getattr(settings, name) != getattr(defaults, name)]
@@ -39,11 +41,11 @@ class ExternalGenerator:
             raise UserError(f"{self.who} has no {', '.join(asked)}; leave it away, or use the engine regard")
         return settings
 
-    def batch_tokens(self, settings: AnySettings) -> int:
+    def batch_tokens(self, settings: DecodingSettings) -> int:
         return BATCH_TOKENS
 
-    def review(self, sources: Sequence[Sequence[int]], found: Sequence[Found]) -> None:
+    def run_forward(self, sources: Sequence[Sequence[int]], found: Sequence[TokenHypothesis]) -> None:
         raise UserError(f"{self.who} does not show its attention (probe, alignments); use the engine regard")
 
-    def rows(self, found: Found) -> list[int]:
+    def attention_rows(self, found: TokenHypothesis) -> list[int]:
         return list(range(len(found.tokens) + 1))

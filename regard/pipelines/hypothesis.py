@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from regard.decoding.search import Expansion
+from regard.decoding.search import BeamNode
 
 
 @dataclass(frozen=True)
 class Node:
     """An expansion of the beam, with its token as it reads."""
 
-    expansion: Expansion
+    expansion: BeamNode
     piece: str
 
 

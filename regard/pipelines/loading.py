@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 
 from regard.data.text.vocabularies import Vocabularies
-from regard.decoding.writer import Writer
+from regard.decoding.generator import Generator
 from regard.errors import UserError
 from regard.interop.ctranslate2 import QUANTIZATIONS, to_ctranslate2
 from regard.models.folder import (
@@ -38,7 +38,7 @@ class Loaded(NamedTuple):
     vocabularies: Vocabularies
     languages: tuple[str, str]
     others: Sequence[Transformer | NATransformer] = ()
-    writer: Writer | None = None
+    generator: Generator | None = None
     precision: Precision = "float32"
 
 
@@ -98,8 +98,8 @@ def _load_engine(path: Path, device: torch.device, precision: str | None) -> Loa
         about = read_config(path, ELSEWHERE)
         model, vocabularies = outline_model(about, path / ELSEWHERE), Vocabularies.load(path)
         _check_rows(path, model, vocabularies)
-        writer = CTranslate2Generator(path, model.config, vocabularies.pieces, device)
-        return Loaded(model, vocabularies, _languages(path / ELSEWHERE, about), writer=writer)
+        generator = CTranslate2Generator(path, model.config, vocabularies.pieces, device)
+        return Loaded(model, vocabularies, _languages(path / ELSEWHERE, about), generator=generator)
     if precision is not None and precision not in QUANTIZATIONS:
         raise UserError(
             f"precision: {precision!r} is none of {', '.join(QUANTIZATIONS)}, in which the engine ctranslate2 computes"

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from regard.decoding.constraints import Request
-from regard.decoding.search import Found, Trace
-from regard.decoding.settings import AnySettings, SearchSettings
+from regard.decoding.config import DecodingSettings, SearchSettings
+from regard.decoding.constraints import DecodingRequest
+from regard.decoding.search import TokenHypothesis
 from regard.errors import UserError
 from regard.interop.export_huggingface import HuggingFacePeer, build_huggingface
 from regard.pipelines.external import ExternalGenerator
@@ -27,25 +27,27 @@ class TransformersGenerator(ExternalGenerator):
     def __init__(self, peer: HuggingFacePeer) -> None:
         self.peer = peer
 
-    def prepare(self, settings: AnySettings, request: Request, trees: bool, snapshots: bool) -> AnySettings:
+    def resolve_settings(
+        self, settings: DecodingSettings, request: DecodingRequest, trees: bool, snapshots: bool
+    ) -> DecodingSettings:
         settings = self.check_plain(settings, request, trees, snapshots)
         if settings.n_best > 1:
             raise UserError(f"{WHO} is asked for one translation a sentence; leave n_best away")
         return settings
 
-    def write(
-        self, requests: Sequence[Request], settings: AnySettings, trace: Trace | None = None
-    ) -> list[list[Found]]:
+    def generate(
+        self, requests: Sequence[DecodingRequest], settings: DecodingSettings, trace: bool = False
+    ) -> list[list[TokenHypothesis]]:
         assert isinstance(settings, SearchSettings)
         written = self.peer.write([request.source for request in requests], settings)
-        return [[Found(tokens, 0.0, [])] for tokens in written]
+        return [[TokenHypothesis(tokens, 0.0, [])] for tokens in written]
 
-    def read(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
+    def log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
         raise UserError(f"{WHO} only translates; use the engine regard")
 
     def score(
-        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], settings: AnySettings
-    ) -> list[Found]:
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], settings: DecodingSettings
+    ) -> list[TokenHypothesis]:
         raise UserError(f"{WHO} only translates; use the engine regard")
 
 
@@ -57,4 +59,4 @@ def load_in_transformers(path: Path, device: torch.device) -> Translator:
     """
     ours = Translator.load(path)
     peer = HuggingFacePeer(build_huggingface(ours).to(device))
-    return Translator(ours.model, ours.vocabularies, ours.languages, writer=TransformersGenerator(peer))
+    return Translator(ours.model, ours.vocabularies, ours.languages, generator=TransformersGenerator(peer))

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 from regard.data.text.parquet import read_parquet
 from regard.data.text.readers import read_jsonl, read_lines, read_tsv
 from regard.data.text.suffixes import kind_of
-from regard.decoding.settings import AnySettings
+from regard.decoding.config import DecodingSettings
 from regard.errors import UserError
 from regard.pipelines.constraints import Constraints
 from regard.pipelines.hypothesis import Hypothesis
@@ -47,7 +47,7 @@ def translate_lines(
     translator: Translator,
     lines: Iterable[str],
     write: Callable[[str], object],
-    settings: AnySettings,
+    settings: DecodingSettings,
     constraints: Constraints | None = None,
     *,
     form: Form = "text",
@@ -86,7 +86,7 @@ def translate_items(
     items: Iterable[Item],
     text: Callable[[Item], str],
     take: Callable[[int, Item, Sequence[Hypothesis]], object],
-    settings: AnySettings,
+    settings: DecodingSettings,
     constraints: Constraints | None = None,
     *,
     alignments: bool = False,

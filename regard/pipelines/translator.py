@@ -14,13 +14,13 @@ from torch import Tensor
 
 from regard.attention.multi_head import disable_qkv_hooks
 from regard.data.text.vocabularies import Vocabularies
-from regard.decoding.constraints import Request
-from regard.decoding.nat import Filled, ParallelWriter, Pass
-from regard.decoding.search import Found, Trace
-from regard.decoding.settings import AnySettings, NATSettings, parse_settings
-from regard.decoding.stepper import pad_rows
-from regard.decoding.stepwise import StepWriter
-from regard.decoding.writer import BATCH_TOKENS, Writer, seeing_cross_attention
+from regard.decoding.autoregressive import AutoregressiveGenerator
+from regard.decoding.config import DecodingSettings, NATSettings, parse_settings
+from regard.decoding.constraints import DecodingRequest
+from regard.decoding.generator import BATCH_TOKENS, Generator, collect_cross_attention
+from regard.decoding.nat import NATGenerator, NATHypothesis, NATIteration
+from regard.decoding.search import BeamNode, TokenHypothesis
+from regard.decoding.stepper import pad_batch
 from regard.errors import UserError
 from regard.models.folder import find_model, save_model
 from regard.models.nat import NATransformer
@@ -50,14 +50,14 @@ class Translator:
         vocabularies: Vocabularies,
         languages: tuple[str, str] = ("source", "target"),
         others: Sequence[Transformer | NATransformer] = (),
-        writer: Writer | None = None,
+        generator: Generator | None = None,
         precision: Precision = "float32",
     ) -> None:
         self.model, self.vocabularies, self.languages = model, vocabularies, languages
         self._home: Path | None = None
         self.models = [model, *others]
         self._products = PackedWeights(precision)
-        self.writer = choose_writer(self.models, self._products) if writer is None else writer
+        self.generator = build_generator(self.models, self._products) if generator is None else generator
         self._rerankers: dict[Path, Translator] = {}
 
     @classmethod
@@ -130,29 +130,31 @@ class Translator:
         `NATSettings`, such as rounds=4. With n_best the answer is hypotheses with their scores and alignments,
         best first, in place of each string.
         """
-        settings = parse_settings(self.writer.settings, search, "translate")
+        settings = parse_settings(self.generator.settings_class, search, "translate")
         several = "n_best" in search
-        texts, seen = [text] if isinstance(text, str) else list_texts(text), several and self.writer.shows_attention
+        texts, seen = [text] if isinstance(text, str) else list_texts(text), several and self.generator.has_attention
         found = self.hypotheses(texts, settings, alignments=seen)
         answers = found if several else [best[0].text for best in found]
         return answers[0] if isinstance(text, str) else answers
 
-    def fit(self, settings: AnySettings | None = None) -> AnySettings:
+    def fit(self, settings: DecodingSettings | None = None) -> DecodingSettings:
         """The settings as this model takes them, with what it chooses where they leave a choice.
 
         Raises:
             UserError: it cannot do what they ask for.
         """
-        return self._prepare(settings, Request(()), trees=False, snapshots=False)
+        return self._prepare(settings, DecodingRequest(()), trees=False, snapshots=False)
 
-    def _prepare(self, settings: AnySettings | None, request: Request, trees: bool, snapshots: bool) -> AnySettings:
+    def _prepare(
+        self, settings: DecodingSettings | None, request: DecodingRequest, trees: bool, snapshots: bool
+    ) -> DecodingSettings:
         """The settings as this model takes them; whoever judges its results is there before any of them is."""
-        fitted = self.writer.prepare(settings or self.writer.settings(), request, trees, snapshots)
+        fitted = self.generator.resolve_settings(settings or self.generator.settings_class(), request, trees, snapshots)
         if isinstance(fitted, NATSettings) and fitted.rerank is not None:
             self.reranker(fitted.rerank)
         return fitted
 
-    def count_parameters(self, settings: AnySettings | None = None) -> int:
+    def count_parameters(self, settings: DecodingSettings | None = None) -> int:
         """How many numbers have been learned by all who take part: models that vote, and one that judges."""
         path = settings.rerank if isinstance(settings, NATSettings) else None
         models = [*self.models, *([] if path is None else self.reranker(path).models)]
@@ -170,7 +172,7 @@ class Translator:
         return self._rerankers[path]
 
     def stream(
-        self, lines: Iterable[str], settings: AnySettings | None = None, first: int = 1, **wanted: Any
+        self, lines: Iterable[str], settings: DecodingSettings | None = None, first: int = 1, **wanted: Any
     ) -> Iterator[list[Hypothesis]]:
         """The n best translations of every line, in order, with no more than a window of lines in memory.
 
@@ -184,7 +186,7 @@ class Translator:
     def hypotheses(
         self,
         texts: Sequence[str],
-        settings: AnySettings | None = None,
+        settings: DecodingSettings | None = None,
         constraints: Constraints | None = None,
         alignments: bool = False,
         trees: bool = False,
@@ -207,27 +209,24 @@ class Translator:
         encoded = self._encode(texts, first)
         request = constraints.as_request(self.vocabularies.target)
         settings = self._prepare(settings, request, trees, snapshots)
-        found: dict[int, list[Found]] = {}
+        found: dict[int, list[TokenHypothesis]] = {}
         nothing: dict[str, Any] = {"tree": [] if trees else None, "rounds": [] if snapshots else None}
         results: list[list[Hypothesis]] = [[Hypothesis(text, 0.0, **nothing)] for text in texts]
         filled = [i for i, text in enumerate(texts) if text.strip()]
         with self._evaluating() as observed:
-            for batch in batches_by_tokens(filled, encoded, self.writer.batch_tokens(settings)):
-                trace = Trace() if trees or snapshots else None
+            for batch in batches_by_tokens(filled, encoded, self.generator.batch_tokens(settings)):
                 requests = [replace(request, source=encoded[i]) for i in batch]
-                written = self.writer.write(requests, settings, trace)
-                for place, (i, best) in enumerate(zip(batch, written, strict=True)):
+                written = self.generator.generate(requests, settings, trees or snapshots)
+                for i, best in zip(batch, written, strict=True):
                     found[i] = best
                     results[i] = [self._hypothesis(one_best, encoded[i], constraints) for one_best in best]
-                    if trees and trace is not None:
-                        results[i] = [replace(h, tree=self._tree(trace, place)) for h in results[i]]
             if isinstance(settings, NATSettings) and settings.rerank is not None:
                 self._rerank(texts, found, results, settings.rerank, settings.n_best)
             if alignments:
                 self._align(encoded, found, results)
         if observed and filled:
             with self._in_evaluation_mode():
-                self.writer.review([encoded[i] for i in filled], [found[i][0] for i in filled])
+                self.generator.run_forward([encoded[i] for i in filled], [found[i][0] for i in filled])
         return results
 
     def read(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
@@ -236,10 +235,10 @@ class Translator:
         Row t is what a model that writes token by token says after t target tokens, or what one that writes all at
         once says at place t.
         """
-        return self.writer.read(sources, targets)
+        return self.generator.log_probs(sources, targets)
 
     def score(
-        self, sources: str | Sequence[str], targets: str | Sequence[str], settings: AnySettings | None = None
+        self, sources: str | Sequence[str], targets: str | Sequence[str], settings: DecodingSettings | None = None
     ) -> Any:
         """Given translations as hypotheses: their scores are what search would have given to the same tokens.
 
@@ -258,15 +257,15 @@ class Translator:
         self,
         sources: Sequence[Sequence[int]],
         targets: Sequence[Sequence[int]],
-        settings: AnySettings | None = None,
+        settings: DecodingSettings | None = None,
     ) -> list[Hypothesis]:
         """`score` for tokens, both sides without END."""
         settings = self.fit(settings)
         results: list[Hypothesis | None] = [None] * len(sources)
         both = [[*source, *target] for source, target in zip(sources, targets, strict=True)]
         with self._evaluating():
-            for batch in batches_by_tokens(range(len(both)), both, self.writer.batch_tokens(settings)):
-                found = self.writer.score([sources[i] for i in batch], [targets[i] for i in batch], settings)
+            for batch in batches_by_tokens(range(len(both)), both, self.generator.batch_tokens(settings)):
+                found = self.generator.score([sources[i] for i in batch], [targets[i] for i in batch], settings)
                 for i, one in zip(batch, found, strict=True):
                     results[i] = self._hypothesis(one, sources[i])
         return [result for result in results if result is not None]
@@ -289,7 +288,7 @@ class Translator:
         self._products.refresh()
         with self._evaluating(), self._products:
             for batch in batches_by_tokens(range(len(texts)), encoded, BATCH_TOKENS):
-                rows, layout = pad_rows([[*encoded[i], config.eos] for i in batch], config.pad, device)
+                rows, layout = pad_batch([[*encoded[i], config.eos] for i in batch], config.pad, device)
                 memory = self.model.encode(rows, layout)
                 for i, row in zip(batch, memory, strict=True):
                     tokens = row[: max(1, len(encoded[i]))]  # an empty text has only END to stand for it
@@ -297,7 +296,7 @@ class Translator:
                     vectors[i] = tokens.mean(0) if pool == "mean" else tokens.clone()
         return vectors
 
-    def _hypothesis(self, found: Found, source: Sequence[int], constraints: Constraints | None = None) -> Hypothesis:
+    def _hypothesis(self, found: TokenHypothesis, source: Sequence[int], constraints: Constraints | None = None) -> Hypothesis:
         target = self.vocabularies.target
         text = target.decode(found.tokens)
         return Hypothesis(
@@ -305,42 +304,47 @@ class Translator:
             score=found.score,
             tokens=found.tokens,
             pieces=target.pieces(found.tokens),
-            log_probabilities=found.log_probabilities,
+            log_probabilities=found.token_log_probs,
             source_pieces=self.vocabularies.source.pieces(source),
             phrases=constraints.report(text) if constraints else {},
-            rounds=[self._round(one) for one in found.passes] if isinstance(found, Filled) and found.passes else None,
+            tree=None if found.tree is None else self._tree(found.tree),
+            rounds=[self._round(one) for one in found.iterations]
+            if isinstance(found, NATHypothesis) and found.iterations
+            else None,
         )
 
-    def _round(self, seen: Pass) -> Round:
+    def _round(self, seen: NATIteration) -> Round:
         names = {self.model.config.eos: "END"}
         if isinstance(self.model, NATransformer) and self.model.config.length == "ctc":
             names[self.model.config.blank] = "·"
         pieces = self.vocabularies.target.pieces(seen.tokens)
         shown = [names.get(token, piece) for token, piece in zip(seen.tokens, pieces, strict=True)]
-        return Round(shown, seen.log_probabilities, seen.written)
+        return Round(shown, seen.token_log_probs, seen.written)
 
-    def _tree(self, trace: Trace, place: int) -> list[Node]:
+    def _tree(self, tree: Sequence[BeamNode]) -> list[Node]:
         pieces = self.vocabularies.target.pieces
         eos = self.model.config.eos
-        return [Node(e, "END" if e.token == eos else pieces([e.token])[0]) for e in trace.trees[place]]
+        return [Node(e, "END" if e.token == eos else pieces([e.token])[0]) for e in tree]
 
-    def _align(self, encoded: list[list[int]], found: dict[int, list[Found]], results: list[list[Hypothesis]]) -> None:
+    def _align(
+        self, encoded: list[list[int]], found: dict[int, list[TokenHypothesis]], results: list[list[Hypothesis]]
+    ) -> None:
         """Reads every hypothesis once more to see what it looked at, on average over layers, heads and models."""
         pairs = [(i, n) for i in found for n in range(len(found[i]))]
         both = [[*encoded[i], *found[i][n].tokens] for i, n in pairs]
         for batch in batches_by_tokens(range(len(pairs)), both, BATCH_TOKENS):
             chosen = [pairs[place] for place in batch]
-            with seeing_cross_attention(self.models) as seen:
-                self.writer.review([encoded[i] for i, _ in chosen], [found[i][n] for i, n in chosen])
+            with collect_cross_attention(self.models) as seen:
+                self.generator.run_forward([encoded[i] for i, _ in chosen], [found[i][n] for i, n in chosen])
             maps = torch.stack(seen).mean(0)
             for row, (i, n) in zip(maps, chosen, strict=True):
-                whole = row[self.writer.rows(found[i][n]), : len(encoded[i]) + 1]
+                whole = row[self.generator.attention_rows(found[i][n]), : len(encoded[i]) + 1]
                 results[i][n] = replace(results[i][n], alignment=whole.tolist())
 
     def _rerank(
         self,
         texts: Sequence[str],
-        found: dict[int, list[Found]],
+        found: dict[int, list[TokenHypothesis]],
         results: list[list[Hypothesis]],
         path: Path,
         n_best: int,
@@ -390,7 +394,7 @@ class Translator:
                 model.train()
 
 
-def choose_writer(models: Sequence[Transformer | NATransformer], products: PackedWeights) -> Writer:
+def build_generator(models: Sequence[Transformer | NATransformer], products: PackedWeights) -> Generator:
     """The way in which these models write.
 
     Raises:
@@ -398,12 +402,12 @@ def choose_writer(models: Sequence[Transformer | NATransformer], products: Packe
     """
     stepwise = [model for model in models if isinstance(model, Transformer)]
     if len(stepwise) == len(models):
-        return StepWriter(stepwise, products)
+        return AutoregressiveGenerator(stepwise, products)
     if len(models) > 1:
         raise UserError("models vote token by token: a model that writes all at once can only translate alone")
     (model,) = models
     assert isinstance(model, NATransformer)
-    return ParallelWriter(model, products)
+    return NATGenerator(model, products)
 
 
 def batches_by_tokens(indices: Iterable[int], encoded: Sequence[Sequence[int]], tokens: int) -> Iterator[list[int]]:

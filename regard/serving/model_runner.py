@@ -11,7 +11,7 @@ import torch
 from regard.data.images.datasets import GAP
 from regard.data.images.decoding import MOST_PIXELS, decode
 from regard.data.text.vocabularies import has_tokenizer
-from regard.decoding.settings import AnySettings, NATSettings, SearchSettings, parse_settings
+from regard.decoding.config import DecodingSettings, NATSettings, SearchSettings, parse_settings
 from regard.errors import UserError
 from regard.models.folder import expect_reader, find_model, load_model, what_is_read
 from regard.pipelines.classifier import Classifier, Ranked
@@ -78,8 +78,8 @@ class TranslationEngine:
     def __init__(self, order: LoadRequest) -> None:
         device = choose_device(order.device)
         self.translator = Translator.load(order.run, device=device, engine=order.engine, precision=order.precision)
-        self.sees = self.translator.writer.shows_attention
-        search = parse_settings(self.translator.writer.settings, order.search, "search")
+        self.sees = self.translator.generator.has_attention
+        search = parse_settings(self.translator.generator.settings_class, order.search, "search")
         self.settings = self.translator.fit(search)
         config = self.translator.model.config
         self.about = ModelInfo(
@@ -125,7 +125,7 @@ class TranslationEngine:
         vectors = self.translator.embed(sentences, pool)
         return [(vector.double() * 10**DIGITS).round().div(10**DIGITS).tolist() for vector in vectors]
 
-    def best(self, n_best: int) -> AnySettings:
+    def best(self, n_best: int) -> DecodingSettings:
         """The server's own search with so many results, or as many as it has: a wider one might find another best."""
         return self.settings.changed(n_best=min(n_best, self.settings.candidates))
 
@@ -243,7 +243,7 @@ class BareEngine:
         raise UserError(f"{self.about.name}: its folder has no tokenizer, so that it cannot {operation}")
 
 
-def choose_search(settings: AnySettings, asked: dict[str, Any]) -> AnySettings:
+def choose_search(settings: DecodingSettings, asked: dict[str, Any]) -> DecodingSettings:
     """The settings with what was asked for; whoever samples searches no beam, and one result needs no judge."""
     given = {key: value for key, value in asked["search"].items() if value is not None}
     if isinstance(settings, SearchSettings) and "temperature" in given:
@@ -269,7 +269,7 @@ TRANSLATOR_SECTIONS: dict[str, Callable[[TranslationEngine, dict[str, Any]], Any
 """What the page may ask of a translator."""
 
 
-def widen(settings: AnySettings, n_best: int) -> AnySettings:
+def widen(settings: DecodingSettings, n_best: int) -> DecodingSettings:
     """The settings with so many hypotheses, or as many as such a model can give; no wider a search than that needs."""
     if isinstance(settings, SearchSettings):
         if settings.samples or n_best <= settings.width:

@@ -20,7 +20,7 @@ from pydantic import Field
 from regard.config import Settings
 from regard.data.text.pair import Pair
 from regard.data.text.suffixes import kind_of
-from regard.decoding.settings import AnySettings, SearchSettings
+from regard.decoding.config import DecodingSettings, SearchSettings
 from regard.errors import UserError
 from regard.evaluation import choose_closest, tokenisation_for
 from regard.pipelines.hypothesis import Hypothesis
@@ -32,7 +32,7 @@ from regard.training.checkpoint import replace_text
 class Distillation(Settings):
     """How a corpus is distilled."""
 
-    search: AnySettings = SearchSettings()
+    search: DecodingSettings = SearchSettings()
     closest: Literal["chrf", "bleu"] | None = Field(
         None, description="of the n best take the one nearest to the reference, not the likeliest"
     )

@@ -49,7 +49,7 @@ def test_what_search_scores_is_what_one_reading_scores(attention: Any, beam: int
     found = search(TransformerStepper(made), SOURCES, settings)
     for source, best in zip(SOURCES, found, strict=True):
         for one in best:
-            assert one.log_probabilities == pytest.approx(read_whole(made, source, one.tokens), abs=1e-4)
+            assert one.token_log_probs == pytest.approx(read_whole(made, source, one.tokens), abs=1e-4)
     assert len({tuple(one.tokens) for best in found for one in best}) > 0.7 * len(SOURCES) * beam
 
 
@@ -75,6 +75,6 @@ def test_a_window_gives_up_what_lies_behind_it_and_scores_stay_the_same(beam: in
 
     stepper.step = spy  # type: ignore[method-assign]
     (best,) = search(stepper, SOURCES[:1], SearchSettings(beam=beam, min_length=69, max_length=70))
-    assert best[0].log_probabilities == pytest.approx(read_whole(made, SOURCES[0], best[0].tokens), abs=1e-4)
+    assert best[0].token_log_probs == pytest.approx(read_whole(made, SOURCES[0], best[0].tokens), abs=1e-4)
     assert len(held) >= 70
     assert max(held) <= 32 * beam

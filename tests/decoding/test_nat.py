@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.multi_head import Attention
-from regard.decoding.constraints import Request
+from regard.decoding.config import NATSettings, SearchSettings
+from regard.decoding.constraints import DecodingRequest
 from regard.decoding.ctc import collapse
-from regard.decoding.nat import LENGTH_SHARE, Filled, ParallelWriter, score_canvas
+from regard.decoding.nat import LENGTH_SHARE, NATGenerator, NATHypothesis, score_canvas
 from regard.decoding.nat_fill import least_certain
-from regard.decoding.search import Found, Trace
-from regard.decoding.settings import NATSettings, SearchSettings
+from regard.decoding.search import TokenHypothesis
 from regard.errors import UserError
 from regard.models.nat import NATransformer, NATransformerConfig
 
@@ -59,12 +59,12 @@ WAYS = {
 
 
 def write(
-    length: str, sources: list[list[int]], settings: NATSettings | None = None, trace: Trace | None = None
-) -> list[list[Filled]]:
-    writer = ParallelWriter(MODELS[length])
-    fitted = writer.prepare(settings or NATSettings(), Request(()), trees=False, snapshots=False)
-    found = writer.write([Request(source) for source in sources], fitted, trace)
-    return [[one for one in best if isinstance(one, Filled)] for best in found]
+    length: str, sources: list[list[int]], settings: NATSettings | None = None, trace: bool = False
+) -> list[list[NATHypothesis]]:
+    generator = NATGenerator(MODELS[length])
+    fitted = generator.resolve_settings(settings or NATSettings(), DecodingRequest(()), trees=False, snapshots=False)
+    found = generator.generate([DecodingRequest(source) for source in sources], fitted, trace)
+    return [[one for one in best if isinstance(one, NATHypothesis)] for best in found]
 
 
 def logp(model: NATransformer, source: list[int], canvas: list[int]) -> Tensor:
@@ -77,12 +77,12 @@ def logp(model: NATransformer, source: list[int], canvas: list[int]) -> Tensor:
 @pytest.mark.parametrize("way", WAYS)
 def test_company_and_order_change_nothing(way: str) -> None:
     length, settings = WAYS[way]
-    alone = [write(length, [source], settings, Trace())[0] for source in SENTENCES]
+    alone = [write(length, [source], settings, trace=True)[0] for source in SENTENCES]
     order = random.Random(1).sample(range(len(SENTENCES)), len(SENTENCES))
     for batch in (7, 60):
         for start in range(0, len(order), batch):
             members = order[start : start + batch]
-            together = write(length, [SENTENCES[i] for i in members], settings, Trace())
+            together = write(length, [SENTENCES[i] for i in members], settings, trace=True)
             for i, best in zip(members, together, strict=True):
                 assert [one.tokens for one in best] == [one.tokens for one in alone[i]]
                 assert [one.score for one in best] == pytest.approx([one.score for one in alone[i]], abs=1e-4)
@@ -90,9 +90,9 @@ def test_company_and_order_change_nothing(way: str) -> None:
     assert len({tuple(best[0].tokens) for best in alone}) > 20
 
 
-def seen_of(found: Filled) -> list[tuple[list[int], list[bool]]]:
+def seen_of(found: NATHypothesis) -> list[tuple[list[int], list[bool]]]:
     """What stood on the canvas after each pass, and what that pass wrote."""
-    return [(seen.tokens, seen.written) for seen in found.passes]
+    return [(seen.tokens, seen.written) for seen in found.iterations]
 
 
 # Mask-predict
@@ -142,26 +142,26 @@ def test_the_least_certain_are_masked_again_and_padding_never() -> None:
 
 
 def test_snapshots_show_every_round() -> None:
-    (best,) = write("classifier", [SENTENCES[0]], NATSettings(rounds=3), Trace())[0]
-    assert len(best.passes) == 3
-    assert all(best.passes[0].written)
+    (best,) = write("classifier", [SENTENCES[0]], NATSettings(rounds=3), trace=True)[0]
+    assert len(best.iterations) == 3
+    assert all(best.iterations[0].written)
     places = len(best.tokens)
-    assert [sum(one.written) for one in best.passes] == [places, places * 2 // 3, places // 3]
-    assert best.passes[-1].tokens == best.tokens
-    assert best.passes[-1].log_probabilities == pytest.approx(best.log_probabilities)
-    for earlier, later in zip(best.passes, best.passes[1:], strict=False):
+    assert [sum(one.written) for one in best.iterations] == [places, places * 2 // 3, places // 3]
+    assert best.iterations[-1].tokens == best.tokens
+    assert best.iterations[-1].token_log_probs == pytest.approx(best.token_log_probs)
+    for earlier, later in zip(best.iterations, best.iterations[1:], strict=False):
         kept = [place for place, written in enumerate(later.written) if not written]
         assert [earlier.tokens[place] for place in kept] == [later.tokens[place] for place in kept]
 
 
 def test_a_short_canvas_has_no_rounds_in_which_nothing_is_written() -> None:
     alone, beside = [
-        write("classifier", sources, NATSettings(rounds=10), Trace()) for sources in ([[]], [[], [9] * 12])
+        write("classifier", sources, NATSettings(rounds=10), trace=True) for sources in ([[]], [[], [9] * 12])
     ]
     for (best,) in (alone[0], beside[0]):
-        assert len(best.passes) < 10
-        assert all(any(seen.written) for seen in best.passes)
-    assert len(beside[1][0].passes) > len(beside[0][0].passes)
+        assert len(best.iterations) < 10
+        assert all(any(seen.written) for seen in best.iterations)
+    assert len(beside[1][0].iterations) > len(beside[0][0].iterations)
 
 
 # Lengths
@@ -189,7 +189,7 @@ def test_a_length_guessed_wrong_is_kept_and_never_below_one(difference: int) -> 
     model = decided_model("classifier")
     model.length.weight.zero_()
     model.length.bias[4 + difference] = 9.0
-    found = ParallelWriter(model).write([Request(source) for source in SENTENCES], NATSettings(rounds=2))
+    found = NATGenerator(model).generate([DecodingRequest(source) for source in SENTENCES], NATSettings(rounds=2))
     for source, (best,) in zip(SENTENCES, found, strict=True):
         guessed = len(source) + difference
         assert len(best.tokens) == guessed if guessed >= 1 else len(best.tokens) >= 1
@@ -201,10 +201,10 @@ def test_learned_positions_bound_the_length() -> None:
     model = decided_model("classifier", positions="learned", max_length=8)
     model.length.weight.zero_()
     model.length.bias.copy_(torch.arange(9.0))  # the longer, the likelier
-    (best,) = ParallelWriter(model).write([Request([5] * 7)], NATSettings(rounds=2))[0]
+    (best,) = NATGenerator(model).generate([DecodingRequest([5] * 7)], NATSettings(rounds=2))[0]
     assert len(best.tokens) == 8
-    long = ParallelWriter(decided_model("ctc", positions="learned", max_length=8))
-    assert len(long.write([Request([5] * 7)], NATSettings())[0][0].canvas) == 8  # type: ignore[attr-defined]
+    long = NATGenerator(decided_model("ctc", positions="learned", max_length=8))
+    assert len(long.generate([DecodingRequest([5] * 7)], NATSettings())[0][0].canvas) == 8  # type: ignore[attr-defined]
 
 
 def test_more_lengths_than_there_are_gives_all_there_are() -> None:
@@ -233,7 +233,7 @@ def partly_taught(seen: dict[int, float]) -> NATransformer:
 
 def lengths_tried(model: NATransformer, sources: list[list[int]], wanted: int) -> list[set[int]]:
     settings = NATSettings(rounds=1, lengths=wanted, n_best=wanted)
-    found = ParallelWriter(model).write([Request(source) for source in sources], settings)
+    found = NATGenerator(model).generate([DecodingRequest(source) for source in sources], settings)
     return [{len(one.tokens) for one in best} for best in found]
 
 
@@ -269,7 +269,7 @@ def test_what_follows_the_first_end_is_dropped() -> None:
         kept = row[: row.index(EOS)] if EOS in row else row
         assert best.tokens == kept
         said = len(kept) + (EOS in row)
-        assert best.log_probabilities == pytest.approx(gains[:said].tolist(), abs=1e-4)
+        assert best.token_log_probs == pytest.approx(gains[:said].tolist(), abs=1e-4)
         cut += EOS in row
     assert 10 < cut < 60
 
@@ -284,12 +284,12 @@ def saying(length: str, token: int) -> NATransformer:
 
 
 def test_end_at_the_first_place_is_an_empty_translation_and_no_end_the_whole_canvas() -> None:
-    (empty,) = ParallelWriter(saying("end", EOS)).write([Request([5, 6])], NATSettings())[0]
+    (empty,) = NATGenerator(saying("end", EOS)).generate([DecodingRequest([5, 6])], NATSettings())[0]
     assert empty.tokens == []
-    assert len(empty.log_probabilities) == 1
-    (whole,) = ParallelWriter(saying("end", 7)).write([Request([5, 6])], NATSettings())[0]
+    assert len(empty.token_log_probs) == 1
+    (whole,) = NATGenerator(saying("end", 7)).generate([DecodingRequest([5, 6])], NATSettings())[0]
     assert whole.tokens == [7] * 10
-    assert len(whole.log_probabilities) == 10
+    assert len(whole.token_log_probs) == 10
 
 
 # CTC
@@ -308,19 +308,19 @@ def test_blanks_and_repetitions_go() -> None:
 @pytest.mark.parametrize("beam", [1, 3])
 def test_nothing_but_blanks_is_an_empty_translation_and_one_token_throughout_is_that_token(beam: int) -> None:
     settings = NATSettings(beam=beam)
-    (empty,) = ParallelWriter(saying("ctc", PAD)).write([Request([5, 6])], settings)[0]
-    assert (empty.tokens, empty.log_probabilities) == ([], [])
-    (once,) = ParallelWriter(saying("ctc", 7)).write([Request([5, 6])], settings)[0]
+    (empty,) = NATGenerator(saying("ctc", PAD)).generate([DecodingRequest([5, 6])], settings)[0]
+    assert (empty.tokens, empty.token_log_probs) == ([], [])
+    (once,) = NATGenerator(saying("ctc", 7)).generate([DecodingRequest([5, 6])], settings)[0]
     assert once.tokens == [7]
 
 
 def test_prefix_search_never_counts_more_than_there_is() -> None:
-    writer = ParallelWriter(MODELS["ctc"])
+    generator = NATGenerator(MODELS["ctc"])
     paths = write("ctc", SENTENCES[:20])
     searched = write("ctc", SENTENCES[:20], NATSettings(beam=8, n_best=2))
     for source, (path,), best in zip(SENTENCES[:20], paths, searched, strict=True):
         assert best[0].score >= best[1].score
-        judged = writer.score([source, source], [best[0].tokens, path.tokens], NATSettings())
+        judged = generator.score([source, source], [best[0].tokens, path.tokens], NATSettings())
         assert best[0].score <= judged[0].score + 1e-4
         assert judged[1].score >= path.score - 1e-4  # all paths together are likelier than one
 
@@ -330,28 +330,28 @@ def test_prefix_search_never_counts_more_than_there_is() -> None:
 
 @pytest.mark.parametrize("length", ["classifier", "end"])
 def test_one_pass_scores_its_own_translation_as_it_found_it(length: str) -> None:
-    writer = ParallelWriter(MODELS[length])
+    generator = NATGenerator(MODELS[length])
     found = [best[0] for best in write(length, SENTENCES, NATSettings(rounds=1))]
-    judged = writer.score(SENTENCES, [one.tokens for one in found], NATSettings())
+    judged = generator.score(SENTENCES, [one.tokens for one in found], NATSettings())
     for one, other in zip(found, judged, strict=True):
         assert other.score == pytest.approx(one.score, abs=1e-4)
-        assert other.log_probabilities == pytest.approx(one.log_probabilities, abs=1e-4)
+        assert other.token_log_probs == pytest.approx(one.token_log_probs, abs=1e-4)
 
 
 @pytest.mark.parametrize("length", ["end", "ctc"])
 def test_a_target_longer_than_the_canvas_is_impossible(length: str) -> None:
-    writer = ParallelWriter(MODELS[length])
-    (fits, long) = writer.score([[5], [5]], [[7, 8] * 4, [7, 8] * 5], NATSettings())
+    generator = NATGenerator(MODELS[length])
+    (fits, long) = generator.score([[5], [5]], [[7, 8] * 4, [7, 8] * 5], NATSettings())
     assert fits.score > -math.inf
     assert long.score == -math.inf
     if length == "ctc":  # eight equal tokens need seven blanks between them
-        (repeated,) = writer.score([[5]], [[7] * 8], NATSettings())
+        (repeated,) = generator.score([[5]], [[7] * 8], NATSettings())
         assert repeated.score == -math.inf
 
 
 def test_a_target_longer_than_learned_positions_is_impossible() -> None:
-    writer = ParallelWriter(decided_model("classifier", positions="learned", max_length=8))
-    fits, long = writer.score([[5], [5]], [[7] * 8, [7] * 9], NATSettings())
+    generator = NATGenerator(decided_model("classifier", positions="learned", max_length=8))
+    fits, long = generator.score([[5], [5]], [[7] * 8, [7] * 9], NATSettings())
     assert fits.score > -math.inf
     assert long.score == -math.inf
     assert long.tokens == [7] * 9
@@ -359,9 +359,9 @@ def test_a_target_longer_than_learned_positions_is_impossible() -> None:
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_empty_sources_and_empty_targets_are_scored(length: str) -> None:
-    writer = ParallelWriter(MODELS[length])
-    alone = writer.score([[]], [[]], NATSettings())[0]
-    together = writer.score([[], [5, 6]], [[], [7]], NATSettings())
+    generator = NATGenerator(MODELS[length])
+    alone = generator.score([[]], [[]], NATSettings())[0]
+    together = generator.score([[], [5, 6]], [[], [7]], NATSettings())
     assert math.isfinite(alone.score)
     assert together[0].score == pytest.approx(alone.score, abs=1e-4)
 
@@ -372,8 +372,10 @@ def test_empty_sources_and_empty_targets_are_scored(length: str) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_a_review_reads_the_canvas_of_the_last_pass(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     length, settings = WAYS[way]
-    writer = ParallelWriter(MODELS[length])
-    found: list[Found] = [best[0] for best in writer.write([Request(s) for s in SENTENCES[:9]], settings)]
+    generator = NATGenerator(MODELS[length])
+    found: list[TokenHypothesis] = [
+        best[0] for best in generator.generate([DecodingRequest(s) for s in SENTENCES[:9]], settings)
+    ]
     read: list[list[int]] = []
     decode = MODELS[length].decode
 
@@ -382,11 +384,11 @@ def test_a_review_reads_the_canvas_of_the_last_pass(way: str, monkeypatch: pytes
         return decode(canvas, *others)  # type: ignore[arg-type]
 
     monkeypatch.setattr(MODELS[length], "decode", watch)
-    writer.review(SENTENCES[:9], found)
+    generator.run_forward(SENTENCES[:9], found)
     for row, one in zip(read, found, strict=True):
-        assert isinstance(one, Filled)
+        assert isinstance(one, NATHypothesis)
         assert row[: len(one.canvas)] == one.canvas
-        assert len(writer.rows(one)) == len(one.log_probabilities)
+        assert len(generator.attention_rows(one)) == len(one.token_log_probs)
 
 
 # What makes no sense
@@ -408,17 +410,17 @@ def test_what_a_model_cannot_do_is_refused_by_name(length: str, options: dict[st
 
 
 def test_wishes_trees_and_the_settings_of_a_search_are_refused_by_name() -> None:
-    writer = ParallelWriter(MODELS["ctc"])
+    generator = NATGenerator(MODELS["ctc"])
     for request, trees, said in (
-        (Request((), prefix=(5,)), False, "prefix: only for a model that writes one token after another"),
-        (Request((), required=((5,),)), False, "required phrases: only"),
-        (Request((), forbidden=((5,),)), False, "forbidden phrases: only"),
-        (Request(()), True, "the tree of a beam: only"),
+        (DecodingRequest((), prefix=(5,)), False, "prefix: only for a model that writes one token after another"),
+        (DecodingRequest((), required=((5,),)), False, "required phrases: only"),
+        (DecodingRequest((), forbidden=((5,),)), False, "forbidden phrases: only"),
+        (DecodingRequest(()), True, "the tree of a beam: only"),
     ):
         with pytest.raises(UserError, match=said):
-            writer.prepare(NATSettings(), request, trees=trees, snapshots=False)
+            generator.resolve_settings(NATSettings(), request, trees=trees, snapshots=False)
     with pytest.raises(UserError, match="writes all tokens at once: give NATSettings, not SearchSettings"):
-        writer.prepare(SearchSettings(), Request(()), trees=False, snapshots=False)
+        generator.resolve_settings(SearchSettings(), DecodingRequest(()), trees=False, snapshots=False)
 
 
 @pytest.mark.parametrize(

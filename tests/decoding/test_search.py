@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.decoding.constraints import Request, RequiredPhrases
-from regard.decoding.search import Expansion, Trace, search
-from regard.decoding.settings import SearchSettings
+from regard.decoding.config import SearchSettings
+from regard.decoding.constraints import DecodingRequest, RequiredPhrases
+from regard.decoding.search import BeamNode, search
 from regard.errors import UserError
 
 from .table import EOS, TableStepper, contains, has_repetition
@@ -32,7 +32,7 @@ penalties = st.fixed_dictionaries(
 ).filter(lambda options: options["length_penalty"] != "none" or options["alpha"] == 1)
 
 
-def enumerate_best(stepper: TableStepper, request: Request, options: SearchSettings) -> list[tuple[int, ...]]:
+def enumerate_best(stepper: TableStepper, request: DecodingRequest, options: SearchSettings) -> list[tuple[int, ...]]:
     """Every translation that the rules allow, best first."""
     allowed = [
         tokens
@@ -53,11 +53,11 @@ def test_a_beam_as_large_as_the_space_finds_the_exhaustive_optimum(seed: int, op
     chosen = SearchSettings.parse(options | {"beam": WHOLE_SPACE, "max_length": LIMIT, "n_best": 3}, "test")
     found = search(stepper, SOURCES, chosen)
     for source, best in zip(SOURCES, found, strict=True):
-        expected = enumerate_best(stepper, Request(source), chosen)[:3]
+        expected = enumerate_best(stepper, DecodingRequest(source), chosen)[:3]
         assert [tuple(one.tokens) for one in best] == expected
         for one in best:
             assert abs(one.score - stepper.score(source, one.tokens, chosen)) < 1e-9
-            assert len(one.log_probabilities) == len(one.tokens) + 1
+            assert len(one.token_log_probs) == len(one.tokens) + 1
 
 
 @settings(max_examples=60)
@@ -72,7 +72,7 @@ def test_phrases_and_prefixes_are_honoured_at_the_least_cost(
 ) -> None:
     stepper = TableStepper(VOCABULARY, seed)
     chosen = SearchSettings(beam=WHOLE_SPACE, max_length=LIMIT)
-    requests = [Request(source, prefix, required, forbidden) for source in SOURCES]
+    requests = [DecodingRequest(source, prefix, required, forbidden) for source in SOURCES]
     for request, best in zip(requests, search(stepper, requests, chosen), strict=True):
         expected = enumerate_best(stepper, request, chosen)
         assert best, "every search gives something"
@@ -85,7 +85,7 @@ def test_phrases_and_prefixes_are_honoured_at_the_least_cost(
 @given(seed=st.integers(0, 10_000), required=st.lists(phrases, min_size=1, max_size=2).map(tuple))
 def test_a_small_beam_still_says_what_is_required(seed: int, required: tuple[tuple[int, ...], ...]) -> None:
     stepper = TableStepper(VOCABULARY, seed)
-    requests = [Request(source, required=required) for source in SOURCES]
+    requests = [DecodingRequest(source, required=required) for source in SOURCES]
     for beam in (1, 3, 5):
         for best in search(stepper, requests, SearchSettings(beam=beam, max_length=10)):
             assert all(contains(best[0].tokens, phrase) for phrase in required)
@@ -97,7 +97,7 @@ def test_beam_one_equals_greedy(seed: int, options: dict[str, object]) -> None:
     stepper = TableStepper(VOCABULARY, seed)
     chosen = SearchSettings.parse(options | {"beam": 1, "max_length": 6, "coverage": 0.0}, "test")
     greedy = search(stepper, SOURCES, chosen)
-    assert search(stepper, SOURCES, chosen, Trace()) == greedy  # a trace goes through the beam
+    assert search(stepper, SOURCES, chosen, trace=True) == greedy  # a trace goes through the beam
 
 
 @settings(max_examples=50)
@@ -141,7 +141,7 @@ def test_the_limit_follows_the_source_and_every_hypothesis_is_closed() -> None:
     for beam in (1, 3):
         found = search(stepper, [[1], [1, 2, 3]], SearchSettings(beam=beam, max_ratio=2, max_extra=1))
         assert [len(best[0].tokens) + 1 for best in found] == [3, 7]
-        assert all(best[0].log_probabilities[-1] <= -1e3 for best in found)
+        assert all(best[0].token_log_probs[-1] <= -1e3 for best in found)
 
 
 class Rounded(TableStepper):
@@ -179,7 +179,7 @@ def test_each_sentence_has_its_own_limit(beam: int) -> None:
     assert [len(found[0].tokens) + 1 for found in together] == [len(source) for source in sources]
 
 
-def said_before(tree: list[Expansion], end: Expansion) -> tuple[int, ...]:
+def said_before(tree: list[BeamNode], end: BeamNode) -> tuple[int, ...]:
     """The tokens of a tree that lead to a node, without its own."""
     said, node = [], end.parent
     while node != -1:
@@ -189,10 +189,10 @@ def said_before(tree: list[Expansion], end: Expansion) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_groups_lose_no_hypothesis_that_has_ended(seed: int) -> None:
-    trace = Trace()
     chosen = SearchSettings(beam=4, groups=2, n_best=4, max_length=6)
-    (found,) = search(TableStepper(VOCABULARY, seed), [[seed, 1]], chosen, trace)
-    scores = {said_before(trace.trees[0], e): e.score for e in trace.trees[0] if e.fate.startswith("ended")}
+    (found,) = search(TableStepper(VOCABULARY, seed), [[seed, 1]], chosen, trace=True)
+    tree = found[0].tree
+    scores = {said_before(tree, e): e.score for e in tree if e.fate.startswith("ended")}
     assert [tuple(one.tokens) for one in found] == sorted(scores, key=lambda said: -scores[said])[:4]
 
 
@@ -238,10 +238,9 @@ def test_the_seed_decides_the_samples() -> None:
 
 def test_the_tree_holds_every_candidate_and_leads_to_the_result() -> None:
     stepper = TableStepper(VOCABULARY, seed=4)
-    trace = Trace()
-    found = search(stepper, SOURCES, SearchSettings(beam=3, max_length=5), trace)
-    for b, best in enumerate(found):
-        tree = trace.trees[b]
+    found = search(stepper, SOURCES, SearchSettings(beam=3, max_length=5), trace=True)
+    for best in found:
+        tree = best[0].tree
         assert [e.node for e in tree] == list(range(len(tree)))
         ended = [e for e in tree if e.fate == "ended"]
         winner = max(ended, key=lambda e: e.score)
@@ -279,10 +278,10 @@ TWICE = "ended: another group had said the same"
 def test_the_tree_says_what_became_of_every_hypothesis(options: dict[str, object], expected: set[str]) -> None:
     fates = set()
     for seed in range(20):
-        stepper, trace = TableStepper(VOCABULARY, seed), Trace()
+        stepper = TableStepper(VOCABULARY, seed)
         chosen = SearchSettings.parse(options | {"max_length": 6}, "test")
-        for b, best in enumerate(search(stepper, SOURCES, chosen, trace)):
-            tree = trace.trees[b]
+        for best in search(stepper, SOURCES, chosen, trace=True):
+            tree = best[0].tree
             fates |= {e.fate for e in tree}
             returned = [e for e in tree if e.fate == "ended"]
             texts = []
@@ -307,18 +306,21 @@ def test_the_tree_says_what_became_of_every_hypothesis(options: dict[str, object
 @pytest.mark.parametrize(
     ("request_", "options", "why"),
     [
-        (Request([5]), {"min_length": 3}, "it would end before min_length"),
-        (Request([5]), {"no_repeat": 1, "min_length": 2}, "it would repeat an n-gram"),
-        (Request([5], prefix=(2, 2)), {}, "the prefix goes on otherwise"),
-        (Request([5], forbidden=((1,), (2, 3))), {}, "it would complete a forbidden phrase"),
-        (Request([5], required=((3, 3, 3),)), {}, "a required phrase is still owed"),
-        (Request([5]), {"max_length": 2, "min_length": 1}, "only END may stand at the length limit"),
+        (DecodingRequest([5]), {"min_length": 3}, "it would end before min_length"),
+        (DecodingRequest([5]), {"no_repeat": 1, "min_length": 2}, "it would repeat an n-gram"),
+        (DecodingRequest([5], prefix=(2, 2)), {}, "the prefix goes on otherwise"),
+        (DecodingRequest([5], forbidden=((1,), (2, 3))), {}, "it would complete a forbidden phrase"),
+        (DecodingRequest([5], required=((3, 3, 3),)), {}, "a required phrase is still owed"),
+        (DecodingRequest([5]), {"max_length": 2, "min_length": 1}, "only END may stand at the length limit"),
     ],
 )
-def test_the_tree_tells_which_rule_forbade_a_candidate(request_: Request, options: dict[str, int], why: str) -> None:
-    stepper, trace = TableStepper(VOCABULARY, seed=2), Trace()
-    search(stepper, [request_], SearchSettings.parse({"beam": 2, "max_length": 5} | options, "test"), trace)
-    tree = trace.trees[0]
+def test_the_tree_tells_which_rule_forbade_a_candidate(
+    request_: DecodingRequest, options: dict[str, int], why: str
+) -> None:
+    stepper = TableStepper(VOCABULARY, seed=2)
+    settings = SearchSettings.parse({"beam": 2, "max_length": 5} | options, "test")
+    ((best, *_),) = search(stepper, [request_], settings, trace=True)
+    tree = best.tree
     forbidden = [e for e in tree if e.fate.startswith("forbidden")]
     assert why in {e.fate.removeprefix("forbidden: ") for e in forbidden}
     assert not any(e.parent == f.node for f in forbidden for e in tree)
@@ -328,7 +330,7 @@ def test_the_tree_tells_which_rule_forbade_a_candidate(request_: Request, option
 
 
 def test_a_phrase_that_begins_within_itself_is_followed_without_losing_count() -> None:
-    request = Request([1], required=((2, 2, 3),))
+    request = DecodingRequest([1], required=((2, 2, 3),))
     state = RequiredPhrases.of([request], 1)
     assert state is not None
     said = []
@@ -362,7 +364,7 @@ def test_a_prefix_longer_than_the_model_can_say_is_refused() -> None:
     stepper = TableStepper(VOCABULARY)
     stepper.longest = 4  # type: ignore[assignment]
     with pytest.raises(UserError, match="does not fit"):
-        search(stepper, [Request([1], prefix=(1, 2, 3, 1))], SearchSettings(beam=2))
+        search(stepper, [DecodingRequest([1], prefix=(1, 2, 3, 1))], SearchSettings(beam=2))
 
 
 class Diverged(TableStepper):
@@ -394,4 +396,4 @@ def test_scores_that_are_not_numbers_are_refused_in_one_sentence(options: Search
 
 def test_scores_that_are_not_numbers_are_refused_where_phrases_are_required() -> None:
     with pytest.raises(UserError, match="the model gives scores that are not numbers"):
-        search(Diverged(VOCABULARY), [Request((7,), required=((2,),))], SearchSettings(beam=3))
+        search(Diverged(VOCABULARY), [DecodingRequest((7,), required=((2,),))], SearchSettings(beam=3))

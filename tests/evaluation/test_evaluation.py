@@ -14,7 +14,7 @@ import sacrebleu
 import torch
 
 from regard import Translator, UserError
-from regard.decoding.settings import SearchSettings
+from regard.decoding.config import SearchSettings
 from regard.evaluation import (
     Entrant,
     Metrics,

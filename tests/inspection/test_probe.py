@@ -173,7 +173,7 @@ def test_an_error_in_a_translation_leaves_the_probe_in_place(
 ) -> None:
     with regard.probe(translator.model) as seen:
         with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
-            patch.setattr("regard.decoding.stepwise.search", lambda *_: 1 / 0)
+            patch.setattr("regard.decoding.autoregressive.search", lambda *_: 1 / 0)
             translator("I love apples")
         assert not seen
         translator("I love apples")

@@ -8,7 +8,7 @@ import torch
 
 pytest.importorskip("ctranslate2")
 
-from regard.decoding.settings import SearchSettings
+from regard.decoding.config import SearchSettings
 from regard.errors import UserError
 from regard.inspection.probe import probe
 from regard.interop.export import export
@@ -29,7 +29,7 @@ def as_engine(translator: Translator, folder: Path, quantization: str = "float32
 @pytest.mark.parametrize("option", TOGETHER)
 def test_every_option_says_the_same_in_the_engine(option: str, tmp_path: Path) -> None:
     ours = random_translator(option)
-    agreement = compare(ours, EnginePeer(as_engine(ours, tmp_path).writer), sample_sources(ours)[:24])
+    agreement = compare(ours, EnginePeer(as_engine(ours, tmp_path).generator), sample_sources(ours)[:24])
     check(agreement, "the engine")
     assert sum(ended for _, ended in agreement.same.values()) >= 4
 

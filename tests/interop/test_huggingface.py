@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 
 import transformers
 
-from regard.decoding.settings import SearchSettings
+from regard.decoding.config import SearchSettings
 from regard.errors import UserError
 from regard.interop.export import export
 from regard.interop.export_huggingface import HuggingFacePeer, build_huggingface, write_huggingface
@@ -52,10 +52,10 @@ def test_ours_to_theirs_to_ours(option: str, tmp_path: Path) -> None:
     import_model(there, back)
     again = Translator.load(back)
     for settings in SEARCHES.values():
-        found, other = (t.writer.write(_requests(sources), settings) for t in (ours, again))
+        found, other = (t.generator.generate(_requests(sources), settings) for t in (ours, again))
         assert [best[0].tokens for best in found] == [best[0].tokens for best in other]
     anything = [[token % 280 for token in source[:5]] for source in sources]
-    logits = [t.writer.read(sources, anything) for t in (ours, again)]
+    logits = [t.generator.log_probs(sources, anything) for t in (ours, again)]
     torch.testing.assert_close(*logits, atol=1e-4, rtol=0)
     assert again.vocabularies.fingerprint() == ours.vocabularies.fingerprint()
     assert again.languages == ours.languages == ("en", "de")
@@ -74,7 +74,7 @@ def test_sentences_that_do_not_end_are_cut_where_ours_are(beam: int, stop: str, 
     ours = random_translator("pre")
     sources = sample_sources(ours)
     settings = SearchSettings(beam=beam, stop=stop, max_ratio=ratio, max_extra=extra)
-    found = [best[0].tokens for best in ours.writer.write(_requests(sources), settings)]
+    found = [best[0].tokens for best in ours.generator.generate(_requests(sources), settings)]
     cut = [len(tokens) + 1 == settings.limit(len(source)) for tokens, source in zip(found, sources, strict=True)]
     assert sum(cut) > 10, "else this shows nothing"
     assert HuggingFacePeer(build_huggingface(ours)).write(sources, settings) == found
@@ -103,9 +103,9 @@ def test_what_would_change_nothing_is_refused(trained_run: Path, tmp_path: Path)
 
 
 def _requests(sources: list[list[int]]) -> list[object]:
-    from regard.decoding.constraints import Request
+    from regard.decoding.constraints import DecodingRequest
 
-    return [Request(source) for source in sources]
+    return [DecodingRequest(source) for source in sources]
 
 
 @pytest.mark.parametrize(("option", "reason"), REFUSED.items())

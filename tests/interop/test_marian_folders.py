@@ -138,9 +138,9 @@ def test_texts_are_cut_and_numbered_as_transformers_does(folder: Path, imported:
 def test_what_comes_in_translates_as_it_did(folder: Path, imported: Translator) -> None:
     theirs = HuggingFacePeer(transformers.MarianMTModel.from_pretrained(folder))
     sources = imported.vocabularies.source.encode_batch(ENGLISH)
-    from regard.decoding.constraints import Request
+    from regard.decoding.constraints import DecodingRequest
 
-    found = imported.writer.write([Request(source) for source in sources], SEARCHES["greedy"])
+    found = imported.generator.generate([DecodingRequest(source) for source in sources], SEARCHES["greedy"])
     assert theirs.write(sources, SEARCHES["greedy"]) == [best[0].tokens for best in found]
     assert imported.model.config.pad not in {token for best in found for token in best[0].tokens}
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from regard.decoding.constraints import Request
-from regard.decoding.settings import SearchSettings
+from regard.decoding.config import SearchSettings
+from regard.decoding.constraints import DecodingRequest
 from regard.errors import UserError
 from regard.interop.verification import SEARCHES, Agreement, Tokens, check, compare, has_ended, sample_sources
 from regard.pipelines.translator import Translator
@@ -22,17 +22,17 @@ class Swapping:
         self.ours, self.swapped = ours, {token: other, other: token}
 
     def write(self, sources: Sequence[Tokens], settings: SearchSettings) -> list[list[int]]:
-        beams = self.ours.writer.write([Request(source) for source in sources], settings)
+        beams = self.ours.generator.generate([DecodingRequest(source) for source in sources], settings)
         return [[self.swapped.get(token, token) for token in beam[0].tokens] for beam in beams]
 
     def score(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[list[float]]:
-        return [one.log_probabilities for one in self.ours.writer.score(sources, targets, SEARCHES["greedy"])]
+        return [one.token_log_probs for one in self.ours.generator.score(sources, targets, SEARCHES["greedy"])]
 
 
 def test_a_translation_of_equal_worth_is_a_tie_and_not_the_same() -> None:
     ours = random_translator("post")
     sources, greedy = sample_sources(ours), SEARCHES["greedy"]
-    beams = zip(ours.writer.write([Request(s) for s in sources], greedy), sources, strict=True)
+    beams = zip(ours.generator.generate([DecodingRequest(s) for s in sources], greedy), sources, strict=True)
     said = [token for beam, source in beams if has_ended(beam, source, greedy) for token in beam[0].tokens]
     token, other = max(set(said), key=said.count), next(i for i in range(3, 290) if i not in said)
     swapping = Swapping(ours, token, other)

@@ -7,7 +7,7 @@ pytest.importorskip("transformers")
 
 from benchmarks.marian import as_transformer, marian_inputs, random_marian, random_sources
 from regard.attention.masks import Padded
-from regard.decoding.search import Found, SearchSettings, search
+from regard.decoding.search import SearchSettings, TokenHypothesis, search
 from regard.decoding.stepper import TransformerStepper
 
 VOCAB, LIMIT = 80, 60
@@ -17,7 +17,7 @@ OURS = as_transformer(MARIAN)
 END = MARIAN.config.eos_token_id
 
 
-def ours(beam: int, alpha: float, stop: str) -> list[Found]:
+def ours(beam: int, alpha: float, stop: str) -> list[TokenHypothesis]:
     settings = SearchSettings(beam=beam, alpha=alpha, stop=stop, max_ratio=0, max_extra=LIMIT)
     return [best[0] for best in search(TransformerStepper(OURS), SOURCES, settings)]
 

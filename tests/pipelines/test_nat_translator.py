@@ -151,7 +151,7 @@ def test_another_model_chooses_among_the_results(guessing: regard.Translator, tr
 def test_who_cannot_judge_is_refused_before_anything_is_written(
     guessing: regard.Translator, runs: dict[str, Path], image_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guessing.writer, "write", None)
+    monkeypatch.setattr(guessing.generator, "generate", None)
     for path, said in (
         (runs["ctc"], "writes all tokens at once; a model that writes token by token can judge"),
         (Path("nowhere"), "rerank: nowhere: no such model folder"),

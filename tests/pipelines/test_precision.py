@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard import Translator, UserError, probe
-from regard.decoding.settings import SearchSettings
+from regard.decoding.config import SearchSettings
 from regard.decoding.stepper import TransformerStepper
 from regard.ops.quantization import Precision, choose_precision, supports
 from regard.pipelines.constraints import Constraints

@@ -11,9 +11,9 @@ import torch
 import regard
 from regard.data.builtin.grammar import corpus
 from regard.data.text.vocabularies import Vocabularies
-from regard.decoding.constraints import Request
+from regard.decoding.constraints import DecodingRequest
 from regard.decoding.ensemble import EnsembleStepper
-from regard.decoding.search import Found, Trace, search
+from regard.decoding.search import TokenHypothesis, search
 from regard.decoding.stepper import TransformerStepper
 
 SENTENCES = [pair.source for pair in corpus("test", 24)]
@@ -129,7 +129,7 @@ def test_coverage_prefers_hypotheses_that_looked_at_everything(translator: regar
 def test_sampling_with_a_required_phrase_or_a_tree_is_refused(translator: regard.Translator) -> None:
     stepper = TransformerStepper(translator.model)
     with pytest.raises(regard.UserError, match="need a beam"):
-        search(stepper, [[300]], regard.SearchSettings(temperature=1.0), Trace())
+        search(stepper, [[300]], regard.SearchSettings(temperature=1.0), trace=True)
 
 
 def test_translating_leaves_the_model_in_the_mode_it_was_in(translator: regard.Translator) -> None:
@@ -152,10 +152,10 @@ def test_translating_leaves_the_model_in_the_mode_it_was_in(translator: regard.T
 def test_what_the_model_repeats_comes_out_as_it_went_in(
     translator: regard.Translator, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    def repeat(stepper: object, requests: list[Request], *_: object) -> list[list[Found]]:
-        return [[Found(list(request.source), 0.0, [])] for request in requests]
+    def repeat(stepper: object, requests: list[DecodingRequest], *_: object) -> list[list[TokenHypothesis]]:
+        return [[TokenHypothesis(list(request.source), 0.0, [])] for request in requests]
 
-    monkeypatch.setattr("regard.decoding.stepwise.search", repeat)
+    monkeypatch.setattr("regard.decoding.autoregressive.search", repeat)
     assert translator([text, "", text]) == [text, "", text]
 
 

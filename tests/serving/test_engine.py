@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from regard import Translator
-from regard.decoding.settings import NATSettings, SearchSettings
+from regard.decoding.config import NATSettings, SearchSettings
 from regard.errors import UserError
 from regard.serving.messages import LoadRequest
 from regard.serving.model_runner import open_engine, widen

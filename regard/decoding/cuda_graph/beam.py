@@ -15,10 +15,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from regard.decoding.config import SearchSettings
 from regard.decoding.cuda_graph.beam_kernel import Launcher, usable
 from regard.decoding.cuda_graph.model_step import Shape
-from regard.decoding.search import Found
-from regard.decoding.settings import SearchSettings
+from regard.decoding.search import TokenHypothesis
 from regard.decoding.top_k import top
 
 
@@ -151,7 +151,7 @@ class Board:
         self.limit_normaliser[:n] = other.limit_normaliser[rows]
         self.totals[n:] = -math.inf
 
-    def collect(self, rows: Sequence[int], n_best: int) -> list[list[Found]]:
+    def collect(self, rows: Sequence[int], n_best: int) -> list[list[TokenHypothesis]]:
         """The best hypotheses of these rows that have ended."""
         _, K, _, T = self.shape
         at = torch.tensor(rows, dtype=torch.long, device=self.lines.device)
@@ -166,7 +166,7 @@ class Board:
         columns = (follow(self.tokens), follow(self.gains), *(part[at, :n_best].tolist() for part in parts))
         return [
             [
-                Found(tokens[1:length], score, [*gains[1:length], last])
+                TokenHypothesis(tokens[1:length], score, [*gains[1:length], last])
                 for tokens, gains, score, length, last in zip(*sentence, strict=True)
                 if score > -math.inf
             ]

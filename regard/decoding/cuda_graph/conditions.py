@@ -8,9 +8,8 @@ import torch
 
 from regard.attention.core import Full
 from regard.attention.multi_head import Attention
-from regard.decoding.constraints import Request
-from regard.decoding.search import Trace
-from regard.decoding.settings import NATSettings, SearchSettings
+from regard.decoding.config import NATSettings, SearchSettings
+from regard.decoding.constraints import DecodingRequest
 from regard.models.nat import NATransformer
 from regard.models.transformer import EncoderDecoder, Transformer
 from regard.ops.modules import walk
@@ -22,37 +21,37 @@ MOST_ROUNDS = 16
 
 
 def obstacle(
-    models: Sequence[Transformer], requests: Sequence[Request], settings: SearchSettings, trace: Trace | None
+    models: Sequence[Transformer], requests: Sequence[DecodingRequest], settings: SearchSettings, trace: bool
 ) -> str | None:
     """Why these requests cannot be searched the fixed way on this device; None where they can."""
     return _obstacle_in_device(models[0]) or obstacle_anywhere(models, requests, settings, trace)
 
 
 def obstacle_anywhere(
-    models: Sequence[Transformer], requests: Sequence[Request], settings: SearchSettings, trace: Trace | None
+    models: Sequence[Transformer], requests: Sequence[DecodingRequest], settings: SearchSettings, trace: bool
 ) -> str | None:
     """`obstacle` but for the device."""
     if len(models) > 1:
         return "several models vote"
-    if trace is not None:
+    if trace:
         return "the tree of the beam is asked for"
     if any(request.prefix or request.required or request.forbidden for request in requests):
         return "a prefix, a required or a forbidden phrase is asked for"
     return _obstacle_in_settings(settings) or _obstacle_in_model(models[0])
 
 
-def obstacle_to_canvases(model: NATransformer, settings: NATSettings, trace: Trace | None) -> str | None:
+def obstacle_to_canvases(model: NATransformer, settings: NATSettings, trace: bool) -> str | None:
     """Why canvases cannot be filled the fixed way on this device; None where they can."""
     return _obstacle_in_device(model) or obstacle_to_canvases_anywhere(model, settings, trace)
 
 
-def obstacle_to_canvases_anywhere(model: NATransformer, settings: NATSettings, trace: Trace | None) -> str | None:
+def obstacle_to_canvases_anywhere(model: NATransformer, settings: NATSettings, trace: bool) -> str | None:
     """`obstacle_to_canvases` but for the device."""
     if settings.beam > 1:
         return "prefix search is asked for"
     if (settings.rounds or 1) > MOST_ROUNDS:
         return f"there are more than {MOST_ROUNDS} rounds"
-    if trace is not None:
+    if trace:
         return "snapshots of the rounds are asked for"
     return _obstacle_in_model(model)
 

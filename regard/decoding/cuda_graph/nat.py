@@ -1,4 +1,4 @@
-"""`FixedCanvases`: sources in, filled canvases out, by programs of a few shapes that are kept from call to call.
+"""`CapturedNAT`: sources in, filled canvases out, by programs of a few shapes that are kept from call to call.
 
 Where the length of a canvas follows from the source's, one program does it all. Where lengths are guessed, one encodes
 and guesses, and the host reads the lengths, since they say how large the canvas must be; then another fills it.
@@ -35,7 +35,7 @@ Shape = EncodingShape | FillingShape | PassShape
 Made = TypeVar("Made", Encoding, Filling, Pass)
 
 
-class FixedCanvases:
+class CapturedNAT:
     """Fills canvases with one model, prepared for a few shapes of batches; one batch at a time.
 
     Args:

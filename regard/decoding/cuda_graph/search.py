@@ -1,4 +1,4 @@
-"""`FixedSearch`: requests in, hypotheses out, by programs of a few shapes that are kept from call to call."""
+"""`CapturedSearch`: requests in, hypotheses out, by programs of a few shapes that are kept from call to call."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import torch
 
-from regard.decoding.constraints import Request, Rules
+from regard.decoding.config import SearchSettings
+from regard.decoding.constraints import DecodingRequest, TokenConstraints
 from regard.decoding.cuda_graph.capture import Pool, let_positions_grow, room_for
 from regard.decoding.cuda_graph.model_step import Shape
 from regard.decoding.cuda_graph.step_graph import Program
-from regard.decoding.search import Found, refuse_nan
-from regard.decoding.settings import SearchSettings
-from regard.decoding.stepper import pad_rows
+from regard.decoding.search import TokenHypothesis, refuse_nan
+from regard.decoding.stepper import pad_batch
 from regard.models.transformer import Transformer
 from regard.ops.dispatch import on_device
 
@@ -26,7 +26,7 @@ PATIENCE = 200
 """So many steps must have been wished for in a smaller program until it is made, which takes as long as many steps."""
 
 
-class FixedSearch:
+class CapturedSearch:
     """Searches with one model, prepared for a few shapes of batches; one search at a time.
 
     Args:
@@ -47,7 +47,7 @@ class FixedSearch:
         return self.model.target_embedding.weight.device
 
     @torch.inference_mode()
-    def search(self, requests: Sequence[Request], settings: SearchSettings) -> list[list[Found]]:
+    def search(self, requests: Sequence[DecodingRequest], settings: SearchSettings) -> list[list[TokenHypothesis]]:
         """The best hypotheses of every request, best first.
 
         Raises:
@@ -60,10 +60,10 @@ class FixedSearch:
         """Gives back the memory of all programs."""
         self._programs.clear()
 
-    def _search(self, requests: Sequence[Request], settings: SearchSettings) -> list[list[Found]]:
+    def _search(self, requests: Sequence[DecodingRequest], settings: SearchSettings) -> list[list[TokenHypothesis]]:
         config = self.model.config
         longest = config.max_length if config.positions == "learned" else None
-        rules = Rules.of(requests, settings, config.eos, self.device, longest)
+        rules = TokenConstraints.of(requests, settings, config.eos, self.device, longest)
         steps = int(rules.limits.max())
         target = room_for(steps, longest)
         source = room_for(max(len(request.source) for request in requests) + 1, longest)
@@ -71,15 +71,15 @@ class FixedSearch:
         if len(requests) > 1 and bytes_of(self.model, shape) > self._memory_there_is():
             half = len(requests) // 2
             return self._search(requests[:half], settings) + self._search(requests[half:], settings)
-        rows, layout = pad_rows([[*request.source, config.eos] for request in requests], config.pad, self.device)
+        rows, layout = pad_batch([[*request.source, config.eos] for request in requests], config.pad, self.device)
         let_positions_grow(self.model, max(source, target))
         program = self._program(shape)
         program.start(rows, layout, rules.limits, settings)
         return self._finish(program, len(requests), steps, settings.n_best)
 
-    def _finish(self, program: Program, sentences: int, steps: int, n_best: int) -> list[list[Found]]:
+    def _finish(self, program: Program, sentences: int, steps: int, n_best: int) -> list[list[TokenHypothesis]]:
         """Takes steps until all is decided. When few sentences are left, they go on in a smaller program."""
-        results: list[list[Found]] = [[] for _ in range(sentences)]
+        results: list[list[TokenHypothesis]] = [[] for _ in range(sentences)]
         left = list(range(sentences))  # which sentence each row of the program is about
         for step in range(1, steps + 1):
             program.step()

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from regard.attention.masks import Padded
+from regard.decoding.config import SearchSettings
 from regard.decoding.cuda_graph.beam import Board
 from regard.decoding.cuda_graph.capture import Pool, record, weight_places
 from regard.decoding.cuda_graph.model_step import Reader, Shape
-from regard.decoding.settings import SearchSettings
 from regard.models.transformer import Transformer
 
 FEW_TOKENS = 4096

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import torch
 
-from regard.decoding.settings import AnySettings, parse_settings
+from regard.decoding.config import DecodingSettings, parse_settings
 from regard.errors import UserError
 from regard.evaluation.bench.timing import Timing, measure_speed
 from regard.evaluation.metrics import Score, bleu
@@ -23,7 +23,7 @@ class Contender:
 
     name: str
     translator: Translator
-    settings: AnySettings
+    settings: DecodingSettings
 
     @classmethod
     def open(cls, text: str, device: str | torch.device = "cpu") -> Self:
@@ -37,7 +37,7 @@ class Contender:
         path, values = split_options(text)
         loading = {key: values.pop(key, None) for key in ("engine", "precision")}
         translator = Translator.load(path, device=device, **loading)
-        settings = parse_settings(translator.writer.settings, values, text)
+        settings = parse_settings(translator.generator.settings_class, values, text)
         try:
             return cls(text, translator, translator.fit(settings))
         except UserError as error:  # speaks of "this one", and there may be several

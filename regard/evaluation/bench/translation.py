@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from regard.decoding.settings import parse_settings
+from regard.decoding.config import parse_settings
 from regard.evaluation.bench.comparison import Race, choose_sizes, naming
 from regard.evaluation.bench.sentences import kept_sentences, make_up_sentences, read_sentences
 from regard.evaluation.bench.speed import Contender, race, split_options
@@ -63,7 +63,7 @@ def _in_transformers(run: str, device: torch.device) -> Contender:
     path, values = split_options(run)
     asked = {key: value for key, value in values.items() if key not in ("engine", "precision")}
     translator = load_in_transformers(path, device)
-    settings = translator.fit(parse_settings(translator.writer.settings, asked, run))
+    settings = translator.fit(parse_settings(translator.generator.settings_class, asked, run))
     return Contender(f"{run} in transformers", translator, settings)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from regard.decoding.settings import AnySettings
+from regard.decoding.config import DecodingSettings
 from regard.errors import UserError
 from regard.inspection.attentions import check_heads, find_attentions
 from regard.inspection.sharpness import scale_of
@@ -16,7 +16,7 @@ from regard.serving.views.packet import Array, Precision, pack
 
 
 @torch.no_grad()
-def show_arithmetic(translator: Translator, settings: AnySettings, asked: dict[str, Any]) -> bytes:
+def show_arithmetic(translator: Translator, settings: DecodingSettings, asked: dict[str, Any]) -> bytes:
     """A packet with everything between a query and what its attention gives.
 
     `q` (D), `k` and `v` (S, D), `products` q·k, `scores` scaled and masked (-inf), `weights`, all (S), `heads`, what

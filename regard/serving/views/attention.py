@@ -8,7 +8,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.decoding.settings import AnySettings
+from regard.decoding.config import DecodingSettings
 from regard.errors import UserError
 from regard.inspection.attentions import check_heads, find_attentions
 from regard.inspection.focus import distance, entropy
@@ -20,7 +20,7 @@ GLANCE = 52
 """Rows and columns of a small map, as many as it has pixels on the page."""
 
 
-def show_attention(translator: Translator, settings: AnySettings, asked: dict[str, Any]) -> bytes:
+def show_attention(translator: Translator, settings: DecodingSettings, asked: dict[str, Any]) -> bytes:
     """A packet of small maps of every attention, (heads + 1, rows, columns), the mean of the heads last.
 
     Raises:
@@ -38,7 +38,7 @@ def show_attention(translator: Translator, settings: AnySettings, asked: dict[st
     return pack({"labels": read.labels, "views": views}, arrays)
 
 
-def show_map(translator: Translator, settings: AnySettings, asked: dict[str, Any]) -> bytes:
+def show_map(translator: Translator, settings: DecodingSettings, asked: dict[str, Any]) -> bytes:
     """A packet with `map`: weights or scores of one head, or of all on average, (rows, columns).
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from regard.decoding.settings import AnySettings, SearchSettings
+from regard.decoding.config import DecodingSettings, SearchSettings
 from regard.inspection.scene import readable
 from regard.inspection.translation import refuse_blank
 from regard.models.nat import NATransformer
@@ -15,7 +15,7 @@ from regard.pipelines.translator import Translator
 DIGITS = 4
 
 
-def show_beam(translator: Translator, settings: AnySettings, asked: dict[str, Any]) -> dict[str, Any]:
+def show_beam(translator: Translator, settings: DecodingSettings, asked: dict[str, Any]) -> dict[str, Any]:
     """The tree, or a canvas for every result with its rounds, best first, and the settings in force.
 
     Raises:

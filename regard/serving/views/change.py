@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from regard.decoding.settings import AnySettings
+from regard.decoding.config import DecodingSettings
 from regard.inspection.attentions import find_attentions
 from regard.inspection.heads import scale_heads
 from regard.inspection.sharpness import scale_scores
@@ -13,7 +13,7 @@ from regard.pipelines.translator import Translator
 from regard.serving.views.translation import describe
 
 
-def show_change(translator: Translator, settings: AnySettings, asked: dict[str, Any]) -> dict[str, Any]:
+def show_change(translator: Translator, settings: DecodingSettings, asked: dict[str, Any]) -> dict[str, Any]:
     """The best translation while heads count by `factors`, and scores are multiplied by `sharpness`.
 
     Raises:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from regard.decoding.settings import AnySettings
+from regard.decoding.config import DecodingSettings
 from regard.inspection.scene import readable
 from regard.inspection.translation import refuse_blank
 from regard.pipelines.hypothesis import Hypothesis
@@ -17,7 +17,7 @@ from regard.serving.views.packet import Array, Precision, pack
 DIGITS = 4
 
 
-def show_translation(translator: Translator, settings: AnySettings, asked: dict[str, Any]) -> bytes:
+def show_translation(translator: Translator, settings: DecodingSettings, asked: dict[str, Any]) -> bytes:
     """A packet with the labels of the source, and hypotheses, best first; `alignment0` is that of the best.
 
     There are no alignments where the engine does not show its attention.
@@ -26,7 +26,7 @@ def show_translation(translator: Translator, settings: AnySettings, asked: dict[
         UserError: the sentence cannot be read.
     """
     refuse_blank(asked["text"])
-    seen = translator.writer.shows_attention
+    seen = translator.generator.has_attention
     found = translator.hypotheses([asked["text"]], settings, alignments=seen)[0]
     source = [*readable(found[0].source_pieces), "END"]
     arrays: dict[str, tuple[Array, Precision]] = {}

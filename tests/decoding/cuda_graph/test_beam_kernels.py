@@ -9,14 +9,14 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.decoding.constraints import Request
+from regard.decoding.config import SearchSettings
+from regard.decoding.constraints import DecodingRequest
 from regard.decoding.cuda_graph import beam as board
 from regard.decoding.cuda_graph import beam_kernel as launch
 from regard.decoding.cuda_graph.beam import Board
 from regard.decoding.cuda_graph.beam_kernel import Launcher
 from regard.decoding.cuda_graph.model_step import FixedCache, Shape
-from regard.decoding.cuda_graph.search import FixedSearch
-from regard.decoding.settings import SearchSettings
+from regard.decoding.cuda_graph.search import CapturedSearch
 from regard.ops import attention_kernels as kernels
 from tests.decoding.cuda_graph.models import decided_model
 
@@ -46,7 +46,7 @@ def logits(B: int, K: int, V: int, seed: int) -> Iterator[Tensor]:
 
 def found(one: Board, rows: int, n_best: int) -> list[list[tuple[list[int], list[float]]]]:
     return [
-        [(hypothesis.tokens, [hypothesis.score, *hypothesis.log_probabilities]) for hypothesis in best]
+        [(hypothesis.tokens, [hypothesis.score, *hypothesis.token_log_probs]) for hypothesis in best]
         for best in one.collect(range(rows), n_best)
     ]
 
@@ -108,13 +108,13 @@ def test_a_vocabulary_smaller_than_the_candidates_is_enough() -> None:
 
 def test_a_whole_search_by_kernels_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model = decided_model(encoder_layers=1, decoder_layers=1).to(DEVICE)
-    requests = [Request((5, 9, 30)), Request((8, 50)), Request((7,))]
+    requests = [DecodingRequest((5, 9, 30)), DecodingRequest((8, 50)), DecodingRequest((7,))]
     wanted = SearchSettings(beam=2, max_length=6, n_best=2)
     monkeypatch.setattr(launch, "ENABLED", False)
-    expected = FixedSearch(model, records=False).search(requests, wanted)
+    expected = CapturedSearch(model, records=False).search(requests, wanted)
     monkeypatch.setattr(board, "usable", lambda device, beam: True)
     monkeypatch.setattr(launch, "PART", 32)
-    found = FixedSearch(model, records=False).search(requests, wanted)
+    found = CapturedSearch(model, records=False).search(requests, wanted)
     assert [[one.tokens for one in best] for best in found] == [[one.tokens for one in best] for best in expected]
 
 

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from regard.decoding.constraints import Request
+from regard.decoding.config import SearchSettings
+from regard.decoding.constraints import DecodingRequest
 from regard.decoding.cuda_graph import search as module
 from regard.decoding.cuda_graph.capture import room_for
 from regard.decoding.cuda_graph.model_step import Reader, Shape
-from regard.decoding.cuda_graph.search import FixedSearch, bytes_of, room_for_sentences
+from regard.decoding.cuda_graph.search import CapturedSearch, bytes_of, room_for_sentences
 from regard.decoding.cuda_graph.step_graph import Program
-from regard.decoding.search import Found, search
-from regard.decoding.settings import SearchSettings
-from regard.decoding.stepper import TransformerStepper, pad_rows
+from regard.decoding.search import TokenHypothesis, search
+from regard.decoding.stepper import TransformerStepper, pad_batch
 from regard.errors import UserError
 from regard.models.transformer import Transformer
 from tests.decoding.cuda_graph.models import VOCAB, decided_model
@@ -47,19 +47,19 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 def fixed(model: Transformer, sources: Sequence[Sequence[int]], settings: SearchSettings, **how: Any) -> list[Any]:
-    return FixedSearch(model, **how).search([Request(source) for source in sources], settings)
+    return CapturedSearch(model, **how).search([DecodingRequest(source) for source in sources], settings)
 
 
 def settings_of(given: dict[str, Any]) -> SearchSettings:
     return SearchSettings(**({"max_ratio": 1.5, "max_extra": 3} | given))
 
 
-def assert_same(found: list[list[Found]], expected: list[list[Found]]) -> None:
+def assert_same(found: list[list[TokenHypothesis]], expected: list[list[TokenHypothesis]]) -> None:
     assert [[one.tokens for one in best] for best in found] == [[one.tokens for one in best] for best in expected]
     for mine, theirs in zip(found, expected, strict=True):
         for one, other in zip(mine, theirs, strict=True):
             assert one.score == pytest.approx(other.score, abs=1e-4)
-            assert one.log_probabilities == pytest.approx(other.log_probabilities, abs=1e-4)
+            assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=1e-4)
 
 
 @pytest.mark.parametrize("given", SETTINGS, ids=str)
@@ -81,21 +81,21 @@ def test_it_does_so_with_every_kind_of_model(changes: dict[str, Any], beam: int)
 @pytest.mark.parametrize("beam", [1, 4])
 def test_company_changes_nothing(beam: int) -> None:
     settings = settings_of({"beam": beam})
-    shared = FixedSearch(MODEL)
-    together = shared.search([Request(source) for source in SOURCES], settings)
+    shared = CapturedSearch(MODEL)
+    together = shared.search([DecodingRequest(source) for source in SOURCES], settings)
     for size in (1, 7):
-        apart: list[list[Found]] = []
+        apart: list[list[TokenHypothesis]] = []
         for start in range(0, 35, size):
-            apart += shared.search([Request(source) for source in SOURCES[start : start + size]], settings)
+            apart += shared.search([DecodingRequest(source) for source in SOURCES[start : start + size]], settings)
         assert_same(apart, together[:35])
 
 
 def test_one_search_leaves_nothing_behind_for_the_next() -> None:
-    shared = FixedSearch(MODEL)
+    shared = CapturedSearch(MODEL)
     for given in (SETTINGS[2], SETTINGS[3], {"beam": 4, "max_length": 3}, SETTINGS[2]):
         settings = settings_of(given)
         expected = search(TransformerStepper(MODEL), SOURCES[:9], settings)
-        assert_same(shared.search([Request(source) for source in SOURCES[:9]], settings), expected)
+        assert_same(shared.search([DecodingRequest(source) for source in SOURCES[:9]], settings), expected)
 
 
 @pytest.mark.parametrize("patience", [0, 2])
@@ -115,13 +115,13 @@ def test_what_is_left_goes_on_in_a_smaller_program(patience: int, monkeypatch: p
 
 def test_too_many_sentences_for_the_memory_are_searched_in_parts() -> None:
     settings = settings_of({"beam": 4})
-    few = FixedSearch(MODEL)
-    few.search([Request(SOURCES[0])] * 8, settings)
+    few = CapturedSearch(MODEL)
+    few.search([DecodingRequest(SOURCES[0])] * 8, settings)
     (shape,) = few._programs
     room = bytes_of(MODEL, shape)
-    small = FixedSearch(MODEL, memory=room)
+    small = CapturedSearch(MODEL, memory=room)
     assert_same(
-        small.search([Request(source) for source in SOURCES[:20]], settings),
+        small.search([DecodingRequest(source) for source in SOURCES[:20]], settings),
         search(TransformerStepper(MODEL), SOURCES[:20], settings),
     )
     assert sum(bytes_of(MODEL, shape) for shape in small._programs) <= room
@@ -130,23 +130,23 @@ def test_too_many_sentences_for_the_memory_are_searched_in_parts() -> None:
 def test_a_model_that_gives_nan_is_refused_and_does_no_harm_to_later_searches() -> None:
     model = decided_model().to(DEVICE)
     settings = settings_of({"beam": 4})
-    shared = FixedSearch(model)
+    shared = CapturedSearch(model)
     kept = model.target_embedding.weight.clone()
     model.target_embedding.weight.fill_(torch.nan)
     with pytest.raises(UserError, match="not numbers"):
-        shared.search([Request(source) for source in SOURCES[:3]], settings)
+        shared.search([DecodingRequest(source) for source in SOURCES[:3]], settings)
     model.target_embedding.weight.copy_(kept)
     expected = search(TransformerStepper(model), SOURCES[:3], settings)
-    assert_same(shared.search([Request(source) for source in SOURCES[:3]], settings), expected)
+    assert_same(shared.search([DecodingRequest(source) for source in SOURCES[:3]], settings), expected)
 
 
 def test_weights_that_change_in_place_are_seen() -> None:
     model = decided_model().to(DEVICE)
     settings = settings_of({"beam": 2})
-    shared = FixedSearch(model)
-    before = shared.search([Request(SOURCES[0])], settings)
+    shared = CapturedSearch(model)
+    before = shared.search([DecodingRequest(SOURCES[0])], settings)
     model.load_state_dict(decided_model(seed=3).state_dict())
-    after = shared.search([Request(SOURCES[0])], settings)
+    after = shared.search([DecodingRequest(SOURCES[0])], settings)
     assert_same(after, search(TransformerStepper(model), SOURCES[:1], settings))
     assert after[0][0].tokens != before[0][0].tokens
 
@@ -159,15 +159,15 @@ def test_a_min_length_beyond_the_learned_positions_is_refused() -> None:
 
 def test_room_for_a_source_ends_where_learned_positions_do() -> None:
     model = decided_model(positions="learned", max_length=24).to(DEVICE)
-    fixed_search = FixedSearch(model)
-    fixed_search.search([Request([5] * 20)], SearchSettings(beam=1, max_length=3))
+    fixed_search = CapturedSearch(model)
+    fixed_search.search([DecodingRequest([5] * 20)], SearchSettings(beam=1, max_length=3))
     assert [shape.source for shape in fixed_search._programs] == [24]
     with pytest.raises(UserError, match="a sequence of 31 tokens is longer than this model's 24 learned positions"):
-        fixed_search.search([Request([5] * 30)], SearchSettings(beam=1, max_length=3))
+        fixed_search.search([DecodingRequest([5] * 30)], SearchSettings(beam=1, max_length=3))
 
 
 def test_sources_encoded_with_room_to_spare_are_the_same() -> None:
-    rows, layout = pad_rows([[5, 6, 7, 2], [8, 2]], 0, DEVICE)
+    rows, layout = pad_batch([[5, 6, 7, 2], [8, 2]], 0, DEVICE)
     tight, roomy = (Reader(MODEL, Shape(4, 2, 32, 32)) for _ in range(2))
     with torch.inference_mode():
         for reader in (tight, roomy):
@@ -182,11 +182,11 @@ def test_sources_encoded_with_room_to_spare_are_the_same() -> None:
 def test_a_table_of_positions_that_must_grow_does(beam: int) -> None:
     model = decided_model().to(DEVICE)
     long = [DRAW.randrange(3, VOCAB) for _ in range(300)]
-    shared = FixedSearch(model)
+    shared = CapturedSearch(model)
     for sources in ([SOURCES[0]], [long], [SOURCES[0], long]):
         settings = settings_of({"beam": beam, "max_length": 12})
         expected = search(TransformerStepper(model), sources, settings)
-        assert_same(shared.search([Request(source) for source in sources], settings), expected)
+        assert_same(shared.search([DecodingRequest(source) for source in sources], settings), expected)
 
 
 def test_there_are_few_sizes() -> None:
@@ -211,21 +211,21 @@ def test_on_a_gpu_a_recorded_step_does_what_the_step_does(beam: int) -> None:
 def test_on_a_gpu_weights_that_lie_elsewhere_are_recorded_anew() -> None:
     model = decided_model().to(DEVICE)
     settings = settings_of({"beam": 2})
-    shared = FixedSearch(model)
-    shared.search([Request(SOURCES[0])], settings)
+    shared = CapturedSearch(model)
+    shared.search([DecodingRequest(SOURCES[0])], settings)
     other = decided_model(seed=3).to(DEVICE)
     for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
         mine.data = theirs.data
     assert_same(
-        shared.search([Request(SOURCES[0])], settings), search(TransformerStepper(other), SOURCES[:1], settings)
+        shared.search([DecodingRequest(SOURCES[0])], settings), search(TransformerStepper(other), SOURCES[:1], settings)
     )
 
 
 @on_gpu
 def test_on_a_gpu_a_replayed_step_waits_for_nothing() -> None:
-    shared = FixedSearch(MODEL)
+    shared = CapturedSearch(MODEL)
     settings = settings_of({"beam": 4})
-    shared.search([Request(source) for source in SOURCES[:8]], settings)
+    shared.search([DecodingRequest(source) for source in SOURCES[:8]], settings)
     (program,) = shared._programs.values()
     torch.cuda.set_sync_debug_mode("error")
     try:

@@ -15,7 +15,7 @@ import torch
 from benchmarks import parallel as script
 from benchmarks.reports import parallel as report
 from regard import Translator
-from regard.decoding.cuda_graph.nat import FixedCanvases
+from regard.decoding.cuda_graph.nat import CapturedNAT
 from regard.models.nat import NATransformer, NATransformerConfig
 from regard.training.recipe import Recipe
 from tests.interop.random_models import random_translator
@@ -126,7 +126,7 @@ def test_what_is_to_be_launched_is_not_replayed(monkeypatch: pytest.MonkeyPatch)
         raise AssertionError("it was replayed")
 
     monkeypatch.setattr(script.parallel, "obstacle_to_canvases", lambda *given: None)  # as it is on a GPU
-    monkeypatch.setattr(FixedCanvases, "fill", replay)
+    monkeypatch.setattr(CapturedNAT, "fill", replay)
     vocabularies = random_translator("post").vocabularies
     sizes = {"width": 32, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "hidden": 64}
     config = NATransformerConfig.base(len(vocabularies.target), length="ctc", **sizes)

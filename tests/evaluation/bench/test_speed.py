@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.decoding.settings import SearchSettings
+from regard.decoding.config import SearchSettings
 from regard.errors import UserError
 from regard.evaluation.bench.plot import draw_quality_against_speed, save_quality_plot
 from regard.evaluation.bench.speed import Contender, Result, race, tabulate

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.decoding.settings import SearchSettings
+from regard.decoding.config import SearchSettings
 from regard.errors import UserError
 from regard.evaluation.bench.comparison import Race
 from regard.evaluation.bench.sentences import MOST, kept_sentences, make_up_sentences
@@ -71,13 +71,13 @@ def test_transformers_stops_where_our_search_does(trained_run: Path) -> None:
     pytest.importorskip("transformers")
     theirs, ours = load_in_transformers(trained_run, CPU), Translator.load(trained_run)
     asked: list[object] = []
-    generate = theirs.writer.peer.model.generate  # type: ignore[attr-defined]
+    generate = theirs.generator.peer.model.generate  # type: ignore[attr-defined]
 
     def listen(**options: object) -> object:
         asked.append(options.get("early_stopping"))
         return generate(**options)
 
-    theirs.writer.peer.model.generate = listen  # type: ignore[attr-defined]
+    theirs.generator.peer.model.generate = listen  # type: ignore[attr-defined]
     for stop in ("exact", "first"):
         settings = SearchSettings(beam=3, stop=stop)
         found, other = (one.hypotheses(SOURCES, settings) for one in (ours, theirs))

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from regard.config import Settings, unknown_key_message
 from regard.data.text.suffixes import BOTH_SIDES, COMPRESSIONS
-from regard.decoding.settings import AnySettings, NATSettings, SearchSettings, check_keys_fit
+from regard.decoding.config import DecodingSettings, NATSettings, SearchSettings, check_setting_keys
 from regard.errors import UserError
 from regard.models.nat import NATransformerConfig
 from regard.models.registry import MODELS
@@ -164,7 +164,7 @@ class TranslatorTrainingSettings(TrainingSettings):
 class TranslationRecipe(Recipe):
     """A whole training run of a translator."""
 
-    searches_by: ClassVar[type[AnySettings]] = SearchSettings
+    searches_by: ClassVar[type[DecodingSettings]] = SearchSettings
 
     data: DataSettings = Field(description="the corpus: source and target, or builtin")
     start: TranslatorStartSettings = TranslatorStartSettings()
@@ -182,7 +182,7 @@ class TranslationRecipe(Recipe):
     @classmethod
     def _check_way_of_writing(cls, values: object) -> object:
         if isinstance(values, Mapping):
-            check_keys_fit(cls.searches_by, values, "search")
+            check_setting_keys(cls.searches_by, values, "search")
         return values
 
     @model_validator(mode="after")

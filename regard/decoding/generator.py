@@ -1,4 +1,4 @@
-"""`Writer`: how a model writes translations, as `Translator` sees it. Tokens in, tokens out."""
+"""`Generator`: how a model writes translations, as `Translator` sees it. Tokens in, tokens out."""
 
 from __future__ import annotations
 
@@ -10,51 +10,53 @@ from torch import Tensor, nn
 
 from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention, use_qkv_hook
-from regard.decoding.constraints import Request
-from regard.decoding.search import Found, Trace
-from regard.decoding.settings import AnySettings
+from regard.decoding.config import DecodingSettings
+from regard.decoding.constraints import DecodingRequest
+from regard.decoding.search import TokenHypothesis
 
 BATCH_TOKENS = 4096
 
 
-class Writer(Protocol):
+class Generator(Protocol):
     """A way of writing: token by token in stepwise.py, all at once in parallel.py."""
 
-    settings: type[AnySettings]
-    shows_attention: bool
+    settings_class: type[DecodingSettings]
+    has_attention: bool
 
-    def prepare(self, settings: AnySettings, request: Request, trees: bool, snapshots: bool) -> AnySettings:
+    def resolve_settings(
+        self, settings: DecodingSettings, request: DecodingRequest, trees: bool, snapshots: bool
+    ) -> DecodingSettings:
         """The settings as this model takes them.
 
         Raises:
             UserError: it cannot write like that.
         """
 
-    def batch_tokens(self, settings: AnySettings) -> int:
+    def batch_tokens(self, settings: DecodingSettings) -> int:
         """How many padded source tokens are worked on at once."""
 
-    def write(
-        self, requests: Sequence[Request], settings: AnySettings, trace: Trace | None = None
-    ) -> list[list[Found]]:
+    def generate(
+        self, requests: Sequence[DecodingRequest], settings: DecodingSettings, trace: bool = False
+    ) -> list[list[TokenHypothesis]]:
         """The best hypotheses of every request, best first; with a trace, also how they came about."""
 
-    def read(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
+    def log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
         """The log-probabilities of the token at every place of given translations, (B, T, V)."""
 
-    def review(self, sources: Sequence[Sequence[int]], found: Sequence[Found]) -> None:
+    def run_forward(self, sources: Sequence[Sequence[int]], found: Sequence[TokenHypothesis]) -> None:
         """Passes hypotheses through the model once more, whole sentences at once, for whoever observes it."""
 
-    def rows(self, found: Found) -> list[int]:
+    def attention_rows(self, found: TokenHypothesis) -> list[int]:
         """In which row of the attention seen in a `review` each token stands, END too where it is said."""
 
     def score(
-        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], settings: AnySettings
-    ) -> list[Found]:
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], settings: DecodingSettings
+    ) -> list[TokenHypothesis]:
         """Given translations, scored as `write` would score them."""
 
 
 @contextmanager
-def seeing_cross_attention(models: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
+def collect_cross_attention(models: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
     """Collects the weights of every cross-attention, averaged over heads, (B, T, S) each."""
     seen: list[Tensor] = []
 

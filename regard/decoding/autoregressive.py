@@ -1,7 +1,7 @@
 """Writing one token after another, for one model or for several that vote.
 
-`StepWriter.write` chooses between two ways to the same result: `search` over a stepper, which can do everything, and on
-a GPU `FixedSearch`, for the requests that `obstacle` has nothing against.
+`AutoregressiveGenerator.generate` chooses between two paths to the same result: `search` over a stepper, which supports
+everything, and on a GPU `CapturedSearch`, for the requests that `obstacle` has nothing against.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from regard.decoding.constraints import Request
+from regard.decoding.config import DecodingSettings, SearchSettings, check_settings_type
+from regard.decoding.constraints import DecodingRequest
 from regard.decoding.cuda_graph.conditions import obstacle
-from regard.decoding.cuda_graph.search import FixedSearch
+from regard.decoding.cuda_graph.search import CapturedSearch
 from regard.decoding.ensemble import EnsembleStepper
-from regard.decoding.search import Found, Trace, search
-from regard.decoding.settings import AnySettings, SearchSettings, check_settings_fit
-from regard.decoding.stepper import TransformerStepper, pad_rows, penalise_coverage
-from regard.decoding.writer import BATCH_TOKENS, seeing_cross_attention
+from regard.decoding.generator import BATCH_TOKENS, collect_cross_attention
+from regard.decoding.search import TokenHypothesis, search
+from regard.decoding.stepper import TransformerStepper, coverage_penalty, pad_batch
 from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.ops.linear import PackedWeights
@@ -28,32 +28,34 @@ BATCH_TOKENS_OF_GPU = 4 * BATCH_TOKENS
 """A GPU takes a step of many sentences in hardly more time than one of few."""
 
 
-class StepWriter:
+class AutoregressiveGenerator:
     """Writes with a `Transformer`, or with several that have the same vocabularies."""
 
-    settings: type[AnySettings] = SearchSettings
-    shows_attention = True
+    settings_class: type[DecodingSettings] = SearchSettings
+    has_attention = True
 
     def __init__(self, models: Sequence[Transformer], products: PackedWeights | None = None) -> None:
         self.models = models
         self._packed = PackedWeights() if products is None else products
         self.config = models[0].config
         self._steppers: dict[bool, EnsembleStepper] = {}
-        self._fixed = FixedSearch(models[0])
+        self._fixed = CapturedSearch(models[0])
 
-    def prepare(self, settings: AnySettings, request: Request, trees: bool, snapshots: bool) -> AnySettings:
-        check_settings_fit(settings, SearchSettings)
+    def resolve_settings(
+        self, settings: DecodingSettings, request: DecodingRequest, trees: bool, snapshots: bool
+    ) -> DecodingSettings:
+        check_settings_type(settings, SearchSettings)
         if snapshots:
             raise UserError("snapshots of rounds are for a model that writes all tokens at once; this one has trees")
         return settings
 
-    def batch_tokens(self, settings: AnySettings) -> int:
+    def batch_tokens(self, settings: DecodingSettings) -> int:
         on_gpu = self.models[0].target_embedding.weight.device.type == "cuda"
         return BATCH_TOKENS_OF_GPU if on_gpu else BATCH_TOKENS
 
-    def write(
-        self, requests: Sequence[Request], settings: AnySettings, trace: Trace | None = None
-    ) -> list[list[Found]]:
+    def generate(
+        self, requests: Sequence[DecodingRequest], settings: DecodingSettings, trace: bool = False
+    ) -> list[list[TokenHypothesis]]:
         assert isinstance(settings, SearchSettings)
         if obstacle(self.models, requests, settings, trace) is None:
             try:
@@ -63,11 +65,11 @@ class StepWriter:
         return search(self._stepper(coverage=settings.coverage > 0), requests, settings, trace)
 
     @torch.no_grad()
-    def read(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
+    def log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
         """Row t is what is said after t target tokens."""
         device = self.models[0].target_embedding.weight.device
-        read, read_layout = pad_rows([[*source, self.config.eos] for source in sources], self.config.pad, device)
-        said, said_layout = pad_rows([[self.config.bos, *target] for target in targets], self.config.pad, device)
+        read, read_layout = pad_batch([[*source, self.config.eos] for source in sources], self.config.pad, device)
+        said, said_layout = pad_batch([[self.config.bos, *target] for target in targets], self.config.pad, device)
         self._packed.refresh()
         with self._packed:
             each: list[Tensor] = [m(read, said, read_layout, said_layout).float().log_softmax(-1) for m in self.models]
@@ -75,18 +77,18 @@ class StepWriter:
             return each[0]
         return torch.stack(each).logsumexp(0) - torch.tensor(float(len(each))).log().to(device)
 
-    def review(self, sources: Sequence[Sequence[int]], found: Sequence[Found]) -> None:
-        self.read(sources, [one.tokens for one in found])
+    def run_forward(self, sources: Sequence[Sequence[int]], found: Sequence[TokenHypothesis]) -> None:
+        self.log_probs(sources, [one.tokens for one in found])
 
-    def rows(self, found: Found) -> list[int]:
+    def attention_rows(self, found: TokenHypothesis) -> list[int]:
         return list(range(len(found.tokens) + 1))
 
     def score(
-        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], settings: AnySettings
-    ) -> list[Found]:
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], settings: DecodingSettings
+    ) -> list[TokenHypothesis]:
         assert isinstance(settings, SearchSettings)
-        with seeing_cross_attention(self.models if settings.coverage else ()) as seen:
-            logp = self.read(sources, targets)
+        with collect_cross_attention(self.models if settings.coverage else ()) as seen:
+            logp = self.log_probs(sources, targets)
         found = []
         for place, (source, target, row) in enumerate(zip(sources, targets, logp, strict=True)):
             said = torch.tensor([*target, self.config.eos], device=row.device)
@@ -94,8 +96,8 @@ class StepWriter:
             score = gains.double().sum() / settings.normaliser(float(len(said)))
             if settings.coverage:
                 looked = [maps[place, : len(said), : len(source) + 1] for maps in self._last_layers(seen)]
-                score += settings.coverage * sum(penalise_coverage(m.sum(0)) for m in looked) / len(looked)
-            found.append(Found(list(target), float(score), gains.tolist()))
+                score += settings.coverage * sum(coverage_penalty(m.sum(0)) for m in looked) / len(looked)
+            found.append(TokenHypothesis(list(target), float(score), gains.tolist()))
         return found
 
     def _last_layers(self, seen: list[Tensor]) -> list[Tensor]:

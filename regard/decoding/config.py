@@ -155,19 +155,19 @@ class NATSettings(Settings):
         return self.model_dump(mode="json")
 
 
-AnySettings = SearchSettings | NATSettings
-_WAYS: dict[type[AnySettings], str] = {
+DecodingSettings = SearchSettings | NATSettings
+_WAYS: dict[type[DecodingSettings], str] = {
     SearchSettings: "writes one token after another",
     NATSettings: "writes all tokens at once",
 }
 
 
-def settings_of_kind(kind: str) -> type[AnySettings]:
+def settings_for_kind(kind: str) -> type[DecodingSettings]:
     """The settings of a kind of model, as config.json names it."""
     return NATSettings if kind == "nat" else SearchSettings
 
 
-def check_settings_fit(settings: AnySettings, wanted: type[AnySettings]) -> None:
+def check_settings_type(settings: DecodingSettings, wanted: type[DecodingSettings]) -> None:
     """Does nothing where these settings are for a model that takes `wanted`.
 
     Raises:
@@ -177,7 +177,7 @@ def check_settings_fit(settings: AnySettings, wanted: type[AnySettings]) -> None
         raise UserError(f"this model {_WAYS[wanted]}: give {wanted.__name__}, not {type(settings).__name__}")
 
 
-def check_keys_fit(wanted: type[AnySettings], keys: Iterable[str], where: str) -> None:
+def check_setting_keys(wanted: type[DecodingSettings], keys: Iterable[str], where: str) -> None:
     """Does nothing where no key is for models that write the other way alone.
 
     Raises:
@@ -192,11 +192,11 @@ def check_keys_fit(wanted: type[AnySettings], keys: Iterable[str], where: str) -
             )
 
 
-def parse_settings(wanted: type[AnySettings], values: Mapping[str, Any], where: str) -> AnySettings:
+def parse_settings(wanted: type[DecodingSettings], values: Mapping[str, Any], where: str) -> DecodingSettings:
     """The settings that a model takes, from plain values.
 
     Raises:
         UserError: a value is wrong, or a key is unknown or for models that write the other way.
     """
-    check_keys_fit(wanted, values, where)
+    check_setting_keys(wanted, values, where)
     return wanted.parse(values, where)
