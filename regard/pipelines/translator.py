@@ -296,7 +296,9 @@ class Translator:
                     vectors[i] = tokens.mean(0) if pool == "mean" else tokens.clone()
         return vectors
 
-    def _hypothesis(self, found: TokenHypothesis, source: Sequence[int], constraints: Constraints | None = None) -> Hypothesis:
+    def _hypothesis(
+        self, found: TokenHypothesis, source: Sequence[int], constraints: Constraints | None = None
+    ) -> Hypothesis:
         target = self.vocabularies.target
         text = target.decode(found.tokens)
         return Hypothesis(
