@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from regard.data.builtin.grammar import derive
+from regard.data.builtin.corpus import load_examples
 from regard.evaluation import bleu, exact_match
 from regard.pipelines.translator import Translator
 from regard.training.recipe import Recipe
@@ -29,10 +29,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         outcome = run_recipe(Recipe.load(Path("demo")), Path(folder) / "run")
         translator = Translator.load(Path(folder) / "run")
-    test = derive("test")
-    references = [derivation.pair.target for derivation in test]
-    translations = translator([derivation.pair.source for derivation in test], beam=1)
-    novel = [i for i, derivation in enumerate(test) if derivation.novel]
+    test = load_examples("test")
+    references = [example.pair.target for example in test]
+    translations = translator([example.pair.source for example in test], beam=1)
+    novel = [i for i, example in enumerate(test) if example.novel]
     score = bleu(translations, references, "zh")
     exact = exact_match(translations, references)
     apples = translator("I love apples")

@@ -45,7 +45,7 @@ import safetensors.torch  # noqa: E402
 import torch  # noqa: E402
 
 from benchmarks.reports.parallel import GREEDY, IMAGES, LAUNCHED, ONE_PASS  # noqa: E402
-from regard.data.builtin.grammar import derive  # noqa: E402
+from regard.data.builtin.corpus import load_examples  # noqa: E402
 from regard.data.text.readers import read_lines, read_pairs  # noqa: E402
 from regard.decoding import autoregressive  # noqa: E402
 from regard.decoding import nat as parallel  # noqa: E402
@@ -189,7 +189,7 @@ def check_builtin(out: Path) -> None:
         if not is_done(run):
             print(f"training {name}", flush=True)
             wait_for({run.name: start("demo", run, changes)}, out, None)
-    test = derive("test")
+    test = load_examples("test")
     sources, references = [d.pair.source for d in test], [d.pair.target for d in test]
     rows, missed = [], []
     for name, settings, bound in BOUNDS:

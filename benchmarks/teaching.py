@@ -26,7 +26,7 @@ import safetensors.torch
 import torch
 
 from regard.attention.masks import Padded
-from regard.data.builtin.grammar import Derivation, derive
+from regard.data.builtin.corpus import Example, load_examples
 from regard.data.text.alignment import link_tokens
 from regard.evaluation import Score, bleu
 from regard.inspection.probe import probe
@@ -70,7 +70,7 @@ class Bench:
     folder: Path
     steps: int
     device: str
-    test: list[Derivation]
+    test: list[Example]
     links: list[list[tuple[int, int]]] = field(default_factory=list)
 
     def train(self, name: str, changes: dict[str, Any], threads: int) -> float:
@@ -100,9 +100,9 @@ class Bench:
         translator = Translator.load(run / "last")
         name, source_vocabulary = f"decoder.{LAYER}.cross", translator.vocabularies.source
         total, places = 0.0, 0.0
-        for derivation, links in zip(self.test, self.links, strict=True):
-            source = source_vocabulary.encode(derivation.pair.source)
-            target = translator.vocabularies.target.encode(spell(derivation))
+        for example, links in zip(self.test, self.links, strict=True):
+            source = source_vocabulary.encode(example.pair.source)
+            target = translator.vocabularies.target.encode(" ".join(example.words))
             with probe(translator.model, [name]) as seen:
                 translator.read([source], [target])
             layouts = Padded.of([len(target) + 1]), Padded.of([len(source) + 1])
@@ -124,9 +124,9 @@ class Bench:
         translator = Translator.load(run / "last")
         torch.manual_seed(0)
         total, count = 0.0, 0
-        for derivation in self.test:
-            source = translator.vocabularies.source.encode(derivation.pair.source)
-            target = translator.vocabularies.target.encode(spell(derivation))
+        for example in self.test:
+            source = translator.vocabularies.source.encode(example.pair.source)
+            target = translator.vocabularies.target.encode(" ".join(example.words))
             read = torch.tensor([[*source, model.config.eos]]), torch.tensor([[model.config.bos, *target]])
             total += float(divergence(model(*read)[0], model(*read)[0]))
             count += len(target) + 1
@@ -142,17 +142,11 @@ FILES = {
 }
 
 
-def spell(derivation: Derivation) -> str:
-    """The Chinese with a space between words, which is what an alignment counts."""
-    mark = derivation.pair.target.removeprefix("".join(derivation.words))
-    return " ".join([*derivation.words, *mark])
-
-
-def link_words(corpus: list[Derivation], counted: list[Derivation]) -> list[list[tuple[int, int]]]:
+def link_words(corpus: list[Example], counted: list[Example]) -> list[list[tuple[int, int]]]:
     """Links each Chinese word to the English word that it most often meets, by the Dice coefficient over `counted`."""
     english, chinese, together = Counter[str](), Counter[str](), Counter[tuple[str, str]]()
-    for derivation in counted:
-        sources, targets = set(words_of(derivation.pair.source)), set(spell(derivation).split())
+    for example in counted:
+        sources, targets = set(words_of(example.pair.source)), set(example.words)
         english.update(sources)
         chinese.update(targets)
         together.update((s, t) for s in sources for t in targets)
@@ -161,10 +155,10 @@ def link_words(corpus: list[Derivation], counted: list[Derivation]) -> list[list
         return 2 * together[s, t] / (english[s] + chinese[t]) if together[s, t] else 0.0
 
     linked = []
-    for derivation in corpus:
-        sources = words_of(derivation.pair.source)
-        best = [max(range(len(sources)), key=lambda i, t=t: dice(sources[i], t)) for t in spell(derivation).split()]
-        pairs = zip(best, enumerate(spell(derivation).split()), strict=True)
+    for example in corpus:
+        sources = words_of(example.pair.source)
+        best = [max(range(len(sources)), key=lambda i, t=t: dice(sources[i], t)) for t in example.words]
+        pairs = zip(best, enumerate(example.words), strict=True)
         linked.append([(i, j) for i, (j, t) in pairs if dice(sources[i], t) > 0.3])
     return linked
 
@@ -174,12 +168,12 @@ def words_of(english: str) -> list[str]:
     return [word.rstrip(".?").lower() for word in english.split()]
 
 
-def write_corpus(folder: Path, sentences: int) -> tuple[list[Derivation], list[list[tuple[int, int]]]]:
+def write_corpus(folder: Path, sentences: int) -> tuple[list[Example], list[list[tuple[int, int]]]]:
     """Writes training and validation text with alignments; returns test sentences with theirs."""
-    train, test = derive("train"), derive("test")[:sentences]
-    for split, derivations in (("train", train), ("valid", derive("valid"))):
-        (folder / f"{split}.en").write_text("".join(f"{d.pair.source}\n" for d in derivations), encoding="utf-8")
-        (folder / f"{split}.zh").write_text("".join(f"{spell(d)}\n" for d in derivations), encoding="utf-8")
+    train, test = load_examples("train"), load_examples("test")[:sentences]
+    for split, examples in (("train", train), ("valid", load_examples("valid"))):
+        (folder / f"{split}.en").write_text("".join(f"{d.pair.source}\n" for d in examples), encoding="utf-8")
+        (folder / f"{split}.zh").write_text("".join(f"{' '.join(d.words)}\n" for d in examples), encoding="utf-8")
     lines = (" ".join(f"{i}-{j}" for i, j in links) for links in link_words(train, train))
     (folder / "train.align").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return test, link_words(test, train)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from regard.data.batching import plan_packed, plan_padded
-from regard.data.builtin.grammar import corpus as draw_pairs
+from regard.data.builtin.corpus import load_pairs
 from regard.data.text.encoding import encode_pairs
 from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.tokens import Ints, ParallelTokens, Ragged
@@ -131,7 +131,7 @@ def make_one(vocab: int, tokens: int, layout: Layout, device: torch.device) -> T
 @cache
 def encode_builtin(sentences: int | None) -> ParallelTokens:
     """The pairs that `regard demo` learns from, all different."""
-    pairs = draw_pairs("train", sentences)
+    pairs = load_pairs("train", sentences)
     tokenizer = Tokenizer.train((text for pair in pairs for text in pair), PIECES)
     return encode_pairs(pairs, tokenizer, tokenizer)
 

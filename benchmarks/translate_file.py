@@ -21,7 +21,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 
-from regard.data.builtin.grammar import corpus
+from regard.data.builtin.corpus import load_pairs
 
 ALLOWED_MB = 50
 SECONDS_BETWEEN_SAMPLES = 0.25
@@ -37,7 +37,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         source, output = Path(folder) / "source.en", Path(folder) / "output.zh"
-        sentences = [pair.source for pair in corpus("train", min(arguments.lines, 40_000))]
+        sentences = [pair.source for pair in load_pairs("train", min(arguments.lines, 40_000))]
         source.write_text("".join(f"{line}\n" for line in islice(cycle(sentences), arguments.lines)), encoding="utf-8")
         samples = watch(arguments.run, source, output, arguments.threads, arguments.beam)
         written = output.read_bytes().count(b"\n")

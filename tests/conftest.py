@@ -1,6 +1,7 @@
 """What many tests share: a model that has really learned something, and the command line, within and without."""
 
 import io
+import lzma
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from regard.data.builtin import corpus
 from regard.data.text.pair import Pair
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
@@ -83,6 +85,18 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "train.en").write_text("".join(f"{pair.source}\n" for pair in pairs), encoding="utf-8")
     (folder / "train.zh").write_text("".join(f"{pair.target}\n" for pair in pairs), encoding="utf-8")
     return folder
+
+
+@pytest.fixture
+def short_builtin_corpus(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replaces the built-in corpus by its first 300 training, 20 validation and 20 test sentences."""
+    with lzma.open(corpus.PATH, "rt", encoding="utf-8") as file:
+        lines = file.readlines()
+    short = tmp_path_factory.mktemp("builtin") / "en-zh.tsv.xz"
+    with lzma.open(short, "wt", encoding="utf-8") as file:
+        for split, size in (("train", 300), ("valid", 20), ("test", 20)):
+            file.writelines([line for line in lines if line.startswith(f"{split}\t")][:size])
+    monkeypatch.setattr(corpus, "PATH", short)
 
 
 @pytest.fixture(scope="session")

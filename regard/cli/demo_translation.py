@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from regard.data.builtin.grammar import derive
+from regard.data.builtin.corpus import load_examples
 from regard.evaluation import bleu, exact_match
 from regard.inspection.drawing import draw_heads
 from regard.inspection.probe import probe
@@ -14,7 +14,7 @@ from regard.pipelines.translator import Translator
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 
-SHOWN = ("I love apples", "Yesterday my older brother bought three books at the market.")
+SHOWN = ("I love apples", "I am human", "Yesterday my older brother bought three books at the market.")
 
 
 def run_demo(out: Path, changes: Sequence[str]) -> None:
@@ -28,7 +28,7 @@ def run_demo(out: Path, changes: Sequence[str]) -> None:
     for sentence in SHOWN:
         print(f"  {sentence}  →  {translator(sentence)}")
     picture = out / "attention.svg"
-    picture.write_text(draw_cross_attention(translator, SHOWN[1]), encoding="utf-8")
+    picture.write_text(draw_cross_attention(translator, SHOWN[-1]), encoding="utf-8")
     print(f"\nThe model is in {out}/best; what it looked at is drawn in {picture}.\nNext, try:")
     print(f'  regard translate {out} "Where did you buy that book?"')
     print(f'  regard look {out} "I love apples" --out look.html')
@@ -38,7 +38,7 @@ def run_demo(out: Path, changes: Sequence[str]) -> None:
 
 def score_held_out(translator: Translator) -> None:
     """Prints BLEU and exact matches on the test set, and on its sentences with combinations never seen in training."""
-    test = derive("test")
+    test = load_examples("test")
     sources, references = [d.pair.source for d in test], [d.pair.target for d in test]
     translations = translator(sources, beam=1)
     novel = [i for i, d in enumerate(test) if d.novel]

@@ -227,20 +227,17 @@ def test_search_options_reach_the_search(trained_run: Path, command: Command, mo
     assert (seen[0].beam, seen[0].length_penalty, seen[0].alpha) == (3, "wu", 0.6)
 
 
+@pytest.mark.usefixtures("short_builtin_corpus")
 def test_the_demo_trains_scores_and_draws(
     tmp_path: Path, command: Command, small_settings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from regard.data.builtin import grammar
-
-    monkeypatch.setitem(grammar.SIZES, "train", 300)
-    monkeypatch.setitem(grammar.SIZES, "valid", 20)
-    monkeypatch.setitem(grammar.SIZES, "test", 20)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "demo").mkdir()  # must not be taken for the recipe
     answer = command("demo", *small_settings, *SHORT)
     assert (answer.code, answer.err) == (0, "")
     assert "20 held-out sentences" in answer.out
     assert "exact matches" in answer.out
+    assert re.search(r"^  I love apples  → .*\n  I am human  → ", answer.out, re.MULTILINE)
     assert "regard translate runs/demo" in answer.out
     assert (tmp_path / "runs" / "demo" / "attention.svg").read_text(encoding="utf-8").startswith("<svg")
     assert {path.name for path in tmp_path.iterdir()} == {"demo", "runs"}

@@ -12,7 +12,7 @@ import torch
 import transformers
 from tokenizers import BertWordPieceTokenizer
 
-from regard.data.builtin.grammar import corpus
+from regard.data.builtin.corpus import load_pairs
 from regard.errors import UserError
 from regard.interop.bert import from_bert, read_bert
 from regard.interop.import_model import import_model
@@ -199,7 +199,7 @@ def test_minilm_gives_the_vectors_of_transformers(tmp_path: Path) -> None:
     package = importlib.util.find_spec(MINILM)
     assert package is not None and package.origin is not None
     folder = Path(package.origin).parent / "model"
-    texts = [pair.source for pair in corpus("test", 50)]
+    texts = [pair.source for pair in load_pairs("test", 50)]
     assert len(set(texts)) == 50
     import_model(folder, tmp_path / "minilm")
     ours, theirs = Embedder.load(tmp_path / "minilm"), transformers.BertModel.from_pretrained(folder).eval()

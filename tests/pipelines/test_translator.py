@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import regard
-from regard.data.builtin.grammar import corpus
+from regard.data.builtin.corpus import load_pairs
 from regard.data.text.vocabularies import Vocabularies
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.ensemble import EnsembleStepper
 from regard.decoding.search import TokenHypothesis, search
 from regard.decoding.stepper import TransformerStepper
 
-SENTENCES = [pair.source for pair in corpus("test", 24)]
+SENTENCES = [pair.source for pair in load_pairs("test", 24)]
 
 
 @pytest.fixture(scope="module")

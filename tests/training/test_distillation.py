@@ -14,6 +14,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from regard import SearchSettings, Translator, UserError
+from regard.data.builtin.corpus import load_pairs
 from regard.data.text.pair import Pair
 from regard.data.text.readers import read_parallel
 from regard.evaluation import choose_closest
@@ -99,16 +100,14 @@ def test_other_kinds_of_file_hold_the_same_pairs(
     assert list(read_parallel(out)) == distilled
 
 
+@pytest.mark.usefixtures("short_builtin_corpus")
 def test_a_recipes_training_pairs_can_be_distilled(
-    trained_run: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch, toy: Path
+    trained_run: Path, tmp_path: Path, command: Command, toy: Path
 ) -> None:
-    from regard.data.builtin import grammar
-
-    monkeypatch.setitem(grammar.SIZES, "train", 20)
     short = ("--search", "max_length=5")
     answer = command("distill", trained_run, "--recipe", "demo", "--out", tmp_path / "d.tsv", *GREEDY, *short)
     assert (answer.code, answer.err) == (0, "")
-    assert [pair.source for pair in read_parallel(tmp_path / "d.tsv")] == [p.source for p in grammar.corpus("train")]
+    assert [pair.source for pair in read_parallel(tmp_path / "d.tsv")] == [p.source for p in load_pairs("train")]
     recipe = tmp_path / "r.yaml"
     recipe.write_text(f"data: {{source: {toy}/train.en, target: {toy}/train.zh, hold_out: 30}}\n")
     answer = command("distill", trained_run, "--recipe", recipe, "--out", tmp_path / "e.tsv", *GREEDY, *short)

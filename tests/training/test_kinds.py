@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from regard.data.builtin.grammar import corpus
+from regard.data.builtin.corpus import load_pairs
 from regard.data.text.pair import Pair
 from regard.pipelines.translator import Translator
 from regard.training.run import run_recipe
@@ -26,7 +26,7 @@ KINDS: dict[str, Any] = {
 def builtin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Some pairs of the built-in corpus, as files."""
     folder = tmp_path_factory.mktemp("builtin")
-    pairs: list[Pair] = corpus("train", 600)
+    pairs: list[Pair] = load_pairs("train", 600)
     (folder / "train.en").write_text("".join(f"{pair.source}\n" for pair in pairs), encoding="utf-8")
     (folder / "train.zh").write_text("".join(f"{pair.target}\n" for pair in pairs), encoding="utf-8")
     return folder
@@ -58,7 +58,7 @@ def test_one_line_changes_the_kind_and_the_loss_falls(
     assert losses[-1] < losses[0] - 0.5
     translator = Translator.load(tmp_path / "run")
     assert translator.model.config.attention.kind == (attention if isinstance(attention, str) else attention["kind"])
-    sentences = [pair.source for pair in corpus("test", 5)]
+    sentences = [pair.source for pair in load_pairs("test", 5)]
     found = [best[0] for best in translator.hypotheses(sentences)]
     judged = translator.score_tokens(
         translator.vocabularies.source.encode_batch(sentences), [one.tokens for one in found]

@@ -10,7 +10,7 @@ from regard import Translator
 from regard.attention.core import Full
 from regard.attention.masks import Packed, Padded
 from regard.attention.multi_head import Attention
-from regard.data.builtin.grammar import corpus
+from regard.data.builtin.corpus import load_pairs
 from regard.errors import UserError
 from regard.inspection.probe import probe
 from regard.training.objectives.config import GuideSettings, TeachingSettings
@@ -195,7 +195,7 @@ def final_masses(folder: Path, name: str, **changes: object) -> tuple[float, flo
 
 
 def test_a_guided_head_looks_along_the_diagonal_and_others_do_not(tmp_path: Path) -> None:
-    pairs = corpus("train", 1500)
+    pairs = load_pairs("train", 1500)
     (tmp_path / "a.en").write_text("".join(f"{pair.source}\n" for pair in pairs), encoding="utf-8")
     (tmp_path / "a.zh").write_text("".join(f"{pair.target}\n" for pair in pairs), encoding="utf-8")
     unguided, _ = final_masses(tmp_path, "unguided")

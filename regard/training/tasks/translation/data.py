@@ -166,11 +166,11 @@ def open_corpora(data: DataSettings, seed: int, progress: Progress | None = None
     All files are read through once, so that what is wrong with one is said now and not after hours.
     """
     if data.builtin:
-        from regard.data.builtin.grammar import corpus as derive
+        from regard.data.builtin.corpus import load_pairs
 
-        pairs = derive("train")
+        pairs = load_pairs("train")
         built_in = Corpus([Shard(f"built-in {data.builtin}", lambda: iter(pairs))])
-        return Corpora((built_in,), len(pairs), derive("valid"))
+        return Corpora((built_in,), len(pairs), load_pairs("valid"))
     train = [
         Corpus(find_shards(c.source, c.target, columns=c.columns, keys=c.keys), c.alignments, c.weight)
         for c in data.all_corpora()

@@ -2,13 +2,13 @@
 
 from random import Random
 
-from ..deeds import VerbPhrase, act, do_at_home, do_something, travel_out
 from ..lexicon.adjectives import PREDICATES
 from ..lexicon.people import PRONOUN_BY_NAME
 from ..lexicon.places import list_places
 from ..lexicon.times import SOON
 from ..lexicon.verbs import DUTIES, GO, LEISURE, LIKE, SKILLS, Verb
 from ..phrases import Phrase, count, fill, meet_he_or_she, meet_other, meet_person, name_kind, pick, word
+from ..verb_phrases import VerbPhrase, act, do_at_home, do_something, travel_out
 from .descriptions import DESCRIBED, compare_subjects, describe, judge_subject, show_thing, tell_quality, tell_trait
 from .scenes import pick_similar
 from .statements import present_tense

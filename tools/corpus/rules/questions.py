@@ -2,7 +2,6 @@
 
 from random import Random
 
-from ..deeds import act, do_at_home, do_something, do_usual_thing
 from ..lexicon.adjectives import STATES, TRAITS
 from ..lexicon.nouns import list_nouns
 from ..lexicon.people import Person
@@ -21,6 +20,7 @@ from ..phrases import (
     present,
     word,
 )
+from ..verb_phrases import act, do_at_home, do_something, do_usual_thing
 from .descriptions import NOBODYS, describe, pick_quality, show_thing
 from .scenes import arrange, meet_dear, name_occupation
 from .statements import (

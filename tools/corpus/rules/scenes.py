@@ -2,7 +2,6 @@
 
 from random import Random
 
-from ..deeds import Form, act
 from ..english import add_article
 from ..lexicon.nouns import SEVERAL, Noun, list_nouns
 from ..lexicon.people import MINE, OCCUPATIONS, YOUNG_PEOPLE, Person, Role
@@ -47,6 +46,7 @@ from ..phrases import (
     use_article,
     word,
 )
+from ..verb_phrases import Form, act
 from .descriptions import NOBODYS
 
 

@@ -2,13 +2,13 @@
 
 from random import Random
 
-from ..deeds import act, dispose, travel_out
 from ..lexicon.nouns import list_nouns
 from ..lexicon.people import NAMES, PRONOUN_BY_NAME
 from ..lexicon.places import IN, ON
 from ..lexicon.times import SOON
 from ..lexicon.verbs import GIVE, HABITUAL, LEISURE, NEEDS, WAIT, Verb
 from ..phrases import Phrase, combine, count, fill, name_kind, name_object, pick, point_at, present, sometimes, word
+from ..verb_phrases import act, dispose, travel_out
 
 _YOU = PRONOUN_BY_NAME["you"]
 _RECIPIENTS = (

@@ -2,7 +2,6 @@
 
 from random import Random
 
-from ..deeds import act
 from ..lexicon.adjectives import (
     COLORS,
     DIFFICULTIES,
@@ -37,6 +36,7 @@ from ..phrases import (
     sometimes,
     word,
 )
+from ..verb_phrases import act
 
 DESCRIBED = tuple(noun for nouns in NOUNS.values() for noun in nouns if PREDICATES[noun.english])
 NOBODYS = frozenset(list_nouns("zoo tree movie song story")) | FOOD

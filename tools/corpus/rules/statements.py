@@ -2,16 +2,6 @@
 
 from random import Random
 
-from ..deeds import (
-    Style,
-    VerbPhrase,
-    act,
-    do_at_home,
-    do_something,
-    do_usual_thing,
-    travel,
-    treat,
-)
 from ..lexicon.people import Person
 from ..lexicon.places import BUILDINGS, CITIES, COUNTRIES
 from ..lexicon.times import AT_TIMES, EVERY, JUST_NOW, LATER, LONG_AGO, NOW, OFTEN, RECENT, REGULARLY, SOON
@@ -32,6 +22,16 @@ from ..phrases import (
     point_at,
     sometimes,
     word,
+)
+from ..verb_phrases import (
+    Style,
+    VerbPhrase,
+    act,
+    do_at_home,
+    do_something,
+    do_usual_thing,
+    travel,
+    treat,
 )
 
 

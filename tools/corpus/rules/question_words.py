@@ -2,7 +2,6 @@
 
 from random import Random
 
-from ..deeds import act, do_something
 from ..english import form_plural
 from ..lexicon.adjectives import STATES, TRAITS
 from ..lexicon.nouns import SEVERAL, Noun, list_nouns
@@ -25,6 +24,7 @@ from ..lexicon.verbs import (
     Verb,
 )
 from ..phrases import Phrase, combine, fill, meet_other, name_kind, own, pick, point_at, present, sometimes, word
+from ..verb_phrases import act, do_something
 from .descriptions import COLORED, show_thing
 from .questions import meet_asked
 from .scenes import CROWDS, arrange
