@@ -14,8 +14,7 @@ from regard.data.two_view import SceneSettings
 from regard.data.two_view.random import Draws
 from regard.data.two_view.stereo import StereoPhotos, read_scenes
 from regard.evaluation.croco import CompletionScores, LabelledPairs, choose_visible, score_completion, second_views
-from regard.inspection.matching import draw_matches, find_attended
-from regard.inspection.reconstruction import draw_reconstructions
+from regard.inspection.two_view import draw_matches, draw_reconstructions, find_peaks
 from regard.models.croco import CroCo
 from regard.models.folder import find_model, load_model
 from regard.runtime import choose_device
@@ -158,7 +157,7 @@ def draw(out: Path, name: str, model: CroCo, pairs: LabelledPairs, masked: float
     view1, seconds = pairs.view1[:8], second_views(pairs.view2[:8])
     seen = choose_visible(model, view1, masked, Draws(0, torch.arange(len(view1), device=view1.device)))
     draw_reconstructions(model, view1, seen, list(seconds.values())).save(out / f"{name}-completed.png")
-    attended = find_attended(model, view1, seconds["true"], seen, [layer])[layer]
+    attended = find_peaks(model, view1, seconds["true"], seen, [layer])[layer]
     for row in range(min(2, len(view1))):
         picture = draw_matches(view1, seconds["true"], attended, model.config.patch, row)
         picture.save(out / f"{name}-matches-{row}.png")

@@ -23,7 +23,7 @@ import torch
 
 from regard.attention.masks import Padded
 from regard.evaluation.bench.speed import describe_machine
-from regard.inspection.heads import ablate
+from regard.inspection.interventions import ablate
 from regard.inspection.probe import QUANTITIES, probe
 from regard.models.transformer import Transformer, TransformerConfig
 

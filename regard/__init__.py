@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from regard.data.text.tokenizer import Tokenizer
     from regard.decoding.config import NATSettings, SearchSettings
     from regard.errors import UserError
-    from regard.inspection.heads import ablate
+    from regard.inspection.interventions import ablate
     from regard.inspection.probe import probe
     from regard.models.croco import CroCo, CroCoConfig
     from regard.models.nat import NATransformer, NATransformerConfig
@@ -48,7 +48,7 @@ _HOMES = {
     "UserError": "regard.errors",
     "ViT": "regard.models.vit",
     "ViTConfig": "regard.models.vit",
-    "ablate": "regard.inspection.heads",
+    "ablate": "regard.inspection.interventions",
     "attend": "regard.attention.core",
     "probe": "regard.inspection.probe",
 }

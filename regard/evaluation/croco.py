@@ -15,7 +15,7 @@ from torch import Tensor
 from regard.attention.positions import grid_positions
 from regard.data.two_view import SceneSettings, find_matches, render_pairs
 from regard.data.two_view.random import Draws
-from regard.inspection.matching import cross_attentions, find_attended
+from regard.inspection.two_view import cross_attention_names, find_peaks
 from regard.layers import cut_patches, pick
 from regard.models.croco import CroCo
 
@@ -154,7 +154,7 @@ def score_completion(model: CroCo, batches: Iterable[LabelledPairs], masked: flo
                 sums[f"{kind} loss {name}"] += float(loss[which].sum())
         for kind, which in kinds.items():
             sums[f"{kind} hidden"] += int(which.sum())
-        for name, attended in find_attended(model, pairs.view1, pairs.view2, seen).items():
+        for name, attended in find_peaks(model, pairs.view1, pairs.view2, seen).items():
             near = _near(attended.patch, truth)
             sums[f"hits {name}"] += int((near & covisible).sum())
             sums[f"moved hits {name}"] += int((near & moved).sum())
@@ -164,7 +164,7 @@ def score_completion(model: CroCo, batches: Iterable[LabelledPairs], masked: flo
         return {name: sums[f"{kind} loss {name}"] / count for name in ("true", "shuffled", "none")} if count else {}
 
     def hits(kind: str, of: str) -> dict[str, float]:
-        return {name: sums[f"{kind} {name}"] / max(1, sums[of]) for name in cross_attentions(model)}
+        return {name: sums[f"{kind} {name}"] / max(1, sums[of]) for name in cross_attention_names(model)}
 
     visible = max(1, sums["covisible"])
     return CompletionScores(

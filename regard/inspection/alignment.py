@@ -23,7 +23,7 @@ class Example(NamedTuple):
     links: Collection[Link]
 
 
-class Judged(NamedTuple):
+class RankedHead(NamedTuple):
     """How well one head aligns."""
 
     name: str
@@ -31,7 +31,7 @@ class Judged(NamedTuple):
     error: float
 
 
-def links_of(weights: npt.ArrayLike, least: float = 0.0) -> Links:
+def strongest_links(weights: npt.ArrayLike, least: float = 0.0) -> Links:
     """The links that a map (T, S) says: each target token with the source token it looks at most.
 
     Args:
@@ -63,7 +63,7 @@ def agreement(one: npt.ArrayLike, other: npt.ArrayLike) -> Floats:
     return shared
 
 
-def rank_heads(examples: Sequence[Example]) -> list[Judged]:
+def rank_heads(examples: Sequence[Example]) -> list[RankedHead]:
     """All heads of all attentions, the one that aligns best first, by the error rate over all examples' links."""
     if not examples:
         raise ValueError("no examples, so no head can be judged")
@@ -73,13 +73,13 @@ def rank_heads(examples: Sequence[Example]) -> list[Judged]:
             found: set[Link] = set()
             wanted: set[Link] = set()
             for number, example in enumerate(examples):
-                found |= {(number, *link) for link in links_of(np.asarray(example.maps[name])[head])}
+                found |= {(number, *link) for link in strongest_links(np.asarray(example.maps[name])[head])}
                 wanted |= {(number, *link) for link in example.links}
-            results.append(Judged(name, head, alignment_error_rate(found, wanted)))
+            results.append(RankedHead(name, head, alignment_error_rate(found, wanted)))
     return sorted(results, key=lambda judged: judged.error)
 
 
-def rank_by_agreement(maps: Mapping[str, npt.ArrayLike], reference: npt.ArrayLike | None = None) -> list[Judged]:
+def rank_by_agreement(maps: Mapping[str, npt.ArrayLike], reference: npt.ArrayLike | None = None) -> list[RankedHead]:
     """All heads, the one that agrees best with a reference alignment first; `error` is 1 − agreement.
 
     Args:
@@ -89,7 +89,7 @@ def rank_by_agreement(maps: Mapping[str, npt.ArrayLike], reference: npt.ArrayLik
     if reference is None:
         reference = np.concatenate([np.asarray(one, dtype=float) for one in maps.values()]).mean(0)
     results = [
-        Judged(name, head, float(1 - agreement(np.asarray(heads)[head], reference)))
+        RankedHead(name, head, float(1 - agreement(np.asarray(heads)[head], reference)))
         for name, heads in maps.items()
         for head in range(len(np.asarray(heads)))
     ]

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure, SubFigure
 
-from regard.inspection.scene import Floats, Group, Scene, View, speakable
+from regard.inspection.scene import Floats, Group, Scene, View, replace_unprintable
 
 # Fonts that have Chinese, Japanese and Korean characters, as they are called on Linux, macOS and Windows.
 FONTS = (
@@ -116,7 +116,7 @@ def _labels_height(view: View, scene: Scene) -> float:
 def _lines(text: str, width: int) -> str:
     """The text in at most three lines of about so many letters, of which Chinese ones are twice as wide."""
     width = width // 2 if any(map(_is_wide, text)) else width
-    return textwrap.fill(speakable(text), width, max_lines=3, placeholder=" …")
+    return textwrap.fill(replace_unprintable(text), width, max_lines=3, placeholder=" …")
 
 
 def _is_wide(character: str) -> bool:
@@ -124,7 +124,7 @@ def _is_wide(character: str) -> bool:
 
 
 def _short(label: str) -> str:
-    label = speakable(label)
+    label = replace_unprintable(label)
     return label if len(label) <= 14 else f"{label[:13]}…"
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from regard.inspection.scene import Floats, Scene, speakable
+from regard.inspection.scene import Floats, Scene, replace_unprintable
 
 PAGE = resources.files("regard.inspection") / "page"
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', re.M)
@@ -38,9 +38,9 @@ def describe(scene: Scene) -> dict[str, Any]:
     """A scene as JSON, its maps packed."""
     view, head = scene.first()
     return {
-        "source": speakable(scene.source),
-        "translation": speakable(scene.translation),
-        "about": speakable(scene.about),
+        "source": replace_unprintable(scene.source),
+        "translation": replace_unprintable(scene.translation),
+        "about": replace_unprintable(scene.about),
         "labels": scene.labels,
         "probabilities": [round(probability, 4) for probability in scene.probabilities],
         "alignment": pack(scene.alignment[None]),

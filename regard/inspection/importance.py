@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.multi_head import use_head_scales
-from regard.inspection.attentions import find_attentions
-from regard.inspection.heads import ablate
+from regard.inspection.interventions import ablate
+from regard.inspection.probe import find_attentions
 
 Floats = npt.NDArray[np.floating]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from regard.decoding.config import DecodingSettings
 from regard.errors import UserError
-from regard.inspection.output import check_picture, replacing_file, save_scene
+from regard.inspection.output import atomic_write, check_output, save_scene
 from regard.inspection.scene import Scene
 from regard.models.folder import expect_reader, find_model, what_is_read
 
@@ -39,7 +39,7 @@ def look(
     """
     reads = what_is_read(find_model(run))
     out = out or Path("look.png" if reads in ("images", "pairs") else "look.html")
-    check_picture(out)
+    check_output(out)
     wanted = 2 if reads == "pairs" else 1
     if len(given) != wanted:
         what = {"images": "an image", "pairs": "two images, the views of a scene,"}.get(reads, "a sentence, in quotes,")
@@ -76,7 +76,7 @@ def look_at(
     Raises:
         UserError: there is no model, or none that reads text, or it cannot work on what is given.
     """
-    from regard.inspection.look_translation import look_at_translation
+    from regard.inspection.look_translation import translation_scene
     from regard.pipelines.translator import Translator
     from regard.runtime import choose_device
 
@@ -84,7 +84,7 @@ def look_at(
     expect_reader(folder, "text")
     translator = Translator.load(folder, device=choose_device(device))
     about = f"{run} · {' → '.join(translator.languages)}"
-    return look_at_translation(translator, given, names, settings, about)
+    return translation_scene(translator, given, names, settings, about)
 
 
 def _look_at_image(
@@ -96,14 +96,14 @@ def _look_at_image(
     patch: tuple[int, int] | None,
     heads: Collection[int] | None,
 ) -> str:
-    from regard.inspection.look_image import draw_image
+    from regard.inspection.look_image import draw_image_attention
     from regard.pipelines.classifier import Classifier
     from regard.runtime import choose_device
 
     _expect_png(out)
     classifier = Classifier.load(run, device=choose_device(device))
-    with replacing_file(out) as part:
-        draw_image(classifier, image, patch, names, heads).save(part, "png")
+    with atomic_write(out) as part:
+        draw_image_attention(classifier, image, patch, names, heads).save(part, "png")
     return ", ".join(f"{name} {share:.1%}" for name, share in classifier(image, top=3))
 
 
@@ -120,7 +120,7 @@ def _look_at_views(
 
     _expect_png(out)
     picture, name = draw_views(find_model(run), views, choose_device(device), names, patch)
-    with replacing_file(out) as part:
+    with atomic_write(out) as part:
         picture.save(part, "png")
     return f"the peaks of {name}"
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from regard.errors import UserError
 from regard.inspection.overlay import Box, overlays
-from regard.inspection.patches import Grid, Spanning, Windowed, span, within_windows
+from regard.inspection.patches import GlobalAttention, Grid, WindowAttention, global_attention, window_attention
 from regard.inspection.probe import probe
 from regard.models.swin import Swin
 from regard.models.vit import ViT
@@ -20,7 +20,7 @@ from regard.pipelines.classifier import Classifier
 Floats = npt.NDArray[np.floating]
 
 
-def draw_image(
+def draw_image_attention(
     classifier: Classifier,
     path: Path,
     patch: Grid | None = None,
@@ -53,12 +53,12 @@ def draw_image(
     chosen = _choose(names, list(seen))
     boxes: dict[str, list[Box]] = {}
     if isinstance(model, ViT):
-        spanning, grid = span(model, seen, patch), model.config.grid
-        maps = {name: one.reshape(grid) for name, one in _draw_spanning(spanning, chosen, heads)}
+        attention, grid = global_attention(model, seen, patch), model.config.grid
+        maps = {name: one.reshape(grid) for name, one in _draw_spanning(attention, chosen, heads)}
         if patch is not None:
             boxes = {name: [_box(patch, patch, grid)] for name in ("image", *maps)}
     else:
-        layers = within_windows(model, seen, pixels.shape[:2], patch)
+        layers = window_attention(model, seen, pixels.shape[:2], patch)
         maps, boxes = _draw_windows(layers, chosen, heads, model, pixels.shape[:2])
     shown = {name: one / max(float(one.max()), 1e-12) for name, one in maps.items()}
     return overlays(pixels if pixels.shape[2] == 3 else pixels[..., 0], shown, boxes=boxes)
@@ -91,24 +91,24 @@ def _each_head(title: str, weights: Floats, heads: Collection[int] | None) -> It
 
 
 def _draw_spanning(
-    spanning: Spanning, chosen: list[int] | None, heads: Collection[int] | None
+    attention: GlobalAttention, chosen: list[int] | None, heads: Collection[int] | None
 ) -> Iterator[tuple[str, Floats]]:
     """Maps of whole layers and of heads, with their titles."""
     if chosen is None:
-        yield from ((f"up to layer {layer}", owed) for layer, owed in enumerate(spanning.owed))
-        yield from _each_head(f"layer {len(spanning.heads) - 1}", spanning.heads[-1], heads)
+        yield from ((f"up to layer {layer}", values) for layer, values in enumerate(attention.rollout))
+        yield from _each_head(f"layer {len(attention.heads) - 1}", attention.heads[-1], heads)
     for layer in chosen or ():
-        yield f"layer {layer}", spanning.heads[layer].mean(0)
-        yield from _each_head(f"layer {layer}", spanning.heads[layer], heads)
+        yield f"layer {layer}", attention.heads[layer].mean(0)
+        yield from _each_head(f"layer {layer}", attention.heads[layer], heads)
 
 
 def _draw_windows(
-    layers: list[Windowed], chosen: list[int] | None, heads: Collection[int] | None, model: Swin, image: Grid
+    layers: list[WindowAttention], chosen: list[int] | None, heads: Collection[int] | None, model: Swin, image: Grid
 ) -> tuple[dict[str, Floats], dict[str, list[Box]]]:
     """Maps in pixels, since stages differ in their grids and may go beyond the image; and what to frame on them."""
     maps: dict[str, Floats] = {}
     boxes: dict[str, list[Box]] = {}
-    shown: list[tuple[str, Windowed, Floats]] = []
+    shown: list[tuple[str, WindowAttention, Floats]] = []
     for one in layers if chosen is None else [layers[number] for number in chosen]:
         title = f"stage {one.stage}, layer {one.layer}"
         shown.append((title, one, one.heads.mean(0)))

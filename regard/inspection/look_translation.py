@@ -8,14 +8,14 @@ from collections.abc import Collection
 import numpy as np
 
 from regard.decoding.config import DecodingSettings
-from regard.inspection.probe import Seen, probe
+from regard.inspection.probe import AttentionRecord, probe
 from regard.inspection.scene import Scene, View
-from regard.inspection.translation import SIDES, group_of, label, refuse_blank
+from regard.inspection.translation import MAP_AXES, check_not_blank, label, parse_attention_name
 from regard.models.nat import NATransformer
 from regard.pipelines.translator import Translator
 
 
-def look_at_translation(
+def translation_scene(
     translator: Translator,
     sentence: str,
     names: Collection[str] | None = None,
@@ -34,7 +34,7 @@ def look_at_translation(
     Raises:
         UserError: the sentence is blank, or the model has no attention of such a name.
     """
-    refuse_blank(sentence)
+    check_not_blank(sentence)
     at_once = isinstance(translator.model, NATransformer)
     with probe(translator.model, names) as seen:
         best = translator.hypotheses([sentence], settings, alignments=True, snapshots=at_once)[0][0]
@@ -51,6 +51,6 @@ def look_at_translation(
     )
 
 
-def _view(name: str, seen: Seen) -> View:
-    group, layer = group_of(name)
-    return View(name, group, layer, seen.weights[0].float().cpu().numpy(), *SIDES[group])
+def _view(name: str, seen: AttentionRecord) -> View:
+    group, layer = parse_attention_name(name)
+    return View(name, group, layer, seen.weights[0].float().cpu().numpy(), *MAP_AXES[group])

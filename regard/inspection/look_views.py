@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from regard.errors import UserError
-from regard.inspection.matching import Attended, cross_attentions, draw_matches, find_attended
 from regard.inspection.patches import Grid, check_patch
+from regard.inspection.two_view import AttentionPeaks, cross_attention_names, draw_matches, find_peaks
 from regard.models.croco import CroCo
 from regard.models.folder import CONFIG, load_model
 from regard.pipelines.views import open_view, view_size
@@ -42,13 +42,13 @@ def draw_views(
     check_patch(patch, (rows, columns))
     wanted = _choose(model, names)
     view1, view2 = (open_view(path, size).to(device) for path in paths)
-    found = find_attended(model, view1, view2, names=wanted)
+    found = find_peaks(model, view1, view2, names=wanted)
     name = max(found, key=lambda name: float(found[name].weight.mean()))
     attended = found[name]
     if patch is not None:
         only = torch.full_like(attended.weight, -1.0)
         only[0, patch[0] * columns + patch[1]] = 1.0
-        attended = Attended(attended.patch, only)
+        attended = AttentionPeaks(attended.patch, only)
     picture = draw_matches(view1, view2, attended, model.config.patch, most=16 if patch is None else 1)
     return picture, name
 
@@ -59,7 +59,7 @@ def _choose(model: CroCo, names: Collection[str] | None) -> list[str]:
     Raises:
         UserError: there is no such one.
     """
-    known = cross_attentions(model)
+    known = cross_attention_names(model)
     for name in names or ():
         if name not in known:
             raise UserError(f"--only {name}: attentions to the other view are {', '.join(known)}")

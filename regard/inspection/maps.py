@@ -1,6 +1,6 @@
-"""What attention weights say about whole models and about images: arrays in, arrays out.
+"""Statistics of attention maps: entropy, distance, rollout and the map of one token over an image.
 
-Shapes: B batch, H heads, T queries, S keys, N tokens of a grid, n windows.
+Shapes: B batch, H heads, T queries, S keys. The functions take and return NumPy arrays.
 """
 
 from __future__ import annotations
@@ -12,131 +12,124 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from regard.inspection.probe import Seen
-from regard.models.swin import Windows
+from regard.inspection.probe import AttentionRecord
 
 Floats = npt.NDArray[np.floating]
 
 
-def layers_of(seen: Mapping[str, Seen], stack: str = "encoder") -> list[Floats]:
-    """The weights of a stack's self-attentions, first layer first, (B, H, T, T) each, from what `probe` saw.
+def entropy(weights: npt.ArrayLike) -> Floats:
+    """Return the entropy of the attention weights in bits, averaged over queries: (…, T, S) to (…,).
+
+    0 means that every query attends to a single key, log2(S) that it attends to all keys equally. Weights are
+    normalised to sum to 1 per query and must not be negative. Fully masked queries, such as padding, are excluded.
+    """
+    shares, counted = _normalise(weights)
+    logs = np.log2(shares, out=np.zeros_like(shares), where=shares > 0)
+    return _masked_mean(-(shares * logs).sum(-1), counted)
+
+
+def distance(weights: npt.ArrayLike, queries: npt.ArrayLike | None = None, keys: npt.ArrayLike | None = None) -> Floats:
+    """Return the mean distance between a query and the keys it attends to: (…, T, S) to (…,).
+
+    Args:
+        weights: (…, T, S), not negative.
+        queries: Position of each query, (T,), or (T, 2) on a grid, where distances are Euclidean. Defaults to 0 … T-1.
+        keys: Position of each key, likewise.
+    """
+    shares, counted = _normalise(weights)
+    T, S = shares.shape[-2:]
+    query_positions = np.arange(T) if queries is None else np.asarray(queries)
+    key_positions = np.arange(S) if keys is None else np.asarray(keys)
+    if len(query_positions) != T or len(key_positions) != S or query_positions.shape[1:] != key_positions.shape[1:]:
+        raise ValueError(
+            f"weights of {T} × {S} do not fit positions of shape {query_positions.shape} and {key_positions.shape}"
+        )
+    offsets = (query_positions[:, None] - key_positions[None]).astype(float)
+    lengths = np.abs(offsets) if offsets.ndim == 2 else np.sqrt((offsets**2).sum(-1))
+    return _masked_mean((shares * lengths).sum(-1), counted)
+
+
+def layer_weights(records: Mapping[str, AttentionRecord], stack: str = "encoder") -> list[Floats]:
+    """Return the self-attention weights of a stack's layers in order, (B, H, T, T) each.
+
+    Args:
+        records: What `probe` recorded.
+        stack: Name of the stack in the model.
 
     Raises:
-        KeyError: no layer of such a stack was seen.
+        KeyError: No self-attention of this stack was recorded.
     """
-    numbers = sorted(
-        int(found[1]) for name in seen if (found := re.fullmatch(rf"{re.escape(stack)}\.(\d+)\.attention", name))
-    )
-    if not numbers:
-        raise KeyError(f"no attention of {stack!r} was seen, only {', '.join(seen) or 'nothing'}")
-    return [seen[f"{stack}.{number}.attention"].weights.float().cpu().numpy() for number in numbers]
+    pattern = re.compile(rf"{re.escape(stack)}\.(\d+)\.attention")
+    layers = sorted(int(found[1]) for name in records if (found := pattern.fullmatch(name)))
+    if not layers:
+        raise KeyError(f"no attention of {stack!r} was recorded, only {', '.join(records) or 'nothing'}")
+    return [records[f"{stack}.{layer}.attention"].weights.float().cpu().numpy() for layer in layers]
 
 
 def rollout(layers: Sequence[Floats], heads: Literal["mean", "max"] = "mean", residual: float = 0.5) -> Floats:
-    """How much each output token owes to each input token, over all layers (Abnar and Zuidema 2020), (B, T, T).
+    """Return attention rollout (Abnar and Zuidema 2020): the share of each input token in each output token, (B, T, T).
 
-    Every layer passes on a share of its input unchanged, by its residual connection, and mixes the rest by its weights;
-    the layers' mixtures are multiplied. It is an estimate: what the layers compute beside attention is left out.
+    Each layer is modelled as a mixture of the identity (its residual connection) and its attention weights; the
+    matrices of all layers are multiplied. Everything else that a layer computes is ignored, so this is an estimate.
 
     Args:
-        layers: the weights of each layer, first layer first, (B, H, T, T).
-        heads: the mean over heads, or the strongest of them at every place.
-        residual: the share that passes unchanged.
+        layers: Attention weights of each layer, first layer first, (B, H, T, T).
+        heads: Whether heads are combined by their mean or by their maximum.
+        residual: Share of the identity.
     """
     if not layers:
         raise ValueError("a rollout needs the weights of at least one layer")
     B, _, T, S = layers[0].shape
     if T != S:
-        raise ValueError(f"a rollout is for self-attention; these weights are of {T} queries and {S} keys")
-    unchanged = np.eye(T)
-    owed = np.broadcast_to(unchanged, (B, T, T))
+        raise ValueError(f"a rollout needs self-attention; these weights have {T} queries and {S} keys")
+    identity = np.eye(T)
+    product = np.broadcast_to(identity, (B, T, T))
     for weights in layers:
-        joined = weights.mean(1) if heads == "mean" else weights.max(1)
-        total = joined.sum(-1, keepdims=True)
-        mixed = np.divide(joined, total, out=np.broadcast_to(unchanged, joined.shape).copy(), where=total > 0)
-        owed = (residual * unchanged + (1 - residual) * mixed) @ owed
-    return owed
+        combined = weights.mean(1) if heads == "mean" else weights.max(1)
+        total = combined.sum(-1, keepdims=True)
+        # Fully masked queries keep their own input.
+        mixing = np.divide(combined, total, out=np.broadcast_to(identity, combined.shape).copy(), where=total > 0)
+        product = (residual * identity + (1 - residual) * mixing) @ product
+    return product
 
 
 def patch_map(
     weights: Floats, grid: tuple[int, int], token: int | tuple[int, int] = 0, head: int | None = None
 ) -> Floats:
-    """What one token gave to every patch of an image, as a (rows, columns) grid.
+    """Return the attention of one token to every patch of an image, (rows, columns).
 
     Args:
-        weights: of one image, (H, T, S), or (T, S) such as a row of a rollout.
-        grid: rows and columns of patches; further tokens before them, such as a class token, are left out.
-        token: the number of the query, 0 being the class token where there is one; or the (row, column) of a patch.
-        head: the mean of all unless given.
+        weights: Weights of one image, (H, T, S), or (T, S), such as a rollout.
+        grid: Rows and columns of patches. Tokens before the patches, such as a class token, are ignored.
+        token: Index of the query (0 is the class token if there is one), or row and column of a patch.
+        head: Index of the head. Defaults to the mean over heads.
     """
     rows, columns = grid
-    leading = weights.shape[-1] - rows * columns
-    if leading < 0:
+    prefix = weights.shape[-1] - rows * columns
+    if prefix < 0:
         raise ValueError(f"{weights.shape[-1]} keys are fewer than the {rows} × {columns} patches of the grid")
-    one = weights if weights.ndim == 2 else weights.mean(0) if head is None else weights[head]
+    if weights.ndim == 3:
+        weights = weights.mean(0) if head is None else weights[head]
     if isinstance(token, tuple):
         row, column = token
         if not (0 <= row < rows and 0 <= column < columns):
             raise ValueError(f"patch {row}, {column} is outside the grid of {rows} × {columns}")
-        token = leading + row * columns + column
-    return one[token, leading:].reshape(rows, columns)
+        token = prefix + row * columns + column
+    return weights[token, prefix:].reshape(rows, columns)
 
 
-def put_back(weights: Floats, windows: Windows) -> Floats:
-    """Weights within windows, put back on the grid that these were cut from: (B · n, H, T, T) to (B, H, N, N).
-
-    Tokens of different windows gave each other nothing. `Swin.windows` says how each attention cuts up an image.
-    """
-    n = len(windows.tokens)
-    home, place = _homes(windows)
-    if len(weights) % n:
-        raise ValueError(f"{len(weights)} windows are no whole number of images of {n} windows")
-    by_image = weights.reshape(-1, n, *weights.shape[1:])
-    whole = np.zeros((len(by_image), weights.shape[1], len(home), len(home)), weights.dtype)
-    for window in range(n):
-        tokens = np.flatnonzero(home == window)
-        within = place[tokens]
-        whole[:, :, tokens[:, None], tokens] = by_image[:, window][:, :, within[:, None], within]
-    return whole
+def _normalise(weights: npt.ArrayLike) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Return the weights divided by their sum per query, and which queries have a positive sum."""
+    given = np.asarray(weights, dtype=float)
+    if given.ndim < 2:
+        raise ValueError(f"weights must have shape (…, queries, keys), not {given.shape}")
+    if (given < 0).any():
+        raise ValueError("some weights are negative, as in linear attention, so they cannot be normalised to shares")
+    total = given.sum(-1, keepdims=True)
+    return np.divide(given, total, out=np.zeros_like(given), where=total > 0), total[..., 0] > 0
 
 
-def given_by(token: int, weights: Floats, windows: Windows) -> Floats:
-    """What one token of a grid gave to every token of it, (H, N), by weights within windows of one image, (n, H, T, T).
-
-    A row of `put_back`, without the square of the grid in memory.
-    """
-    home, place = _homes(windows)
-    beside = home == home[token]
-    whole = np.zeros((weights.shape[1], len(home)), weights.dtype)
-    whole[:, beside] = weights[home[token], :, place[token]][:, place[beside]]
-    return whole
-
-
-def received(weights: Floats, windows: Windows) -> Floats:
-    """How much every token of a grid got from those of its window together, (H, N), by weights (n, H, T, T).
-
-    1 is what a token gets where all are looked at alike.
-    """
-    n, T = windows.tokens.shape
-    places = windows.places.cpu().numpy()
-    asks = np.zeros(n * T, weights.dtype)
-    asks[places] = 1  # what the grid lacks to whole windows looks too, but at nobody's behest
-    got: Floats = np.einsum("nhts,nt->hns", weights, asks.reshape(n, T)).reshape(weights.shape[1], -1)
-    return got[:, places]
-
-
-def seen_from(token: int, windows: Windows, columns: int) -> tuple[int, int, int, int]:
-    """The part of a grid of so many columns that a token may look at: its first row and column, and its last."""
-    home, place = _homes(windows)
-    may = np.ones(windows.tokens.shape[1], bool)
-    if windows.may is not None:
-        may = windows.may[home[token], place[token]].cpu().numpy()
-    tokens = np.flatnonzero((home == home[token]) & may[place])
-    rows, across = np.divmod(tokens, columns)
-    return int(rows.min()), int(across.min()), int(rows.max()), int(across.max())
-
-
-def _homes(windows: Windows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The window of every token, and its place there."""
-    home, place = np.divmod(windows.places.cpu().numpy(), windows.tokens.shape[1])
-    return home, place
+def _masked_mean(values: Floats, counted: npt.NDArray[np.bool_]) -> Floats:
+    """Return the mean over the counted entries of the last dimension, 0 if there are none."""
+    result: Floats = (values * counted).sum(-1) / np.maximum(counted.sum(-1), 1)
+    return result

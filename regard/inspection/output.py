@@ -13,7 +13,7 @@ from regard.inspection.scene import Scene
 FORMATS = (".html", ".png", ".svg")
 
 
-def check_picture(out: Path) -> None:
+def check_output(out: Path) -> None:
     """Refuses a file that could not be written, before anything is computed for it.
 
     Raises:
@@ -33,13 +33,13 @@ def save_scene(scene: Scene, out: Path) -> None:
     Raises:
         UserError: the file cannot be written.
     """
-    check_picture(out)
-    with replacing_file(out) as part:
+    check_output(out)
+    with atomic_write(out) as part:
         part.write_bytes(_render(scene, out.suffix.lower()))
 
 
 @contextmanager
-def replacing_file(out: Path) -> Iterator[Path]:
+def atomic_write(out: Path) -> Iterator[Path]:
     """A path to write to, which takes the place of `out` once the block has ended without an error.
 
     Raises:

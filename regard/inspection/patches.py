@@ -1,6 +1,6 @@
-"""What the layers of an image model looked at, patch by patch: a ViT's over the whole image, a Swin's within windows.
+"""Attention of image models over patches: of a ViT over the whole image, of a Swin within windows.
 
-Shapes: L layers, H heads, N tokens of a grid, row after row.
+Shapes: B images, L layers, H heads, N tokens of a grid in row-major order, n windows per image, T tokens of a window.
 """
 
 from __future__ import annotations
@@ -12,39 +12,40 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import UserError
-from regard.inspection.maps import given_by, layers_of, received, rollout, seen_from
-from regard.inspection.probe import Seen
-from regard.models.swin import Swin
+from regard.inspection.maps import layer_weights, rollout
+from regard.inspection.probe import AttentionRecord
+from regard.models.swin import Swin, Windows
 from regard.models.vit import ViT
 
 Floats = npt.NDArray[np.floating]
 Grid = tuple[int, int]
+"""Rows and columns; or the row and column of one patch."""
 
 
 @dataclass(frozen=True)
-class Spanning:
-    """What the answer, or one patch, looked at over the whole image.
+class GlobalAttention:
+    """Attention of the class token, of the mean over patches, or of one patch over a whole image.
 
     Attributes:
-        owed: what it owes to each patch up to every layer, by rollout, (L, N).
-        heads: what each head of every layer looked at, (L, H, N).
+        rollout: Rollout up to each layer, (L, N).
+        heads: Attention weights of each head of each layer, (L, H, N).
     """
 
-    owed: Floats
+    rollout: Floats
     heads: Floats
 
 
 @dataclass(frozen=True)
-class Windowed:
-    """What a layer of windows looked at.
+class WindowAttention:
+    """Attention of one layer of a Swin.
 
     Attributes:
-        stage: in which the layer stands, from 0; from one to the next, four tokens become one.
-        layer: its number within the stage.
-        grid: rows and columns of the stage's tokens.
-        heads: how much each token got from its window by each head, or what one token gave to the others, (H, N).
-        patch: the row and column of that one, if it is one.
-        reach: the first row and column that it may look at, and the last.
+        stage: Index of the stage. Each stage merges 2 × 2 tokens of the previous one.
+        layer: Index of the layer within the stage.
+        grid: Rows and columns of the stage's tokens.
+        heads: Attention that each token attention_received from its window, or that one token paid to the others, (H, N).
+        patch: Row and column of that token, None for attention attention_received.
+        reach: First row and column that it may attend to, and last row and column.
     """
 
     stage: int
@@ -55,77 +56,140 @@ class Windowed:
     reach: tuple[int, int, int, int] | None = None
 
 
-def span(model: ViT, seen: Mapping[str, Seen], patch: Grid | None = None) -> Spanning:
-    """What one patch of an image, or the answer, looked at.
+def global_attention(model: ViT, records: Mapping[str, AttentionRecord], patch: Grid | None = None) -> GlobalAttention:
+    """Return the attention of one patch, or of the class token (or the mean over patches) without one.
 
     Raises:
-        UserError: there is no such patch.
+        UserError: The patch is outside the image.
     """
-    layers = layers_of(seen)
-    leading, columns = model.config.leading, model.config.grid[1]
+    layers = layer_weights(records)
+    prefix, columns = model.config.leading, model.config.grid[1]
     check_patch(patch, model.config.grid)
 
-    def pick(weights: Floats) -> Floats:
-        """Of (…, T, T), the row that is asked about, over the patches alone."""
+    def select_query(weights: Floats) -> Floats:
+        """Select one query and the patch keys, (…, T, T) to (…, N)."""
         if patch is not None:
-            row = weights[..., leading + patch[0] * columns + patch[1], :]
+            row = weights[..., prefix + patch[0] * columns + patch[1], :]
         elif model.config.pooling == "class":
             row = weights[..., 0, :]
         else:
-            row = weights[..., leading:, :].mean(-2)
-        return row[..., leading:]
+            row = weights[..., prefix:, :].mean(-2)
+        return row[..., prefix:]
 
-    owed = np.stack([pick(rollout(layers[: last + 1]))[0] for last in range(len(layers))])
-    return Spanning(owed, np.stack([pick(layer)[0] for layer in layers]))
+    up_to_layer = [select_query(rollout(layers[: layer + 1]))[0] for layer in range(len(layers))]
+    return GlobalAttention(np.stack(up_to_layer), np.stack([select_query(weights)[0] for weights in layers]))
 
 
-def within_windows(model: Swin, seen: Mapping[str, Seen], image: Grid, patch: Grid | None = None) -> list[Windowed]:
-    """What every layer looked at in an image of this height and width, first layer first.
+def window_attention(
+    model: Swin, records: Mapping[str, AttentionRecord], image: Grid, patch: Grid | None = None
+) -> list[WindowAttention]:
+    """Return the attention of every layer for one image, first layer first.
 
     Args:
-        model: what saw the image.
-        seen: what `probe` saw of all of its attentions.
-        image: height and width in pixels.
-        patch: row and column of the first stage, whose token is asked about in every layer; else how much each got.
+        model: The model that was probed.
+        records: What `probe` recorded of all its attention modules.
+        image: Height and width in pixels.
+        patch: Row and column of a first-stage token whose attention is returned. Defaults to the attention that each
+            token attention_received.
 
     Raises:
-        UserError: there is no such patch.
+        UserError: The patch is outside the image.
     """
-    check_patch(patch, patches_of(model, image))
-    cuts = model.windows(image)
-    shown = []
-    rows, columns = patches_of(model, image)
-    for stage, layers in enumerate(model.config.layers):
+    rows, columns = patch_grid(model, image)
+    check_patch(patch, (rows, columns))
+    windows_by_name = model.windows(image)
+    result = []
+    for stage, depth in enumerate(model.config.layers):
         if stage:
             rows, columns = -(-rows // 2), -(-columns // 2)
-        for layer in range(layers):
+        for layer in range(depth):
             name = f"stages.{stage}.blocks.{layer}.attention"
-            weights, cut = seen[name].weights.float().cpu().numpy(), cuts[name]
+            weights, windows = records[name].weights.float().cpu().numpy(), windows_by_name[name]
             if patch is None:
-                shown.append(Windowed(stage, layer, (rows, columns), received(weights, cut)))
+                result.append(WindowAttention(stage, layer, (rows, columns), attention_received(weights, windows)))
                 continue
             row, column = patch[0] >> stage, patch[1] >> stage
             token = row * columns + column
-            given = given_by(token, weights, cut)
-            reach = seen_from(token, cut, columns)
-            shown.append(Windowed(stage, layer, (rows, columns), given, (row, column), reach))
-    return shown
+            heads = attention_from(token, weights, windows)
+            reach = reachable_region(token, windows, columns)
+            result.append(WindowAttention(stage, layer, (rows, columns), heads, (row, column), reach))
+    return result
 
 
-def patches_of(model: ViT | Swin, image: Grid) -> Grid:
-    """Rows and columns of the patches that an image of this height and width is cut into."""
-    rows, columns = (-(-size // part) for size, part in zip(image, model.config.patch, strict=True))
+def patch_grid(model: ViT | Swin, image: Grid) -> Grid:
+    """Return the rows and columns of patches of an image with this height and width."""
+    rows, columns = (-(-size // patch) for size, patch in zip(image, model.config.patch, strict=True))
     return rows, columns
 
 
 def check_patch(patch: Grid | None, grid: Grid) -> None:
-    """Does nothing where the grid has such a patch.
+    """Check that a patch lies inside a grid.
 
     Raises:
-        UserError: it has none.
+        UserError: It does not.
     """
-    if patch is not None and not all(0 <= place < size for place, size in zip(patch, grid, strict=True)):
+    if patch is not None and not all(0 <= index < size for index, size in zip(patch, grid, strict=True)):
         raise UserError(
-            f"patch {patch[0]},{patch[1]} is not in this image; its rows are 0 to {grid[0] - 1}, "
-            f"its columns 0 to {grid[1] - 1}"
+            f"patch {patch[0]},{patch[1]} is outside this image; rows go from 0 to {grid[0] - 1}, "
+            f"columns from 0 to {grid[1] - 1}"
         )
+
+
+def windows_to_grid(weights: Floats, windows: Windows) -> Floats:
+    """Scatter window attention weights back to the grid: (B · n, H, T, T) to (B, H, N, N).
+
+    Tokens of different windows get weight 0. `Swin.windows` returns the windows of each attention module.
+    """
+    n = len(windows.tokens)
+    window_of, index_of = _window_indices(windows)
+    if len(weights) % n:
+        raise ValueError(f"{len(weights)} windows are not a multiple of the {n} windows of an image")
+    by_image = weights.reshape(-1, n, *weights.shape[1:])
+    full = np.zeros((len(by_image), weights.shape[1], len(window_of), len(window_of)), weights.dtype)
+    for window in range(n):
+        tokens = np.flatnonzero(window_of == window)
+        inside = index_of[tokens]
+        full[:, :, tokens[:, None], tokens] = by_image[:, window][:, :, inside[:, None], inside]
+    return full
+
+
+def attention_from(token: int, weights: Floats, windows: Windows) -> Floats:
+    """Return the attention of one token to all tokens of the grid, (H, N), from the weights of one image, (n, H, T, T).
+
+    Equals one row of `windows_to_grid`, without materialising the (N, N) matrix.
+    """
+    window_of, index_of = _window_indices(windows)
+    same_window = window_of == window_of[token]
+    full = np.zeros((weights.shape[1], len(window_of)), weights.dtype)
+    full[:, same_window] = weights[window_of[token], :, index_of[token]][:, index_of[same_window]]
+    return full
+
+
+def attention_received(weights: Floats, windows: Windows) -> Floats:
+    """Return the attention that each token receives from its window, (H, N), from weights (n, H, T, T).
+
+    1 is the value under uniform attention.
+    """
+    n, T = windows.tokens.shape
+    places = windows.places.cpu().numpy()
+    is_token = np.zeros(n * T, weights.dtype)
+    is_token[places] = 1  # queries that only pad the grid to complete windows do not count
+    sums: Floats = np.einsum("nhts,nt->hns", weights, is_token.reshape(n, T)).reshape(weights.shape[1], -1)
+    return sums[:, places]
+
+
+def reachable_region(token: int, windows: Windows, columns: int) -> tuple[int, int, int, int]:
+    """Return the bounding box of the tokens that a token may attend to: first row and column, last row and column."""
+    window_of, index_of = _window_indices(windows)
+    allowed = np.ones(windows.tokens.shape[1], bool)
+    if windows.may is not None:
+        allowed = windows.may[window_of[token], index_of[token]].cpu().numpy()
+    tokens = np.flatnonzero((window_of == window_of[token]) & allowed[index_of])
+    token_rows, token_columns = np.divmod(tokens, columns)
+    return int(token_rows.min()), int(token_columns.min()), int(token_rows.max()), int(token_columns.max())
+
+
+def _window_indices(windows: Windows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the window of every token of the grid, and its index within the window."""
+    window_of, index_of = np.divmod(windows.places.cpu().numpy(), windows.tokens.shape[1])
+    return window_of, index_of

@@ -1,4 +1,7 @@
-"""`probe`: what every attention of a model saw, by name, without changing what it says."""
+"""`probe`: record attention weights, scores, queries, keys, values and contexts by layer name.
+
+Shapes: B batch, H recorded heads, T queries, S keys, D head width.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,19 @@ from torch import Tensor, nn
 from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention, use_qkv_hook
 from regard.errors import UserError
-from regard.inspection.attentions import check_heads, find_attentions
 
 Quantity = Literal["weights", "scores", "q", "k", "v", "context"]
 QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
-WEIGHTS_ALONE: tuple[Quantity, ...] = ("weights",)
+WEIGHTS_ONLY: tuple[Quantity, ...] = ("weights",)
 
 
 @dataclass
-class Seen:
-    """What one attention saw. The quantities are those of its last call; `joined` puts all kept calls together.
+class AttentionRecord:
+    """Recorded quantities of one attention module. The properties return those of the last call.
 
     Attributes:
-        heads: which heads were recorded, in the order of the tensors' second dimension.
-        calls: the quantities of every call that was kept, the last call last.
+        heads: Indices of the recorded heads, in the order of the tensors' second dimension.
+        calls: Quantities of each kept call, last call last.
     """
 
     heads: list[int]
@@ -35,52 +37,53 @@ class Seen:
 
     @property
     def weights(self) -> Tensor:
-        """How much each query gave to each key, (B, H, T, S)."""
+        """Attention weights, (B, H, T, S)."""
         return self._last("weights")
 
     @property
     def scores(self) -> Tensor:
-        """What the weights were made of, (B, H, T, S): scaled and masked, by -inf before a softmax, else by 0."""
+        """Scaled and masked scores, (B, H, T, S). Masked entries are -inf before a softmax, otherwise 0."""
         return self._last("scores")
 
     @property
     def q(self) -> Tensor:
-        """The queries, turned where positions are rotary, (B, H, T, D)."""
+        """Queries after rotary embedding, (B, H, T, D)."""
         return self._last("q")
 
     @property
     def k(self) -> Tensor:
-        """The keys, likewise, (B, H, S, D)."""
+        """Keys after rotary embedding, (B, H, S, D)."""
         return self._last("k")
 
     @property
     def v(self) -> Tensor:
-        """The values, (B, H, S, D)."""
+        """Values, (B, H, S, D)."""
         return self._last("v")
 
     @property
     def context(self) -> Tensor:
-        """What the heads made of the values, before the output projection joins them, (B, H, T, D)."""
+        """Output of each head before the output projection, (B, H, T, D)."""
         return self._last("context")
 
-    def joined(self, quantity: Quantity) -> Tensor:
-        """A quantity over all kept calls, as steps of decoding make them: their queries one behind the other.
+    def concatenated(self, quantity: Quantity) -> Tensor:
+        """Return a quantity over all kept calls, concatenated along the queries, as for cached decoding steps.
 
-        Keys that a step did not have yet got no weight from it. Of k and v the last step has them all.
+        Weights of keys that a step did not have yet are 0 and their scores -inf. For k and v, the last call holds
+        all positions.
         """
         last = self._last(quantity)
         if quantity in ("k", "v"):
             return last
         parts = [call[quantity] for call in self.calls]
         if quantity in ("weights", "scores"):
-            absent = float("-inf") if quantity == "scores" else 0.0
-            parts = [F.pad(part, (0, last.shape[-1] - part.shape[-1]), value=absent) for part in parts]
+            missing = float("-inf") if quantity == "scores" else 0.0
+            parts = [F.pad(part, (0, last.shape[-1] - part.shape[-1]), value=missing) for part in parts]
         return torch.cat(parts, 2)
 
     def _last(self, quantity: Quantity) -> Tensor:
         last = self.calls[-1]
         if quantity not in last:
-            raise UserError(f"{quantity} was not recorded; ask for it: probe(model, record=[{quantity!r}])")
+            raise UserError(f"{quantity} was not recorded; record it with probe(model, record=[{quantity!r}])")
         return last[quantity]
 
 
@@ -89,44 +92,74 @@ def probe(
     model: nn.Module,
     names: Collection[str] | None = None,
     heads: Collection[int] | Mapping[str, Collection[int]] | None = None,
-    record: Collection[Quantity] = WEIGHTS_ALONE,
+    record: Collection[Quantity] = WEIGHTS_ONLY,
     keep: int | None = 1,
-) -> Iterator[dict[str, Seen]]:
-    """Records what the attentions of a model see while the block runs, by the attention's name in the model.
+) -> Iterator[dict[str, AttentionRecord]]:
+    """Records quantities of a model's attention modules within the block, by module name. Outputs do not change.
 
-    A `Translator` called within the block reads its best translations once more, so that each record holds whole
-    sentences: row t of the weights is target position t. Whoever decodes step by step themselves asks for every call
-    with keep=None, and for the whole with `Seen.joined`. Of two probes, one within the other, the inner one sees.
+    A `Translator` called within the block runs a second, teacher-forced pass over its best translations, so that each
+    record holds complete sentences: row t of the weights is target position t. For step-by-step decoding, use
+    keep=None and `AttentionRecord.concatenated`. If probes are nested, only the inner one records.
 
     Args:
-        model: any model that is built from `Attention`.
-        names: which attentions to record, such as "decoder.3.cross"; all unless given.
-        heads: which heads of each, or of each name; all unless given.
-        record: which of weights, scores, q, k, v and context; the weights unless given.
-        keep: how many of the last calls are kept: memory grows with every one. None keeps all.
+        model: Any model built from `Attention`.
+        names: Names of the attention modules, such as "decoder.3.cross". Defaults to all.
+        heads: Heads to record, for all modules or by module name. Defaults to all.
+        record: Quantities to record: weights, scores, q, k, v, context.
+        keep: Number of most recent calls to keep per module; None keeps all.
 
     Raises:
-        UserError: a name, a head or a quantity is unknown.
+        UserError: A name, head or quantity is unknown.
     """
     attentions = find_attentions(model, names)
-    chosen = _choose_heads(attentions, heads)
+    heads_by_name = _select_heads(attentions, heads)
     for quantity in record:
         if quantity not in QUANTITIES:
-            raise UserError(f"record: {quantity!r} is none of {', '.join(QUANTITIES)}")
+            raise UserError(f"record: {quantity!r} is not one of {', '.join(QUANTITIES)}")
     if keep is not None and keep < 1:
-        raise UserError(f"keep: {keep} calls cannot be kept; give 1 or more, or None for all")
-    recorder = _Recorder({attention: name for name, attention in attentions.items()}, chosen, record, keep)
+        raise UserError(f"keep: {keep} is not a number of calls; use 1 or more, or None for all")
+    recorder = _Recorder({attention: name for name, attention in attentions.items()}, heads_by_name, record, keep)
     with ExitStack() as stack:
         stack.enter_context(use_qkv_hook(attentions.values(), recorder.observe))
         if "context" in record:
             for attention in attentions.values():
-                handle = attention.out.register_forward_pre_hook(recorder.hook(attention))
+                handle = attention.out.register_forward_pre_hook(recorder.context_hook(attention))
                 stack.callback(handle.remove)
-        yield recorder.seen
+        yield recorder.records
+
+
+def find_attentions(model: nn.Module, names: Collection[str] | None = None) -> dict[str, Attention]:
+    """Return the attention modules with the given names, such as "decoder.3.cross", in model order. Defaults to all.
+
+    Raises:
+        UserError: The model has no attention module of this name.
+    """
+    found = {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
+    if names is None:
+        return found
+    if isinstance(names, str):
+        raise UserError(f"names must be a list, such as [{names!r}]")
+    for name in names:
+        if name not in found:
+            raise UserError(f"{name!r} is not an attention module of this model; it has {', '.join(found) or 'none'}")
+    return {name: attention for name, attention in found.items() if name in names}
+
+
+def check_heads(name: str, attention: Attention, heads: Collection[int]) -> list[int]:
+    """Return the heads as a list.
+
+    Raises:
+        UserError: The attention module has no such head.
+    """
+    for head in heads:
+        if isinstance(head, bool) or not isinstance(head, int) or not 0 <= head < attention.heads:
+            valid = "only head 0" if attention.heads == 1 else f"heads 0 to {attention.heads - 1}"
+            raise UserError(f"{name} has no head {head!r}; it has {valid}")
+    return list(heads)
 
 
 class _Recorder:
-    """Fills `seen` as the attentions are called."""
+    """Fills `records` during calls of the attention modules."""
 
     def __init__(
         self,
@@ -136,13 +169,13 @@ class _Recorder:
         keep: int | None,
     ) -> None:
         self.names, self.heads, self.record, self.keep = names, heads, record, keep
-        self.seen: dict[str, Seen] = {}
-        self._awaited: dict[Attention, torch.Size] = {}  # attentions that were seen to begin: the shape of q
+        self.records: dict[str, AttentionRecord] = {}
+        self._q_shapes: dict[Attention, torch.Size] = {}  # of modules whose context is still to be recorded
 
     def observe(self, attention: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> None:
         name = self.names[attention]
         heads = self.heads[name]
-        make: dict[Quantity, Callable[[], Tensor]] = {
+        compute: dict[Quantity, Callable[[], Tensor]] = {
             "weights": lambda: attention.kind.weights(q, k, mask),
             "scores": lambda: attention.kind.scores(q, k, mask),
             "q": lambda: q,
@@ -150,41 +183,41 @@ class _Recorder:
             "v": lambda: v,
         }
         with torch.no_grad():
-            call = {name: _pick(make[name](), heads) for name in QUANTITIES if name in self.record and name in make}
-        seen = self.seen.setdefault(name, Seen(heads))
-        seen.calls.append(call)
+            call = {quantity: _select(compute[quantity](), heads) for quantity in compute if quantity in self.record}
+        record = self.records.setdefault(name, AttentionRecord(heads))
+        record.calls.append(call)
         if self.keep is not None:
-            del seen.calls[: -self.keep]
+            del record.calls[: -self.keep]
         if "context" in self.record:
-            self._awaited[attention] = q.shape
+            self._q_shapes[attention] = q.shape
 
-    def hook(self, attention: Attention) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        """What the output projection is given is the context, its heads side by side."""
+    def context_hook(self, attention: Attention) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        """Return a pre-hook of the output projection, whose input is the concatenated context of all heads."""
 
-        def receive(_: nn.Module, given: tuple[Any, ...]) -> None:
-            shape = self._awaited.pop(attention, None)
-            if shape is not None:  # None: nobody was to see this call
+        def hook(_: nn.Module, args: tuple[Any, ...]) -> None:
+            shape = self._q_shapes.pop(attention, None)
+            if shape is not None:  # None: `observe` was not called for this forward pass
                 B, H, T, D = shape
                 name = self.names[attention]
-                context = given[0].detach().reshape(B, T, H, D).transpose(1, 2)
-                self.seen[name].calls[-1]["context"] = _pick(context, self.heads[name])
+                context = args[0].detach().reshape(B, T, H, D).transpose(1, 2)
+                self.records[name].calls[-1]["context"] = _select(context, self.heads[name])
 
-        return receive
+        return hook
 
 
-def _choose_heads(
+def _select_heads(
     attentions: Mapping[str, Attention], heads: Collection[int] | Mapping[str, Collection[int]] | None
 ) -> dict[str, list[int]]:
     if isinstance(heads, Mapping):
         unknown = [name for name in heads if name not in attentions]
         if unknown:
-            raise UserError(f"heads: {unknown[0]!r} is not among what is probed: {', '.join(attentions)}")
-        wanted = {name: heads.get(name, range(attention.heads)) for name, attention in attentions.items()}
+            raise UserError(f"heads: {unknown[0]!r} is not among the probed modules: {', '.join(attentions)}")
+        selected = {name: heads.get(name, range(attention.heads)) for name, attention in attentions.items()}
     else:
-        wanted = {name: range(attention.heads) if heads is None else heads for name, attention in attentions.items()}
-    return {name: check_heads(name, attentions[name], some) for name, some in wanted.items()}
+        selected = {name: range(attention.heads) if heads is None else heads for name, attention in attentions.items()}
+    return {name: check_heads(name, attentions[name], indices) for name, indices in selected.items()}
 
 
-def _pick(x: Tensor, heads: list[int]) -> Tensor:
-    """These heads of (B, H, …), without keeping the others in memory."""
+def _select(x: Tensor, heads: list[int]) -> Tensor:
+    """Select heads of (B, H, …), copying only if some are dropped."""
     return x.detach() if heads == list(range(x.shape[1])) else x.detach()[:, heads]

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.inspection.alignment import rank_by_agreement
-from regard.inspection.focus import distance, entropy
+from regard.inspection.maps import distance, entropy
 
 Group = Literal["encoder", "decoder", "cross"]
 Floats = npt.NDArray[np.floating]
@@ -92,15 +92,15 @@ class Scene:
         return [view.name for view in self.views].index(best.name), best.head
 
 
-def readable(pieces: Sequence[str]) -> list[str]:
+def readable_labels(pieces: Sequence[str]) -> list[str]:
     """Pieces of a tokenizer as labels: without the mark of the space before them, and nothing unspeakable.
 
     A byte that is a character by itself stands for it.
     """
     spelled = [_BYTE.sub(lambda byte: chr(int(byte[1], 16)), piece) for piece in pieces]
-    return [speakable(piece.removeprefix("▁") or "␣") for piece in spelled]
+    return [replace_unprintable(piece.removeprefix("▁") or "␣") for piece in spelled]
 
 
-def speakable(text: str) -> str:
+def replace_unprintable(text: str) -> str:
     """The text with U+FFFD for what cannot be shown, such as control characters."""
     return _UNSPEAKABLE.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -9,37 +9,37 @@ import torch
 
 from regard.decoding.config import DecodingSettings
 from regard.errors import UserError
-from regard.inspection.probe import WEIGHTS_ALONE, Quantity, Seen, probe
-from regard.inspection.scene import Group, readable
+from regard.inspection.probe import WEIGHTS_ONLY, AttentionRecord, Quantity, probe
+from regard.inspection.scene import Group, readable_labels
 from regard.models.nat import NATransformer
 from regard.pipelines.hypothesis import Hypothesis, Round
 from regard.pipelines.translator import Translator
 
-SIDES: dict[Group, tuple[str, str]] = {
+MAP_AXES: dict[Group, tuple[str, str]] = {
     "encoder": ("source", "source"),
-    "decoder": ("written", "read"),
-    "cross": ("written", "source"),
+    "decoder": ("decoder_output", "decoder_input"),
+    "cross": ("decoder_output", "source"),
 }
 """Which labels stand beside the rows of a group's maps, and which over the columns."""
 
 
 @dataclass(frozen=True)
-class Reread:
+class TranslationRecord:
     """What was seen, by the attention's name, and the names of rows and columns."""
 
     labels: dict[str, list[str]]
-    seen: dict[str, Seen]
+    seen: dict[str, AttentionRecord]
 
 
 @torch.no_grad()
-def reread(
+def record_translation(
     translator: Translator,
     sentence: str,
     target: Sequence[int] | None,
     settings: DecodingSettings | None = None,
     names: Collection[str] | None = None,
-    record: Collection[Quantity] = WEIGHTS_ALONE,
-) -> Reread:
+    record: Collection[Quantity] = WEIGHTS_ONLY,
+) -> TranslationRecord:
     """Shows what attentions do while a translation is read.
 
     Args:
@@ -53,7 +53,7 @@ def reread(
     Raises:
         UserError: the sentence is blank, the tokens are none of the model's, or there is no attention of such a name.
     """
-    refuse_blank(sentence)
+    check_not_blank(sentence)
     at_once = isinstance(translator.model, NATransformer)
     with probe(translator.model, names, record=record) as seen:
         if at_once or target is None:
@@ -61,10 +61,10 @@ def reread(
         else:
             best = _given(translator, sentence, target)
             translator.read([translator.vocabularies.source.encode(sentence)], [target])
-    return Reread(label(best), seen)
+    return TranslationRecord(label(best), seen)
 
 
-def refuse_blank(sentence: str) -> None:
+def check_not_blank(sentence: str) -> None:
     """Does nothing with words.
 
     Raises:
@@ -78,20 +78,20 @@ def label(best: Hypothesis) -> dict[str, list[str]]:
     """Names for every row and column: a decoder that writes token by token reads BOS and says END, another masks."""
     last = best.rounds[-1] if best.rounds else None  # may have more places than tokens
     return {
-        "source": [*readable(best.source_pieces), "END"],
-        "translation": readable(best.labels),
-        "written": readable(best.labels if last is None else last.pieces),
-        "read": ["BOS", *readable(best.pieces)] if last is None else _read_by(last),
+        "source": [*readable_labels(best.source_pieces), "END"],
+        "translation": readable_labels(best.labels),
+        "decoder_output": readable_labels(best.labels if last is None else last.pieces),
+        "decoder_input": ["BOS", *readable_labels(best.pieces)] if last is None else _read_by(last),
     }
 
 
 def _read_by(last: Round) -> list[str]:
     """What a pass over a canvas read: masks where it wrote, and elsewhere what stands there still."""
-    pairs = zip(readable(last.pieces), last.written, strict=True)
+    pairs = zip(readable_labels(last.pieces), last.written, strict=True)
     return ["MASK" if written else piece for piece, written in pairs]
 
 
-def group_of(name: str) -> tuple[Group, int]:
+def parse_attention_name(name: str) -> tuple[Group, int]:
     """Whose attention it is, and in which layer."""
     side, layer, which = name.split(".")
     group: Group = "cross" if which == "cross" else "encoder" if side == "encoder" else "decoder"

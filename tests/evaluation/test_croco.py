@@ -16,8 +16,8 @@ from regard.evaluation.croco import (
     score_completion,
     second_views,
 )
-from regard.inspection import matching
-from regard.inspection.matching import Attended
+from regard.inspection import two_view
+from regard.inspection.two_view import AttentionPeaks
 from regard.models.croco import CroCo, CroCoConfig
 
 SETTINGS = SceneSettings(size=(16, 24), objects=2, apart=0.0)
@@ -72,11 +72,11 @@ def test_true_patches_are_where_the_middle_of_a_patch_is_found() -> None:
 def look_at(monkeypatch: pytest.MonkeyPatch, patches: Tensor) -> None:
     """Makes every attention look at these patches."""
 
-    def pretend(model: CroCo, view1: Tensor, *rest: object) -> dict[str, Attended]:
+    def pretend(model: CroCo, view1: Tensor, *rest: object) -> dict[str, AttentionPeaks]:
         chosen = patches.expand(len(view1), -1, -1)
-        return {name: Attended(chosen, chosen[..., 0].float()) for name in matching.cross_attentions(model)}
+        return {name: AttentionPeaks(chosen, chosen[..., 0].float()) for name in two_view.cross_attention_names(model)}
 
-    monkeypatch.setattr("regard.evaluation.croco.find_attended", pretend)
+    monkeypatch.setattr("regard.evaluation.croco.find_peaks", pretend)
 
 
 def test_hits_are_the_true_patch_or_its_neighbours(model: CroCo, monkeypatch: pytest.MonkeyPatch) -> None:

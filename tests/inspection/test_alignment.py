@@ -7,9 +7,9 @@ from regard.inspection.alignment import (
     Example,
     agreement,
     alignment_error_rate,
-    links_of,
     rank_by_agreement,
     rank_heads,
+    strongest_links,
 )
 
 LINKS = st.sets(st.tuples(st.integers(0, 4), st.integers(0, 4)))
@@ -17,8 +17,8 @@ LINKS = st.sets(st.tuples(st.integers(0, 4), st.integers(0, 4)))
 
 def test_each_target_token_is_linked_to_what_it_looks_at_most() -> None:
     weights = [[0.1, 0.9], [0.6, 0.4], [0.0, 0.0]]
-    assert links_of(weights) == {(0, 1), (1, 0)}
-    assert links_of(weights, least=0.7) == {(0, 1)}
+    assert strongest_links(weights) == {(0, 1), (1, 0)}
+    assert strongest_links(weights, least=0.7) == {(0, 1)}
 
 
 def test_the_error_rate_of_a_worked_example() -> None:
@@ -66,6 +66,6 @@ def test_heads_can_be_ranked_by_a_reference_or_by_their_mean() -> None:
 
 def test_what_is_no_map_is_refused() -> None:
     with pytest.raises(ValueError, match=r"not \(2, 3, 3\)"):
-        links_of(np.zeros((2, 3, 3)))
+        strongest_links(np.zeros((2, 3, 3)))
     with pytest.raises(ValueError, match="no examples"):
         rank_heads([])

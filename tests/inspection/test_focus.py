@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.inspection.focus import distance, entropy
+from regard.inspection.maps import distance, entropy
 
 
 def test_entropy_is_nothing_for_one_place_and_all_bits_for_an_even_look() -> None:

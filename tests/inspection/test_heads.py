@@ -12,7 +12,7 @@ import regard
 from regard.attention.masks import Packed, Padded
 from regard.attention.multi_head import Attention
 from regard.errors import UserError
-from regard.inspection.heads import scale_heads
+from regard.inspection.interventions import scale_heads
 from regard.models.transformer import Transformer, TransformerConfig
 
 KINDS = ["full", {"kind": "local", "window": 2}, "linear", {"kind": "routing", "clusters": 2}]

@@ -53,7 +53,7 @@ def test_importance_by_ablation_is_the_rise_of_the_loss(
 def test_the_gradient_is_the_slope_of_the_loss_in_the_heads_factor(
     translator: regard.Translator, losses: Callable[[], Tensor]
 ) -> None:
-    from regard.inspection.heads import scale_heads
+    from regard.inspection.interventions import scale_heads
 
     slopes = importance_by_gradient(translator.model, losses, CROSSES)
     step = 1e-2

@@ -7,10 +7,10 @@ from PIL import Image
 import regard
 from regard.errors import UserError
 from regard.inspection.look import look_at
-from regard.inspection.look_translation import look_at_translation
-from regard.inspection.maps import layers_of, rollout
+from regard.inspection.look_translation import translation_scene
+from regard.inspection.maps import layer_weights, rollout
 from regard.inspection.overlay import overlays
-from regard.inspection.patches import span
+from regard.inspection.patches import global_attention
 from regard.pipelines.classifier import Classifier
 from tests.conftest import Command
 from tests.test_package import DOCS, blocks
@@ -24,7 +24,7 @@ def translator(trained_run: Path) -> regard.Translator:
 
 
 def test_a_scene_holds_every_attention_with_what_it_looked_at(translator: regard.Translator) -> None:
-    scene = look_at_translation(translator, SENTENCE)
+    scene = translation_scene(translator, SENTENCE)
     with regard.probe(translator.model) as seen:
         (best,) = translator(SENTENCE, n_best=1)
     assert (scene.source, scene.translation) == (SENTENCE, "我喜欢苹果")
@@ -36,20 +36,20 @@ def test_a_scene_holds_every_attention_with_what_it_looked_at(translator: regard
 
 
 def test_rows_say_what_is_written_and_columns_what_was_read(translator: regard.Translator) -> None:
-    labels = look_at_translation(translator, SENTENCE).labels
-    assert labels["source"][-1] == labels["written"][-1] == "END"
-    assert labels["read"][0] == "BOS"
-    assert labels["read"][1:] == labels["written"][:-1]
-    assert "".join(labels["written"][:-1]).replace("␣", "") == "我喜欢苹果"
+    labels = translation_scene(translator, SENTENCE).labels
+    assert labels["source"][-1] == labels["decoder_output"][-1] == "END"
+    assert labels["decoder_input"][0] == "BOS"
+    assert labels["decoder_input"][1:] == labels["decoder_output"][:-1]
+    assert "".join(labels["decoder_output"][:-1]).replace("␣", "") == "我喜欢苹果"
 
 
 def test_only_what_is_named_is_shown(translator: regard.Translator) -> None:
-    scene = look_at_translation(translator, SENTENCE, ["decoder.1.cross"])
+    scene = translation_scene(translator, SENTENCE, ["decoder.1.cross"])
     assert [view.name for view in scene.views] == ["decoder.1.cross"]
 
 
 def test_the_first_head_to_be_seen_is_one_across(translator: regard.Translator) -> None:
-    scene = look_at_translation(translator, SENTENCE)
+    scene = translation_scene(translator, SENTENCE)
     view, head = scene.first()
     assert scene.views[view].group == "cross"
     assert 0 <= head < 2
@@ -58,7 +58,7 @@ def test_the_first_head_to_be_seen_is_one_across(translator: regard.Translator) 
 @pytest.mark.parametrize("sentence", ["", "  \n"])
 def test_a_blank_sentence_is_refused(translator: regard.Translator, sentence: str) -> None:
     with pytest.raises(UserError, match="blank"):
-        look_at_translation(translator, sentence)
+        translation_scene(translator, sentence)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_layers_and_heads_of_an_image_can_be_chosen(
     classifier = Classifier.load(image_run)
     with regard.probe(classifier.model) as seen:
         classifier.predict([classifier.preprocessing.open(photo)])
-    heads = span(classifier.model, seen).heads[0]
+    heads = global_attention(classifier.model, seen).heads[0]
     assert list(shown[0]) == ["layer 0", "layer 0, head 1"]
     for title, expected in (("layer 0", heads.mean(0)), ("layer 0, head 1", heads[1])):
         np.testing.assert_allclose(shown[0][title].ravel(), expected / expected.max(), rtol=1e-4)
@@ -195,8 +195,8 @@ def test_a_patch_of_an_image_is_asked_in_place_of_the_answer(image_run: Path, pa
     with regard.probe(classifier.model) as seen:
         classifier.predict([pixels])
     leading = classifier.model.config.leading
-    weights = layers_of(seen)[0][0]
-    shown = span(classifier.model, seen, (1, 0))
+    weights = layer_weights(seen)[0][0]
+    shown = global_attention(classifier.model, seen, (1, 0))
     token = leading + classifier.model.config.grid[1]
     np.testing.assert_allclose(shown.heads[0], weights[:, token, leading:])
-    np.testing.assert_allclose(shown.owed[0], rollout([weights[None]])[0, token, leading:])
+    np.testing.assert_allclose(shown.rolled_out[0], rollout([weights[None]])[0, token, leading:])

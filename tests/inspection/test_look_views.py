@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from regard.inspection.matching import SCALE, find_attended
+from regard.inspection.two_view import SCALE, find_peaks
 from regard.models.croco import CroCo, CroCoConfig
 from regard.models.folder import load_model, save_model
 from regard.pipelines.views import VIEWS, open_view
@@ -57,7 +57,7 @@ def test_the_match_of_a_patch_is_drawn(
     name = "decoder.1.cross"
     model, _ = load_model(croco_folder)
     one, other = (open_view(path, (12, 16)) for path in views)
-    row, column = find_attended(model, one, other, names=[name])[name].patch[0, 1 * 4 + 2].tolist()
+    row, column = find_peaks(model, one, other, names=[name])[name].patch[0, 1 * 4 + 2].tolist()
     answer = command("look", croco_folder, *views, "--only", name, "--patch", 1, 2, "--out", drawn)
     assert (answer.code, answer.out) == (0, f"the peaks of {name}\n{drawn}\n"), answer.err
     assert command("look", croco_folder, *views, "--only", name, "--patch", 0, 0, "--out", plain).code == 0
@@ -75,7 +75,7 @@ def test_without_a_choice_the_clearest_peaks_are_drawn(
     answer = command("look", croco_folder, *views)
     assert answer.code == 0, answer.err
     model, _ = load_model(croco_folder)
-    found = find_attended(model, *(open_view(path, (12, 16)) for path in views))
+    found = find_peaks(model, *(open_view(path, (12, 16)) for path in views))
     clearest = max(found, key=lambda name: float(found[name].weight.mean()))
     assert answer.out == f"the peaks of {clearest}\nlook.png\n"
     assert (tmp_path / "look.png").read_bytes().startswith(b"\x89PNG")

@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from regard.inspection.maps import given_by, layers_of, patch_map, put_back, received, rollout, seen_from
+from regard.inspection.maps import layer_weights, patch_map, rollout
+from regard.inspection.patches import attention_from, attention_received, reachable_region, windows_to_grid
+    attention_from,
+    attention_received,
+    layer_weights,
+    patch_map,
+    reachable_region,
+    rollout,
+    windows_to_grid,
+)
 from regard.inspection.probe import probe
 from regard.models.swin import Swin, SwinConfig
 from regard.models.transformer import Transformer, TransformerConfig
@@ -51,20 +60,20 @@ def test_layers_come_in_the_order_of_their_numbers() -> None:
     model = ViT(ViTConfig.micro(2, image=8, layers=11, width=8, heads=2, hidden=8)).eval()
     with probe(model) as seen, torch.no_grad():
         model(torch.randn(1, 3, 8, 8))
-    layers = layers_of(dict(sorted(seen.items())))  # 10 before 2, as strings go
+    layers = layer_weights(dict(sorted(seen.items())))  # 10 before 2, as strings go
     for number, weights in enumerate(layers):
         np.testing.assert_array_equal(weights, seen[f"encoder.{number}.attention"].weights.numpy())
     with pytest.raises(KeyError, match="no attention of 'decoder' was seen"):
-        layers_of(seen, "decoder")
+        layer_weights(seen, "decoder")
 
 
 def test_a_rollout_of_a_text_encoder() -> None:
     model = Transformer(TransformerConfig.tiny(20)).eval()
     with probe(model) as seen, torch.no_grad():
         model.encode(torch.tensor([[3, 4, 5, 6]]))
-    owed = rollout(layers_of(seen))
-    assert owed.shape == (1, 4, 4)
-    np.testing.assert_allclose(owed.sum(-1), 1, rtol=1e-5)
+    rolled_out = rollout(layer_weights(seen))
+    assert rolled_out.shape == (1, 4, 4)
+    np.testing.assert_allclose(rolled_out.sum(-1), 1, rtol=1e-5)
 
 
 def test_a_map_of_patches_leaves_out_what_is_no_patch() -> None:
@@ -89,7 +98,7 @@ def test_windows_are_put_back_where_they_were(size: tuple[int, int]) -> None:
     assert cuts.keys() == seen.keys()
     rows, columns = size[0] // 2, size[1] // 2
     for shift, name in enumerate(("stages.0.blocks.0.attention", "stages.0.blocks.1.attention")):
-        whole = put_back(seen[name].weights.numpy(), cuts[name])
+        whole = windows_to_grid(seen[name].weights.numpy(), cuts[name])
         assert whole.shape == (2, 2, rows * columns, rows * columns)
         np.testing.assert_allclose(whole.sum(-1), 1, rtol=1e-5)
         seen_by = patch_map(whole[1], (rows, columns), (5, 6)) > 0
@@ -101,12 +110,12 @@ def test_windows_are_put_back_where_they_were(size: tuple[int, int]) -> None:
         # The same without the whole square: one row of it, its frame, and the sums of its columns.
         windows = seen[name].weights.numpy()[len(cuts[name].tokens) :]
         token = 5 * columns + 6
-        np.testing.assert_array_equal(given_by(token, windows, cuts[name]), whole[1, :, token])
-        assert seen_from(token, cuts[name], columns) == (top, left, top + 3, min(left + 3, columns - 1))
-        np.testing.assert_allclose(received(windows, cuts[name]), whole[1].sum(1), rtol=1e-5)
+        np.testing.assert_array_equal(attention_from(token, windows, cuts[name]), whole[1, :, token])
+        assert reachable_region(token, cuts[name], columns) == (top, left, top + 3, min(left + 3, columns - 1))
+        np.testing.assert_allclose(attention_received(windows, cuts[name]), whole[1].sum(1), rtol=1e-5)
 
 
 def test_windows_of_another_image_are_refused() -> None:
     cut = Swin(SwinConfig.mini(2)).windows((32, 32))["stages.0.blocks.0.attention"]
     with pytest.raises(ValueError, match="15 windows are no whole number of images of 16 windows"):
-        put_back(random_weights(15, 2, 16, 16), cut)
+        windows_to_grid(random_weights(15, 2, 16, 16), cut)

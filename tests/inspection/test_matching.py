@@ -6,9 +6,16 @@ import torch
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.inspection.matching import SCALE, Attended, cross_attentions, draw_matches, find_attended
 from regard.inspection.probe import probe
-from regard.inspection.reconstruction import GAP, draw_reconstructions
+from regard.inspection.two_view import (
+    GAP,
+    SCALE,
+    AttentionPeaks,
+    cross_attention_names,
+    draw_matches,
+    draw_reconstructions,
+    find_peaks,
+)
 from regard.models.croco import CroCo, CroCoConfig
 
 
@@ -28,20 +35,20 @@ def test_the_peak_is_that_of_the_mean_over_heads(model: CroCo) -> None:
     seen = torch.tensor([[0, 3], [1, 7]])
     with probe(model) as records, torch.no_grad():
         model.both(one, other, seen)
-    found = find_attended(model, one, other, seen)
-    assert list(found) == cross_attentions(model) == ["decoder.0.cross", "decoder.1.cross"]
+    found = find_peaks(model, one, other, seen)
+    assert list(found) == cross_attention_names(model) == ["decoder.0.cross", "decoder.1.cross"]
     for name, attended in found.items():
         mean = records[name].weights.mean(1)
         peak = attended.patch[..., 0] * 5 + attended.patch[..., 1]
         assert attended.patch.shape == (2, 12, 2)
         assert torch.equal(peak, mean.argmax(-1))
         assert torch.allclose(attended.weight, mean.amax(-1))
-    assert list(find_attended(model, one, other, names=["decoder.1.cross"])) == ["decoder.1.cross"]
+    assert list(find_peaks(model, one, other, names=["decoder.1.cross"])) == ["decoder.1.cross"]
 
 
 def test_an_attention_that_there_is_not_is_named(model: CroCo) -> None:
     with pytest.raises(UserError, match=r"decoder\.7\.cross"):
-        find_attended(model, view(1), view(2), names=["decoder.7.cross"])
+        find_peaks(model, view(1), view(2), names=["decoder.7.cross"])
 
 
 def test_a_line_leads_from_a_patch_to_its_match() -> None:
@@ -50,7 +57,7 @@ def test_a_line_leads_from_a_patch_to_its_match() -> None:
     weight[0, 5] = 1.0  # row 1, column 1
     patches = torch.zeros(1, 12, 2, dtype=torch.long)
     patches[0, 5] = torch.tensor([2, 3])
-    picture = np.asarray(draw_matches(grey, grey, Attended(patches, weight), 4, most=1)).astype(int)
+    picture = np.asarray(draw_matches(grey, grey, AttentionPeaks(patches, weight), 4, most=1)).astype(int)
     assert picture.shape == (12 * SCALE, 2 * 16 * SCALE + 2 * SCALE, 3)
     drawn = (np.abs(picture - 128).max(-1) > 60) & (picture.min(-1) < 200)
     ends = [(6 * SCALE, 6 * SCALE), (10 * SCALE, 16 * SCALE + 2 * SCALE + 14 * SCALE)]

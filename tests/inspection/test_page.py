@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.inspection.html import PAGE, bundle, pack, render_page
-from regard.inspection.scene import Scene, readable
+from regard.inspection.scene import Scene, readable_labels
 from tests.inspection.scenes import EVIL, make_scene
 
 
@@ -86,8 +86,8 @@ def test_packed_maps_keep_their_numbers(seed: int, size: float, signed: bool) ->
 
 
 def test_pieces_become_labels() -> None:
-    assert readable(["▁love", "s", "▁", "a\x00", "\ud800"]) == ["love", "s", "␣", "a\ufffd", "\ufffd"]
-    assert readable(["<0x3C>", "<0x7E>", "<0x0A>", "<0xE6>"]) == ["<", "~", "<0x0A>", "<0xE6>"]
+    assert readable_labels(["▁love", "s", "▁", "a\x00", "\ud800"]) == ["love", "s", "␣", "a\ufffd", "\ufffd"]
+    assert readable_labels(["<0x3C>", "<0x7E>", "<0x0A>", "<0xE6>"]) == ["<", "~", "<0x0A>", "<0xE6>"]
 
 
 def test_maps_that_do_not_fit_their_labels_are_refused() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import regard
-from regard.inspection.look_translation import look_at_translation
+from regard.inspection.look_translation import translation_scene
 from regard.inspection.output import save_scene
 from regard.inspection.scene import Scene
 from tests.browser import Visit
@@ -18,7 +18,7 @@ PHONE = {"viewport": {"width": 390, "height": 844}, "locale": "zh-CN", "has_touc
 
 @pytest.fixture(scope="module")
 def scene(trained_run: Path) -> Scene:
-    return look_at_translation(regard.Translator.load(trained_run), "I love apples and books", about="runs/toy")
+    return translation_scene(regard.Translator.load(trained_run), "I love apples and books", about="runs/toy")
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def test_the_language_and_the_theme_change(browser: Any, file: Path) -> None:
 def test_markup_in_a_sentence_is_text(browser: Any, trained_run: Path, tmp_path: Path) -> None:
     translator = regard.Translator.load(trained_run)
     path = tmp_path / "evil.html"
-    save_scene(look_at_translation(translator, EVIL, about=EVIL), path)
+    save_scene(translation_scene(translator, EVIL, about=EVIL), path)
     with Visit(browser, **DESKTOP) as visit:
         alerts: list[str] = []
         visit.page.on("dialog", lambda dialog: (alerts.append(dialog.message), dialog.dismiss()))

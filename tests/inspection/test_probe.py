@@ -309,7 +309,7 @@ def test_steps_of_decoding_join_to_what_reading_the_whole_shows(model: Transform
         assert len(seen[name].calls) == 4
         assert seen[name].weights.shape[2] == 1
         for quantity in QUANTITIES:
-            torch.testing.assert_close(seen[name].joined(quantity), getattr(whole[name], quantity), msg=quantity)
+            torch.testing.assert_close(seen[name].concatenated(quantity), getattr(whole[name], quantity), msg=quantity)
 
 
 def test_only_the_last_calls_are_kept(model: Transformer) -> None:

@@ -10,9 +10,9 @@ import torch
 
 import regard
 from regard.errors import UserError
+from regard.inspection.interventions import scale_scores
 from regard.inspection.probe import probe
-from regard.inspection.sharpness import scale_scores
-from regard.inspection.translation import reread
+from regard.inspection.translation import record_translation
 from regard.models.nat import NATransformer, NATransformerConfig
 from regard.serving.messages import LoadRequest
 from regard.serving.model_runner import TranslationEngine, choose_search
@@ -152,10 +152,10 @@ def test_a_model_that_writes_at_once_shows_its_rounds(engine: TranslationEngine)
     assert not all(canvas["rounds"][-1]["written"])
     assert all(canvas["rounds"][0]["written"])
     last = canvas["rounds"][-1]
-    read = reread(translator, TEXT, None).labels["read"]
+    read = record_translation(translator, TEXT, None).labels["decoder_input"]
     assert [label == "MASK" for label in read] == last["written"]
     assert "MASK" in read
-    at_first = reread(translator, TEXT, None, translator.fit().changed(rounds=1)).labels["read"]
+    at_first = record_translation(translator, TEXT, None, translator.fit().changed(rounds=1)).labels["decoder_input"]
     assert set(at_first) == {"MASK"}  # as the server searches, all of it is new in the only round
     found = show_beam(translator, translator.fit().changed(rounds=2, lengths=3), {"text": TEXT})
     assert (found["tree"], found["length"]) == ([], "classifier")
@@ -186,7 +186,7 @@ def test_scores_can_be_flattened(offline: regard.Translator) -> None:
     with probe(offline.model, [name]) as again:
         offline(TEXT)
     assert again[name].weights.max() > 0.5
-    with pytest.raises(UserError, match="more than 0"), scale_scores(offline.model, 0.0):
+    with pytest.raises(UserError, match="greater than 0"), scale_scores(offline.model, 0.0):
         pass
 
 

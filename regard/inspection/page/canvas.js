@@ -30,7 +30,7 @@ export function widest(context, labels, limit) {
 }
 
 /** The page's own colours, by the names its style sheet gives them. */
-export function inks() {
+export function pageColours() {
   const style = getComputedStyle(document.documentElement);
   const read = (name) => style.getPropertyValue(name).trim();
   return { text: read("--text"), faint: read("--faint"), accent: read("--accent"), paper: read("--card") };

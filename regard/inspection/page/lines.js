@@ -1,6 +1,6 @@
 // A map as lines: the tokens that look on the left, those that are looked at on the right, and a line for every look.
 
-import { FONT, LONGEST_LABEL, fit, inks, prepare, widest } from "./canvas.js";
+import { FONT, LONGEST_LABEL, fit, pageColours, prepare, widest } from "./canvas.js";
 
 const FAINTEST = 0.08; // of the strongest weight of its row; weaker lines are drawn only for the token pointed at
 const TALLEST = 9000;
@@ -37,7 +37,7 @@ export class Lines {
 
   draw(point) {
     const context = prepare(this.canvas, this.width, this.height);
-    const ink = inks();
+    const ink = pageColours();
     context.strokeStyle = ink.accent;
     context.lineCap = "round";
     for (let row = 0; row < this.map.rows; row++) {

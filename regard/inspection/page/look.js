@@ -6,16 +6,16 @@ import { Lines } from "./lines.js";
 import { unpackHeads } from "./maps.js";
 import { Matrix } from "./matrix.js";
 import { SentencePair } from "./sentence.js";
-import { drawLegend, tell } from "./telling.js";
+import { describePoint, drawLegend } from "./description.js";
 import { isDark, watchTheme } from "./theme.js";
-import { firstLanguage, wordsOf } from "./words.js";
+import { browserLanguage, stringsFor } from "./strings.js";
 
 const GROUPS = ["cross", "decoder", "encoder"];
 const scene = JSON.parse(document.getElementById("scene").textContent);
 const unpacked = new Map();
-const state = { view: null, head: 0, zoom: 1, language: firstLanguage() };
+const state = { view: null, head: 0, zoom: 1, language: browserLanguage() };
 const element = (id) => document.getElementById(id);
-let words = wordsOf(state.language);
+let words = stringsFor(state.language);
 let grid, pair, pairMap;
 const matrix = new Matrix(element("matrix"), (point) => pointAt(point));
 const lines = new Lines(element("lines"), (point) => pointAt(point));
@@ -27,7 +27,7 @@ const load = (view) => {
 const scaleOf = (map) => makeScale(isDark(), map.signed);
 
 function build() {
-  words = wordsOf(state.language);
+  words = stringsFor(state.language);
   document.documentElement.lang = state.language;
   document.title = `${scene.source} → ${scene.translation}`;
   element("about").textContent = scene.about;
@@ -79,13 +79,13 @@ function pointAt(point) {
   if (!matrix.map) return;
   matrix.draw(point);
   lines.draw(point);
-  element("told").textContent = tell(matrix.map, matrix.rows, matrix.columns, point, words);
+  element("told").textContent = describePoint(matrix.map, matrix.rows, matrix.columns, point, words);
 }
 
 function pointAtTranslation(point) {
   if (!pairMap) return;
   pair.show(pairMap, makeScale(isDark(), false), point);
-  const told = tell(pairMap, scene.labels.translation, scene.labels.source, point, words);
+  const told = describePoint(pairMap, scene.labels.translation, scene.labels.source, point, words);
   const said = scene.probabilities[point?.row];
   const probability = said === undefined ? "" : `${words.probability} ${(100 * said).toFixed(0)}% · `;
   element("aligned").textContent = told ? `${probability}${told}` : words.pointAtToken;

@@ -1,6 +1,6 @@
 // A map as a matrix: a row for every token that looks, a column for every token that is looked at.
 
-import { FONT, LONGEST_LABEL, fit, inks, prepare, widest } from "./canvas.js";
+import { FONT, LONGEST_LABEL, fit, pageColours, prepare, widest } from "./canvas.js";
 import { shareOf, shrink } from "./maps.js";
 
 const LEAN = Math.PI / 3.4; // the labels of the columns lean by so much
@@ -65,7 +65,7 @@ export class Matrix {
     const { map, cell, left, top } = this;
     const width = left + map.columns * cell + this.right;
     const context = prepare(this.canvas, Math.ceil(width), Math.ceil(top + map.rows * cell + 4));
-    const ink = inks();
+    const ink = pageColours();
     context.imageSmoothingEnabled = false;
     context.drawImage(this.picture, left, top, map.columns * cell, map.rows * cell);
     if (cell >= 10) this.drawGaps(context, ink.paper);

@@ -28,7 +28,7 @@ async function show(place, page, signal) {
 
   const draw = async () => {
     const view = views.get(kept.name);
-    const rows = about.labels[view.group === "encoder" ? "source" : "written"];
+    const rows = about.labels[view.group === "encoder" ? "source" : "decoder_output"];
     kept.head = Math.min(kept.head, view.heads - 1);
     kept.query = Math.min(kept.query, rows.length - 1);
     const { name, head, query } = kept;

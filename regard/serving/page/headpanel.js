@@ -4,7 +4,7 @@ import { makeScale } from "./colours.js";
 import { Lines } from "./lines.js";
 import { make } from "./make.js";
 import { Matrix } from "./matrix.js";
-import { drawLegend, tell } from "./telling.js";
+import { describePoint, drawLegend } from "./description.js";
 import { isDark } from "./theme.js";
 
 export class HeadPanel {
@@ -47,7 +47,7 @@ export class HeadPanel {
       this.waiting = null;
       this.matrix.draw(this.pointed);
       this.lines.draw(this.pointed);
-      this.told.textContent = tell(map, rows, columns, this.pointed, this.words);
+      this.told.textContent = describePoint(map, rows, columns, this.pointed, this.words);
     });
   }
 }

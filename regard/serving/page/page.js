@@ -11,7 +11,7 @@ import { phrasesOf } from "./phrases.js";
 import { section as positions } from "./positions.js";
 import { section as translate } from "./translate.js";
 import { watchTheme } from "./theme.js";
-import { firstLanguage } from "./words.js";
+import { browserLanguage } from "./strings.js";
 
 const SECTIONS = [translate, attention, arithmetic, beam, change, positions, image];
 const element = (id) => document.getElementById(id);
@@ -21,8 +21,8 @@ const page = {
   models: [],
   model: null,
   text: "I love apples",
-  language: firstLanguage(),
-  words: phrasesOf(firstLanguage()),
+  language: browserLanguage(),
+  words: phrasesOf(browserLanguage()),
   again: () => show(),
   tell: (error) => tellError(error),
 };

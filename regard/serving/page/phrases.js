@@ -1,6 +1,6 @@
 // What the page says, in English and in Chinese, beside what pages of one sentence say.
 
-import { wordsOf } from "./words.js";
+import { stringsFor } from "./strings.js";
 
 const PHRASES = {
   en: {
@@ -144,5 +144,5 @@ const PHRASES = {
 
 /** All words of a language; English where it is none of ours. */
 export function phrasesOf(language) {
-  return { ...wordsOf(language), ...(PHRASES[language] ?? PHRASES.en) };
+  return { ...stringsFor(language), ...(PHRASES[language] ?? PHRASES.en) };
 }

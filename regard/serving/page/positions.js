@@ -1,12 +1,12 @@
 // Section: the encoding of positions as a picture, how alike positions are, and how rotary ones turn.
 
 import { ask } from "./api.js";
-import { prepare, inks } from "./canvas.js";
+import { prepare, pageColours } from "./canvas.js";
 import { makeScale } from "./colours.js";
 import { calmly, field, make, slider } from "./make.js";
 import { paint } from "./matrix.js";
 import { mapOf } from "./sentences.js";
-import { drawLegend } from "./telling.js";
+import { drawLegend } from "./description.js";
 import { isDark } from "./theme.js";
 
 export const section = { id: "positions", needs: ["positions"], show };
@@ -70,7 +70,7 @@ function makeDials({ shape: [places, pairs], values }, words) {
   const draw = (place) => {
     const across = Math.max(1, Math.min(shown.length, Math.floor((innerWidth - 60) / DIAL)));
     const context = prepare(canvas, across * DIAL, Math.ceil(shown.length / across) * (DIAL + 16));
-    const ink = inks();
+    const ink = pageColours();
     shown.forEach((pair, i) => {
       const angle = values[place * pairs + pair];
       const x = (i % across) * DIAL + DIAL / 2;

@@ -3,7 +3,7 @@
 import { colourOf, makeScale, needsLightText } from "./colours.js";
 import { choice, field, make, numbers } from "./make.js";
 import { makeStepper } from "./stepper.js";
-import { drawScale } from "./telling.js";
+import { drawScale } from "./description.js";
 import { isDark } from "./theme.js";
 
 const percent = (share) => `${(100 * share).toFixed(0)}%`;

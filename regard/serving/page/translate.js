@@ -4,7 +4,7 @@ import { makeScale } from "./colours.js";
 import { make } from "./make.js";
 import { SentencePair } from "./sentence.js";
 import { translationOf } from "./sentences.js";
-import { tell } from "./telling.js";
+import { describePoint } from "./description.js";
 import { isDark } from "./theme.js";
 
 export const section = { id: "translate", needs: ["translate"], reads: true, show };
@@ -37,7 +37,7 @@ async function show(place, page, signal) {
       tokens.show(one.map, scale, point);
       const said = one.probabilities[point?.row];
       const probability = said === undefined ? "" : `${words.probability} ${(100 * said).toFixed(0)}% · `;
-      const sentence = tell(one.map, one.labels, found.source, point, words);
+      const sentence = describePoint(one.map, one.labels, found.source, point, words);
       told.textContent = sentence ? `${probability}${sentence}` : words.pointAtToken;
     };
     const tokens = new SentencePair(pair, found.source, one.labels, pointAt);

@@ -8,9 +8,9 @@ import torch
 
 from regard.decoding.config import DecodingSettings
 from regard.errors import UserError
-from regard.inspection.attentions import check_heads, find_attentions
-from regard.inspection.sharpness import scale_of
-from regard.inspection.translation import SIDES, group_of, reread
+from regard.inspection.interventions import score_scale
+from regard.inspection.probe import check_heads, find_attentions
+from regard.inspection.translation import MAP_AXES, parse_attention_name, record_translation
 from regard.pipelines.translator import Translator
 from regard.serving.views.packet import Array, Precision, pack
 
@@ -29,9 +29,9 @@ def show_arithmetic(translator: Translator, settings: DecodingSettings, asked: d
     attention = find_attentions(translator.model, [name])[name]
     check_heads(name, attention, [head])
     quantities = ["q", "k", "v", "scores", "weights", "context"]
-    read = reread(translator, asked["text"], asked["target"], settings, [name], quantities)  # type: ignore[arg-type]
-    group, _ = group_of(name)
-    rows, columns = (read.labels[side] for side in SIDES[group])
+    read = record_translation(translator, asked["text"], asked["target"], settings, [name], quantities)  # type: ignore[arg-type]
+    group, _ = parse_attention_name(name)
+    rows, columns = (read.labels[side] for side in MAP_AXES[group])
     if not 0 <= query < len(rows):
         raise UserError(f"{name} has no query {query} here; it has 0 to {len(rows) - 1}")
     seen = read.seen[name]
@@ -51,7 +51,7 @@ def show_arithmetic(translator: Translator, settings: DecodingSettings, asked: d
     about = {
         "rows": rows,
         "columns": columns,
-        "scale": scale_of(attention),
+        "scale": score_scale(attention),
         "softmax": bool(torch.allclose(made["scores"].softmax(-1), made["weights"].float(), atol=1e-3)),
     }
     return pack(about, arrays)

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from regard.decoding.config import DecodingSettings
 from regard.errors import UserError
-from regard.inspection.attentions import check_heads, find_attentions
-from regard.inspection.focus import distance, entropy
-from regard.inspection.translation import SIDES, group_of, reread
+from regard.inspection.maps import distance, entropy
+from regard.inspection.probe import check_heads, find_attentions
+from regard.inspection.translation import MAP_AXES, parse_attention_name, record_translation
 from regard.pipelines.translator import Translator
 from regard.serving.views.packet import Array, Precision, pack
 
@@ -26,7 +26,7 @@ def show_attention(translator: Translator, settings: DecodingSettings, asked: di
     Raises:
         UserError: the sentence or its translation cannot be read.
     """
-    read = reread(translator, asked["text"], asked["target"], settings)
+    read = record_translation(translator, asked["text"], asked["target"], settings)
     arrays: dict[str, tuple[Array, Precision]] = {}
     views = []
     for name, seen in read.seen.items():
@@ -50,11 +50,11 @@ def show_map(translator: Translator, settings: DecodingSettings, asked: dict[str
         check_heads(name, attention, [head])
     elif quantity == "scores":
         raise UserError("scores of different heads have no common measure, so that there is no mean; choose a head")
-    read = reread(translator, asked["text"], asked["target"], settings, [name], [quantity])
+    read = record_translation(translator, asked["text"], asked["target"], settings, [name], [quantity])
     maps = getattr(read.seen[name], quantity)[0].float()
     one = (maps.mean(0) if head is None else maps[head]).cpu().numpy()
-    group, _ = group_of(name)
-    rows, columns = SIDES[group]
+    group, _ = parse_attention_name(name)
+    rows, columns = MAP_AXES[group]
     return pack({"rows": read.labels[rows], "columns": read.labels[columns]}, {"map": (one, "u2")})
 
 
@@ -65,7 +65,7 @@ def _shrink(maps: Tensor) -> Tensor:
 
 
 def _describe(name: str, weights: Array) -> dict[str, Any]:
-    group, layer = group_of(name)
+    group, layer = parse_attention_name(name)
     shares = not (weights < 0).any()
     return {
         "name": name,

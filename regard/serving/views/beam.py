@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from regard.decoding.config import DecodingSettings, SearchSettings
-from regard.inspection.scene import readable
-from regard.inspection.translation import refuse_blank
+from regard.inspection.scene import readable_labels
+from regard.inspection.translation import check_not_blank
 from regard.models.nat import NATransformer
 from regard.pipelines.hypothesis import Hypothesis, Node, Round
 from regard.pipelines.translator import Translator
@@ -21,7 +21,7 @@ def show_beam(translator: Translator, settings: DecodingSettings, asked: dict[st
     Raises:
         UserError: the sentence cannot be read, or the search has no beam.
     """
-    refuse_blank(asked["text"])
+    check_not_blank(asked["text"])
     model, stepwise = translator.model, isinstance(settings, SearchSettings)
     shown = settings if stepwise else settings.changed(n_best=settings.candidates)
     found = translator.hypotheses([asked["text"]], shown, trees=stepwise, snapshots=not stepwise)[0]
@@ -41,7 +41,7 @@ def _node(node: Node) -> dict[str, Any]:
         name: round(value, DIGITS) if math.isfinite(value) else None
         for name, value in (("logp", grown.log_probability), ("total", grown.total), ("score", grown.score))
     }
-    piece = node.piece if node.piece == "END" else readable([node.piece])[0]
+    piece = node.piece if node.piece == "END" else readable_labels([node.piece])[0]
     return {"parent": grown.parent, "step": grown.step, "piece": piece, "fate": grown.fate} | numbers
 
 
@@ -52,7 +52,7 @@ def _canvas(found: Hypothesis) -> dict[str, Any]:
 
 def _round(one: Round) -> dict[str, Any]:
     return {
-        "pieces": readable(one.pieces),
+        "pieces": readable_labels(one.pieces),
         "probabilities": [round(math.exp(logp), DIGITS) for logp in one.log_probabilities],
         "written": one.written,
     }

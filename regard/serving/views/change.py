@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from regard.decoding.config import DecodingSettings
-from regard.inspection.attentions import find_attentions
-from regard.inspection.heads import scale_heads
-from regard.inspection.sharpness import scale_scores
-from regard.inspection.translation import refuse_blank
+from regard.inspection.interventions import scale_heads, scale_scores
+from regard.inspection.probe import find_attentions
+from regard.inspection.translation import check_not_blank
 from regard.pipelines.translator import Translator
 from regard.serving.views.translation import describe
 
@@ -19,7 +18,7 @@ def show_change(translator: Translator, settings: DecodingSettings, asked: dict[
     Raises:
         UserError: the sentence cannot be read, or the model has no such head.
     """
-    refuse_blank(asked["text"])
+    check_not_blank(asked["text"])
     model = translator.model
     factors = {name: {int(head): factor for head, factor in some.items()} for name, some in asked["factors"].items()}
     with scale_heads(model, factors), scale_scores(model, asked["sharpness"]):

@@ -8,9 +8,9 @@ import torch
 
 from regard.data.images.datasets import GAP, Frame, fit
 from regard.data.images.decoding import Pixels, decode
-from regard.inspection.matching import cross_attentions
-from regard.inspection.patches import Windowed, check_patch, patches_of, span, within_windows
+from regard.inspection.patches import WindowAttention, check_patch, global_attention, patch_grid, window_attention
 from regard.inspection.probe import probe
+from regard.inspection.two_view import cross_attention_names
 from regard.models.croco import CroCo
 from regard.models.vit import ViT
 from regard.pipelines.classifier import Classifier
@@ -35,7 +35,7 @@ def show_image(classifier: Classifier, asked: dict[str, Any]) -> bytes:
     pixels = preprocessing.open(
         decode(asked["image"], preprocessing.mode, pixels=asked["pixels"], detail=GAP * preprocessing.size)
     )
-    grid = patches_of(model, pixels.shape[:2])
+    grid = patch_grid(model, pixels.shape[:2])
     patch = None if asked["patch"] is None else divmod(asked["patch"], grid[1])
     check_patch(patch, grid)
     with probe(model) as seen:
@@ -44,16 +44,16 @@ def show_image(classifier: Classifier, asked: dict[str, Any]) -> bytes:
     arrays: dict[str, tuple[Array, Precision]] = {"pixels": (pixels, "b1")}
     about = {"classes": classes, "grid": grid, "patch": model.config.patch, "windows": None}
     if isinstance(model, ViT):
-        spanning = span(model, seen, patch)
-        arrays |= {"rollout": (spanning.owed, "u2"), "heads": (spanning.heads, "u2")}
+        attention = global_attention(model, seen, patch)
+        arrays |= {"rollout": (attention.rollout, "u2"), "heads": (attention.heads, "u2")}
     else:
-        layers = within_windows(model, seen, pixels.shape[:2], patch)
+        layers = window_attention(model, seen, pixels.shape[:2], patch)
         about["windows"] = [_describe(layer) for layer in layers]
         arrays |= {f"layer{number}": (layer.heads, "u2") for number, layer in enumerate(layers)}
     return pack(about, arrays)
 
 
-def _describe(one: Windowed) -> dict[str, Any]:
+def _describe(one: WindowAttention) -> dict[str, Any]:
     return {"stage": one.stage, "layer": one.layer, "grid": one.grid, "patch": one.patch, "reach": one.reach}
 
 
@@ -69,7 +69,7 @@ def show_views(model: CroCo, asked: dict[str, Any]) -> bytes:
     views = [fit(pixels, Frame(size)) for pixels in opened]
     device = model.mask_token.device
     first, second = (_as_input(view).to(device) for view in views)
-    with probe(model, cross_attentions(model)) as seen:
+    with probe(model, cross_attention_names(model)) as seen:
         model.both(first, second)
     arrays: dict[str, tuple[Array, Precision]] = {
         "pixels0": (views[0], "b1"),

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from regard.decoding.config import DecodingSettings
-from regard.inspection.scene import readable
-from regard.inspection.translation import refuse_blank
+from regard.inspection.scene import readable_labels
+from regard.inspection.translation import check_not_blank
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import Translator
 from regard.serving.views.packet import Array, Precision, pack
@@ -25,10 +25,10 @@ def show_translation(translator: Translator, settings: DecodingSettings, asked: 
     Raises:
         UserError: the sentence cannot be read.
     """
-    refuse_blank(asked["text"])
+    check_not_blank(asked["text"])
     seen = translator.generator.has_attention
     found = translator.hypotheses([asked["text"]], settings, alignments=seen)[0]
-    source = [*readable(found[0].source_pieces), "END"]
+    source = [*readable_labels(found[0].source_pieces), "END"]
     arrays: dict[str, tuple[Array, Precision]] = {}
     for number, one in enumerate(found if seen else ()):
         weights = np.array(one.alignment, float).reshape(len(one.labels), len(source))
@@ -42,6 +42,6 @@ def describe(one: Hypothesis) -> dict[str, Any]:
         "text": one.text,
         "score": round(one.score, DIGITS),
         "tokens": one.tokens,
-        "labels": readable(one.labels),
+        "labels": readable_labels(one.labels),
         "probabilities": [round(math.exp(logp), DIGITS) for logp in one.log_probabilities[: len(one.labels)]],
     }

@@ -52,11 +52,11 @@ const WORDS = {
 };
 
 /** The words of a language; English where it is none of ours. */
-export function wordsOf(language) {
+export function stringsFor(language) {
   return WORDS[language] ?? WORDS.en;
 }
 
 /** The language to begin with: that of the browser, if it is ours. */
-export function firstLanguage() {
+export function browserLanguage() {
   return navigator.language.startsWith("zh") ? "zh" : "en";
 }

@@ -3,7 +3,7 @@
 import { strongest } from "./maps.js";
 
 /** A sentence about a row, a column or both of a map. */
-export function tell(map, rows, columns, point, words) {
+export function describePoint(map, rows, columns, point, words) {
   if (!point) return "";
   const { row, column } = point;
   const number = (value) => (Number.isNaN(value) ? "−∞" : value.toFixed(3));

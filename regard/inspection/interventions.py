@@ -1,0 +1,84 @@
+"""Change a model's attention for the duration of a `with` block: scale or ablate heads, sharpen or flatten scores."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.attention.multi_head import Attention, use_head_scales
+from regard.errors import UserError
+from regard.inspection.probe import check_heads, find_attentions
+
+
+@contextmanager
+def ablate(model: nn.Module, heads: Mapping[str, Collection[int]]) -> Iterator[None]:
+    """Replaces the output of some heads by zeros: `ablate(model, {"decoder.3.cross": [0, 5]})`.
+
+    Applies to every use of the model within the block: training, cached decoding, beam search and probes.
+
+    Raises:
+        UserError: The model has no such attention module, or the module has no such head.
+    """
+    with scale_heads(model, {name: dict.fromkeys(ablated, 0.0) for name, ablated in heads.items()}):
+        yield
+
+
+@contextmanager
+def scale_heads(model: nn.Module, factors: Mapping[str, Mapping[int, float]]) -> Iterator[None]:
+    """Multiplies the output of some heads by a factor: `scale_heads(model, {"decoder.3.cross": {0: 0.5}})`.
+
+    The factors of nested blocks are multiplied.
+
+    Raises:
+        UserError: The model has no such attention module, or the module has no such head.
+    """
+    scales = {}
+    for name, attention in find_attentions(model, list(factors)).items():
+        check_heads(name, attention, factors[name].keys())
+        scale = torch.ones(attention.heads, device=attention.out.weight.device)
+        for head, factor in factors[name].items():
+            scale[head] = factor
+        scales[attention] = scale
+    with use_head_scales(scales):
+        yield
+
+
+@contextmanager
+def scale_scores(model: nn.Module, factor: float) -> Iterator[None]:
+    """Multiplies all attention scores by a factor: above 1 sharpens the weights, below 1 flattens them.
+
+    Raises:
+        UserError: The factor is not positive.
+    """
+    if factor <= 0:
+        raise UserError(f"sharpness: {factor:g} must be greater than 0; values below 1 flatten the attention weights")
+    attentions = find_attentions(model).values() if factor != 1 else ()
+    originals = {attention: (attention.kind, getattr(attention.kind, "scale", None)) for attention in attentions}
+    try:
+        for attention in originals:
+            _set_scale(attention, score_scale(attention) * factor)
+        yield
+    finally:
+        for attention, (kind, scale) in originals.items():
+            attention.kind = kind
+            if not is_dataclass(kind):
+                kind.scale = scale  # type: ignore[attr-defined]
+
+
+def score_scale(attention: Attention) -> float:
+    """Return the factor applied to q·k, 1/√D unless the attention kind defines its own."""
+    scale: float | None = getattr(attention.kind, "scale", None)
+    return (attention.width // attention.heads) ** -0.5 if scale is None else scale
+
+
+def _set_scale(attention: Attention, scale: float) -> None:
+    kind: Any = attention.kind
+    if is_dataclass(kind):  # frozen, and possibly shared by several attention modules
+        attention.kind = replace(kind, scale=scale)  # type: ignore[assignment, type-var]
+    else:
+        kind.scale = scale

@@ -1,0 +1,145 @@
+"""Cross-view attention and reconstructions of a two-view model (CroCo), as numbers and as images.
+
+Shapes: B pairs, N patches of the first view, S patches of the second, K visible patches.
+"""
+
+from __future__ import annotations
+
+import colorsys
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw
+from torch import Tensor
+
+from regard.inspection.probe import probe
+from regard.layers import cut_patches, join_patches
+from regard.models.croco import CroCo
+
+SCALE = 4
+"""Magnification of the views in `draw_matches`."""
+GAP = 4
+"""Pixels between the images of `draw_reconstructions`."""
+
+
+@dataclass(frozen=True)
+class AttentionPeaks:
+    """The second-view patch with the highest attention of each first-view patch, averaged over heads.
+
+    Attributes:
+        patch: Row and column of that patch, (B, N, 2).
+        weight: Its attention weight, (B, N).
+    """
+
+    patch: Tensor
+    weight: Tensor
+
+
+def cross_attention_names(model: CroCo) -> list[str]:
+    """Return the names of the attention modules to the other view, first layer first."""
+    return [f"decoder.{layer}.cross" for layer in range(len(model.decoder))]
+
+
+@torch.no_grad()
+def find_peaks(
+    model: CroCo, view1: Tensor, view2: Tensor, seen: Tensor | None = None, names: list[str] | None = None
+) -> dict[str, AttentionPeaks]:
+    """Return the peak of the cross-attention of each first-view patch, by attention module.
+
+    Args:
+        model: Used in its current mode (training or evaluation).
+        view1: Pixels between 0 and 1, (B, 3, H, W).
+        view2: Pixels of the other view, likewise.
+        seen: Indices of the visible patches of the first view, (B, K). Defaults to all.
+        names: Attention modules, such as "decoder.2.cross". Defaults to all cross-attention modules.
+    """
+    _, columns = model.patch_embedding.grid(view2)
+    with probe(model, names or cross_attention_names(model)) as records:
+        model.both(view1, view2, seen)
+    peaks = {}
+    for name, record in records.items():
+        weight, index = record.weights.mean(1).max(-1)
+        peaks[name] = AttentionPeaks(torch.stack((index // columns, index % columns), -1), weight)
+    return peaks
+
+
+def draw_matches(
+    view1: Tensor, view2: Tensor, peaks: AttentionPeaks, patch: int, row: int = 0, most: int = 16
+) -> Image.Image:
+    """Draw two views side by side, with lines from first-view patches to their attention peaks.
+
+    Args:
+        view1: Pixels between 0 and 1, (B, 3, H, W).
+        view2: Pixels of the other view, likewise.
+        peaks: Peaks to draw.
+        patch: Patch size in pixels.
+        row: Index of the pair in the batch.
+        most: Maximum number of lines; those with the highest weights are drawn.
+    """
+    views = [to_image(view[row]) for view in (view1, view2)]
+    gap = 2 * SCALE
+    canvas = Image.new("RGB", (views[0].width + gap + views[1].width, max(view.height for view in views)), "white")
+    offsets = (0, views[0].width + gap)
+    for view, offset in zip(views, offsets, strict=True):
+        canvas.paste(view, (offset, 0))
+    draw = ImageDraw.Draw(canvas)
+    columns = view1.shape[-1] // patch
+    strongest = peaks.weight[row].topk(min(most, peaks.weight.shape[1])).indices.tolist()
+    for rank, index in enumerate(strongest):
+        cells = divmod(index, columns), peaks.patch[row, index].tolist()
+        ends = [
+            (offset + (x + 0.5) * patch * SCALE, (y + 0.5) * patch * SCALE)
+            for offset, (y, x) in zip(offsets, cells, strict=True)
+        ]
+        colour = tuple(round(255 * part) for part in colorsys.hsv_to_rgb(rank / len(strongest), 0.9, 1.0))
+        draw.line(ends, fill=colour, width=2)
+        for x, y in ends:
+            draw.ellipse((x - 3, y - 3, x + 3, y + 3), fill=colour, outline="white")
+    return canvas
+
+
+@torch.no_grad()
+def draw_reconstructions(model: CroCo, view1: Tensor, seen: Tensor, second_views: list[Tensor]) -> Image.Image:
+    """Draw masked first views and their reconstructions with several second views, one row per pair.
+
+    Reconstructed patches are drawn with the mean and variance of the true patches, which the model does not predict.
+
+    Args:
+        model: With a pixel head.
+        view1: Pixels between 0 and 1, (B, 3, H, W).
+        seen: Indices of the visible patches of the first view, (B, K).
+        second_views: Second views, each like `view1`.
+
+    Returns:
+        Columns: masked first view; each second view followed by the reconstruction; complete first view.
+    """
+    patches = cut_patches(view1, model.patch_embedding.patch).shape[1]
+    visible = torch.zeros(len(view1), patches, dtype=torch.bool, device=view1.device).scatter(1, seen, True)
+    columns = [_mix_patches(model, visible, view1, torch.full_like(view1, 0.85))]
+    for view2 in second_views:
+        reconstruction = model.paint(model(view1, view2, seen).float(), view1)
+        columns += [view2, _mix_patches(model, visible, view1, reconstruction)]
+    columns.append(view1)
+    images = [[to_image(column[row], 2) for column in columns] for row in range(len(view1))]
+    width, height = images[0][0].size
+    sheet = Image.new("RGB", ((width + GAP) * len(columns) - GAP, (height + GAP) * len(view1) - GAP), "white")
+    for y, row_images in enumerate(images):
+        for x, image in enumerate(row_images):
+            sheet.paste(image, (x * (width + GAP), y * (height + GAP)))
+    return sheet
+
+
+def to_image(pixels: Tensor, scale: int = SCALE) -> Image.Image:
+    """Convert pixels between 0 and 1, (3, H, W), to an image magnified without smoothing."""
+    array = (pixels.detach().clamp(0, 1) * 255).round().byte().permute(1, 2, 0).cpu().numpy()
+    return Image.fromarray(np.ascontiguousarray(array)).resize(
+        (array.shape[1] * scale, array.shape[0] * scale), Image.Resampling.NEAREST
+    )
+
+
+def _mix_patches(model: CroCo, visible: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
+    """Combine the visible patches of one image with the other patches of another."""
+    size = model.patch_embedding.patch
+    mixed = torch.where(visible[..., None], cut_patches(inside, size), cut_patches(outside, size))
+    return join_patches(mixed, model.patch_embedding.grid(inside), size)
