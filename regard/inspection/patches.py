@@ -90,7 +90,7 @@ def window_attention(
         records: What `probe` recorded of all its attention modules.
         image: Height and width in pixels.
         patch: Row and column of a first-stage token whose attention is returned. Defaults to the attention that each
-            token attention_received.
+            token received.
 
     Raises:
         UserError: The patch is outside the image.

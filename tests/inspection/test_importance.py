@@ -73,5 +73,5 @@ def test_gradients_of_the_model_stay_as_they_were(translator: regard.Translator,
 
 
 def test_an_unknown_name_is_refused(translator: regard.Translator) -> None:
-    with pytest.raises(UserError, match="no attention is called"):
+    with pytest.raises(UserError, match="is not an attention module of this model"):
         importance_by_ablation(translator.model, lambda: 0.0, ["decoder.9.cross"])

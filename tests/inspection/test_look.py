@@ -184,7 +184,7 @@ def test_what_a_model_of_windows_looks_at_is_drawn(
         assert one.height == 8 + rows * (224 + 18 + 8)
         assert one.tobytes() != other.tobytes()
     refusal = command("look", swin_run, photo, "--out", patch, "--patch", 8, 0).refusal
-    assert refusal == "patch 8,0 is not in this image; its rows are 0 to 7, its columns 0 to 7"
+    assert refusal == "patch 8,0 is outside this image; rows go from 0 to 7, columns from 0 to 7"
     assert "--patch" in command("look", trained_run, SENTENCE, "--out", whole, "--patch", 0, 0).refusal
     assert "--head" in command("look", trained_run, SENTENCE, "--out", whole, "--head", 0).refusal
 
@@ -199,4 +199,4 @@ def test_a_patch_of_an_image_is_asked_in_place_of_the_answer(image_run: Path, pa
     shown = global_attention(classifier.model, seen, (1, 0))
     token = leading + classifier.model.config.grid[1]
     np.testing.assert_allclose(shown.heads[0], weights[:, token, leading:])
-    np.testing.assert_allclose(shown.rolled_out[0], rollout([weights[None]])[0, token, leading:])
+    np.testing.assert_allclose(shown.rollout[0], rollout([weights[None]])[0, token, leading:])

@@ -93,7 +93,7 @@ def test_what_two_views_cannot_show_is_refused(
     assert "--head is for models that classify images" in refusal(*views, "--head", 0, *out)
     said = refusal(*views, "--only", "decoder.7.cross", *out)
     assert said == "--only decoder.7.cross: attentions to the other view are decoder.0.cross, decoder.1.cross"
-    assert "patch 3,0 is not in this image; its rows are 0 to 2" in refusal(*views, "--patch", 3, 0, *out)
+    assert "patch 3,0 is outside this image; rows go from 0 to 2" in refusal(*views, "--patch", 3, 0, *out)
     assert "nowhere.png: cannot be read" in refusal(views[0], "nowhere.png", *out)
     assert "written as .png" in refusal(*views, "--out", tmp_path / "matches.html")
     config = json.loads((croco_folder / "config.json").read_text())

@@ -6,14 +6,6 @@ import torch
 
 from regard.inspection.maps import layer_weights, patch_map, rollout
 from regard.inspection.patches import attention_from, attention_received, reachable_region, windows_to_grid
-    attention_from,
-    attention_received,
-    layer_weights,
-    patch_map,
-    reachable_region,
-    rollout,
-    windows_to_grid,
-)
 from regard.inspection.probe import probe
 from regard.models.swin import Swin, SwinConfig
 from regard.models.transformer import Transformer, TransformerConfig
@@ -63,7 +55,7 @@ def test_layers_come_in_the_order_of_their_numbers() -> None:
     layers = layer_weights(dict(sorted(seen.items())))  # 10 before 2, as strings go
     for number, weights in enumerate(layers):
         np.testing.assert_array_equal(weights, seen[f"encoder.{number}.attention"].weights.numpy())
-    with pytest.raises(KeyError, match="no attention of 'decoder' was seen"):
+    with pytest.raises(KeyError, match="no attention of 'decoder' was recorded"):
         layer_weights(seen, "decoder")
 
 
@@ -117,5 +109,5 @@ def test_windows_are_put_back_where_they_were(size: tuple[int, int]) -> None:
 
 def test_windows_of_another_image_are_refused() -> None:
     cut = Swin(SwinConfig.mini(2)).windows((32, 32))["stages.0.blocks.0.attention"]
-    with pytest.raises(ValueError, match="15 windows are no whole number of images of 16 windows"):
+    with pytest.raises(ValueError, match="15 windows are not a multiple of the 16 windows"):
         windows_to_grid(random_weights(15, 2, 16, 16), cut)

@@ -293,7 +293,7 @@ def test_what_was_not_asked_for_is_not_made(model: Transformer, monkeypatch: pyt
     monkeypatch.setattr(Full, "weights", lambda *_: 1 / 0)
     with regard.probe(model, record=["q"]) as seen:
         model(tokens(1, 5), tokens(1, 4))
-    with pytest.raises(UserError, match=r"weights was not recorded; ask for it: probe\(model, record=\['weights'\]\)"):
+    with pytest.raises(UserError, match=r"weights was not recorded; record it with probe\(model, record=\['weights'\]\)"):
         seen["decoder.0.cross"].weights  # noqa: B018
 
 
@@ -325,8 +325,8 @@ def test_only_the_last_calls_are_kept(model: Transformer) -> None:
     [
         ({"names": ["decoder.0.cross"], "heads": [2]}, "decoder.0.cross has no head 2; it has heads 0 to 1"),
         ({"heads": {"decoder.7.cross": [0]}}, "decoder.7.cross.*not among.*decoder.1.cross"),
-        ({"names": "decoder.0.cross"}, "give a list of names"),
-        ({"record": ["weight"]}, "'weight' is none of weights, scores, q, k, v, context"),
+        ({"names": "decoder.0.cross"}, "names must be a list"),
+        ({"record": ["weight"]}, "'weight' is not one of weights, scores, q, k, v, context"),
         ({"keep": 0}, "keep: 0"),
     ],
 )
