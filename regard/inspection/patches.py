@@ -43,8 +43,8 @@ class WindowAttention:
         stage: Index of the stage. Each stage merges 2 × 2 tokens of the previous one.
         layer: Index of the layer within the stage.
         grid: Rows and columns of the stage's tokens.
-        heads: Attention that each token attention_received from its window, or that one token paid to the others, (H, N).
-        patch: Row and column of that token, None for attention attention_received.
+        heads: Attention that each token received from its window, or that one token paid to the others, (H, N).
+        patch: Row and column of that token, None for attention received.
         reach: First row and column that it may attend to, and last row and column.
     """
 

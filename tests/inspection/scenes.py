@@ -11,11 +11,6 @@ EVIL = "</script><script>alert(1)</script><!--<b>&amp;"
 def make_scene(text: str = "I love apples", layers: int = 2) -> Scene:
     random = np.random.default_rng(0)
     shapes = {"encoder": (4, 4), "decoder": (3, 3), "cross": (3, 4)}
-    sides = {
-        "encoder": ("source", "source"),
-        "decoder": ("decoder_output", "decoder_input"),
-        "cross": ("decoder_output", "source"),
-    }
     views = [
         View(f"{group}.{layer}", group, layer, random.dirichlet(np.ones(shape[1]), (2, shape[0])), *MAP_AXES[group])
         for group, shape in shapes.items()

@@ -134,7 +134,7 @@ def test_everything_is_as_before_after_an_error(model: Transformer) -> None:
 @pytest.mark.parametrize(
     ("heads", "sentence"),
     [
-        ({"decoder.7.cross": [0]}, r"'decoder.7.cross' is not an attention module of this model; it has .*decoder.1.cross"),
+        ({"decoder.7.cross": [0]}, r"'decoder.7.cross' is not an attention module of .* .*decoder.1.cross"),
         ({"decoder.0.cross": [0], "decoder.1.cross": [2]}, "decoder.1.cross has no head 2; it has heads 0 to 1"),
         ({"decoder.0.cross": [-1]}, "no head -1"),
         ({"decoder.0.cross": ["0"]}, "no head '0'"),

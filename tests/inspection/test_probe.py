@@ -293,7 +293,7 @@ def test_what_was_not_asked_for_is_not_made(model: Transformer, monkeypatch: pyt
     monkeypatch.setattr(Full, "weights", lambda *_: 1 / 0)
     with regard.probe(model, record=["q"]) as seen:
         model(tokens(1, 5), tokens(1, 4))
-    with pytest.raises(UserError, match=r"weights was not recorded; record it with probe\(model, record=\['weights'\]\)"):
+    with pytest.raises(UserError, match=r"not recorded; record it with probe\(model, record=\['weights'\]\)"):
         seen["decoder.0.cross"].weights  # noqa: B018
 
 

@@ -204,13 +204,13 @@ def test_positions_are_alike_to_themselves(engine: TranslationEngine) -> None:
         (
             "map",
             {"target": None, "name": "decoder.9.cross", "head": 0, "quantity": "weights"},
-            "is not an attention module of this model",
+            "is not an attention module",
         ),
         ("map", {"target": None, "name": "decoder.1.cross", "head": 9, "quantity": "weights"}, "no head 9"),
         ("map", {"target": None, "name": "decoder.1.cross", "head": None, "quantity": "scores"}, "choose a head"),
         ("arithmetic", {"target": None, "name": "decoder.1.cross", "head": 0, "query": 99}, "no query 99"),
         ("beam", {"search": {"rounds": 3}}, "another way"),
-        ("change", {"factors": {"x": {0: 1.0}}, "sharpness": 1.0, "search": {}}, "is not an attention module of this model"),
+        ("change", {"factors": {"x": {0: 1.0}}, "sharpness": 1.0, "search": {}}, "is not an attention module"),
     ],
 )
 def test_what_cannot_be_shown_is_said(
