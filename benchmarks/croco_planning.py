@@ -39,7 +39,7 @@ def measure_speed(recipe: TwoViewRecipe, seconds: float) -> Speed:
     """Takes steps, rendering included, until so many seconds have passed behind the warm-up, and keeps nothing."""
     device = choose_device(recipe.training.device)
     pace = Pace.on(device)
-    changes = {"rising": pace.warm_up + EACH * pace.every, "plateaus": 2}
+    changes = {"ramp_steps": pace.warm_up + EACH * pace.every, "ramp_levels": 2}
     trial = recipe.changed(completion=recipe.completion.model_dump() | changes)
     torch.manual_seed(recipe.training.seed)
     task = prepare(trial, device, Progress(1, Console(quiet=True)))
@@ -48,9 +48,9 @@ def measure_speed(recipe: TwoViewRecipe, seconds: float) -> Speed:
     gc.collect()  # its memory is wanted by the run that follows
     times = [milliseconds / 1000 for milliseconds in timing.milliseconds]
     first, settled = median(times[:EACH]), median(times[EACH + 1 :])  # a new shape is made ready in that between them
-    if recipe.completion.masked_at_first is None:
+    if recipe.completion.initial_mask_ratio is None:
         return Speed(settled, settled)
-    return Speed(_mean_of_plateaus(first, settled, recipe.completion.plateaus), settled)
+    return Speed(_mean_of_plateaus(first, settled, recipe.completion.ramp_levels), settled)
 
 
 def _mean_of_plateaus(first: float, last: float, plateaus: int) -> float:
@@ -62,7 +62,7 @@ def _mean_of_plateaus(first: float, last: float, plateaus: int) -> float:
 def count_steps(recipe: TwoViewRecipe, speed: Speed, seconds: float) -> int:
     """How many steps of the recipe, as `fitted` would have them, take so many seconds."""
     steps = seconds / (speed.rising / RISING + speed.settled * (1 - 1 / RISING))
-    most = recipe.completion.rising
+    most = recipe.completion.ramp_steps
     if steps / RISING > most:
         steps = most + (seconds - most * speed.rising) / speed.settled
     return max(LEAST, int(steps))
@@ -72,9 +72,9 @@ def fitted(recipe: TwoViewRecipe, steps: int, looks: int = 10) -> TwoViewRecipe:
     """The recipe for so many steps: what it does in the first ones takes no larger share of fewer."""
     every = max(1, -(-steps // looks))
     training = {"steps": steps, "validate_every": every, "checkpoint_every": steps, "log_every": max(1, steps // 40)}
-    rising = max(1, min(recipe.completion.rising, steps // RISING))
+    rising = max(1, min(recipe.completion.ramp_steps, steps // RISING))
     return recipe.changed(
         training=recipe.training.model_dump() | training,
         optim=recipe.optim.model_dump() | {"warmup": min(recipe.optim.warmup, steps // 10)},
-        completion=recipe.completion.model_dump() | {"rising": rising},
+        completion=recipe.completion.model_dump() | {"ramp_steps": rising},
     )

@@ -37,7 +37,7 @@ def prove(arguments: argparse.Namespace) -> dict[str, Any]:
     device = choose_device(arguments.device)
     recipe = Recipe.load(run / "recipe.yaml")
     assert isinstance(recipe, TwoViewRecipe)
-    model, masked, seed = load_croco(run, device), recipe.completion.masked, recipe.training.seed
+    model, masked, seed = load_croco(run, device), recipe.completion.mask_ratio, recipe.training.seed
     near, apart = recipe.data.scenes.changed(apart=0.0), recipe.data.scenes.changed(apart=1.0)
     far = near.changed(gradual=False)
 
@@ -86,7 +86,7 @@ def score_choice(arguments: argparse.Namespace, recipe: TwoViewRecipe, run: Path
     device = choose_device(arguments.device)
     settings, model = recipe.data.scenes.changed(apart=0.0, gradual=False), load_croco(run, device)
     batches = render_labelled(settings, recipe.training.seed, CHOICE, arguments.pairs, device)
-    scores = score_completion(model, batches, recipe.completion.masked)
+    scores = score_completion(model, batches, recipe.completion.mask_ratio)
     return {
         "ratio": scores.losses["true"] / scores.losses["shuffled"],
         "hits": max(scores.hits.values()),

@@ -108,7 +108,7 @@ def disparity(arguments: argparse.Namespace, minutes: float) -> dict[str, Any]:
     scenes = source.data.scenes.model_dump(mode="json")
     given = {"training__device": arguments.device, "data__scenes": scenes, "model": {"kind": "croco", "head": "dense"}}
     scratch = load("disparity-scenes", arguments.set_disparity, **given | {"model": given["model"] | shape})
-    pretrained = load("disparity-scenes", arguments.set_disparity, **given, start__from=str(run))
+    pretrained = load("disparity-scenes", arguments.set_disparity, **given, init__from=str(run))
     steps = arguments.disparity_steps or plan(scratch, clock, 0.75 / 2)
     each = clock.left / 2
     result: dict[str, Any] = {"steps_planned": steps, "pairs": steps * scratch.batch.pairs}

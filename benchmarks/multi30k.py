@@ -4,7 +4,7 @@
 
 DATA holds train, val and test_2016_flickr as .en.gz and .de.gz in the tokenised form. Writes OUT/run, the translations
 as OUT/test.de, and score, signature, time, machine and versions as OUT/multi30k-en-de-seedN.json, or, with --set
-training.record=true, as OUT/multi30k-recorded-seedN.json.
+training.cuda_graph=true, as OUT/multi30k-recorded-seedN.json.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def main() -> None:
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
-    name = "recorded" if recipe.training.record else "en-de"
+    name = "recorded" if recipe.training.cuda_graph else "en-de"
     path = out / f"multi30k-{name}-seed{arguments.seed}.json"
     path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 

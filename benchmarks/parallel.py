@@ -61,7 +61,7 @@ RESULTS = HERE / "results"
 # Changes to the recipe `demo`, and the least BLEU that each way of writing must reach on the built-in corpus.
 BUILTIN: dict[str, list[str]] = {
     "token by token": [],
-    "classifier": ["model.kind=nat", "training.steps=2500", "parallel.length_weight=1.0"],
+    "classifier": ["model.kind=nat", "training.steps=2500", "objective.length_weight=1.0"],
     "end": ["model.kind=nat", "model.length=end", "model.upsample_ratio=1", "training.steps=1200"],
     "ctc": ["model.kind=nat", "model.length=ctc", "model.upsample_ratio=1", "training.steps=1200"],
 }
@@ -89,17 +89,19 @@ class Student:
 
 
 PARALLEL = ["model.kind=nat", "model.dropout=0.2", "model.hidden_dropout=0.1", "search.beam=1"]
-RECORDED = ["batch.tokens=8192", "batch.layout=packed", "training.record=true"]
+RECORDED = ["batch.tokens=8192", "batch.layout=packed", "training.cuda_graph=true"]
 LONG = [*PARALLEL, *RECORDED, "training.steps=9000", "training.validate_every=1800"]
 CTC = [*PARALLEL, "model.length=ctc"]
 # As far as the best validation of a run with more steps: the rate does not depend on their number, the average would.
 SHORT = ["training.steps=1600", "training.validate_every=1600", "training.average=0"]
 LARGE = ["batch.tokens=16384", "batch.layout=padded"]
 STUDENTS = {
-    "deep-shallow": Student(["model.encoder_layers=12", "model.decoder_layers=1", "training.record=true"], warm=False),
+    "deep-shallow": Student(
+        ["model.encoder_layers=12", "model.decoder_layers=1", "training.cuda_graph=true"], warm=False
+    ),
     "mask-predict": Student([*LONG, "search.rounds=4"]),
     "end": Student([*LONG, "model.length=end"]),
-    "ctc": Student([*CTC, *RECORDED, "parallel.reveal=none", *SHORT]),
+    "ctc": Student([*CTC, *RECORDED, "objective.reveal=none", *SHORT]),
     "ctc-glat": Student([*CTC, *LARGE, "training.steps=2000", "training.validate_every=500"]),
 }
 CONTENDERS: list[tuple[str, str, str]] = [
@@ -224,7 +226,7 @@ def files_of(data: Path, pair: Sequence[Path] = ()) -> list[str]:
 
 def train_teacher(data: Path, out: Path, changes: list[str], minutes: float | None) -> None:
     if not is_done(out / "teacher"):
-        changes = ["training.record=true", *changes]
+        changes = ["training.cuda_graph=true", *changes]
         wait_for({"teacher": start("multi30k-en-de", out / "teacher", changes, files_of(data))}, out, minutes)
 
 
@@ -272,7 +274,7 @@ def train_students(
     started = {}
     for name in [name for name in names if not is_done(out / name)]:
         student = STUDENTS[name]
-        warm = [f"start.from={teacher}", "start.parts=encoder"] if student.warm else []
+        warm = [f"init.from={teacher}", "init.parts=encoder"] if student.warm else []
         files = files_of(data, [out / "distilled.en", out / "distilled.de"])
         started[name] = start("multi30k-en-de", out / name, [*student.changes, *warm, *changes], files)
     wait_for(started, out, minutes)

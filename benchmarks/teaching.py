@@ -213,7 +213,7 @@ def measure(bench: Bench, jobs: int) -> tuple[list[dict[str, Any]], list[str]]:
             missed.append(f"{method}: {what} is {value}, without {without}")
 
     sampling = {
-        decay: {"decay": decay, "half": bench.steps // 3, "start": bench.steps // 8, "floor": 0.4}
+        decay: {"decay": decay, "half_life": bench.steps // 3, "start": bench.steps // 8, "floor": 0.4}
         for decay in ("linear", "exponential", "inverse-sigmoid")
     }
     guides = {
@@ -222,9 +222,9 @@ def measure(bench: Bench, jobs: int) -> tuple[list[dict[str, Any]], list[str]]:
     }
     runs = bench.train_all(
         {"plain": {}}
-        | {name: {"teaching.scheduled_sampling": settings} for name, settings in sampling.items()}
-        | {name: {"teaching.guided_attention": settings} for name, settings in guides.items()}
-        | {"r-drop": {"teaching.r_drop": 1.0}, "ema": {"training.ema": 0.98}},
+        | {name: {"objective.scheduled_sampling": settings} for name, settings in sampling.items()}
+        | {name: {"objective.guided_attention": settings} for name, settings in guides.items()}
+        | {"r-drop": {"objective.r_drop": 1.0}, "ema": {"training.ema": 0.98}},
         jobs,
     )
     plain = runs["plain"][0]

@@ -4,11 +4,11 @@
 
 Batches of 256 random images of 224×224 that lie on the device already; bfloat16 autocast, cross-entropy, fused AdamW.
 All begin with the same weights, and their logits are compared before anything is measured, in float32. Ours takes steps
-as the training loop does: plainly, then recorded (training.record); with --compile also compiled (training.compile with
-record=false), both (training.compile), and at last transformers compiled. They come in stages: newcomers warm up, then
-all take turns, so that a machine that grows warm or busy slows all alike; medians count, and the file is written anew,
-so that a later stage that fails or runs out of time takes nothing away. Some two and a half minutes on an H200, mostly
-of compiling. --quick is a tiny model, to see that the script runs.
+as the training loop does: plainly, then recorded (training.cuda_graph); with --compile also compiled (training.compile
+with cuda_graph=false), both (training.compile), and at last transformers compiled. They come in stages: newcomers warm
+up, then all take turns, so that a machine that grows warm or busy slows all alike; medians count, and the
+file is written anew, so that a later stage that fails or runs out of time takes nothing away. Some two and a half
+minutes on an H200, mostly of compiling. --quick is a tiny model, to see that the script runs.
 
 Writes benchmarks/results/vision-speed-gpu.json or -cpu.json, or --out.
 """

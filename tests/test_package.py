@@ -142,7 +142,7 @@ def test_every_key_in_the_table_of_settings_is_known() -> None:
     (table,) = re.findall(r"<!-- settings -->\n(.*?)<!-- /settings -->", (DOCS / "guide.md").read_text("utf-8"), re.S)
     keys = re.findall(r"^\| `([\w.]+)` \|", table, re.M)
     assert len(keys) == len(table.splitlines()) - 2
-    assert {"start.from", "optim.lr", "model.preset"} <= set(keys)
+    assert {"init.from", "optim.lr", "model.preset"} <= set(keys)
     assert [key for key in keys if not is_known(key)] == []
 
 
@@ -159,7 +159,7 @@ def test_the_tables_of_vision_say_what_the_models_have(kind: str) -> None:
     assert table.splitlines()[2:] == rows
 
 
-@pytest.mark.parametrize("key", ["start.folder", "model.hights", "data.corpora.wieght", "optm.lr"])
+@pytest.mark.parametrize("key", ["init.folder", "model.hights", "data.corpora.wieght", "optm.lr"])
 def test_the_check_of_keys_finds_wrong_ones(key: str) -> None:
     assert not is_known(key)
 

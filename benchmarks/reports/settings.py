@@ -17,7 +17,7 @@ from regard.models.transformer import TransformerConfig
 from regard.models.vit import ViTConfig
 from regard.training.recipe import TrainingSettings
 from regard.training.tasks.classification.recipe import ClassificationRecipe
-from regard.training.tasks.nat.config import ParallelTeachingSettings
+from regard.training.tasks.nat.config import NATObjectiveSettings
 from regard.training.tasks.translation.recipe import TranslationRecipe
 
 from .markdown import paragraphs, table
@@ -43,7 +43,7 @@ def write_parallel() -> str:
     own = {name: field for name, field in NATransformerConfig.model_fields.items() if name not in known}
     groups = {
         "model": own,
-        "parallel": ParallelTeachingSettings.model_fields,
+        "objective": NATObjectiveSettings.model_fields,
         "search": NATSettings.model_fields,
     }
     return _tabulate(

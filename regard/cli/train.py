@@ -45,7 +45,7 @@ def train(
         typer.Option(help="for a model of images: a folder of class folders, with or without train/ and test/ above"),
     ] = None,
     valid: Annotated[Path | None, typer.Option(help="images to validate with; else a split, or some held out")] = None,
-    start_from: Annotated[
+    init_from: Annotated[
         Path | None, typer.Option(metavar="RUN", help="begin with a trained model, its weights and its tokenizer")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="folder for the run; one that was interrupted goes on")] = None,
@@ -67,8 +67,8 @@ def train(
         files = {"source": src, "target": tgt, "valid_source": valid_src, "valid_target": valid_tgt}
         files |= {"images": data, "valid": valid}
         given: dict[str, Any] = {f"data.{key}": str(path) for key, path in files.items() if path is not None}
-        if start_from is not None:
-            given["start.from"] = str(start_from)
+        if init_from is not None:
+            given["init.from"] = str(init_from)
         if src is not None and recipe is not None:
             given["data.builtin"] = None
         if data is not None and recipe is None:

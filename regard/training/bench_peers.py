@@ -11,7 +11,7 @@ from regard.errors import UserError
 from regard.interop.export_huggingface import build_huggingface
 from regard.interop.export_images import build_huggingface_images
 from regard.pipelines.classifier import Classifier
-from regard.training.objectives.config import TeachingSettings
+from regard.training.objectives.config import ObjectiveSettings
 from regard.training.objectives.teacher_forcing import cross_entropy
 from regard.training.task import Loss, Step, Task
 from regard.training.tasks.classification.batches import ImageBatch
@@ -43,7 +43,9 @@ class TheirTranslation(PeerTask):
         assert batch.real is not None  # batches are padded
         real = batch.source_layout.real().long()  # type: ignore[union-attr]
         said = self.model(input_ids=batch.source, attention_mask=real, decoder_input_ids=batch.inputs, use_cache=False)
-        return cross_entropy(said.logits.flatten(0, 1)[batch.real], batch.labels, self._task.recipe.optim.smoothing)
+        return cross_entropy(
+            said.logits.flatten(0, 1)[batch.real], batch.labels, self._task.recipe.optim.label_smoothing
+        )
 
 
 class TheirClassification(PeerTask):
@@ -64,7 +66,7 @@ def in_transformers(task: Task[Any]) -> Task[Any]:
         theirs = build_huggingface_images(Classifier(task.model, task.preprocessing))
         peer: Any = TheirClassification(task, theirs)
     elif isinstance(task, TranslationTask):
-        if task.recipe.teaching != TeachingSettings():
+        if task.recipe.objective != ObjectiveSettings():
             raise UserError("is taught by plain teacher forcing, and the recipe has more in teaching")
         peer = TheirTranslation(task, build_huggingface(task.translator))
     else:

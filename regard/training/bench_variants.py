@@ -33,13 +33,13 @@ def _ways_on_gpu(recipe: Recipe, pack: Changes) -> Iterator[Changes]:
     training, half = recipe.training, AS_IT_IS
     yield (f"training.precision={'bfloat16' if training.precision == 'float32' else 'float32'}",)
     if isinstance(recipe, TranslationRecipe) and training.precision != "float32":
-        half = () if recipe.training.stream == "bfloat16" else ("training.stream=bfloat16",)
+        half = () if recipe.training.residual_dtype == "bfloat16" else ("training.residual_dtype=bfloat16",)
         if half:
             yield half
-    if not training.records:
-        yield (*pack, "training.record=true")
+    if not training.uses_cuda_graph:
+        yield (*pack, "training.cuda_graph=true")
         if half:
-            yield (*pack, "training.record=true", *half)
+            yield (*pack, "training.cuda_graph=true", *half)
     if not training.compile:
         yield (*pack, "training.compile=true")
 
@@ -47,8 +47,8 @@ def _ways_on_gpu(recipe: Recipe, pack: Changes) -> Iterator[Changes]:
 def as_peers_train(recipe: Recipe) -> Changes:
     """What a model of another program, which reads padded batches and is not recorded, needs of a recipe."""
     training = recipe.training
-    found = [f"training.{key}=false" for key in ("record", "compile") if getattr(training, key)]
+    found = [f"training.{key}=false" for key in ("cuda_graph", "compile") if getattr(training, key)]
     if isinstance(recipe, TranslationRecipe):
         found += ["batch.layout=padded"] if recipe.batch.layout != "padded" else []
-        found += ["training.stream=float32"] if recipe.training.stream != "float32" else []
+        found += ["training.residual_dtype=float32"] if recipe.training.residual_dtype != "float32" else []
     return tuple(found)

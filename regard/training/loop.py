@@ -115,7 +115,7 @@ class _Loop(Generic[B]):
         device = self.state.device
         self.rate, self.number, self.tokens = (torch.zeros((), device=device, dtype=dtype) for dtype in NUMBERS)
         self.rounded = round_weights(task.model, device, training) if not processes.launched else nullcontext()
-        records = training.records and not processes.launched
+        records = training.uses_cuda_graph and not processes.launched
         self.recorder = Recorder(self._take_recorded, device) if records else None
 
     def restore(self, checkpoint: Checkpoint) -> None:

@@ -18,7 +18,7 @@ from regard.errors import UserError
 DEFAULT_KIND = "transformer"
 
 
-class StartSettings(Settings):
+class InitSettings(Settings):
     """What a run begins with in place of random weights: those of a model folder."""
 
     model_config = ConfigDict(serialize_by_alias=True)
@@ -43,7 +43,7 @@ class OptimSettings(Settings):
         "by default 100 times the mean norm of the steps before, once there are 100",
     )
     max_skips: int = Field(10, gt=0, description="after so many skipped steps in a row the run ends, with advice")
-    smoothing: float = Field(0.1, ge=0, lt=1, description="label smoothing")
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="label smoothing")
     accumulate: int = Field(1, ge=1, description="batches a step, of all processes together")
 
 
@@ -64,7 +64,7 @@ class TrainingSettings(Settings):
         description="compile the model (torch.compile): the first steps take a minute, all others less time; "
         "sentences are packed then, in batches of one size",
     )
-    record: bool | None = Field(
+    cuda_graph: bool | None = Field(
         None,
         description="on a GPU, record a whole step once and replay it (a CUDA graph), which spares the host nearly all "
         "work; sentences are packed then, in batches of one size; unless given, where the model is compiled",
@@ -84,21 +84,21 @@ class TrainingSettings(Settings):
     def _check(self) -> Self:
         if self.compile and self.sharding == "fsdp":
             raise ValueError("compile is for a model that is whole in every process; set sharding=ddp")
-        if self.record and self.sharding == "fsdp":
-            raise ValueError("record is for a model that is whole in every process; set sharding=ddp")
+        if self.cuda_graph and self.sharding == "fsdp":
+            raise ValueError("cuda_graph is for a model that is whole in every process; set sharding=ddp")
         if self.average and self.ema:
             raise ValueError("average and ema are two ways to one thing; give only one of them")
         return self
 
     @property
-    def records(self) -> bool:
+    def uses_cuda_graph(self) -> bool:
         """Whether steps are recorded where they can be."""
-        return self.compile if self.record is None else self.record
+        return self.compile if self.cuda_graph is None else self.cuda_graph
 
     @property
     def fixed_sizes(self) -> bool:
         """Whether all batches must be of one size."""
-        return self.compile or self.records
+        return self.compile or self.uses_cuda_graph
 
     @property
     def average_from(self) -> int:
@@ -124,7 +124,7 @@ class Recipe(Settings, ABC):
 
     if TYPE_CHECKING:  # no fields yet: those of a class come after those of its base, and a reader wants data first
         data: Settings
-        start: StartSettings
+        init: InitSettings
         model: dict[str, Any]
         optim: OptimSettings
         training: TrainingSettings
@@ -138,7 +138,7 @@ class Recipe(Settings, ABC):
                 that this sort of recipe is not for.
         """
         # These know the recipes that are made from this one.
-        from regard.training.families import family_of, kinds_with_group
+        from regard.training.families import family_of, has_key, kinds_with
 
         where = str(path) if path else "settings"
         values: Any = {} if path is None else _read_yaml(path) or {}
@@ -157,13 +157,16 @@ class Recipe(Settings, ABC):
         model = values.get("model")
         kind = kind_of(model) if isinstance(model, dict) else DEFAULT_KIND
         wanted = family_of(kind).recipe
-        for group in values:
-            if group not in wanted.model_fields and (others := kinds_with_group(group)):
+        for group, inner in values.items():
+            if not has_key(wanted, group) and (others := kinds_with(group)):
                 raise UserError(f"{where}: {group} is for model.kind={' or '.join(others)}, not {kind}")
+            for key in inner if group == "objective" and isinstance(inner, dict) else ():
+                if not has_key(wanted, group, key) and (others := kinds_with(group, key)):
+                    raise UserError(f"{where}: {group}.{key} is for model.kind={' or '.join(others)}, not {kind}")
         recipe = wanted.parse(values, where)
         if not isinstance(recipe, cls):
             raise UserError(f"{where}: a recipe for a model of the kind {kind}, which is of no use here")
-        if recipe.start.folder is None:  # else the folder decides about the keys that are not given
+        if recipe.init.folder is None:  # else the folder decides about the keys that are not given
             recipe.check_model()  # a wrong model key is refused now, not after the data has been read
         return recipe
 

@@ -62,7 +62,7 @@ def _begin(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, p
 
     def settle() -> Recipe:
         nonlocal start
-        start = None if recipe.start.folder is None else family.open_start(recipe)
+        start = None if recipe.init.folder is None else family.open_start(recipe)
         return recipe if start is None else start.settings
 
     recipe = processes.on_main(settle)
@@ -145,7 +145,7 @@ def _prepare_again(
     with reporting_write_errors(out, out / CHECKPOINTS):
         data = family_of(recipe.kind).open(out / DATA, recipe, progress)
     task = prepare(recipe, device, progress, data)
-    if checkpoint is None and recipe.start.folder is not None:
+    if checkpoint is None and recipe.init.folder is not None:
         restore_start(out / DATA, task.model)
     return task
 

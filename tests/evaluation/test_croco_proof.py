@@ -177,8 +177,11 @@ def test_a_trial_is_not_misled_by_a_stretch_that_was_compiled_in(monkeypatch: py
     timing = StepTiming("pairs", milliseconds=[9000.0, 50.0, 50.0, 8000.0, 20.0, 700.0, 20.0])
     monkeypatch.setattr(planning, "time_steps", lambda *given, **more: timing)
     assert planning.measure_speed(load("croco-scenes", TINY), 1) == pytest.approx((0.05 * 0.6 + 0.02 * 0.4, 0.02))
-    assert planning.measure_speed(load("croco-scenes", [*TINY, "completion.plateaus=2"]), 1) == (0.05, 0.02)
-    assert planning.measure_speed(load("croco-scenes", [*TINY, "completion.masked_at_first=null"]), 1) == (0.02, 0.02)
+    assert planning.measure_speed(load("croco-scenes", [*TINY, "completion.ramp_levels=2"]), 1) == (0.05, 0.02)
+    assert planning.measure_speed(load("croco-scenes", [*TINY, "completion.initial_mask_ratio=null"]), 1) == (
+        0.02,
+        0.02,
+    )
 
 
 @pytest.mark.parametrize("seconds", [1.0, 60.0, 100.0, 5000.0])
@@ -186,7 +189,7 @@ def test_as_many_steps_are_planned_as_take_the_time(seconds: float, monkeypatch:
     planning, load = module("croco_planning", monkeypatch), module("croco_training", monkeypatch).load
     recipe, speed = load("croco-scenes", TINY), planning.Speed(rising=0.05, settled=0.02)
     steps = planning.count_steps(recipe, speed, seconds)
-    rising = planning.fitted(recipe, steps).completion.rising
+    rising = planning.fitted(recipe, steps).completion.ramp_steps
     assert rising * speed.rising + (steps - rising) * speed.settled == pytest.approx(seconds, abs=0.2)
     assert planning.count_steps(recipe, speed, 0.01) == 20
 

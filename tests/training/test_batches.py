@@ -17,7 +17,7 @@ Build = Callable[..., TranslationTask]
 
 
 def test_a_batch_is_its_tensors_and_what_they_are_in(build: Build) -> None:
-    task = build(training__record=True, batch__layout="packed", batch__tokens=150)
+    task = build(training__cuda_graph=True, batch__layout="packed", batch__tokens=150)
     one, other = (placed.batch for placed in islice(task.batches(Position(), Share()), 2))
     assert one.count != other.count  # or this test says nothing
     assert shape_of(one) == shape_of(other)

@@ -115,23 +115,27 @@ def test_on_a_gpu_recording_compiling_and_precision_are_tried() -> None:
         "",
         "batch.layout=packed",
         "training.precision=float32",
-        "training.stream=bfloat16",
-        "batch.layout=packed training.record=true",
-        "batch.layout=packed training.record=true training.stream=bfloat16",
+        "training.residual_dtype=bfloat16",
+        "batch.layout=packed training.cuda_graph=true",
+        "batch.layout=packed training.cuda_graph=true training.residual_dtype=bfloat16",
         "batch.layout=packed training.compile=true",
     ]
 
 
 def test_what_the_recipe_has_already_is_not_tried_again() -> None:
-    settled = {"batch__layout": "packed", "training__record": True, "training__stream": "bfloat16"}
+    settled = {"batch__layout": "packed", "training__cuda_graph": True, "training__residual_dtype": "bfloat16"}
     recipe = small_recipe(Path("a.en"), Path("a.zh"), **settled)
     assert names(ways_to_train(recipe, GPU)) == ["", "training.precision=float32", "training.compile=true"]
-    assert as_peers_train(recipe) == ("training.record=false", "batch.layout=padded", "training.stream=float32")
+    assert as_peers_train(recipe) == (
+        "training.cuda_graph=false",
+        "batch.layout=padded",
+        "training.residual_dtype=float32",
+    )
     assert as_peers_train(loaded()) == ()
 
 
 def test_every_way_is_a_recipe_or_refused_with_a_reason(tmp_path: Path) -> None:
-    taught = loaded(teaching__r_drop=1.0)
+    taught = loaded(objective__r_drop=1.0)
     (tmp_path / "recipe.yaml").write_text(json.dumps(taught.model_dump(mode="json")), encoding="utf-8")
     refused = []
     for way in ways_to_train(taught, GPU):

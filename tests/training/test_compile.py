@@ -43,7 +43,7 @@ def with_convolutions(painted: Path, **changes: object) -> Recipe:
 
 
 def two_views(painted: Path, **changes: object) -> Recipe:
-    return completion_recipe(completion__masked_at_first=0.9, **SHORT, **changes)
+    return completion_recipe(completion__initial_mask_ratio=0.9, **SHORT, **changes)
 
 
 @pytest.mark.parametrize("build", [image_classifier, with_convolutions, two_views])
@@ -63,7 +63,7 @@ def test_a_compiled_step_is_one_graph_and_learns_the_same(
 def test_what_is_masked_may_grow_without_a_graph_for_every_number(
     painted: Path, tmp_path: Path, graphs: list[torch.fx.GraphModule]
 ) -> None:
-    rising = {"completion__masked_at_first": 0.2, "completion__rising": 6, "training__steps": 6}
+    rising = {"completion__initial_mask_ratio": 0.2, "completion__ramp_steps": 6, "training__steps": 6}
     run_recipe(completion_recipe(**rising, training__compile=True), tmp_path / "run")
     assert len(graphs) == 2  # for the first number, and for any other one
 

@@ -69,7 +69,7 @@ def test_repeated_steps_move_weights_as_plain_ones_do(
 ) -> None:
     given = points(4, 4, 4, 4)
     given[2] = (given[2][0] * torch.nan, given[2][1])  # a step that is skipped, once plainly and once repeated
-    settings = {"steps": 21, "validate_every": 7, "record": True, "ema": 0.5}
+    settings = {"steps": 21, "validate_every": 7, "cuda_graph": True, "ema": 0.5}
     optim = {"accumulate": 1, "schedule": "inverse-sqrt", "warmup": 5}
     run(Line(given), tmp_path / "repeated", optim, **settings)
     assert played == [1] * 18
@@ -85,12 +85,12 @@ def test_repeated_steps_move_weights_as_plain_ones_do(
 
 
 def test_batches_that_differ_are_taken_plainly(tmp_path: Path, played: list[int]) -> None:
-    run(Line(points(4, 3)), tmp_path / "run", steps=8, record=True)
+    run(Line(points(4, 3)), tmp_path / "run", steps=8, cuda_graph=True)
     assert not played
 
 
 def test_several_batches_of_a_step_are_repeated_together(tmp_path: Path, played: list[int]) -> None:
-    run(Line(points(4, 3)), tmp_path / "run", {"accumulate": 2}, steps=8, record=True)
+    run(Line(points(4, 3)), tmp_path / "run", {"accumulate": 2}, steps=8, cuda_graph=True)
     assert played == [2] * 5
 
 
@@ -116,17 +116,17 @@ def test_a_recording_judges_with_the_kernel_that_plain_steps_had_compiled(
     device = "cuda" if torch.cuda.is_available() else "cpu"  # there Triton interprets it
     task = Line([(x.to(device).float(), y.to(device).float()) for x, y in points(4)])  # as precise as what is trained
     task.model.to(device).float()
-    run(task, tmp_path / "run", steps=6, record=True)
+    run(task, tmp_path / "run", steps=6, cuda_graph=True)
     assert played == [1] * 3
     assert len(met) == 1
 
 
 PARALLEL: dict[str, dict[str, Any]] = {
     "mask-predict": {"model__length": "classifier"},
-    "glancing": {"model__length": "classifier", "parallel__reveal": "glancing"},
+    "glancing": {"model__length": "classifier", "objective__reveal": "glancing"},
     "end": {"model__length": "end"},
-    "ctc": {"model__length": "ctc", "parallel__reveal": "none"},
-    "ctc-glat": {"model__length": "ctc", "parallel__reveal": "glancing"},
+    "ctc": {"model__length": "ctc", "objective__reveal": "none"},
+    "ctc-glat": {"model__length": "ctc", "objective__reveal": "glancing"},
 }
 
 
@@ -134,7 +134,7 @@ PARALLEL: dict[str, dict[str, Any]] = {
 def test_a_recorded_run_learns_what_a_plain_one_does(
     kind: str, painted: Path, tmp_path: Path, make_recipe: Any, monkeypatch: pytest.MonkeyPatch, played: list[int]
 ) -> None:
-    settings = {"training__steps": 6, "training__validate_every": 6, "training__record": True, "training__ema": 0.9}
+    settings = {"training__steps": 6, "training__validate_every": 6, "training__cuda_graph": True, "training__ema": 0.9}
     recipe: Recipe
     if kind == "translator" or kind in PARALLEL:
         settings |= {"model__kind": "nat"} | PARALLEL[kind] if kind in PARALLEL else {}
@@ -195,7 +195,7 @@ def test_a_gpu_repeats_a_recorded_step_of_a_model_that_writes_all_at_once(
     kind: str, precision: str, tmp_path: Path, make_recipe: Any, monkeypatch: pytest.MonkeyPatch, played: list[int]
 ) -> None:
     settings = {"training__steps": 30, "training__validate_every": 30, "training__log_every": 30}
-    settings |= {"training__record": True, "training__device": "cuda", "training__precision": precision}
+    settings |= {"training__cuda_graph": True, "training__device": "cuda", "training__precision": precision}
     settings |= {"training__valid_sentences": 0, "batch__tokens": 600, "model__dropout": 0.1}
     recipe = make_recipe(model__kind="nat", **settings, **PARALLEL[kind])
     run_recipe(recipe, tmp_path / "repeated")
@@ -213,7 +213,12 @@ def test_a_gpu_repeats_a_recorded_step_of_a_model_that_writes_all_at_once(
 def test_a_gpu_repeats_a_recorded_step(
     kind: str, painted: Path, tmp_path: Path, make_recipe: Any, monkeypatch: pytest.MonkeyPatch, played: list[int]
 ) -> None:
-    settings = {"training__steps": 30, "training__validate_every": 10, "training__record": True, "training__ema": 0.9}
+    settings = {
+        "training__steps": 30,
+        "training__validate_every": 10,
+        "training__cuda_graph": True,
+        "training__ema": 0.9,
+    }
     settings |= {"training__device": "cuda"}
     recipe: Recipe
     if kind == "translator":
@@ -234,16 +239,16 @@ def test_a_gpu_repeats_a_recorded_step(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"batch__layout": "padded"}, "training.record is for batches of one size; set batch.layout"),
-        ({"teaching__r_drop": 1.0}, "training.record is for plain teacher forcing; leave out teaching"),
-        ({"training__sharding": "fsdp"}, "training: record is for a model that is whole in every process"),
+        ({"batch__layout": "padded"}, "training.cuda_graph is for batches of one size; set batch.layout"),
+        ({"objective__r_drop": 1.0}, "training.cuda_graph is for plain teacher forcing; leave out objective"),
+        ({"training__sharding": "fsdp"}, "training: cuda_graph is for a model that is whole in every process"),
         (
             {"model__kind": "nat", "model__length": "ctc", "batch__layout": "padded"},
-            "training.record is for batches of one size; set batch.layout",
+            "training.cuda_graph is for batches of one size; set batch.layout",
         ),
         (
             {"model__kind": "nat", "model__attention": {"kind": "linear"}},
-            "training.record: is for full attention, not linear",
+            "training.cuda_graph: is for full attention, not linear",
         ),
         (
             {
@@ -252,20 +257,20 @@ def test_a_gpu_repeats_a_recorded_step(
                 "model__positions": "learned",
                 "model__max_length": 64,
             },
-            "model.max_length=64 bounds the longest; set data.longest=30 or less",
+            "model.max_length=64 bounds the longest; set data.max_length=30 or less",
         ),
     ],
 )
 def test_what_cannot_be_recorded_is_refused(make_recipe: Any, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        make_recipe(training__record=True, **changes)
+        make_recipe(training__cuda_graph=True, **changes)
 
 
 def test_learned_positions_that_reach_are_recorded(make_recipe: Any, tmp_path: Path, played: list[int]) -> None:
-    learned = {"model__positions": "learned", "model__max_length": 64, "data__longest": 30}
+    learned = {"model__positions": "learned", "model__max_length": 64, "data__max_length": 30}
     settings = {"training__steps": 5, "training__validate_every": 5, "training__valid_sentences": 0}
     recipe = make_recipe(
-        model__kind="nat", model__length="end", batch__tokens=150, training__record=True, **learned, **settings
+        model__kind="nat", model__length="end", batch__tokens=150, training__cuda_graph=True, **learned, **settings
     )
     run_recipe(recipe, tmp_path)
     assert played == [1] * 2

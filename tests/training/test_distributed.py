@@ -43,7 +43,7 @@ SHORT = {
     "model.decoder_layers": 1,
     "optim.accumulate": 6,
     "batch.tokens": 64,
-    "teaching.guided_attention": {"steps": 20},  # for a loss of several parts
+    "objective.guided_attention": {"steps": 20},  # for a loss of several parts
     "training.steps": STEPS,
     "training.average": 0.4,
     "training.log_every": 1,

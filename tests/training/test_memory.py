@@ -235,7 +235,7 @@ def test_a_sentence_that_does_not_fit_is_refused_with_its_length_and_a_setting(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(TranslationTask, "loss", cramped)
-    expected = r"^a sentence of (\d+) tokens does not fit into memory; try data.longest=\d+, or a smaller model$"
+    expected = r"^a sentence of (\d+) tokens does not fit into memory; try data.max_length=\d+, or a smaller model$"
     with pytest.raises(UserError, match=expected):
         run_recipe(make_recipe(), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -62,7 +62,7 @@ def test_numbers_mean_what_they_look_like(text: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("value", [".inf", "-.inf", ".nan", "inf", "nan"])
-@pytest.mark.parametrize("key", ["optim.lr", "optim.skip_above", "optim.betas.1", "teaching.r_drop", "model.dropout"])
+@pytest.mark.parametrize("key", ["optim.lr", "optim.skip_above", "optim.betas.1", "objective.r_drop", "model.dropout"])
 def test_what_is_no_finite_number_is_refused(key: str, value: str) -> None:
     change = f"optim.betas=[0.9, {value}]" if "betas" in key else f"{key}={value}"
     with pytest.raises(UserError) as refused:
@@ -73,9 +73,9 @@ def test_what_is_no_finite_number_is_refused(key: str, value: str) -> None:
 
 @pytest.mark.parametrize("value", ["0.5", "[0.5]", "[0.5, 0.3, 0.1]", "much"])
 def test_where_several_numbers_are_meant_the_mistake_says_how_many(value: str) -> None:
-    two = "parallel.glance: input should be two numbers, such as [0.5, 0.3], found "
+    two = "objective.glancing_ratio: input should be two numbers, such as [0.5, 0.3], found "
     with pytest.raises(UserError, match=re.escape(two)):
-        Recipe.load(None, ["model.kind=nat", f"parallel.glance={value}"], BUILTIN)
+        Recipe.load(None, ["model.kind=nat", f"objective.glancing_ratio={value}"], BUILTIN)
     with pytest.raises(UserError, match=r"optim.betas: input should be two numbers, such as \[0.9, 0.98\], found "):
         Recipe.load(None, [f"optim.betas={value}"], BUILTIN)
 
@@ -88,8 +88,8 @@ def test_where_several_words_are_meant_the_mistake_speaks_of_no_numbers() -> Non
 
 
 def test_where_any_number_of_values_is_meant_the_mistake_says_a_list() -> None:
-    guide = ["teaching.guided_attention.steps=5", "teaching.guided_attention.layers=3"]
-    with pytest.raises(UserError, match=r"teaching.guided_attention.layers: input should be a list, found 3"):
+    guide = ["objective.guided_attention.steps=5", "objective.guided_attention.layers=3"]
+    with pytest.raises(UserError, match=r"objective.guided_attention.layers: input should be a list, found 3"):
         Recipe.load(None, guide, BUILTIN)
 
 

@@ -256,10 +256,10 @@ def test_patience_is_remembered(make: MakeRun, tmp_path: Path) -> None:
         ("data__valid_source", "x.en", "data.valid_source=null, not a file"),
         ("data__languages", ["en", "de"], 'data.languages=["en", "zh"], not ["en", "de"]'),
         ("search__beam", 2, "search.beam=1, not 2"),
-        ("training__watch", "loss", "training.watch=auto, not loss"),
+        ("training__monitor", "loss", "training.monitor=auto, not loss"),
         ("training__ema", 0.9, "training.ema=0.0, not 0.9"),
-        ("teaching__r_drop", 1.0, "teaching.r_drop=0.0, not 1.0"),
-        ("teaching__scheduled_sampling", {"half": 9}, "teaching.scheduled_sampling=null, not {"),
+        ("objective__r_drop", 1.0, "objective.r_drop=0.0, not 1.0"),
+        ("objective__scheduled_sampling", {"half_life": 9}, "objective.scheduled_sampling=null, not {"),
     ],
 )
 def test_a_changed_setting_is_refused_with_both_values(

@@ -19,11 +19,11 @@ class SamplingSettings(Settings):
     decay: Literal["linear", "exponential", "inverse-sigmoid"] = Field(
         "inverse-sigmoid", description="how the share of the reference falls"
     )
-    half: int = Field(gt=0, description="steps after `start` at which it would have fallen to one half")
+    half_life: int = Field(gt=0, description="steps after `start` at which it would have fallen to one half")
     start: int = Field(0, ge=0, description="steps of teacher forcing before it begins to fall")
     floor: float = Field(0.5, ge=0, le=1, description="below which it never falls")
-    choice: Literal["best", "sample"] = Field(
-        "best", description="a prediction is the likeliest token, or one drawn from the model's distribution"
+    choice: Literal["argmax", "sample"] = Field(
+        "argmax", description="a prediction is the likeliest token, or one drawn from the model's distribution"
     )
 
 
@@ -42,7 +42,7 @@ class GuideSettings(Settings):
     width: float = Field(0.2, gt=0, description="of the diagonal, as a share of the sentence: one standard deviation")
 
 
-class TeachingSettings(Settings):
+class ObjectiveSettings(Settings):
     """What is laid over teacher forcing."""
 
     scheduled_sampling: SamplingSettings | None = None
@@ -67,5 +67,5 @@ class TeachingSettings(Settings):
             for number in chosen or ():
                 if not -size <= number < size:
                     raise UserError(
-                        f"teaching.guided_attention.{key}: the model has 0 to {size - 1}, so there is no {number}"
+                        f"objective.guided_attention.{key}: the model has 0 to {size - 1}, so there is no {number}"
                     )

@@ -91,7 +91,7 @@ class GuidedAttention:
         if self.settings.prior == "diagonal":
             return diagonal_prior(target, source, self.settings.width), _reached(target)
         if batch.links is None:
-            raise UserError("teaching.guided_attention.prior: alignments needs word alignments with the training data")
+            raise UserError("objective.guided_attention.prior: alignments needs word alignments with the training data")
         prior = aligned_prior(target, source, batch.links)
         return prior, prior.any(-1)
 

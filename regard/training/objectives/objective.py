@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.models.transformer import Transformer
-from regard.training.objectives.config import TeachingSettings
+from regard.training.objectives.config import ObjectiveSettings
 from regard.training.objectives.guided_attention import GuidedAttention
 from regard.training.objectives.r_drop import divergence
 from regard.training.objectives.scheduled_sampling import ScheduledSampling
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Teacher:
     """Scheduled sampling changes what the decoder reads, R-Drop lets it read twice, guided attention watches it."""
 
-    def __init__(self, settings: TeachingSettings, smoothing: float, compiled: bool = False) -> None:
+    def __init__(self, settings: ObjectiveSettings, smoothing: float, compiled: bool = False) -> None:
         self.smoothing, self.r_drop = smoothing, settings.r_drop
         self.force_framed = torch.compile(force, fullgraph=True, dynamic=False) if compiled else force
         sampling, guide = settings.scheduled_sampling, settings.guided_attention

@@ -31,7 +31,7 @@ class ScheduledSampling:
 
     def __init__(self, settings: SamplingSettings) -> None:
         self.settings = settings
-        self.decay = build_decay(settings.decay, settings.half)
+        self.decay = build_decay(settings.decay, settings.half_life)
 
     def share(self, step: int) -> float:
         """Of the decoder's inputs, how many are the model's own predictions at this step."""
@@ -51,7 +51,7 @@ class ScheduledSampling:
                 logits = read(model, batch)
         finally:
             model.train(training)
-        if self.settings.choice == "best":
+        if self.settings.choice == "argmax":
             return logits.argmax(-1)
         odds = logits.float().softmax(-1)
         return (odds / torch.empty_like(odds).exponential_()).argmax(-1)  # a draw that never waits for the device

@@ -13,7 +13,7 @@ from regard.attention.multi_head import Attention
 from regard.data.builtin.corpus import load_pairs
 from regard.errors import UserError
 from regard.inspection.probe import probe
-from regard.training.objectives.config import GuideSettings, TeachingSettings
+from regard.training.objectives.config import GuideSettings, ObjectiveSettings
 from regard.training.objectives.guided_attention import GuidedAttention, aligned_prior, diagonal_prior
 from regard.training.objectives.objective import Teacher
 from regard.training.objectives.teacher_forcing import read
@@ -117,7 +117,7 @@ def test_target_places_without_a_link_are_free(packed: bool, build: Callable[...
 
 def test_without_alignments_that_prior_is_refused(build: Callable[..., TranslationTask]) -> None:
     task = build()
-    with pytest.raises(UserError, match=r"teaching\.guided_attention\.prior: alignments needs word alignments"):
+    with pytest.raises(UserError, match=r"objective\.guided_attention\.prior: alignments needs word alignments"):
         watch(GuideSettings(steps=10, prior="alignments"), task, collate(task.train, ROWS, False, 0))
 
 
@@ -129,8 +129,8 @@ def test_its_weight_falls_in_a_line_to_nothing() -> None:
 def test_the_weighted_loss_is_added(build: Callable[..., TranslationTask]) -> None:
     task = build()
     batch = collate(task.train, ROWS, False, 0)
-    guided = Teacher(TeachingSettings(guided_attention=GuideSettings(steps=4, weight=2.0)), 0.1)
-    plain, loss = Teacher(TeachingSettings(), 0.1).loss(task.model, batch, 3), guided.loss(task.model, batch, 3)
+    guided = Teacher(ObjectiveSettings(guided_attention=GuideSettings(steps=4, weight=2.0)), 0.1)
+    plain, loss = Teacher(ObjectiveSettings(), 0.1).loss(task.model, batch, 3), guided.loss(task.model, batch, 3)
     assert loss.parts["cross_entropy"].item() == plain.total.item()
     assert loss.total.item() == pytest.approx(plain.total.item() + loss.parts["guide"].item(), rel=1e-6)
 
@@ -143,7 +143,7 @@ def test_weights_are_made_of_the_chosen_layers_only_while_the_guide_has_weight(
 ) -> None:
     task = build()
     batch = collate(task.train, ROWS, False, 0)
-    teacher = Teacher(TeachingSettings(guided_attention=GuideSettings(steps=4, layers=(1,))), 0.1)
+    teacher = Teacher(ObjectiveSettings(guided_attention=GuideSettings(steps=4, layers=(1,))), 0.1)
     for step, expected in ((1, 1), (4, 2), (5, 2), (6, 2)):
         teacher.loss(task.model, batch, step)
         assert len(made) == expected
@@ -199,21 +199,21 @@ def test_a_guided_head_looks_along_the_diagonal_and_others_do_not(tmp_path: Path
     (tmp_path / "a.en").write_text("".join(f"{pair.source}\n" for pair in pairs), encoding="utf-8")
     (tmp_path / "a.zh").write_text("".join(f"{pair.target}\n" for pair in pairs), encoding="utf-8")
     unguided, _ = final_masses(tmp_path, "unguided")
-    guided, elsewhere = final_masses(tmp_path, "guided", teaching__guided_attention=CHOSEN.model_dump())
+    guided, elsewhere = final_masses(tmp_path, "guided", objective__guided_attention=CHOSEN.model_dump())
     assert guided > GUIDED
     assert unguided < UNGUIDED
     assert elsewhere < UNGUIDED
 
 
 def test_a_guided_head_looks_at_the_aligned_words(build: Callable[..., TranslationTask]) -> None:
-    task = build(optim__smoothing=0.0)
+    task = build(optim__label_smoothing=0.0)
     batch = collate(task.train, ROWS, True, 0)
     lengths = zip(batch.target_layout.lengths.tolist(), batch.source_layout.lengths.tolist(), strict=True)
     crossed = [(i, t, max(0, S - 1 - t)) for i, (T, S) in enumerate(lengths) for t in range(T)]
     batch = replace(batch, links=torch.tensor(crossed))
     settings = GuideSettings(steps=10_000, prior="alignments")
     before = watch(settings, task, batch)[1]
-    teacher = Teacher(TeachingSettings(guided_attention=settings), 0.0)
+    teacher = Teacher(ObjectiveSettings(guided_attention=settings), 0.0)
     optimiser = torch.optim.Adam(task.model.parameters(), lr=3e-3)
     for step in range(1, 101):
         optimiser.zero_grad()
@@ -236,12 +236,12 @@ def test_a_guided_head_looks_at_the_aligned_words(build: Callable[..., Translati
         ({}, "guided_attention.steps is missing"),
         ({"steps": 10, "layers": []}, "guided_attention.layers: tuple should have at least 1 item"),
         ({"steps": 10, "prior": "diagonall"}, "guided_attention.prior: input should be 'diagonal' or 'alignments'"),
-        ({"steps": 10, "wieght": 1}, "unknown key teaching.guided_attention.wieght; did you mean "),
+        ({"steps": 10, "wieght": 1}, "unknown key objective.guided_attention.wieght; did you mean "),
     ],
 )
 def test_wrong_settings_are_refused_by_their_key(
     wrong: dict[str, object], said: str, make_recipe: Callable[..., Recipe]
 ) -> None:
     with pytest.raises(UserError) as refused:
-        make_recipe(teaching__guided_attention=wrong)
+        make_recipe(objective__guided_attention=wrong)
     assert said in str(refused.value)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from regard import Translator
-from regard.training.objectives.config import TeachingSettings
+from regard.training.objectives.config import ObjectiveSettings
 from regard.training.objectives.objective import Teacher
 from regard.training.objectives.r_drop import divergence
 from regard.training.objectives.teacher_forcing import read
@@ -16,7 +16,7 @@ from regard.training.run import run_recipe
 from regard.training.tasks.translation.task import TranslationTask, collate
 
 ROWS = np.array([3, 100, 200, 7, 400, 99])
-PLAIN, R_DROP = Teacher(TeachingSettings(), 0.1), Teacher(TeachingSettings(r_drop=2.0), 0.1)
+PLAIN, R_DROP = Teacher(ObjectiveSettings(), 0.1), Teacher(ObjectiveSettings(r_drop=2.0), 0.1)
 
 
 def test_the_divergence_is_the_mean_of_both_directions() -> None:
@@ -62,7 +62,7 @@ def test_it_brings_the_readings_together(
             training__validate_every=100,
             training__valid_sentences=0,
             model__dropout=0.2,
-            teaching__r_drop=alpha,
+            objective__r_drop=alpha,
         )
         run_recipe(recipe, tmp_path / name)
         model = Translator.load(tmp_path / name / "last").model.train()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.training.objectives import scheduled_sampling
-from regard.training.objectives.config import SamplingSettings, TeachingSettings
+from regard.training.objectives.config import ObjectiveSettings, SamplingSettings
 from regard.training.objectives.objective import Teacher
 from regard.training.objectives.scheduled_sampling import ScheduledSampling, put_predictions
 from regard.training.objectives.teacher_forcing import read
@@ -19,7 +19,7 @@ from regard.training.run import run_recipe
 from regard.training.tasks.translation.task import TextBatch, TranslationTask, collate
 
 ROWS = np.array([3, 100, 200, 7, 400, 99])
-ALWAYS = SamplingSettings(decay="linear", half=1, floor=0.0)  # nothing but predictions from the second step on
+ALWAYS = SamplingSettings(decay="linear", half_life=1, floor=0.0)  # nothing but predictions from the second step on
 
 
 def flat(batch: TextBatch, x: torch.Tensor) -> torch.Tensor:
@@ -49,7 +49,7 @@ def gradients(teacher: Teacher, task: TranslationTask, batch: TextBatch, step: i
 def test_the_share_rises_from_nothing_after_the_start_and_leaves_the_floor(
     decay: str, half: int, start: int, floor: float
 ) -> None:
-    settings = SamplingSettings.parse({"decay": decay, "half": half, "start": start, "floor": floor}, "sampling")
+    settings = SamplingSettings.parse({"decay": decay, "half_life": half, "start": start, "floor": floor}, "sampling")
     share = ScheduledSampling(settings).share
     assert [share(step) for step in range(1, start + 1)] == [0] * start
     assert share(start + half) == pytest.approx(min(0.5, 1 - floor))
@@ -57,13 +57,13 @@ def test_the_share_rises_from_nothing_after_the_start_and_leaves_the_floor(
 
 
 def test_the_share_of_a_run_follows_the_schedule(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
-    sampling = {"decay": "linear", "half": 15, "start": 5, "floor": 0.2}
+    sampling = {"decay": "linear", "half_life": 15, "start": 5, "floor": 0.2}
     recipe = make_recipe(
         training__steps=40,
         training__validate_every=40,
         training__log_every=1,
         training__valid_sentences=0,
-        teaching__scheduled_sampling=sampling,
+        objective__scheduled_sampling=sampling,
     )
     run_recipe(recipe, tmp_path / "run")
     entries = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
@@ -77,13 +77,15 @@ def test_the_share_of_a_run_follows_the_schedule(make_recipe: Callable[..., Reci
     assert np.mean([sampled[step] for step in range(29, 41)]) == pytest.approx(0.8, abs=0.03)
 
 
-@pytest.mark.parametrize("sampling", [{"half": 1, "floor": 1.0}, {"half": 1, "start": 12}], ids=["floor", "start"])
+@pytest.mark.parametrize(
+    "sampling", [{"half_life": 1, "floor": 1.0}, {"half_life": 1, "start": 12}], ids=["floor", "start"]
+)
 def test_a_mix_of_zero_is_teacher_forcing_to_the_bit(
     sampling: dict[str, float], make_recipe: Callable[..., Recipe], tmp_path: Path
 ) -> None:
     short = {"training__steps": 12, "training__validate_every": 12, "model__dropout": 0.3}
     run_recipe(make_recipe(**short), tmp_path / "forced")
-    run_recipe(make_recipe(**short, teaching__scheduled_sampling=sampling), tmp_path / "mixed")
+    run_recipe(make_recipe(**short, objective__scheduled_sampling=sampling), tmp_path / "mixed")
     forced, mixed = ((tmp_path / name / "last" / "model.safetensors").read_bytes() for name in ("forced", "mixed"))
     assert forced == mixed
 
@@ -91,7 +93,7 @@ def test_a_mix_of_zero_is_teacher_forcing_to_the_bit(
 def test_a_mix_above_zero_is_not(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
     short = {"training__steps": 12, "training__validate_every": 12}
     run_recipe(make_recipe(**short), tmp_path / "forced")
-    run_recipe(make_recipe(**short, teaching__scheduled_sampling={"half": 1}), tmp_path / "mixed")
+    run_recipe(make_recipe(**short, objective__scheduled_sampling={"half_life": 1}), tmp_path / "mixed")
     forced, mixed = ((tmp_path / name / "last" / "model.safetensors").read_bytes() for name in ("forced", "mixed"))
     assert forced != mixed
 
@@ -164,13 +166,13 @@ def test_predictions_are_made_without_dropout_and_the_second_pass_with_it(
 def test_gradients_flow_through_the_second_pass_alone(build: Callable[..., TranslationTask]) -> None:
     task = build()
     batch = collate(task.train, ROWS, False, 0)
-    settings = SamplingSettings(half=1, floor=0.4)
+    settings = SamplingSettings(half_life=1, floor=0.4)
     torch.manual_seed(2)
     mixed, _ = ScheduledSampling(settings).mix(task.model, batch, 0.6)
     assert not torch.equal(mixed.inputs, batch.inputs)
-    plain = gradients(Teacher(TeachingSettings(), 0.1), task, mixed, 100)
+    plain = gradients(Teacher(ObjectiveSettings(), 0.1), task, mixed, 100)
     torch.manual_seed(2)
-    sampled = gradients(Teacher(TeachingSettings(scheduled_sampling=settings), 0.1), task, batch, 100)
+    sampled = gradients(Teacher(ObjectiveSettings(scheduled_sampling=settings), 0.1), task, batch, 100)
     assert plain.keys() == sampled.keys()
     assert all(torch.equal(plain[name], sampled[name]) for name in plain)
 
@@ -183,7 +185,7 @@ def test_samples_follow_the_models_distribution(
     monkeypatch.setattr(scheduled_sampling, "read", lambda *_: odds.log().expand(number, 3))
     batch = collate(task.train, ROWS, False, 0)
     torch.manual_seed(0)
-    sampling = ScheduledSampling(SamplingSettings(half=1, choice="sample"))
+    sampling = ScheduledSampling(SamplingSettings(half_life=1, choice="sample"))
     found = sampling._predict(task.model, batch).bincount(minlength=3) / number
     assert found.tolist() == pytest.approx(odds.tolist(), abs=5 * math.sqrt(0.25 / number))
-    assert ScheduledSampling(SamplingSettings(half=1))._predict(task.model, batch).unique().tolist() == [0]
+    assert ScheduledSampling(SamplingSettings(half_life=1))._predict(task.model, batch).unique().tolist() == [0]

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from regard.errors import UserError
 from regard.training.meter import Meter
-from regard.training.objectives.config import TeachingSettings
+from regard.training.objectives.config import ObjectiveSettings
 from regard.training.objectives.objective import Teacher
 from regard.training.recipe import Recipe
 from regard.training.tasks.translation.recipe import TranslationRecipe
@@ -19,17 +19,17 @@ ROWS = np.array([3, 100, 200, 7, 400, 99])
 STEP = 3
 STRATEGIES: dict[str, dict[str, Any]] = {
     "forcing": {},
-    "sampling": {"scheduled_sampling": {"decay": "linear", "half": 3}},
+    "sampling": {"scheduled_sampling": {"decay": "linear", "half_life": 3}},
     "diagonal": {"guided_attention": {"steps": 10, "layers": [0], "heads": [1]}},
     "alignments": {"guided_attention": {"steps": 10, "prior": "alignments"}},
     "r-drop": {"r_drop": 1.0},
-    "all": {"scheduled_sampling": {"half": 3}, "guided_attention": {"steps": 10}, "r_drop": 1.0},
+    "all": {"scheduled_sampling": {"half_life": 3}, "guided_attention": {"steps": 10}, "r_drop": 1.0},
 }
 
 
 @pytest.fixture(params=STRATEGIES)
 def teacher(request: pytest.FixtureRequest) -> Teacher:
-    return Teacher(TeachingSettings.parse(STRATEGIES[request.param], "teaching"), 0.1)
+    return Teacher(ObjectiveSettings.parse(STRATEGIES[request.param], "objective"), 0.1)
 
 
 def linked(task: TranslationTask, rows: np.ndarray, packed: bool) -> TextBatch:
@@ -90,7 +90,7 @@ def test_teacher_forcing_is_the_cross_entropy_of_the_reference(build: Callable[.
     batch = collate(task.train, ROWS, False, 0)
     logits = task.model(batch.source, batch.inputs, batch.source_layout, batch.target_layout)
     expected = F.cross_entropy(logits.flatten(0, 1)[batch.real], batch.labels, label_smoothing=0.1, reduction="sum")
-    loss = Teacher(TeachingSettings(), 0.1).loss(task.model, batch, 1)
+    loss = Teacher(ObjectiveSettings(), 0.1).loss(task.model, batch, 1)
     assert loss.total.item() == pytest.approx(expected.item(), rel=1e-6)
     assert loss.parts == {}
 
@@ -109,33 +109,33 @@ def test_half_precision_is_taught_too(teacher: Teacher, build: Callable[..., Tra
 
 
 def test_settings_are_changed_from_the_command_line() -> None:
-    changes = ["teaching.r_drop=1", "teaching.scheduled_sampling.half=50", "teaching.guided_attention.steps=9"]
+    changes = ["objective.r_drop=1", "objective.scheduled_sampling.half_life=50", "objective.guided_attention.steps=9"]
     recipe = Recipe.load(None, changes, {"data.builtin": "en-zh"})
-    assert recipe.teaching.r_drop == 1
-    assert recipe.teaching.scheduled_sampling is not None
-    assert recipe.teaching.scheduled_sampling.half == 50
-    assert recipe.teaching.guided_attention is not None
+    assert recipe.objective.r_drop == 1
+    assert recipe.objective.scheduled_sampling is not None
+    assert recipe.objective.scheduled_sampling.half_life == 50
+    assert recipe.objective.guided_attention is not None
     kept = recipe.model_dump(mode="json")
     assert TranslationRecipe.parse(kept, "kept") == recipe
-    off = TranslationRecipe.parse(kept | {"teaching": {}}, "kept").model_dump(mode="json")
-    assert off["teaching"]["scheduled_sampling"] is None
+    off = TranslationRecipe.parse(kept | {"objective": {}}, "kept").model_dump(mode="json")
+    assert off["objective"]["scheduled_sampling"] is None
 
 
 def test_a_group_that_is_off_in_the_file_can_be_turned_on(tmp_path: Any) -> None:
     path = tmp_path / "recipe.yaml"
-    path.write_text("data: {builtin: en-zh}\nteaching: {scheduled_sampling: null}\n")
-    recipe = Recipe.load(path, ["teaching.scheduled_sampling.half=7"])
-    assert recipe.teaching.scheduled_sampling is not None
+    path.write_text("data: {builtin: en-zh}\nobjective: {scheduled_sampling: null}\n")
+    recipe = Recipe.load(path, ["objective.scheduled_sampling.half_life=7"])
+    assert recipe.objective.scheduled_sampling is not None
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("teaching.r_drop=-1", "teaching.r_drop: input should be greater than or equal to 0"),
-        ("teaching.rdrop=1", "unknown key teaching.rdrop; did you mean teaching.r_drop?"),
-        ("teaching.scheduled_sampling.halff=1", "did you mean teaching.scheduled_sampling.half?"),
-        ("teaching.scheduled_sampling.decay=linear", "teaching.scheduled_sampling.half is missing"),
-        ("teaching.scheduled_sampling.floor=2", "teaching.scheduled_sampling"),
+        ("objective.r_drop=-1", "objective.r_drop: input should be greater than or equal to 0"),
+        ("objective.rdrop=1", "unknown key objective.rdrop; did you mean objective.r_drop?"),
+        ("objective.scheduled_sampling.halff=1", "did you mean objective.scheduled_sampling.half_life?"),
+        ("objective.scheduled_sampling.decay=linear", "objective.scheduled_sampling.half_life is missing"),
+        ("objective.scheduled_sampling.floor=2", "objective.scheduled_sampling"),
     ],
 )
 def test_wrong_settings_are_refused_by_their_key(change: str, said: str) -> None:

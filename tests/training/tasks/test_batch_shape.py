@@ -73,7 +73,7 @@ def test_all_batches_of_a_compiled_run_have_one_shape_and_one_graph(build: Build
         assert {name: x.shape for name, x in vars(batch).items() if isinstance(x, torch.Tensor)} == {
             "source": (1, 150), "inputs": (1, 150), "labels": (150,)
         }  # fmt: skip
-        expected = force(task.model, batch, task.recipe.optim.smoothing)
+        expected = force(task.model, batch, task.recipe.optim.label_smoothing)
         assert task.loss(batch, 1).total.item() == pytest.approx(expected.item(), rel=1e-5)
     assert len({batch.count for batch in some}) > 1
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
@@ -115,9 +115,9 @@ def test_a_compiled_run_goes_on_where_it_stopped(toy: Path, tmp_path: Path, trac
     ("changes", "sentence"),
     [
         ({"batch__layout": "padded"}, "training.compile is for batches of one size; set batch.layout"),
-        ({"teaching__r_drop": 1.0}, "training.compile is for plain teacher forcing; leave out teaching"),
-        ({"teaching__scheduled_sampling__half": 5}, "training.compile is for plain teacher forcing"),
-        ({"teaching__guided_attention__steps": 5}, "training.compile is for plain teacher forcing"),
+        ({"objective__r_drop": 1.0}, "training.compile is for plain teacher forcing; leave out objective"),
+        ({"objective__scheduled_sampling__half": 5}, "training.compile is for plain teacher forcing"),
+        ({"objective__guided_attention__steps": 5}, "training.compile is for plain teacher forcing"),
         ({"training__sharding": "fsdp"}, "training: compile is for a model that is whole in every process"),
         ({"model__attention": {"kind": "local", "window": 4}}, "training.compile: is for full attention, not local"),
         ({"model__kind": "nat"}, "training.compile: is for a model that writes one token after"),

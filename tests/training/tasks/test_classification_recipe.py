@@ -26,7 +26,7 @@ def test_every_kind_of_model_has_a_family() -> None:
         (None, {"data.images": "somewhere"}),
         (Path("mnist"), {}),
         (Path("demo"), {}),
-        (None, {"start.from": "somewhere"}),
+        (None, {"init.from": "somewhere"}),
     ],
 )
 def test_a_kind_that_is_not_known_is_named_before_all_else(recipe: Path | None, given: dict[str, str]) -> None:
@@ -61,7 +61,7 @@ def test_a_recipe_of_the_wrong_sort_is_refused_by_name(tmp_path: Path) -> None:
         ("model.heads=7", "model: width 256 is not divisible by heads 7"),
         ("data.size=30", "model: "),
         ("batch.tokens=9", "unknown key batch.tokens"),
-        ("training.watch=bleu", "training.watch"),
+        ("training.monitor=bleu", "training.monitor"),
         ("augmentation.preset=stark", "augmentation.preset"),
         ("data.builtin=en-zh", "unknown key data.builtin"),
     ],
@@ -73,9 +73,9 @@ def test_what_is_wrong_is_refused_in_one_sentence(change: str, said: str) -> Non
 
 
 def test_patience_for_the_newest_is_refused() -> None:
-    with pytest.raises(UserError, match="patience waits for a better validation, and with watch=last every one is"):
-        Recipe.load(None, ["training.watch=last", "training.patience=3"], GIVEN)
-    newest, best = (Recipe.load(None, [f"training.watch={watch}"], GIVEN) for watch in ("last", "auto"))
+    with pytest.raises(UserError, match="patience waits for a better validation, and with monitor=last every one is"):
+        Recipe.load(None, ["training.monitor=last", "training.patience=3"], GIVEN)
+    newest, best = (Recipe.load(None, [f"training.monitor={watch}"], GIVEN) for watch in ("last", "auto"))
     assert newest.training.keeps_newest and not best.training.keeps_newest
 
 

@@ -117,7 +117,7 @@ def test_validation_images_of_their_own(painted: Path, tmp_path: Path, capsys: p
 
 
 def started(folder: Path, images: Path, out: Path, **changes: object) -> Classifier:
-    run_recipe(image_recipe(images, start__from=str(folder), **SHORT | {"optim__lr": 1e-9} | changes), out)
+    run_recipe(image_recipe(images, init__from=str(folder), **SHORT | {"optim__lr": 1e-9} | changes), out)
     return Classifier.load(out / "last")
 
 

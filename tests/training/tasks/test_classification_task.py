@@ -70,15 +70,17 @@ def test_batches_that_are_made_at_once_are_those_made_one_by_one(build: Build, s
 
 
 def test_a_run_settles_at_its_end(build: Build) -> None:
-    task = build(**STRONG, augmentation__settle=0.25, optim__smoothing=0.0, optim__accumulate=2, training__steps=4)
+    task = build(
+        **STRONG, augmentation__settle=0.25, optim__label_smoothing=0.0, optim__accumulate=2, training__steps=4
+    )
     batches = [placed.batch for placed in islice(task.batches(Position(), Share()), 10)]
     assert [bool(((batch.targets > 0).sum(1) > 1).any()) for batch in batches] == [True] * 6 + [False] * 4
-    light = build(augmentation__preset="light", optim__smoothing=0.0, batch__images=8)
+    light = build(augmentation__preset="light", optim__label_smoothing=0.0, batch__images=8)
     assert torch.equal(batches[7].images, tensors(light, 8, Position(), Share())[7])
 
 
 def test_mixing_may_end_before_all_else_does(build: Build) -> None:
-    settings = STRONG | {"optim__smoothing": 0.0, "augmentation__chance": 1, "training__steps": 10}
+    settings = STRONG | {"optim__label_smoothing": 0.0, "augmentation__chance": 1, "training__steps": 10}
     task = build(**settings, augmentation__mix_until=0.4, augmentation__settle=0.2)
     seen = list(islice(task.batches(Position(), Share()), 10))
     assert [bool(((placed.batch.targets > 0).sum(1) > 1).any()) for placed in seen] == [True] * 4 + [False] * 6
@@ -93,7 +95,7 @@ def test_mixing_may_end_before_all_else_does(build: Build) -> None:
 
 
 def test_an_epoch_shows_no_image_twice(build: Build) -> None:
-    task = build(optim__smoothing=0.0)
+    task = build(optim__label_smoothing=0.0)
     planned = [placed.batch.rows for placed in islice(task.made.plan(Position()), 4)]
     rows = torch.cat(planned)
     assert len(rows) == 48 == len(set(rows.tolist()))
@@ -111,9 +113,9 @@ def test_images_that_are_decoded_when_asked_for_make_the_same_batches(
 
 
 def test_targets_are_smoothed_and_mixed_and_sum_to_one(build: Build) -> None:
-    batch = build(optim__smoothing=0.3).largest()
+    batch = build(optim__label_smoothing=0.3).largest()
     assert batch.targets.unique().tolist() == pytest.approx([0.1, 0.8])
-    mixed = next(iter(build(**STRONG, optim__smoothing=0.0).batches(Position(), Share()))).batch
+    mixed = next(iter(build(**STRONG, optim__label_smoothing=0.0).batches(Position(), Share()))).batch
     assert torch.allclose(mixed.targets.sum(1), torch.ones(8))
     assert ((mixed.targets > 0).sum(1) > 1).any()
 
@@ -170,7 +172,7 @@ def test_validation_counts_right_answers_and_shows_some(build: Build) -> None:
 
 
 def test_the_loss_can_be_watched_instead(build: Build) -> None:
-    scores = build(training__watch="loss").validate(Fixed([0.0, 0.0, 0.0])).scores
+    scores = build(training__monitor="loss").validate(Fixed([0.0, 0.0, 0.0])).scores
     assert scores["score"] == -scores["loss"] == pytest.approx(-torch.tensor(3.0).log().item())
 
 

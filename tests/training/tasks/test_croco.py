@@ -85,45 +85,49 @@ def test_batches_go_on_from_any_position_and_are_shared_out() -> None:
 
 
 def test_nine_tenths_are_masked_and_some_pairs_are_alone() -> None:
-    task = task_of(recipe(completion__alone=0.5, batch__pairs=40))
+    task = task_of(recipe(completion__drop_second_view=0.5, batch__pairs=40))
     batch = task.largest()
     assert batch.seen.shape == (40, 2)  # of 16 patches
     assert all(len(set(row)) == 2 for row in batch.seen.tolist())
     blank = (batch.view2 == 0.5).flatten(1).all(1)
     assert 10 <= blank.sum() <= 30
-    assert not (task_of(recipe(completion__alone=0.0)).largest().view2 == 0.5).flatten(1).all(1).any()
+    assert not (task_of(recipe(completion__drop_second_view=0.0)).largest().view2 == 0.5).flatten(1).all(1).any()
 
 
 def test_less_may_be_masked_at_first() -> None:
-    task = task_of(recipe(completion__masked_at_first=0.5, completion__rising=4))
+    task = task_of(recipe(completion__initial_mask_ratio=0.5, completion__ramp_steps=4))
     seen = [item.batch.seen.shape[1] for item in islice(task.batches(Position(), Share()), 6)]
     assert seen == [8, 7, 5, 4, 2, 2]
     assert task.largest().seen.shape[1] == 8
-    with pytest.raises(UserError, match=r"masked_at_first 0\.95 is more than masked 0\.9"):
-        recipe(completion__masked_at_first=0.95)
+    with pytest.raises(UserError, match=r"initial_mask_ratio 0\.95 is more than mask_ratio 0\.9"):
+        recipe(completion__initial_mask_ratio=0.95)
 
 
 @given(
     shares=st.tuples(st.floats(0.01, 0.99), st.floats(0.01, 0.99)),
-    rising=st.integers(1, 300),
-    plateaus=st.integers(2, 12),
+    ramp_steps=st.integers(1, 300),
+    ramp_levels=st.integers(2, 12),
 )
-def test_what_is_masked_rises_in_few_equal_steps(shares: tuple[float, float], rising: int, plateaus: int) -> None:
+def test_what_is_masked_rises_in_few_equal_steps(
+    shares: tuple[float, float], ramp_steps: int, ramp_levels: int
+) -> None:
     first, last = sorted(shares)
-    settings = CompletionSettings(masked=last, masked_at_first=first, rising=rising, plateaus=plateaus)
-    seen = [settings.masked_at(batch) for batch in range(2 * rising + 1)]
-    assert (seen[0], set(seen[rising:])) == (first, {last})
+    settings = CompletionSettings(
+        mask_ratio=last, initial_mask_ratio=first, ramp_steps=ramp_steps, ramp_levels=ramp_levels
+    )
+    seen = [settings.mask_ratio_at(batch) for batch in range(2 * ramp_steps + 1)]
+    assert (seen[0], set(seen[ramp_steps:])) == (first, {last})
     assert all(one <= other for one, other in pairwise(seen))
-    assert len(set(seen)) <= plateaus
-    if rising % (plateaus - 1) == 0 and last - first > 0.01:
+    assert len(set(seen)) <= ramp_levels
+    if ramp_steps % (ramp_levels - 1) == 0 and last - first > 0.01:
         steps = [other - one for one, other in pairwise(sorted(set(seen)))]
-        assert steps == pytest.approx([(last - first) / (plateaus - 1)] * (plateaus - 1))
+        assert steps == pytest.approx([(last - first) / (ramp_levels - 1)] * (ramp_levels - 1))
 
 
 def test_batches_have_as_few_shapes_as_plateaus() -> None:
-    task = task_of(recipe(data__scenes={"size": [48, 48]}, model__patch=4, completion__masked_at_first=0.6))
+    task = task_of(recipe(data__scenes={"size": [48, 48]}, model__patch=4, completion__initial_mask_ratio=0.6))
     view1, numbers = torch.zeros(1, 3, 48, 48), torch.zeros(1, dtype=torch.long)
-    shares = [task.recipe.completion.masked_at(batch) for batch in range(1100)]
+    shares = [task.recipe.completion.mask_ratio_at(batch) for batch in range(1100)]
     shapes = [choose_visible(task.model, view1, share, Draws(0, numbers)).shape[1] for share in dict.fromkeys(shares)]
     assert shapes == [58, 49, 40, 32, 23, 14]
     assert [shares.count(share) for share in dict.fromkeys(shares)] == [200] * 5 + [100]
@@ -193,16 +197,16 @@ def test_training_lowers_the_loss_and_scores_say_what_the_second_view_is_worth(t
 
 def test_disparity_begins_with_what_completion_has_learned(tmp_path: Path) -> None:
     run_recipe(recipe(training__steps=2), tmp_path / "completion")
-    start = {"start__from": str(tmp_path / "completion")}
+    start = {"init__from": str(tmp_path / "completion")}
     wanted = Recipe.load(None, [], {"model": {"kind": "croco", "head": "dense", "head_width": 4}} | {
         key: value for key, value in TINY.items() if not key.startswith("model.")
-    } | {"start.from": str(tmp_path / "completion"), "training.steps": 1, "optim.lr": 1e-12})  # fmt: skip
+    } | {"init.from": str(tmp_path / "completion"), "training.steps": 1, "optim.lr": 1e-12})  # fmt: skip
     run_recipe(wanted, tmp_path / "disparity")
     before, _ = load_model(tmp_path / "completion" / "last")
     after, _ = load_model(tmp_path / "disparity" / "last")
     assert after.config.head == "dense" and after.config.width == 16
     family = family_of("croco")
-    assert "train disparity-scenes --start-from" in family.suggest(tmp_path / "completion")
+    assert "train disparity-scenes --init-from" in family.suggest(tmp_path / "completion")
     assert family.suggest(tmp_path / "disparity").startswith(f"regard look {tmp_path / 'disparity'} ")
     assert torch.allclose(before.decoder[1].cross.qkv.weight, after.decoder[1].cross.qkv.weight, atol=1e-6)
     assert torch.allclose(before.patch_embedding.weight, after.patch_embedding.weight, atol=1e-6)
@@ -220,7 +224,7 @@ def test_disparity_begins_with_what_completion_has_learned(tmp_path: Path) -> No
         ({"model__preset": "huge"}, "'huge' is not one of micro, mini, small, base, large"),
         ({"data__scenes": {"size": [18, 16]}}, "data.scenes.size: an image of 18×16 .* 16×16 or 20×16 would fit"),
         ({"data__scenes": {"objets": 3}}, "did you mean data.scenes.objects"),
-        ({"completion__masked": 1.0}, "completion.masked"),
+        ({"completion__mask_ratio": 1.0}, "completion.mask_ratio"),
         ({"model__head": "dense", "data__images": "photos"}, "data.images: photographs come without disparities"),
     ],
 )

@@ -186,7 +186,7 @@ def test_the_loss_of_a_classifier_is_that_of_tokens_and_lengths(build: Callable[
 def test_a_validation_weighs_lengths_as_the_recipe_does(
     build: Callable[..., ParallelTranslationTask], weight: float
 ) -> None:
-    task = build(parallel__length_weight=weight)
+    task = build(objective__length_weight=weight)
     found = task.examine(model_of(task), batch_of(task))
     tokens, lengths = float(found.parts["cross_entropy"]), float(found.parts["length"])
     assert lengths > 0
@@ -299,7 +299,7 @@ class Waits(TorchDispatchMode):
 def test_a_step_on_a_filled_batch_waits_for_nothing(
     build: Callable[..., ParallelTranslationTask], length: str, reveal: str
 ) -> None:
-    task = build(model__length=length, parallel__reveal=reveal, model__dropout=0.1)
+    task = build(model__length=length, objective__reveal=reveal, model__dropout=0.1)
     batch = filled_batch_of(task)
     step = torch.tensor(3.0)
     task.loss(batch, step)
@@ -479,10 +479,10 @@ def test_pairs_that_are_left_out_are_said_and_none_left_is_refused(
         ({"model__kind": "paralel"}, "model.kind: 'paralel' is not one of transformer, nat"),
         ({"model__kind": "nat", "model__length": "guess"}, "model: length: input should be"),
         ({"model__length": "ctc"}, "model.length: is for model.kind=nat, not transformer"),
-        ({"parallel__reveal": "none"}, "parallel is for model.kind=nat, not transformer"),
+        ({"objective__reveal": "none"}, "objective.reveal is for model.kind=nat, not transformer"),
         (
-            {"model__kind": "nat", "model__length": "ctc", "parallel__reveal": "uniform"},
-            "parallel.reveal: uniform is for model.length=classifier, not ctc",
+            {"model__kind": "nat", "model__length": "ctc", "objective__reveal": "uniform"},
+            "objective.reveal: uniform is for model.length=classifier, not ctc",
         ),
         ({"search__rounds": 4}, "search: rounds is for a model that writes all tokens at once"),
         (
@@ -496,19 +496,22 @@ def test_pairs_that_are_left_out_are_said_and_none_left_is_refused(
             "model.length_reach: is for model.length=classifier, not ctc; leave it away",
         ),
         (
-            {"model__kind": "nat", "parallel__glance": [0.4, 0.1]},
-            "parallel.glance: is for parallel.reveal=glancing, not uniform; leave it away",
+            {"model__kind": "nat", "objective__glancing_ratio": [0.4, 0.1]},
+            "objective.glancing_ratio: is for objective.reveal=glancing, not uniform; leave it away",
         ),
         (
-            {"model__kind": "nat", "model__length": "end", "parallel__length_weight": 1.0},
-            "parallel.length_weight: is for model.length=classifier, not end; leave it away",
+            {"model__kind": "nat", "model__length": "end", "objective__length_weight": 1.0},
+            "objective.length_weight: is for model.length=classifier, not end; leave it away",
         ),
         (
             {"model__kind": "nat", "model__length": "end", "search__rounds": 3},
             "rounds 3 needs a model with length",
         ),
-        ({"model__kind": "nat", "teaching__r_drop": 1.0}, "teaching: for a model that writes one token after"),
-        ({"model__kind": "nat", "parallel__glance": [0.5, 1.5]}, "parallel.glance"),
+        (
+            {"model__kind": "nat", "objective__r_drop": 1.0},
+            "objective.r_drop is for model.kind=transformer, not parallel",
+        ),
+        ({"model__kind": "nat", "objective__glancing_ratio": [0.5, 1.5]}, "objective.glancing_ratio"),
         (
             {"model__kind": "nat", "search__lengths": 3, "search__rerank": "nowhere"},
             "search.rerank: nowhere: no such model folder",

@@ -48,7 +48,7 @@ def recipe(folder: Path, name: str, **changes: Any) -> Recipe:
 
 
 def start(run: Path, **more: Any) -> dict[str, Any]:
-    return {"start": {"from": str(run)} | more}
+    return {"init": {"from": str(run)} | more}
 
 
 def first_loss(out: Path) -> float:
@@ -89,7 +89,7 @@ def test_model_tokenizer_and_languages_are_the_folders(toy: Path, trained_run: P
 
 def test_the_folders_own_recipe_does_not_contradict_it(toy: Path, trained_run: Path, tmp_path: Path) -> None:
     given = {"data.source": str(toy / "train.en"), "data.target": str(toy / "train.zh")}
-    short = {"training.steps": 1, "start.from": str(trained_run)}
+    short = {"training.steps": 1, "init.from": str(trained_run)}
     run_recipe(Recipe.load(trained_run / "recipe.yaml", [], given | short), tmp_path / "again")
     run_recipe(Recipe.load(None, [], SMALL | given | short), tmp_path / "and again")
     assert weights(tmp_path / "again") == weights(tmp_path / "and again")
@@ -105,12 +105,12 @@ def test_the_folders_own_recipe_does_not_contradict_it(toy: Path, trained_run: P
         ({"tokenizer": {"kind": "word"}}, "tokenizer.kind: word contradicts bpe"),
         ({"tokenizer": {"joint": False}}, "tokenizer.joint: False contradicts True"),
         ({"tokenizer": {"size": 300}}, "tokenizer.size: 300 contradicts 340"),
-        ({"start": {"from": "no/such"}}, "no/such: no such model folder"),
-        ({"start.tokens": ["", "<a>"]}, "start.tokens: The new token '' is blank"),
-        ({"start.tokens": ["apples"]}, "is a piece of this vocabulary already"),
-        ({"start.tokens": ["<eos>"]}, "is a piece of this vocabulary already"),
-        ({"start.tokens": ["a\nb"]}, "control character"),
-        ({"start.tokens_file": "no.such"}, "no.such does not exist"),
+        ({"init": {"from": "no/such"}}, "no/such: no such model folder"),
+        ({"init.new_tokens": ["", "<a>"]}, "init.new_tokens: The new token '' is blank"),
+        ({"init.new_tokens": ["apples"]}, "is a piece of this vocabulary already"),
+        ({"init.new_tokens": ["<eos>"]}, "is a piece of this vocabulary already"),
+        ({"init.new_tokens": ["a\nb"]}, "control character"),
+        ({"init.new_tokens_file": "no.such"}, "no.such does not exist"),
     ],
 )
 def test_what_contradicts_the_folder_is_refused_by_name_and_nothing_is_left(
@@ -122,15 +122,15 @@ def test_what_contradicts_the_folder_is_refused_by_name_and_nothing_is_left(
 
 
 def test_tokens_and_parts_need_a_folder() -> None:
-    for key, value in (("tokens", ["<a>"]), ("tokens_file", "t"), ("parts", "encoder")):
-        with pytest.raises(UserError, match=r"give start\.from too"):
-            Recipe.load(None, [], {"data.builtin": "en-zh", f"start.{key}": value})
+    for key, value in (("new_tokens", ["<a>"]), ("new_tokens_file", "t"), ("parts", "encoder")):
+        with pytest.raises(UserError, match=r"give init\.from too"):
+            Recipe.load(None, [], {"data.builtin": "en-zh", f"init.{key}": value})
 
 
 def test_the_command_line_begins_with_a_run(toy: Path, trained_run: Path, tmp_path: Path, command: Command) -> None:
     files = ("--src", toy / "train.en", "--tgt", toy / "train.zh", "--out", tmp_path / "tuned")
     short = settings_of({"training.steps": 2, "data.hold_out": 30, "training.device": "cpu"})
-    answer = command("train", *files, "--start-from", trained_run, *short)
+    answer = command("train", *files, "--init-from", trained_run, *short)
     assert (answer.code, answer.err) == (0, "")
     assert Translator.load(tmp_path / "tuned")("I love apples") == "我喜欢苹果"
 
@@ -147,7 +147,7 @@ def test_a_new_word_is_one_piece_and_can_be_learned(
         run = tmp_path / "separate"
         run_recipe(make_recipe(tokenizer__joint=False, tokenizer__size=300), run)
     (tmp_path / "words").write_text("<unused>\n\n")
-    words = start(run, tokens=[WORD], tokens_file=str(tmp_path / "words"))
+    words = start(run, new_tokens=[WORD], new_tokens_file=str(tmp_path / "words"))
     tuned = recipe(entities, "ent", **words, training__steps=60, training__validate_every=60, data__hold_out=5)
     run_recipe(tuned, tmp_path / "tuned")
     old, new = Translator.load(run), Translator.load(tmp_path / "tuned")
@@ -165,7 +165,7 @@ def test_a_new_word_is_one_piece_and_can_be_learned(
 
 
 def test_old_words_have_their_old_rows_at_the_beginning(entities: Path, trained_run: Path, tmp_path: Path) -> None:
-    run_recipe(recipe(entities, "ent", **start(trained_run, tokens=[WORD]), training__steps=1), tmp_path / "tuned")
+    run_recipe(recipe(entities, "ent", **start(trained_run, new_tokens=[WORD]), training__steps=1), tmp_path / "tuned")
     began = load_file(tmp_path / "tuned" / "data" / "start.safetensors")
     old = load_file(trained_run / "best" / "model.safetensors")
     assert began["source_embedding.weight"].shape[0] == old["source_embedding.weight"].shape[0] + 1
@@ -197,8 +197,8 @@ def test_a_model_that_writes_at_once_takes_the_encoder_of_one_that_does_not(
 ) -> None:
     kept = {key: value for key, value in SMALL.items() if not key.startswith(("model.", "tokenizer.", "search."))}
     files = {"data.source": str(toy / "train.en"), "data.target": str(toy / "train.zh")}
-    wanted = kept | files | {"model.kind": "nat", "training.steps": 4, "start.from": str(trained_run)}
-    run_recipe(Recipe.load(None, [], wanted | {"start.parts": "encoder"}), tmp_path / "nat")
+    wanted = kept | files | {"model.kind": "nat", "training.steps": 4, "init.from": str(trained_run)}
+    run_recipe(Recipe.load(None, [], wanted | {"init.parts": "encoder"}), tmp_path / "nat")
     began = load_file(tmp_path / "nat" / "data" / "start.safetensors")
     old = load_file(trained_run / "best" / "model.safetensors")
     taken = [name for name in old if name.startswith(("encoder", "source_embedding"))]
@@ -206,7 +206,7 @@ def test_a_model_that_writes_at_once_takes_the_encoder_of_one_that_does_not(
     assert Translator.load(tmp_path / "nat").model.config.kind == "nat"
     with pytest.raises(UserError, match=r"model\.kind: .* is of the kind transformer, not parallel"):
         run_recipe(Recipe.load(None, [], wanted), tmp_path / "wrong")
-    words = wanted | {"start.from": str(tmp_path / "nat"), "start.tokens": [WORD]}
+    words = wanted | {"init.from": str(tmp_path / "nat"), "init.new_tokens": [WORD]}
     run_recipe(Recipe.load(None, [], words), tmp_path / "grown")
     assert len(Translator.load(tmp_path / "grown").vocabularies.source) == len(old["source_embedding.weight"]) + 1
 
@@ -226,7 +226,7 @@ def test_a_run_goes_on_without_the_folder_it_began_with(
 ) -> None:
     folder = shutil.copytree(trained_run, tmp_path / "folder")
     (tmp_path / "words").write_text(f"{WORD}\n")
-    words = start(folder, parts=parts, tokens=["<x>"], tokens_file=str(tmp_path / "words"))
+    words = start(folder, parts=parts, new_tokens=["<x>"], new_tokens_file=str(tmp_path / "words"))
     tuned = recipe(entities, "ent", **words, **lively)
     run_recipe(tuned, tmp_path / "whole")
     with pytest.MonkeyPatch.context() as patch:
@@ -244,15 +244,15 @@ def test_a_folder_that_has_changed_does_not_matter_but_another_beginning_does(
     entities: Path, trained_run: Path, tmp_path: Path, lively: dict[str, Any]
 ) -> None:
     folder = shutil.copytree(trained_run, tmp_path / "folder")
-    begin = start(folder, tokens=[WORD])
+    begin = start(folder, new_tokens=[WORD])
     out = tmp_path / "run"
     with crashing_at(7):
         run_recipe(recipe(entities, "ent", **begin, **lively), out)
     (folder / "best" / "config.json").write_text("{}")
     for changes, said in (
-        ({"start": {"from": str(folder)}}, r'began with start\.tokens=\["<ent>"\], not \[\]'),
-        ({"start": {"from": str(folder), "tokens": [WORD], "parts": "encoder"}}, r"start\.parts=all, not encoder"),
-        ({"start": {}}, "began with "),
+        ({"init": {"from": str(folder)}}, r'began with init\.new_tokens=\["<ent>"\], not \[\]'),
+        ({"init": {"from": str(folder), "new_tokens": [WORD], "parts": "encoder"}}, r"init\.parts=all, not encoder"),
+        ({"init": {}}, "began with "),
         ({"model": {"width": 64}}, r"model\.width: 64 contradicts 32"),
     ):
         with pytest.raises(UserError, match=said):

@@ -13,7 +13,7 @@ from regard.data.text.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.evaluation import bleu, chrf
 from regard.models.transformer import Transformer
-from regard.training.objectives.config import TeachingSettings
+from regard.training.objectives.config import ObjectiveSettings
 from regard.training.objectives.objective import Teacher
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
@@ -24,7 +24,7 @@ from regard.training.tasks.translation.recipe import DataSettings, TokenizerSett
 from regard.training.tasks.translation.task import TranslationTask, collate, prefetch
 
 CPU = torch.device("cpu")
-FORCED = Teacher(TeachingSettings(), smoothing=0.0)
+FORCED = Teacher(ObjectiveSettings(), smoothing=0.0)
 ROWS = np.array([3, 100, 200, 7, 400, 99])
 
 
@@ -87,7 +87,7 @@ def test_two_batches_have_the_gradients_of_one_twice_as_large(packed: bool, buil
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
 def test_label_smoothing_mixes_the_truth_with_every_word(smoothing: float, build: Callable) -> None:
-    task = build(optim__smoothing=smoothing)
+    task = build(optim__label_smoothing=smoothing)
     batch = collate(task.train, ROWS, False, 0)
     logits = task.model(batch.source, batch.inputs, batch.source_layout, batch.target_layout).flatten(0, 1)[batch.real]
     logp = logits.log_softmax(-1)
@@ -159,7 +159,7 @@ def test_the_layout_is_chosen_by_the_recipe(build: Callable) -> None:
 
 
 def test_validation_gives_the_plain_loss_and_the_bleu_of_translations(build: Callable) -> None:
-    task = build(optim__smoothing=0.4)
+    task = build(optim__label_smoothing=0.4)
     scores = task.validate(task.model).scores
     whole = collate(task.valid_tokens, np.arange(len(task.valid_tokens)), False, 0)
     expected = FORCED.loss(task.model, whole, 0)
@@ -172,7 +172,7 @@ def test_validation_gives_the_plain_loss_and_the_bleu_of_translations(build: Cal
 
 @pytest.mark.parametrize("watched", ["loss", "bleu", "chrf"])
 def test_the_watched_score_decides(watched: str, build: Callable) -> None:
-    task = build(training__watch=watched)
+    task = build(training__monitor=watched)
     scores = task.validate(task.model).scores
     assert scores["score"] == (-scores["loss"] if watched == "loss" else scores[watched])
     chosen = task.valid[:20]
@@ -182,8 +182,8 @@ def test_the_watched_score_decides(watched: str, build: Callable) -> None:
 
 @pytest.mark.parametrize("watched", ["bleu", "chrf"])
 def test_a_score_of_translations_needs_translations(watched: str, build: Callable) -> None:
-    with pytest.raises(UserError, match=f"watch {watched} needs translations"):
-        build(training__watch=watched, training__valid_sentences=0)
+    with pytest.raises(UserError, match=f"monitor {watched} needs translations"):
+        build(training__monitor=watched, training__valid_sentences=0)
 
 
 def test_without_translations_the_loss_decides(build: Callable) -> None:
@@ -266,7 +266,7 @@ def test_pairs_left_out_are_counted_and_said(
     (tmp_path / "a.zh").write_text("\n".join("我喜欢苹果" for _ in lines) + "\n", encoding="utf-8")
     files = {"data__source": str(tmp_path / "a.en"), "data__target": str(tmp_path / "a.zh")}
     valid = {"data__valid_source": str(tmp_path / "a.en"), "data__valid_target": str(tmp_path / "a.zh")}
-    task = prepare(make_recipe(**files, **valid, data__longest=20), CPU, Progress(1))
+    task = prepare(make_recipe(**files, **valid, data__max_length=20), CPU, Progress(1))
     said = capsys.readouterr().out
     assert len(task.train) == 60
     assert "left out: 1 pair with an empty side" in said

@@ -133,7 +133,7 @@ def test_a_corpus_of_which_nothing_is_left_is_named(tmp_path: Path) -> None:
     (tmp_path / "b.tsv").write_text("I love apples\t\n" * 40)
     corpora = [{"source": str(write_tsv(tmp_path / "a.tsv", 0, 90))}, {"source": str(tmp_path / "b.tsv")}]
     with pytest.raises(
-        UserError, match=r"b\.tsv: no training pair is left with data\.longest=256: \d+ have an empty side"
+        UserError, match=r"b\.tsv: no training pair is left with data\.max_length=256: \d+ have an empty side"
     ):
         prepare(recipe_of(corpora), CPU, Silence())
 

@@ -108,7 +108,7 @@ class ImageBatches:
 
     def make(self, plans: Sequence[Plan], pixels: Tensor) -> list[ImageBatch]:
         """The batches of plans that are alike, from their images as they are, one batch behind the other."""
-        augmentation, smoothing = self.stages[plans[0].stage], self.recipe.optim.smoothing
+        augmentation, smoothing = self.stages[plans[0].stage], self.recipe.optim.label_smoothing
         chances = [_draw_from(plan.seed) for plan in plans]
         images = augmentation(pixels.to(self.device, non_blocking=True), *chances)
         labels = self.labels[_rows(plans).to(self.device, non_blocking=True)]

@@ -41,7 +41,7 @@ class Classification:
         values["model"] = {key: value for key, value in config.items() if key not in FROM_DATA}
         values["data"] |= {key: "a path" for key in PATHS if values["data"][key] is not None}
         values["data"]["size"] = recipe.frame.size
-        values["start"] |= {"from": "a path"} if recipe.start.folder is not None else {}
+        values["init"] |= {"from": "a path"} if recipe.init.folder is not None else {}
         return {f"{group}.{key}": value for group, part in values.items() for key, value in part.items()}
 
     def check(self, folder: Path, recipe: ClassificationRecipe, owner: str) -> None:

@@ -13,7 +13,7 @@ from regard.data.images.datasets import Frame
 from regard.data.images.sets import ImageSettings
 from regard.errors import UserError
 from regard.models.registry import MODELS
-from regard.training.recipe import OptimSettings, Recipe, StartSettings, TrainingSettings
+from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings
 
 PRESETS = ("micro", "mini", "tiny", "small", "base", "large", "huge")
 DEFAULT_PRESET = "mini"
@@ -52,26 +52,26 @@ class ImageBatchSettings(Settings):
 class ClassifierTrainingSettings(TrainingSettings):
     """How long, where, and how often to look at how much is told apart."""
 
-    watch: Literal["auto", "accuracy", "loss", "last"] = Field(
+    monitor: Literal["auto", "accuracy", "loss", "last"] = Field(
         "auto", description="which score tells the best model; auto: the accuracy; last: none, the newest is the best"
     )
 
     @model_validator(mode="after")
-    def _check_watch(self) -> Self:
-        if self.watch == "last" and self.patience is not None:
-            raise ValueError("patience waits for a better validation, and with watch=last every one is; leave it away")
+    def _check_monitor(self) -> Self:
+        if self.monitor == "last" and self.patience is not None:
+            raise ValueError("patience waits for a better validation, and with monitor=last every one is; omit it")
         return self
 
     @property
     def keeps_newest(self) -> bool:
-        return self.watch == "last"
+        return self.monitor == "last"
 
 
 class ClassificationRecipe(Recipe):
     """A whole training run of a classifier."""
 
     data: ImageDataSettings = Field(description="the images: a folder of class folders")
-    start: StartSettings = StartSettings()
+    init: InitSettings = InitSettings()
     model: dict[str, Any] = Field(
         {}, description=f"kind, preset ({', '.join(PRESETS)}) and any key of the model to change"
     )

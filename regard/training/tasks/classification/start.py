@@ -40,7 +40,7 @@ class ClassifierStart:
         Raises:
             UserError: it is no folder of such a model, or a setting of the recipe contradicts it.
         """
-        folder = recipe.start.folder
+        folder = recipe.init.folder
         assert folder is not None
         with torch.random.fork_rng(devices=[]):  # so that a run that goes on without the folder draws the same numbers
             loaded = Classifier.load(folder)
@@ -88,7 +88,7 @@ def settle(
 
 def settle_again(recipe: ClassificationRecipe, old: ClassificationRecipe, out: Path) -> ClassificationRecipe:
     """`settle` for a run that goes on: its own recipe knows what followed from the folder, which may be gone."""
-    if recipe.start.folder is None or old.start.folder is None:
+    if recipe.init.folder is None or old.init.folder is None:
         return recipe
     data = old.data
     values = {"classes": (), "size": data.size, "channels": data.channels, "mean": data.mean, "std": data.std}

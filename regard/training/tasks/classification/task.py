@@ -100,7 +100,7 @@ class ClassificationTask:
         scores = {"loss": loss, "accuracy": 100 * float(ranked[:, 0].float().mean())}
         if self.classes > TOP:
             scores["top5"] = 100 * float(ranked.any(1).float().mean())
-        scores["score"] = -loss if self.recipe.training.watch == "loss" else scores["accuracy"]
+        scores["score"] = -loss if self.recipe.training.monitor == "loss" else scores["accuracy"]
         return Validation(scores, self._samples(logits.argmax(1)))
 
     def save(self, folder: Path, model: nn.Module, scores: dict[str, Any]) -> None:

@@ -30,31 +30,36 @@ class PairBatchSettings(Settings):
 class CompletionSettings(Settings):
     """How the first view is hidden."""
 
-    masked: float = Field(0.9, gt=0, lt=1, description="share of the first view's patches that the model must fill in")
-    masked_at_first: float | None = Field(
+    mask_ratio: float = Field(
+        0.9, gt=0, lt=1, description="share of the first view's patches that the model must fill in"
+    )
+    initial_mask_ratio: float | None = Field(
         None, gt=0, lt=1, description="the same share at the first step, where it is easier to find out what is asked"
     )
-    rising: int = Field(1000, gt=0, description="batches in which the one becomes the other")
-    plateaus: int = Field(
+    ramp_steps: int = Field(1000, gt=0, description="batches in which the one becomes the other")
+    ramp_levels: int = Field(
         6,
         ge=2,
         le=100,
         description="how many shares there are from the one to the other, both among them: each is another shape of "
         "batches, for which a recorded step is recorded anew",
     )
-    alone: float = Field(
+    drop_second_view: float = Field(
         0.1, ge=0, lt=1, description="share of the pairs with a blank second view: what one view can do by itself"
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.masked_at_first is not None and self.masked_at_first > self.masked:
-            raise ValueError(f"masked_at_first {self.masked_at_first} is more than masked {self.masked}")
+        if self.initial_mask_ratio is not None and self.initial_mask_ratio > self.mask_ratio:
+            raise ValueError(f"initial_mask_ratio {self.initial_mask_ratio} is more than mask_ratio {self.mask_ratio}")
         return self
 
-    def masked_at(self, batch: int) -> float:
+    def mask_ratio_at(self, batch: int) -> float:
         """The share that is masked in a batch, by its number: it rises in as many equal steps as plateaus ask for."""
-        if self.masked_at_first is None or batch >= self.rising:
-            return self.masked
-        steps = self.plateaus - 1
-        return self.masked_at_first + (self.masked - self.masked_at_first) * (batch * steps // self.rising) / steps
+        if self.initial_mask_ratio is None or batch >= self.ramp_steps:
+            return self.mask_ratio
+        steps = self.ramp_levels - 1
+        return (
+            self.initial_mask_ratio
+            + (self.mask_ratio - self.initial_mask_ratio) * (batch * steps // self.ramp_steps) / steps
+        )

@@ -35,14 +35,14 @@ class TwoViews:
 
     def settle_again(self, recipe: TwoViewRecipe, old: TwoViewRecipe, out: Path) -> TwoViewRecipe:
         """The model's keys are those of the folder that the run began with, which need not be there any more."""
-        return recipe if recipe.start.folder is None else recipe.changed(model=old.model | recipe.model)
+        return recipe if recipe.init.folder is None else recipe.changed(model=old.model | recipe.model)
 
     def flatten(self, recipe: TwoViewRecipe) -> dict[str, Any]:
         """The model's settings with its preset filled in, a folder's only as given or not."""
         values = recipe.model_dump(mode="json")
         values["model"] = recipe.model_settings().model_dump(mode="json")
         values["data"]["images"] = None if recipe.data.images is None else "a folder"
-        values["start"]["from"] = None if recipe.start.folder is None else "a path"
+        values["init"]["from"] = None if recipe.init.folder is None else "a path"
         return {f"{group}.{key}": value for group, part in values.items() for key, value in part.items()}
 
     def gather(self, folder: Path, recipe: TwoViewRecipe, progress: Progress, start: TwoViewStart | None) -> None:
@@ -72,7 +72,7 @@ class TwoViews:
     def suggest(self, out: Path) -> str:
         if read_config(find_model(out))["model"]["head"] == "dense":
             return f"regard look {out} LEFT.png RIGHT.png --out matches.png"
-        return f"regard train disparity-scenes --start-from {out} --out {out}-disparity"
+        return f"regard train disparity-scenes --init-from {out} --out {out}-disparity"
 
 
 def list_files(recipe: TwoViewRecipe) -> dict[str, Path]:

@@ -10,7 +10,7 @@ from regard.config import unknown_key_message
 from regard.errors import UserError
 from regard.layers import check_divisible
 from regard.models.croco import CroCoConfig
-from regard.training.recipe import OptimSettings, Recipe, StartSettings, TrainingSettings
+from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings
 from regard.training.tasks.croco.config import CompletionSettings, PairBatchSettings, PairDataSettings
 
 PRESETS = ("micro", "mini", "small", "base", "large")
@@ -20,7 +20,7 @@ class TwoViewRecipe(Recipe):
     """A whole training run of a two-view model: completion, or disparity where model.head is dense."""
 
     data: PairDataSettings = PairDataSettings()
-    start: StartSettings = StartSettings()
+    init: InitSettings = InitSettings()
     model: dict[str, Any] = Field(
         {}, description="kind, preset (micro, mini, small, base or large) and any key of the model to change"
     )

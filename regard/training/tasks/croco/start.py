@@ -37,12 +37,12 @@ class TwoViewStart:
         Raises:
             UserError: it holds no such model, or a setting of the recipe contradicts it.
         """
-        assert recipe.start.folder is not None
-        folder = find_model(recipe.start.folder)
+        assert recipe.init.folder is not None
+        folder = find_model(recipe.init.folder)
         with torch.random.fork_rng(devices=[]):  # so that a run that goes on without the folder draws the same numbers
             model, _ = load_model(folder)
         if not isinstance(model, CroCo):
-            raise UserError(f"start.from: {folder} holds a model of the kind {model.config.kind}, not croco")
+            raise UserError(f"init.from: {folder} holds a model of the kind {model.config.kind}, not croco")
         settled = settle(recipe, model.config, str(folder))
         config = settled.model_settings()
         same_head = all(getattr(config, key) == getattr(model.config, key) for key in OF_HEAD)

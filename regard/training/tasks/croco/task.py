@@ -115,8 +115,8 @@ class CompletionTask(TwoViewTask[HiddenPairs]):
     def make(self, numbers: Tensor, batch: int) -> HiddenPairs:
         view1, view2 = self.source.take(numbers)
         draws = Draws(self.recipe.training.seed + 1, numbers)  # numbers of their own, not those of the scenes
-        seen = choose_visible(self.model, view1, self.recipe.completion.masked_at(batch), draws)
-        alone = draws.happens(self.recipe.completion.alone)
+        seen = choose_visible(self.model, view1, self.recipe.completion.mask_ratio_at(batch), draws)
+        alone = draws.happens(self.recipe.completion.drop_second_view)
         return HiddenPairs(view1, torch.where(alone[:, None, None, None], BLANK, view2), seen)
 
     def loss(self, batch: HiddenPairs, step: Step) -> Loss:
@@ -131,7 +131,7 @@ class CompletionTask(TwoViewTask[HiddenPairs]):
         sums: dict[str, Tensor] = {}
         for numbers in self.held_out():
             view1, true = self.source.take(numbers)
-            seen = choose_visible(model, view1, self.recipe.completion.masked, Draws(0, numbers))
+            seen = choose_visible(model, view1, self.recipe.completion.mask_ratio, Draws(0, numbers))
             for name, view2 in second_views(true).items():
                 sums[name] = sums.get(name, 0) + masked_loss(model, view1, view2, seen).mean(1).sum()
         count = sum(map(len, self.held_out()))

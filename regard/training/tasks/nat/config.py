@@ -13,7 +13,7 @@ from regard.models.nat import NATransformerConfig
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-class ParallelTeachingSettings(Settings):
+class NATObjectiveSettings(Settings):
     """Which tokens of the reference stand on the canvas that is to be filled."""
 
     reveal: Literal["auto", "uniform", "glancing", "none"] = Field(
@@ -21,7 +21,7 @@ class ParallelTeachingSettings(Settings):
         description="random ones, all shares alike, as mask-predict needs; some of those that a first look gets wrong; "
         "or none; auto: uniform where the length is classified, else glancing",
     )
-    glance: tuple[Share, Share] = Field(
+    glancing_ratio: tuple[Share, Share] = Field(
         (0.5, 0.3), description="share of the wrong tokens that glancing reveals, at the first step and at the last"
     )
     length_weight: float = Field(0.5, ge=0, description="of the length classifier's loss beside that of the tokens")
@@ -35,7 +35,7 @@ class ParallelTeachingSettings(Settings):
         if self.reveal == "auto":
             return "uniform" if model.length == "classifier" else "glancing"
         if self.reveal == "uniform" and model.length != "classifier":
-            raise UserError(f"parallel.reveal: uniform is for model.length=classifier, not {model.length}")
+            raise UserError(f"objective.reveal: uniform is for model.length=classifier, not {model.length}")
         return self.reveal
 
     def check_effect(self, model: NATransformerConfig) -> None:
@@ -44,10 +44,10 @@ class ParallelTeachingSettings(Settings):
         Raises:
             UserError: it cannot, or something would have no effect.
         """
-        usual, reveal = ParallelTeachingSettings(), self.choose(model)
-        if self.glance != usual.glance and reveal != "glancing":
-            raise UserError(f"parallel.glance: is for parallel.reveal=glancing, not {reveal}; leave it away")
+        usual, reveal = NATObjectiveSettings(), self.choose(model)
+        if self.glancing_ratio != usual.glancing_ratio and reveal != "glancing":
+            raise UserError(f"objective.glancing_ratio: is for objective.reveal=glancing, not {reveal}; leave it away")
         if self.length_weight != usual.length_weight and model.length != "classifier":
             raise UserError(
-                f"parallel.length_weight: is for model.length=classifier, not {model.length}; leave it away"
+                f"objective.length_weight: is for model.length=classifier, not {model.length}; leave it away"
             )

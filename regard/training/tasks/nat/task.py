@@ -23,12 +23,12 @@ class ParallelTranslationTask(TranslationTask):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         assert isinstance(self.recipe, ParallelRecipe) and isinstance(self.model, NATransformer)
-        settings = self.recipe.parallel
+        settings = self.recipe.objective
         self.parallel_teacher = ParallelTeacher(
             settings.choose(self.model.config),
-            settings.glance,
+            settings.glancing_ratio,
             self.recipe.training.steps,
-            self.recipe.optim.smoothing,
+            self.recipe.optim.label_smoothing,
             settings.length_weight,
         )
 
@@ -63,4 +63,4 @@ class ParallelTranslationTask(TranslationTask):
         """What the model says from the source alone."""
         assert isinstance(model, NATransformer)
         assert isinstance(self.recipe, ParallelRecipe)
-        return ParallelTeacher(length_weight=self.recipe.parallel.length_weight).loss(model, batch, 0)
+        return ParallelTeacher(length_weight=self.recipe.objective.length_weight).loss(model, batch, 0)

@@ -234,7 +234,7 @@ def write_tokens(
             yield chunk
         if not kept:
             lost = ", ".join(f"{n - before.get(why, 0):,} have {why}" for why, n in left_out.counts.items())
-            raise UserError(f"{corpus.name}: no training pair is left with data.longest={longest}: {lost}")
+            raise UserError(f"{corpus.name}: no training pair is left with data.max_length={longest}: {lost}")
 
     largest = {"source": len(source) - 1, "target": len(target) - 1}
     if any(corpus.alignments for corpus in corpora.train):

@@ -49,7 +49,7 @@ class Translation:
         values["model"] = {key: value for key, value in model.items() if key not in FROM_TOKENIZER}
         for texts in (values["data"], *values["data"]["corpora"]):
             texts |= {key: "a file" for key in (*TEXTS, "store") if texts.get(key) is not None}
-        values["start"] |= {key: "a path" for key in ("from", "tokens_file") if values["start"][key] is not None}
+        values["init"] |= {key: "a path" for key in ("from", "new_tokens_file") if values["init"][key] is not None}
         values["data"]["languages"] = list(recipe.data.language_pair())
         return {f"{group}.{key}": value for group, part in values.items() for key, value in part.items()}
 

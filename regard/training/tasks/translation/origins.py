@@ -25,7 +25,7 @@ def settings_of_data(recipe: TranslationRecipe) -> Known:
     """The settings that decide about tokens, as they come back from JSON."""
     data = recipe.data
     known = {f"tokenizer.{key}": value for key, value in recipe.tokenizer.model_dump(mode="json").items()}
-    known |= {"data.builtin": data.builtin, "data.longest": recipe.longest()}
+    known |= {"data.builtin": data.builtin, "data.max_length": recipe.longest()}
     for number, corpus in enumerate(data.all_corpora()):
         known |= {f"data.corpora.{number}.{key}": list(getattr(corpus, key)) for key in ("keys", "columns")}
     if data.valid_source is None:

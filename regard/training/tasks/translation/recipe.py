@@ -17,9 +17,9 @@ from regard.models.nat import NATransformerConfig
 from regard.models.registry import MODELS
 from regard.models.transformer import TransformerConfig
 from regard.pipelines.reranking import check_reranker
-from regard.training.objectives.config import TeachingSettings
-from regard.training.recipe import OptimSettings, Recipe, StartSettings, TrainingSettings
-from regard.training.tasks.nat.config import ParallelTeachingSettings
+from regard.training.objectives.config import ObjectiveSettings
+from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings
+from regard.training.tasks.nat.config import NATObjectiveSettings
 
 PRESETS = ("tiny", "small", "base", "big")
 TEXTS = ("source", "target", "alignments", "valid_source", "valid_target")
@@ -61,7 +61,7 @@ class DataSettings(Settings):
     languages: tuple[str, str] = Field(
         ("", ""), description="codes such as en and zh; if empty, read off the files' names"
     )
-    longest: int | None = Field(
+    max_length: int | None = Field(
         256, gt=1, description="pairs with a side of more tokens are left out, counted and listed"
     )
 
@@ -103,19 +103,19 @@ class DataSettings(Settings):
         return (self.languages[0] or guesses[0] or "source"), (self.languages[1] or guesses[1] or "target")
 
 
-class TranslatorStartSettings(StartSettings):
+class TranslatorInitSettings(InitSettings):
     """What a run begins with in place of random weights and a new tokenizer: those of a model folder."""
 
     parts: Literal["all", "encoder"] = Field(
         "all", description="all of the model; or only its encoder, while the rest begins anew"
     )
-    tokens: tuple[str, ...] = Field((), description="new words of the vocabulary, never split")
-    tokens_file: Path | None = Field(None, description="further new words, one a line")
+    new_tokens: tuple[str, ...] = Field((), description="new words of the vocabulary, never split")
+    new_tokens_file: Path | None = Field(None, description="further new words, one a line")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.folder is None and (self.tokens or self.tokens_file or self.parts != "all"):
-            raise ValueError("parts and tokens belong to the model that a run begins with; give start.from too")
+        if self.folder is None and (self.new_tokens or self.new_tokens_file or self.parts != "all"):
+            raise ValueError("parts and new_tokens belong to the model that a run begins with; give init.from too")
         return self
 
 
@@ -142,22 +142,22 @@ class TranslatorTrainingSettings(TrainingSettings):
 
     valid_sentences: int = Field(500, ge=0, description="how many validation sentences are translated for BLEU, chrF")
     samples: int = Field(3, ge=0, description="how many of these translations are shown and logged at each validation")
-    watch: Literal["auto", "loss", "bleu", "chrf"] = Field(
+    monitor: Literal["auto", "loss", "bleu", "chrf"] = Field(
         "auto", description="which score tells the best model; auto: BLEU where sentences are translated, else the loss"
     )
 
-    stream: Literal["float32", "bfloat16"] = Field(
+    residual_dtype: Literal["float32", "bfloat16"] = Field(
         "float32",
         description="what flows from block to block where products are bfloat16: as precise as they are, it takes half "
         "the time of all that is no product",
     )
 
     @model_validator(mode="after")
-    def _check_watch(self) -> Self:
-        if self.stream == "bfloat16" and self.precision == "float32":
-            raise ValueError("stream bfloat16 goes with bfloat16 products; set precision to bfloat16 or auto")
-        if self.watch in ("bleu", "chrf") and not self.valid_sentences:
-            raise ValueError(f"watch {self.watch} needs translations; set valid_sentences above 0")
+    def _check_monitor(self) -> Self:
+        if self.residual_dtype == "bfloat16" and self.precision == "float32":
+            raise ValueError("residual_dtype bfloat16 goes with bfloat16 products; set precision to bfloat16 or auto")
+        if self.monitor in ("bleu", "chrf") and not self.valid_sentences:
+            raise ValueError(f"monitor {self.monitor} needs translations; set valid_sentences above 0")
         return self
 
 
@@ -167,14 +167,14 @@ class TranslationRecipe(Recipe):
     searches_by: ClassVar[type[DecodingSettings]] = SearchSettings
 
     data: DataSettings = Field(description="the corpus: source and target, or builtin")
-    start: TranslatorStartSettings = TranslatorStartSettings()
+    init: TranslatorInitSettings = TranslatorInitSettings()
     tokenizer: TokenizerSettings = TokenizerSettings()
     model: dict[str, Any] = Field(
         {}, description="kind, preset (tiny, small, base or big) and any key of the model to change"
     )
     optim: OptimSettings = OptimSettings()
     batch: BatchSettings = BatchSettings()
-    teaching: TeachingSettings = TeachingSettings()
+    objective: ObjectiveSettings = ObjectiveSettings()
     training: TranslatorTrainingSettings = TranslatorTrainingSettings()
     search: SearchSettings = Field(SearchSettings(), description="for the translations of a validation")
 
@@ -191,20 +191,20 @@ class TranslationRecipe(Recipe):
             return self
         if self.batch.layout == "padded":
             raise ValueError(f"{self._asked} is for batches of one size; set batch.layout to packed or auto")
-        if self.teaching != TeachingSettings():
-            raise ValueError(f"{self._asked} is for plain teacher forcing; leave out teaching, or set it to false")
+        if isinstance(self.objective, ObjectiveSettings) and self.objective != ObjectiveSettings():
+            raise ValueError(f"{self._asked} is for plain teacher forcing; leave out objective, or set it to false")
         return self
 
     @property
     def _asked(self) -> str:
         """The setting for which batches must be of one size."""
-        return "training.compile" if self.training.compile else "training.record"
+        return "training.compile" if self.training.compile else "training.cuda_graph"
 
     @model_validator(mode="after")
     def _check_guide(self) -> Self:
-        guide = self.teaching.guided_attention
+        guide = self.objective.guided_attention if isinstance(self.objective, ObjectiveSettings) else None
         if guide and guide.prior == "alignments" and not any(c.alignments for c in self.data.all_corpora()):
-            raise ValueError("teaching.guided_attention.prior: alignments needs data.alignments beside it")
+            raise ValueError("objective.guided_attention.prior: alignments needs data.alignments beside it")
         return self
 
     def check_model(self) -> None:
@@ -217,7 +217,7 @@ class TranslationRecipe(Recipe):
         assert isinstance(config, TransformerConfig)
         if self.training.fixed_sizes and config.attention.kind != "full":
             raise UserError(f"{self._asked}: is for full attention, not {config.attention.kind}")
-        self.teaching.check_model(config)
+        self.objective.check_model(config)
 
     def model_config_for(self, source_vocab: int, target_vocab: int) -> TransformerConfig | NATransformerConfig:
         """The model's configuration, once the sizes of the vocabularies are known."""
@@ -260,7 +260,7 @@ class TranslationRecipe(Recipe):
 
     def longest(self) -> int | None:
         """The most tokens that a side of a training pair may have."""
-        limits = [limit for limit in (self.data.longest, self.longest_readable()) if limit is not None]
+        limits = [limit for limit in (self.data.max_length, self.longest_readable()) if limit is not None]
         return min(limits, default=None)
 
 
@@ -269,8 +269,8 @@ class ParallelRecipe(TranslationRecipe):
 
     searches_by = NATSettings
 
-    parallel: ParallelTeachingSettings = ParallelTeachingSettings()
-    # Other settings in the same place, which the kind of the model decides on: no recipe is read as the wrong one.
+    # The kind of the model decides which settings these two groups have.
+    objective: NATObjectiveSettings = NATObjectiveSettings()  # type: ignore[assignment]
     search: NATSettings = Field(  # type: ignore[assignment]
         NATSettings(), description="for the translations of a validation"
     )
@@ -291,14 +291,12 @@ class ParallelRecipe(TranslationRecipe):
         if self.training.compile:
             raise UserError(
                 "training.compile: is for a model that writes one token after another; this one can be recorded, by "
-                "training.record"
+                "training.cuda_graph"
             )
-        if self.training.records:
+        if self.training.uses_cuda_graph:
             self._check_recording(config)
-        if self.teaching != TeachingSettings():
-            raise UserError("teaching: for a model that writes one token after another; for this one there is parallel")
         config.check_effect()
-        self.parallel.check_effect(config)
+        self.objective.check_effect(config)
         try:
             self.search.fit(config.length)
             if self.search.rerank is not None:
@@ -308,13 +306,13 @@ class ParallelRecipe(TranslationRecipe):
 
     def _check_recording(self, config: NATransformerConfig) -> None:
         if config.attention.kind != "full":
-            raise UserError(f"training.record: is for full attention, not {config.attention.kind}")
+            raise UserError(f"training.cuda_graph: is for full attention, not {config.attention.kind}")
         if config.length != "classifier" and config.positions == "learned":
             fits = (config.max_length - config.upsample_extra) // config.upsample_ratio
             if (self.longest() or config.max_length) > fits:
                 raise UserError(
-                    "training.record: needs a place of the canvas for every position, and model.max_length="
-                    f"{config.max_length} bounds the longest; set data.longest={fits} or less"
+                    "training.cuda_graph: needs a place of the canvas for every position, and model.max_length="
+                    f"{config.max_length} bounds the longest; set data.max_length={fits} or less"
                 )
 
 

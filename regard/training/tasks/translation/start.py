@@ -18,7 +18,7 @@ from regard.models.transformer import EncoderDecoderConfig
 from regard.models.warmstart import ENCODER, copy_tensors, grow
 from regard.pipelines.translator import Translator
 from regard.training.task import Task
-from regard.training.tasks.translation.recipe import FROM_TOKENIZER, TranslationRecipe, TranslatorStartSettings
+from regard.training.tasks.translation.recipe import FROM_TOKENIZER, TranslationRecipe, TranslatorInitSettings
 
 OF_DECODER = ("decoder_layers", "tie")
 """Keys that decide nothing about an encoder."""
@@ -41,21 +41,21 @@ class TranslatorStart:
         Raises:
             UserError: it is no model folder, a new word cannot be added, or a setting of the recipe contradicts it.
         """
-        folder = recipe.start.folder
+        folder = recipe.init.folder
         assert folder is not None
         with torch.random.fork_rng(devices=[]):  # so that a run that goes on without the folder draws the same numbers
             loaded = Translator.load(folder)
         old = loaded.vocabularies
         tokenizer = {"kind": old.source.kind, "size": len(old.source), "joint": old.joint}
         settled = settle(recipe, tokenizer, _keys_of(loaded.model.config.model_dump()), loaded.languages, str(folder))
-        tokens = _new_tokens(recipe.start)
+        tokens = _new_tokens(recipe.init)
         try:
             new = old.extended(tokens)
         except UserError as error:
-            raise UserError(f"start.tokens: {error}") from None
+            raise UserError(f"init.new_tokens: {error}") from None
         spelled = [[side.encode_inside(token) for token in tokens] for side in (old.source, old.target)]
         model = grow(loaded.model, spelled[0], spelled[1], recipe.training.seed) if tokens else loaded.model
-        return cls(folder, recipe.start.parts, new, distinct_tensors(model), settled)
+        return cls(folder, recipe.init.parts, new, distinct_tensors(model), settled)
 
     def fill(self, task: Task[Any]) -> str:
         """Gives the task's model the folder's weights, or those of its encoder, and says so.
@@ -93,11 +93,11 @@ def settle(
     kept = [code if code not in ("source", "target") else "" for code in languages]
     codes = [given or own for given, own in zip(recipe.data.languages, kept, strict=True)]
     taken = dict(model)
-    if recipe.start.parts == "encoder":
+    if recipe.init.parts == "encoder":
         taken = {key: model[key] for key in EncoderDecoderConfig.model_fields.keys() & model if key not in OF_DECODER}
     elif (kind := recipe.kind) != model["kind"]:
         raise UserError(
-            f"model.kind: {where} is of the kind {model['kind']}, not {kind}; set model.kind, or start.parts"
+            f"model.kind: {where} is of the kind {model['kind']}, not {kind}; set model.kind, or init.parts"
         )
     settled = recipe.changed(
         tokenizer=recipe.tokenizer.model_dump() | dict(tokenizer),
@@ -114,15 +114,15 @@ def settle(
 
 def settle_again(recipe: TranslationRecipe, old: TranslationRecipe, out: Path) -> TranslationRecipe:
     """`settle` for a run that goes on: its own recipe knows what followed from the folder, which may be gone."""
-    if recipe.start.folder is None or old.start.folder is None:
+    if recipe.init.folder is None or old.init.folder is None:
         return recipe
     tokenizer = {key: getattr(old.tokenizer, key) for key in ("kind", "size", "joint")}
     return settle(recipe, tokenizer, old.model, old.data.languages, str(out))
 
 
-def _new_tokens(settings: TranslatorStartSettings) -> list[str]:
-    lines = [] if settings.tokens_file is None else read_lines(settings.tokens_file)
-    return [*settings.tokens, *(line for line in lines if line.strip())]
+def _new_tokens(settings: TranslatorInitSettings) -> list[str]:
+    lines = [] if settings.new_tokens_file is None else read_lines(settings.new_tokens_file)
+    return [*settings.new_tokens, *(line for line in lines if line.strip())]
 
 
 def _keys_of(config: dict[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from regard.models.transformer import Transformer
 from regard.ops.cross_entropy import LEFT_OUT
 from regard.pipelines.translator import Translator
 from regard.training.batches import VARIES, move
-from regard.training.objectives.config import TeachingSettings
+from regard.training.objectives.config import ObjectiveSettings
 from regard.training.objectives.objective import Teacher
 from regard.training.skip import ADVICE
 from regard.training.state import Placed, Position, Share
@@ -93,9 +93,10 @@ class TranslationTask:
         self.translator, self.train, self.valid, self.recipe, self.device = translator, train, valid, recipe, device
         self.model = translator.model
         self.width = self.model.config.width
-        if recipe.training.stream == "bfloat16":
+        if recipe.training.residual_dtype == "bfloat16":
             self.model.source_embedding.stream = self.model.target_embedding.stream = torch.bfloat16
-        self.teacher = Teacher(recipe.teaching, recipe.optim.smoothing, recipe.training.compile)
+        objective = recipe.objective if isinstance(recipe.objective, ObjectiveSettings) else ObjectiveSettings()
+        self.teacher = Teacher(objective, recipe.optim.label_smoothing, recipe.training.compile)
         self.frame = Frame.of(train, recipe.batch.tokens) if recipe.training.fixed_sizes else None
         self.packed = recipe.batch.layout == "packed" or (recipe.batch.layout == "auto" and device.type == "cuda")
         vocabularies = translator.vocabularies
@@ -142,7 +143,7 @@ class TranslationTask:
 
     def advise(self, batch: TextBatch) -> str:
         if batch.sentences == 1:
-            return f"data.longest={batch.longest // 2}, or a smaller model"
+            return f"data.max_length={batch.longest // 2}, or a smaller model"
         return f"batch.tokens={batch.places // 2}"
 
     def loss(self, batch: TextBatch, step: Step) -> Loss:
@@ -160,7 +161,7 @@ class TranslationTask:
     def examine(self, model: nn.Module, batch: TextBatch) -> Loss:
         """The plain loss, without smoothing or anything that is for learning alone."""
         assert isinstance(model, Transformer)
-        return Teacher(TeachingSettings(), smoothing=0.0).loss(model, batch, 0)
+        return Teacher(ObjectiveSettings(), smoothing=0.0).loss(model, batch, 0)
 
     @torch.no_grad()
     def validate(self, model: nn.Module) -> Validation:
@@ -188,7 +189,7 @@ class TranslationTask:
             scores["bleu"] = bleu(translations, references, tokenisation).value
             scores["chrf"] = chrf(translations, references).value
             samples = [Sample(*chosen[i], translations[i]) for i in self._sampled(len(chosen))]
-        watched = self.recipe.training.watch
+        watched = self.recipe.training.monitor
         if watched == "auto":
             watched = "bleu" if chosen else "loss"
         scores["score"] = -loss if watched == "loss" else scores[watched]
