@@ -53,12 +53,12 @@ def train(
 ) -> None:
     """Train a translator from parallel text, a classifier from images, or a model of two views."""
     from regard.errors import UserError
-    from regard.training.distributed import is_main, one_voice
+    from regard.training.distributed import is_main, reporting_once
     from regard.training.families import family_of
     from regard.training.recipe import Recipe, builtin_recipes
     from regard.training.run import run_recipe
 
-    with exit_code_of_interruption(), one_voice():
+    with exit_code_of_interruption(), reporting_once():
         if recipe is None and src is None and data is None and not change:
             built_in = ", ".join(builtin_recipes())
             raise UserError(f"train needs a recipe (a YAML file or one of {built_in}), --src and --tgt, or --data")

@@ -1,9 +1,9 @@
-"""Checkpoints on disk: whole or not there at all, checked before they are used, and no pickle.
+"""Training checkpoints: written atomically, verified before use, without pickle.
 
-`checkpoints/step-00001234` holds state.safetensors (or, where each process has a part of every weight, a file of each),
-state.json, and manifest.json with the checksums of all; the file `checkpoints/last` names the newest. A checkpoint is
-written beside its place, synced and renamed; then `last` moves; then older ones go. Whatever is killed in between
-leaves the one before it in order.
+`checkpoints/step-00001234` holds state.safetensors (one file per process if weights are sharded), state.json with
+scalar state, and manifest.json with checksums. The file `checkpoints/last` names the newest checkpoint. A checkpoint is
+written to a hidden folder, synced and renamed; then `last` is updated; then older checkpoints are deleted. A process
+that is killed at any point leaves the previous checkpoint intact.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ FORMAT = 3
 
 
 class DamagedError(Exception):
-    """A checkpoint that does not hold what its manifest says."""
+    """The files of a checkpoint do not match its manifest."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose checksums are right."""
+    """A checkpoint with valid checksums; `facts` is the content of state.json."""
 
     path: Path
     facts: dict[str, Any]
@@ -48,13 +48,14 @@ class Checkpoint:
 
     @property
     def processes(self) -> int:
-        """How many processes saved it together."""
+        """Number of processes that saved it."""
         return int(self.facts.get("processes", 1))
 
     def tensors(self, like: Callable[[str], Tensor | None] | None = None) -> dict[str, Tensor]:
-        """The tensors, read anew each time, so that nobody holds them longer than needed.
+        """Read the tensors from disk. They are not cached, so the caller decides how long they stay in memory.
 
-        Those for which `like` gives a tensor that is divided among processes are divided likewise.
+        Args:
+            like: returns the sharded tensor of a given name, if there is one; the tensor read is sharded likewise.
         """
         if like is None and (self.path / TENSORS).exists():
             return safetensors.torch.load_file(self.path / TENSORS)
@@ -64,88 +65,93 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, step: int, tensors: dict[str, Tensor], facts: dict[str, Any], keep: int) -> None:
-    """Writes a checkpoint into the folder of checkpoints, then prunes all but the newest `keep`.
+    """Write a checkpoint and delete all but the newest `keep`.
+
+    Args:
+        folder: the folder of checkpoints.
 
     Raises:
-        UserError: it cannot be written; the checkpoints already there stay as they are.
+        UserError: the checkpoint cannot be written; existing checkpoints are unchanged.
     """
-    place, room = _places(folder, step)
-    with reporting_write_errors(place, folder), _clearing(room):
-        _make_room(room)
-        safetensors.torch.save_file(tensors, room / TENSORS)
-        _finish(room, place, facts)
-        _announce(place, step, keep)
+    target, partial = _paths(folder, step)
+    with reporting_write_errors(target, folder), _removed_on_error(partial):
+        _create(partial)
+        safetensors.torch.save_file(tensors, partial / TENSORS)
+        _publish(partial, target, step, facts, keep)
 
 
-def save_divided_checkpoint(
+def save_sharded_checkpoint(
     folder: Path, step: int, tensors: dict[str, Tensor], facts: dict[str, Any], keep: int, processes: Processes
 ) -> None:
-    """The same for tensors of which each process holds a part: all write into one folder, which the main one finishes.
+    """Write a checkpoint whose tensors are sharded: every process writes its shards, the main process the rest.
 
     Raises:
-        UserError: in all processes, where one cannot write.
+        UserError: one process cannot write; raised in all processes.
     """
     from regard.training.shards import save_shards
 
-    place, room = _places(folder, step)
+    target, partial = _paths(folder, step)
 
-    def finish() -> None:
-        with reporting_write_errors(place, folder):
-            _finish(room, place, facts)
-            _announce(place, step, keep)
+    def publish() -> None:
+        with reporting_write_errors(target, folder):
+            _publish(partial, target, step, facts, keep)
 
-    with _clearing(room):
-        with processes.agreeing(), reporting_write_errors(place, folder):
+    with _removed_on_error(partial):
+        with processes.agreeing(), reporting_write_errors(target, folder):
             if processes.main:
-                _make_room(room)
-        with processes.agreeing(), reporting_write_errors(place, folder):
-            save_shards(room, tensors, processes.group)
-        processes.on_main(finish)
+                _create(partial)
+        with processes.agreeing(), reporting_write_errors(target, folder):
+            save_shards(partial, tensors, processes.group)
+        processes.on_main(publish)
 
 
-def load_checkpoint(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
-    """The newest good checkpoint of a folder, or None where none has ever been finished; damaged ones are named.
+def load_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
+    """Return the newest valid checkpoint, or None if none has been completed.
+
+    Args:
+        folder: the folder of checkpoints.
+        warn: receives one sentence for each damaged checkpoint that is skipped.
 
     Raises:
-        UserError: there are checkpoints, and all of them are damaged.
+        UserError: there are checkpoints, but all of them are damaged.
     """
-    places = _finished(folder)
-    named = last_name(folder)
-    if named in [place.name for place in places]:  # what is newer was never announced
-        places = [place for place in places if _step_of(place) <= _step_of(folder / named)]
-    for place in reversed(places):
+    paths = _completed(folder)
+    newest = last_name(folder)
+    if newest in [path.name for path in paths]:  # a newer one was completed, but the process died before `last` moved
+        paths = [path for path in paths if _step_of(path) <= _step_of(folder / newest)]
+    for path in reversed(paths):
         try:
-            return Checkpoint(place, _verify(place))
+            return Checkpoint(path, _verify(path))
         except DamagedError as damage:
-            say(f"{place}: damaged ({damage}), so the checkpoint before it is used")
-    if places:
-        raise UserError(f"{folder}: none of its {len(places)} checkpoints is whole; remove the run and begin it again")
+            warn(f"{path}: damaged ({damage}); using the previous checkpoint")
+    if paths:
+        raise UserError(f"{folder}: all {len(paths)} checkpoints are damaged; delete the run and start it again")
     return None
 
 
 def load_checkpoints(folder: Path) -> list[Checkpoint]:
-    """All checkpoints of a folder, oldest first.
+    """Return all checkpoints of a folder, oldest first.
 
     Raises:
-        UserError: one is damaged; it is named.
+        UserError: a checkpoint is damaged.
     """
     found = []
-    for place in _finished(folder):
+    for path in _completed(folder):
         try:
-            found.append(Checkpoint(place, _verify(place)))
+            found.append(Checkpoint(path, _verify(path)))
         except DamagedError as damage:
-            raise UserError(f"{place}: damaged ({damage}); remove it to do without") from None
+            raise UserError(f"{path}: damaged ({damage}); delete it to continue without it") from None
     return found
 
 
 def last_name(folder: Path) -> str:
-    """The name of the checkpoint that was saved last; empty where none has been."""
+    """Return the name of the newest checkpoint, or an empty string if there is none."""
     pointer = folder / LAST
     return pointer.read_text(encoding="utf-8", errors="replace").strip() if pointer.is_file() else ""
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Writes a small file in one stroke: whoever reads it finds the old text or the new."""
+    """Write a small text file atomically."""
     fresh = path.with_name(f".{path.name}")
     fresh.write_text(text, encoding="utf-8")
     sync(fresh)
@@ -155,7 +161,7 @@ def replace_text(path: Path, text: str) -> None:
 
 @contextmanager
 def reporting_write_errors(path: Path, checkpoints: Path) -> Iterator[None]:
-    """Turns what a full disk or a read-only folder raises into one sentence, which names the last good checkpoint.
+    """Convert write errors, such as a full disk, into one sentence that names the last valid checkpoint.
 
     Raises:
         UserError: something within the block could not be written.
@@ -165,62 +171,58 @@ def reporting_write_errors(path: Path, checkpoints: Path) -> Iterator[None]:
     except (OSError, safetensors.SafetensorError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or " ".join(str(error).split())
         last = last_name(checkpoints)
-        outlook = f"the same command goes on from {last}" if last else "no checkpoint has been saved before"
+        outlook = f"the same command resumes from {last}" if last else "no checkpoint has been saved yet"
         raise UserError(f"{path}: could not be written ({reason}); {outlook}") from error
 
 
-def _places(folder: Path, step: int) -> tuple[Path, Path]:
-    """Where a checkpoint belongs, and where it is written until it is whole."""
+def _paths(folder: Path, step: int) -> tuple[Path, Path]:
+    """The folder of a checkpoint, and the hidden folder in which it is written."""
     return folder / f"step-{step:08d}", folder / f".step-{step:08d}"
 
 
-def _make_room(room: Path) -> None:
-    room.parent.mkdir(exist_ok=True)
-    shutil.rmtree(room, ignore_errors=True)
-    room.mkdir()
+def _create(partial: Path) -> None:
+    partial.parent.mkdir(exist_ok=True)
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
 
 
 @contextmanager
-def _clearing(room: Path) -> Iterator[None]:
-    """Leaves nothing half-written behind."""
+def _removed_on_error(folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        shutil.rmtree(room, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
-def _finish(room: Path, place: Path, facts: dict[str, Any]) -> None:
-    """Adds facts and checksums to the tensors in `room` and puts it in its place."""
-    (room / FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    files = {path.name: _describe(path) for path in sorted(room.iterdir())}
+def _publish(partial: Path, target: Path, step: int, facts: dict[str, Any], keep: int) -> None:
+    """Add state.json and the manifest, rename the folder, update `last`, and delete old checkpoints."""
+    (partial / FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    files = {path.name: _describe(path) for path in sorted(partial.iterdir())}
     for name in files:
-        sync(room / name)
+        sync(partial / name)
     manifest = {"format": FORMAT, "files": files}
-    (room / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    sync(room / MANIFEST)
-    sync(room)
-    if place.exists():  # damaged, or of a run that was killed before `last` named it
-        shutil.rmtree(place)
-    room.rename(place)
-    sync(place.parent)
+    (partial / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    sync(partial / MANIFEST)
+    sync(partial)
+    if target.exists():  # damaged, or completed by a process that was killed before it updated `last`
+        shutil.rmtree(target)
+    partial.rename(target)
+    sync(target.parent)
+    replace_text(target.parent / LAST, target.name + "\n")
+    _prune(target.parent, step, keep)
 
 
-def _announce(place: Path, step: int, keep: int) -> None:
-    """Lets `last` name a finished checkpoint; then older ones go."""
-    replace_text(place.parent / LAST, place.name + "\n")
-    _prune(place.parent, step, keep)
-
-
-def _verify(place: Path) -> dict[str, Any]:
+def _verify(path: Path) -> dict[str, Any]:
+    """Compare the files with the manifest and return the content of state.json."""
     try:
-        manifest = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
-            raise DamagedError(f"{MANIFEST} is of format {manifest['format']}, not {FORMAT}")
+            raise DamagedError(f"{MANIFEST} has format {manifest['format']}, expected {FORMAT}")
         for name, described in manifest["files"].items():
-            if _describe(place / name) != described:
-                raise DamagedError(f"{name} is not what was saved")
-        facts = json.loads((place / FACTS).read_text(encoding="utf-8"))
+            if _describe(path / name) != described:
+                raise DamagedError(f"{name} does not match its checksum")
+        facts = json.loads((path / FACTS).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DamagedError(f"{Path(error.filename).name} is missing") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -234,21 +236,21 @@ def _describe(path: Path) -> dict[str, Any]:
         return {"bytes": os.fstat(file.fileno()).st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
-def _finished(folder: Path) -> list[Path]:
-    """The folders of checkpoints that were finished, damaged since or not, oldest first."""
+def _completed(folder: Path) -> list[Path]:
+    """The folders of completed checkpoints, valid or damaged, oldest first."""
     if not folder.is_dir():
         return []
     return sorted((path for path in folder.iterdir() if re.fullmatch(r"step-\d{8,}", path.name)), key=_step_of)
 
 
-def _step_of(place: Path) -> int:
-    return int(place.name.removeprefix("step-"))
+def _step_of(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
 
 
 def _prune(folder: Path, step: int, keep: int) -> None:
-    """Removes all but the newest, what a killed process left unfinished, and what lies beyond the present step."""
-    places = _finished(folder)
-    kept = [place for place in places if _step_of(place) <= step][-keep:]
-    unfinished = [path for path in folder.iterdir() if path.name.startswith(".step-")]
-    for place in [*(place for place in places if place not in kept), *unfinished]:
-        shutil.rmtree(place, ignore_errors=True)  # what stays for now goes the next time
+    """Delete all but the newest checkpoints up to this step, and what killed processes left behind."""
+    paths = _completed(folder)
+    kept = [path for path in paths if _step_of(path) <= step][-keep:]
+    partial = [path for path in folder.iterdir() if path.name.startswith(".step-")]
+    for path in [*(path for path in paths if path not in kept), *partial]:
+        shutil.rmtree(path, ignore_errors=True)  # retried at the next checkpoint

@@ -1,4 +1,4 @@
-"""One model out of several: the mean of their weights, as the paper takes it over its last checkpoints."""
+"""Average the weights of several models or of the last checkpoints of a run, as in "Attention Is All You Need"."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ from regard.training.state import model_tensors
 
 
 def average_models(paths: Sequence[Path], out: Path) -> list[Path]:
-    """Writes a model folder with the mean weights of several models, or of the checkpoints that one run has kept.
+    """Write a model folder with the mean weights of several models, or of all checkpoints of one run.
 
     Returns:
-        The folders that went into it.
+        The folders that were averaged.
 
     Raises:
-        UserError: there is only one, they do not belong together, or `out` exists already.
+        UserError: there is only one model, the models differ in tokenizer or configuration, or `out` exists.
     """
     if out.exists():
         raise UserError(f"{out}: already exists; choose another --out, or remove it first")
     if len(paths) == 1 and (paths[0] / CHECKPOINTS).is_dir():
         return _average_run(paths[0], out)
     if len(paths) == 1:
-        raise UserError(f"{paths[0]}: one model has no average; give several, or a run with checkpoints")
+        raise UserError(
+            f"{paths[0]}: a single model cannot be averaged; give several, or a run with checkpoints"
+        )
     folders = [find_model(path) for path in paths]
     first = Translator.load(folders[0])
     _save(first, _weights(first, folders), out)
@@ -38,7 +40,7 @@ def average_models(paths: Sequence[Path], out: Path) -> list[Path]:
 
 
 def _weights(first: Translator, folders: Sequence[Path]) -> Iterator[dict[str, Tensor]]:
-    """Those of every model, the first of which is loaded already; each must be of the same make as that one."""
+    """The weights of all models; every model must have the same tokenizer and configuration as the first."""
     yield distinct_tensors(first.model)
     for folder in folders[1:]:
         other = Translator.load(folder)
@@ -47,7 +49,9 @@ def _weights(first: Translator, folders: Sequence[Path]) -> Iterator[dict[str, T
             ("config.json", other.model.config == first.model.config),
         ):
             if not same:
-                raise UserError(f"{folder}: its {what} differs from that of {folders[0]}; an average needs one for all")
+                raise UserError(
+                    f"{folder}: its {what} differs from that of {folders[0]}; averages need the same"
+                )
         yield distinct_tensors(other.model)
 
 
@@ -55,8 +59,7 @@ def _average_run(run: Path, out: Path) -> list[Path]:
     checkpoints = load_checkpoints(run / CHECKPOINTS)
     if len(checkpoints) < 2:
         raise UserError(
-            f"{run / CHECKPOINTS}: fewer than two checkpoints, so there is no average; "
-            "train with a higher training.keep_checkpoints"
+            f"{run / CHECKPOINTS}: fewer than two checkpoints to average; train with a higher training.keep_checkpoints"
         )
     translator = Translator.load(find_model(run))
     _save(translator, (model_tensors(checkpoint.tensors()) for checkpoint in checkpoints), out)
@@ -64,7 +67,7 @@ def _average_run(run: Path, out: Path) -> list[Path]:
 
 
 def _save(translator: Translator, models: Iterable[dict[str, Tensor]], out: Path) -> None:
-    """Writes the translator with the mean of these weights, summed in double precision."""
+    """Write the translator with the mean of the weights, summed in float64."""
     sums: dict[str, Tensor] = {}
     number = 0
     for tensors in models:

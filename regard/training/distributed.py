@@ -1,4 +1,4 @@
-"""The processes that train one model together, as torchrun starts them: who they are, and how they agree."""
+"""The processes of a distributed run, as torchrun starts them: identity, communication, consistent errors."""
 
 from __future__ import annotations
 
@@ -21,37 +21,33 @@ from regard.training.rendezvous import meet
 
 T = TypeVar("T")
 CPU = torch.device("cpu")
-LONGEST_WAIT = timedelta(days=7)  # for the main process, while it validates or learns a tokenizer
+TIMEOUT = timedelta(days=7)  # other processes wait this long while the main process validates or trains a tokenizer
 
 
 class AgreedError(UserError):
-    """What all processes raise, since one of them did."""
+    """Raised in all processes because one of them raised a UserError."""
 
 
 class OwnError(UserError):
-    """What perhaps only this process raises, so that it must say so itself."""
+    """Raised in this process, possibly in no other, so that this process must report it itself."""
 
 
 class Processes:
-    """All processes of a run, seen from one of them. Without torchrun there is one.
+    """All processes of a run, as seen from one of them. Without torchrun there is only one.
 
-    The first, `main`, is the one that speaks and writes. Every method is called by all of them at the same place.
+    The main process (rank 0) prints and writes files. Every method must be called by all processes at the same point.
 
     Args:
-        rank: the number of this one.
-        world: how many there are.
-        device: where this one computes.
-        talk: for messages of plain values, which go by the CPU and may wait long; the default group is for tensors.
+        rank: rank of this process.
+        world: number of processes.
+        device: device of this process.
+        group: gloo group for Python objects, with a long timeout; tensors use the default group.
     """
 
     def __init__(
-        self,
-        rank: int = 0,
-        world: int = 1,
-        device: torch.device = CPU,
-        talk: dist.ProcessGroup | None = None,
+        self, rank: int = 0, world: int = 1, device: torch.device = CPU, group: dist.ProcessGroup | None = None
     ) -> None:
-        self.rank, self.world, self.device, self._talk = rank, world, device, talk
+        self.rank, self.world, self.device, self.group = rank, world, device, group
 
     @property
     def main(self) -> bool:
@@ -59,122 +55,117 @@ class Processes:
 
     @property
     def launched(self) -> bool:
-        """Whether torchrun started this, be it a single process."""
-        return self._talk is not None
-
-    @property
-    def group(self) -> dist.ProcessGroup | None:
-        """For messages of plain values."""
-        return self._talk
+        """Whether torchrun started this run, even if with a single process."""
+        return self.group is not None
 
     def sum(self, *numbers: float) -> list[float]:
-        """Each of the numbers, summed over all processes."""
+        """Sum each number over all processes."""
         return self._reduce(numbers, dist.ReduceOp.SUM)
 
-    def totals(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Each of these single numbers, summed over all processes where it lies: nobody waits for a GPU."""
-        if self._talk is None:
-            return tensors
-        together = torch.stack(list(tensors))
-        dist.all_reduce(together)
-        return together.unbind()
+    def sum_tensors(self, scalars: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Sum scalar tensors over all processes on their device, without synchronising with the host."""
+        if self.group is None:
+            return scalars
+        stacked = torch.stack(list(scalars))
+        dist.all_reduce(stacked)
+        return stacked.unbind()
 
-    def largest(self, number: int) -> int:
-        """The largest of the numbers that the processes gave."""
+    def max(self, number: int) -> int:
+        """Return the maximum over all processes."""
         return int(self._reduce((number,), dist.ReduceOp.MAX)[0])
 
     def gather(self, value: T) -> list[T]:
-        """What each process gave, in order."""
-        if self._talk is None:
+        """Return the values of all processes, by rank."""
+        if self.group is None:
             return [value]
         values: list[T | None] = [None] * self.world
-        dist.all_gather_object(values, value, group=self._talk)
+        dist.all_gather_object(values, value, group=self.group)
         return values  # type: ignore[return-value]
 
     def on_main(self, work: Callable[[], T]) -> T:
-        """What `work` gives to the main process, which alone does it, for all of them.
+        """Call `work` in the main process and return its result in all processes.
 
         Raises:
-            UserError: in all of them, where `work` raised it.
+            UserError: `work` raised it; raised in all processes.
         """
-        if self._talk is None:
+        if self.group is None:
             return work()
-        found: list[T | AgreedError | None] = [None]
+        result: list[T | AgreedError | None] = [None]
         if self.main:
             try:
-                found[0] = work()
+                result[0] = work()
             except UserError as error:
-                found[0] = AgreedError(str(error))
-        dist.broadcast_object_list(found, src=0, group=self._talk)
-        if isinstance(found[0], AgreedError):
-            raise found[0]
-        return found[0]  # type: ignore[return-value]
+                result[0] = AgreedError(str(error))
+        dist.broadcast_object_list(result, src=0, group=self.group)
+        if isinstance(result[0], AgreedError):
+            raise result[0]
+        return result[0]  # type: ignore[return-value]
 
-    def in_turn(self, lead: Callable[[], T], follow: Callable[[], T]) -> T:
-        """`lead` in the main process; once that is done, `follow` in the others.
+    def main_first(self, on_main: Callable[[], T], on_others: Callable[[], T]) -> T:
+        """Call `on_main` in the main process and, once it has returned, `on_others` in the other processes.
 
         Raises:
-            UserError: in all of them, where one raised it.
+            UserError: one process raised it; raised in all processes.
         """
-        done: list[T] = []
+        results: list[T] = []
         with self.agreeing():
             if self.main:
-                done.append(lead())
+                results.append(on_main())
         with self.agreeing():
             if not self.main:
-                done.append(follow())
-        return done[0]
+                results.append(on_others())
+        return results[0]
 
     @contextmanager
     def agreeing(self) -> Iterator[None]:
-        """Ends the block alike in all processes.
+        """End the block in the same way in all processes.
 
         Raises:
-            UserError: the block raised it in some process; that of the first one, in all.
+            UserError: the block raised it in some process; the first one is raised in all processes.
         """
-        if self._talk is None:
+        if self.group is None:
             yield
             return
-        sentence = ""
+        message = ""
         try:
             yield
         except UserError as error:
-            sentence = str(error)
-        raised = [sentence for sentence in self.gather(sentence) if sentence]
-        if raised:
-            raise AgreedError(raised[0])
+            message = str(error)
+        messages = [message for message in self.gather(message) if message]
+        if messages:
+            raise AgreedError(messages[0])
 
-    def _reduce(self, numbers: tuple[float, ...], how: dist.ReduceOp.RedOpType) -> list[float]:
-        if self._talk is None:
+    def _reduce(self, numbers: tuple[float, ...], operation: dist.ReduceOp.RedOpType) -> list[float]:
+        if self.group is None:
             return list(numbers)
         tensor = torch.tensor(numbers, dtype=torch.float64)
-        dist.all_reduce(tensor, how, group=self._talk)
-        found: list[float] = tensor.tolist()
-        return found
+        dist.all_reduce(tensor, operation, group=self.group)
+        reduced: list[float] = tensor.tolist()
+        return reduced
 
 
 def launched() -> bool:
-    """Whether torchrun, or something that sets the same environment, started this process."""
+    """Whether torchrun, or a launcher that sets the same environment variables, started this process."""
     return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"))
 
 
 def local_rank() -> int:
-    """The number of this process among those on its machine."""
+    """The rank of this process on its machine."""
     return int(os.environ["LOCAL_RANK"]) if launched() else 0
 
 
 def is_main() -> bool:
-    """Whether this is the process that reports a run's outcome."""
+    """Whether this process reports the outcome of the run."""
     return not launched() or os.environ["RANK"] == "0"
 
 
 @contextmanager
 def joined(device_name: str) -> Iterator[Processes]:
-    """Joins the processes that torchrun started, if it did, and gives each its device.
+    """Join the process group if torchrun started this process, and assign a device to each process.
 
     Raises:
         UserError: the device cannot be used, or there are fewer GPUs than processes.
-        OwnError: the block raised a UserError on which the processes had not agreed.
+        OwnError: the block raised a UserError that the processes did not agree on.
     """
     if not launched():
         yield Processes(device=choose_device(device_name))
@@ -183,25 +174,25 @@ def joined(device_name: str) -> Iterator[Processes]:
     store, rank, world = next(rendezvous("env://"))
     store = meet(store, rank, world)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=world)
-    talk = dist.new_group(backend="gloo", timeout=LONGEST_WAIT)
+    group = dist.new_group(backend="gloo", timeout=TIMEOUT)
     try:
-        processes = Processes(rank, world, device, talk)
+        processes = Processes(rank, world, device, group)
         if len(set(processes.gather(device.type))) > 1:
-            raise AgreedError("some processes have a GPU and some have none; set training.device=cpu, or drop those")
+            raise AgreedError("some processes have a GPU and others do not; set training.device=cpu or remove them")
         yield processes
     except (AgreedError, Interrupted):
         dist.destroy_process_group()
         raise
-    except UserError as error:  # the others are in the middle of something, and end when they notice
+    except UserError as error:  # the other processes are busy and end when they notice
         raise OwnError(f"process {rank}: {error}" if world > 1 else str(error)) from error
     dist.destroy_process_group()
 
 
-def check_share(accumulate: int, world: int) -> None:
-    """Refuses a step that cannot be divided among the processes.
+def check_accumulation(accumulate: int, world: int) -> None:
+    """Check that the batches of a step can be divided evenly among the processes.
 
     Raises:
-        UserError: the batches of a step are no multiple of the processes; the nearest multiples are named.
+        UserError: they cannot; the message names the nearest multiples.
     """
     if accumulate % world == 0:
         return
@@ -209,31 +200,31 @@ def check_share(accumulate: int, world: int) -> None:
     fitting = f"{below} or {above}" if below else str(above)
     raise UserError(
         f"optim.accumulate: a step of {accumulate} {'batch' if accumulate == 1 else 'batches'} cannot be divided among "
-        f"{world} processes; set optim.accumulate={fitting} (with batch.tokens to match), or start other processes"
+        f"{world} processes; set optim.accumulate={fitting} (and adjust batch.tokens), or start another number of them"
     )
 
 
 @contextmanager
-def one_voice() -> Iterator[None]:
-    """Lets one process of each machine report what ended all of them; the others leave with the same exit code."""
+def reporting_once() -> Iterator[None]:
+    """Let one process per machine report an error; the others exit silently with the same exit code."""
     try:
         yield
     except UserError as error:
         if local_rank() and not isinstance(error, OwnError):
-            _leave_quietly(2)
+            _exit_silently(2)
         raise
     except Interrupted as interrupted:
         if local_rank():
-            _leave_quietly(128 + interrupted.signal)
+            _exit_silently(128 + interrupted.signal)
         raise
     except RuntimeError as error:
-        if not launched() or not _means_lost(error):
+        if not launched() or not _means_lost_process(error):
             raise
-        sys.exit(f"regard: process {os.environ['RANK']} stops, since another one has ended")
+        sys.exit(f"regard: process {os.environ['RANK']} stops because another process has ended")
 
 
-def _leave_quietly(code: int) -> NoReturn:
-    time.sleep(1.0)  # torchrun ends all when it notices that one has left: let the one that reports do so
+def _exit_silently(code: int) -> NoReturn:
+    time.sleep(1.0)  # torchrun kills all processes when one exits: give the reporting process time to print
     sys.exit(code)
 
 
@@ -242,18 +233,17 @@ def _own_device(name: str) -> torch.device:
     if device.type != "cuda":
         return device
     if device.index is not None:
-        raise UserError(f"training.device: torchrun gives each process a GPU of its own; write cuda, not {name}")
-    there, wanted = torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", local_rank() + 1))
-    if wanted > there:
+        raise UserError(f"training.device: torchrun assigns one GPU to each process; write cuda, not {name}")
+    available, wanted = torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", local_rank() + 1))
+    if wanted > available:
         raise UserError(
-            f"this machine has {there} GPUs for {wanted} processes; start torchrun with --nproc-per-node {there}, or "
-            "set training.device=cpu"
+            f"this machine has {available} GPUs for {wanted} processes; start torchrun with --nproc-per-node "
+            f"{available}, or set training.device=cpu"
         )
     device = torch.device("cuda", local_rank())
     torch.cuda.set_device(device)
     return device
 
 
-def _means_lost(error: RuntimeError) -> bool:
-    """Whether an error says that another process is gone."""
+def _means_lost_process(error: RuntimeError) -> bool:
     return isinstance(error, dist.DistError) or "gloo/transport" in str(error)

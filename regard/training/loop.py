@@ -17,13 +17,12 @@ from regard.ops.embedding_gradients import gathering
 from regard.ops.linear import RoundedWeights
 from regard.ops.seeds import drawing_at_once
 from regard.runtime import Interrupted, Interruptions
-from regard.training.checkpoint import Checkpoint, reporting_write_errors, save_checkpoint, save_divided_checkpoint
+from regard.training.checkpoint import Checkpoint, reporting_write_errors, save_checkpoint, save_sharded_checkpoint
 from regard.training.cuda_graph import Recorder
 from regard.training.distributed import Processes
-from regard.training.distributed_step import Together
 from regard.training.memory import Gathered, Pieces, explain_too_large, is_out_of_memory, read_peak
-from regard.training.metrics_log import CHECKPOINTS, Journal
-from regard.training.parallelism import build_engine
+from regard.training.metrics_log import CHECKPOINTS, MetricsLog
+from regard.training.parallelism import DistributedStep, build_strategy
 from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, TrainingSettings
 from regard.training.schedule import build_schedule
@@ -80,7 +79,7 @@ def train(
         loop.restore(checkpoint)
     if checkpoint is None or checkpoint.processes != processes.world:
         state.draw_apart(training.seed)
-    with loop.journal.open(state.step):
+    with loop.metrics.open(state.step):
         loop.rehearse()
         loop.run(stop)
     early = state.step < training.steps
@@ -104,13 +103,15 @@ class _Loop(Generic[B]):
         self.task, self.optim, self.training, self.out, self.progress = task, optim, training, out, progress
         self.processes = processes
         self.checkpoints = out / CHECKPOINTS
-        self.journal = Journal(out, training.tensorboard and processes.main)
+        self.metrics = MetricsLog(out, training.tensorboard and processes.main)
         self.schedule = build_schedule(optim, training.steps, task.width)
-        self.engine = build_engine(task, processes, training.sharding)
-        weights = self.engine.weights
+        self.strategy = build_strategy(task, processes, training.sharding)
+        weights = self.strategy.weights
         optimiser = build_optimiser(weights, optim)
         self.state = TrainingState(weights, optimiser, optim.skip_above, training.ema, processes, progress.unit)
-        self.pieces = Together(task, self._backward, processes) if processes.launched else Pieces(task, self._backward)
+        self.pieces = (
+            DistributedStep(task, self._backward, processes) if processes.launched else Pieces(task, self._backward)
+        )
         # What changes from step to step, where a recording finds it.
         device = self.state.device
         self.rate, self.number, self.tokens = (torch.zeros((), device=device, dtype=dtype) for dtype in NUMBERS)
@@ -122,7 +123,7 @@ class _Loop(Generic[B]):
         """Goes on from a checkpoint, of whatever number of processes."""
         state, before, now = self.state, checkpoint.processes, self.processes.world
         with self.processes.agreeing():
-            state.restore(checkpoint.tensors(state.like if self.engine.sharded else None), checkpoint.facts)
+            state.restore(checkpoint.tensors(state.like if self.strategy.sharded else None), checkpoint.facts)
         if before != now:
             self.progress.print(
                 f"there were {before} processes and there are {now}: the batches stay the same, but dropout draws "
@@ -145,7 +146,7 @@ class _Loop(Generic[B]):
                 self.log(norm)
             if self.due(training.validate_every):
                 self.validate()
-            over, stopped_by = training.is_over(state.step, state.stale), self.processes.largest(stop.received or 0)
+            over, stopped_by = training.is_over(state.step, state.stale), self.processes.max(stop.received or 0)
             if self.due(training.checkpoint_every) or over or stopped_by:
                 self.save()
             if stopped_by and not over:
@@ -240,7 +241,7 @@ class _Loop(Generic[B]):
     def _move(self, loss: Loss, mean: Tensor) -> Taken:
         """Moves the weights by their gradients, unless these or the mean loss are such that the step is skipped."""
         optimiser = self.state.optimiser
-        norm = self.engine.clip(self.optim.clip or float("inf")).to(self.state.device)
+        norm = self.strategy.clip(self.optim.clip or float("inf")).to(self.state.device)
         done = self.state.skips.judge(self.number, mean, norm)
         # The optimiser itself leaves weights and moments alone where this is 1, without our waiting for the device.
         optimiser.found_inf = (~done).float()  # type: ignore[attr-defined]
@@ -284,7 +285,10 @@ class _Loop(Generic[B]):
         weights = state.model if state.average is None else state.average.module
         state.unjudged = False
         try:
-            with self.engine.whole(weights) as judged, torch.compiler.set_stance("force_eager"):  # in other shapes
+            with (
+                self.strategy.full_model(weights) as judged,
+                torch.compiler.set_stance("force_eager"),
+            ):  # in other shapes
                 scores = self.processes.on_main(lambda: self._score(judged))
                 newest = self.training.keeps_newest or not state.best_scores
                 better = newest or _rank(scores) > _rank(state.best_scores)
@@ -305,8 +309,8 @@ class _Loop(Generic[B]):
         """Saves a checkpoint."""
         state, keep = self.state, self.training.keep_checkpoints
         tensors, facts = state.tensors(), state.facts()
-        if self.engine.sharded:
-            save_divided_checkpoint(self.checkpoints, state.step, tensors, facts, keep, self.processes)
+        if self.strategy.sharded:
+            save_sharded_checkpoint(self.checkpoints, state.step, tensors, facts, keep, self.processes)
         else:
             self.processes.on_main(lambda: save_checkpoint(self.checkpoints, state.step, tensors, facts, keep))
 
@@ -332,7 +336,7 @@ class _Loop(Generic[B]):
         """The loss of a batch, whose gradients, divided by the step's tokens, are added to those of the weights."""
         with nullcontext() if self.processes.launched else gathering():
             with autocast(self.state.device, self.training.precision), self.rounded, drawing_at_once():
-                loss = self.engine.loss(batch, step, last)
+                loss = self.strategy.loss(batch, step, last)
             (loss.total / self.tokens.to(loss.total.dtype)).backward()  # type: ignore[no-untyped-call]
         return replace(loss, total=loss.total.detach())
 
@@ -342,7 +346,7 @@ class _Loop(Generic[B]):
             return Loss(torch.full((), float("nan"), device=self.state.device), 1)
         total = torch.stack([loss.total for loss in losses]).sum()
         parts = {name: torch.stack([loss.parts[name] for loss in losses]).sum() for name in losses[0].parts}
-        total, *sums = self.processes.totals([total, *parts.values()])
+        total, *sums = self.processes.sum_tensors([total, *parts.values()])
         return Loss(total, tokens, dict(zip(parts, sums, strict=True)))
 
     def _room_for_later(self) -> list[Tensor]:
@@ -375,7 +379,7 @@ class _Loop(Generic[B]):
 
     def _record(self, entry: dict[str, Any]) -> None:
         state, seen = self.state, {self.progress.unit: self.state.tokens}
-        self.journal.write({"step": state.step, "seconds": round(state.seconds, 3)} | seen | entry)
+        self.metrics.write({"step": state.step, "seconds": round(state.seconds, 3)} | seen | entry)
 
 
 def _rank(scores: dict[str, float]) -> tuple[float, float]:

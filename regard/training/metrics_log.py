@@ -1,4 +1,4 @@
-"""What a run writes down about itself while it goes: log.jsonl, and TensorBoard's files where they are wanted."""
+"""The metrics of a run: log.jsonl and, optionally, TensorBoard event files."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ CHECKPOINTS, LOG, TENSORBOARD = "checkpoints", "log.jsonl", "tensorboard"
 
 
 def require_tensorboard() -> Any:
-    """TensorBoard's writer.
+    """Return TensorBoard's SummaryWriter.
 
     Raises:
-        UserError: the package is not installed.
+        UserError: TensorBoard is not installed.
     """
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise UserError("training.tensorboard needs a package more: pip install 'regard[watch]'") from None
+        raise UserError("training.tensorboard needs TensorBoard: pip install 'regard[watch]'") from None
     return SummaryWriter
 
 
-class Journal:
-    """Writes the entries of a run; each is on the disk when `write` returns.
+class MetricsLog:
+    """Writes log entries. Each entry is in the file when `write` returns.
 
     Args:
-        out: the run's folder.
-        tensorboard: whether TensorBoard shall be able to show them too.
+        out: the run folder.
+        tensorboard: whether to write TensorBoard event files as well.
     """
 
     def __init__(self, out: Path, tensorboard: bool = False) -> None:
-        self.out, self.wanted = out, tensorboard
+        self.out, self.tensorboard = out, tensorboard
         self.writer: Any = None
 
     @contextmanager
     def open(self, step: int) -> Iterator[None]:
-        """Begins behind this step: what TensorBoard was told of later ones, by a process that was killed, is void."""
-        if not self.wanted:
+        """Open the log after this step. TensorBoard events of later steps, written by a killed process, are purged."""
+        if not self.tensorboard:
             yield
             return
         with self._reporting(self.out / TENSORBOARD):
@@ -54,41 +54,41 @@ class Journal:
             self.writer.close()
 
     def write(self, entry: dict[str, Any]) -> None:
-        """Adds an entry, which has a step.
+        """Append an entry, which must have the key "step".
 
         Raises:
-            UserError: it cannot be written.
+            UserError: the file cannot be written.
         """
         with self._reporting(self.out / LOG), (self.out / LOG).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(_plain(entry), ensure_ascii=False) + "\n")
+            file.write(json.dumps(_finite(entry), ensure_ascii=False) + "\n")
         if self.writer is not None:
             with self._reporting(self.out / TENSORBOARD):
-                self._show(entry)
+                self._write_events(entry)
 
-    def _show(self, entry: dict[str, Any]) -> None:
+    def _write_events(self, entry: dict[str, Any]) -> None:
         scores = {f"validation/{name}": value for name, value in entry.get("validation", {}).items()}
-        figures = {f"training/{name}": value for name, value in entry.items() if name not in ("step", "seconds")}
-        for name, value in (figures | scores).items():
+        metrics = {f"training/{name}": value for name, value in entry.items() if name not in ("step", "seconds")}
+        for name, value in (metrics | scores).items():
             if isinstance(value, int | float):
                 self.writer.add_scalar(name, value, entry["step"])
         for name in ("samples", "event"):
             if name in entry:
-                self.writer.add_text(name, "\n\n".join(_lines(entry[name])), entry["step"])
+                self.writer.add_text(name, "\n\n".join(_as_markdown(entry[name])), entry["step"])
         self.writer.flush()
 
     def _reporting(self, path: Path) -> AbstractContextManager[None]:
         return reporting_write_errors(path, self.out / CHECKPOINTS)
 
 
-def _plain(value: Any) -> Any:
-    """The same with null for numbers that JSON cannot say: NaN and infinity."""
+def _finite(value: Any) -> Any:
+    """Replace NaN and infinity, which JSON cannot represent, by None."""
     if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
+        return {key: _finite(inner) for key, inner in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _lines(value: str | list[dict[str, str]]) -> Iterator[str]:
-    """An event, or samples, as lines of Markdown, in which no text is taken for markup."""
+def _as_markdown(value: str | list[dict[str, str]]) -> Iterator[str]:
+    """An event or samples as indented blocks, in which no character is interpreted as markup."""
     if isinstance(value, str):
         yield f"    {value}"
         return

@@ -1,8 +1,8 @@
-"""How processes share the work on one model: alone, each with the whole of it (DDP), or each with a part (FSDP2)."""
+"""How processes share the training of one model: single process, DistributedDataParallel or FSDP2."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from typing import Generic, Literal
@@ -10,53 +10,59 @@ from typing import Generic, Literal
 import torch
 from torch import Tensor, nn
 
+from regard.errors import UserError
 from regard.models.folder import distinct_tensors
 from regard.training.distributed import Processes, launched
+from regard.training.memory import Gathered, is_out_of_memory
 from regard.training.task import B, Loss, Step, Task
 
 
-def place_model(device: torch.device, sharding: Literal["ddp", "fsdp"]) -> torch.device:
-    """Where a model is made: one that is to be divided need not fit onto the device as a whole."""
+def initial_device(device: torch.device, sharding: Literal["ddp", "fsdp"]) -> torch.device:
+    """Return where to create the model: a model that will be sharded need not fit on the device as a whole."""
     return torch.device("cpu") if launched() and sharding == "fsdp" else device
 
 
-def build_engine(task: Task[B], processes: Processes, sharding: Literal["ddp", "fsdp"]) -> Engine[B]:
-    """The engine for these processes; from now on the task's model is in its hands."""
+def build_strategy(task: Task[B], processes: Processes, sharding: Literal["ddp", "fsdp"]) -> Strategy[B]:
+    """Choose the strategy for these processes. It wraps the task's model, which must not be used otherwise after."""
     if not processes.launched:
-        return Engine(task)
-    return Replicated(task) if sharding == "ddp" else Sharded(task, processes)
+        return Strategy(task)
+    return DataParallel(task) if sharding == "ddp" else FullyShardedDataParallel(task, processes)
 
 
-class Engine(Generic[B]):
-    """One process trains the model as it is."""
+class Strategy(Generic[B]):
+    """A single process trains the model as it is.
+
+    Attributes:
+        weights: the module whose parameters the optimizer updates and checkpoints hold.
+    """
 
     sharded = False
 
     def __init__(self, task: Task[B]) -> None:
         self.task = task
-        self.weights = task.model  # what the optimiser moves and a checkpoint holds
+        self.weights = task.model
 
     def loss(self, batch: B, step: Step, last: bool) -> Loss:
-        """The loss of a batch; once the step's last one has gone backward, the gradients are means over processes."""
+        """Return the loss of a batch. Gradients are averaged over processes in the backward pass of the last batch."""
         return self.task.loss(batch, step)
 
     def clip(self, bound: float) -> Tensor:
-        """Bounds the norm of the gradients and returns what it was."""
+        """Clip the gradient norm and return the norm before clipping."""
         return nn.utils.clip_grad_norm_(self.weights.parameters(), bound)
 
     @contextmanager
-    def whole(self, weights: nn.Module) -> Iterator[nn.Module]:
-        """A model with `weights`, ours or an average of them, that the main process can use by itself for a while."""
+    def full_model(self, weights: nn.Module) -> Iterator[nn.Module]:
+        """Provide the main process with a complete model that has `weights`: the current weights or an average."""
         yield weights
 
 
-class Replicated(Engine[B]):
-    """Each process has the whole model, and gradients are averaged while they come: DistributedDataParallel."""
+class DataParallel(Strategy[B]):
+    """Each process holds the complete model; gradients are averaged (DistributedDataParallel)."""
 
     def __init__(self, task: Task[B]) -> None:
         super().__init__(task)
-        # Bare, since it would keep buffers alike; these are tables of positions, which grow as the batches need.
-        self.module = nn.parallel.DistributedDataParallel(_Forward(task, _bare(task.model, {})))
+        # Without buffers, because DDP would synchronise them; position tables grow as each process needs.
+        self.module = nn.parallel.DistributedDataParallel(_LossModule(task, _parameters_only(task.model, {})))
 
     def loss(self, batch: B, step: Step, last: bool) -> Loss:
         with nullcontext() if last else self.module.no_sync():
@@ -64,8 +70,8 @@ class Replicated(Engine[B]):
         return loss  # type: ignore[no-any-return]
 
 
-class Sharded(Engine[B]):
-    """Each process has a part of every weight, and gathers a block's weights when it comes to it: FSDP2."""
+class FullyShardedDataParallel(Strategy[B]):
+    """Each process holds a shard of every parameter and gathers the parameters of one block at a time (FSDP2)."""
 
     sharded = True
 
@@ -77,13 +83,13 @@ class Sharded(Engine[B]):
         self.device = processes.device
         mesh = init_device_mesh(self.device.type, (processes.world,))
         self.main_model = deepcopy(task.model) if processes.main else None
-        for module in reversed(list(task.model.modules())):  # what is inside comes first
+        for module in reversed(list(task.model.modules())):  # inner modules first
             if isinstance(module, nn.ModuleList):
                 for block in module:
                     fully_shard(block, mesh=mesh)
-        self.forward = _Forward(task, task.model)
+        self.forward = _LossModule(task, task.model)
         self.module = fully_shard(self.forward, mesh=mesh)
-        self.weights = _bare(task.model, {})
+        self.weights = _parameters_only(task.model, {})
 
     def loss(self, batch: B, step: Step, last: bool) -> Loss:
         self.module.set_requires_gradient_sync(last)
@@ -94,22 +100,61 @@ class Sharded(Engine[B]):
         return _full(super().clip(bound))
 
     @contextmanager
-    def whole(self, weights: nn.Module) -> Iterator[nn.Module]:
-        """Gathers one tensor after the other, so that no process but the main one ever holds the whole."""
-        home = place_model(self.device, "fsdp")
-        judged = None if self.main_model is None else self.main_model.to(self.device)
-        places = {} if judged is None else judged.state_dict()
+    def full_model(self, weights: nn.Module) -> Iterator[nn.Module]:
+        """Gather one tensor at a time, so that only the main process ever holds the complete model."""
+        model = None if self.main_model is None else self.main_model.to(self.device)
+        own = {} if model is None else model.state_dict()
         for name, tensor in distinct_tensors(weights).items():
             full = _full(tensor)
-            if name in places:
-                places[name].copy_(full)
-        yield judged or weights
-        if judged is not None:
-            judged.to(home)  # where it takes no room away from training
+            if name in own:
+                own[name].copy_(full)
+        yield model or weights
+        if model is not None:
+            model.to(initial_device(self.device, "fsdp"))  # frees device memory for training
 
 
-class _Forward(nn.Module, Generic[B]):
-    """The loss of a task as a module's forward pass, which is where DDP and FSDP2 do their part."""
+class DistributedStep(Generic[B]):
+    """Accumulates the gradients of one step over several processes.
+
+    Unlike the microbatches of a single process, batches are never split: all processes must run the same number of
+    forward passes.
+
+    Args:
+        task: what is trained.
+        backward: called as backward(batch, tokens, step, last); adds the gradients of the batch's loss, divided by
+            the number of tokens; gradients are averaged over processes in the last batch.
+        processes: the processes that share the step.
+    """
+
+    def __init__(self, task: Task[B], backward: Callable[[B, float, int, bool], Loss], processes: Processes) -> None:
+        self.task, self.backward, self.processes = task, backward, processes
+
+    def gather(self, batches: Sequence[B], step: int) -> Gathered[B]:
+        """Compute the gradients of the mean loss over all tokens of all processes.
+
+        Raises:
+            UserError: a batch does not fit into memory.
+        """
+        tokens = int(self.processes.sum(sum(map(self.task.count, batches)))[0])
+        per_process = tokens / self.processes.world  # because gradients are averaged over processes, not summed
+        losses = [self._backward(batch, per_process, step, batch is batches[-1]) for batch in batches]
+        return Gathered(losses, tokens, 0, [], [])
+
+    def fits(self, batch: B) -> bool:
+        return True
+
+    def _backward(self, batch: B, tokens: float, step: int, last: bool) -> Loss:
+        try:
+            return self.backward(batch, tokens, step, last)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            described, advice = self.task.describe(batch), self.task.advise(batch)
+            raise UserError(f"out of memory ({described}); try {advice} and a higher optim.accumulate") from None
+
+
+class _LossModule(nn.Module, Generic[B]):
+    """The loss of a task as a forward pass, which DDP and FSDP2 can hook into."""
 
     def __init__(self, task: Task[B], weights: nn.Module) -> None:
         super().__init__()
@@ -117,22 +162,22 @@ class _Forward(nn.Module, Generic[B]):
 
     def forward(self, batch: B, step: Step) -> tuple[Tensor, Loss]:
         loss = self.task.loss(batch, step)
-        return loss.total, loss  # a tensor by itself is what FSDP2 looks for
+        return loss.total, loss  # FSDP2 needs a tensor among the outputs
 
 
-def _bare(module: nn.Module, known: dict[nn.Module, nn.Module]) -> nn.Module:
-    """The same weights under the same names in plain modules, which unlike those of FSDP2 can be copied."""
-    if module not in known:
-        bare = known[module] = nn.Module()
+def _parameters_only(module: nn.Module, copied: dict[nn.Module, nn.Module]) -> nn.Module:
+    """Plain modules with the same parameters under the same names; unlike FSDP2's modules, they can be copied."""
+    if module not in copied:
+        copy = copied[module] = nn.Module()
         for name, parameter in module.named_parameters(recurse=False):
-            bare.register_parameter(name, parameter)
+            copy.register_parameter(name, parameter)
         for name, child in module._modules.items():
-            bare.add_module(name, None if child is None else _bare(child, known))
-    return known[module]
+            copy.add_module(name, None if child is None else _parameters_only(child, copied))
+    return copied[module]
 
 
 def _full(tensor: Tensor) -> Tensor:
-    """The whole of a tensor of which each process has a part."""
+    """Gather a sharded tensor."""
     from torch.distributed.tensor import DTensor
 
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -16,7 +16,7 @@ from regard.errors import UserError
 from regard.models.folder import mend_replaced, replacing
 from regard.runtime import Interruptions
 from regard.training.checkpoint import Checkpoint, last_name, load_checkpoint, reporting_write_errors
-from regard.training.distributed import Processes, check_share, joined
+from regard.training.distributed import Processes, check_accumulation, joined
 from regard.training.families import family_of
 from regard.training.family import Start
 from regard.training.loop import Outcome, train
@@ -39,7 +39,7 @@ def run_recipe(recipe: Recipe, out: Path) -> Outcome:
         require_tensorboard()
     with joined(recipe.training.device) as processes, ExitStack() as held:
         with processes.agreeing():
-            check_share(recipe.optim.accumulate, processes.world)
+            check_accumulation(recipe.optim.accumulate, processes.world)
         screen = None if processes.main else Console(quiet=True)
         progress = Progress(recipe.training.steps, screen, family_of(recipe.kind).unit)
         torch.manual_seed(recipe.training.seed)
@@ -83,7 +83,7 @@ def _begin(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, p
             write_recipe(out, recipe)  # with which the folder becomes a run
         return task
 
-    task = processes.in_turn(lead, lambda: _follow(recipe, out, processes.device, progress, None))
+    task = processes.main_first(lead, lambda: _follow(recipe, out, processes.device, progress, None))
     with progress:
         return train(task, recipe.optim, recipe.training, out, progress, None, stop, processes)
 
@@ -109,7 +109,7 @@ def _resume(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, 
             tidy(out, step)
         return task
 
-    task = processes.in_turn(lead, lambda: _follow(recipe, out, processes.device, progress, checkpoint))
+    task = processes.main_first(lead, lambda: _follow(recipe, out, processes.device, progress, checkpoint))
     progress.resume(step)
     with progress:
         return train(task, recipe.optim, recipe.training, out, progress, checkpoint, stop, processes)

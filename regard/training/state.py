@@ -17,7 +17,7 @@ from regard.models.folder import distinct_tensors
 from regard.training.distributed import Processes
 from regard.training.meter import Meter
 from regard.training.skip import Skips
-from regard.training.weight_average import Average
+from regard.training.weight_average import WeightAverage
 
 MODEL, AVERAGE, OPTIMISER = "model.", "average.", "optimiser."
 RANDOM_CPU, RANDOM_CUDA, SKIPS = "random.cpu", "random.cuda", "skips"
@@ -78,7 +78,7 @@ class TrainingState:
     ) -> None:
         self.model, self.optimiser, self.ema, self.processes = model, optimiser, ema, processes or Processes()
         self.device = next(model.parameters()).device
-        self.average: Average | None = None
+        self.average: WeightAverage | None = None
         self.meter = Meter(self.device, unit)
         self.skips = Skips(self.device, skip_above)
         self.split = 0  # batches that went through in pieces
@@ -100,7 +100,7 @@ class TrainingState:
     def update_average(self) -> None:
         """Takes the present weights into the mean, or the moving average; the first time it is just these."""
         if self.average is None:
-            self.average = Average(self.model, self.ema)
+            self.average = WeightAverage(self.model, self.ema)
         self.average.update(self.model)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -150,7 +150,7 @@ class TrainingState:
         """
         _load_weights(self.model, model_tensors(tensors))
         if facts["averaged"]:
-            self.average = Average(self.model, self.ema)
+            self.average = WeightAverage(self.model, self.ema)
             _load_weights(self.average.module, _part(tensors, AVERAGE))
             self.average.updates = facts["averaged"]
         moments: dict[int, dict[str, Tensor]] = {}

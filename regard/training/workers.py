@@ -1,4 +1,4 @@
-"""Batches made in other processes, in the order of their plan, so that they are the same as without."""
+"""Batches prepared by worker processes, in the same order as without workers."""
 
 from __future__ import annotations
 
@@ -20,29 +20,27 @@ from torch.utils.data import DataLoader, Dataset
 P = TypeVar("P")
 B = TypeVar("B")
 
-DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
+PR_SET_PDEATHSIG = 1  # option of Linux's prctl
 
 
-def make_in_workers(make: Callable[[P], B], plans: Iterable[P], workers: int) -> Iterator[B]:
-    """`make` of every plan, in order, by processes that are forked now and end with whoever reads this."""
+def map_in_workers(make: Callable[[P], B], plans: Iterable[P], workers: int) -> Iterator[B]:
+    """Yield `make(plan)` for every plan, in order, computed by forked processes that end with the iterator."""
     loader = DataLoader(
-        _Made(make),
+        _MapDataset(make),
         batch_size=None,
         sampler=plans,
         num_workers=workers,
-        collate_fn=pickle.dumps,  # since shared memory is short in many containers, and noisy when a parent is killed
-        worker_init_fn=partial(_begin_work, os.getpid()),
-        multiprocessing_context="fork",  # a mapped corpus is shared with them, not sent to them
-        generator=torch.Generator(),  # or else this would draw from the random numbers of the training
+        collate_fn=pickle.dumps,  # shared memory is scarce in many containers, and leaks when a parent is killed
+        worker_init_fn=partial(_initialise_worker, os.getpid()),
+        multiprocessing_context="fork",  # workers share a memory-mapped corpus without copying it
+        generator=torch.Generator(),  # the default generator is reserved for training
     )
-    with _without_collecting():
+    with _garbage_collection_disabled():
         batches = iter(loader)
     return map(pickle.loads, batches)
 
 
-class _Made(Dataset[B], Generic[P, B]):
-    """What a loader asks for its batches."""
-
+class _MapDataset(Dataset[B], Generic[P, B]):
     def __init__(self, make: Callable[[P], B]) -> None:
         self.make = make
 
@@ -51,33 +49,33 @@ class _Made(Dataset[B], Generic[P, B]):
 
 
 @contextmanager
-def _without_collecting() -> Iterator[None]:
-    """No garbage is collected while the block runs, nor in a process that is forked in it, until it says so itself."""
-    collected = gc.isenabled()
+def _garbage_collection_disabled() -> Iterator[None]:
+    """Disable garbage collection in this process and in processes forked from it, until they enable it."""
+    enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if collected:
+        if enabled:
             gc.enable()
 
 
-def _begin_work(parent: int, number: int) -> None:
-    """What a worker does first: leaves Ctrl-C and SIGTERM to its parent, and dies with it.
+def _initialise_worker(parent: int, number: int) -> None:
+    """Leave Ctrl-C and SIGTERM to the parent process, and die with it.
 
-    What it has from its parent it never clears away: there may be something that waits for threads, which were not
-    forked, such as a process group.
+    Objects inherited from the parent are never collected: a destructor may wait for threads that do not exist in a
+    forked process, such as those of a process group.
     """
     gc.freeze()
     gc.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _ignore_once)
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
-    if os.getppid() != parent:  # which was killed before it could be followed, and will not be heard of again
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # the parent was killed before prctl took effect
         os._exit(1)
 
 
 def _ignore_once(number: int, frame: FrameType | None) -> None:
-    """A job's end reaches all its processes: the parent saves first, and its own request is the second."""
+    """A job scheduler signals all processes; the parent saves first and then terminates its workers itself."""
     signal.signal(number, signal.SIG_DFL)

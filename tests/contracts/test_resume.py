@@ -171,7 +171,7 @@ def test_a_checkpoint_that_finds_no_room_ends_the_run_and_the_one_before_it_is_u
     (sentence,) = re.findall("^regard: .*$", said, re.M)
     assert "checkpoints/step-00000003: could not be written (" in sentence
     assert "File too large" in sentence
-    assert sentence.endswith("the same command goes on from step-00000002")
+    assert sentence.endswith("the same command resumes from step-00000002")
     assert "Traceback" not in said
     assert_same_as(whole, tmp_path / "run")
 

@@ -112,7 +112,7 @@ def test_a_damaged_newest_one_is_named_and_the_one_before_it_used(
 def test_if_none_is_whole_that_is_said(folder: Path) -> None:
     for place in folder.glob("step-*"):
         flip(place / "state.safetensors")
-    with pytest.raises(UserError, match="none of its 2 checkpoints is whole"):
+    with pytest.raises(UserError, match="all 2 checkpoints are damaged"):
         load(folder)
 
 
@@ -214,7 +214,7 @@ def test_a_disk_that_takes_no_more_at_any_point_of_a_save_leaves_the_last_good_o
             with pytest.raises(UserError, match=rf"step-00000003: could not be written \({reason}\);") as refused:
                 save(run, 3)
         last = (run / "last").read_text().strip()
-        assert str(refused.value).endswith(f"the same command goes on from {last}")
+        assert str(refused.value).endswith(f"the same command resumes from {last}")
         found, said = load(run)
         assert found is not None
         assert (found.path.name, said) == (last, [])
@@ -225,7 +225,7 @@ def test_a_disk_that_takes_no_more_at_any_point_of_a_save_leaves_the_last_good_o
 
 def test_the_first_save_that_fails_says_that_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_at(3, FULL, monkeypatch)
-    with pytest.raises(UserError, match="no checkpoint has been saved before"):
+    with pytest.raises(UserError, match="no checkpoint has been saved yet"):
         save(tmp_path / "c", 1)
 
 

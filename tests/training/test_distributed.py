@@ -25,8 +25,8 @@ from regard.cli import app
 from regard.errors import UserError
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.runtime import Interrupted
-from regard.training.distributed import AgreedError, OwnError, Processes, check_share, joined, one_voice
-from regard.training.parallelism import _bare
+from regard.training.distributed import AgreedError, OwnError, Processes, check_accumulation, joined, reporting_once
+from regard.training.parallelism import _parameters_only
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.rendezvous import meet
@@ -256,7 +256,7 @@ def test_every_torchrun_command_that_is_written_down_is_one(written: list[str]) 
     command, *options = launch.training_script_args
     get_command(app).commands[command].make_context(command, list(options))  # type: ignore[attr-defined]
     (accumulate,) = [int(word.partition("=")[2]) for word in options if word.startswith("optim.accumulate=")]
-    check_share(accumulate, int(launch.nnodes.partition(":")[0]) * int(launch.nproc_per_node))
+    check_accumulation(accumulate, int(launch.nnodes.partition(":")[0]) * int(launch.nproc_per_node))
 
 
 # Within this process
@@ -306,7 +306,7 @@ def test_a_part_that_finds_no_room_ends_the_run_and_the_checkpoint_before_it_sta
     monkeypatch.setattr(Progress, "step", fill)
     with pytest.raises(UserError, match=r"step-00000004: could not be written \(No space left on device\)") as refused:
         run_alone(toy, out, {"training.sharding": "fsdp"})
-    assert str(refused.value).endswith("the same command goes on from step-00000002")
+    assert str(refused.value).endswith("the same command resumes from step-00000002")
     assert {path.name for path in (out / "checkpoints").iterdir()} == {"last", "step-00000002"}
 
 
@@ -316,12 +316,12 @@ def test_a_part_that_finds_no_room_ends_the_run_and_the_checkpoint_before_it_sta
 )
 def test_a_step_that_cannot_be_divided_is_refused(accumulate: int, world: int, advice: str) -> None:
     with pytest.raises(UserError, match=rf"a step of {accumulate} batch.* among {world} processes; set {advice} "):
-        check_share(accumulate, world)
+        check_accumulation(accumulate, world)
 
 
 @pytest.mark.parametrize(("accumulate", "world"), [(1, 1), (6, 3), (8, 8)])
 def test_a_step_that_can_be_divided_is_not(accumulate: int, world: int) -> None:
-    check_share(accumulate, world)
+    check_accumulation(accumulate, world)
 
 
 @pytest.mark.parametrize(
@@ -344,26 +344,26 @@ def test_devices_that_processes_cannot_have_are_refused(
 def test_what_ends_all_processes_is_left_to_one_of_them(
     error: BaseException, code: int, started: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(type(error)), one_voice():
+    with pytest.raises(type(error)), reporting_once():
         raise error
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    with pytest.raises(SystemExit) as quiet, one_voice():
+    with pytest.raises(SystemExit) as quiet, reporting_once():
         raise error
     assert quiet.value.code == code
 
 
 def test_what_one_process_alone_has_found_it_says_itself(started: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "1")
-    with pytest.raises(OwnError, match="file is gone"), one_voice(), joined("cpu"):
+    with pytest.raises(OwnError, match="file is gone"), reporting_once(), joined("cpu"):
         raise UserError("file is gone")
     torch.distributed.destroy_process_group()
 
 
 def test_a_lost_companion_is_no_traceback(started: None) -> None:
-    with pytest.raises(SystemExit, match="process 0 stops, since another one has ended"), one_voice():
+    with pytest.raises(SystemExit, match="process 0 stops because another process has ended"), reporting_once():
         raise RuntimeError("[/x/gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer.")
-    with pytest.raises(RuntimeError, match="a bug"), one_voice():
+    with pytest.raises(RuntimeError, match="a bug"), reporting_once():
         raise RuntimeError("a bug")
 
 
@@ -393,7 +393,7 @@ def test_a_process_that_never_comes_is_not_waited_for_without_end() -> None:
 @pytest.mark.parametrize("tie", ["all", "target", "none"])
 def test_bare_modules_hold_the_same_weights_under_the_same_names(tie: str) -> None:
     model = Transformer(TransformerConfig.tiny(11, width=8, heads=2, hidden=8, tie=tie))
-    bare = _bare(model, {})
+    bare = _parameters_only(model, {})
     theirs, mine = dict(model.named_parameters()), dict(bare.named_parameters())
     assert list(mine) == list(theirs)
     assert all(mine[name] is theirs[name] for name in theirs)

@@ -9,7 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from regard.errors import UserError
-from regard.training.metrics_log import Journal
+from regard.training.metrics_log import MetricsLog
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
@@ -62,8 +62,8 @@ def test_without_the_package_it_is_refused_at_the_start(
 
 
 def test_a_log_holds_no_number_that_json_does_not_know(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    journal.write({"step": 1, "loss": math.nan, "validation": {"bleu": math.inf, "loss": 2.0}})
+    metrics = MetricsLog(tmp_path)
+    metrics.write({"step": 1, "loss": math.nan, "validation": {"bleu": math.inf, "loss": 2.0}})
     assert log(tmp_path) == [{"step": 1, "loss": None, "validation": {"bleu": None, "loss": 2.0}}]
     assert "NaN" not in (tmp_path / "log.jsonl").read_text()
 

@@ -390,7 +390,7 @@ def test_a_full_disk_ends_the_run_with_one_sentence(
     monkeypatch.setattr("regard.training.loop.save_checkpoint", fill)
     with pytest.raises(UserError, match=r"step-00000008: could not be written \(No space left on device\)") as refused:
         run_recipe(make(), tmp_path / "run")
-    assert str(refused.value).endswith("the same command goes on from step-00000006")
+    assert str(refused.value).endswith("the same command resumes from step-00000006")
     monkeypatch.undo()
     run_recipe(make(), tmp_path / "run")
     assert weights(tmp_path / "run") == weights(whole)

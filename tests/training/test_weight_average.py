@@ -6,14 +6,14 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from regard.attention.positions import Sinusoidal
-from regard.training.weight_average import Average
+from regard.training.weight_average import WeightAverage
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.9])
 def test_it_is_the_mean_or_the_moving_average_of_the_weights(decay: float) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    average = Average(model, decay)
+    average = WeightAverage(model, decay)
     expected = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay) if decay else get_swa_multi_avg_fn())
     for _ in range(5):
         for parameter in model.parameters():
@@ -28,7 +28,7 @@ def test_it_is_the_mean_or_the_moving_average_of_the_weights(decay: float) -> No
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_an_update_does_not_wait_for_the_device() -> None:
     model = nn.Linear(3, 4, device="cuda")
-    average = Average(model, 0.9)
+    average = WeightAverage(model, 0.9)
     torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(3):
@@ -39,7 +39,7 @@ def test_an_update_does_not_wait_for_the_device() -> None:
 
 def test_a_table_that_grew_while_the_average_was_validated_is_taken_as_well() -> None:
     model = nn.Sequential(Sinusoidal(8), nn.Linear(8, 8))
-    average = Average(model)
+    average = WeightAverage(model)
     places = torch.arange(300)[None]
     with torch.inference_mode():
         expected = average.module[0](places, 300)

@@ -15,7 +15,7 @@ from regard.training.recipe import Recipe
 from regard.training.run import prepare
 from regard.training.state import Position, Share
 from regard.training.tasks.translation.task import TextBatch, TranslationTask
-from regard.training.workers import _begin_work, make_in_workers
+from regard.training.workers import _initialise_worker, map_in_workers
 from tests.conftest import SMALL, settings_of
 from tests.forks import Forked
 
@@ -132,7 +132,7 @@ def test_a_worker_does_not_clear_away_what_its_parent_left() -> None:
     gc.disable()
     try:
         Left()
-        batches = make_in_workers(count, range(3), 1)
+        batches = map_in_workers(count, range(3), 1)
     finally:
         gc.enable()
     assert list(batches) == [0, 0, 0]
@@ -150,7 +150,7 @@ def test_a_worker_whose_run_was_killed_before_it_began_ends_too() -> None:
                 os._exit(0)
             while os.getppid() == run:
                 time.sleep(0.001)
-            _begin_work(run, 0)
+            _initialise_worker(run, 0)
             os.write(mouth, b"works for nobody")
         finally:
             os._exit(0)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import UserError
-from regard.training.distributed import Processes, joined, one_voice
+from regard.training.distributed import Processes, joined, reporting_once
 
 
 def fail(sentence: str) -> Any:
@@ -40,19 +40,19 @@ def see(processes: Processes, folder: Path) -> dict[str, Any]:
 
     return {
         "sum": processes.sum(rank + 1, 0.5),
-        "largest": processes.largest(3 - rank),
+        "largest": processes.max(3 - rank),
         "gather": processes.gather({"rank": rank}),
         "on_main": processes.on_main(lambda: f"by {rank}"),
         "on_main_fails": caught(lambda: processes.on_main(lambda: fail(f"refused by {rank}"))),
         "agreeing": [caught(lambda number=number: fail_in_one(number)) for number in range(2)],  # type: ignore[misc]
-        "in_turn": processes.in_turn(lead, lambda: f"followed, mark {mark.exists()}"),
+        "in_turn": processes.main_first(lead, lambda: f"followed, mark {mark.exists()}"),
     }
 
 
 def main() -> None:
     folder = Path(sys.argv[1])
     try:
-        with one_voice(), joined("cpu") as processes:
+        with reporting_once(), joined("cpu") as processes:
             (folder / f"{processes.rank}.json").write_text(json.dumps(see(processes, folder)))
             with processes.agreeing():
                 if processes.rank == 1:

@@ -9,7 +9,7 @@ import torch
 
 from regard.data.images.store import LEFT_OUT
 from regard.training.building import build_model, describe_model
-from regard.training.parallelism import place_model
+from regard.training.parallelism import initial_device
 from regard.training.progress import Progress, counted
 from regard.training.tasks.classification.data import ImageRunData, check_images, gather_data, open_data
 from regard.training.tasks.classification.recipe import FROM_DATA, ClassificationRecipe
@@ -60,7 +60,7 @@ class Classification:
     ) -> ClassificationTask:
         preprocessing = data.preprocessing
         config = recipe.model_config_for(len(preprocessing.classes), preprocessing.channels)
-        model = build_model(config, place_model(device, recipe.training.sharding))
+        model = build_model(config, initial_device(device, recipe.training.sharding))
         colour = "grey" if preprocessing.channels == 1 else "colour"
         progress.print(
             f"{len(preprocessing.classes):,} classes: {counted(len(data.train), 'training image')}, "

@@ -11,7 +11,7 @@ from regard.models.croco import CroCo
 from regard.models.folder import find_model, read_config
 from regard.training.building import build_model, describe_model
 from regard.training.fingerprints import check_files, describe_files, read_fingerprints, write_fingerprints
-from regard.training.parallelism import place_model
+from regard.training.parallelism import initial_device
 from regard.training.progress import Progress
 from regard.training.task import Task
 from regard.training.tasks.croco.disparity import DisparityTask
@@ -60,7 +60,7 @@ class TwoViews:
         return PhotoPairs(folders, data.scenes.size, seed, max(1, len(folders) // 10))
 
     def prepare(self, recipe: TwoViewRecipe, device: torch.device, progress: Progress, data: PairSource) -> Task[Any]:
-        model = build_model(recipe.model_settings(), place_model(device, recipe.training.sharding))
+        model = build_model(recipe.model_settings(), initial_device(device, recipe.training.sharding))
         assert isinstance(model, CroCo)
         height, width = recipe.data.scenes.size
         what = "rendered scenes" if recipe.data.images is None else f"the photographs in {recipe.data.images}"

@@ -11,7 +11,7 @@ import torch
 from regard.pipelines.translator import Translator
 from regard.training.building import build_model, describe_model
 from regard.training.fingerprints import check_files, read_fingerprints
-from regard.training.parallelism import place_model
+from regard.training.parallelism import initial_device
 from regard.training.progress import Progress, counted
 from regard.training.tasks.translation.data import LEFT_OUT, RunData, gather_data, open_data
 from regard.training.tasks.translation.origins import list_files
@@ -69,7 +69,7 @@ class Translation:
     ) -> TranslationTask:
         vocabularies = data.vocabularies
         config = recipe.model_config_for(len(vocabularies.source), len(vocabularies.target))
-        model = build_model(config, place_model(device, recipe.training.sharding))
+        model = build_model(config, initial_device(device, recipe.training.sharding))
         source, target = recipe.data.language_pair()
         progress.print(
             f"{source} → {target}: {counted(len(data.train), 'training pair')}, {len(data.valid):,} for validation; "

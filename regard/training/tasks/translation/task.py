@@ -36,7 +36,7 @@ from regard.training.state import Placed, Position, Share
 from regard.training.task import DivergedError, Loss, Sample, Step, Validation
 from regard.training.tasks.translation.batch_shape import Frame
 from regard.training.tasks.translation.recipe import TranslationRecipe
-from regard.training.workers import make_in_workers
+from regard.training.workers import map_in_workers
 
 B = TypeVar("B")
 
@@ -108,7 +108,7 @@ class TranslationTask:
         planned = share.pick(self._planned(position))
         make = partial(_make, self.train, self.packed, self.model.config.pad, self.frame)
         workers = self.recipe.training.workers
-        made = make_in_workers(make, planned, workers) if workers else map(make, planned)
+        made = map_in_workers(make, planned, workers) if workers else map(make, planned)
         return prefetch(Placed(item.batch.to(self.device), item.after) for item in made)
 
     def largest(self) -> TextBatch:

@@ -5,7 +5,7 @@ import torch
 
 from regard.errors import UserError
 from regard.training.distributed import Processes
-from regard.training.distributed_step import Together
+from regard.training.parallelism import DistributedStep
 from regard.training.task import Loss
 from tests.training.test_loop import Line, points
 from tests.training.test_memory import Cramped
@@ -28,7 +28,7 @@ def gather(task: Line, *sizes: int) -> tuple[Any, list[tuple[int, float, bool]]]
         passed.append((len(batch[0]), tokens, last))
         return loss
 
-    return Together(task, backward, Three(0, 3)).gather(points(*sizes), 1), passed
+    return DistributedStep(task, backward, Three(0, 3)).gather(points(*sizes), 1), passed
 
 
 def test_a_mean_over_processes_becomes_one_over_all_tokens() -> None:
@@ -39,7 +39,7 @@ def test_a_mean_over_processes_becomes_one_over_all_tokens() -> None:
 
 
 def test_a_batch_that_does_not_fit_ends_the_run_with_advice() -> None:
-    with pytest.raises(UserError, match=r"out of memory \(5 points\); try points=2, and more optim.accumulate"):
+    with pytest.raises(UserError, match=r"out of memory \(5 points\); try points=2 and a higher optim.accumulate"):
         gather(Cramped([], room=4), 3, 5)
 
 
