@@ -30,9 +30,7 @@ def average_models(paths: Sequence[Path], out: Path) -> list[Path]:
     if len(paths) == 1 and (paths[0] / CHECKPOINTS).is_dir():
         return _average_run(paths[0], out)
     if len(paths) == 1:
-        raise UserError(
-            f"{paths[0]}: a single model cannot be averaged; give several, or a run with checkpoints"
-        )
+        raise UserError(f"{paths[0]}: a single model cannot be averaged; give several, or a run with checkpoints")
     folders = [find_model(path) for path in paths]
     first = Translator.load(folders[0])
     _save(first, _weights(first, folders), out)
@@ -49,9 +47,7 @@ def _weights(first: Translator, folders: Sequence[Path]) -> Iterator[dict[str, T
             ("config.json", other.model.config == first.model.config),
         ):
             if not same:
-                raise UserError(
-                    f"{folder}: its {what} differs from that of {folders[0]}; averages need the same"
-                )
+                raise UserError(f"{folder}: its {what} differs from that of {folders[0]}; averages need the same")
         yield distinct_tensors(other.model)
 
 
