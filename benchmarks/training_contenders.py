@@ -26,9 +26,7 @@ from regard.attention.core import Full
 from regard.attention.multi_head import Attention
 from regard.attention.positions import sinusoid
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.ops.embedding_gradients import gathering
 from regard.ops.linear import RoundedWeights
-from regard.ops.seeds import drawing_at_once
 from regard.training.cuda_graph import Recorder
 from regard.training.loop import autocast
 from regard.training.objectives.teacher_forcing import cross_entropy, force, read
@@ -300,11 +298,10 @@ class Trainer:
             return self._take([read])
 
     def _take(self, read: Sequence[Any]) -> Tensor:
-        with gathering():
-            with autocast(self.device, self.precision), self.rounded, drawing_at_once():
-                total = self.loss(self.model, read[0])
-            mean = total / self.count
-            mean.backward()  # type: ignore[no-untyped-call]
+        with autocast(self.device, self.precision), self.rounded:
+            total = self.loss(self.model, read[0])
+        mean = total / self.count
+        mean.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         return mean.detach()

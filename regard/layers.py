@@ -14,7 +14,8 @@ from regard.attention.linear import RunningSums
 from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention, Cache, KeyValues
 from regard.errors import UserError
-from regard.ops.add_norm import add_norm, joins, sum_and_norm
+from regard.ops import dispatch
+from regard.ops.add_norm import add_norm, sum_and_norm
 from regard.ops.dropout import Dropout
 from regard.ops.linear import Linear, feed_forward, linear, pass_on
 
@@ -112,7 +113,7 @@ class Residual(nn.Module):
             added = sublayer(y)
             return self._add(_first(x, added.shape[1]), added)
         assert isinstance(x, Tensor), "what is not added up yet was left to a norm before a sublayer"
-        if last is None or not self._plain or not joins(x, self.norm):
+        if last is None or not self._plain or not dispatch.add_norm_kernel_applies(x, self.norm):
             added, x = pass_on(x, sublayer)
             x, dropout = _first(x, added.shape[1]), self.dropout.p if self.training and self._plain else 0.0
             return add_norm(x, added if self._plain else self._shape(added), self.norm, dropout)
@@ -122,7 +123,12 @@ class Residual(nn.Module):
     def open(self, x: Tensor | Sum, sublayer: Callable[[Tensor], Tensor], last: Linear | None) -> Tensor | Sum:
         """`forward` whose sum may be left to the next sublayer's norm, where that does both in one pass."""
         stream = x.x if isinstance(x, Sum) else x
-        if not self.pre or self.scale is not None or last is None or not joins(stream, self.norm):
+        if (
+            not self.pre
+            or self.scale is not None
+            or last is None
+            or not dispatch.add_norm_kernel_applies(stream, self.norm)
+        ):
             closed: Tensor = self(x, sublayer, last)
             return closed
         stream, y = self._normalise(x)
@@ -139,7 +145,7 @@ class Residual(nn.Module):
         """What flows on, and its norm."""
         if isinstance(x, Sum):
             return sum_and_norm(x.x, x.added, self.norm, x.dropout, x.bias, x.factors)
-        return sum_and_norm(x, None, self.norm) if joins(x, self.norm) else (x, self.norm(x))
+        return sum_and_norm(x, None, self.norm) if dispatch.add_norm_kernel_applies(x, self.norm) else (x, self.norm(x))
 
     def _unbiased(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], last: Linear) -> tuple[Tensor, float]:
         """What is added, but for the bias of the last product, and how much of it is to be dropped."""

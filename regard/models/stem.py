@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.layers import ImageEmbedding
-from regard.ops.add_norm import joins
+from regard.ops import dispatch
 from regard.ops.linear import Linear
 from regard.ops.norm_gelu import norm_gelu, norm_gelu_by_kernel
 
@@ -78,7 +78,7 @@ def _follow(convolution: nn.Module, norm: nn.Module, x: Tensor) -> Tensor:
     """A convolution, its norm and GELU, (B, C, H, W) to (B, H, W, C); all but the convolution as one where that is."""
     assert isinstance(convolution, nn.Conv2d)
     assert isinstance(norm, nn.LayerNorm)
-    if not joins(x, norm):
+    if not dispatch.add_norm_kernel_applies(x, norm):
         return norm_gelu(convolution(x).permute(0, 2, 3, 1), norm)
     assert convolution.bias is not None
     made = F.conv2d(x, convolution.weight, None, convolution.stride, convolution.padding)

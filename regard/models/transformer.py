@@ -24,8 +24,9 @@ from regard.attention.positions import Learned, Rotary, Sinusoidal
 from regard.config import Settings
 from regard.layers import Activation, DecoderBlock, EncoderBlock, FeedForward
 from regard.models.base import Model
+from regard.ops import dispatch
 from regard.ops.dropout import Dropout
-from regard.ops.embedding import embed, joins
+from regard.ops.embedding import embed
 from regard.ops.linear import linear, pass_on
 
 
@@ -272,7 +273,7 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor, positions: Tensor, longest: int) -> Tensor:
         half = self.stream is not None and torch.is_autocast_enabled(tokens.device.type)
-        if joins(tokens, self.weight) and not isinstance(self.positions, Learned):
+        if dispatch.embedding_kernel_applies(tokens, self.weight) and not isinstance(self.positions, Learned):
             table = None if self.positions is None else self.positions.up_to(longest)
             dropout = self.dropout.p if self.training else 0.0
             flowing = self.stream if half else None

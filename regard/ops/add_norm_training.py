@@ -18,8 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from regard.ops.column_sum import add_up
 from regard.ops.dispatch import multiprocessors, on_device, tile_rows
-from regard.ops.seeds import draw_seed
-from regard.ops.varlen_attention import chance_of
+from regard.ops.dropout import draw_seed, drop_threshold
 
 WIDEST = 4096
 """A row is held in registers."""
@@ -67,9 +66,9 @@ def sum_and_norm(
 
 def kept(seed: Tensor, rows: int, width: int, dropout: float) -> Tensor:
     """What the kernels leave of (rows, width) numbers for this seed: the same arithmetic, for tests."""
-    from regard.ops.varlen_attention import dropped
+    from regard.ops.dropout import kernel_drop_mask
 
-    return ~dropped(seed, 1, rows, width, dropout)[0]
+    return ~kernel_drop_mask(seed, 1, rows, width, dropout)[0]
 
 
 class _AddNorm(torch.autograd.Function):
@@ -98,7 +97,7 @@ class _AddNorm(torch.autograd.Function):
         with on_device(x):
             kernels.add_norm[(-(-N // tile["R"]),)](
                 x, added, added_bias, weight, bias, seed, factors, y, total, statistics, N, _share(N, factors), eps,
-                chance_of(dropout), 1 / (1 - dropout),
+                drop_threshold(dropout), 1 / (1 - dropout),
                 ADDS=added is not None, BIASED=added_bias is not None, DROPS=dropout > 0, SCALES=factors is not None,
                 **tile,
             )  # fmt: skip
@@ -125,7 +124,7 @@ class _AddNorm(torch.autograd.Function):
         with on_device(total):
             kernels.add_norm_backward[(programs,)](
                 grad, passed, total, statistics, weight, seed, factors, dx, dadded, sums, N, _share(N, factors),
-                chance_of(ctx.dropout), 1 / (1 - ctx.dropout), PASSES=passed is not None, ADDS=dadded is not None,
+                drop_threshold(ctx.dropout), 1 / (1 - ctx.dropout), PASSES=passed is not None, ADDS=dadded is not None,
                 SUMS=sums.shape[1], DROPS=ctx.dropout > 0, SCALES=factors is not None, **tile,
             )  # fmt: skip
         dweight, dbias, *others = add_up(sums.flatten(1)).view(-1, W).unbind()

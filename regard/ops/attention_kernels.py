@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.ops.dispatch import INSTALLED as INSTALLED
-from regard.ops.dispatch import WANTED as WANTED
+from regard.ops.dispatch import KERNELS_ENABLED as KERNELS_ENABLED
+from regard.ops.dispatch import TRITON_INSTALLED as TRITON_INSTALLED
 
 WIDTHS = (16, 32, 64, 128)
 """The widths of a head that fill whole tiles."""
@@ -21,4 +21,4 @@ def usable(q: Tensor, k: Tensor, v: Tensor) -> bool:
     alike = q.dtype == k.dtype == v.dtype and q.shape[-1] == k.shape[-1] == v.shape[-1]
     wanted = q.dtype in (torch.bfloat16, torch.float16, torch.float32)
     near = all(x.shape[-2] * x.stride(-2) < 2**31 for x in (q, k, v))  # places within a head are 32-bit numbers
-    return INSTALLED and WANTED and q.device.type == "cuda" and alike and wanted and q.shape[-1] in WIDTHS and near
+    return KERNELS_ENABLED and q.device.type == "cuda" and alike and wanted and q.shape[-1] in WIDTHS and near

@@ -11,9 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.ops.dispatch import INSTALLED, WANTED, multiprocessors, on_device
+from regard.ops.dispatch import kernels_apply, multiprocessors, on_device
 
-ENABLED = INSTALLED and WANTED
 ROWS, COLUMNS, WARPS = 32, 128, 4
 """What a program reads at once, and its threads, in groups of 32."""
 PROGRAMS = 8
@@ -22,7 +21,7 @@ PROGRAMS = 8
 
 def sum_columns(x: Tensor) -> Tensor:
     """The sum of all rows, (N, W) to (W,), in single precision or better."""
-    return sum_by_kernel(x) if _takes(x) else x.sum(0, dtype=_precise(x))
+    return sum_by_kernel(x) if kernels_apply(x) else x.sum(0, dtype=_precise(x))
 
 
 def sum_by_kernel(x: Tensor) -> Tensor:
@@ -32,7 +31,7 @@ def sum_by_kernel(x: Tensor) -> Tensor:
 
 def pass_relu(grad: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """The gradient of what max(0, ·) made y of, (N, W), and the sum of its rows."""
-    if _takes(grad) and _takes(y):
+    if kernels_apply(grad, y):
         return pass_relu_by_kernel(grad, y)
     passed = torch.where(y > 0, grad, 0)
     return passed, passed.sum(0, dtype=_precise(passed))
@@ -45,7 +44,7 @@ def pass_relu_by_kernel(grad: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 def pass_gelu(grad: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """The gradient of x, (N, W), of which GELU was made, and the sum of its rows."""
-    if _takes(grad) and _takes(x):
+    if kernels_apply(grad, x):
         return pass_gelu_by_kernel(grad, x)
     passed = torch.ops.aten.gelu_backward(grad, x)
     return passed, passed.sum(0, dtype=_precise(passed))
@@ -86,10 +85,6 @@ def _launch(x: Tensor, y: Tensor | None = None, passed: Tensor | None = None, th
             x, y, passed, parts, N, W, THROUGH=through, R=rows, C=COLUMNS, num_warps=WARPS
         )
     return add_up(parts)
-
-
-def _takes(x: Tensor) -> bool:
-    return ENABLED and x.is_cuda and x.dtype != torch.float64 and x.numel() > 0
 
 
 def _precise(x: Tensor) -> torch.dtype:

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.ops import attention_kernels as kernels
+from regard.ops.dispatch import kernels_apply
 
 LEFT_OUT = -100
 """The label of a row that no loss is asked of."""
@@ -131,7 +131,7 @@ def _accumulate(total: Tensor, part: Tensor, first: bool) -> None:
 
 def turn_into_gradient(logits: Tensor, labels: Tensor, smoothing: float, learns: bool = True) -> Tensor:
     """The loss of each row; where something learns, the logits become the gradient of the losses' sum, in place."""
-    if kernels.INSTALLED and kernels.WANTED and logits.is_cuda and logits.dtype != torch.float64:
+    if kernels_apply(logits):
         return turn_with_kernel(logits, labels, smoothing, learns)
     precise = torch.promote_types(logits.dtype, torch.float32)
     odds = logits.to(precise).log_softmax(-1)
@@ -254,7 +254,7 @@ _head.register_autograd(_differentiate, setup_context=_remember)
 
 def multiply(x: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
     """x times one number of the device, which is not rounded before, in this precision."""
-    if kernels.INSTALLED and kernels.WANTED and x.is_cuda and torch.float64 not in (x.dtype, dtype):
+    if kernels_apply(x) and dtype != torch.float64:
         return multiply_with_kernel(x, factor, dtype)
     return (x.to(torch.promote_types(x.dtype, factor.dtype)) * factor).to(dtype)
 

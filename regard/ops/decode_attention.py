@@ -23,7 +23,7 @@ TILE = 16
 """So many queries read keys and values together."""
 LITTLE = 2048, 128
 """So many queries of all rows together and keys of each are little to do, however many queries there are of a row."""
-ENABLED = kernels.INSTALLED and kernels.WANTED
+ENABLED = kernels.KERNELS_ENABLED
 
 
 def usable(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> bool:

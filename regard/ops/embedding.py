@@ -14,25 +14,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.ops import attention_kernels as kernels
 from regard.ops.dispatch import on_device, tile_rows
+from regard.ops.dropout import draw_seed, drop_threshold
 from regard.ops.embedding_backward import Reading, add_up_rows
-from regard.ops.embedding_gradients import Returned, find_gathering
-from regard.ops.seeds import draw_seed
-from regard.ops.varlen_attention import chance_of
 
-ENABLED = kernels.INSTALLED and kernels.WANTED
-WIDEST = 4096
-"""A row is held in registers."""
 TILE, WARPS = 1024, 2
 """Numbers that a program looks at together, at the least a row, and its threads, in groups of 32."""
-
-
-def joins(tokens: Tensor, table: Tensor) -> bool:
-    """Whether these are embedded by kernel, in training; a compiler joins the plain formula itself."""
-    here = ENABLED and table.is_cuda and torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    fits = table.dtype == torch.float32 and 0 < table.shape[1] <= WIDEST and tokens.numel() > 0
-    return here and fits and table.requires_grad
 
 
 def embed(
@@ -86,11 +73,12 @@ class _Embed(torch.autograd.Function):
             with on_device(table):
                 rows_triton.embed[(-(-N // tile["R"]),)](
                     tokens, table.contiguous(), places, positions, seed, y,
-                    N, len(table), 1 if places is None else len(places), scale, chance_of(dropout), 1 / (1 - dropout),
+                    N, len(table), 1 if places is None else len(places), scale,
+                    drop_threshold(dropout), 1 / (1 - dropout),
                     PLACED=places is not None, DROPS=dropout > 0, **tile,
                 )  # fmt: skip
         ctx.save_for_backward(tokens, seed)
-        ctx.table, ctx.scale, ctx.dropout, ctx.gathering = table, scale, dropout, find_gathering(table)
+        ctx.words, ctx.scale, ctx.dropout = len(table), scale, dropout
         return y
 
     @staticmethod
@@ -98,7 +86,4 @@ class _Embed(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         tokens, seed = ctx.saved_tensors
         growth, reading = ctx.scale / (1 - ctx.dropout), Reading(grad.contiguous(), tokens, seed)
-        if ctx.gathering is None or ctx.gathering.over:
-            return None, add_up_rows([reading], len(ctx.table), growth, ctx.dropout), *(None,) * 6
-        ctx.gathering.returned.append(Returned(ctx.table, growth, ctx.dropout, reading))
-        return (None,) * 8
+        return None, add_up_rows([reading], ctx.words, growth, ctx.dropout), *(None,) * 6

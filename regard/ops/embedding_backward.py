@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from regard.ops.dispatch import on_device, tile_rows
-from regard.ops.varlen_attention import chance_of
+from regard.ops.dropout import drop_threshold
 
 CHUNK = 32
 """Tokens of the sorted row, and the most that a word may have to be added up at once."""
@@ -65,7 +65,7 @@ def add_up_rows(
     with on_device(total):
         kernels.add_up_rows[(words + 2 * chunks,)](
             one.grad, None if other is None else other.grad, row, order, bounds,
-            one.seed, None if other is None else other.seed, total, parts, F, N, words, chance_of(dropout), growth,
+            one.seed, None if other is None else other.seed, total, parts, F, N, words, drop_threshold(dropout), growth,
             BOTH=other is not None, DROPS=dropout > 0, **shared,
         )  # fmt: skip
         if chunks:

@@ -15,8 +15,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.ops.column_sum import ENABLED, add_up, pass_gelu, pass_relu
-from regard.ops.dispatch import multiprocessors, on_device
+from regard.ops.column_sum import add_up, pass_gelu, pass_relu
+from regard.ops.dispatch import feed_forward_backward_kernel_applies, multiprocessors, on_device
 
 Activation = Literal["relu", "gelu"]
 
@@ -54,7 +54,7 @@ def pass_product(
         growth: by which what the activation made was multiplied, if that is a number at all: dropout after ReLU made
             nothing of the others, and so they are no more above 0 than what ReLU left out.
     """
-    if activation == "relu" and _takes(grad, weight, seen):
+    if activation == "relu" and BY_KERNEL and feed_forward_backward_kernel_applies(grad, weight, seen, TILE.columns):
         return pass_by_kernel(grad, weight, seen, growth)
     product = grad @ weight if growth == 1 else torch.addmm(grad.new_zeros(1), grad, weight, beta=0, alpha=growth)
     return pass_relu(product, seen) if activation == "relu" else pass_gelu(product, seen)
@@ -80,12 +80,3 @@ def pass_by_kernel(grad: Tensor, weight: Tensor, seen: Tensor, growth: float = 1
             num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
     return passed, add_up(parts)
-
-
-def _takes(grad: Tensor, weight: Tensor, seen: Tensor) -> bool:
-    """Whether the kernel applies: its tiles are cut for the tensor cores and the memory of one generation."""
-    half = grad.dtype == weight.dtype == seen.dtype and grad.dtype in (torch.bfloat16, torch.float16)
-    if not (BY_KERNEL and ENABLED and grad.is_cuda and half and len(grad)):
-        return False
-    aligned = all(tensor.data_ptr() % 16 == 0 for tensor in (grad, weight, seen)) and weight.shape[0] % 8 == 0
-    return aligned and weight.shape[1] % TILE.columns == 0 and torch.cuda.get_device_capability(grad.device) == (9, 0)

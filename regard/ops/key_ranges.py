@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.masks import Mask, Packed, Window
-from regard.ops.dispatch import INSTALLED, WANTED, on_device
+from regard.ops.dispatch import KERNELS_ENABLED, on_device
 
 SLOT = 32
 """So many queries and keys, in the mean of both, are the work of one program of the way back, if sequences allow it."""
@@ -36,7 +36,7 @@ class KeyRanges(NamedTuple):
         assert isinstance(mask.queries, Packed)
         assert isinstance(mask.keys, Packed)
         # A compiler makes kernels of the formula by itself.
-        takes = INSTALLED and WANTED and mask.keys.offsets.is_cuda and not torch.compiler.is_compiling()
+        takes = KERNELS_ENABLED and mask.keys.offsets.is_cuda and not torch.compiler.is_compiling()
         return (find_by_kernel if takes else find_by_formula)(mask.queries, mask.keys, mask.reach, slot)
 
 

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.ops import dispatch
 from regard.ops.dropout import drop
 from regard.ops.feed_forward_backward import Activation
 from regard.ops.half_weights import RoundedWeights
@@ -54,7 +55,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x · weightᵀ + bias, with packed weights where this thread has some in use."""
     if torch.compiler.is_compiling():
         return F.linear(x, weight, bias)
-    if _learns(x):
+    if dispatch.mixed_precision_training(x):
         return _learn(x, weight, bias)
     packed = packed_in_use()
     return F.linear(x, weight, bias) if packed is None else packed.linear(x, weight, bias)
@@ -62,7 +63,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """max(0, x · weightᵀ + bias): on a GPU in half precision one kernel, in training as well."""
-    if not _learns(x):
+    if not dispatch.mixed_precision_training(x):
         return F.relu_(linear(x, weight, bias))
     if not torch.compiler.is_compiling():
         return _learn(x, weight, bias, "relu")
@@ -73,7 +74,7 @@ def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """GELU of x · weightᵀ + bias; in training on a GPU in half precision the way back through both is as one."""
-    if not _learns(x) or torch.compiler.is_compiling():
+    if not dispatch.mixed_precision_training(x) or torch.compiler.is_compiling():
         return F.gelu(linear(x, weight, bias))
     return _learn(x, weight, bias, "gelu")
 
@@ -83,7 +84,11 @@ def feed_forward(x: Tensor, inner: Linear, outer: Linear, activation: Activation
 
     But not through GELU and dropout: of what is dropped after ReLU nothing need be kept, of that after GELU all.
     """
-    if _learns(x) and not torch.compiler.is_compiling() and (not dropout or activation == "relu"):
+    if (
+        dispatch.mixed_precision_training(x)
+        and not torch.compiler.is_compiling()
+        and (not dropout or activation == "relu")
+    ):
         rows = _as_rows(x)
         bias = outer.bias if outer.biased else None
         parts = inner.weight, inner.bias, outer.weight, bias
@@ -102,7 +107,7 @@ def pass_on(x: Tensor, read: Callable[[Tensor], Made]) -> tuple[Made, Tensor]:
     In training, on a GPU, where x is as precise as products, the reader's first product of x adds its gradient to that
     of whoever reads it next, so that there is no pass over both to add them up.
     """
-    if not _learns(x) or torch.compiler.is_compiling():
+    if not dispatch.mixed_precision_training(x) or torch.compiler.is_compiling():
         return read(x), x
     offered = _in_use.offered
     offered.append(x)
@@ -116,11 +121,6 @@ def pass_on(x: Tensor, read: Callable[[Tensor], Made]) -> tuple[Made, Tensor]:
 # In training, on a GPU, in half precision
 
 
-def _learns(x: Tensor) -> bool:
-    half = torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64
-    return x.is_cuda and half and torch.is_grad_enabled()
-
-
 def _learn(x: Tensor, weight: Tensor, bias: Tensor | None, activation: Activation | None = None) -> Tensor:
     y: Tensor
     y, again = Product.apply(_as_rows(x), weight, bias, activation)  # type: ignore[no-untyped-call]
@@ -129,7 +129,7 @@ def _learn(x: Tensor, weight: Tensor, bias: Tensor | None, activation: Activatio
 
 
 def _as_rows(x: Tensor) -> Tensor:
-    return x.to(torch.get_autocast_dtype(x.device.type)).reshape(-1, x.shape[-1])
+    return x.to(dispatch.matmul_dtype(x)).reshape(-1, x.shape[-1])
 
 
 def _offer(x: Tensor, again: Tensor) -> None:

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.ops.dispatch import INSTALLED, WANTED, on_device
+from regard.ops.dispatch import KERNELS_ENABLED, on_device
 
-ENABLED = INSTALLED and WANTED
+ENABLED = KERNELS_ENABLED
 KNOWN = (torch.bfloat16, torch.float16, torch.float32)
 PAIRS, WARPS = 512, 4
 """Pairs of features that a program turns at once, at the least those of a head, and its threads, in groups of 32."""

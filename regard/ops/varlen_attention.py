@@ -20,12 +20,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from regard.ops.dropout import draw_seed, drop_threshold
 from regard.ops.key_ranges import KeyRanges
 from regard.ops.operator import Operator, dense_last, strides
-from regard.ops.seeds import draw_seed
-
-CHANCES = 1 << 24
-"""Dropout is a number of so many: the random bits of which it is made."""
 
 
 class Order(NamedTuple):
@@ -105,24 +102,6 @@ def attend_bundles(bundles: Sequence[Tensor], runs: KeyRanges, scale: float, dro
 def unbundle(bundles: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Queries, keys and values, (B, H, T, D) each, in the memory of bundles of them."""
     return tuple(part.transpose(1, 2) for bundle in bundles for part in bundle.unbind(2))
-
-
-def dropped(seed: Tensor, rows: int, T: int, S: int, dropout: float) -> Tensor:
-    """Which weights the kernels drop for this seed, (rows, T, S): the same arithmetic, for tests."""
-    query = torch.arange(rows * T, device=seed.device).view(rows, T, 1)
-    key = torch.arange(S, device=seed.device)
-    return (_mix((_mix(query ^ seed) + key * 0x9E3779B9) & 0xFFFFFFFF) >> 8) < chance_of(dropout)
-
-
-def _mix(x: Tensor) -> Tensor:
-    x = (x ^ (x >> 16)) * 0x7FEB352D & 0xFFFFFFFF
-    x = (x ^ (x >> 15)) * 0x846CA68B & 0xFFFFFFFF
-    return x ^ (x >> 16)
-
-
-def chance_of(dropout: float) -> int:
-    """Which of so many chances are those of being dropped."""
-    return round(dropout * CHANCES)
 
 
 # Launching
@@ -297,7 +276,7 @@ class _Call(NamedTuple):
         return self.B * self.H, max(1, -(-tokens // tile))
 
     def numbers(self, scale: float) -> tuple[int, int, int, float, int, float]:
-        return self.T, self.S, self.H, scale, chance_of(self.dropout), 1 / (1 - self.dropout)
+        return self.T, self.S, self.H, scale, drop_threshold(self.dropout), 1 / (1 - self.dropout)
 
     def options(self, tiles: Tiles) -> dict[str, Any]:
         return {

@@ -13,9 +13,7 @@ from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.models.folder import replacing
-from regard.ops.embedding_gradients import gathering
 from regard.ops.linear import RoundedWeights
-from regard.ops.seeds import drawing_at_once
 from regard.runtime import Interrupted, Interruptions
 from regard.training.checkpoint import Checkpoint, reporting_write_errors, save_checkpoint, save_sharded_checkpoint
 from regard.training.cuda_graph import Recorder
@@ -334,10 +332,9 @@ class _Loop(Generic[B]):
 
     def _pass(self, batch: B, step: Step, last: bool = True) -> Loss:
         """The loss of a batch, whose gradients, divided by the step's tokens, are added to those of the weights."""
-        with nullcontext() if self.processes.launched else gathering():
-            with autocast(self.state.device, self.training.precision), self.rounded, drawing_at_once():
-                loss = self.strategy.loss(batch, step, last)
-            (loss.total / self.tokens.to(loss.total.dtype)).backward()  # type: ignore[no-untyped-call]
+        with autocast(self.state.device, self.training.precision), self.rounded:
+            loss = self.strategy.loss(batch, step, last)
+        (loss.total / self.tokens.to(loss.total.dtype)).backward()  # type: ignore[no-untyped-call]
         return replace(loss, total=loss.total.detach())
 
     def _sum(self, losses: list[Loss], tokens: int) -> Loss:

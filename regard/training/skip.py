@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.ops.dispatch import INSTALLED, WANTED, on_device
+from regard.ops.dispatch import KERNELS_ENABLED, on_device
 
-ENABLED = INSTALLED and WANTED
+ENABLED = KERNELS_ENABLED
 ADVICE = "lower optim.lr or optim.clip, lengthen optim.warmup, or set training.precision=float32"
 EXPLODED = "lower optim.lr, lengthen optim.warmup, or raise optim.skip_above if such a norm is usual here"
 TIMES = 100  # the mean norm, over which a gradient counts as exploded where no bound is set

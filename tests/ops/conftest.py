@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from regard.ops import linear
+from regard.ops import dispatch
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
@@ -14,7 +14,7 @@ if not torch.cuda.is_available():
 @pytest.fixture
 def learning(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Run linear layers the way they train on a GPU, in float64, where all implementations must agree."""
-    monkeypatch.setattr(linear, "_learns", lambda x: torch.is_grad_enabled())
-    monkeypatch.setattr(torch, "get_autocast_dtype", lambda device: torch.float64)
+    monkeypatch.setattr(dispatch, "mixed_precision_training", lambda x: torch.is_grad_enabled())
+    monkeypatch.setattr(dispatch, "matmul_dtype", lambda x: torch.float64)
     torch.manual_seed(0)
     return monkeypatch

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.ops import add_norm as norms
+from regard.ops import dispatch
 from regard.ops.add_norm import add_norm, add_norm_by_kernel
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -19,7 +19,7 @@ def drawn(width: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, n
     return 5 * x + 3, added, norm.to(DEVICE, dtype)
 
 
-@pytest.mark.skipif(not norms.ENABLED, reason="there is no Triton")
+@pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="there is no Triton")
 @pytest.mark.parametrize("width", [1, 16, 48, 513])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.no_grad()

@@ -9,12 +9,12 @@ from regard.attention.multi_head import Attention
 from regard.layers import DecoderBlock, EncoderBlock, FeedForward, Residual
 from regard.ops import add_norm as norms
 from regard.ops import attention_kernels as kernels
-from regard.ops import linear as products
+from regard.ops import dispatch
 from regard.ops import linear_training as learning_products
 from regard.ops.add_norm_training import add_norm, kept, sum_and_norm
 from regard.ops.linear import Linear
 
-pytestmark = pytest.mark.skipif(not kernels.INSTALLED, reason="there is no Triton")
+pytestmark = pytest.mark.skipif(not kernels.TRITON_INSTALLED, reason="there is no Triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="there is no CUDA device")
@@ -115,7 +115,10 @@ def test_a_sum_flows_on_beside_its_norm_and_passes_gradients(adds: bool, read: s
 
 
 def learn_by_kernel(monkeypatch: pytest.MonkeyPatch, wanted: bool) -> None:
-    monkeypatch.setattr(norms, "_learns", lambda *given: wanted and torch.is_grad_enabled())
+    def applies(*given: object) -> bool:
+        return wanted and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+
+    monkeypatch.setattr(dispatch, "add_norm_kernel_applies", applies)
 
 
 def test_compiled_it_is_the_formula_in_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +178,7 @@ def test_products_add_to_the_gradients_that_norms_pass_them(monkeypatch: pytest.
     learn_by_kernel(monkeypatch, False)
     plain = with_gradients(block(x, memory), wanted)
     learn_by_kernel(monkeypatch, True)
-    monkeypatch.setattr(products, "_learns", lambda x: torch.is_grad_enabled())
+    monkeypatch.setattr(dispatch, "mixed_precision_training", lambda x: torch.is_grad_enabled())
     monkeypatch.setattr(torch, "get_autocast_dtype", lambda device: torch.float32)
     holders: list[int] = []
     usual = learning_products.count_holders
@@ -243,6 +246,6 @@ def test_attention_that_drops_its_output_keeps_its_bias() -> None:
 def test_a_gpu_takes_the_kernels_in_training_only() -> None:
     x, _, _, _ = tensors(5, 16, torch.float32, torch.bfloat16)
     norm = torch.nn.LayerNorm(16).to(DEVICE)
-    assert norms.joins(x, norm)
+    assert dispatch.add_norm_kernel_applies(x, norm)
     with torch.no_grad():
-        assert not norms.joins(x, norm)
+        assert not dispatch.add_norm_kernel_applies(x, norm)

@@ -13,9 +13,9 @@ from regard.ops.column_sum import (
     sum_by_kernel,
     sum_columns,
 )
-from regard.ops.dispatch import INSTALLED
+from regard.ops.dispatch import TRITON_INSTALLED
 
-by_kernel = pytest.mark.skipif(not INSTALLED, reason="there is no Triton")
+by_kernel = pytest.mark.skipif(not TRITON_INSTALLED, reason="there is no Triton")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="there is no CUDA device")
 SIZES = [(1, 1), (1, 128), (33, 130), (100, 7), (257, 48)]

@@ -11,7 +11,7 @@ from regard.attention.masks import Mask, Padded
 from regard.ops import attention_kernels as kernels
 from regard.ops.decode_attention import attend_few, usable
 
-pytestmark = pytest.mark.skipif(not kernels.INSTALLED, reason="there is no Triton")
+pytestmark = pytest.mark.skipif(not kernels.TRITON_INSTALLED, reason="there is no Triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="there is no CUDA device")

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from regard.ops.dropout import Dropout, draw_bits, drop
+from regard.ops.dropout import Dropout, draw_int16, drop
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -56,7 +56,7 @@ def test_numbers_are_dropped_where_they_are_whatever_the_default_device() -> Non
 
 
 def test_every_integer_of_16_bits_is_as_likely() -> None:
-    bits = draw_bits(1_000_003)
+    bits = draw_int16(1_000_003)
     assert (len(bits), bits.dtype) == (1_000_003, torch.int16)
     counts = torch.histc(bits.float(), 64, -(2.0**15), 2.0**15)
     assert ((counts - len(bits) / 64).abs() < 6 * math.sqrt(len(bits) / 64)).all()

@@ -10,12 +10,12 @@ from regard.attention.masks import Packed
 from regard.attention.positions import sinusoid
 from regard.models import transformer
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.ops import embedding
-from regard.ops.dispatch import INSTALLED
+from regard.ops import dispatch
+from regard.ops.dispatch import TRITON_INSTALLED
+from regard.ops.dropout import kernel_drop_mask
 from regard.ops.embedding import embed
-from regard.ops.varlen_attention import dropped
 
-pytestmark = pytest.mark.skipif(not INSTALLED, reason="there is no Triton")
+pytestmark = pytest.mark.skipif(not TRITON_INSTALLED, reason="there is no Triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="there is no CUDA device")
@@ -99,7 +99,7 @@ def test_what_is_dropped_forward_is_dropped_backward() -> None:
     torch.manual_seed(7)
     y = embed(tokens, table, SCALE, places, positions, 0.3)
     torch.manual_seed(7)
-    left = ~dropped(torch.randint(2**31 - 1, (1,), device=DEVICE), 1, 80, 48, 0.3).view(2, 40, 48)
+    left = ~kernel_drop_mask(torch.randint(2**31 - 1, (1,), device=DEVICE), 1, 80, 48, 0.3).view(2, 40, 48)
     assert left.float().mean().item() == pytest.approx(0.7, abs=0.03)
     assert_close((y, gradient(y, table)), by_formula(tokens, places, table, positions, left.double() / 0.7))
 
@@ -134,7 +134,7 @@ def model(**changes: Any) -> Transformer:
 def embed_by_kernel(monkeypatch: pytest.MonkeyPatch, wanted: bool) -> list[Tensor]:
     """The tokens of each call of it will be found here."""
     calls: list[Tensor] = []
-    monkeypatch.setattr(transformer, "joins", lambda *given: wanted and torch.is_grad_enabled())
+    monkeypatch.setattr(dispatch, "embedding_kernel_applies", lambda *given: wanted and torch.is_grad_enabled())
     monkeypatch.setattr(transformer, "embed", lambda *given: (calls.append(given[0]), embed(*given))[1])
     return calls
 
@@ -196,24 +196,24 @@ def test_what_flows_from_an_embedding_is_as_precise_as_asked_for(monkeypatch: py
 
 def test_without_a_gpu_the_formula_is_taken() -> None:
     tokens, _, table, _ = drawn(1, 5, width=16)
-    assert not embedding.joins(tokens.cpu(), table.cpu())
+    assert not dispatch.embedding_kernel_applies(tokens.cpu(), table.cpu())
 
 
 @on_gpu
 def test_a_gpu_takes_the_kernels_in_training_only() -> None:
     tokens, _, table, _ = drawn(1, 5, width=16)
-    assert embedding.joins(tokens, table)
-    assert not embedding.joins(tokens, table.double())
-    assert not embedding.joins(tokens, table.detach())
+    assert dispatch.embedding_kernel_applies(tokens, table)
+    assert not dispatch.embedding_kernel_applies(tokens, table.double())
+    assert not dispatch.embedding_kernel_applies(tokens, table.detach())
     with torch.no_grad():
-        assert not embedding.joins(tokens, table)
+        assert not dispatch.embedding_kernel_applies(tokens, table)
 
 
 @on_gpu
 def test_a_model_trains_the_same_with_kernels_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for enabled in (True, False):
-        monkeypatch.setattr(embedding, "ENABLED", enabled)
+        monkeypatch.setattr(dispatch, "KERNELS_ENABLED", enabled)
         built = model()
         optimiser = torch.optim.SGD(built.parameters(), 0.1)
         for _ in range(5):

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from regard.ops import embedding_backward as adding
-from regard.ops.dispatch import INSTALLED
+from regard.ops.dispatch import TRITON_INSTALLED
 from regard.ops.embedding_backward import Reading, add_up_rows
 
-pytestmark = pytest.mark.skipif(not INSTALLED, reason="there is no Triton")
+pytestmark = pytest.mark.skipif(not TRITON_INSTALLED, reason="there is no Triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="there is no CUDA device")

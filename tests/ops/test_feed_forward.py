@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.ops import linear as products
+from regard.ops import dispatch
 from regard.ops import linear_training as learning_products
 from regard.ops.dropout import drop
 from regard.ops.feed_forward_backward import Activation
@@ -126,7 +126,7 @@ def test_a_gradient_of_both_is_written_to_only_if_nobody_keeps_it(learning: pyte
 
 
 def test_weights_that_are_rounded_at_once_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_learns", lambda x: torch.is_grad_enabled())
+    monkeypatch.setattr(dispatch, "mixed_precision_training", lambda x: torch.is_grad_enabled())
     torch.manual_seed(0)
     model = torch.nn.ModuleList([Linear(6, 8), Linear(8, 6)])
     inner, outer = model

@@ -7,11 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.ops import dispatch
 from regard.ops import feed_forward_backward as through
-from regard.ops.dispatch import INSTALLED
+from regard.ops.dispatch import TRITON_INSTALLED
 from regard.ops.feed_forward_backward import Activation, Tile, pass_by_kernel, pass_product
 
-by_kernel = pytest.mark.skipif(not INSTALLED, reason="there is no Triton")
+by_kernel = pytest.mark.skipif(not TRITON_INSTALLED, reason="there is no Triton")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 on_gpu = pytest.mark.skipif(
     DEVICE.type == "cpu" or torch.cuda.get_device_capability() != (9, 0), reason="no device that it is cut for"
@@ -87,7 +88,7 @@ def test_on_a_gpu_it_is_right_the_same_every_time_and_when_recorded(
 ) -> None:
     given = drawn(rows, width, hidden, dtype)
     given[2].relu_()
-    assert through._takes(*given)
+    assert dispatch.feed_forward_backward_kernel_applies(*given, 128)
     first = pass_product(*given, "relu", 1.25)
     assert_right(first, given, "relu", 1.25)
     graph = torch.cuda.CUDAGraph()
@@ -103,7 +104,7 @@ def test_what_the_kernel_is_not_cut_for_goes_the_other_way() -> None:
     for rows, width, hidden, dtype in [(64, 64, 200, torch.bfloat16), (64, 60, 256, torch.bfloat16)]:
         given = drawn(rows, width, hidden, dtype)
         given[2].relu_()
-        assert not through._takes(*given)
+        assert not dispatch.feed_forward_backward_kernel_applies(*given, 128)
         assert_right(pass_product(*given, "relu"), given, "relu", 1.0)
-    assert not through._takes(*drawn(64, 64, 256, torch.float32))
-    assert not through._takes(*drawn(0, 64, 256, torch.bfloat16))
+    assert not dispatch.feed_forward_backward_kernel_applies(*drawn(64, 64, 256, torch.float32), 128)
+    assert not dispatch.feed_forward_backward_kernel_applies(*drawn(0, 64, 256, torch.bfloat16), 128)

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from regard.ops import linear as products
+from regard.ops import dispatch
 from regard.ops import quantized_weights as packed
 from regard.ops.linear import Linear, PackedWeights, RoundedWeights, linear, linear_gelu, linear_relu
 from regard.ops.linear_compiled import linear_relu_node
@@ -175,7 +175,7 @@ def test_products_in_half_precision_are_as_precise_as_others(device: str) -> Non
 
 
 def test_weights_that_are_rounded_at_once_are_those_rounded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_learns", lambda x: torch.is_grad_enabled())
+    monkeypatch.setattr(dispatch, "mixed_precision_training", lambda x: torch.is_grad_enabled())
     torch.manual_seed(0)
     model, other = torch.nn.Sequential(Linear(6, 8), Linear(8, 8)), Linear(8, 4)
     x, rounded = torch.randn(5, 6), RoundedWeights(model)

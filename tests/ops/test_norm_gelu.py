@@ -4,14 +4,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.models import stem
 from regard.models.stem import ConvolutionalStem
-from regard.ops import add_norm as norms
 from regard.ops import attention_kernels as kernels
+from regard.ops import dispatch
 from regard.ops import norm_gelu as activated
 from regard.ops.norm_gelu import norm_gelu, norm_gelu_by_kernel
 
-pytestmark = pytest.mark.skipif(not kernels.INSTALLED, reason="there is no Triton")
+pytestmark = pytest.mark.skipif(not kernels.TRITON_INSTALLED, reason="there is no Triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 HALF = torch.bfloat16 if DEVICE.type == "cuda" else torch.float16
@@ -71,13 +70,13 @@ def test_a_stem_is_the_same_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
     layers = ConvolutionalStem(3, (4, 4), 32, 1e-6, depth=2).to(DEVICE)
     images = torch.randn(2, 3, 8, 12, device=DEVICE, requires_grad=True)
     learned = [images, *layers.parameters()]
-    monkeypatch.setattr(stem, "joins", lambda x, norm: False)
+    monkeypatch.setattr(dispatch, "add_norm_kernel_applies", lambda x, norm: False)
     plain = with_gradients(layers(images), *learned)
-    monkeypatch.setattr(stem, "joins", lambda x, norm: torch.is_grad_enabled())
+    monkeypatch.setattr(dispatch, "add_norm_kernel_applies", lambda x, norm: torch.is_grad_enabled())
     for mine, theirs in zip(with_gradients(layers(images), *learned), plain, strict=True):
         torch.testing.assert_close(mine, theirs, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.skipif(DEVICE.type == "cpu", reason="there is no CUDA device")
 def test_a_stem_that_learns_on_a_gpu_is_joined() -> None:
-    assert norms.joins(torch.randn(2, 8, device=DEVICE), nn.LayerNorm(8).to(DEVICE))
+    assert dispatch.add_norm_kernel_applies(torch.randn(2, 8, device=DEVICE), nn.LayerNorm(8).to(DEVICE))

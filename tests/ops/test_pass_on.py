@@ -15,6 +15,7 @@ from regard.attention.multi_head import Attention
 from regard.layers import DecoderBlock, EncoderBlock, FeedForward
 from regard.models import transformer
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.ops import dispatch
 from regard.ops import linear as products
 from regard.ops.linear import Linear, linear, linear_gelu, linear_relu, pass_on
 
@@ -232,7 +233,7 @@ def test_an_encoder_block_has_the_same_gradients_either_way(
 def test_in_half_precision_a_block_stays_within_its_rounding(
     monkeypatch: pytest.MonkeyPatch, stream: torch.dtype
 ) -> None:
-    monkeypatch.setattr(products, "_learns", lambda x: torch.is_grad_enabled())
+    monkeypatch.setattr(dispatch, "mixed_precision_training", lambda x: torch.is_grad_enabled())
     torch.manual_seed(0)
     block = encoder_block()
     x = torch.randn(2, 4, 16).to(stream).requires_grad_()

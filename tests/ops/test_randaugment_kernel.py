@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from regard.data.images.randaugment import MAPS, OPERATIONS, operate, operate_by_kernel
-from regard.ops.dispatch import INSTALLED
+from regard.ops.dispatch import TRITON_INSTALLED
 from tests.data.images.test_randaugment import smooth
 
-pytestmark = pytest.mark.skipif(not INSTALLED, reason="there is no Triton")
+pytestmark = pytest.mark.skipif(not TRITON_INSTALLED, reason="there is no Triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

@@ -9,7 +9,7 @@ from regard.attention.positions import Rotary, Rotary2D, grid_positions
 from regard.ops import attention_kernels as kernels
 from regard.ops import rotary as turning
 
-pytestmark = pytest.mark.skipif(not kernels.INSTALLED, reason="there is no Triton")
+pytestmark = pytest.mark.skipif(not kernels.TRITON_INSTALLED, reason="there is no Triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 B, T = 3, 12

@@ -17,10 +17,11 @@ from regard.attention.masks import Mask, Packed
 from regard.attention.multi_head import Attention
 from regard.ops import attention_kernels as kernels
 from regard.ops import varlen_attention as short
+from regard.ops.dropout import KERNEL_LEVELS, kernel_drop_mask
 from regard.ops.key_ranges import KeyRanges
-from regard.ops.varlen_attention import CHANCES, attend_bundles, attend_key_ranges, dropped, unbundle
+from regard.ops.varlen_attention import attend_bundles, attend_key_ranges, unbundle
 
-pytestmark = pytest.mark.skipif(not kernels.INSTALLED, reason="there is no Triton")
+pytestmark = pytest.mark.skipif(not kernels.TRITON_INSTALLED, reason="there is no Triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="there is no CUDA device")
@@ -104,7 +105,7 @@ def test_programs_share_out_sequences_of_any_lengths(lengths: list[int], slot: i
     inputs = tensors(mask)
     seed = torch.tensor([5], device=DEVICE)
     got = with_gradients(short._attend(*inputs, *KeyRanges.of(mask, slot), None, None, seed, 0.3, 0.4), inputs)
-    gone = dropped(seed, 1, inputs[0].shape[2], inputs[1].shape[2], 0.4)[None]
+    gone = kernel_drop_mask(seed, 1, inputs[0].shape[2], inputs[1].shape[2], 0.4)[None]
     assert_close(got, by_formula(inputs, mask, 0.3, gone, 0.4))
 
 
@@ -193,17 +194,17 @@ def test_dropout_drops_the_same_weights_forward_and_backward(keys: list[int] | N
     got = with_gradients(attend_key_ranges(*inputs, KeyRanges.of(mask), scale, chance), inputs)
     torch.manual_seed(7)
     seed = torch.randint(2**31 - 1, (1,), device=DEVICE)
-    gone = dropped(seed, 2, inputs[0].shape[2], inputs[1].shape[2], chance)[None]
+    gone = kernel_drop_mask(seed, 2, inputs[0].shape[2], inputs[1].shape[2], chance)[None]
     assert_close(got, by_formula(inputs, mask, scale, gone, chance))
 
 
 def test_dropout_is_as_likely_as_it_says_and_every_call_has_its_own() -> None:
-    first, second = (dropped(torch.tensor([seed]), 4, 300, 300, 0.1) for seed in (1, 2))
+    first, second = (kernel_drop_mask(torch.tensor([seed]), 4, 300, 300, 0.1) for seed in (1, 2))
     assert first.float().mean().item() == pytest.approx(0.1, abs=0.002)
     # Independent of the neighbouring key, the neighbouring query, the next head and the next call.
     for other in (first.roll(1, 2), first.roll(1, 1), first.roll(1, 0), second):
         assert (first & other).float().mean().item() == pytest.approx(0.01, abs=0.001)
-    assert not dropped(torch.tensor([1]), 1, 50, 50, 0.5 / CHANCES).any()
+    assert not kernel_drop_mask(torch.tensor([1]), 1, 50, 50, 0.5 / KERNEL_LEVELS).any()
 
 
 @pytest.mark.parametrize("bundles", [1, 2])
@@ -261,7 +262,7 @@ from regard.attention.linear import Linear
 from regard.attention.masks import Mask, Packed
 from regard.attention.routing import Routing
 from regard.ops import dispatch
-assert not dispatch.INSTALLED
+assert not dispatch.TRITON_INSTALLED
 layout = Packed.of([3, 4])
 mask = Mask(queries=layout, keys=layout)
 x = torch.ones(1, 2, 7, 16)

@@ -11,7 +11,7 @@ import torch
 from regard.attention.masks import Packed
 from regard.attention.positions import Sinusoidal
 from regard.errors import UserError
-from regard.ops.dispatch import INSTALLED
+from regard.ops.dispatch import TRITON_INSTALLED
 from regard.training import cuda_graph as recording
 from regard.training.cuda_graph import Recorder
 from regard.training.recipe import Recipe
@@ -94,7 +94,7 @@ def test_several_batches_of_a_step_are_repeated_together(tmp_path: Path, played:
     assert played == [2] * 5
 
 
-@pytest.mark.skipif(not INSTALLED, reason="there is no Triton")
+@pytest.mark.skipif(not TRITON_INSTALLED, reason="there is no Triton")
 def test_a_recording_judges_with_the_kernel_that_plain_steps_had_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: list[int]
 ) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.ops.dispatch import INSTALLED
+from regard.ops.dispatch import TRITON_INSTALLED
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.skip import Skips
@@ -236,7 +236,7 @@ def test_the_optimiser_leaves_a_skipped_step_alone_in_every_part() -> None:
     assert not torch.equal(step(0.0, 1.0)[0], after[0])
 
 
-@pytest.mark.skipif(not INSTALLED, reason="there is no Triton")
+@pytest.mark.skipif(not TRITON_INSTALLED, reason="there is no Triton")
 @pytest.mark.parametrize("above", [None, 7.3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_kernel_judges_as_plain_operations_do(above: float | None, dtype: torch.dtype) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.data.images import colours
 from regard.data.images.geometry import affine, constant
-from regard.ops.dispatch import INSTALLED, WANTED, on_device
+from regard.ops.dispatch import KERNELS_ENABLED, on_device
 
 MOST_ROTATION = 30.0
 MOST_SHEAR = 0.3
@@ -24,7 +24,7 @@ MOST_BLEND = 0.9
 FEWEST_BITS = 4
 FILL = 128
 """What is seen where a pixel comes from outside."""
-ENABLED = INSTALLED and WANTED
+ENABLED = KERNELS_ENABLED
 MOST_PIXELS, PIXELS = 4096, 256
 """Of a channel that the kernel takes, and of those that 32 of its threads hold."""
 MAPS = ("rotate", "shear x", "shear y", "translate x", "translate y")

@@ -14,7 +14,7 @@ from regard.ops.dispatch import on_device
 if TYPE_CHECKING:
     from regard.decoding.cuda_graph.beam import Board
 
-ENABLED = kernels.INSTALLED and kernels.WANTED
+ENABLED = kernels.KERNELS_ENABLED
 WIDEST = 8
 """The widest beam: one program looks at all candidates of a sentence at once."""
 PART = 2048

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from regard.ops.triton.varlen_attention import kept
+from regard.ops.triton.dropout import keep_mask
 
 
 @triton.jit(do_not_specialize=["N", "each", "chance"])
@@ -28,7 +28,7 @@ def add_norm(
             plus += tl.load(added_bias + column, mask=inside, other=0.0).to(tl.float32)[None, :]
         if DROPS:
             seed_value = tl.load(seed).to(tl.uint32)
-            plus = tl.where(kept(seed_value, row[:, None], column[None, :], chance), plus * growth, 0.0)
+            plus = tl.where(keep_mask(seed_value, row[:, None], column[None, :], chance), plus * growth, 0.0)
         if SCALES:
             plus *= tl.load(factors + row // each, mask=real, other=0.0).to(tl.float32)[:, None]
         z = (z + plus).to(total.dtype.element_ty)  # as the way back will find it
@@ -83,7 +83,7 @@ def add_norm_backward(
             d += tl.load(passed + at, mask=there, other=0.0).to(tl.float32)
         tl.store(dx + at, d.to(dx.dtype.element_ty), mask=there)
         if DROPS:
-            d = tl.where(kept(seed_value, row[:, None], column[None, :], chance), d * growth, 0.0)
+            d = tl.where(keep_mask(seed_value, row[:, None], column[None, :], chance), d * growth, 0.0)
         if SCALES:
             d *= tl.load(factors + row // each, mask=real, other=0.0).to(tl.float32)[:, None]
         if ADDS:

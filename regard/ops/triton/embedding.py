@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from regard.ops.triton.varlen_attention import kept
+from regard.ops.triton.dropout import keep_mask
 
 
 @triton.jit(do_not_specialize=["N", "V", "L", "chance"])
@@ -27,6 +27,6 @@ def embed(
         z += tl.load(positions + place[:, None] * W + column[None, :], mask=there, other=0.0).to(tl.float32)
     if DROPS:
         seed_value = tl.load(seed).to(tl.uint32)
-        z = tl.where(kept(seed_value, row[:, None], column[None, :], chance), z * growth, 0.0)
+        z = tl.where(keep_mask(seed_value, row[:, None], column[None, :], chance), z * growth, 0.0)
     at = row.to(tl.int64)[:, None] * W + column[None, :]
     tl.store(y + at, z.to(y.dtype.element_ty), mask=there)

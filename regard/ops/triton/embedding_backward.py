@@ -11,7 +11,7 @@ to what the total was.
 import triton
 import triton.language as tl
 
-from regard.ops.triton.varlen_attention import kept
+from regard.ops.triton.dropout import keep_mask
 
 
 @triton.jit(do_not_specialize=["F", "N", "V"])
@@ -82,12 +82,12 @@ def add_up_rows(
                 g += load_rows(other_grad, token, column, there & theirs[:, None], W)
                 if DROPS:
                     seeds = tl.where(theirs, tl.load(other_seed), tl.load(seed)).to(tl.uint32)
-                    g = tl.where(kept(seeds[:, None], token[:, None], column[None, :], chance), g, 0.0)
+                    g = tl.where(keep_mask(seeds[:, None], token[:, None], column[None, :], chance), g, 0.0)
             else:
                 g = load_rows(grad, token, column, there, W)
                 if DROPS:
                     seed_value = tl.load(seed).to(tl.uint32)
-                    g = tl.where(kept(seed_value, token[:, None], column[None, :], chance), g, 0.0)
+                    g = tl.where(keep_mask(seed_value, token[:, None], column[None, :], chance), g, 0.0)
             sums += tl.sum(g, 0)
         sums *= growth
         if ONTO:

@@ -8,23 +8,10 @@ each place lies. Weights are powers of two, which a GPU is quick to raise.
 import triton
 import triton.language as tl
 
+from regard.ops.triton.dropout import keep_mask
+
 LOG2E = tl.constexpr(1.4426950408889634)
 UNSPECIALISED = ["T", "S", "lo_r", "first_r", "chance"]  # which change from batch to batch; each would be compiled anew
-
-
-@triton.jit
-def mix(x):
-    """A permutation of the 32-bit numbers that looks like chance."""
-    x = (x ^ (x >> 16)) * 0x7FEB352D
-    x = (x ^ (x >> 15)) * 0x846CA68B
-    return x ^ (x >> 16)
-
-
-@triton.jit
-def kept(seed, query, key, chance):
-    """Which weights dropout leaves; the same for the same seed and places, whatever the tile."""
-    start = mix(query.to(tl.uint32) ^ seed)
-    return (mix(start + key.to(tl.uint32) * 0x9E3779B9) >> 8).to(tl.int32) >= chance
 
 
 @triton.jit
@@ -102,7 +89,7 @@ def forward(
         shrink = tl.exp2(top - base)
         total = total * shrink + tl.sum(weights, 1)
         if DROPS:
-            weights = tl.where(kept(seed_value, (row * T + i)[:, None], j[None, :], chance), weights * growth, 0.0)
+            weights = tl.where(keep_mask(seed_value, (row * T + i)[:, None], j[None, :], chance), weights * growth, 0.0)
         context = tl.dot(weights.to(values.dtype), values, context * shrink[:, None], input_precision=PRECISION)
         top = higher
     some = total > 0

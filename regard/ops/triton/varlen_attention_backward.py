@@ -10,7 +10,8 @@ Shapes and names as in short_triton; `first` and `last` say between which places
 import triton
 import triton.language as tl
 
-from regard.ops.triton.varlen_attention import UNSPECIALISED, find_reach, head, kept, read, score, tokens
+from regard.ops.triton.dropout import keep_mask
+from regard.ops.triton.varlen_attention import UNSPECIALISED, find_reach, head, read, score, tokens
 
 
 @triton.jit
@@ -43,7 +44,7 @@ def differentiate_queries(
         weights = tl.exp2(score(queries, keys, low, high, j, scale, PRECISION) - norm[:, None])
         change = tl.dot(grads, tl.trans(values), input_precision=PRECISION)
         if DROPS:
-            change = tl.where(kept(seed_value, (row * T + i)[:, None], j[None, :], chance), change * growth, 0.0)
+            change = tl.where(keep_mask(seed_value, (row * T + i)[:, None], j[None, :], chance), change * growth, 0.0)
         change = weights * (change - delta[:, None])
         total = tl.dot(change.to(keys.dtype), keys, total, input_precision=PRECISION)
     return at, total * scale, delta
@@ -81,7 +82,7 @@ def differentiate_keys(
         change = tl.dot(values, tl.trans(grads), input_precision=PRECISION)
         left = weights
         if DROPS:
-            keep = kept(seed_value, (row * T + i)[None, :], j[:, None], chance)
+            keep = keep_mask(seed_value, (row * T + i)[None, :], j[:, None], chance)
             left = tl.where(keep, weights * growth, 0.0)
             change = tl.where(keep, change * growth, 0.0)
         of_values = tl.dot(left.to(grads.dtype), grads, of_values, input_precision=PRECISION)
@@ -107,7 +108,7 @@ def differentiate_together(
     change = tl.dot(grads, tl.trans(values), input_precision=PRECISION)
     left = weights
     if DROPS:
-        keep = kept(seed_value, (row * T + i)[:, None], j[None, :], chance)
+        keep = keep_mask(seed_value, (row * T + i)[:, None], j[None, :], chance)
         left = tl.where(keep, weights * growth, 0.0)
         change = tl.where(keep, change * growth, 0.0)
     change = (weights * (change - tl.sum(weights * change, 1)[:, None])).to(keys.dtype)

@@ -20,7 +20,7 @@ from regard.decoding.cuda_graph.search import CapturedSearch
 from regard.ops import attention_kernels as kernels
 from tests.decoding.cuda_graph.models import decided_model
 
-pytestmark = pytest.mark.skipif(not kernels.INSTALLED, reason="there is no Triton")
+pytestmark = pytest.mark.skipif(not kernels.TRITON_INSTALLED, reason="there is no Triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 EOS, BOS, PART = 2, 1, 16
