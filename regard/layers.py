@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.linear import RunningSums
+from regard.attention.cache import Cache, KeyValues
 from regard.attention.masks import Mask
-from regard.attention.multi_head import Attention, Cache, KeyValues
+from regard.attention.multi_head import Attention
 from regard.errors import UserError
 from regard.ops import dispatch
 from regard.ops.add_norm import add_norm, sum_and_norm
@@ -215,7 +215,7 @@ class EncoderBlock(nn.Module):
         queries, places, context = x, positions, {}
         if count is not None:
             queries, places = x[:, :count], None if positions is None else positions[:, :count]
-            context = {"context": x, "source_positions": positions}
+            context = {"source": x, "source_positions": positions}
         y: Tensor = self.attention(queries, mask=mask, positions=places, **context)
         return y
 
@@ -252,7 +252,7 @@ class DecoderBlock(nn.Module):
         mask: Mask | None = None,
         memory_mask: Mask | None = None,
         positions: Tensor | None = None,
-        cache: Cache | RunningSums | None = None,
+        cache: Cache | None = None,
         memory_positions: Tensor | None = None,
     ) -> Tensor:
         """Positions are for rotary attention; where cross-attention is rotary too, the memory's are needed as well."""

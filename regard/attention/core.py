@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol, get_args
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from regard.attention.checks import check_one_of
+from regard.attention.kind import Kind, check_choice
 from regard.attention.masks import Mask, Packed
 from regard.attention.packing import Places, pack_padded, packed_layouts, pad_packed, pad_packed_mask
 from regard.ops import attention_kernels as kernels
@@ -324,33 +324,22 @@ _PATHS: dict[Path, Callable[[Tensor, Tensor, Tensor, Mask, float, float, Tensor 
 }
 
 
-class Kind(Protocol):
-    """How scores become context: what `Attention` calls once it has q, k and v. It knows no model."""
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
-        """The context, (B, H, T, D)."""
-
-    def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
-        """What each query gave to each key, (B, H, T, S)."""
-
-    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
-        """What the weights are made of, (B, H, T, S): scaled and masked, by -inf before a softmax, else by 0."""
-
-
 @dataclass(frozen=True)
-class Full:
+class Full(Kind):
     """Every query against every key that the mask allows: `attend()` itself."""
 
     scale: float | None = None
     path: Path = "auto"
 
     def __post_init__(self) -> None:
-        check_one_of("full attention", "path", self.path, get_args(Path))
+        check_choice("full attention", "path", self.path, get_args(Path))
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
         return attend(q, k, v, mask, scale=self.scale, dropout=dropout, path=self.path)
 
-    def together(self, projections: Sequence[Tensor], heads: int, mask: Mask, dropout: float = 0.0) -> Tensor | None:
+    def attend_projected(
+        self, projections: Sequence[Tensor], heads: int, mask: Mask, dropout: float = 0.0
+    ) -> Tensor | None:
         """The context of projections as they are, where that is the faster way."""
         if self.path != "auto":
             return None

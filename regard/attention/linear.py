@@ -10,13 +10,14 @@ Shapes: B batch, H heads, T queries, S keys, D head width, F features, n chunks 
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.checks import check_least, check_one_of
+from regard.attention.cache import LinearCache, LinearState
+from regard.attention.kind import Kind, check_at_least, check_choice
 from regard.attention.masks import Mask, Padded
 from regard.attention.packing import in_rows, pack_padded, pad_packed
 from regard.ops import attention_kernels as kernels
@@ -28,14 +29,7 @@ CHUNK = 128
 """Tokens of a chunk; a CPU, to which scores cost more than to a GPU, takes half of it where features are few."""
 
 
-class Sums(NamedTuple):
-    """What the keys seen so far come to: Σ φ(k) vᵀ, (B, H, F, D), and Σ φ(k), (B, H, F), in float32 or better."""
-
-    values: Tensor
-    features: Tensor
-
-
-class Linear(nn.Module):
+class Linear(nn.Module, Kind):
     """Attention whose weights are φ(q)·φ(k), divided by their sum; "plain" is the bare product, not divided.
 
     Args:
@@ -58,9 +52,9 @@ class Linear(nn.Module):
         path: LinearPath = "auto",
     ) -> None:
         super().__init__()
-        check_least("linear attention", "width", width, 1)
-        check_one_of("linear attention", "features", features, get_args(Features))
-        check_one_of("linear attention", "path", path, get_args(LinearPath))
+        check_at_least("linear attention", "width", width, 1)
+        check_choice("linear attention", "features", features, get_args(Features))
+        check_choice("linear attention", "path", path, get_args(LinearPath))
         check_size(features, size)
         check_scale(features, scale)
         self.features, self.path = features, path
@@ -90,11 +84,14 @@ class Linear(nn.Module):
         may = mask.dense(q.shape[-2], k.shape[-2], q.device)
         return scores if may is None else scores.masked_fill(~may, 0.0)
 
-    def advance(self, q: Tensor, k: Tensor, v: Tensor, sums: Sums | None) -> tuple[Tensor, Sums]:
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, sums: LinearState | None) -> tuple[Tensor, LinearState]:
         """The context of the next tokens, each of which sees itself and all before it; and the sums behind them."""
         phi_q, phi_k = self._map_queries(q), self._map_keys(k)
         forward = self._recur if q.shape[-2] == 1 or self.path == "recurrent" else self._by_chunks
         return forward(phi_q, phi_k, v, sums)
+
+    def start_cache(self, beam_width: int = 1, keep_all: bool = False) -> LinearCache:
+        return LinearCache(self.advance, beam_width)
 
     def extra_repr(self) -> str:
         return f"{self.features!r}, scale={self.scale:g}"
@@ -126,7 +123,9 @@ class Linear(nn.Module):
 
     # The causal sum
 
-    def _by_chunks(self, phi_q: Tensor, phi_k: Tensor, v: Tensor, sums: Sums | None) -> tuple[Tensor, Sums]:
+    def _by_chunks(
+        self, phi_q: Tensor, phi_k: Tensor, v: Tensor, sums: LinearState | None
+    ) -> tuple[Tensor, LinearState]:
         """Within a chunk all scores, of the chunks before it their sums alone."""
         T = v.shape[-2]
         c = min(T, CHUNK // 2 if v.device.type == "cpu" and phi_k.shape[-1] <= CHUNK else CHUNK)
@@ -134,14 +133,14 @@ class Linear(nn.Module):
         scores = (phi_q @ phi_k.transpose(-2, -1)).tril()
         each = _add_up(phi_k, values)
         start = _zeros_like(each) if sums is None else sums
-        running = Sums(*(torch.cat((x[:, :, None], y), 2).cumsum(2) for x, y in zip(start, each, strict=True)))
-        earlier = Sums(*(part[:, :, :-1].to(phi_q.dtype) for part in running))
-        context = scores @ values + phi_q @ earlier.values
+        running = LinearState(*(torch.cat((x[:, :, None], y), 2).cumsum(2) for x, y in zip(start, each, strict=True)))
+        earlier = LinearState(*(part[:, :, :-1].to(phi_q.dtype) for part in running))
+        context = scores @ values + phi_q @ earlier.key_values
         if self.features != "plain":
-            context = _divide(context, scores.sum(-1) + (phi_q @ earlier.features[..., None]).squeeze(-1))
-        return context.flatten(2, 3)[:, :, :T].to(v.dtype), Sums(*(part[:, :, -1] for part in running))
+            context = _divide(context, scores.sum(-1) + (phi_q @ earlier.keys[..., None]).squeeze(-1))
+        return context.flatten(2, 3)[:, :, :T].to(v.dtype), LinearState(*(part[:, :, -1] for part in running))
 
-    def _recur(self, phi_q: Tensor, phi_k: Tensor, v: Tensor, sums: Sums | None) -> tuple[Tensor, Sums]:
+    def _recur(self, phi_q: Tensor, phi_k: Tensor, v: Tensor, sums: LinearState | None) -> tuple[Tensor, LinearState]:
         """Token by token."""
         wide = torch.promote_types(v.dtype, torch.float32)
         phi_q, phi_k = phi_q.to(wide), phi_k.to(wide)
@@ -149,17 +148,17 @@ class Linear(nn.Module):
         for t in range(v.shape[-2]):
             here = slice(t, t + 1)
             added = _add_up(phi_k[..., here, :], v[..., here, :])
-            sums = added if sums is None else Sums(sums.values + added.values, sums.features + added.features)
+            sums = added if sums is None else LinearState(sums.key_values + added.key_values, sums.keys + added.keys)
             context.append(self._read(phi_q[..., here, :], sums))
         assert sums is not None
         return torch.cat(context, -2).to(v.dtype), sums
 
-    def _read(self, phi_q: Tensor, sums: Sums) -> Tensor:
+    def _read(self, phi_q: Tensor, sums: LinearState) -> Tensor:
         """What queries get from keys that they all see."""
-        context = phi_q @ sums.values.to(phi_q.dtype)
+        context = phi_q @ sums.key_values.to(phi_q.dtype)
         if self.features == "plain":
             return context
-        return _divide(context, (phi_q @ sums.features[..., None].to(phi_q.dtype)).squeeze(-1))
+        return _divide(context, (phi_q @ sums.keys[..., None].to(phi_q.dtype)).squeeze(-1))
 
     # Features: products of them are taken in bfloat16 where q and k come so, else in float32 or better
 
@@ -187,49 +186,13 @@ class Linear(nn.Module):
         return x @ self.directions.to(x.dtype).T - x.square().sum(-1, keepdim=True) / 2
 
 
-class RunningSums:
-    """The cache of linear attention: of constant size, however many tokens have been decoded.
-
-    Args:
-        kind: whose sums these are.
-        beam_width: how many tokens of a row stand side by side, each the next of a hypothesis of its own.
-    """
-
-    def __init__(self, kind: Linear, beam_width: int = 1) -> None:
-        self.kind, self.beam_width = kind, beam_width
-        self.length = 0
-        self.sums: Sums | None = None  # a row for every hypothesis
-
-    def advance(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """The context of the next tokens, which the sums take in."""
-        B, H, T, D = q.shape
-        self.length += T
-        if self.beam_width == 1:
-            context, self.sums = self.kind.advance(q, k, v, self.sums)
-            return context
-        if self.sums is None and T == 1:  # the first token, the same for all hypotheses of a row
-            context, sums = self.kind.advance(q, k, v, None)
-            self.sums = Sums(*(part.repeat_interleave(self.beam_width, 0) for part in sums))
-            return context
-        q, k, v = (x.transpose(1, 2).reshape(B * T, H, 1, D) for x in (q, k, v))
-        context, self.sums = self.kind.advance(q, k, v, self.sums)
-        return context.view(B, T, H, D).transpose(1, 2)
-
-    def follow(self, rows: Tensor, sentences: Tensor | None) -> RunningSums:
-        """The sums once hypotheses have changed places: each row goes on from the one that `rows` names."""
-        chosen = RunningSums(self.kind, self.beam_width)
-        chosen.length = self.length
-        chosen.sums = None if self.sums is None else Sums(*(part[rows] for part in self.sums))
-        return chosen
-
-
 def check_size(features: Features, size: int | None) -> None:
     """Refuses a number of features where these are not random."""
     if size is None:
         return
     if features != "random":
         raise ValueError(f"size is the number of random features; features {features!r} has none")
-    check_least("linear attention", "size", size, 1)
+    check_at_least("linear attention", "size", size, 1)
 
 
 def check_scale(features: Features, scale: float | None) -> None:
@@ -257,15 +220,15 @@ def _elu_plus_one(x: Tensor, scale: float) -> Tensor:
     return F.elu(x).add_(1)
 
 
-def _add_up(phi_k: Tensor, v: Tensor) -> Sums:
+def _add_up(phi_k: Tensor, v: Tensor) -> LinearState:
     """The sums over the tokens in the last dimension but one."""
     wide = torch.promote_types(v.dtype, torch.float32)
-    return Sums((phi_k.transpose(-2, -1) @ v.to(phi_k.dtype)).to(wide), phi_k.sum(-2, dtype=wide))
+    return LinearState((phi_k.transpose(-2, -1) @ v.to(phi_k.dtype)).to(wide), phi_k.sum(-2, dtype=wide))
 
 
-def _zeros_like(sums: Sums) -> Sums:
+def _zeros_like(sums: LinearState) -> LinearState:
     """As the sums of each chunk, but of no token at all."""
-    return Sums(*(torch.zeros_like(part[:, :, 0]) for part in sums))
+    return LinearState(*(torch.zeros_like(part[:, :, 0]) for part in sums))
 
 
 def _divide(context: Tensor, total: Tensor) -> Tensor:

@@ -16,8 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.attention.checks import check_least, check_one_of
+from regard.attention.cache import KVCache
 from regard.attention.core import attend, attention_scores, attention_weights
+from regard.attention.kind import CAPACITY, Kind, check_at_least, check_choice
 from regard.attention.masks import Mask, Packed, Padded, within
 from regard.attention.packing import in_rows, pack_padded, pad_packed
 
@@ -25,7 +26,7 @@ LocalPath = Literal["auto", "reference", "dense", "blocks", "varlen"]
 
 
 @dataclass(frozen=True)
-class Local:
+class Local(Kind):
     """Softmax attention within a window; the mask's own rules, such as causality, hold beside it.
 
     Args:
@@ -46,8 +47,8 @@ class Local:
 
     def __post_init__(self) -> None:
         for name, least in (("before", 0), ("after", 0), ("dilation", 1), ("global_tokens", 0)):
-            check_least("local attention", name, getattr(self, name), least)
-        check_one_of("local attention", "path", self.path, get_args(LocalPath))
+            check_at_least("local attention", name, getattr(self, name), least)
+        check_choice("local attention", "path", self.path, get_args(LocalPath))
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
         path = self._fastest(q, k, mask, dropout) if self.path == "auto" else self.path
@@ -81,10 +82,9 @@ class Local:
     def _reach(self) -> tuple[int, int]:
         return self.before * self.dilation, self.after * self.dilation
 
-    @property
-    def remembers(self) -> int | None:
-        """How many tokens before its own a query may need while decoding; None: all."""
-        return None if self.global_tokens else self._reach[0]
+    def start_cache(self, beam_width: int = 1, keep_all: bool = False) -> KVCache:
+        window = None if keep_all or self.global_tokens else self._reach[0] * beam_width
+        return KVCache(self, CAPACITY * beam_width, window)
 
     def _fastest(self, q: Tensor, k: Tensor, mask: Mask, dropout: float) -> LocalPath:
         T, S = q.shape[-2], k.shape[-2]

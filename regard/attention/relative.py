@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.core import attend, attention_scores, attention_weights
+from regard.attention.kind import Kind
 from regard.attention.masks import Mask
 from regard.attention.positions import grid_positions
 
 
-class Relative(nn.Module):
+class Relative(nn.Module, Kind):
     """Full attention among the places of a window, row after row, plus a number for how far apart two of them are.
 
     Args:

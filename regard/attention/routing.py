@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.checks import check_least, check_one_of, check_share
 from regard.attention.core import Path, attend, attention_scores, attention_weights
+from regard.attention.kind import Kind, check_at_least, check_choice, check_fraction
 from regard.attention.masks import Mask, Packed, Padded, within
 from regard.attention.packing import in_rows, pack_padded, pad_packed
 from regard.ops import attention_kernels as kernels
@@ -38,7 +38,7 @@ STEP = 16
 """On a GPU rows of clusters are a multiple of this long: its kernels copy masks of other shapes first."""
 
 
-class Routing(nn.Module):
+class Routing(nn.Module, Kind):
     """Softmax attention within clusters; in training each call moves the centroids a little.
 
     A lead on each cluster's similarity, learned beside the centroids, keeps clusters of about equal size: it grows
@@ -69,11 +69,11 @@ class Routing(nn.Module):
     ) -> None:
         super().__init__()
         for name, value in (("heads", heads), ("width", width), ("clusters", clusters)):
-            check_least("routing attention", name, value, 1)
-        check_share("routing attention", "decay", decay)
+            check_at_least("routing attention", name, value, 1)
+        check_fraction("routing attention", "decay", decay)
         if balance < 0:
             raise ValueError(f"routing attention: balance must not be negative, found {balance:g}")
-        check_one_of("routing attention", "path", path, get_args(RoutingPath))
+        check_choice("routing attention", "path", path, get_args(RoutingPath))
         self.clusters, self.decay, self.balance, self.scale, self.path = clusters, decay, balance, scale, path
         self.register_buffer("centroids", F.normalize(torch.randn(heads, clusters, width), dim=-1))
         self.register_buffer("leads", torch.zeros(2, heads, clusters))  # of queries, of keys

@@ -15,9 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.attention.cache import Cache, KeyValues
 from regard.attention.core import Full
 from regard.attention.masks import Mask
-from regard.attention.multi_head import Attention, Cache, KeyValues
+from regard.attention.multi_head import Attention
 from regard.layers import DecoderBlock, FeedForward, Residual
 from regard.models.transformer import DecoderState, Transformer
 from regard.ops.dropout import Dropout
@@ -45,7 +46,6 @@ class DirectDecoder:
     def read(self, x: Tensor, mask: Mask, state: DecoderState) -> Tensor:
         """Embedded tokens, (B, K, W), to vectors that know what was said before, likewise; the caches remember them."""
         for block, memory, cache in zip(self._blocks, state.memories, state.caches, strict=True):
-            assert isinstance(cache, Cache)
             x = block.read(x, memory, mask, state.memory_mask, cache)
         y: Tensor = self._norm(x)
         return y
@@ -84,7 +84,7 @@ class _DirectBlock:
             multiply = packed.linear if packed.has_copy_of(weight) else F.linear
             return lambda x: multiply(x, weight, bias)
 
-        self.heads, self.kind = attention.heads, attention.kind
+        self.heads = attention.heads
         self.qkv, self.out = (product(one.weight, one.bias) for one in (attention.qkv, attention.out))
         self.cross_heads, self.cross_kind = cross.heads, cross.kind
         # Of cross-attention the queries alone: keys and values of the source are projected once, before all steps.
@@ -105,7 +105,7 @@ class _DirectBlock:
     def _attend(self, x: Tensor, mask: Mask, cache: Cache) -> Tensor:
         B, K, W = x.shape
         q, k, v = self.qkv(x).view(B, K, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
-        context = self.kind(q, *cache.append(k, v), mask)
+        context = cache.attend(q, k, v, mask)
         return self.out(context.transpose(1, 2).reshape(B, K, W))
 
     def _attend_to_source(self, x: Tensor, memory: KeyValues, mask: Mask) -> Tensor:

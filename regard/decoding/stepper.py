@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from regard.attention.cache import KeyValues
 from regard.attention.masks import Mask, Padded
-from regard.attention.multi_head import Attention, KeyValues, use_qkv_hook
+from regard.attention.multi_head import Attention, use_qkv_hook
 from regard.decoding.direct import DirectDecoder
 from regard.models.transformer import DecoderState, Transformer
 from regard.ops.linear import PackedWeights
@@ -46,7 +47,7 @@ class TransformerState:
         if gone:
             assert isinstance(mask.keys, Padded)
             memories, mask = [memory.select(sentences) for memory in memories], Mask(keys=mask.keys.select(sentences))
-        caches = [cache.follow(rows, sentences if gone else None) for cache in decoder.caches]
+        caches = [cache.reorder(rows, sentences if gone else None) for cache in decoder.caches]
         decoder = DecoderState(memories, mask, caches)
         family = self.family.flatten(0, 1)[rows].view(len(sentences), self.copies, -1)
         coverage = None if self.coverage is None else self.coverage[rows]

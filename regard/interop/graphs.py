@@ -5,14 +5,15 @@ Shapes: B rows, S source tokens, P target tokens so far, L layers, H heads, D he
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.attention.cache import KeyValues, KVCache
 from regard.attention.masks import Mask
-from regard.attention.multi_head import Cache, KeyValues
 from regard.errors import UserError
 from regard.layers import DecoderBlock
 from regard.models.transformer import Embedding, EncoderDecoderConfig, Transformer, TransformerConfig
@@ -88,7 +89,8 @@ class StepProgram(nn.Module):
         seen = torch.arange(memory_keys.shape[3], device=token.device)
         memory_mask = Mask(allowed=_real(seen, lengths))
         x = self.embed(token, place)
-        caches = [_Given(k, v) for k, v in zip(past_keys.unbind(0), past_values.unbind(0), strict=True)]
+        kinds = [cast(DecoderBlock, block).attention.kind for block in self.model.decoder]
+        caches = [_Given(*given) for given in zip(kinds, past_keys.unbind(0), past_values.unbind(0), strict=True)]
         for layer, block in enumerate(self.model.decoder):
             memory = KeyValues(memory_keys[layer], memory_values[layer])
             x = block(x, memory, Mask(), memory_mask, place, caches[layer])
@@ -100,11 +102,11 @@ class StepProgram(nn.Module):
         )
 
 
-class _Given(Cache):
+class _Given(KVCache):
     """A cache that was handed in, and goes out again one token longer."""
 
-    def __init__(self, keys: Tensor, values: Tensor) -> None:
-        super().__init__(0)
+    def __init__(self, kind: Callable[..., Tensor], keys: Tensor, values: Tensor) -> None:
+        super().__init__(kind)
         self.keys, self.values = keys, values
 
     def append(self, keys: Tensor, values: Tensor) -> KeyValues:

@@ -15,11 +15,12 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from regard.attention.core import Full, Kind
+from regard.attention.cache import Cache, KeyValues
+from regard.attention.core import Full
+from regard.attention.kind import Kind
 from regard.attention.kinds import AttentionSettings, FullSettings, check_attention
-from regard.attention.linear import RunningSums
 from regard.attention.masks import Layout, Mask
-from regard.attention.multi_head import Attention, Cache, KeyValues
+from regard.attention.multi_head import Attention
 from regard.attention.positions import Learned, Rotary, Sinusoidal
 from regard.config import Settings
 from regard.layers import Activation, DecoderBlock, EncoderBlock, FeedForward
@@ -123,7 +124,7 @@ class DecoderState:
     A source may be shared by several hypotheses: the target side then has a whole multiple of the source's rows.
     """
 
-    def __init__(self, memories: list[KeyValues], memory_mask: Mask, caches: Sequence[Cache | RunningSums]) -> None:
+    def __init__(self, memories: list[KeyValues], memory_mask: Mask, caches: Sequence[Cache]) -> None:
         self.memories, self.memory_mask, self.caches = memories, memory_mask, caches
 
     @property

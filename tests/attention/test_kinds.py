@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 from torch import nn
 
-from regard.attention.core import Full, Kind
+from regard.attention.core import Full
+from regard.attention.kind import Kind
 from regard.attention.linear import Linear
 from regard.attention.local import Local
 from regard.attention.routing import Routing
@@ -113,21 +114,21 @@ def test_a_plain_product_takes_a_negative_scale() -> None:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: Local(-1, 0), "local attention: before must be a whole number, 0 or more, not -1"),
-        (lambda: Local(0, 1.5), "local attention: after must be a whole number, 0 or more, not 1.5"),  # type: ignore[arg-type]
-        (lambda: Local(1, 1, dilation=0), "local attention: dilation must be a whole number, 1 or more, not 0"),
+        (lambda: Local(-1, 0), "local attention: before must be an integer of at least 0, not -1"),
+        (lambda: Local(0, 1.5), "local attention: after must be an integer of at least 0, not 1.5"),  # type: ignore[arg-type]
+        (lambda: Local(1, 1, dilation=0), "local attention: dilation must be an integer of at least 1, not 0"),
         (
             lambda: Local(1, 1, global_tokens=-2),
-            "local attention: global_tokens must be a whole number, 0 or more, not -2",
+            "local attention: global_tokens must be an integer of at least 0, not -2",
         ),
         (lambda: Local(1, 1, path="x"), "path must be one of auto, reference, dense, blocks, varlen, not 'x'"),  # type: ignore[arg-type]
-        (lambda: Routing(2, 8, 0), "routing attention: clusters must be a whole number, 1 or more, not 0"),
-        (lambda: Routing(2, 8, 4, decay=1.5), "routing attention: decay must lie between 0 and 1, not 1.5"),
+        (lambda: Routing(2, 8, 0), "routing attention: clusters must be an integer of at least 1, not 0"),
+        (lambda: Routing(2, 8, 4, decay=1.5), "routing attention: decay must be between 0 and 1, not 1.5"),
         (lambda: Routing(2, 8, 4, balance=-0.1), "routing attention: balance must not be negative, found -0.1"),
         (lambda: Routing(2, 8, 4, path="x"), "path must be one of auto, reference, dense, clusters, sorted, not 'x'"),  # type: ignore[arg-type]
         (lambda: Linear(8, "relu"), "linear attention: features must be one of elu, random, plain, not 'relu'"),  # type: ignore[arg-type]
         (lambda: Linear(8, "elu", size=5), "size is the number of random features; features 'elu' has none"),
-        (lambda: Linear(8, "random", size=0), "linear attention: size must be a whole number, 1 or more, not 0"),
+        (lambda: Linear(8, "random", size=0), "linear attention: size must be an integer of at least 1, not 0"),
         (lambda: Linear(8, "elu", scale=-1.0), "must not be negative, found -1"),
         (lambda: Linear(8, path="x"), "path must be one of auto, quadratic, chunked, recurrent, kernel, not 'x'"),  # type: ignore[arg-type]
         (lambda: Full(path="x"), "path must be one of auto, reference, fused, few, unpacked, varlen, short, not 'x'"),  # type: ignore[arg-type]

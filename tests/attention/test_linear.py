@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from regard.attention.cache import LinearCache
 from regard.attention.core import attention_weights
-from regard.attention.linear import CHUNK, Features, Linear, LinearPath, RunningSums, random_directions
+from regard.attention.linear import CHUNK, Features, Linear, LinearPath, random_directions
 from regard.attention.masks import Mask, Packed, Padded
 from regard.attention.multi_head import Attention
 
@@ -193,20 +194,20 @@ def test_random_features_of_large_vectors_stay_finite(size: float) -> None:
 def test_with_running_sums_each_step_is_as_without(features: Features, chunks: list[int]) -> None:
     q, k, v = tensors(3, 12)
     kind = linear(features)
-    cache = RunningSums(kind)
+    cache = LinearCache(kind.advance)
     parts = zip(*(x.split(chunks, 2) for x in (q, k, v)), strict=True)
-    steps = torch.cat([cache.advance(*part) for part in parts], 2)
+    steps = torch.cat([cache.attend(*part, Mask(causal=True)) for part in parts], 2)
     torch.testing.assert_close(steps, kind(q, k, v, Mask(causal=True)), **EXACT)
     assert cache.length == 12
 
 
 def test_running_sums_do_not_grow() -> None:
-    cache = RunningSums(linear("elu"))
+    cache = LinearCache(linear("elu").advance)
     sizes = set()
     for _ in range(5):
-        cache.advance(*tensors(2, 7))
-        assert cache.sums is not None
-        sizes.add(tuple(part.shape for part in cache.sums))
+        cache.attend(*tensors(2, 7), Mask(causal=True))
+        assert cache.state is not None
+        sizes.add(tuple(part.shape for part in cache.state))
     assert sizes == {((2, H, D, D), (2, H, D))}
 
 
@@ -215,13 +216,13 @@ def test_running_sums_follow_their_hypotheses(shared: bool) -> None:
     kind = linear("elu")
     past, now = tensors(4, 6), tensors(4, 1)
     rows = torch.tensor([2, 2, 0, 3])
-    cache = RunningSums(kind, beam_width=2)  # two sentences with two hypotheses each
+    cache = LinearCache(kind.advance, beam_width=2)  # two sentences with two hypotheses each
     if shared:
         past = tuple(torch.cat((x[::2, :, :1].repeat_interleave(2, 0), x[:, :, 1:]), 2) for x in past)
-        cache.advance(*(x[::2, :, :1] for x in past))
+        cache.attend(*(x[::2, :, :1] for x in past), Mask())
     for t in range(shared, 6):
-        cache.advance(*(side_by_side(x[:, :, t : t + 1], 2) for x in past))
-    got = cache.follow(rows, None).advance(*(side_by_side(x, 2) for x in now))
+        cache.attend(*(side_by_side(x[:, :, t : t + 1], 2) for x in past), Mask())
+    got = cache.reorder(rows, None).attend(*(side_by_side(x, 2) for x in now), Mask())
     whole = [torch.cat((x[rows], y), 2) for x, y in zip(past, now, strict=True)]
     torch.testing.assert_close(got, side_by_side(kind(*whole, Mask(causal=True))[:, :, -1:], 2), **EXACT)
     assert cache.length == (11 if shared else 12)
@@ -235,7 +236,7 @@ def side_by_side(x: Tensor, copies: int) -> Tensor:
 def test_a_probe_of_decoding_is_refused_because_no_keys_are_kept() -> None:
     module = Attention(16, 2, kind=Linear(8))
     module.qkv_hook = lambda *seen: None
-    with pytest.raises(ValueError, match="keeps no keys"):
+    with pytest.raises(ValueError, match="stores no keys"):
         module(torch.randn(1, 1, 16), cache=module.start_cache())
 
 

@@ -2,10 +2,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from regard.attention.cache import Cache, KeyValues, KVCache
 from regard.attention.core import Full
 from regard.attention.local import Local
 from regard.attention.masks import Mask, Packed, Padded
-from regard.attention.multi_head import Attention, Cache, KeyValues, use_qkv_hook
+from regard.attention.multi_head import Attention, use_qkv_hook
 from regard.attention.positions import Rotary, Rotary2D
 from regard.layers import AttentionUnit
 
@@ -248,14 +249,14 @@ def stepwise(module: Attention, x: Tensor, chunks: list[int], cache: Cache) -> T
 def test_with_a_cache_each_step_is_as_without(decoder: Attention, chunks: list[int], capacity: int) -> None:
     x = vectors(B, 9, W)
     whole = decoder(x, mask=Mask(causal=True), positions=torch.arange(9)[None])
-    cache = Cache(capacity)
+    cache = KVCache(decoder.kind, capacity)
     torch.testing.assert_close(stepwise(decoder, x, chunks, cache), whole, atol=1e-5, rtol=1e-5)
     assert cache.length == 9
 
 
 @torch.no_grad()
 def test_the_cache_grows_by_doubling() -> None:
-    cache, capacities = Cache(2), set()
+    cache, capacities = KVCache(Full(), 2), set()
     for t in range(1, 20):
         keys, values = cache.append(torch.full((1, 1, 1, 2), float(t)), torch.full((1, 1, 1, 2), -float(t)))
         assert keys[0, 0, :, 0].tolist() == list(range(1, t + 1))
@@ -267,7 +268,7 @@ def test_the_cache_grows_by_doubling() -> None:
 @torch.no_grad()
 def test_selected_rows_of_a_cache_go_on_as_if_they_had_always_stood_there(decoder: Attention) -> None:
     x, rows = vectors(B, 7, W), torch.tensor([2, 0, 2, 2])
-    cache = Cache(4)
+    cache = KVCache(decoder.kind, 4)
     stepwise(decoder, x[:, :4], [1] * 4, cache)
     later = vectors(4, 3, W, seed=5)
     got = stepwise(decoder, later, [1, 2], cache.select(rows))
@@ -279,7 +280,7 @@ def test_selected_rows_of_a_cache_go_on_as_if_they_had_always_stood_there(decode
 @torch.no_grad()
 def test_selecting_leaves_the_first_cache_untouched(decoder: Attention) -> None:
     x = vectors(B, 6, W)
-    cache = Cache(8)
+    cache = KVCache(decoder.kind, 8)
     stepwise(decoder, x[:, :3], [3], cache)
     chosen = cache.select(torch.tensor([1]))
     stepwise(decoder, vectors(1, 2, W, seed=8), [1, 1], chosen)
@@ -295,7 +296,7 @@ def test_a_window_keeps_what_it_can_see_and_no_more(kind: Local, chunks: list[in
     torch.manual_seed(0)
     module, x = Attention(W, 2, kind=kind), vectors(B, 90, W)
     cache = module.start_cache()
-    assert isinstance(cache, Cache)
+    assert isinstance(cache, KVCache)
     got = stepwise(module, x, chunks, cache)
     torch.testing.assert_close(got, module(x, mask=Mask(causal=True)), atol=1e-5, rtol=1e-5)
     assert cache.length == 90
@@ -306,10 +307,10 @@ def test_a_window_keeps_what_it_can_see_and_no_more(kind: Local, chunks: list[in
 def test_a_window_with_tokens_for_everyone_keeps_all() -> None:
     module, x = Attention(W, 2, kind=Local(2, 2, global_tokens=1)), vectors(B, 70, W)
     cache = module.start_cache()
-    assert isinstance(cache, Cache)
+    assert isinstance(cache, KVCache)
     got = stepwise(module, x, [1] * 70, cache)
     torch.testing.assert_close(got, module(x, mask=Mask(causal=True)), atol=1e-5, rtol=1e-5)
-    assert cache.held == 70
+    assert cache.stored == 70
 
 
 @torch.no_grad()
@@ -321,12 +322,12 @@ def test_whoever_observes_from_the_start_sees_every_key_and_nobody_sees_less() -
     assert seen == list(range(1, 71))
     cache = module.start_cache()
     stepwise(module, x[:, :69], [1] * 69, cache)  # type: ignore[arg-type]
-    with use_qkv_hook([module], lambda *_: None), pytest.raises(ValueError, match="observe from the start"):
+    with use_qkv_hook([module], lambda *_: None), pytest.raises(ValueError, match="set it before decoding"):
         module(x[:, -1:], mask=Mask(causal=True), cache=cache)
 
 
 def test_an_empty_cache_can_be_selected_from() -> None:
-    assert Cache().select(torch.tensor([0, 0])).length == 0
+    assert KVCache(Full()).select(torch.tensor([0, 0])).length == 0
 
 
 # Projected contexts

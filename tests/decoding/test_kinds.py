@@ -70,7 +70,7 @@ def test_a_window_gives_up_what_lies_behind_it_and_scores_stay_the_same(beam: in
 
     def spy(tokens: torch.Tensor, state: Any) -> Any:
         logp, after = step(tokens, state)
-        held.append(after.decoder.caches[0].held)
+        held.append(after.decoder.caches[0].stored)
         return logp, after
 
     stepper.step = spy  # type: ignore[method-assign]

@@ -5,13 +5,14 @@ Shapes: B sentences, K hypotheses a sentence, S source tokens, T steps, H heads,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
+from regard.attention.cache import KeyValues, KVCache
 from regard.attention.masks import Mask, Padded
-from regard.attention.multi_head import Cache, KeyValues
 from regard.layers import DecoderBlock
 from regard.models.transformer import Transformer
 from regard.ops import attention_kernels as kernels
@@ -28,16 +29,18 @@ class Shape(NamedTuple):
     target: int
 
 
-class FixedCache(Cache):
+class FixedCache(KVCache):
     """Room for the keys and values of all steps; those of a step's hypotheses stand side by side.
 
     Args:
+        kind: Function that attends to the stored keys.
         room: keys and values, (2, B, H, T · K, D).
         step: the step that is under way, (1,), a number on the device.
         beam_width: how many tokens a step adds to a sentence, K.
     """
 
-    def __init__(self, room: Tensor, step: Tensor, beam_width: int) -> None:
+    def __init__(self, kind: Callable[..., Tensor], room: Tensor, step: Tensor, beam_width: int) -> None:
+        super().__init__(kind)
         self.room, self.step = room, step
         self._by_step = room.view(*room.shape[:3], -1, beam_width, room.shape[4])
 
@@ -77,7 +80,10 @@ class Reader:
         self._filled = torch.zeros(B, dtype=torch.long, device=weight.device)
         self._own = torch.arange(K, device=weight.device)
         self._step = torch.zeros(1, dtype=torch.long, device=weight.device)
-        self._caches = [FixedCache(room, self._step, K) for room in self._rooms]
+        self._caches = [
+            FixedCache(cast(DecoderBlock, block).attention.kind, room, self._step, K)
+            for block, room in zip(model.decoder, self._rooms, strict=True)
+        ]
 
     def load(self, rows: Tensor, layout: Padded) -> None:
         """Lays out sources to be encoded; where they are fewer than there is room for, the other rows read anything."""

@@ -9,6 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from regard.attention.core import Full
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.cuda_graph import beam as board
@@ -124,7 +125,7 @@ def test_keys_and_values_are_put_where_plain_operations_put_them(K: int) -> None
     qkv = torch.randn(B, K, 3, H, D, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     k, v = (part.transpose(1, 2) for part in qkv.unbind(2)[1:])
     step = torch.tensor([2], device=DEVICE)
-    plain, fast = (FixedCache(torch.zeros(2, B, H, T * K, D, device=DEVICE), step, K) for _ in range(2))
+    plain, fast = (FixedCache(Full(), torch.zeros(2, B, H, T * K, D, device=DEVICE), step, K) for _ in range(2))
     for place, new in zip(plain._by_step, (k, v), strict=True):
         place.index_copy_(2, step, new[:, :, None])
     fast.append_by_kernel(k, v)
