@@ -28,11 +28,11 @@ from regard.models.nat import NATransformer, NATransformerConfig
 from regard.runtime import choose_device
 
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
-    "classifier, one pass": ("classifier", {"rounds": 1}),
-    "classifier, 4 rounds": ("classifier", {"rounds": 4}),
-    "classifier, 4 rounds of 3 lengths": ("classifier", {"rounds": 4, "lengths": 3}),
-    "end": ("end", {"rounds": 1}),
-    "ctc, best path": ("ctc", {"rounds": 1}),
+    "classifier, one pass": ("classifier", {"iterations": 1}),
+    "classifier, 4 rounds": ("classifier", {"iterations": 4}),
+    "classifier, 4 rounds of 3 lengths": ("classifier", {"iterations": 4, "lengths": 3}),
+    "end": ("end", {"iterations": 1}),
+    "ctc, best path": ("ctc", {"iterations": 1}),
 }
 BATCHES = (1, 8, 32, 128)
 TINY = {"width": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "hidden": 64}

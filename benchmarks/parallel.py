@@ -67,8 +67,8 @@ BUILTIN: dict[str, list[str]] = {
 }
 BOUNDS: list[tuple[str, dict[str, Any], float]] = [
     ("token by token", {"beam": 1}, 95),
-    ("classifier", {"rounds": 1}, 80),
-    ("classifier", {"rounds": 4}, 90),
+    ("classifier", {"iterations": 1}, 80),
+    ("classifier", {"iterations": 4}, 90),
     ("end", {}, 80),
     ("ctc", {}, 80),
     ("ctc", {"beam": 5}, 80),
@@ -99,7 +99,7 @@ STUDENTS = {
     "deep-shallow": Student(
         ["model.encoder_layers=12", "model.decoder_layers=1", "training.cuda_graph=true"], warm=False
     ),
-    "mask-predict": Student([*LONG, "search.rounds=4"]),
+    "mask-predict": Student([*LONG, "search.iterations=4"]),
     "end": Student([*LONG, "model.length=end"]),
     "ctc": Student([*CTC, *RECORDED, "objective.reveal=none", *SHORT]),
     "ctc-glat": Student([*CTC, *LARGE, "training.steps=2000", "training.validate_every=500"]),
@@ -109,12 +109,12 @@ CONTENDERS: list[tuple[str, str, str]] = [
     ("teacher, beam 5", "teacher", "beam=5"),
     ("12+1 layers, greedy", "deep-shallow", "beam=1"),
     ("12+1 layers, beam 5", "deep-shallow", "beam=5"),
-    ("mask-predict, 1 round", "mask-predict", "rounds=1"),
-    ("mask-predict, 4 rounds", "mask-predict", "rounds=4"),
-    ("mask-predict, 10 rounds", "mask-predict", "rounds=10"),
-    ("mask-predict, 10 rounds, 3 lengths", "mask-predict", "rounds=10,lengths=3"),
-    ("mask-predict, 4 rounds, 5 lengths, reranked", "mask-predict", "rounds=4,lengths=5,rerank={teacher}"),
-    ("mask-predict, 10 rounds, 5 lengths, reranked", "mask-predict", "rounds=10,lengths=5,rerank={teacher}"),
+    ("mask-predict, 1 round", "mask-predict", "iterations=1"),
+    ("mask-predict, 4 rounds", "mask-predict", "iterations=4"),
+    ("mask-predict, 10 rounds", "mask-predict", "iterations=10"),
+    ("mask-predict, 10 rounds, 3 lengths", "mask-predict", "iterations=10,lengths=3"),
+    ("mask-predict, 4 rounds, 5 lengths, reranked", "mask-predict", "iterations=4,lengths=5,rerank={teacher}"),
+    ("mask-predict, 10 rounds, 5 lengths, reranked", "mask-predict", "iterations=10,lengths=5,rerank={teacher}"),
     ("cut at END", "end", ""),
     ("CTC", "ctc", ""),
     ("CTC + GLAT", "ctc-glat", ""),
@@ -368,7 +368,7 @@ def open_contenders(out: Path, teacher: Path, device: torch.device) -> list[Cont
 
 def settings_of(contender: Contender) -> dict[str, Any]:
     """All that are in force, without saying where on this machine the judge lies."""
-    settings = contender.settings.in_force()
+    settings = contender.settings.resolved()
     return settings | ({"rerank": "teacher"} if settings.get("rerank") else {})
 
 

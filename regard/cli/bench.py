@@ -20,7 +20,7 @@ def bench(
         list[str],
         typer.Argument(
             metavar="RUN[:KEY=VALUE,...]...",
-            help="models, each with its settings of the search, such as runs/a:beam=1 runs/b:rounds=4,lengths=3",
+            help="models, each with its settings of the search, such as runs/a:beam=1 runs/b:iterations=4,lengths=3",
         ),
     ],
     src: Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import Beam, Device, MoreSearch, Rounds, Run, choose_search
+from regard.cli.options import Beam, Device, Iterations, MoreSearch, Run, choose_search
 
 
 def look(
@@ -35,14 +35,14 @@ def look(
         typer.Option(metavar="ROW COLUMN", help="of an image: what this patch looked at, not the answer; from 0 0"),
     ] = None,
     beam: Beam = None,
-    rounds: Rounds = None,
+    iterations: Iterations = None,
     search: MoreSearch = None,
     device: Device = "auto",
 ) -> None:
     """Show what a model's layers and heads look at while it translates, classifies or matches: a page, or a picture."""
     from regard.inspection import look as looking
 
-    settings = choose_search(run, search, beam=beam, rounds=rounds)
+    settings = choose_search(run, search, beam=beam, iterations=iterations)
     said, drawn = looking.look(run, given, out, only, settings, device, patch, head)
     typer.echo(said)
     typer.echo(drawn)

@@ -25,7 +25,7 @@ Beam = Annotated[
     int | None,
     typer.Option(help="hypotheses kept a sentence, 5 unless given; 1 is greedy search, and what a CTC model has"),
 ]
-Rounds = Annotated[
+Iterations = Annotated[
     int | None, typer.Option(help="for a model that writes all tokens at once: passes that refine them, 4 unless given")
 ]
 Lengths = Annotated[
@@ -81,7 +81,7 @@ SEARCH: dict[str, Any] = {
     "top_k": TopK,
     "top_p": TopP,
     "seed": Seed,
-    "rounds": Rounds,
+    "iterations": Iterations,
     "lengths": Lengths,
     "search": MoreSearch,
 }

@@ -46,7 +46,7 @@ class AutoregressiveGenerator:
     ) -> DecodingSettings:
         check_settings_type(settings, SearchSettings)
         if snapshots:
-            raise UserError("snapshots of rounds are for a model that writes all tokens at once; this one has trees")
+            raise UserError("snapshots need a non-autoregressive model; this model is autoregressive and has trees")
         return settings
 
     def batch_tokens(self, settings: DecodingSettings) -> int:
@@ -93,7 +93,7 @@ class AutoregressiveGenerator:
         for place, (source, target, row) in enumerate(zip(sources, targets, logp, strict=True)):
             said = torch.tensor([*target, self.config.eos], device=row.device)
             gains = row[: len(said)].gather(1, said[:, None])[:, 0]
-            score = gains.double().sum() / settings.normaliser(float(len(said)))
+            score = gains.double().sum() / settings.length_normaliser(float(len(said)))
             if settings.coverage:
                 looked = [maps[place, : len(said), : len(source) + 1] for maps in self._last_layers(seen)]
                 score += settings.coverage * sum(coverage_penalty(m.sum(0)) for m in looked) / len(looked)

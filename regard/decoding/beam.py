@@ -47,7 +47,7 @@ class Beam(Generic[S]):
         self, stepper: Stepper[S], requests: Sequence[DecodingRequest], settings: SearchSettings, trace: bool
     ) -> None:
         self.stepper, self.settings = stepper, settings
-        B, K = len(requests), settings.width
+        B, K = len(requests), settings.beam_width
         self.rules = TokenConstraints.of(requests, settings, stepper.eos, stepper.device, stepper.longest)
         self.required = RequiredPhrases.of(requests, K)
         self.results: list[list[TokenHypothesis]] = [[] for _ in requests]
@@ -56,7 +56,7 @@ class Beam(Generic[S]):
         limits = self.rules.limits.tolist()
         longest = max(limits)
         # What sums are divided by at a sentence's limit, one by one: in an array, powers depend on who stands beside.
-        self.last_divisors: Doubles = np.array([settings.normaliser(float(limit)) for limit in limits])
+        self.last_divisors: Doubles = np.array([settings.length_normaliser(float(limit)) for limit in limits])
         self.tokens: Ints = np.full((B, K, longest), stepper.eos)
         self.gains: Doubles = np.zeros((B, K, longest))
         # All hypotheses begin alike: only the first of each group may have children in the first step.
@@ -169,7 +169,7 @@ class Beam(Generic[S]):
 
     def _end(self, candidates: Candidates, ends: Bools, step: int) -> None:
         """Candidates that ended compete with those that ended before for the sentence's K places."""
-        scores = candidates.total / self.settings.normaliser(float(step + 1))
+        scores = candidates.total / self.settings.length_normaliser(float(step + 1))
         if self.settings.coverage:
             uncovered = _fetch(self.state.uncovered()).reshape(self.totals.shape)
             scores = scores + self.settings.coverage * _pick(uncovered, candidates.parent)
@@ -248,7 +248,7 @@ class Beam(Generic[S]):
 
     def _stops_when_full(self) -> bool:
         """Whether a sentence is decided by how many have ended, whatever the living could still reach."""
-        return self.settings.stop == "first" or self.settings.width == 1  # a beam of one is greedy search
+        return self.settings.stop == "first" or self.settings.beam_width == 1  # a beam of one is greedy search
 
 
 class BeamTrace:
@@ -263,7 +263,7 @@ class BeamTrace:
         self, beam: Beam[S], candidates: Candidates, ends: Bools, survivors: Ints, first: int, step: int
     ) -> None:
         """Notes the candidates of one group at one step, and which of them live on."""
-        normaliser = beam.settings.normaliser(float(step + 1))
+        normaliser = beam.settings.length_normaliser(float(step + 1))
         lasting = survivors.tolist()
         for b, tree in enumerate(self.trees):
             columns = zip(*(part[b].tolist() for part in (*candidates, ends)), strict=True)
@@ -285,7 +285,7 @@ class BeamTrace:
         """Notes what would have been among the best continuations of a hypothesis, had the rules allowed it."""
         best = wished.topk(min(2 * beam.totals.shape[1], wished.shape[2]), dim=2).indices
         refused = _fetch(allowed.gather(2, best) == -math.inf) & (beam.totals > -math.inf)[:, :, None]
-        normaliser = beam.settings.normaliser(float(step + 1))
+        normaliser = beam.settings.length_normaliser(float(step + 1))
         for b, k, place in np.argwhere(refused).tolist():
             token, said = int(best[b, k, place]), beam.tokens[b, k, :step].tolist()
             owes = beam.required is not None and bool(beam.required.unmet[b, k])

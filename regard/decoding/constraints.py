@@ -55,7 +55,7 @@ class TokenConstraints:
     ) -> TokenConstraints:
         longest = max(len(request.prefix) for request in requests)
         prefixes = [[*request.prefix, *[-1] * (longest - len(request.prefix))] for request in requests]
-        limits = [max(settings.limit(len(request.source)), len(request.prefix) + 1) for request in requests]
+        limits = [max(settings.max_target_length(len(request.source)), len(request.prefix) + 1) for request in requests]
         if longest_of_all is not None:
             if max(longest, settings.min_length) + 1 > longest_of_all:
                 raise UserError(

@@ -25,7 +25,7 @@ from regard.decoding.constraints import DecodingRequest
 from regard.decoding.cuda_graph.conditions import obstacle_to_canvases
 from regard.decoding.cuda_graph.nat import CapturedNAT
 from regard.decoding.generator import BATCH_TOKENS
-from regard.decoding.nat_fill import Guess, fill, guesses, likeliest_lengths, refine, rounds_that_write
+from regard.decoding.nat_fill import Guess, active_iterations, fill, guesses, likeliest_lengths, refine
 from regard.decoding.search import TokenHypothesis
 from regard.errors import UserError
 from regard.models.nat import NATransformer
@@ -95,11 +95,9 @@ class NATGenerator:
         check_settings_type(settings, NATSettings)
         assert isinstance(settings, NATSettings)
         asked = {"prefix": request.prefix, "required phrases": request.required, "forbidden phrases": request.forbidden}
-        for name in [name for name, given in (asked | {"the tree of a beam": trees}).items() if given]:
-            raise UserError(
-                f"{name}: only for a model that writes one token after another; this one writes all at once"
-            )
-        return settings.fit(self.config.length)
+        for name in [name for name, given in (asked | {"trees": trees}).items() if given]:
+            raise UserError(f"{name}: needs an autoregressive model; this model is non-autoregressive")
+        return settings.resolve(self.config.length)
 
     def batch_tokens(self, settings: DecodingSettings) -> int:
         """Every place of every canvas has a row of logits, so batches are smaller than those of a search."""
@@ -125,13 +123,13 @@ class NATGenerator:
         canvases = self._blank_canvases(memory, sizes, owners, _counts(tried))
         if self.config.length == "ctc":
             return self._write_paths(canvases, settings, trace)
-        read, passes = self._refine(canvases, settings.rounds or 1, trace)
+        read, passes = self._refine(canvases, settings.iterations or 1, trace)
         return self._collect(canvases, tried, read, passes, settings)
 
     def _write_fixed(self, requests: Sequence[DecodingRequest], settings: NATSettings) -> list[list[TokenHypothesis]]:
         """By programs that a GPU has recorded."""
         sources = [request.source for request in requests]
-        tried, (tokens, gains, read) = self._fixed.fill(sources, settings.lengths, settings.rounds or 1)
+        tried, (tokens, gains, read) = self._fixed.fill(sources, settings.lengths, settings.iterations or 1)
         rows = _Rows(tokens, gains, _counts(tried))
         if self.config.length == "ctc":
             return [[one] for one in self._read_paths(rows)]
@@ -243,18 +241,18 @@ class NATGenerator:
         with self._packed:
             return fill(self.model, c.memory, c.layout, c.memory_layout, c.tokens if tokens is None else tokens)
 
-    def _refine(self, canvases: _Canvases, rounds: int, traced: bool) -> tuple[Tensor, list[list[NATIteration]]]:
+    def _refine(self, canvases: _Canvases, iterations: int, traced: bool) -> tuple[Tensor, list[list[NATIteration]]]:
         """Fills the canvases in so many passes; returns what the last one read, and a snapshot of each if asked."""
         c = canvases
         passes: list[list[NATIteration]] = [[] for _ in c.lengths] if traced else []
         lengths = torch.tensor(c.lengths, device=self.device)
-        states = refine(partial(self._fill, c), c.tokens, lengths, rounds)
-        for number, state in enumerate(islice(states, rounds_that_write(max(c.lengths), rounds))):
+        states = refine(partial(self._fill, c), c.tokens, lengths, iterations)
+        for number, state in enumerate(islice(states, active_iterations(max(c.lengths), iterations))):
             c.tokens, c.gains = state.tokens, state.gains
             if not traced:
                 continue
             for row, length, snapshot in zip(passes, c.lengths, _snapshots(c, state.written), strict=True):
-                if number < rounds_that_write(length, rounds):  # a longer neighbour may have more
+                if number < active_iterations(length, iterations):  # a longer neighbour may have more
                     row.append(snapshot)
         return state.read, passes
 

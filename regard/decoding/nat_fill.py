@@ -39,7 +39,7 @@ def fill(
     return logp
 
 
-def refine(say: Callable[[Tensor], Tensor], blank: Tensor, lengths: Tensor, rounds: int) -> Iterator[Written]:
+def refine(say: Callable[[Tensor], Tensor], blank: Tensor, lengths: Tensor, iterations: int) -> Iterator[Written]:
     """Fills canvases of masks in so many passes; gives what stands there after each.
 
     Between two passes the least certain tokens are masked again, fewer each time: after pass r of n, (n - r) / n of
@@ -49,13 +49,13 @@ def refine(say: Callable[[Tensor], Tensor], blank: Tensor, lengths: Tensor, roun
         say: the log-probabilities of what may be written, (R, T, V), given the canvas.
         blank: canvases of masks, (R, T).
         lengths: how many places each has, (R,).
-        rounds: how many passes.
+        iterations: how many passes.
     """
     best = say(blank).max(-1)
     tokens, gains, read = best.indices, best.values, blank
     yield Written(tokens, gains, read, torch.ones_like(blank, dtype=torch.bool))
-    for done in range(1, rounds):
-        hidden = least_certain(gains, lengths, lengths * (rounds - done) // rounds)
+    for done in range(1, iterations):
+        hidden = least_certain(gains, lengths, lengths * (iterations - done) // iterations)
         canvas = torch.where(hidden, blank, tokens)
         best = say(canvas).max(-1)
         tokens, gains = torch.where(hidden, best.indices, tokens), torch.where(hidden, best.values, gains)
@@ -63,9 +63,9 @@ def refine(say: Callable[[Tensor], Tensor], blank: Tensor, lengths: Tensor, roun
         yield Written(tokens, gains, read, hidden)
 
 
-def rounds_that_write(longest: int, rounds: int) -> int:
-    """How many of the rounds mask a place at all where the longest canvas has so many."""
-    return max(1, sum(longest * (rounds - done) // rounds > 0 for done in range(rounds)))
+def active_iterations(longest: int, iterations: int) -> int:
+    """How many of the iterations mask a place at all where the longest canvas has so many."""
+    return max(1, sum(longest * (iterations - done) // iterations > 0 for done in range(iterations)))
 
 
 def least_certain(gains: Tensor, lengths: Tensor, counts: Tensor) -> Tensor:

@@ -101,9 +101,9 @@ def search(
     if not asked:
         return []
     beam_only = settings.coverage > 0 or trace or any(request.required for request in asked)
-    if settings.samples and beam_only:
+    if settings.sampling and beam_only:
         raise UserError("required phrases and the tree of a beam need a beam: leave temperature, top_k and top_p away")
-    if (settings.width > 1 and not settings.samples) or beam_only:
+    if (settings.beam_width > 1 and not settings.sampling) or beam_only:
         return Beam(stepper, asked, settings, trace).run()
     return _one_by_one(stepper, asked, settings)
 
@@ -112,13 +112,13 @@ def _one_by_one(
     stepper: Stepper[S], requests: Sequence[DecodingRequest], settings: SearchSettings
 ) -> list[list[TokenHypothesis]]:
     """Greedy search, or independent samples: every row chooses its next token for itself."""
-    device, copies = stepper.device, settings.width
+    device, copies = stepper.device, settings.beam_width
     asked = [request for request in requests for _ in range(copies)]
     rules = TokenConstraints.of(asked, settings, stepper.eos, device, stepper.longest)
     state = stepper.start([request.source for request in requests], copies)
     limits = rules.limits.tolist()
     longest = max(limits)
-    chance = _chances(requests, copies, longest, settings.seed) if settings.samples else None
+    chance = _chances(requests, copies, longest, settings.seed) if settings.sampling else None
     rows: Ints = np.arange(len(asked))  # which of all rows those still in the batch are
     tokens = torch.full((len(asked),), stepper.bos, device=device)
     written: Ints = np.full((len(asked), longest), stepper.eos)
@@ -151,7 +151,7 @@ def _one_by_one(
             places = torch.from_numpy(keep).to(device)
             tokens, state, rules = tokens[places], state.select(places), rules.select(places)
     # One by one: in an array, powers depend on who stands beside.
-    scores = np.array([total / settings.normaliser(float(n)) for total, n in zip(totals, lengths, strict=True)])
+    scores = np.array([total / settings.length_normaliser(float(n)) for total, n in zip(totals, lengths, strict=True)])
     found = collect(written, gains, lengths, scores)
     groups = [found[i : i + copies] for i in range(0, len(found), copies)]
     return [sorted(group, key=lambda one: -one.score) for group in groups]

@@ -61,7 +61,7 @@ class Conditions(Settings):
         if (
             self.search is not None
             and other.search is not None
-            and ("rounds" in self.search) == ("rounds" in other.search)
+            and ("iterations" in self.search) == ("iterations" in other.search)
         ):
             mine |= {f"search {key}": value for key, value in self.search_in_full().items()}
             others |= {f"search {key}": value for key, value in other.search_in_full().items()}
@@ -82,15 +82,15 @@ class Conditions(Settings):
     def describe_search(self) -> str:
         """What matters most of the search, and every other setting that is not the default."""
         search, defaults = self.search_in_full(), self._search_defaults()
-        if "rounds" in search:
+        if "iterations" in search:
             return ", ".join(f"{key} {show(value)}" for key, value in search.items() if value != defaults[key])
         beam, penalty, alpha = (show(search.pop(key)) for key in ("beam", "length_penalty", "alpha"))
         others = "".join(f", {key} {show(value)}" for key, value in search.items() if value != defaults.get(key))
         return f"beam {beam}, length penalty {penalty} {alpha}{others}"
 
     def _search_defaults(self) -> dict[str, Any]:
-        """Of the kind of settings that this search had: a model that writes all tokens at once has rounds."""
-        kind = NATSettings if self.search and "rounds" in self.search else SearchSettings
+        """Of the kind of settings that this search had: a model that writes all tokens at once has iterations."""
+        kind = NATSettings if self.search and "iterations" in self.search else SearchSettings
         return kind().model_dump(mode="json")
 
     def _facts(self) -> Iterator[tuple[str, Any]]:
@@ -243,7 +243,7 @@ def evaluate(system: System, sources: Sequence[str], references: Sequence[str], 
         tokenisation=metrics.tokenisation,
         lowercase=metrics.lowercase,
         signatures=signatures,
-        search=system.search and system.search.in_force(),
+        search=system.search and system.search.resolved(),
         data=Data(lines=len(references), reference_length=length, sha256=_hash_lines(sources, references)),
     )
     now = datetime.now(UTC).isoformat(timespec="seconds")

@@ -182,7 +182,7 @@ def _compare_texts(translator: Translator, package: ArgosPackage, texts: Sequenc
 def _worth(one: Hypothesis, end: float) -> float:
     """A score as the engine has it, which gives the others what END, forbidden at the first place, has there."""
     share = -math.log1p(-min(math.exp(end), 1 - TOLERANCE))
-    return one.score + share / SEARCH.normaliser(float(len(one.tokens) + 1))
+    return one.score + share / SEARCH.length_normaliser(float(len(one.tokens) + 1))
 
 
 def _without_marks(text: str) -> str:

@@ -39,16 +39,16 @@ class HuggingFacePeer:
     @torch.no_grad()
     def write(self, sources: Sequence[Tokens], settings: SearchSettings) -> list[list[int]]:
         beam: dict[str, Any] = {}
-        if settings.width > 1:
+        if settings.beam_width > 1:
             beam["early_stopping"] = True if settings.stop == "first" else "never"  # which is our "exact"
             beam["length_penalty"] = 0.0 if settings.length_penalty == "none" else settings.alpha
-        limits = [settings.limit(len(source)) for source in sources]
+        limits = [settings.max_target_length(len(source)) for source in sources]
         if self.longest is not None:
             limits = [min(limit, self.longest) for limit in limits]
-        ends = _EndsAtLimits(limits, settings.width, self.config.eos_token_id)
+        ends = _EndsAtLimits(limits, settings.beam_width, self.config.eos_token_id)
         rows = self.model.generate(
             **self._read(sources),
-            num_beams=settings.width,
+            num_beams=settings.beam_width,
             do_sample=False,
             max_new_tokens=max(limits),  # END counts, the decoder's first token does not
             logits_processor=need("transformers", "hf").LogitsProcessorList([ends]),

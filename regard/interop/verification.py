@@ -160,7 +160,7 @@ def has_ended(
 
     That is the limit of the search, or `longest`, beyond which there are no positions.
     """
-    limit = settings.limit(len(source))
+    limit = settings.max_target_length(len(source))
     return max(len(one.tokens) for one in beam) + 2 < (limit if longest is None else min(limit, longest))
 
 

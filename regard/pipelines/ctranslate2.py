@@ -106,7 +106,7 @@ class CTranslate2Generator(ExternalGenerator):
         found = []
         for target, result in zip(targets, results, strict=True):
             gains = list(result.log_probs)
-            normaliser = settings.normaliser(float(len(gains)))
+            normaliser = settings.length_normaliser(float(len(gains)))
             found.append(TokenHypothesis(list(target), sum(gains) / normaliser, gains))
         return found
 
@@ -116,8 +116,8 @@ class CTranslate2Generator(ExternalGenerator):
         """All of the beam that ended; at the limit, END counted, hypotheses are cut as they stand."""
         results = self._engine.translate_batch(
             self._spell(sources),
-            beam_size=settings.width,
-            num_hypotheses=settings.width,
+            beam_size=settings.beam_width,
+            num_hypotheses=settings.beam_width,
             length_penalty=0.0 if settings.length_penalty == "none" else settings.alpha,
             max_decoding_length=max(limit - 1, 1),
             min_decoding_length=0,
@@ -144,7 +144,7 @@ class CTranslate2Generator(ExternalGenerator):
             (place, n)
             for place, best in enumerate(found)
             for n, one in enumerate(best)
-            if len(one.tokens) + 1 >= limits[place] or settings.width == 1
+            if len(one.tokens) + 1 >= limits[place] or settings.beam_width == 1
         ]
         if not cut:
             return
@@ -155,7 +155,7 @@ class CTranslate2Generator(ExternalGenerator):
             found[place].sort(key=lambda one: -one.score)
 
     def _limit(self, length: int, settings: SearchSettings) -> int:
-        limit = settings.limit(length)
+        limit = settings.max_target_length(length)
         return limit if self.longest is None else min(limit, self.longest)
 
     def _check_length(self, tokens: int) -> None:

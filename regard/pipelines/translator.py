@@ -127,7 +127,7 @@ class Translator:
         """The best translation of a string, or of every string in a list.
 
         Keywords are those of `SearchSettings`, such as beam=4, or for a model that writes all tokens at once those of
-        `NATSettings`, such as rounds=4. With n_best the answer is hypotheses with their scores and alignments,
+        `NATSettings`, such as iterations=4. With n_best the answer is hypotheses with their scores and alignments,
         best first, in place of each string.
         """
         settings = parse_settings(self.generator.settings_class, search, "translate")

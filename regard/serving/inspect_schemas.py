@@ -61,7 +61,7 @@ class SearchChoice(BaseModel):
     alpha: float | None = Field(None, ge=0, le=10)
     temperature: float | None = Field(None, ge=0.01, le=100, description="sample instead of searching a beam")
     seed: int | None = Field(None, ge=0, le=2**31, description="of the sample")
-    rounds: int | None = Field(None, ge=1, le=20, description="of a model that writes all tokens at once")
+    iterations: int | None = Field(None, ge=1, le=20, description="of a model that writes all tokens at once")
     lengths: int | None = Field(None, ge=1, le=16, description="that such a model tries")
 
 

@@ -91,7 +91,7 @@ class TranslationEngine:
             languages=self.translator.languages,
             tokenizer=self.translator.vocabularies.source,
             longest=config.max_length - 1 if config.positions == "learned" else None,
-            search=self.settings.in_force(),
+            search=self.settings.resolved(),
             sections=("translate", "attention", "arithmetic", "beam", "change", "positions")
             if self.sees
             else ("translate",),
@@ -272,7 +272,7 @@ TRANSLATOR_SECTIONS: dict[str, Callable[[TranslationEngine, dict[str, Any]], Any
 def widen(settings: DecodingSettings, n_best: int) -> DecodingSettings:
     """The settings with so many hypotheses, or as many as such a model can give; no wider a search than that needs."""
     if isinstance(settings, SearchSettings):
-        if settings.samples or n_best <= settings.width:
+        if settings.sampling or n_best <= settings.beam_width:
             return settings.changed(n_best=n_best)
         return settings.changed(n_best=n_best, beam=n_best)
     assert isinstance(settings, NATSettings)

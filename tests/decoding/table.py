@@ -58,7 +58,7 @@ class TableStepper:
             uncovered = TableState([row], 1).uncovered()[0]
             total += float(self.after(row)[token])
             row = (*row, token)
-        score = total / settings.normaliser(float(len(tokens) + 1))
+        score = total / settings.length_normaliser(float(len(tokens) + 1))
         return score + settings.coverage * float(uncovered)
 
     def translations(self, limit: int) -> Iterator[tuple[int, ...]]:

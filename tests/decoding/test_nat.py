@@ -48,10 +48,10 @@ MODELS = {length: decided_model(length) for length in LENGTHS}
 DRAW = random.Random(5)
 SENTENCES = [[DRAW.randrange(3, VOCAB) for _ in range(DRAW.randint(0, 12))] for _ in range(60)]
 WAYS = {
-    "one pass": ("classifier", NATSettings(rounds=1)),
-    "four rounds": ("classifier", NATSettings(rounds=4)),
-    "ten rounds": ("classifier", NATSettings(rounds=10)),
-    "three lengths": ("classifier", NATSettings(rounds=3, lengths=3, n_best=3)),
+    "one pass": ("classifier", NATSettings(iterations=1)),
+    "four iterations": ("classifier", NATSettings(iterations=4)),
+    "ten iterations": ("classifier", NATSettings(iterations=10)),
+    "three lengths": ("classifier", NATSettings(iterations=3, lengths=3, n_best=3)),
     "end": ("end", NATSettings()),
     "ctc": ("ctc", NATSettings()),
     "ctc beam": ("ctc", NATSettings(beam=4, n_best=2)),
@@ -98,13 +98,13 @@ def seen_of(found: NATHypothesis) -> list[tuple[list[int], list[bool]]]:
 # Mask-predict
 
 
-def refine_plainly(model: NATransformer, source: list[int], places: int, rounds: int) -> tuple[list[int], float]:
+def refine_plainly(model: NATransformer, source: list[int], places: int, iterations: int) -> tuple[list[int], float]:
     """Mask-predict, read out of the paper for one sentence, in Python lists."""
     tokens, gains = [MASK] * places, [0.0] * places
     hidden = set(range(places))
-    for done in range(rounds):
+    for done in range(iterations):
         if done:
-            count = places * (rounds - done) // rounds
+            count = places * (iterations - done) // iterations
             hidden = set(sorted(range(places), key=lambda place: gains[place])[:count])
             if not hidden:
                 break
@@ -118,20 +118,20 @@ def refine_plainly(model: NATransformer, source: list[int], places: int, rounds:
     return tokens, sum(gains) / places + LENGTH_SHARE * float(length)
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 4, 10])
-def test_rounds_do_what_the_paper_says(rounds: int) -> None:
+@pytest.mark.parametrize("iterations", [1, 2, 4, 10])
+def test_rounds_do_what_the_paper_says(iterations: int) -> None:
     model = MODELS["classifier"]
     for source, (best,) in zip(
-        SENTENCES[:20], write("classifier", SENTENCES[:20], NATSettings(rounds=rounds)), strict=True
+        SENTENCES[:20], write("classifier", SENTENCES[:20], NATSettings(iterations=iterations)), strict=True
     ):
-        expected, score = refine_plainly(model, source, len(best.tokens), rounds)
+        expected, score = refine_plainly(model, source, len(best.tokens), iterations)
         assert best.tokens == expected
         assert best.score == pytest.approx(score, abs=1e-4)
 
 
 def test_more_rounds_change_what_is_written() -> None:
-    once = write("classifier", SENTENCES, NATSettings(rounds=1))
-    often = write("classifier", SENTENCES, NATSettings(rounds=4))
+    once = write("classifier", SENTENCES, NATSettings(iterations=1))
+    often = write("classifier", SENTENCES, NATSettings(iterations=4))
     assert sum(a[0].tokens != b[0].tokens for a, b in zip(once, often, strict=True)) > 20
 
 
@@ -142,7 +142,7 @@ def test_the_least_certain_are_masked_again_and_padding_never() -> None:
 
 
 def test_snapshots_show_every_round() -> None:
-    (best,) = write("classifier", [SENTENCES[0]], NATSettings(rounds=3), trace=True)[0]
+    (best,) = write("classifier", [SENTENCES[0]], NATSettings(iterations=3), trace=True)[0]
     assert len(best.iterations) == 3
     assert all(best.iterations[0].written)
     places = len(best.tokens)
@@ -156,7 +156,7 @@ def test_snapshots_show_every_round() -> None:
 
 def test_a_short_canvas_has_no_rounds_in_which_nothing_is_written() -> None:
     alone, beside = [
-        write("classifier", sources, NATSettings(rounds=10), trace=True) for sources in ([[]], [[], [9] * 12])
+        write("classifier", sources, NATSettings(iterations=10), trace=True) for sources in ([[]], [[], [9] * 12])
     ]
     for (best,) in (alone[0], beside[0]):
         assert len(best.iterations) < 10
@@ -171,7 +171,7 @@ def test_the_likeliest_lengths_are_tried_and_the_best_result_wins() -> None:
     model = MODELS["classifier"]
     for source, best in zip(
         SENTENCES[:20],
-        write("classifier", SENTENCES[:20], NATSettings(rounds=2, lengths=3, n_best=3)),
+        write("classifier", SENTENCES[:20], NATSettings(iterations=2, lengths=3, n_best=3)),
         strict=True,
     ):
         read = torch.tensor([[*source, EOS]])
@@ -180,7 +180,7 @@ def test_the_likeliest_lengths_are_tried_and_the_best_result_wins() -> None:
         expected = [refine_plainly(model, source, places, 2) for places in likeliest]
         expected.sort(key=lambda found: -found[1])
         assert [one.tokens for one in best] == [tokens for tokens, _ in expected]
-        (only,) = write("classifier", [source], NATSettings(rounds=2, lengths=3))[0]
+        (only,) = write("classifier", [source], NATSettings(iterations=2, lengths=3))[0]
         assert only.tokens == best[0].tokens
 
 
@@ -189,7 +189,7 @@ def test_a_length_guessed_wrong_is_kept_and_never_below_one(difference: int) -> 
     model = decided_model("classifier")
     model.length.weight.zero_()
     model.length.bias[4 + difference] = 9.0
-    found = NATGenerator(model).generate([DecodingRequest(source) for source in SENTENCES], NATSettings(rounds=2))
+    found = NATGenerator(model).generate([DecodingRequest(source) for source in SENTENCES], NATSettings(iterations=2))
     for source, (best,) in zip(SENTENCES, found, strict=True):
         guessed = len(source) + difference
         assert len(best.tokens) == guessed if guessed >= 1 else len(best.tokens) >= 1
@@ -201,14 +201,14 @@ def test_learned_positions_bound_the_length() -> None:
     model = decided_model("classifier", positions="learned", max_length=8)
     model.length.weight.zero_()
     model.length.bias.copy_(torch.arange(9.0))  # the longer, the likelier
-    (best,) = NATGenerator(model).generate([DecodingRequest([5] * 7)], NATSettings(rounds=2))[0]
+    (best,) = NATGenerator(model).generate([DecodingRequest([5] * 7)], NATSettings(iterations=2))[0]
     assert len(best.tokens) == 8
     long = NATGenerator(decided_model("ctc", positions="learned", max_length=8))
     assert len(long.generate([DecodingRequest([5] * 7)], NATSettings())[0][0].canvas) == 8  # type: ignore[attr-defined]
 
 
 def test_more_lengths_than_there_are_gives_all_there_are() -> None:
-    settings = NATSettings(rounds=1, lengths=50, n_best=50)
+    settings = NATSettings(iterations=1, lengths=50, n_best=50)
     assert [len(best) for best in write("classifier", [[7] * 9, []], settings)] == [9, 4]
 
 
@@ -232,7 +232,7 @@ def partly_taught(seen: dict[int, float]) -> NATransformer:
 
 
 def lengths_tried(model: NATransformer, sources: list[list[int]], wanted: int) -> list[set[int]]:
-    settings = NATSettings(rounds=1, lengths=wanted, n_best=wanted)
+    settings = NATSettings(iterations=1, lengths=wanted, n_best=wanted)
     found = NATGenerator(model).generate([DecodingRequest(source) for source in sources], settings)
     return [{len(one.tokens) for one in best} for best in found]
 
@@ -331,7 +331,7 @@ def test_prefix_search_never_counts_more_than_there_is() -> None:
 @pytest.mark.parametrize("length", ["classifier", "end"])
 def test_one_pass_scores_its_own_translation_as_it_found_it(length: str) -> None:
     generator = NATGenerator(MODELS[length])
-    found = [best[0] for best in write(length, SENTENCES, NATSettings(rounds=1))]
+    found = [best[0] for best in write(length, SENTENCES, NATSettings(iterations=1))]
     judged = generator.score(SENTENCES, [one.tokens for one in found], NATSettings())
     for one, other in zip(found, judged, strict=True):
         assert other.score == pytest.approx(one.score, abs=1e-4)
@@ -397,8 +397,8 @@ def test_a_review_reads_the_canvas_of_the_last_pass(way: str, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("length", "options", "said"),
     [
-        ("ctc", {"rounds": 4}, "rounds 4 needs a model with length: classifier; this one has length: ctc"),
-        ("end", {"rounds": 2}, "rounds 2 needs a model with length: classifier; this one has length: end"),
+        ("ctc", {"iterations": 4}, "iterations 4 needs a model with length: classifier; this one has length: ctc"),
+        ("end", {"iterations": 2}, "iterations 2 needs a model with length: classifier; this one has length: end"),
         ("ctc", {"lengths": 5}, "lengths 5 needs a model with length: classifier"),
         ("classifier", {"beam": 5}, "beam 5 needs a model with length: ctc; this one has length: classifier"),
         ("end", {"beam": 2}, "beam 2 needs a model with length: ctc"),
@@ -412,23 +412,23 @@ def test_what_a_model_cannot_do_is_refused_by_name(length: str, options: dict[st
 def test_wishes_trees_and_the_settings_of_a_search_are_refused_by_name() -> None:
     generator = NATGenerator(MODELS["ctc"])
     for request, trees, said in (
-        (DecodingRequest((), prefix=(5,)), False, "prefix: only for a model that writes one token after another"),
-        (DecodingRequest((), required=((5,),)), False, "required phrases: only"),
-        (DecodingRequest((), forbidden=((5,),)), False, "forbidden phrases: only"),
-        (DecodingRequest(()), True, "the tree of a beam: only"),
+        (DecodingRequest((), prefix=(5,)), False, "prefix: needs an autoregressive model"),
+        (DecodingRequest((), required=((5,),)), False, "required phrases: needs"),
+        (DecodingRequest((), forbidden=((5,),)), False, "forbidden phrases: needs"),
+        (DecodingRequest(()), True, "trees: needs"),
     ):
         with pytest.raises(UserError, match=said):
             generator.resolve_settings(NATSettings(), request, trees=trees, snapshots=False)
-    with pytest.raises(UserError, match="writes all tokens at once: give NATSettings, not SearchSettings"):
+    with pytest.raises(UserError, match="this model is non-autoregressive: pass NATSettings, not SearchSettings"):
         generator.resolve_settings(SearchSettings(), DecodingRequest(()), trees=False, snapshots=False)
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"n_best": 2}, "n_best 2 is more than the 1 results of lengths or beam"),
-        ({"rerank": "runs/x"}, "rerank chooses among several results"),
-        ({"rounds": 0}, "rounds: input should be greater than or equal to 1"),
+        ({"n_best": 2}, "n_best 2 exceeds the 1 results that lengths and beam give"),
+        ({"rerank": "runs/x"}, "rerank requires several results"),
+        ({"iterations": 0}, "iterations: input should be greater than or equal to 1"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(options: dict[str, object], said: str) -> None:

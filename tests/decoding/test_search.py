@@ -347,9 +347,9 @@ def test_no_sources_give_no_results() -> None:
 
 def test_length_penalties_have_the_numbers_of_their_formulas() -> None:
     length = 7.0
-    assert SearchSettings(length_penalty="average", alpha=2.0).normaliser(length) == 49
-    assert abs(SearchSettings(length_penalty="wu", alpha=0.6).normaliser(length) - 2**0.6) < 1e-12
-    assert SearchSettings(length_penalty="none").normaliser(length) == 1
+    assert SearchSettings(length_penalty="average", alpha=2.0).length_normaliser(length) == 49
+    assert abs(SearchSettings(length_penalty="wu", alpha=0.6).length_normaliser(length) - 2**0.6) < 1e-12
+    assert SearchSettings(length_penalty="none").length_normaliser(length) == 1
 
 
 def test_top_p_keeps_the_likeliest_tokens_up_to_their_share() -> None:

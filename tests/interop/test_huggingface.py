@@ -75,7 +75,10 @@ def test_sentences_that_do_not_end_are_cut_where_ours_are(beam: int, stop: str, 
     sources = sample_sources(ours)
     settings = SearchSettings(beam=beam, stop=stop, max_ratio=ratio, max_extra=extra)
     found = [best[0].tokens for best in ours.generator.generate(_requests(sources), settings)]
-    cut = [len(tokens) + 1 == settings.limit(len(source)) for tokens, source in zip(found, sources, strict=True)]
+    cut = [
+        len(tokens) + 1 == settings.max_target_length(len(source))
+        for tokens, source in zip(found, sources, strict=True)
+    ]
     assert sum(cut) > 10, "else this shows nothing"
     assert HuggingFacePeer(build_huggingface(ours)).write(sources, settings) == found
 

@@ -57,8 +57,8 @@ def cutting(runs: dict[str, Path]) -> regard.Translator:
 
 def test_all_have_learned(guessing: regard.Translator, blanking: regard.Translator, cutting: regard.Translator) -> None:
     assert bleu(cutting(SENTENCES), REFERENCES, "zh").value > 60
-    assert bleu(guessing(SENTENCES, rounds=1), REFERENCES, "zh").value > 60
-    assert bleu(guessing(SENTENCES, rounds=4), REFERENCES, "zh").value > 80
+    assert bleu(guessing(SENTENCES, iterations=1), REFERENCES, "zh").value > 60
+    assert bleu(guessing(SENTENCES, iterations=4), REFERENCES, "zh").value > 80
     assert bleu(blanking(SENTENCES), REFERENCES, "zh").value > 80
     assert bleu(blanking(SENTENCES, beam=4), REFERENCES, "zh").value > 80
 
@@ -78,8 +78,8 @@ def test_a_folder_says_its_kind_and_the_translator_takes_its_settings(runs: dict
     assert (config["model"]["kind"], config["model"]["length"]) == ("nat", "ctc")
     translator = regard.Translator.load(runs["ctc"])
     assert isinstance(translator.model, regard.NATransformer)
-    assert translator.fit() == regard.NATSettings(rounds=1)
-    assert regard.Translator.load(runs["classifier"]).fit() == regard.NATSettings(rounds=4)
+    assert translator.fit() == regard.NATSettings(iterations=1)
+    assert regard.Translator.load(runs["classifier"]).fit() == regard.NATSettings(iterations=4)
 
 
 def test_hypotheses_carry_what_those_of_a_search_do(guessing: regard.Translator) -> None:
@@ -115,7 +115,7 @@ def test_what_end_cuts_off_is_on_the_canvas_and_nowhere_else(cutting: regard.Tra
 
 
 def test_rounds_can_be_watched(guessing: regard.Translator, blanking: regard.Translator) -> None:
-    settings = regard.NATSettings(rounds=3)
+    settings = regard.NATSettings(iterations=3)
     best = guessing.hypotheses(["They buy tea and dogs"], settings, snapshots=True)[0][0]
     assert [len(seen.pieces) for seen in best.rounds] == [len(best.tokens)] * len(best.rounds)
     assert best.rounds[-1].pieces == best.pieces
@@ -135,7 +135,7 @@ def test_given_translations_are_scored(guessing: regard.Translator, blanking: re
 
 def test_another_model_chooses_among_the_results(guessing: regard.Translator, trained_run: Path) -> None:
     judge = regard.Translator.load(trained_run)
-    settings = {"rounds": 1, "lengths": 4, "n_best": 4}
+    settings = {"iterations": 1, "lengths": 4, "n_best": 4}
     plain = guessing(SENTENCES[:12], **settings)
     judged = guessing(SENTENCES[:12], **settings, rerank=trained_run)
     for source, one, other in zip(SENTENCES, plain, judged, strict=False):
@@ -144,7 +144,7 @@ def test_another_model_chooses_among_the_results(guessing: regard.Translator, tr
         assert scores == sorted(scores, reverse=True)
         assert [hypothesis.score for hypothesis in other] == pytest.approx(scores, abs=1e-4)
     assert [[h.text for h in one] for one in plain] != [[h.text for h in one] for one in judged]
-    best = guessing(SENTENCES[:12], rounds=1, lengths=4, rerank=trained_run)
+    best = guessing(SENTENCES[:12], iterations=1, lengths=4, rerank=trained_run)
     assert best == [one[0].text for one in judged]
 
 
@@ -186,18 +186,18 @@ def test_whoever_judges_is_counted(guessing: regard.Translator, trained_run: Pat
     judge = regard.Translator.load(trained_run)
     own = sum(parameter.numel() for parameter in guessing.model.parameters())
     assert guessing.count_parameters() == own
-    reranked = Contender("reranked", guessing, regard.NATSettings(rounds=1, lengths=2, rerank=trained_run))
+    reranked = Contender("reranked", guessing, regard.NATSettings(iterations=1, lengths=2, rerank=trained_run))
     (found,) = race([reranked], SENTENCES[:2], None, [1], 0)
     assert found.parameters == own + judge.count_parameters() > own
 
 
 def test_a_probe_sees_whole_canvases(guessing: regard.Translator) -> None:
     with regard.probe(guessing.model) as seen:
-        best = guessing.hypotheses(["I love apples"], regard.NATSettings(rounds=2))[0][0]
+        best = guessing.hypotheses(["I love apples"], regard.NATSettings(iterations=2))[0][0]
     weights = seen["decoder.1.cross"].weights
     assert weights.shape == (1, 2, len(best.tokens), len(best.source_pieces) + 1)
     assert seen["decoder.0.attention"].weights.shape[2:] == (len(best.tokens), len(best.tokens))
-    unseen = guessing.hypotheses(["I love apples"], regard.NATSettings(rounds=2))[0][0]
+    unseen = guessing.hypotheses(["I love apples"], regard.NATSettings(iterations=2))[0][0]
     assert unseen.tokens == best.tokens
 
 
@@ -220,16 +220,16 @@ def test_embeddings_are_the_encoders(guessing: regard.Translator) -> None:
 def test_translate_and_evaluate_take_rounds_and_lengths(
     runs: dict[str, Path], guessing: regard.Translator, toy: Path, command: Command, tmp_path: Path
 ) -> None:
-    answer = command("translate", runs["classifier"], *SENTENCES[:5], "--rounds", 3, "--lengths", 2)
-    assert answer.out.splitlines() == guessing(SENTENCES[:5], rounds=3, lengths=2)
+    answer = command("translate", runs["classifier"], *SENTENCES[:5], "--iterations", 3, "--lengths", 2)
+    assert answer.out.splitlines() == guessing(SENTENCES[:5], iterations=3, lengths=2)
     answer = command(
         "translate", runs["classifier"], "I love apples", "--json", "--alignments", "--lengths", 2, "--n-best", 2
     )
     (record,) = map(json.loads, answer.out.splitlines())
     assert len(record["hypotheses"]) == 2
     words = ("--src", toy / "train.en", "--ref", toy / "train.zh", "--no-save")
-    answer = command("evaluate", runs["classifier"], *words, "--rounds", 2)
-    assert "rounds 2" in answer.out.splitlines()[0]
+    answer = command("evaluate", runs["classifier"], *words, "--iterations", 2)
+    assert "iterations 2" in answer.out.splitlines()[0]
     answer = command("evaluate", runs["ctc"], *words, "--search", "beam=3", "--json")
     assert json.loads(answer.out)["evaluations"][0]["conditions"]["search"]["beam"] == 3
 
@@ -245,18 +245,22 @@ def test_both_ways_of_writing_are_compared(
 
 REFUSED = {
     "a beam": ("classifier", ("--beam", 5), "beam 5 needs a model with length: ctc"),
-    "rounds of ctc": ("ctc", ("--rounds", 4), "rounds 4 needs a model with length: classifier; this one has"),
-    "sampling": ("ctc", ("--temperature", 1), "temperature is for a model that writes one token after another"),
-    "a length penalty": ("ctc", ("--length-penalty", "wu"), "length_penalty is for a model that writes one token"),
-    "a prefix": ("ctc", ("--prefix", "我"), "prefix: only for a model that writes one token after another"),
-    "a phrase": ("ctc", ("--require", "我"), "required phrases: only for a model"),
-    "an unknown setting": ("ctc", ("--search", "lenghts=3"), "unknown key lenghts; did you mean lengths?"),
-    "rounds of a search": (
-        "",
-        ("--rounds", 4),
-        "rounds is for a model that writes all tokens at once; this one writes",
+    "iterations of ctc": (
+        "ctc",
+        ("--iterations", 4),
+        "iterations 4 needs a model with length: classifier; this one has",
     ),
-    "lengths of a search": ("", ("--lengths", 4), "lengths is for a model that writes all tokens at once"),
+    "sampling": ("ctc", ("--temperature", 1), "temperature is a setting of autoregressive models"),
+    "a length penalty": ("ctc", ("--length-penalty", "wu"), "length_penalty is a setting of autoregressive models"),
+    "a prefix": ("ctc", ("--prefix", "我"), "prefix: needs an autoregressive model"),
+    "a phrase": ("ctc", ("--require", "我"), "required phrases: needs an autoregressive model"),
+    "an unknown setting": ("ctc", ("--search", "lenghts=3"), "unknown key lenghts; did you mean lengths?"),
+    "iterations of a search": (
+        "",
+        ("--iterations", 4),
+        "iterations is a setting of non-autoregressive models; this model is",
+    ),
+    "lengths of a search": ("", ("--lengths", 4), "lengths is a setting of non-autoregressive models"),
 }
 
 
@@ -284,12 +288,12 @@ def test_such_models_do_not_vote(runs: dict[str, Path], trained_run: Path, comma
 
 
 def test_the_settings_of_the_other_way_are_refused(guessing: regard.Translator, trained_run: Path) -> None:
-    with pytest.raises(regard.UserError, match="give NATSettings, not SearchSettings"):
+    with pytest.raises(regard.UserError, match="pass NATSettings, not SearchSettings"):
         guessing.hypotheses(["I"], regard.SearchSettings())
     usual = regard.Translator.load(trained_run)
     with pytest.raises(regard.UserError, match="give SearchSettings, not NATSettings"):
         usual.hypotheses(["I"], regard.NATSettings())
-    with pytest.raises(regard.UserError, match="snapshots of rounds are for a model that writes all tokens at once"):
+    with pytest.raises(regard.UserError, match="snapshots need a non-autoregressive model"):
         usual.hypotheses(["I"], snapshots=True)
-    with pytest.raises(regard.UserError, match="the tree of a beam: only for a model that writes one token"):
+    with pytest.raises(regard.UserError, match="trees: needs an autoregressive model"):
         guessing.hypotheses(["I"], trees=True)

@@ -312,7 +312,7 @@ def test_the_rounds_of_writing_at_once_are_stepped_and_played(page: Page) -> Non
     assert page.page.locator("table.rounds .later").count() == 2
     page.page.get_by_role("button", name="Play").click()
     page.until(lambda: page.page.locator("table.rounds .later").count() == 0)
-    page.page.get_by_label("rounds").select_option("2")
+    page.page.get_by_label("iterations").select_option("2")
     page.until(lambda: rows.count() == 2)
     page.page.get_by_label("lengths tried").select_option("3")
     page.until(lambda: page.page.locator(".alternative").count() == 3)

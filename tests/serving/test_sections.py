@@ -56,7 +56,7 @@ def test_a_packet_keeps_its_arrays() -> None:
 
 def test_translations_come_with_what_they_looked_at(engine: TranslationEngine, offline: regard.Translator) -> None:
     about, arrays = ask(engine, "translation", n_best=3)
-    known = offline.hypotheses([TEXT], engine.settings.changed(n_best=3, beam=max(3, engine.settings.width)))[0]
+    known = offline.hypotheses([TEXT], engine.settings.changed(n_best=3, beam=max(3, engine.settings.beam_width)))[0]
     assert [one["text"] for one in about["hypotheses"]] == [one.text for one in known]
     assert arrays["alignment0"].shape == (len(about["hypotheses"][0]["labels"]), len(about["source"]))
     assert arrays["alignment0"].sum(1) == pytest.approx(1, abs=1e-2)
@@ -126,7 +126,7 @@ def test_a_beam_says_what_became_of_each_hypothesis(engine: TranslationEngine) -
     [
         ({"lengths": 3, "n_best": 2}, {"lengths": 1}, (None, 1)),
         ({"lengths": 3, "n_best": 3}, {"lengths": 2}, ("judge", 2)),
-        ({"lengths": 3, "n_best": 2}, {"rounds": 2}, ("judge", 2)),
+        ({"lengths": 3, "n_best": 2}, {"iterations": 2}, ("judge", 2)),
         ({"beam": 4}, {"beam": 1}, (None, 1)),
     ],
 )
@@ -148,16 +148,16 @@ def test_a_model_that_writes_at_once_shows_its_rounds(engine: TranslationEngine)
     torch.manual_seed(0)
     translator = regard.Translator(NATransformer(config).eval(), vocabularies)
     (canvas,) = show_beam(translator, translator.fit(), {"text": TEXT})["canvases"]
-    assert len(canvas["rounds"]) == translator.fit().in_force()["rounds"] > 1
+    assert len(canvas["rounds"]) == translator.fit().resolved()["iterations"] > 1
     assert not all(canvas["rounds"][-1]["written"])
     assert all(canvas["rounds"][0]["written"])
     last = canvas["rounds"][-1]
     read = record_translation(translator, TEXT, None).labels["decoder_input"]
     assert [label == "MASK" for label in read] == last["written"]
     assert "MASK" in read
-    at_first = record_translation(translator, TEXT, None, translator.fit().changed(rounds=1)).labels["decoder_input"]
+    at_first = record_translation(translator, TEXT, None, translator.fit().changed(iterations=1)).labels["decoder_input"]
     assert set(at_first) == {"MASK"}  # as the server searches, all of it is new in the only round
-    found = show_beam(translator, translator.fit().changed(rounds=2, lengths=3), {"text": TEXT})
+    found = show_beam(translator, translator.fit().changed(iterations=2, lengths=3), {"text": TEXT})
     assert (found["tree"], found["length"]) == ([], "classifier")
     assert len({len(one["rounds"][0]["pieces"]) for one in found["canvases"]}) == 3
     assert {len(one["rounds"]) for one in found["canvases"]} == {2}
@@ -209,7 +209,7 @@ def test_positions_are_alike_to_themselves(engine: TranslationEngine) -> None:
         ("map", {"target": None, "name": "decoder.1.cross", "head": 9, "quantity": "weights"}, "no head 9"),
         ("map", {"target": None, "name": "decoder.1.cross", "head": None, "quantity": "scores"}, "choose a head"),
         ("arithmetic", {"target": None, "name": "decoder.1.cross", "head": 0, "query": 99}, "no query 99"),
-        ("beam", {"search": {"rounds": 3}}, "another way"),
+        ("beam", {"search": {"iterations": 3}}, "another way"),
         ("change", {"factors": {"x": {0: 1.0}}, "sharpness": 1.0, "search": {}}, "is not an attention module"),
     ],
 )

@@ -65,10 +65,12 @@ class Board:
         self.worth.fill_(-math.inf)
         self.limits.fill_(T)
         self.limits[:n] = limits
-        self.limit_normaliser.copy_(settings.normaliser(self.limits.double()))
-        self.normaliser.copy_(settings.normaliser(torch.arange(T + 1, device=limits.device).clamp(min=1).double()))
+        self.limit_normaliser.copy_(settings.length_normaliser(self.limits.double()))
+        self.normaliser.copy_(
+            settings.length_normaliser(torch.arange(T + 1, device=limits.device).clamp(min=1).double())
+        )
         self.shortest.fill_(settings.min_length)
-        full = settings.stop == "first" or settings.width == 1  # as `Beam` has it
+        full = settings.stop == "first" or settings.beam_width == 1  # as `Beam` has it
         self.when_full.fill_(full)
         self.decisive.fill_(K - 1 if full else settings.n_best - 1)
 

@@ -16,8 +16,8 @@ from regard.ops.modules import walk
 
 WIDEST = 16
 """The most hypotheses a sentence: with more of them, what is masked for each would be most of the work."""
-MOST_ROUNDS = 16
-"""All rounds of mask-predict are one recording: with more of them, it would be long to make."""
+MAX_ITERATIONS = 16
+"""All iterations of mask-predict are one recording: with more of them, it would be long to make."""
 
 
 def obstacle(
@@ -49,10 +49,10 @@ def obstacle_to_canvases_anywhere(model: NATransformer, settings: NATSettings, t
     """`obstacle_to_canvases` but for the device."""
     if settings.beam > 1:
         return "prefix search is asked for"
-    if (settings.rounds or 1) > MOST_ROUNDS:
-        return f"there are more than {MOST_ROUNDS} rounds"
+    if (settings.iterations or 1) > MAX_ITERATIONS:
+        return f"there are more than {MAX_ITERATIONS} iterations"
     if trace:
-        return "snapshots of the rounds are asked for"
+        return "snapshots of the iterations are asked for"
     return _obstacle_in_model(model)
 
 
@@ -63,14 +63,14 @@ def _obstacle_in_device(model: EncoderDecoder) -> str | None:
 
 def _obstacle_in_settings(settings: SearchSettings) -> str | None:
     for name, given in (
-        ("sampling", settings.samples),
+        ("sampling", settings.sampling),
         ("coverage", settings.coverage > 0),
         ("groups", settings.groups > 1),
         ("no_repeat", settings.no_repeat > 0),
     ):
         if given:
             return f"{name} is asked for"
-    return f"the beam is wider than {WIDEST}" if settings.width > WIDEST else None
+    return f"the beam is wider than {WIDEST}" if settings.beam_width > WIDEST else None
 
 
 def _obstacle_in_model(model: EncoderDecoder) -> str | None:

@@ -51,7 +51,7 @@ class CapturedNAT:
         self._busy = threading.Lock()
 
     @torch.inference_mode()
-    def fill(self, sources: Sequence[Sequence[int]], tried: int, rounds: int) -> tuple[list[list[Guess]], Canvases]:
+    def fill(self, sources: Sequence[Sequence[int]], tried: int, iterations: int) -> tuple[list[list[Guess]], Canvases]:
         """The lengths tried of each sentence, and for all of them what stands on the canvas.
 
         Raises:
@@ -60,7 +60,7 @@ class CapturedNAT:
         with self._busy, on_device(self.model.target_embedding.weight):
             self._see_weights()
             if self.model.config.length == "classifier":
-                return self._guess_and_fill(sources, tried, rounds)
+                return self._guess_and_fill(sources, tried, iterations)
             return self._fill_at_once(sources)
 
     def forget(self) -> None:
@@ -68,7 +68,7 @@ class CapturedNAT:
         self._programs.clear()
 
     def _guess_and_fill(
-        self, sources: Sequence[Sequence[int]], tried: int, rounds: int
+        self, sources: Sequence[Sequence[int]], tried: int, iterations: int
     ) -> tuple[list[list[Guess]], Canvases]:
         read = len(sources), max(len(source) for source in sources) + 1
         room = self._room(*read)
@@ -81,7 +81,7 @@ class CapturedNAT:
         filled = len(owners), max(counts)
         further = self._room(*filled)
         R, T = further or filled
-        filling = self._program(Filling, FillingShape(B, S, R, T, rounds), max(S, T) if room and further else None)
+        filling = self._program(Filling, FillingShape(B, S, R, T, iterations), max(S, T) if room and further else None)
         return lengths, filling.fill(encoding, owners, counts)
 
     def _fill_at_once(self, sources: Sequence[Sequence[int]]) -> tuple[list[list[Guess]], Canvases]:

@@ -47,7 +47,7 @@ class FillingShape(NamedTuple):
     source: int
     rows: int
     places: int
-    rounds: int
+    iterations: int
 
 
 class Pass:
@@ -141,12 +141,12 @@ class Filling:
         return tokens, gains.view(torch.float32), read
 
     def _fill(self) -> None:
-        _, S, R, T, rounds = self.shape
+        _, S, R, T, iterations = self.shape
         owners, lengths = self._rows.unbind(1)
         memory = self._memory[owners]
         layout, memory_layout = Padded(lengths, T), Padded(self._sizes[owners], S)
         blank = torch.full((R, T), self.model.config.mask, device=memory.device)
-        *_, last = refine(partial(fill, self.model, memory, layout, memory_layout), blank, lengths, rounds)
+        *_, last = refine(partial(fill, self.model, memory, layout, memory_layout), blank, lengths, iterations)
         self._said.copy_(torch.stack((last.tokens.int(), last.gains.view(torch.int32), last.read.int())))
 
 

@@ -67,7 +67,7 @@ class CapturedSearch:
         steps = int(rules.limits.max())
         target = room_for(steps, longest)
         source = room_for(max(len(request.source) for request in requests) + 1, longest)
-        shape = Shape(room_for_sentences(len(requests)), settings.width, source, target)
+        shape = Shape(room_for_sentences(len(requests)), settings.beam_width, source, target)
         if len(requests) > 1 and bytes_of(self.model, shape) > self._memory_there_is():
             half = len(requests) // 2
             return self._search(requests[:half], settings) + self._search(requests[half:], settings)

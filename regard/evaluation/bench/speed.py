@@ -27,7 +27,7 @@ class Contender:
 
     @classmethod
     def open(cls, text: str, device: str | torch.device = "cpu") -> Self:
-        """Reads "RUN", or "RUN:beam=5" and "RUN:rounds=4,lengths=3" for other settings than the model's own.
+        """Reads "RUN", or "RUN:beam=5" and "RUN:iterations=4,lengths=3" for other settings than the model's own.
 
         "engine" and "precision" are among them: "RUN:engine=ctranslate2,precision=int8".
 
@@ -118,7 +118,7 @@ def race(
         score = None if references is None else bleu(said, references, tokenisation)
         same = share_of_same(said, first) if compare else None
         parameters = contender.translator.count_parameters(contender.settings)
-        results.append(Result(contender.name, contender.settings.in_force(), parameters, list(timings), score, same))
+        results.append(Result(contender.name, contender.settings.resolved(), parameters, list(timings), score, same))
     return results
 
 
@@ -164,5 +164,5 @@ def describe_machine(device: torch.device) -> str:
 def _key_and_value(option: str, where: str) -> tuple[str, str]:
     key, equals, value = option.partition("=")
     if not equals:
-        raise UserError(f"{where}: write RUN:key=value,key=value, such as runs/x:rounds=4,lengths=3")
+        raise UserError(f"{where}: write RUN:key=value,key=value, such as runs/x:iterations=4,lengths=3")
     return key.strip().replace("-", "_"), value.strip()

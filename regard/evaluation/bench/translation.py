@@ -55,7 +55,7 @@ def _in_ctranslate2(run: str, device: torch.device) -> Contender:
     values = split_options(run)[1]
     theirs = Contender.open(f"{run}{',' if values else ':'}engine=ctranslate2", device)
     # Its beam ends at the first chance, and to search to the exact end, as ours does unless told, is more work.
-    early = "" if values.get("stop") == "first" or theirs.settings.in_force()["beam"] == 1 else ", stop=first"
+    early = "" if values.get("stop") == "first" or theirs.settings.resolved()["beam"] == 1 else ", stop=first"
     return replace(theirs, name=f"{run} in CTranslate2{early}")
 
 

@@ -8,7 +8,7 @@ import { isDark } from "./theme.js";
 
 const percent = (share) => `${(100 * share).toFixed(0)}%`;
 
-/** Fills `card`; `change(search)` asks again, with other rounds, lengths or another beam. */
+/** Fills `card`; `change(search)` asks again, with other iterations, lengths or another beam. */
 export function showRounds(card, controls, found, words, change, signal) {
   controls.append(...makeChoices(found, words, change));
   const place = make("div");
@@ -22,7 +22,7 @@ export function showRounds(card, controls, found, words, change, signal) {
 function makeChoices({ length, settings }, words, change) {
   const chooser = (name, sizes) =>
     field(words[name], choice(numbers(sizes, settings[name]), settings[name], (value) => change({ [name]: Number(value) })));
-  if (length === "classifier") return [chooser("rounds", [1, 2, 3, 4, 6, 8, 10]), chooser("lengths", [1, 2, 3, 5, 8])];
+  if (length === "classifier") return [chooser("iterations", [1, 2, 3, 4, 6, 8, 10]), chooser("lengths", [1, 2, 3, 5, 8])];
   return length === "ctc" ? [chooser("beam", [1, 2, 4, 8])] : [];
 }
 

@@ -28,7 +28,7 @@ def show_beam(translator: Translator, settings: DecodingSettings, asked: dict[st
     return {
         "text": found[0].text,
         "score": round(found[0].score, DIGITS),
-        "settings": {key: value for key, value in settings.in_force().items() if key != "rerank"},
+        "settings": {key: value for key, value in settings.resolved().items() if key != "rerank"},
         "length": model.config.length if isinstance(model, NATransformer) else None,
         "tree": [_node(one) for one in found[0].tree or ()],
         "canvases": [_canvas(one) for one in found if one.rounds],

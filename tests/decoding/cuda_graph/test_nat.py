@@ -31,12 +31,12 @@ CLOSE = {"abs": 1e-5 if DEVICE.type == "cpu" else 3e-4}  # a GPU adds float32 in
 DRAW = random.Random(7)
 SOURCES = [[DRAW.randrange(3, VOCAB) for _ in range(DRAW.randint(0, 12))] for _ in range(40)]
 WAYS: list[tuple[str, dict[str, Any]]] = [
-    ("classifier", {"rounds": 1}),
-    ("classifier", {"rounds": 4}),
-    ("classifier", {"rounds": 4, "lengths": 3, "n_best": 3}),
-    ("classifier", {"rounds": 1, "lengths": 50, "n_best": 50}),
-    ("end", {"rounds": 1}),
-    ("ctc", {"rounds": 1}),
+    ("classifier", {"iterations": 1}),
+    ("classifier", {"iterations": 4}),
+    ("classifier", {"iterations": 4, "lengths": 3, "n_best": 3}),
+    ("classifier", {"iterations": 1, "lengths": 50, "n_best": 50}),
+    ("end", {"iterations": 1}),
+    ("ctc", {"iterations": 1}),
 ]
 KINDS: list[dict[str, Any]] = [
     {"norm": "pre"},
@@ -135,9 +135,11 @@ def test_empty_and_long_sources_are_no_exception(sizes: list[int], length: str, 
 def test_room_ends_where_learned_positions_do(length: str) -> None:
     model = small_model(length, positions="learned", max_length=24)
     sources = [[5] * 23, [6] * 20, []]
-    assert_same(by_programs(NATGenerator(model), sources, {"rounds": 1}), pass_by_pass(model, sources, {"rounds": 1}))
+    assert_same(
+        by_programs(NATGenerator(model), sources, {"iterations": 1}), pass_by_pass(model, sources, {"iterations": 1})
+    )
     with pytest.raises(UserError, match="24 learned positions"):
-        by_programs(NATGenerator(model), [[5] * 24], {"rounds": 1})
+        by_programs(NATGenerator(model), [[5] * 24], {"iterations": 1})
 
 
 def test_the_shortest_canvases_need_no_further_round() -> None:
@@ -145,9 +147,9 @@ def test_the_shortest_canvases_need_no_further_round() -> None:
     model.length.weight.zero_()
     model.length.bias[3] = 9.0  # one less than the source
     sources = [[5, 6], [7, 8, 9], [10, 11, 12, 13]]
-    found = by_programs(NATGenerator(model), sources, {"rounds": 4})
+    found = by_programs(NATGenerator(model), sources, {"iterations": 4})
     assert [len(best[0].tokens) for best in found] == [1, 2, 3]
-    assert_same(found, [pass_by_pass(model, [source], {"rounds": 4})[0] for source in sources])
+    assert_same(found, [pass_by_pass(model, [source], {"iterations": 4})[0] for source in sources])
 
 
 @pytest.mark.parametrize(("length", "given"), [WAYS[2], WAYS[5]], ids=str)
@@ -165,10 +167,10 @@ def test_large_batches_are_neither_padded_nor_kept(
 def test_few_programs_serve_many_batches_and_those_not_used_for_longest_go(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = NATGenerator(MODELS["ctc"])
     for source in SOURCES:
-        by_programs(generator, [source], {"rounds": 1})
+        by_programs(generator, [source], {"iterations": 1})
     assert len(generator._fixed._programs) == 1
     monkeypatch.setattr(module, "MOST_PROGRAMS", 1)
-    by_programs(generator, SOURCES[:2], {"rounds": 1})
+    by_programs(generator, SOURCES[:2], {"iterations": 1})
     assert [shape.sentences for shape in generator._fixed._programs] == [2]
 
 
@@ -200,7 +202,9 @@ def test_what_is_an_obstacle() -> None:
     plain, model = NATSettings(), MODELS["ctc"]
     assert "prefix" in str(obstacle_to_canvases_anywhere(model, NATSettings(beam=2), False))
     assert "snapshots" in str(obstacle_to_canvases_anywhere(model, plain, trace=True))
-    assert "16 rounds" in str(obstacle_to_canvases_anywhere(MODELS["classifier"], NATSettings(rounds=17), False))
+    assert "16 iterations" in str(
+        obstacle_to_canvases_anywhere(MODELS["classifier"], NATSettings(iterations=17), False)
+    )
     linear = small_model("ctc", attention={"kind": "linear"})
     assert "linear" in str(obstacle_to_canvases_anywhere(linear, plain, False))
     for name in ("encoder.0.attention", "decoder.0.cross"):
@@ -239,7 +243,7 @@ def test_on_a_gpu_recorded_programs_do_what_the_programs_do(length: str, given: 
 @on_gpu
 def test_on_a_gpu_programs_that_share_memory_do_not_disturb_each_other() -> None:
     generator = NATGenerator(MODELS["classifier"])
-    given = {"rounds": 4, "lengths": 3}
+    given = {"iterations": 4, "lengths": 3}
     batches = [SOURCES[:1], SOURCES[:9], [[5] * 40], SOURCES]
     expected = [pass_by_pass(MODELS["classifier"], batch, given) for batch in batches]
     for _ in range(2):

@@ -72,7 +72,7 @@ def test_a_contender_is_a_run_with_settings(trained_run: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (":rounds=4", "rounds is for a model that writes all tokens at once"),
+        (":iterations=4", "iterations is a setting of non-autoregressive models"),
         (":beam=x", "beam: input should be a valid integer"),
         (":beam=2,wide", "write RUN:key=value,key=value"),
         ("-no", "no such model folder"),

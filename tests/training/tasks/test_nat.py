@@ -484,10 +484,10 @@ def test_pairs_that_are_left_out_are_said_and_none_left_is_refused(
             {"model__kind": "nat", "model__length": "ctc", "objective__reveal": "uniform"},
             "objective.reveal: uniform is for model.length=classifier, not ctc",
         ),
-        ({"search__rounds": 4}, "search: rounds is for a model that writes all tokens at once"),
+        ({"search__iterations": 4}, "search: iterations is a setting of non-autoregressive models"),
         (
             {"model__kind": "nat", "search__temperature": 1.0},
-            "search: temperature is for a model that writes one token after another",
+            "search: temperature is a setting of autoregressive models",
         ),
         ({"model__kind": "nat", "search__beam": 5}, "search.beam 5 needs a model with length: ctc"),
         ({"model__kind": "nat", "model__upsample_ratio": 3}, "model.upsample_ratio: is for model.length=end or ctc"),
@@ -504,8 +504,8 @@ def test_pairs_that_are_left_out_are_said_and_none_left_is_refused(
             "objective.length_weight: is for model.length=classifier, not end; leave it away",
         ),
         (
-            {"model__kind": "nat", "model__length": "end", "search__rounds": 3},
-            "rounds 3 needs a model with length",
+            {"model__kind": "nat", "model__length": "end", "search__iterations": 3},
+            "iterations 3 needs a model with length",
         ),
         (
             {"model__kind": "nat", "objective__r_drop": 1.0},

@@ -298,7 +298,7 @@ class ParallelRecipe(TranslationRecipe):
         config.check_effect()
         self.objective.check_effect(config)
         try:
-            self.search.fit(config.length)
+            self.search.resolve(config.length)
             if self.search.rerank is not None:
                 check_reranker(self.search.rerank)
         except UserError as error:
