@@ -155,7 +155,8 @@ def test_a_model_that_writes_at_once_shows_its_rounds(engine: TranslationEngine)
     read = record_translation(translator, TEXT, None).labels["decoder_input"]
     assert [label == "MASK" for label in read] == last["written"]
     assert "MASK" in read
-    at_first = record_translation(translator, TEXT, None, translator.fit().changed(iterations=1)).labels["decoder_input"]
+    once = translator.fit().changed(iterations=1)
+    at_first = record_translation(translator, TEXT, None, once).labels["decoder_input"]
     assert set(at_first) == {"MASK"}  # as the server searches, all of it is new in the only round
     found = show_beam(translator, translator.fit().changed(iterations=2, lengths=3), {"text": TEXT})
     assert (found["tree"], found["length"]) == ([], "classifier")
