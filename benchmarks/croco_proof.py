@@ -16,7 +16,7 @@ from regard.data.two_view.stereo import StereoPhotos, read_scenes
 from regard.evaluation.croco import CompletionScores, LabelledPairs, choose_visible, score_completion, second_views
 from regard.inspection.two_view import draw_matches, draw_reconstructions, find_peaks
 from regard.models.croco import CroCo
-from regard.models.folder import find_model, load_model
+from regard.models.folder import find_model_folder, load_model
 from regard.runtime import choose_device
 from regard.training.recipe import Recipe
 from regard.training.tasks.croco.pairs import HELD_OUT
@@ -96,7 +96,7 @@ def score_choice(arguments: argparse.Namespace, recipe: TwoViewRecipe, run: Path
 
 
 def load_croco(run: Path, device: torch.device | str) -> CroCo:
-    model, _ = load_model(find_model(run), device)
+    model, _ = load_model(find_model_folder(run), device)
     assert isinstance(model, CroCo)
     return model
 

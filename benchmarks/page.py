@@ -26,7 +26,7 @@ import torch
 
 from regard.data.text.vocabularies import Vocabularies
 from regard.evaluation.bench.speed import describe_machine
-from regard.models.folder import find_model
+from regard.models.folder import find_model_folder
 from tests.browser import Visit, launched
 
 SENTENCE = "Yesterday my older brother bought three books at the market and read them on the train."
@@ -116,7 +116,7 @@ def judge(report: dict[str, Any]) -> list[str]:
 
 def make_sentence(run: Path, tokens: int) -> str:
     """Words of so many tokens, or a few fewer."""
-    tokenizer = Vocabularies.load(find_model(run)).source
+    tokenizer = Vocabularies.load(find_model_folder(run)).source
     words: list[str] = []
     while len(tokenizer.encode(" ".join([*words, WORDS[len(words) % len(WORDS)]]))) <= tokens:
         words.append(WORDS[len(words) % len(WORDS)])

@@ -52,7 +52,7 @@ from regard.decoding import nat as parallel  # noqa: E402
 from regard.evaluation import bleu, exact_match  # noqa: E402
 from regard.evaluation.bench.speed import Contender, Result, describe_machine, tabulate  # noqa: E402
 from regard.evaluation.bench.timing import measure_speed  # noqa: E402
-from regard.models.folder import WEIGHTS, find_model  # noqa: E402
+from regard.models.folder import WEIGHTS, find_model_folder  # noqa: E402
 from regard.pipelines.translator import Translator  # noqa: E402
 from regard.runtime import choose_device  # noqa: E402
 
@@ -282,13 +282,13 @@ def train_students(
 
 def round_weights(run: Path) -> None:
     """Rounds the weights of a run's best model to bfloat16, in which half as much has to be carried."""
-    path = find_model(run) / WEIGHTS
+    path = find_model_folder(run) / WEIGHTS
     tensors = {name: tensor.bfloat16().to(tensor.dtype) for name, tensor in safetensors.torch.load_file(path).items()}
     safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
 
 
 def are_rounded(run: Path) -> bool:
-    tensors = safetensors.torch.load_file(find_model(run) / WEIGHTS).values()
+    tensors = safetensors.torch.load_file(find_model_folder(run) / WEIGHTS).values()
     return all(torch.equal(tensor, tensor.bfloat16().to(tensor.dtype)) for tensor in tensors)
 
 

@@ -70,7 +70,7 @@ class DropPath(nn.Module):
         return f"{self.rate:g}"
 
 
-def rising_rates(most: float, layers: int) -> list[float]:
+def drop_path_rates(most: float, layers: int) -> list[float]:
     """The rates of stochastic depth, from nothing at the first layer to the most at the last."""
     return [most * layer / max(1, layers - 1) for layer in range(layers)]
 
@@ -223,7 +223,7 @@ class EncoderBlock(nn.Module):
 class DecoderBlock(nn.Module):
     """Self-attention, cross-attention to the encoder's output, then feed-forward, each within a residual connection.
 
-    With `memory_norm` the encoder's output has a norm of its own in every block, as in the two-view decoder of CroCo.
+    With `context_norm` the encoder's output has a norm of its own in every block, as in the two-view decoder of CroCo.
     """
 
     def __init__(
@@ -236,11 +236,11 @@ class DecoderBlock(nn.Module):
         eps: float = 1e-5,
         drop_path: float = 0.0,
         layer_scale: float | None = None,
-        memory_norm: bool = False,
+        context_norm: bool = False,
     ) -> None:
         super().__init__()
         self.attention, self.cross, self.feed_forward = attention, cross, feed_forward
-        self.memory_norm = nn.LayerNorm(cross.width, eps) if memory_norm else None
+        self.context_norm = nn.LayerNorm(cross.width, eps) if context_norm else None
         self.around_attention = Residual(attention.width, norm, dropout, eps, drop_path, layer_scale)
         self.around_cross = Residual(attention.width, norm, dropout, eps, drop_path, layer_scale)
         self.around_feed_forward = Residual(attention.width, norm, dropout, eps, drop_path, layer_scale)
@@ -256,9 +256,9 @@ class DecoderBlock(nn.Module):
         memory_positions: Tensor | None = None,
     ) -> Tensor:
         """Positions are for rotary attention; where cross-attention is rotary too, the memory's are needed as well."""
-        if self.memory_norm is not None:
+        if self.context_norm is not None:
             assert isinstance(memory, Tensor), "what is projected beforehand would have missed its norm"
-            memory = self.memory_norm(memory)
+            memory = self.context_norm(memory)
         z = self.around_attention.open(
             x, lambda y: self.attention(y, mask=mask, positions=positions, cache=cache), self.attention.last
         )
@@ -302,7 +302,7 @@ class ImageEmbedding(nn.Module):
         """
         if images.shape[1] != self.channels:
             raise UserError(f"images of {images.shape[1]} channels for a model that reads {self.channels}")
-        check_divisible((images.shape[2], images.shape[3]), self.patch)
+        check_image_size((images.shape[2], images.shape[3]), self.patch)
 
     def grid(self, images: Tensor) -> tuple[int, int]:
         """How many rows and columns of patches these images have."""
@@ -335,39 +335,39 @@ class PatchEmbedding(ImageEmbedding):
             UserError: the images have other channels or a size that is not a whole number of patches.
         """
         self.check(images)
-        return linear(cut_patches(images, self.patch), self.weight.flatten(1), self.bias)
+        return linear(patchify(images, self.patch), self.weight.flatten(1), self.bias)
 
     def extra_repr(self) -> str:
         width, channels, height, across = self.weight.shape
         return f"{channels}, {width}, patch={height}×{across}"
 
 
-def pick(x: Tensor, places: Tensor) -> Tensor:
+def gather_tokens(x: Tensor, places: Tensor) -> Tensor:
     """The vectors (B, N, D) at these places, (B, K), as (B, K, D)."""
     return x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))
 
 
-def cut_patches(images: Tensor, patch: tuple[int, int]) -> Tensor:
+def patchify(images: Tensor, patch: tuple[int, int]) -> Tensor:
     """The pixels of every patch, (B, C, H, W) to (B, patches, C · height · width), patches row after row.
 
     Raises:
         UserError: the size of the images is not a whole number of patches.
     """
     B, C, H, W = images.shape
-    check_divisible((H, W), patch)
+    check_image_size((H, W), patch)
     rows, columns = H // patch[0], W // patch[1]
     pixels = images.reshape(B, C, rows, patch[0], columns, patch[1])
     return pixels.permute(0, 2, 4, 1, 3, 5).reshape(B, rows * columns, -1)
 
 
-def join_patches(pixels: Tensor, grid: tuple[int, int], patch: tuple[int, int]) -> Tensor:
-    """The images of which `cut_patches` made these, (B, patches, C · height · width) to (B, C, H, W)."""
+def unpatchify(pixels: Tensor, grid: tuple[int, int], patch: tuple[int, int]) -> Tensor:
+    """The images of which `patchify` made these, (B, patches, C · height · width) to (B, C, H, W)."""
     (rows, columns), (height, width) = grid, patch
     parts = pixels.reshape(len(pixels), rows, columns, -1, height, width)
     return parts.permute(0, 3, 1, 4, 2, 5).reshape(len(pixels), -1, rows * height, columns * width)
 
 
-def check_divisible(image: tuple[int, int], patch: tuple[int, int]) -> None:
+def check_image_size(image: tuple[int, int], patch: tuple[int, int]) -> None:
     """Refuses images that cannot be cut into whole patches.
 
     Raises:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from regard.attention.multi_head import Attention
 from regard.errors import UserError
-from regard.layers import DropPath, EncoderBlock, FeedForward, PatchEmbedding, Residual, cut_patches, join_patches
+from regard.layers import DropPath, EncoderBlock, FeedForward, PatchEmbedding, Residual, patchify, unpatchify
 
 
 def test_drop_path_leaves_out_whole_rows_and_keeps_the_mean() -> None:
@@ -63,8 +63,8 @@ def test_patches_are_the_convolution_with_a_stride_of_its_size(
     expected = F.conv2d(images, embedding.weight, embedding.bias, stride=patch).flatten(2).transpose(1, 2)
     torch.testing.assert_close(embedding(images), expected)
     assert embedding.grid(images) == grid
-    assert torch.equal(cut_patches(images, patch)[0, 0], images[0, :, : patch[0], : patch[1]].flatten())
-    assert torch.equal(join_patches(cut_patches(images, patch), grid, patch), images)
+    assert torch.equal(patchify(images, patch)[0, 0], images[0, :, : patch[0], : patch[1]].flatten())
+    assert torch.equal(unpatchify(patchify(images, patch), grid, patch), images)
 
 
 def test_an_image_that_does_not_fit_is_told_what_would() -> None:

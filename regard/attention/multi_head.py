@@ -19,7 +19,7 @@ from regard.attention.positions import Rotary, Rotary2D
 from regard.ops import rotary as fused_rotary
 from regard.ops.dropout import Dropout
 from regard.ops.linear import Linear, linear
-from regard.ops.modules import walk
+from regard.ops.modules import list_modules
 
 QKVHook = Callable[["Attention", Tensor, Tensor, Tensor, Mask], None]
 
@@ -249,6 +249,6 @@ def use_head_scales(scales: Mapping[Attention, Tensor]) -> Iterator[None]:
 @contextmanager
 def disable_qkv_hooks(model: nn.Module) -> Iterator[bool]:
     """Remove the hooks of all attentions of a model inside the block; yield whether there were any."""
-    hooked = [m for m in walk(model) if isinstance(m, Attention) and m.qkv_hook is not None]
+    hooked = [m for m in list_modules(model) if isinstance(m, Attention) and m.qkv_hook is not None]
     with use_qkv_hook(hooked, None):
         yield bool(hooked)

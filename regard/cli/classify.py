@@ -88,12 +88,12 @@ def evaluate_images(
     """
     from regard import evaluation
     from regard.evaluation.classification_report import evaluate, open_test_set
-    from regard.models.folder import find_model
+    from regard.models.folder import find_model_folder
     from regard.pipelines.classifier import Classifier
     from regard.pipelines.progress import LineProgress
     from regard.runtime import choose_device
 
-    folder = find_model(run)
+    folder = find_model_folder(run)
     if save:
         evaluation.check_scores_writable(folder)
     classifier = Classifier.load(folder, device=choose_device(device))

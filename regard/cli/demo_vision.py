@@ -13,7 +13,7 @@ from regard.data.builtin.shapes import render_shapes
 from regard.errors import UserError
 from regard.evaluation.classification_report import evaluate, open_test_set
 from regard.inspection.look_image import draw_image_attention
-from regard.models.folder import replacing
+from regard.models.folder import replace_folder
 from regard.pipelines.classifier import Classifier
 from regard.training.resume import is_run
 from regard.training.run import run_recipe
@@ -65,7 +65,7 @@ def drawn(images: Path, out: Path) -> Iterator[None]:
 
 def draw_shapes(folder: Path) -> None:
     """Renders shapes into a folder of splits with class folders, as one would have photographs; all or nothing."""
-    with replacing(folder) as fresh:
+    with replace_folder(folder) as fresh:
         for seed, (split, number) in enumerate(SPLITS.items()):
             shapes = render_shapes(number, seed)
             for name in shapes.classes:

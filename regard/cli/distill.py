@@ -45,7 +45,7 @@ def distill(
     """Translate a corpus with a trained model, or several that vote: the new corpus is a student's to learn from."""
     from regard.errors import UserError
     from regard.evaluation import fingerprint_model
-    from regard.models.folder import find_model
+    from regard.models.folder import find_model_folder
     from regard.pipelines.output import AlignedRecordFiles
     from regard.pipelines.translator import Translator
     from regard.runtime import choose_device
@@ -64,7 +64,7 @@ def distill(
     corpus = _open_corpus(recipe, change or (), src, tgt)
     lines, checksum = corpus.measure()
     runs = [teacher, *(others or ())]
-    note = Note(paths[-1], [fingerprint_model(find_model(run)) for run in runs], (lines, checksum), how)
+    note = Note(paths[-1], [fingerprint_model(find_model_folder(run)) for run in runs], (lines, checksum), how)
     if note.path.exists() and not resume:
         raise UserError(f"{note.path} exists already; go on with its output by --resume, or choose another name")
     translator = Translator.load(*runs, device=choose_device(device))

@@ -134,7 +134,7 @@ def choose_search(run: Path, further: Sequence[str] | None, **flags: object) -> 
     """The settings of the flags that were given and of --search KEY=VALUE, of the kind that the run's model takes."""
     from regard.decoding.config import parse_settings, settings_for_kind
     from regard.errors import UserError
-    from regard.models.folder import find_model, model_kind, read_config
+    from regard.models.folder import find_model_folder, model_kind, read_config
 
     values = {key: value for key, value in flags.items() if value is not None}
     for change in further or ():
@@ -147,7 +147,7 @@ def choose_search(run: Path, further: Sequence[str] | None, **flags: object) -> 
         values[key] = value.strip()
     kind = "transformer"
     with suppress(UserError):  # whoever opens the folder says what is wrong with it
-        folder = find_model(run)
+        folder = find_model_folder(run)
         kind = model_kind(folder, read_config(folder))
     return parse_settings(settings_for_kind(kind), values, "options")
 

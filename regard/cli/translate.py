@@ -123,19 +123,19 @@ def embed(
 ) -> None:
     """Write a model's vectors: context-aware ones of every line of a file or of standard input, or of images."""
     from regard.errors import UserError
-    from regard.models.folder import expect_reader, find_model, what_is_read
+    from regard.models.folder import check_input_type, find_model_folder, model_input_type
     from regard.pipelines.embedder import Embedder
     from regard.pipelines.embedding_files import check_embedding_file, embed_lines, save_arrays
     from regard.pipelines.progress import LineProgress
     from regard.pipelines.translator import Translator
     from regard.runtime import choose_device
 
-    reads = what_is_read(find_model(run))
+    reads = model_input_type(find_model_folder(run))
     if reads == "images":
         embed_images(run, images, out, device)
         return
     if reads == "pairs":
-        expect_reader(find_model(run), "images")
+        check_input_type(find_model_folder(run), "images")
     if images:
         raise UserError(f"{run} is a text model; give its lines in --input")
     pooling = check_embedding_file(out, pool)

@@ -23,7 +23,7 @@ from regard.layers import DecoderBlock, FeedForward, Residual
 from regard.models.transformer import DecoderState, Transformer
 from regard.ops.dropout import Dropout
 from regard.ops.linear import Linear, PackedWeights
-from regard.ops.modules import walk
+from regard.ops.modules import list_modules
 
 Map = Callable[[Tensor], Tensor]
 MODULES = (DecoderBlock, Attention, FeedForward, Residual, Linear, nn.LayerNorm, Dropout, nn.ModuleList)
@@ -55,7 +55,7 @@ def _can_be_passed_by(model: Transformer) -> bool:
     if model.target_embedding.weight.device.type != "cpu" or torch.compiler.is_compiling():
         return False
     hooked = torch.nn.modules.module._has_any_global_hook()  # type: ignore[no-untyped-call]
-    return not hooked and all(map(_does_nothing_else, walk(model.decoder)))
+    return not hooked and all(map(_does_nothing_else, list_modules(model.decoder)))
 
 
 def _does_nothing_else(module: nn.Module) -> bool:
@@ -69,7 +69,7 @@ def _does_nothing_else(module: nn.Module) -> bool:
         watched = module.qkv_hook is not None or module.head_scales is not None
         return not watched and module.rotary is None and isinstance(module.kind, Full)
     if isinstance(module, DecoderBlock):
-        return module.memory_norm is None
+        return module.context_norm is None
     return not isinstance(module, Residual) or module.scale is None
 
 

@@ -161,7 +161,7 @@ class NATGenerator:
         """As one pass scores them; a target that does not fit on its canvas is impossible, -inf."""
         memory, layout, sizes = self._encode(sources)
         wanted = self._places_for(sizes, targets)
-        canvases: list[int] = self.config.limit(np.asarray(wanted, np.int64)).tolist()
+        canvases: list[int] = self.config.clip_lengths(np.asarray(wanted, np.int64)).tolist()
         logp = self._fill(self._blank_canvases(memory, sizes, range(len(sources)), canvases))
         if self.config.length == "ctc":
             return self._score_paths(logp, canvases, targets)
@@ -172,7 +172,7 @@ class NATGenerator:
             chosen = torch.tensor(said, dtype=torch.long, device=self.device)
             gains = row[: len(said)].gather(1, chosen[:, None])[:, 0].tolist()
             score = score_canvas(gains, length) if len(said) >= len(target) else -math.inf
-            blank = [self.config.mask] * places
+            blank = [self.config.mask_token] * places
             found.append(NATHypothesis(list(target), score, gains, canvas=blank, places=list(range(len(said)))))
         return found
 
@@ -227,7 +227,7 @@ class NATGenerator:
         several = len(owners) > len(sizes)
         shape = (len(owners), max(lengths))
         return _Canvases(
-            tokens=torch.full(shape, self.config.mask, device=self.device),
+            tokens=torch.full(shape, self.config.mask_token, device=self.device),
             gains=torch.zeros(shape, device=self.device),
             lengths=list(lengths),
             layout=self._layout(lengths),
@@ -285,7 +285,7 @@ class NATGenerator:
 
     def _write_paths(self, canvases: _Canvases, settings: NATSettings, trace: bool) -> list[list[TokenHypothesis]]:
         """What canvases with blanks say: by each one's best path, or by a search over all of their paths."""
-        c, blank = canvases, self.config.blank
+        c, blank = canvases, self.config.blank_token
         logp = self._fill(c)
         c.gains, c.tokens = logp.max(-1)
         if settings.beam == 1:
@@ -302,12 +302,12 @@ class NATGenerator:
 
     def _read_paths(self, canvases: _Rows) -> list[NATHypothesis]:
         """The likeliest path of every canvas; its score is that path's log-probability alone."""
-        begins = ctc.begins(canvases.tokens, self.config.blank)
+        begins = ctc.begins(canvases.tokens, self.config.blank_token)
         rows = zip(canvases.lengths, canvases.tokens.tolist(), canvases.gains.tolist(), begins.tolist(), strict=True)
         found = []
         for places, path, gains, begin in rows:
             where = [place for place in range(places) if begin[place]]
-            canvas = [self.config.mask] * places
+            canvas = [self.config.mask_token] * places
             tokens, certain = [path[place] for place in where], [gains[place] for place in where]
             found.append(NATHypothesis(tokens, sum(gains[:places]), certain, canvas, where))
         return found
@@ -324,7 +324,7 @@ class NATGenerator:
     def _score_paths(self, logp: Tensor, lengths: list[int], targets: Sequence[Sequence[int]]) -> list[TokenHypothesis]:
         table, sizes = self._table(targets)
         scores = ctc.log_likelihood(
-            logp, torch.tensor(lengths, device=self.device), table, sizes, self.config.blank
+            logp, torch.tensor(lengths, device=self.device), table, sizes, self.config.blank_token
         ).tolist()
         aligned = self._align(logp, lengths, targets)
         return [replace(one, score=score) for one, score in zip(aligned, scores, strict=True)]
@@ -333,13 +333,13 @@ class NATGenerator:
         """Given targets on the canvas: where each token begins in the likeliest path, and how likely it is there."""
         table, sizes = self._table(targets)
         places = torch.tensor(lengths, device=self.device)
-        path = ctc.align(logp, places, table, sizes, self.config.blank)
+        path = ctc.align(logp, places, table, sizes, self.config.blank_token)
         gains = logp.gather(2, path[..., None])[..., 0].tolist()
-        begins = ctc.begins(path, self.config.blank).tolist()
+        begins = ctc.begins(path, self.config.blank_token).tolist()
         found = []
         for target, length, gain, begin in zip(targets, lengths, gains, begins, strict=True):
             where = [place for place in range(length) if begin[place]]
-            canvas = [self.config.mask] * length
+            canvas = [self.config.mask_token] * length
             found.append(NATHypothesis(list(target), 0.0, [gain[place] for place in where], canvas, where))
         return found
 

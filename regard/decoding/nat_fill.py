@@ -34,7 +34,7 @@ def fill(
 ) -> Tensor:
     """The log-probabilities of what may be written at every place, (R, T, V), by one pass."""
     logp = model.logits(model.decode(canvas, memory, layout, memory_layout)).float().log_softmax(-1)
-    for token in model.config.unsayable:
+    for token in model.config.forbidden_tokens:
         logp[..., token] = -math.inf
     return logp
 
@@ -100,7 +100,7 @@ def likeliest_lengths(
     if config.positions == "learned":
         possible &= lengths <= config.max_length
     logp = model.length_logits(memory, layout).float().log_softmax(-1)
-    known = possible & ~model.unseen_lengths()
+    known = possible & ~model.untrained_lengths()
     knows = known.any(1, keepdim=True)
     tried = torch.where(knows, known, possible)
     # Unseen lengths are equally likely but for rounding, which depends on the batch: something else must decide.

@@ -16,7 +16,7 @@ from regard.attention.positions import grid_positions
 from regard.data.two_view import SceneSettings, find_matches, render_pairs
 from regard.data.two_view.random import Draws
 from regard.inspection.two_view import cross_attention_names, find_peaks
-from regard.layers import cut_patches, pick
+from regard.layers import gather_tokens, patchify
 from regard.models.croco import CroCo
 
 BLANK = 0.5
@@ -41,8 +41,8 @@ def masked_loss(model: CroCo, view1: Tensor, view2: Tensor, seen: Tensor) -> Ten
     """The mean squared error of each masked patch, in its own mean and deviation, (B, M)."""
     targets = model.patches(view1)
     hidden = choose_masked(seen, targets.shape[1])
-    said = pick(model(view1, view2, seen), hidden).float()
-    return (said - pick(targets, hidden)).square().mean(-1)
+    said = gather_tokens(model(view1, view2, seen), hidden).float()
+    return (said - gather_tokens(targets, hidden)).square().mean(-1)
 
 
 def second_views(view2: Tensor) -> dict[str, Tensor]:
@@ -82,12 +82,12 @@ class LabelledPairs:
         """
         middle = slice(patch // 2, None, patch)
         place = (self.place[:, middle, middle] / patch).floor().flatten(1, 2).flip(-1)
-        share = cut_patches(self.covisible[:, None].float(), (patch, patch)).mean(-1)
+        share = patchify(self.covisible[:, None].float(), (patch, patch)).mean(-1)
         return place, (share >= 0.5) & self.covisible[:, middle, middle].flatten(1)
 
     def unseen_patches(self, patch: int) -> Tensor:
         """Which patches have nothing in them that the second view shows, (B, N)."""
-        return cut_patches(self.unseen[:, None].float(), (patch, patch)).amin(-1) > 0
+        return patchify(self.unseen[:, None].float(), (patch, patch)).amin(-1) > 0
 
 
 @dataclass(frozen=True)

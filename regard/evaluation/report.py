@@ -20,7 +20,7 @@ from regard.data.text.readers import read_lines
 from regard.decoding.config import DecodingSettings, NATSettings, SearchSettings
 from regard.errors import UserError
 from regard.evaluation.metrics import Metrics, Score, check_sizes
-from regard.models.folder import WEIGHTS, expect_reader, find_model
+from regard.models.folder import WEIGHTS, check_input_type, find_model_folder
 from regard.pipelines.translator import Translator
 
 SCORES = "scores.json"
@@ -177,8 +177,8 @@ class Entrant:
         """
         if path.is_file():
             return cls(path, list(read_lines(path)), None, None)
-        folder = find_model(path)
-        expect_reader(folder, "text")  # files for another engine have no weights here that scores could be true of
+        folder = find_model_folder(path)
+        check_input_type(folder, "text")  # files for another engine have no weights here that scores could be true of
         return cls(path, Translator.load(folder, device=device), folder, fingerprint_model(folder))
 
     @property

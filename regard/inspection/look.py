@@ -9,7 +9,7 @@ from regard.decoding.config import DecodingSettings
 from regard.errors import UserError
 from regard.inspection.output import atomic_write, check_output, save_scene
 from regard.inspection.scene import Scene
-from regard.models.folder import expect_reader, find_model, what_is_read
+from regard.models.folder import check_input_type, find_model_folder, model_input_type
 
 
 def look(
@@ -37,7 +37,7 @@ def look(
     Raises:
         UserError: there is no model, it cannot work on what is given, or the file cannot be written.
     """
-    reads = what_is_read(find_model(run))
+    reads = model_input_type(find_model_folder(run))
     out = out or Path("look.png" if reads in ("images", "pairs") else "look.html")
     check_output(out)
     wanted = 2 if reads == "pairs" else 1
@@ -80,8 +80,8 @@ def look_at(
     from regard.pipelines.translator import Translator
     from regard.runtime import choose_device
 
-    folder = find_model(run)
-    expect_reader(folder, "text")
+    folder = find_model_folder(run)
+    check_input_type(folder, "text")
     translator = Translator.load(folder, device=choose_device(device))
     about = f"{run} · {' → '.join(translator.languages)}"
     return translation_scene(translator, given, names, settings, about)
@@ -119,7 +119,7 @@ def _look_at_views(
     from regard.runtime import choose_device
 
     _expect_png(out)
-    picture, name = draw_views(find_model(run), views, choose_device(device), names, patch)
+    picture, name = draw_views(find_model_folder(run), views, choose_device(device), names, patch)
     with atomic_write(out) as part:
         picture.save(part, "png")
     return f"the peaks of {name}"

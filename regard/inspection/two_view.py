@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from regard.inspection.probe import probe
-from regard.layers import cut_patches, join_patches
+from regard.layers import patchify, unpatchify
 from regard.models.croco import CroCo
 
 SCALE = 4
@@ -114,7 +114,7 @@ def draw_reconstructions(model: CroCo, view1: Tensor, seen: Tensor, second_views
     Returns:
         Columns: masked first view; each second view followed by the reconstruction; complete first view.
     """
-    patches = cut_patches(view1, model.patch_embedding.patch).shape[1]
+    patches = patchify(view1, model.patch_embedding.patch).shape[1]
     visible = torch.zeros(len(view1), patches, dtype=torch.bool, device=view1.device).scatter(1, seen, True)
     columns = [_mix_patches(model, visible, view1, torch.full_like(view1, 0.85))]
     for view2 in second_views:
@@ -141,5 +141,5 @@ def to_image(pixels: Tensor, scale: int = SCALE) -> Image.Image:
 def _mix_patches(model: CroCo, visible: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
     """Combine the visible patches of one image with the other patches of another."""
     size = model.patch_embedding.patch
-    mixed = torch.where(visible[..., None], cut_patches(inside, size), cut_patches(outside, size))
-    return join_patches(mixed, model.patch_embedding.grid(inside), size)
+    mixed = torch.where(visible[..., None], patchify(inside, size), patchify(outside, size))
+    return unpatchify(mixed, model.patch_embedding.grid(inside), size)

@@ -84,7 +84,7 @@ def _describe(model: EncoderDecoder, pieces: tuple[Sequence[str], Sequence[str]]
 
     _set_embedding(encoder.embeddings[0], encoder, model.source_embedding)
     _set_embedding(decoder.embeddings, decoder, model.target_embedding)
-    _set_linear(decoder.projection, model.output_table, model.output_bias)
+    _set_linear(decoder.projection, model.output_weight, model.output_bias)
     for layer, block in zip(encoder.layer, model.encoder, strict=True):
         _set_block(layer, block, c)
     for layer, block in zip(decoder.layer, model.decoder, strict=True):

@@ -17,8 +17,8 @@ from regard.interop.export_torch import TORCH
 from regard.interop.lengths import longest_input
 from regard.interop.onnx import ONNX
 from regard.interop.verification import sample_sources
-from regard.models.card import CARD, describe_folder
-from regard.models.folder import find_model, replacing, what_is_read
+from regard.models.card import CARD, build_card
+from regard.models.folder import find_model_folder, model_input_type, replace_folder
 from regard.pipelines.classifier import Classifier
 from regard.pipelines.translator import Translator
 
@@ -69,9 +69,9 @@ def export(
         raise UserError(f"--quantization is for {' and '.join(QUANTISING)}; {to} keeps the weights as they are")
     if out.exists():
         raise UserError(f"{out} exists already; choose another folder")
-    folder, form = find_model(run), FORMATS[to]
-    reads = what_is_read(folder)
-    with replacing(out) as fresh:
+    folder, form = find_model_folder(run), FORMATS[to]
+    reads = model_input_type(folder)
+    with replace_folder(out) as fresh:
         if reads == "text":
             translator = Translator.load(folder)
             sources = sample_sources(translator, texts, longest=longest_input(translator.model.config, form.sines))
@@ -80,5 +80,5 @@ def export(
             said = form.images(Classifier.load(folder), fresh)
         else:
             raise UserError(f"{run}: there is no way to write a model that reads {reads} as {to}")
-        (fresh / CARD).write_text(describe_folder(folder, form.library), encoding="utf-8")
+        (fresh / CARD).write_text(build_card(folder, form.library), encoding="utf-8")
     return said

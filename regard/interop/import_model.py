@@ -25,8 +25,8 @@ from regard.interop.tensors import read_folder, read_tensors
 from regard.interop.torch import Embeddings, from_torch, read_torch
 from regard.interop.vision_config import TAKING, Library, VisionConfig, infer_vision, read_huggingface, recognise
 from regard.models.bert import BertConfig
-from regard.models.card import CARD, describe_folder
-from regard.models.folder import CONFIG, is_model_folder, recognise_export, replacing, save_model
+from regard.models.card import CARD, build_card
+from regard.models.folder import CONFIG, describe_export, is_model_folder, replace_folder, save_model
 from regard.models.registry import MODELS
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.pipelines.classifier import ABOUT
@@ -69,7 +69,7 @@ def import_model(
     if is_model_folder(path):
         raise UserError(f"{path}: a model folder or run of regard already; there is nothing to import")
     values = _read_json(path / CONFIG) if (path / CONFIG).is_file() else {}
-    export = None if "model_type" in values else recognise_export(path)
+    export = None if "model_type" in values else describe_export(path)
     if export is not None:
         raise UserError(f"{path} is {export}")
     tensors = read_folder(path) if path.is_dir() else read_tensors(path)
@@ -78,7 +78,7 @@ def import_model(
         raise UserError(f"{path / CONFIG}: model_type is {kind!r}; {', '.join(READABLE)} can be read")
     _refuse_unused(path, kind, {"--set": changes, "--embedding": embeddings, "--tokenizer": tokenizer})
     _refuse_nan(path, tensors)
-    with replacing(out) as fresh, naming(path):
+    with replace_folder(out) as fresh, naming(path):
         if kind in CLASSES:
             said = _import_translation(path, values, tensors, fresh)
         elif kind == BERT:
@@ -88,7 +88,7 @@ def import_model(
             said = _import_torch(tensors, names, changes or {}, tokenizer, fresh)
         else:
             said = _import_vision(path, values, tensors, changes or {}, fresh)
-        (fresh / CARD).write_text(describe_folder(fresh), encoding="utf-8")
+        (fresh / CARD).write_text(build_card(fresh), encoding="utf-8")
     return said
 
 

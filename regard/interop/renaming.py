@@ -80,7 +80,7 @@ def give(tensors: Mapping[str, Tensor], config: Settings, names: Names) -> dict[
 def _shapes(config: Settings) -> dict[str, torch.Size]:
     """The names and shapes of a model's tensors, which costs no memory."""
     kind = MODELS[getattr(config, "kind")]  # noqa: B009  # every config of a model has one
-    return {name: tensor.shape for name, tensor in kind.outline(config, "config").state_dict().items()}
+    return {name: tensor.shape for name, tensor in kind.build_on_meta(config, "config").state_dict().items()}
 
 
 def _their_names(ours: str, names: Names) -> tuple[str, ...]:

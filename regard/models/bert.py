@@ -18,7 +18,7 @@ from regard.attention.positions import Learned
 from regard.config import Settings
 from regard.layers import Activation, EncoderBlock, FeedForward
 from regard.models.base import Model
-from regard.models.transformer import places
+from regard.models.transformer import token_positions
 from regard.ops.dropout import Dropout
 
 
@@ -71,7 +71,7 @@ class Bert(Model):
 
     def forward(self, tokens: Tensor, layout: Layout | None = None, segments: Tensor | None = None) -> Tensor:
         """Tokens (B, S) to context-aware vectors (B, S, W); all are of the first segment unless told otherwise."""
-        positions, longest = places(tokens, layout)
+        positions, longest = token_positions(tokens, layout)
         segment = self.segments[0] if segments is None else F.embedding(segments, self.segments)
         x = F.embedding(tokens, self.pieces) + self.positions(positions, longest) + segment
         x = self.dropout(self.norm(x))

@@ -17,7 +17,7 @@ _TASKS = {"transformer": "translation", "nat": "translation", "vit": "image-clas
 _TASKS |= {"swin": "image-classification", "bert": "sentence-similarity"}
 
 
-def describe_folder(folder: Path, library: str = "regard") -> str:
+def build_card(folder: Path, library: str = "regard") -> str:
     """The card of a model folder: its architecture, its data where the run is still round it, its scores.
 
     `library` is what model hubs call the program that loads the files beside the card.

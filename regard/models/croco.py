@@ -26,10 +26,10 @@ from regard.layers import (
     EncoderBlock,
     FeedForward,
     PatchEmbedding,
-    cut_patches,
-    join_patches,
-    pick,
-    rising_rates,
+    drop_path_rates,
+    gather_tokens,
+    patchify,
+    unpatchify,
 )
 from regard.models.base import Model
 from regard.ops.linear import Linear
@@ -118,11 +118,13 @@ class CroCo(Model):
         super().__init__()
         self.config = c = config
         self.patch_embedding = PatchEmbedding(c.channels, (c.patch, c.patch), c.width)
-        self.encoder = nn.ModuleList(self._encoder_block(rate) for rate in rising_rates(c.drop_path, c.layers))
+        self.encoder = nn.ModuleList(self._encoder_block(rate) for rate in drop_path_rates(c.drop_path, c.layers))
         self.encoder_norm = nn.LayerNorm(c.width, c.norm_eps)
         self.bridge = Linear(c.width, c.decoder_width)
         self.mask_token = nn.Parameter(torch.empty(c.decoder_width))
-        self.decoder = nn.ModuleList(self._decoder_block(rate) for rate in rising_rates(c.drop_path, c.decoder_layers))
+        self.decoder = nn.ModuleList(
+            self._decoder_block(rate) for rate in drop_path_rates(c.drop_path, c.decoder_layers)
+        )
         self.decoder_norm = nn.LayerNorm(c.decoder_width, c.norm_eps)
         self.head = PixelHead(c) if c.head == "pixels" else DenseHead(c)
         added = c.positions == "sincos"
@@ -169,15 +171,15 @@ class CroCo(Model):
 
     def patches(self, images: Tensor) -> Tensor:
         """What the pixel head is to say of images: each patch in its own mean and deviation, (B, N, C · patch²)."""
-        pixels = cut_patches(images, self.patch_embedding.patch)
+        pixels = patchify(images, self.patch_embedding.patch)
         variance, mean = torch.var_mean(pixels, -1, keepdim=True)
         return (pixels - mean) / (variance + TARGET_EPS).sqrt()
 
     def paint(self, said: Tensor, images: Tensor) -> Tensor:
         """Images from what the pixel head said, with the mean and deviation of each patch of `images`, (B, C, H, W)."""
         size = self.patch_embedding.patch
-        variance, mean = torch.var_mean(cut_patches(images, size), -1, keepdim=True)
-        return join_patches(said * (variance + TARGET_EPS).sqrt() + mean, self.patch_embedding.grid(images), size)
+        variance, mean = torch.var_mean(patchify(images, size), -1, keepdim=True)
+        return unpatchify(said * (variance + TARGET_EPS).sqrt() + mean, self.patch_embedding.grid(images), size)
 
     def _encode(self, images: Tensor, seen: Tensor | None = None) -> Tensor:
         """The patches of the images, or those that are seen, in context, (B, N or K, W)."""
@@ -186,7 +188,7 @@ class CroCo(Model):
         if self.encoder_positions is not None:
             x = x + self.encoder_positions(positions, _longest(images))
         if seen is not None:
-            x, positions = pick(x, seen), pick(positions.expand(len(x), -1, -1), seen)
+            x, positions = gather_tokens(x, seen), gather_tokens(positions.expand(len(x), -1, -1), seen)
         for block in self.encoder:
             x = block(x, None, positions)
         y: Tensor = self.encoder_norm(x)
@@ -214,7 +216,7 @@ class CroCo(Model):
         width, heads = c.decoder_width, c.decoder_heads
         attention, cross = self._attention(width, heads), self._attention(width, heads)
         hidden = FeedForward(width, c.decoder_hidden or 4 * width, "gelu")
-        return DecoderBlock(attention, cross, hidden, "pre", eps=c.norm_eps, drop_path=drop_path, memory_norm=True)
+        return DecoderBlock(attention, cross, hidden, "pre", eps=c.norm_eps, drop_path=drop_path, context_norm=True)
 
     def _attention(self, width: int, heads: int) -> Attention:
         rotary = Rotary2D(width // heads) if self.config.positions == "rotary" else None

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.models.base import Model
-from regard.models.registry import MODELS, Reads
+from regard.models.registry import MODELS, InputType
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-ELSEWHERE = "regard.json"
+FOREIGN_CONFIG = "regard.json"
 """What config.json says, in a folder that another program calls its own and whose weights are in its format."""
 FORMAT = 1
 NO_ROOM = 2**16
@@ -43,7 +43,7 @@ _EXPORTS = {
 def save_model(folder: Path, model: Model, about: dict[str, Any]) -> None:
     """Writes the model's two files into an existing folder; `about` is kept in config.json beside the model's own."""
     save_config(folder / CONFIG, model, about)
-    safetensors.torch.save_file(distinct_tensors(model), folder / WEIGHTS, metadata={"format": "pt"})
+    safetensors.torch.save_file(unique_tensors(model), folder / WEIGHTS, metadata={"format": "pt"})
 
 
 def save_config(path: Path, model: Model, about: dict[str, Any]) -> None:
@@ -60,7 +60,7 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[Any, d
     """
     config = read_config(folder)
     path = folder / WEIGHTS
-    outline = outline_model(config, folder / CONFIG)  # so that an absurd config costs nothing before it is refused
+    outline = build_on_meta(config, folder / CONFIG)  # so that an absurd config costs nothing before it is refused
     try:
         tensors = safetensors.torch.load_file(path, device=str(device))
     except FileNotFoundError:
@@ -69,7 +69,7 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[Any, d
         raise UserError(f"{path}: no such file; a model folder holds {CONFIG}, {WEIGHTS} and its tokenizer") from None
     except (safetensors.SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: damaged or not a safetensors file ({error})") from None
-    expected = distinct_tensors(outline)
+    expected = unique_tensors(outline)
     for name in sorted(expected.keys() | tensors.keys()):
         if name not in tensors or name not in expected:
             lack = "lacks" if name not in tensors else "holds an unknown"
@@ -83,14 +83,14 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[Any, d
     return model.to(device).eval(), config
 
 
-def outline_model(config: dict[str, Any], path: Path) -> Any:
+def build_on_meta(config: dict[str, Any], path: Path) -> Any:
     """The model that the config in this file describes, in evaluation mode: shapes without weights or memory.
 
     Raises:
         UserError: there is no such model.
     """
     kind, where = MODELS[model_kind(path.parent, config)], f"{path}: model"
-    return kind.outline(kind.config.parse(config["model"], where), where).eval()
+    return kind.build_on_meta(kind.config.parse(config["model"], where), where).eval()
 
 
 def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: damaged or not JSON ({error})") from None
     if not isinstance(config, dict) or not _is_ours(config):
-        other = recognise_export(folder)
+        other = describe_export(folder)
         raise UserError(f"{folder} is {other}" if other else f"{path}: not a regard model folder of format {FORMAT}")
     return config
 
@@ -125,13 +125,13 @@ def model_kind(folder: Path, config: dict[str, Any]) -> str:
     return kind
 
 
-def expect_reader(folder: Path, wanted: Reads) -> None:
+def check_input_type(folder: Path, wanted: InputType) -> None:
     """Does nothing where the model of a folder reads such things.
 
     Raises:
         UserError: it is no model folder, or its model reads others.
     """
-    found = what_is_read(folder)
+    found = model_input_type(folder)
     if found != wanted:
         hint = {
             "text": "a text model; use regard translate",
@@ -142,16 +142,16 @@ def expect_reader(folder: Path, wanted: Reads) -> None:
         raise UserError(f"{folder} is {hint[found]}")
 
 
-def what_is_read(folder: Path) -> Reads:
+def model_input_type(folder: Path) -> InputType:
     """What the model of a folder reads.
 
     Raises:
         UserError: it is no model folder.
     """
-    return MODELS[model_kind(folder, read_config(folder))].reads
+    return MODELS[model_kind(folder, read_config(folder))].input_type
 
 
-def find_model(path: Path) -> Path:
+def find_model_folder(path: Path) -> Path:
     """The model folder meant by `path`: itself, or the best model of the run that it is."""
     if (path / CONFIG).is_file():
         return path
@@ -160,7 +160,7 @@ def find_model(path: Path) -> Path:
             return folder
     if not path.exists():
         raise UserError(f"{path}: no such model folder")
-    if export := recognise_export(path):
+    if export := describe_export(path):
         raise UserError(f"{path} is {export}")
     if (path / "checkpoints").is_dir():
         raise UserError(f"{path}: a run without a model yet, which comes with its first validation; let it go on")
@@ -172,7 +172,7 @@ def is_model_folder(path: Path) -> bool:
     return any(_is_ours(_glance(folder)) for folder in (path, path / "best", path / "last"))
 
 
-def recognise_export(folder: Path) -> str | None:
+def describe_export(folder: Path) -> str | None:
     """What a folder is that is written for another program, and what to do with it; None: it is none that we know."""
     if "model_type" in _glance(folder):
         return "a folder of transformers; bring it in with regard import"
@@ -192,7 +192,7 @@ def _glance(folder: Path) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def distinct_tensors(model: nn.Module) -> dict[str, Tensor]:
+def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
     """The model's tensors by name, each shared one once, under its first name."""
     named: dict[str, Tensor] = {}
     seen: set[int] = set()
@@ -204,7 +204,7 @@ def distinct_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 @contextmanager
-def replacing(folder: Path) -> Iterator[Path]:
+def replace_folder(folder: Path) -> Iterator[Path]:
     """A fresh folder to write into, which takes the place of `folder` once the block has ended without an error.
 
     Raises:
@@ -223,12 +223,12 @@ def replacing(folder: Path) -> Iterator[Path]:
         for path in fresh.rglob("*"):
             if path.is_file():
                 path.chmod(0o666 & ~_umask())  # safetensors lets nobody but the owner read
-            sync(path)
-        sync(fresh)
+            fsync(path)
+        fsync(fresh)
         if folder.exists():
             folder.rename(old)
         fresh.rename(folder)
-        sync(folder.parent)
+        fsync(folder.parent)
     except BaseException as error:
         if old.exists():
             old.rename(folder)
@@ -252,15 +252,15 @@ def _is_for_want_of_room(error: Exception, room: Path) -> bool:
     return os.strerror(errno.ENOSPC) in str(error) or shutil.disk_usage(room).free < NO_ROOM
 
 
-def mend_replaced(folder: Path) -> None:
-    """Clears up after a process that was killed while it was `replacing` a folder: the old one is back in its place."""
+def recover_folder(folder: Path) -> None:
+    """Restore the previous folder after a process was killed inside `replace_folder`."""
     for room in folder.parent.glob(f".{folder.name}.*"):
         if (room / "old").exists() and not folder.exists():
             (room / "old").rename(folder)
         shutil.rmtree(room)
 
 
-def sync(path: Path) -> None:
+def fsync(path: Path) -> None:
     """Returns once a file or the entries of a folder are on the disk."""
     number = os.open(path, os.O_RDONLY)
     try:

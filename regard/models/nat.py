@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from regard.attention.masks import Layout, Mask, Packed
 from regard.errors import UserError
-from regard.models.transformer import EncoderDecoder, EncoderDecoderConfig, places
+from regard.models.transformer import EncoderDecoder, EncoderDecoderConfig, token_positions
 from regard.ops.linear import Linear
 
 Ints = npt.NDArray[np.int64]
@@ -46,19 +46,19 @@ class NATransformerConfig(EncoderDecoderConfig):
     upsample_extra: int = Field(4, ge=0, description="for end and ctc: further places, whatever the source")
 
     @property
-    def mask(self) -> int:
+    def mask_token(self) -> int:
         """What stands at a place that is not known yet; BOS has no other use here."""
         return self.bos
 
     @property
-    def blank(self) -> int:
+    def blank_token(self) -> int:
         """What CTC writes where no token begins; padding is never written otherwise."""
         return self.pad
 
     @property
-    def unsayable(self) -> list[int]:
+    def forbidden_tokens(self) -> list[int]:
         """The special tokens that this model must not write."""
-        sayable = {"classifier": [], "end": [self.eos], "ctc": [self.blank]}[self.length]
+        sayable = {"classifier": [], "end": [self.eos], "ctc": [self.blank_token]}[self.length]
         return [token for token in (self.pad, self.bos, self.eos) if token not in sayable]
 
     def check_effect(self) -> None:
@@ -72,13 +72,13 @@ class NATransformerConfig(EncoderDecoderConfig):
             needed = "end or ctc" if self.length == "classifier" else "classifier"
             raise UserError(f"model.{name}: is for model.length={needed}, not {self.length}; leave it away")
 
-    def limit(self, lengths: Ints) -> Ints:
+    def clip_lengths(self, lengths: Ints) -> Ints:
         """The lengths, as far as this model's positions reach."""
         return np.minimum(lengths, self.max_length) if self.positions == "learned" else lengths
 
     def upsampled_lengths(self, source_lengths: Ints) -> Ints:
         """How many places the canvas has, where that follows from the source's length alone, END counted."""
-        return self.limit(self.upsample_ratio * source_lengths + self.upsample_extra)
+        return self.clip_lengths(self.upsample_ratio * source_lengths + self.upsample_extra)
 
 
 class NATransformer(EncoderDecoder):
@@ -104,9 +104,9 @@ class NATransformer(EncoderDecoder):
         self, canvas: Tensor, memory: Tensor, layout: Layout | None = None, memory_layout: Layout | None = None
     ) -> Tensor:
         """A canvas (B, T) of masks and known tokens to vectors (B, T, W), each of which sees the whole canvas."""
-        positions, longest = places(canvas, layout)
+        positions, longest = token_positions(canvas, layout)
         x = self.target_embedding(canvas, positions, longest)
-        unknown = (canvas == self.config.mask)[..., None]
+        unknown = (canvas == self.config.mask_token)[..., None]
         x = x + stretch(memory, memory_layout, x, layout) * unknown
         return self._decode(x, memory, Mask.between(layout, layout), Mask.between(layout, memory_layout), positions)
 
@@ -118,7 +118,7 @@ class NATransformer(EncoderDecoder):
         y: Tensor = self.length(add_up(memory, layout) * SUM_SCALE)
         return y
 
-    def unseen_lengths(self) -> Tensor:
+    def untrained_lengths(self) -> Tensor:
         """Which differences no training pair has had, (2 reach + 1,): they are those whose weights are another's, too.
 
         All begin with equal weights, and what no pair asks for is pushed away exactly like all the others of its kind.
@@ -135,7 +135,7 @@ def stretch(memory: Tensor, memory_layout: Layout | None, canvas: Tensor, layout
     """
     if not memory.shape[1]:
         return torch.zeros_like(canvas)
-    place, _ = places(canvas, layout)
+    place, _ = token_positions(canvas, layout)
     if memory_layout is None and layout is None:
         return memory[:, place[0] * memory.shape[1] // max(1, canvas.shape[1])]
     if isinstance(layout, Packed) and isinstance(memory_layout, Packed):

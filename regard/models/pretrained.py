@@ -12,8 +12,8 @@ import torch
 
 from regard.errors import UserError
 from regard.models.base import Model
-from regard.models.card import CARD, FINGERPRINTS, SCORES, describe_folder, find_fingerprints
-from regard.models.folder import CONFIG, WEIGHTS, distinct_tensors, replacing
+from regard.models.card import CARD, FINGERPRINTS, SCORES, build_card, find_fingerprints
+from regard.models.folder import CONFIG, WEIGHTS, replace_folder, unique_tensors
 
 
 def save_pretrained(folder: Path, save: Callable[[Path], None], model: Model, home: Path | None) -> None:
@@ -31,11 +31,11 @@ def save_pretrained(folder: Path, save: Callable[[Path], None], model: Model, ho
     if any(tensor.is_meta for tensor in model.parameters()):
         raise UserError("the weights are in another engine; load the model with the engine regard to save it")
     _check_free(folder)
-    with replacing(folder) as fresh:
+    with replace_folder(folder) as fresh:
         save(fresh)
         if home is not None and _is_as_saved(model, home):
             _carry(home, fresh)
-        (fresh / CARD).write_text(describe_folder(fresh), encoding="utf-8")
+        (fresh / CARD).write_text(build_card(fresh), encoding="utf-8")
 
 
 def _check_free(folder: Path) -> None:
@@ -54,7 +54,7 @@ def _is_as_saved(model: Model, home: Path) -> bool:
         saved = safetensors.torch.load_file(home / WEIGHTS)
     except (OSError, safetensors.SafetensorError):
         return False
-    now = distinct_tensors(model)
+    now = unique_tensors(model)
     return now.keys() == saved.keys() and all(torch.equal(now[name].cpu(), saved[name]) for name in saved)
 
 

@@ -16,7 +16,7 @@ from regard.models.swin import Swin, SwinConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.vit import ViT, ViTConfig
 
-Reads = Literal["text", "images", "pairs", "sentences"]
+InputType = Literal["text", "images", "pairs", "sentences"]
 """Text is translated; sentences only become vectors."""
 
 
@@ -25,7 +25,7 @@ class ModelKind(NamedTuple):
 
     config: type[Settings]
     model: type[Model]
-    reads: Reads
+    input_type: InputType
 
     def build(self, values: Any, where: str) -> Model:
         """The model that these values describe.
@@ -35,7 +35,7 @@ class ModelKind(NamedTuple):
         """
         return self.model(self.config.parse(values, where))
 
-    def outline(self, config: Settings, where: str) -> Model:
+    def build_on_meta(self, config: Settings, where: str) -> Model:
         """The model of a config without weights or memory: the names and shapes of its tensors.
 
         Raises:

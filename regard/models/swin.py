@@ -24,7 +24,7 @@ from regard.attention.multi_head import Attention
 from regard.attention.positions import grid_positions
 from regard.attention.relative import Relative
 from regard.config import Settings
-from regard.layers import FeedForward, PatchEmbedding, Residual, rising_rates
+from regard.layers import FeedForward, PatchEmbedding, Residual, drop_path_rates
 from regard.models.base import ImageModel, Size, make_head
 from regard.ops.dropout import Dropout
 from regard.ops.linear import Linear
@@ -108,7 +108,7 @@ class Swin(ImageModel):
         self.patches = PatchEmbedding(c.channels, c.patch, c.width)
         self.patch_norm = nn.LayerNorm(c.width, c.norm_eps)
         self.dropout = Dropout(c.dropout)
-        rates = iter(rising_rates(c.drop_path, sum(c.layers)))
+        rates = iter(drop_path_rates(c.drop_path, sum(c.layers)))
         self.stages = nn.ModuleList(SwinStage(c, stage, rates) for stage in range(len(c.layers)))
         self.width = c.stage_width(len(c.layers) - 1)
         self.norm = nn.LayerNorm(self.width, c.norm_eps)

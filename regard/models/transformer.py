@@ -157,7 +157,7 @@ class EncoderDecoder(Model):
 
     def encode(self, source: Tensor, layout: Layout | None = None) -> Tensor:
         """Source tokens (B, S) to context-aware vectors (B, S, W)."""
-        positions, longest = places(source, layout)
+        positions, longest = token_positions(source, layout)
         mask = Mask.between(layout, layout)
         x = self.source_embedding(source, positions, longest)
         for block in self.encoder:
@@ -175,10 +175,10 @@ class EncoderDecoder(Model):
 
     def logits(self, x: Tensor) -> Tensor:
         """Vectors (…, W) to scores over the target vocabulary (…, V)."""
-        return linear(x, self.output_table, self.output_bias)
+        return linear(x, self.output_weight, self.output_bias)
 
     @property
-    def output_table(self) -> Tensor:
+    def output_weight(self) -> Tensor:
         """A row for every target token, (V, W): what a vector is compared with."""
         return self.output if self.config.tie == "none" else self.target_embedding.weight
 
@@ -232,7 +232,7 @@ class Transformer(EncoderDecoder):
         self, target: Tensor, memory: Tensor, layout: Layout | None = None, memory_layout: Layout | None = None
     ) -> Tensor:
         """Target tokens (B, T) to vectors (B, T, W), each of which sees no later token."""
-        positions, longest = places(target, layout)
+        positions, longest = token_positions(target, layout)
         mask, memory_mask = Mask.between(layout, layout, causal=True), Mask.between(layout, memory_layout)
         return self._decode(self.target_embedding(target, positions, longest), memory, mask, memory_mask, positions)
 
@@ -286,7 +286,7 @@ class Embedding(nn.Module):
         return y.to(self.stream) if half else y
 
 
-def places(x: Tensor, layout: Layout | None) -> tuple[Tensor, int]:
+def token_positions(x: Tensor, layout: Layout | None) -> tuple[Tensor, int]:
     """Each token's place in its sequence, and how many places there are at the most."""
     if layout is None:
         return torch.arange(x.shape[1], device=x.device)[None], x.shape[1]

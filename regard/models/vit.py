@@ -27,9 +27,9 @@ from regard.layers import (
     FeedForward,
     ImageEmbedding,
     PatchEmbedding,
-    check_divisible,
-    pick,
-    rising_rates,
+    check_image_size,
+    drop_path_rates,
+    gather_tokens,
 )
 from regard.models.base import ImageModel, Size, make_head
 from regard.models.stem import ConvolutionalStem, check_stem
@@ -86,7 +86,7 @@ class ViTConfig(Settings):
             raise ValueError(f"rotary positions need a head width divisible by 4, not {self.width // self.heads}")
         check_attention(self.attention, self.qk_scale, self.attention_dropout)
         try:
-            check_divisible(self.image, self.patch)
+            check_image_size(self.image, self.patch)
         except UserError as error:
             raise ValueError(str(error)) from None
         if self.stem == "convolutions":
@@ -164,7 +164,7 @@ class ViT(ImageModel):
         self.positions = _small((c.pooling == "class") + rows * columns, c.width) if c.positions == "learned" else None
         self.sincos = Sinusoidal2D(c.width) if c.positions == "sincos" else None
         self.dropout = Dropout(c.dropout)
-        self.encoder = nn.ModuleList(self._block(rate) for rate in rising_rates(c.drop_path, c.layers))
+        self.encoder = nn.ModuleList(self._block(rate) for rate in drop_path_rates(c.drop_path, c.layers))
         self.norm = nn.LayerNorm(c.width, c.norm_eps)
         self.head = make_head(c.width, c.classes)
 
@@ -202,8 +202,8 @@ class ViT(ImageModel):
         if keep is None and self.training and self.config.patch_dropout:
             keep = self._spared(x)
         if keep is not None:
-            x = pick(x, keep)
-            places = None if places is None else pick(places.expand(len(x), -1, -1), keep)
+            x = gather_tokens(x, keep)
+            places = None if places is None else gather_tokens(places.expand(len(x), -1, -1), keep)
         x = self.dropout(self._lead(x))
         mask = Mask()
         turns = self._lead_places(places) if self.config.positions == "rotary" and places is not None else None

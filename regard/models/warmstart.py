@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.models.folder import distinct_tensors
+from regard.models.folder import unique_tensors
 from regard.models.transformer import EncoderDecoder
 
 Model = TypeVar("Model", bound=EncoderDecoder)
@@ -33,7 +33,7 @@ def copy_tensors(
         UserError: a tensor with such a name is missing on either side, or has another shape; nothing is copied then.
     """
     meant = tuple(beginnings)
-    own = {name: tensor for name, tensor in distinct_tensors(model).items() if name.startswith(meant)}
+    own = {name: tensor for name, tensor in unique_tensors(model).items() if name.startswith(meant)}
     given = {name: tensor for name, tensor in tensors.items() if name.startswith(meant)}
     for name in sorted(own.keys() | given.keys()):
         if name not in given:
@@ -50,7 +50,9 @@ def copy_tensors(
 
 
 @torch.no_grad()
-def grow(model: Model, source: Sequence[Sequence[int]], target: Sequence[Sequence[int]], seed: int = 0) -> Model:
+def grow_vocabulary(
+    model: Model, source: Sequence[Sequence[int]], target: Sequence[Sequence[int]], seed: int = 0
+) -> Model:
     """A copy of the model with more words, which says of the old ones what it said before.
 
     Args:
@@ -68,7 +70,7 @@ def grow(model: Model, source: Sequence[Sequence[int]], target: Sequence[Sequenc
     random = torch.Generator().manual_seed(seed)
     spelled = {"source_embedding.weight": source, "target_embedding.weight": target}
     spelled |= {"output": target, "output_bias": target}
-    tensors = distinct_tensors(model)
+    tensors = unique_tensors(model)
     for name, pieces in spelled.items():
         if name in tensors:  # a table that is shared has only its first name
             tensors[name] = torch.cat([tensors[name], *_new_rows(tensors[name], pieces, random)])

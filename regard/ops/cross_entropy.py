@@ -18,7 +18,7 @@ from torch import Tensor
 
 from regard.ops.dispatch import kernels_apply
 
-LEFT_OUT = -100
+IGNORE_INDEX = -100
 """The label of a row that no loss is asked of."""
 CHUNK = 2**28
 """Logits at once, about: half a gigabyte in half precision, and rows enough for products at full speed."""
@@ -38,14 +38,16 @@ PIECE = 4096
 """Numbers of a gradient that a program multiplies."""
 
 
-def head_loss(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+def linear_cross_entropy(
+    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0
+) -> Tensor:
     """The summed cross-entropy of x · weightᵀ + bias against the labels, in single precision or better.
 
     Args:
         x: vectors, (N, W).
         weight: a row for every word, (V, W).
         bias: of the words, (V,).
-        labels: the right word of each row, (N,); rows labelled LEFT_OUT count for nothing.
+        labels: the right word of each row, (N,); rows labelled IGNORE_INDEX count for nothing.
         smoothing: the share of the label that is spread evenly over all words.
     """
     half = torch.is_autocast_enabled(x.device.type)
@@ -56,10 +58,10 @@ def head_loss(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, sm
 
 
 def reference_loss(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    """What `head_loss` means, with all logits at once."""
+    """What `linear_cross_entropy` means, with all logits at once."""
     logits = F.linear(x, weight, bias)
     precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return F.cross_entropy(precise, labels, ignore_index=LEFT_OUT, label_smoothing=smoothing, reduction="sum")
+    return F.cross_entropy(precise, labels, ignore_index=IGNORE_INDEX, label_smoothing=smoothing, reduction="sum")
 
 
 def _forward(
@@ -135,7 +137,7 @@ def turn_into_gradient(logits: Tensor, labels: Tensor, smoothing: float, learns:
         return turn_with_kernel(logits, labels, smoothing, learns)
     precise = torch.promote_types(logits.dtype, torch.float32)
     odds = logits.to(precise).log_softmax(-1)
-    counts = labels != LEFT_OUT
+    counts = labels != IGNORE_INDEX
     right = labels.clamp(min=0)[:, None]
     said = odds.gather(1, right)[:, 0]
     losses = -(1 - smoothing) * said - (smoothing * odds.mean(-1) if smoothing else 0.0)
@@ -220,7 +222,7 @@ def _like_forward(
 
 
 _head = torch.library.custom_op(
-    "regard::head_loss",
+    "regard::linear_cross_entropy",
     _forward,
     mutates_args=(),
     schema="(Tensor x, Tensor weight, Tensor? bias, Tensor labels, float smoothing, ScalarType dtype, bool learns) "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 
-def walk(model: nn.Module) -> list[nn.Module]:
+def list_modules(model: nn.Module) -> list[nn.Module]:
     """Every module, the model itself first; one that several others hold comes as often.
 
     `modules()` looks out for those, and takes ten times as long.
@@ -17,10 +17,10 @@ def walk(model: nn.Module) -> list[nn.Module]:
     return found
 
 
-def tensors(model: nn.Module) -> list[Tensor]:
+def list_tensors(model: nn.Module) -> list[Tensor]:
     """Every parameter and buffer; one that several modules hold comes as often."""
     found: list[Tensor | None] = []
-    for module in walk(model):
+    for module in list_modules(model):
         found += module._parameters.values()
         found += module._buffers.values()
     return [tensor for tensor in found if tensor is not None]

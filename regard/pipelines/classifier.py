@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.data.images.prefetch import work_ahead
 from regard.errors import UserError
-from regard.models.folder import expect_reader, find_model, load_model, save_model
+from regard.models.folder import check_input_type, find_model_folder, load_model, save_model
 from regard.models.pretrained import save_pretrained
 from regard.pipelines.preprocessing import AnyImage, ImagePreprocessing
 
@@ -49,8 +49,8 @@ class Classifier:
         Raises:
             UserError: a file is missing or damaged, the files do not belong together, or the model reads no images.
         """
-        folder = find_model(Path(path))
-        expect_reader(folder, "images")
+        folder = find_model_folder(Path(path))
+        check_input_type(folder, "images")
         model, about = load_model(folder, device)
         preprocessing = ImagePreprocessing.parse(about.get(ABOUT), f"{folder / 'config.json'}: {ABOUT}")
         rows = model.config.classes, model.config.channels

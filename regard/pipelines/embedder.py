@@ -15,7 +15,7 @@ from regard.decoding.generator import BATCH_TOKENS
 from regard.decoding.stepper import pad_batch
 from regard.errors import UserError
 from regard.models.bert import Bert
-from regard.models.folder import expect_reader, find_model, load_model, save_model
+from regard.models.folder import check_input_type, find_model_folder, load_model, save_model
 from regard.pipelines.translator import batches_by_tokens, list_texts
 
 
@@ -32,8 +32,8 @@ class Embedder:
         Raises:
             UserError: a file is missing or damaged, the files do not belong together, or it holds another model.
         """
-        folder = find_model(Path(path))
-        expect_reader(folder, "sentences")
+        folder = find_model_folder(Path(path))
+        check_input_type(folder, "sentences")
         model, _ = load_model(folder, device)
         pieces = WordPieces.load(folder / JOINT)
         if len(pieces) > model.config.vocab:

@@ -15,11 +15,11 @@ from regard.errors import UserError
 from regard.interop.ctranslate2 import QUANTIZATIONS, to_ctranslate2
 from regard.models.folder import (
     CONFIG,
-    ELSEWHERE,
-    expect_reader,
-    find_model,
+    FOREIGN_CONFIG,
+    build_on_meta,
+    check_input_type,
+    find_model_folder,
     load_model,
-    outline_model,
     read_config,
     save_config,
 )
@@ -65,14 +65,14 @@ def save_for_engine(loaded: Loaded, folder: Path, quantization: str, about: dict
     """
     to_ctranslate2(loaded.model, loaded.vocabularies.pieces, folder, quantization)
     loaded.vocabularies.save(folder)
-    save_config(folder / ELSEWHERE, loaded.model, {"languages": list(loaded.languages)} | about)
+    save_config(folder / FOREIGN_CONFIG, loaded.model, {"languages": list(loaded.languages)} | about)
 
 
 def _load_ours(path: Path, others: Sequence[Path], device: torch.device, precision: Precision) -> Loaded:
-    first = _load_one(find_model(path), device)
+    first = _load_one(find_model_folder(path), device)
     members = []
     for other in others:
-        member = _load_one(find_model(other), device)
+        member = _load_one(find_model_folder(other), device)
         if member.vocabularies.fingerprint() != first.vocabularies.fingerprint():
             raise UserError(f"{other}: its tokenizer differs from that of {path}; an ensemble needs one for all")
         members.append(member.model)
@@ -83,7 +83,7 @@ def _load_ours(path: Path, others: Sequence[Path], device: torch.device, precisi
 
 
 def _load_one(folder: Path, device: torch.device) -> Loaded:
-    expect_reader(folder, "text")
+    check_input_type(folder, "text")
     vocabularies = Vocabularies.load(folder)
     model, about = load_model(folder, device)
     _check_rows(folder, model, vocabularies)
@@ -95,16 +95,16 @@ def _load_engine(path: Path, device: torch.device, precision: str | None) -> Loa
     if is_exported(path):
         if precision is not None:
             raise UserError(f"{path}: its precision was chosen when it was exported; leave precision away")
-        about = read_config(path, ELSEWHERE)
-        model, vocabularies = outline_model(about, path / ELSEWHERE), Vocabularies.load(path)
+        about = read_config(path, FOREIGN_CONFIG)
+        model, vocabularies = build_on_meta(about, path / FOREIGN_CONFIG), Vocabularies.load(path)
         _check_rows(path, model, vocabularies)
         generator = CTranslate2Generator(path, model.config, vocabularies.pieces, device)
-        return Loaded(model, vocabularies, _languages(path / ELSEWHERE, about), generator=generator)
+        return Loaded(model, vocabularies, _languages(path / FOREIGN_CONFIG, about), generator=generator)
     if precision is not None and precision not in QUANTIZATIONS:
         raise UserError(
             f"precision: {precision!r} is none of {', '.join(QUANTIZATIONS)}, in which the engine ctranslate2 computes"
         )
-    ours = _load_one(find_model(path), torch.device("cpu"))
+    ours = _load_one(find_model_folder(path), torch.device("cpu"))
     with tempfile.TemporaryDirectory() as room:
         save_for_engine(ours, Path(room), precision or "float32", {})
         return _load_engine(Path(room), device, None)
@@ -112,7 +112,7 @@ def _load_engine(path: Path, device: torch.device, precision: str | None) -> Loa
 
 def is_exported(path: Path) -> bool:
     """Whether a folder holds the weights of another engine."""
-    return (path / ELSEWHERE).is_file()
+    return (path / FOREIGN_CONFIG).is_file()
 
 
 def _check_rows(folder: Path, model: EncoderDecoder, vocabularies: Vocabularies) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from regard.errors import UserError
-from regard.models.folder import expect_reader, find_model, model_kind, read_config
+from regard.models.folder import check_input_type, find_model_folder, model_kind, read_config
 from regard.models.transformer import TransformerConfig
 
 
@@ -16,8 +16,8 @@ def check_reranker(path: Path) -> None:
         UserError: there is no such folder, or its model is of another kind.
     """
     try:
-        folder = find_model(path)
-        expect_reader(folder, "text")
+        folder = find_model_folder(path)
+        check_input_type(folder, "text")
         kind = model_kind(folder, read_config(folder))
     except UserError as error:
         raise UserError(f"rerank: {error}") from None

@@ -22,7 +22,7 @@ from regard.decoding.nat import NATGenerator, NATHypothesis, NATIteration
 from regard.decoding.search import BeamNode, TokenHypothesis
 from regard.decoding.stepper import pad_batch
 from regard.errors import UserError
-from regard.models.folder import find_model, save_model
+from regard.models.folder import find_model_folder, save_model
 from regard.models.nat import NATransformer
 from regard.models.pretrained import save_pretrained
 from regard.models.transformer import EncoderDecoder, Transformer
@@ -86,7 +86,7 @@ class Translator:
         loaded = cls(
             *load_parts(Path(path), [Path(other) for other in others], torch.device(device), engine, precision)
         )
-        loaded._home = None if loaded.model.target_embedding.weight.is_meta else find_model(Path(path))
+        loaded._home = None if loaded.model.target_embedding.weight.is_meta else find_model_folder(Path(path))
         return loaded
 
     @classmethod
@@ -318,7 +318,7 @@ class Translator:
     def _round(self, seen: NATIteration) -> Round:
         names = {self.model.config.eos: "END"}
         if isinstance(self.model, NATransformer) and self.model.config.length == "ctc":
-            names[self.model.config.blank] = "·"
+            names[self.model.config.blank_token] = "·"
         pieces = self.vocabularies.target.pieces(seen.tokens)
         shown = [names.get(token, piece) for token, piece in zip(seen.tokens, pieces, strict=True)]
         return Round(shown, seen.token_log_probs, seen.written)

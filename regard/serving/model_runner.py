@@ -13,7 +13,7 @@ from regard.data.images.decoding import MOST_PIXELS, decode
 from regard.data.text.vocabularies import has_tokenizer
 from regard.decoding.config import DecodingSettings, NATSettings, SearchSettings, parse_settings
 from regard.errors import UserError
-from regard.models.folder import expect_reader, find_model, load_model, what_is_read
+from regard.models.folder import check_input_type, find_model_folder, load_model, model_input_type
 from regard.pipelines.classifier import Classifier, Ranked
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.loading import is_exported
@@ -58,8 +58,8 @@ def open_engine(order: LoadRequest) -> Engine:
         torch.set_num_threads(order.threads)
     if is_exported(order.run):
         return TranslationEngine(order)
-    folder = find_model(order.run)
-    reads = what_is_read(folder)
+    folder = find_model_folder(order.run)
+    reads = model_input_type(folder)
     if reads == "text" and (has_tokenizer(folder) or order.engine == "ctranslate2"):
         return TranslationEngine(order)
     if order.engine not in (None, "regard") or order.precision is not None:
@@ -68,7 +68,7 @@ def open_engine(order: LoadRequest) -> Engine:
         return BareEngine(order)
     if reads == "images":
         return ClassificationEngine(order)
-    expect_reader(folder, "pairs")
+    check_input_type(folder, "pairs")
     return ViewsEngine(order)
 
 
@@ -193,7 +193,7 @@ class ViewsEngine:
         if order.search:
             raise UserError(f"{order.run} is a model of two views, which searches nothing; leave --search away")
         device = choose_device(order.device)
-        self.model, _ = load_model(find_model(order.run), device)
+        self.model, _ = load_model(find_model_folder(order.run), device)
         self.about = ModelInfo(
             name=order.name,
             kind=self.model.config.kind,
@@ -221,7 +221,7 @@ class BareEngine:
     """A translation model without a tokenizer: it cannot read, and says so; its positions can be looked at."""
 
     def __init__(self, order: LoadRequest) -> None:
-        folder = find_model(order.run)
+        folder = find_model_folder(order.run)
         device = choose_device(order.device)
         self.model, _ = load_model(folder, device)
         self.about = ModelInfo(

@@ -24,7 +24,7 @@ import safetensors.torch
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.models.folder import sync
+from regard.models.folder import fsync
 from regard.training.distributed import Processes
 
 TENSORS, FACTS, MANIFEST, LAST = "state.safetensors", "state.json", "manifest.json", "last"
@@ -154,9 +154,9 @@ def replace_text(path: Path, text: str) -> None:
     """Write a small text file atomically."""
     fresh = path.with_name(f".{path.name}")
     fresh.write_text(text, encoding="utf-8")
-    sync(fresh)
+    fsync(fresh)
     fresh.replace(path)
-    sync(path.parent)
+    fsync(path.parent)
 
 
 @contextmanager
@@ -200,15 +200,15 @@ def _publish(partial: Path, target: Path, step: int, facts: dict[str, Any], keep
     (partial / FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     files = {path.name: _describe(path) for path in sorted(partial.iterdir())}
     for name in files:
-        sync(partial / name)
+        fsync(partial / name)
     manifest = {"format": FORMAT, "files": files}
     (partial / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    sync(partial / MANIFEST)
-    sync(partial)
+    fsync(partial / MANIFEST)
+    fsync(partial)
     if target.exists():  # damaged, or completed by a process that was killed before it updated `last`
         shutil.rmtree(target)
     partial.rename(target)
-    sync(target.parent)
+    fsync(target.parent)
     replace_text(target.parent / LAST, target.name + "\n")
     _prune(target.parent, step, keep)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.models.folder import distinct_tensors, find_model, replacing
+from regard.models.folder import find_model_folder, replace_folder, unique_tensors
 from regard.pipelines.translator import Translator
 from regard.training.checkpoint import load_checkpoints
 from regard.training.metrics_log import CHECKPOINTS
@@ -31,7 +31,7 @@ def average_models(paths: Sequence[Path], out: Path) -> list[Path]:
         return _average_run(paths[0], out)
     if len(paths) == 1:
         raise UserError(f"{paths[0]}: a single model cannot be averaged; give several, or a run with checkpoints")
-    folders = [find_model(path) for path in paths]
+    folders = [find_model_folder(path) for path in paths]
     first = Translator.load(folders[0])
     _save(first, _weights(first, folders), out)
     return folders
@@ -39,7 +39,7 @@ def average_models(paths: Sequence[Path], out: Path) -> list[Path]:
 
 def _weights(first: Translator, folders: Sequence[Path]) -> Iterator[dict[str, Tensor]]:
     """The weights of all models; every model must have the same tokenizer and configuration as the first."""
-    yield distinct_tensors(first.model)
+    yield unique_tensors(first.model)
     for folder in folders[1:]:
         other = Translator.load(folder)
         for what, same in (
@@ -48,7 +48,7 @@ def _weights(first: Translator, folders: Sequence[Path]) -> Iterator[dict[str, T
         ):
             if not same:
                 raise UserError(f"{folder}: its {what} differs from that of {folders[0]}; averages need the same")
-        yield distinct_tensors(other.model)
+        yield unique_tensors(other.model)
 
 
 def _average_run(run: Path, out: Path) -> list[Path]:
@@ -57,7 +57,7 @@ def _average_run(run: Path, out: Path) -> list[Path]:
         raise UserError(
             f"{run / CHECKPOINTS}: fewer than two checkpoints to average; train with a higher training.keep_checkpoints"
         )
-    translator = Translator.load(find_model(run))
+    translator = Translator.load(find_model_folder(run))
     _save(translator, (model_tensors(checkpoint.tensors()) for checkpoint in checkpoints), out)
     return [checkpoint.path for checkpoint in checkpoints]
 
@@ -70,8 +70,8 @@ def _save(translator: Translator, models: Iterable[dict[str, Tensor]], out: Path
         number += 1
         for name, tensor in tensors.items():
             sums[name] = sums[name] + tensor if name in sums else tensor.to(torch.float64)
-    own = distinct_tensors(translator.model)
+    own = unique_tensors(translator.model)
     for name, total in sums.items():
         own[name].copy_(total / number)
-    with replacing(out) as folder:
+    with replace_folder(out) as folder:
         translator.save(folder)

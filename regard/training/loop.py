@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.models.folder import replacing
+from regard.models.folder import replace_folder
 from regard.ops.linear import RoundedWeights
 from regard.runtime import Interrupted, Interruptions
 from regard.training.checkpoint import Checkpoint, reporting_write_errors, save_checkpoint, save_sharded_checkpoint
@@ -323,7 +323,7 @@ class _Loop(Generic[B]):
     def _keep(self, judged: nn.Module, scores: dict[str, float], names: tuple[str, ...]) -> None:
         for name in names:
             place = self.out / name
-            with reporting_write_errors(place, self.checkpoints), replacing(place) as folder:
+            with reporting_write_errors(place, self.checkpoints), replace_folder(place) as folder:
                 self.task.save(folder, judged, {"step": self.state.step, "validation": scores})
 
     def _backward(self, batch: B, tokens: float, step: int, last: bool = True) -> Loss:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.models.folder import distinct_tensors
+from regard.models.folder import unique_tensors
 from regard.training.distributed import Processes, launched
 from regard.training.memory import Gathered, is_out_of_memory
 from regard.training.task import B, Loss, Step, Task
@@ -104,7 +104,7 @@ class FullyShardedDataParallel(Strategy[B]):
         """Gather one tensor at a time, so that only the main process ever holds the complete model."""
         model = None if self.main_model is None else self.main_model.to(self.device)
         own = {} if model is None else model.state_dict()
-        for name, tensor in distinct_tensors(weights).items():
+        for name, tensor in unique_tensors(weights).items():
             full = _full(tensor)
             if name in own:
                 own[name].copy_(full)

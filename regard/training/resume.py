@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from regard.errors import UserError
-from regard.models.folder import mend_replaced
+from regard.models.folder import recover_folder
 from regard.training.checkpoint import replace_text
 from regard.training.families import family_of
 from regard.training.fingerprints import FINGERPRINTS
@@ -70,7 +70,7 @@ def write_recipe(out: Path, recipe: Recipe) -> None:
 def tidy(out: Path, step: int) -> None:
     """Makes a run folder what it was after `step`: half-replaced models are back, later lines of the log are gone."""
     for name in ("best", "last", DATA):
-        mend_replaced(out / name)
+        recover_folder(out / name)
     path = out / LOG
     if path.exists():
         # Only "\n" ends a line: the other line ends of Unicode may stand in a sample sentence.

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from regard.errors import UserError
-from regard.models.folder import mend_replaced, replacing
+from regard.models.folder import recover_folder, replace_folder
 from regard.runtime import Interruptions
 from regard.training.checkpoint import Checkpoint, last_name, load_checkpoint, reporting_write_errors
 from regard.training.distributed import Processes, check_accumulation, joined
@@ -70,8 +70,8 @@ def _begin(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, p
 
     def lead() -> Task[Any]:
         with reporting_write_errors(out, out / CHECKPOINTS):
-            mend_replaced(out / DATA)
-            with replacing(out / DATA) as folder:
+            recover_folder(out / DATA)
+            with replace_folder(out / DATA) as folder:
                 family.gather(folder, recipe, progress, start)
             data = family.open(out / DATA, recipe, progress)
         task = prepare(recipe, processes.device, progress, data)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from regard.errors import UserError
-from regard.models.folder import mend_replaced, replacing
+from regard.models.folder import recover_folder, replace_folder
 from regard.training.fingerprints import FINGERPRINTS
 from regard.training.locks import locked
 from regard.training.progress import Progress
@@ -20,9 +20,9 @@ def make_shared(store: Path, make: Callable[[Path], None], what: str, progress: 
     """
     store.parent.mkdir(parents=True, exist_ok=True)
     with locked(store.parent, lambda: progress.print(f"waiting for another run that makes {store}")):
-        mend_replaced(store)
+        recover_folder(store)
         if not store.exists():
-            with replacing(store) as fresh:
+            with replace_folder(store) as fresh:
                 make(fresh)
     if not (store / FINGERPRINTS).is_file():
         raise UserError(f"{store}: exists and is no store of {what}; name another folder in data.store")

@@ -8,7 +8,7 @@ import safetensors.torch
 from torch import nn
 
 from regard.errors import UserError
-from regard.models.folder import distinct_tensors, sync
+from regard.models.folder import fsync, unique_tensors
 from regard.models.warmstart import copy_tensors
 
 WEIGHTS = "start.safetensors"
@@ -16,8 +16,8 @@ WEIGHTS = "start.safetensors"
 
 def save_start(folder: Path, model: nn.Module) -> None:
     """Keeps the weights that a run begins with."""
-    safetensors.torch.save_file(distinct_tensors(model), folder / WEIGHTS)
-    sync(folder / WEIGHTS)
+    safetensors.torch.save_file(unique_tensors(model), folder / WEIGHTS)
+    fsync(folder / WEIGHTS)
 
 
 def restore_start(folder: Path, model: nn.Module) -> None:

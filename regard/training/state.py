@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.models.folder import distinct_tensors
+from regard.models.folder import unique_tensors
 from regard.training.distributed import Processes
 from regard.training.meter import Meter
 from regard.training.skip import Skips
@@ -105,9 +105,9 @@ class TrainingState:
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name; shared ones stand once."""
-        named = {MODEL + name: tensor for name, tensor in distinct_tensors(self.model).items()}
+        named = {MODEL + name: tensor for name, tensor in unique_tensors(self.model).items()}
         if self.average is not None:
-            named |= {AVERAGE + name: tensor for name, tensor in distinct_tensors(self.average.module).items()}
+            named |= {AVERAGE + name: tensor for name, tensor in unique_tensors(self.average.module).items()}
         for index, values in self.optimiser.state_dict()["state"].items():
             named |= {f"{OPTIMISER}{index}.{key}": tensor.contiguous() for key, tensor in values.items()}
         named[SKIPS] = self.skips.record
@@ -121,7 +121,7 @@ class TrainingState:
         if f"{kind}." == OPTIMISER:
             parameters: list[Tensor] = [p for group in self.optimiser.param_groups for p in group["params"]]
             return parameters[int(rest.partition(".")[0])]
-        return distinct_tensors(self.model).get(rest)
+        return unique_tensors(self.model).get(rest)
 
     def facts(self) -> dict[str, Any]:
         """All plain values by name."""
@@ -202,7 +202,7 @@ def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def _load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> None:
-    expected = distinct_tensors(model)
+    expected = unique_tensors(model)
     for name in sorted(expected.keys() | tensors.keys()):
         if name not in tensors or name not in expected or tensors[name].shape != expected[name].shape:
             raise UserError(f"tensor {name} of the checkpoint does not fit this version's model; begin a new run")

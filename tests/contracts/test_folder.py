@@ -18,7 +18,7 @@ from regard import Transformer, TransformerConfig, Translator
 from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.vocabularies import Vocabularies
 from regard.errors import UserError
-from regard.models.folder import find_model, load_model, replacing, save_model
+from regard.models.folder import find_model_folder, load_model, replace_folder, save_model
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 
@@ -106,7 +106,7 @@ def test_saved_and_loaded_a_translator_says_the_same(joint: bool, tmp_path: Path
     translator = Translator(
         Transformer(TransformerConfig.base(vocab, **size)), Vocabularies(source, target), ("de", "en")
     )
-    with replacing(tmp_path / "model") as folder:
+    with replace_folder(tmp_path / "model") as folder:
         translator.save(folder)
     loaded = Translator.load(tmp_path / "model")
     assert loaded.languages == ("de", "en")
@@ -141,8 +141,8 @@ def test_a_shared_embedding_is_saved_once_and_shared_again_after_loading(tie: st
 
 
 def test_the_best_model_of_a_run_is_preferred_and_a_single_model_is_itself(trained_run: Path) -> None:
-    assert find_model(trained_run) == trained_run / "best"
-    assert find_model(trained_run / "last") == trained_run / "last"
+    assert find_model_folder(trained_run) == trained_run / "best"
+    assert find_model_folder(trained_run / "last") == trained_run / "last"
 
 
 def test_a_damaged_best_model_is_not_passed_over_in_silence(trained_run: Path, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_damaged_best_model_is_not_passed_over_in_silence(trained_run: Path, t
 def test_a_folder_is_replaced_with_all_its_files(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     for name in ("old", "new"):
-        with replacing(folder) as fresh:
+        with replace_folder(folder) as fresh:
             (fresh / name).write_text(name)
     assert names(folder) == {"new"}
     assert names(tmp_path) == {"model"}
@@ -169,9 +169,9 @@ def test_a_save_that_fails_midway_leaves_the_old_folder_and_no_litter(
     error: type[BaseException], tmp_path: Path
 ) -> None:
     folder = tmp_path / "model"
-    with replacing(folder) as fresh:
+    with replace_folder(folder) as fresh:
         (fresh / "old").write_text("old")
-    with pytest.raises(error), replacing(folder) as fresh:
+    with pytest.raises(error), replace_folder(folder) as fresh:
         (fresh / "half").write_text("half")
         raise error
     assert names(folder) == {"old"}
@@ -179,7 +179,7 @@ def test_a_save_that_fails_midway_leaves_the_old_folder_and_no_litter(
 
 
 def test_a_first_save_that_fails_midway_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), replacing(tmp_path / "model") as fresh:
+    with pytest.raises(RuntimeError), replace_folder(tmp_path / "model") as fresh:
         (fresh / "half").write_text("half")
         raise RuntimeError
     assert names(tmp_path) == set()
@@ -189,7 +189,7 @@ def test_a_failure_in_the_moment_of_replacing_puts_the_old_folder_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "model"
-    with replacing(folder) as fresh:
+    with replace_folder(folder) as fresh:
         (fresh / "old").write_text("old")
     rename = Path.rename
     calls = []
@@ -201,7 +201,7 @@ def test_a_failure_in_the_moment_of_replacing_puts_the_old_folder_back(
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", fail_the_second_time)
-    with pytest.raises(OSError, match="no"), replacing(folder) as fresh:
+    with pytest.raises(OSError, match="no"), replace_folder(folder) as fresh:
         (fresh / "new").write_text("new")
     assert len(calls) == 3
     assert names(folder) == {"old"}

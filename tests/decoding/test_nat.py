@@ -70,7 +70,7 @@ def write(
 def logp(model: NATransformer, source: list[int], canvas: list[int]) -> Tensor:
     """What the model says at every place, alone and without any layout."""
     found = model(torch.tensor([[*source, EOS]]), torch.tensor([canvas]))[0].log_softmax(-1)
-    found[:, model.config.unsayable] = -math.inf
+    found[:, model.config.forbidden_tokens] = -math.inf
     return found
 
 

@@ -89,13 +89,13 @@ def randomise(model: Transformer, seed: int = 0) -> Transformer:
     if isinstance(said, nn.LayerNorm):
         said.weight.mul_(3)
     else:  # what no norm holds spreads far by itself, and rounding with it
-        model.output_table.mul_(0.3)
+        model.output_weight.mul_(0.3)
     said.bias.normal_(generator=draw)
     read = torch.randint(3, config.source_vocab, (16, 9), generator=draw)
     for _ in range(3):
         # END's row looks along the bias that every place has in common, so far that one place in eight is an end.
         missing = _what_end_lacks(model, read)
-        model.output_table[config.eos] += missing.quantile(1 / 8) * said.bias / said.bias.square().sum()
+        model.output_weight[config.eos] += missing.quantile(1 / 8) * said.bias / said.bias.square().sum()
     return model.requires_grad_(False)
 
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from regard.models.card import describe_folder
+from regard.models.card import build_card
 
 
 def test_validation_scores_and_a_corpus_without_files(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_validation_scores_and_a_corpus_without_files(tmp_path: Path) -> None:
     valid = {"bytes": 95746, "sha256": "c8681c669dec347d"}
     known = {"files": {}, "settings": {"data.builtin": "en-zh"}, "tokens": "92952dc9a3ab21ac", "valid": valid}
     (tmp_path / "data" / "fingerprints.json").write_text(json.dumps(known))
-    card = describe_folder(folder, "ctranslate2")
+    card = build_card(folder, "ctranslate2")
     assert card.startswith("---\nlibrary_name: ctranslate2\n")
     assert "| tokens of en-zh |  | 92952dc9a3ab |" in card and "| validation | 95746 | c8681c669dec |" in card
     assert "at step 700:\n\n- validation loss 0.135\n- validation bleu 99.63\n" in card

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.inspection.probe import probe
-from regard.layers import cut_patches, join_patches
+from regard.layers import patchify, unpatchify
 from regard.models.croco import CroCo, CroCoConfig
 from regard.models.folder import load_model, save_model
 
@@ -69,10 +69,10 @@ def test_what_is_masked_has_no_influence_and_what_is_seen_has(positions: str) ->
     model = tiny(positions=positions)
     one, other = view(1), view(2)
     said = model(one, other, SEEN)
-    patches = cut_patches(one, (4, 4))
+    patches = patchify(one, (4, 4))
     masked = torch.ones(2, 12, dtype=torch.bool).scatter(1, SEEN, False)
-    hidden = join_patches(torch.where(masked[..., None], 1 - patches, patches), (3, 4), (4, 4))
-    changed = join_patches(torch.where(masked[..., None], patches, 1 - patches), (3, 4), (4, 4))
+    hidden = unpatchify(torch.where(masked[..., None], 1 - patches, patches), (3, 4), (4, 4))
+    changed = unpatchify(torch.where(masked[..., None], patches, 1 - patches), (3, 4), (4, 4))
     assert torch.equal(model(hidden, other, SEEN), said)
     for different in (model(changed, other, SEEN), model(one, view(3), SEEN)):
         assert (different - said).abs().amax(-1).min() > 1e-4  # at every patch
@@ -82,7 +82,7 @@ def test_what_is_masked_has_no_influence_and_what_is_seen_has(positions: str) ->
 @torch.no_grad()
 def test_where_a_patch_of_the_other_view_stands_matters(positions: str) -> None:
     model = tiny(positions=positions, layers=1)
-    turned = join_patches(cut_patches(view(2), (4, 4)).roll(1, 1), (3, 4), (4, 4))
+    turned = unpatchify(patchify(view(2), (4, 4)).roll(1, 1), (3, 4), (4, 4))
     assert not torch.allclose(model(view(1), view(2), SEEN), model(view(1), turned, SEEN), atol=1e-4)
 
 
@@ -112,9 +112,9 @@ def test_features_of_one_view_and_of_both() -> None:
 def test_the_memory_has_a_norm_of_its_own_in_every_block() -> None:
     model = tiny()
     before = model(view(1), view(2))
-    assert not torch.equal(model.decoder[0].memory_norm.weight, model.decoder[1].memory_norm.weight)
+    assert not torch.equal(model.decoder[0].context_norm.weight, model.decoder[1].context_norm.weight)
     for block in model.decoder:
-        block.memory_norm.weight.zero_()
+        block.context_norm.weight.zero_()
     blind = model(view(1), view(2))
     assert not torch.allclose(before, blind)
     assert torch.allclose(blind, model(view(1), view(3)), atol=1e-5)  # only their norm's bias is left of the patches

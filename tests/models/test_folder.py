@@ -8,12 +8,12 @@ import pytest
 import safetensors.torch
 
 from regard.errors import UserError
-from regard.models.folder import CONFIG, WEIGHTS, find_model, load_model, replacing, save_model
+from regard.models.folder import CONFIG, WEIGHTS, find_model_folder, load_model, replace_folder, save_model
 from regard.models.vit import ViT, ViTConfig
 
 
 def write(folder: Path, error: Exception | None = None) -> None:
-    with replacing(folder) as fresh:
+    with replace_folder(folder) as fresh:
         (fresh / "new").write_text("new", encoding="utf-8")
         if error is not None:
             raise error
@@ -51,7 +51,7 @@ def test_other_errors_are_what_they_are(tmp_path: Path) -> None:
 
 
 def test_what_lay_beside_it_stays(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), replacing(tmp_path / "new" / "run"):
+    with pytest.raises(KeyError), replace_folder(tmp_path / "new" / "run"):
         (tmp_path / "new" / "other").touch()
         raise KeyError
     assert list(tmp_path.rglob("*")) == [tmp_path / "new", tmp_path / "new" / "other"]
@@ -60,7 +60,7 @@ def test_what_lay_beside_it_stays(tmp_path: Path) -> None:
 def test_a_run_that_was_stopped_before_its_first_model_is_called_so(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(UserError, match="a run without a model yet, which comes with its first validation"):
-        find_model(tmp_path)
+        find_model_folder(tmp_path)
 
 
 def test_files_that_may_not_be_read_are_not_called_missing_or_damaged(

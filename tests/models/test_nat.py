@@ -108,7 +108,7 @@ def test_a_new_classifier_prefers_no_length() -> None:
 def test_lengths_that_no_pair_had_are_those_that_learn_alike() -> None:
     """By real steps of the optimiser: what no pair asks for is pushed away like all the others."""
     learner = NATransformer(NATransformerConfig.base(VOCAB, **SIZE, length_reach=30))
-    assert learner.unseen_lengths().all()
+    assert learner.untrained_lengths().all()
     optimiser = torch.optim.AdamW(learner.length.parameters(), lr=1e-2, weight_decay=0.1)
     asked = torch.tensor([-3, 0, 0, 7, 30]) + 30
     for _ in range(20):
@@ -116,7 +116,7 @@ def test_lengths_that_no_pair_had_are_those_that_learn_alike() -> None:
         torch.nn.functional.cross_entropy(learner.length_logits(memory), asked).backward()
         optimiser.step()
         optimiser.zero_grad()
-    assert [place - 30 for place, unseen in enumerate(learner.unseen_lengths().tolist()) if not unseen] == [
+    assert [place - 30 for place, unseen in enumerate(learner.untrained_lengths().tolist()) if not unseen] == [
         -3,
         0,
         7,
@@ -132,10 +132,11 @@ def test_the_canvas_follows_from_the_source_and_ends_with_the_positions() -> Non
 
 
 def test_what_must_not_be_said_depends_on_how_the_length_is_known() -> None:
-    unsayable = {
-        length: NATransformerConfig.base(VOCAB, length=length).unsayable for length in ("classifier", "end", "ctc")
+    forbidden_tokens = {
+        length: NATransformerConfig.base(VOCAB, length=length).forbidden_tokens
+        for length in ("classifier", "end", "ctc")
     }
-    assert unsayable == {"classifier": [0, 1, 2], "end": [0, 1], "ctc": [1, 2]}
+    assert forbidden_tokens == {"classifier": [0, 1, 2], "end": [0, 1], "ctc": [1, 2]}
 
 
 def test_a_wrong_setting_is_refused_by_name() -> None:

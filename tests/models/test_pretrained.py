@@ -43,7 +43,7 @@ def test_a_classifier_goes_round(image_run: Path, tmp_path: Path) -> None:
 def test_scores_stay_behind_when_the_weights_have_changed(trained_run: Path, tmp_path: Path) -> None:
     ours = Translator.from_pretrained(trained_run)
     with torch.no_grad():
-        ours.model.output_table[0] += 1
+        ours.model.output_weight[0] += 1
     ours.save_pretrained(tmp_path / "saved")
     assert files(tmp_path / "saved") == {"config.json", "model.safetensors", "tokenizer.json", "README.md"}
     assert "None were recorded" in (tmp_path / "saved" / "README.md").read_text(encoding="utf-8")

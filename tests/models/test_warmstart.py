@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.models.folder import distinct_tensors
+from regard.models.folder import unique_tensors
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.models.warmstart import ENCODER, copy_tensors, grow
+from regard.models.warmstart import ENCODER, copy_tensors, grow_vocabulary
 
 SIZE = {"width": 16, "heads": 2, "hidden": 24, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}
 SOURCE, TARGET = [[4, 5], [6]], [[4, 7, 8], [9, 9], [10]]
@@ -21,7 +21,7 @@ def build(vocab: int | tuple[int, int] = 12, seed: int = 0, **changes: Any) -> T
 
 
 def tensors(model: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in distinct_tensors(model).items()}
+    return {name: tensor.clone() for name, tensor in unique_tensors(model).items()}
 
 
 # Growing
@@ -32,7 +32,7 @@ def tensors(model: nn.Module) -> dict[str, Tensor]:
 def test_a_grown_model_says_of_the_old_words_what_it_said_before(tie: str, positions: str) -> None:
     model = build(12 if tie == "all" else (12, 14), tie=tie, positions=positions).double()
     before = tensors(model)
-    grown = grow(model, SOURCE, TARGET)
+    grown = grow_vocabulary(model, SOURCE, TARGET)
     source, target = torch.randint(12, (3, 7)), torch.randint(12, (3, 5))
     old, new = (one.decode(target, one.encode(source)) for one in (model, grown))
     assert torch.equal(old, new)
@@ -42,17 +42,17 @@ def test_a_grown_model_says_of_the_old_words_what_it_said_before(tie: str, posit
     # Every number is the same product of the same numbers; a wider table may only add them up in another order.
     assert torch.allclose(said[..., :words], model.logits(old), rtol=0, atol=1e-14)
     assert (grown.config.source_vocab, grown.config.target_vocab) == (14, 14 if tie == "all" else 17)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in distinct_tensors(model).items())
-    for name, tensor in distinct_tensors(grown).items():
+    assert all(torch.equal(tensor, before[name]) for name, tensor in unique_tensors(model).items())
+    for name, tensor in unique_tensors(grown).items():
         assert torch.equal(tensor[: len(before[name])], before[name]), name
 
 
 @pytest.mark.parametrize("tie", ["all", "target", "none"])
 def test_new_rows_begin_near_the_mean_of_the_words_that_spelled_them(tie: str) -> None:
     model = build(12 if tie == "all" else (12, 14), tie=tie)
-    grown = grow(model, SOURCE, TARGET)
+    grown = grow_vocabulary(model, SOURCE, TARGET)
     spelled = {"source_embedding.weight": SOURCE, "target_embedding.weight": TARGET, "output": TARGET}
-    old, new = distinct_tensors(model), distinct_tensors(grown)
+    old, new = unique_tensors(model), unique_tensors(grown)
     tables = [name for name in spelled if name in old]
     assert len(tables) == {"all": 1, "target": 2, "none": 3}[tie]
     for name in tables:
@@ -66,16 +66,19 @@ def test_the_seed_decides_about_new_rows_and_nothing_else_does() -> None:
     model = build()
     torch.manual_seed(1)
     state = torch.get_rng_state()
-    one = tensors(grow(model, SOURCE, SOURCE, seed=3))
+    one = tensors(grow_vocabulary(model, SOURCE, SOURCE, seed=3))
     assert torch.equal(torch.get_rng_state(), state)
     torch.manual_seed(2)
-    assert all(torch.equal(tensor, one[name]) for name, tensor in tensors(grow(model, SOURCE, SOURCE, seed=3)).items())
-    other = tensors(grow(model, SOURCE, SOURCE, seed=4))["source_embedding.weight"]
+    assert all(
+        torch.equal(tensor, one[name])
+        for name, tensor in tensors(grow_vocabulary(model, SOURCE, SOURCE, seed=3)).items()
+    )
+    other = tensors(grow_vocabulary(model, SOURCE, SOURCE, seed=4))["source_embedding.weight"]
     assert not torch.equal(other[12:], one["source_embedding.weight"][12:])
 
 
 def test_words_of_the_same_letters_do_not_begin_alike() -> None:
-    rows = grow(build(), [[4, 5], [5, 4]], []).source_embedding.weight[12:]
+    rows = grow_vocabulary(build(), [[4, 5], [5, 4]], []).source_embedding.weight[12:]
     assert not torch.equal(rows[0], rows[1])
 
 
@@ -85,14 +88,14 @@ def test_words_of_the_same_letters_do_not_begin_alike() -> None:
 def test_all_tensors_are_copied_by_name() -> None:
     model, other = build(seed=1), build(seed=2)
     copy_tensors(model, tensors(other), "other")
-    assert all(torch.equal(tensor, tensors(other)[name]) for name, tensor in distinct_tensors(model).items())
+    assert all(torch.equal(tensor, tensors(other)[name]) for name, tensor in unique_tensors(model).items())
 
 
 def test_an_encoder_alone_is_copied_and_the_rest_stays() -> None:
     model, other = build(seed=1, decoder_layers=1, norm="pre"), build(seed=2, norm="pre", tie="none")
     before, given = tensors(model), tensors(other)
     copy_tensors(model, given, "other", ENCODER)
-    for name, tensor in distinct_tensors(model).items():
+    for name, tensor in unique_tensors(model).items():
         assert torch.equal(tensor, (given if name.startswith(ENCODER) else before)[name]), name
     source = torch.randint(12, (2, 6))
     assert torch.equal(model.encode(source), other.encode(source))
@@ -130,4 +133,4 @@ def test_tensors_that_do_not_fit_are_refused_by_name_and_nothing_is_copied(chang
     before = tensors(model)
     with pytest.raises(UserError, match=said):
         copy_tensors(model, tensors(build(seed=2)), "other", ENCODER)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in distinct_tensors(model).items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in unique_tensors(model).items())

@@ -12,9 +12,9 @@ if not torch.cuda.is_available():
 from regard.ops import attention_kernels as kernels
 from regard.ops import cross_entropy as head
 from regard.ops.cross_entropy import (
-    LEFT_OUT,
+    IGNORE_INDEX,
     add_product,
-    head_loss,
+    linear_cross_entropy,
     multiply,
     multiply_with_kernel,
     reference_loss,
@@ -31,7 +31,7 @@ def drawn(rows: int, width: int, words: int, dtype: torch.dtype = torch.float64)
     source = torch.Generator().manual_seed(rows)
     tensors = [torch.randn(shape, generator=source).to(dtype) for shape in ((rows, width), (words, width), (words,))]
     labels = torch.randint(words, (rows,), generator=source)
-    labels[rows // 2 :: 5] = LEFT_OUT
+    labels[rows // 2 :: 5] = IGNORE_INDEX
     return [x.requires_grad_() for x in tensors], labels
 
 
@@ -47,7 +47,7 @@ def test_loss_and_gradients_are_those_of_the_formula(
     monkeypatch.setattr(head, "CHUNK", chunk)
     inputs, labels = drawn(300, 8, 50)
     expected = with_gradients(reference_loss(*inputs, labels, smoothing), inputs)
-    got = with_gradients(head_loss(*inputs, labels, smoothing), inputs)
+    got = with_gradients(linear_cross_entropy(*inputs, labels, smoothing), inputs)
     for mine, theirs in zip(got, expected, strict=True):
         torch.testing.assert_close(mine, theirs)
 
@@ -61,9 +61,11 @@ def test_chunks_are_few_equal_and_whole_tiles() -> None:
 def test_without_a_bias_and_without_rows() -> None:
     (x, weight, _), labels = drawn(10, 4, 6)
     expected = with_gradients(reference_loss(x, weight, None, labels), [x, weight])
-    for mine, theirs in zip(with_gradients(head_loss(x, weight, None, labels), [x, weight]), expected, strict=True):
+    for mine, theirs in zip(
+        with_gradients(linear_cross_entropy(x, weight, None, labels), [x, weight]), expected, strict=True
+    ):
         torch.testing.assert_close(mine, theirs)
-    none = head_loss(x[:0], weight, None, labels[:0])
+    none = linear_cross_entropy(x[:0], weight, None, labels[:0])
     assert none.item() == 0
     assert not torch.autograd.grad(none, weight)[0].any()
 
@@ -71,7 +73,7 @@ def test_without_a_bias_and_without_rows() -> None:
 def test_without_anything_to_learn_there_is_no_gradient() -> None:
     inputs, labels = drawn(10, 4, 6)
     with torch.no_grad():
-        loss = head_loss(*inputs, labels, 0.1)
+        loss = linear_cross_entropy(*inputs, labels, 0.1)
     assert not loss.requires_grad
     torch.testing.assert_close(loss, reference_loss(*inputs, labels, 0.1).detach())
 
@@ -80,7 +82,7 @@ def test_under_autocast_logits_are_half_precision_and_gradients_are_not() -> Non
     inputs, labels = drawn(200, 16, 64, torch.float32)
     expected = with_gradients(reference_loss(*inputs, labels, 0.1), inputs)
     with torch.autocast(DEVICE.type, torch.bfloat16):
-        loss = head_loss(*inputs, labels, 0.1)
+        loss = linear_cross_entropy(*inputs, labels, 0.1)
     got = with_gradients(loss, inputs)
     assert all(x.dtype == torch.float32 for x in got)
     assert not torch.equal(got[0], expected[0])
@@ -95,7 +97,7 @@ def test_the_kernel_does_what_the_plain_form_does(words: int, smoothing: float) 
     source = torch.Generator().manual_seed(words)
     logits = (4 * torch.randn(7, words, generator=source)).to(DEVICE)
     labels = torch.randint(words, (7,), generator=source).to(DEVICE)
-    labels[0], labels[3], labels[6] = words - 1, LEFT_OUT, 0
+    labels[0], labels[3], labels[6] = words - 1, IGNORE_INDEX, 0
     untouched, plain, by_kernel = logits.clone(), logits.clone(), logits.clone()
     losses = turn_into_gradient(plain, labels, smoothing)
     torch.testing.assert_close(turn_with_kernel(untouched, labels, smoothing, learns=False), losses)
@@ -117,7 +119,7 @@ def test_rows_that_are_held_become_what_the_plain_form_makes_of_them(
     source = torch.Generator().manual_seed(words)
     memory = (4 * torch.randn(13, words + 6, generator=source)).to(DEVICE, dtype)
     labels = torch.randint(words, (13,), generator=source).to(DEVICE)
-    labels[0], labels[3], labels[11], labels[12] = words - 1, LEFT_OUT, LEFT_OUT, 0
+    labels[0], labels[3], labels[11], labels[12] = words - 1, IGNORE_INDEX, IGNORE_INDEX, 0
     memory[3, 0] = torch.nan  # nobody asks what is left out
     untouched, by_kernel = memory.clone(), memory.clone()
     plain = memory[:, :words].float()
@@ -177,7 +179,7 @@ def test_compiled_it_is_one_graph() -> None:
     inputs, labels = drawn(20, 8, 50)
 
     def loss(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return head_loss(x * 2, weight, bias, labels, 0.1) * 3
+        return linear_cross_entropy(x * 2, weight, bias, labels, 0.1) * 3
 
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     expected = with_gradients(loss(*inputs), inputs)
@@ -187,4 +189,4 @@ def test_compiled_it_is_one_graph() -> None:
 
 def test_the_operator_keeps_the_promises_of_operators() -> None:
     inputs, labels = drawn(6, 4, 10)
-    torch.library.opcheck(torch.ops.regard.head_loss.default, (*inputs, labels, 0.1, torch.float64, True))
+    torch.library.opcheck(torch.ops.regard.linear_cross_entropy.default, (*inputs, labels, 0.1, torch.float64, True))

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.ops.modules import tensors, walk
+from regard.ops.modules import list_modules, list_tensors
 
 
 def holder() -> nn.Module:
@@ -18,15 +18,15 @@ def holder() -> nn.Module:
 
 def test_all_modules_and_tensors_are_found() -> None:
     for model in (holder(), Transformer(TransformerConfig.tiny(11))):
-        assert walk(model)[0] is model
-        assert {*walk(model)} == {*model.modules()}
-        assert {id(x) for x in tensors(model)} == {id(x) for x in (*model.parameters(), *model.buffers())}
+        assert list_modules(model)[0] is model
+        assert {*list_modules(model)} == {*model.modules()}
+        assert {id(x) for x in list_tensors(model)} == {id(x) for x in (*model.parameters(), *model.buffers())}
 
 
 def test_what_was_put_in_later_is_found_too() -> None:
     model = holder()
-    walk(model)
+    list_modules(model)
     model.add_module("later", nn.Sequential(nn.Linear(1, 1)))
     model.register_buffer("number", torch.ones(1))
-    assert {*walk(model)} == {*model.modules()}
-    assert {id(x) for x in tensors(model)} == {id(x) for x in (*model.parameters(), *model.buffers())}
+    assert {*list_modules(model)} == {*model.modules()}
+    assert {id(x) for x in list_tensors(model)} == {id(x) for x in (*model.parameters(), *model.buffers())}

@@ -203,7 +203,7 @@ def decoder_block(**given: Any) -> DecoderBlock:
 
 @pytest.mark.parametrize(
     "given",
-    [{}, {"norm": "pre"}, {"layer_scale": 0.5}, {"memory_norm": True}],
+    [{}, {"norm": "pre"}, {"layer_scale": 0.5}, {"context_norm": True}],
     ids=["post", "pre", "scaled", "memory-norm"],
 )
 def test_a_decoder_block_has_the_same_gradients_either_way(learning: pytest.MonkeyPatch, given: dict[str, Any]) -> None:

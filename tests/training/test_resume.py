@@ -381,7 +381,7 @@ def test_a_full_disk_ends_the_run_with_one_sentence(
 ) -> None:
     def fill(folder: Path, step: int, *rest: Any) -> None:
         if step == 8:
-            monkeypatch.setattr("regard.training.checkpoint.sync", full)
+            monkeypatch.setattr("regard.training.checkpoint.fsync", full)
         save_checkpoint(folder, step, *rest)
 
     def full(path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from regard.attention.positions import Sinusoidal
-from regard.ops.modules import tensors, walk
+from regard.ops.modules import list_modules, list_tensors
 
 Pool = Any  # what torch.cuda.graph_pool_handle gives, or None
 
@@ -32,12 +32,12 @@ def record(do: Callable[[], object], pool: Pool, begin: Callable[[], object] = l
 
 def weight_places(model: nn.Module) -> tuple[int, ...]:
     """Where in memory everything lies that a step reads of a model."""
-    return tuple([x.data_ptr() for x in tensors(model)])
+    return tuple([x.data_ptr() for x in list_tensors(model)])
 
 
 def let_positions_grow(model: nn.Module, longest: int) -> None:
     """Tables of positions are as long as they need be: growing they move, which must not happen to a recorded step."""
-    for module in walk(model):
+    for module in list_modules(model):
         if isinstance(module, Sinusoidal):
             module(torch.zeros_like(module.table[0, :1], dtype=torch.long), longest)
 

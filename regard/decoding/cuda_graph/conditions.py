@@ -12,7 +12,7 @@ from regard.decoding.config import NATSettings, SearchSettings
 from regard.decoding.constraints import DecodingRequest
 from regard.models.nat import NATransformer
 from regard.models.transformer import EncoderDecoder, Transformer
-from regard.ops.modules import walk
+from regard.ops.modules import list_modules
 
 WIDEST = 16
 """The most hypotheses a sentence: with more of them, what is masked for each would be most of the work."""
@@ -74,7 +74,7 @@ def _obstacle_in_settings(settings: SearchSettings) -> str | None:
 
 
 def _obstacle_in_model(model: EncoderDecoder) -> str | None:
-    attentions = [module for module in walk(model) if isinstance(module, Attention)]
+    attentions = [module for module in list_modules(model) if isinstance(module, Attention)]
     if not all(isinstance(attention.kind, Full) for attention in attentions):
         return f"the model's attention is {model.config.attention.kind}"
     if any(attention.qkv_hook is not None or attention.head_scales is not None for attention in attentions):

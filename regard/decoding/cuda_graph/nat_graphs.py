@@ -68,14 +68,14 @@ class Pass:
         self._given.copy_(torch.from_numpy(table))
         self._play()
         tokens, gains = self._said.cpu()[:, : len(sources)]
-        return tokens, gains.view(torch.float32), torch.full_like(tokens, self.model.config.mask)
+        return tokens, gains.view(torch.float32), torch.full_like(tokens, self.model.config.mask_token)
 
     def _write(self) -> None:
         B, S, T = self.shape
         tokens, (sizes, lengths) = self._given[:, :S], self._given[:, S:].unbind(1)
         layout, memory_layout = Padded(lengths, T), Padded(sizes, S)
         memory = self.model.encode(tokens, memory_layout)
-        blank = torch.full((B, T), self.model.config.mask, device=memory.device)
+        blank = torch.full((B, T), self.model.config.mask_token, device=memory.device)
         best = fill(self.model, memory, layout, memory_layout, blank).max(-1)
         self._said.copy_(torch.stack((best.indices.int(), best.values.view(torch.int32))))
 
@@ -145,7 +145,7 @@ class Filling:
         owners, lengths = self._rows.unbind(1)
         memory = self._memory[owners]
         layout, memory_layout = Padded(lengths, T), Padded(self._sizes[owners], S)
-        blank = torch.full((R, T), self.model.config.mask, device=memory.device)
+        blank = torch.full((R, T), self.model.config.mask_token, device=memory.device)
         *_, last = refine(partial(fill, self.model, memory, layout, memory_layout), blank, lengths, iterations)
         self._said.copy_(torch.stack((last.tokens.int(), last.gains.view(torch.int32), last.read.int())))
 

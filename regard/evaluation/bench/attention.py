@@ -11,7 +11,7 @@ import torch
 
 from regard.attention.multi_head import Attention
 from regard.evaluation.bench.attention_costs import KINDS, WINDOW, Heads, Row, measure_length, too_slow
-from regard.models.folder import CONFIG, find_model, outline_model, read_config
+from regard.models.folder import CONFIG, build_on_meta, find_model_folder, read_config
 
 COMPARED = ("full", "local", "linear", "routing")
 LENGTHS = tuple(2**power for power in range(8, 15))
@@ -83,8 +83,8 @@ def find_heads(path: Path, device: torch.device) -> Heads:
     Raises:
         UserError: there is no such model.
     """
-    folder = find_model(path)
-    model = outline_model(read_config(folder), folder / CONFIG)
+    folder = find_model_folder(path)
+    model = build_on_meta(read_config(folder), folder / CONFIG)
     first = next(module for module in model.modules() if isinstance(module, Attention))
     return Heads(first.heads, first.width // first.heads, model.config.kind == "transformer", device)
 

@@ -8,8 +8,8 @@ from typing import Literal
 
 from regard.errors import UserError
 from regard.evaluation.bench.speed import split_options
-from regard.models.folder import find_model, what_is_read
-from regard.models.registry import Reads
+from regard.models.folder import find_model_folder, model_input_type
+from regard.models.registry import InputType
 from regard.pipelines.loading import is_exported
 from regard.training.recipe import Recipe
 from regard.training.resume import RECIPE, is_run
@@ -38,8 +38,8 @@ def check_runs(runs: Sequence[str], what: Literal["answers", "training", "attent
     return first[1]
 
 
-def _what_is_read(path: Path) -> Reads:
-    return "text" if is_exported(path) else what_is_read(find_model(path))
+def _what_is_read(path: Path) -> InputType:
+    return "text" if is_exported(path) else model_input_type(find_model_folder(path))
 
 
 def find_run(path: Path) -> Path | None:

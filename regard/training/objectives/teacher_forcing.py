@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.models.transformer import Transformer
-from regard.ops.cross_entropy import head_loss
+from regard.ops.cross_entropy import linear_cross_entropy
 
 if TYPE_CHECKING:
     from regard.training.tasks.translation.task import TextBatch
@@ -24,7 +24,7 @@ def read(model: Transformer, batch: TextBatch) -> Tensor:
 
 def force(model: Transformer, batch: TextBatch, smoothing: float) -> Tensor:
     """The cross-entropy summed over the labels: of `read`, whose logits are never all there at once."""
-    return head_loss(decode(model, batch), model.output_table, model.output_bias, batch.labels, smoothing)
+    return linear_cross_entropy(decode(model, batch), model.output_weight, model.output_bias, batch.labels, smoothing)
 
 
 def decode(model: Transformer, batch: TextBatch) -> Tensor:

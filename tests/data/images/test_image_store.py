@@ -11,7 +11,7 @@ from regard.data.images.datasets import Frame, Resident, Streamed, fit, take_ahe
 from regard.data.images.sets import ImageSet, ImageSettings, open_images
 from regard.data.images.store import DamagedStoreError, open_store, should_store, write_store
 from regard.errors import UserError
-from regard.models.folder import replacing
+from regard.models.folder import replace_folder
 from tests.data.images.making import encoded, folder_of_classes, picture, write
 
 FRAME = Frame(6)
@@ -104,7 +104,7 @@ def test_interrupted_work_leaves_nothing(images: ImageSet, tmp_path: Path) -> No
     def interrupt(done: int) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), replacing(tmp_path / "store") as fresh:
+    with pytest.raises(KeyboardInterrupt), replace_folder(tmp_path / "store") as fresh:
         write_store(fresh, images, FRAME, bad=0, watch=interrupt)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["set"]
 

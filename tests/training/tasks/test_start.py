@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from regard import Translator
 from regard.errors import UserError
-from regard.models.folder import distinct_tensors
+from regard.models.folder import unique_tensors
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from tests.conftest import SMALL, Command, settings_of
@@ -182,7 +182,7 @@ def test_an_encoder_alone_is_taken_and_the_decoder_is_new(
     run_recipe(recipe(toy, "train", **start(trained_run, parts="encoder"), model=other), tmp_path / "tuned")
     assert f"beginning with the encoder of {trained_run}" in capsys.readouterr().out
     began = load_file(tmp_path / "tuned" / "data" / "start.safetensors")
-    old = distinct_tensors(Translator.load(trained_run).model)
+    old = unique_tensors(Translator.load(trained_run).model)
     taken = {name for name in began if name in old and torch.equal(began[name], old[name])}
     assert {name for name in began if name.startswith(("encoder", "source_embedding"))} <= taken
     fresh = ("target_embedding.weight", "output", "decoder.0.attention.qkv.weight")

@@ -19,7 +19,7 @@ from regard.data.images.datasets import Pictures
 from regard.data.images.sets import ImageSet, open_images, open_splits
 from regard.data.images.store import ROWS, DamagedStoreError, open_store, read_description, should_store, write_store
 from regard.errors import UserError
-from regard.models.folder import mend_replaced, replacing
+from regard.models.folder import recover_folder, replace_folder
 from regard.pipelines.preprocessing import ImagePreprocessing
 from regard.training.fingerprints import (
     FINGERPRINTS,
@@ -192,7 +192,7 @@ def _names(folder: Path, images: ImageSet) -> list[str]:
 
 def _open(folder: Path, name: str, recipe: ClassificationRecipe, known: Known, progress: Progress) -> Pictures:
     """A store; one that is damaged is made again from the images, which must be what they were."""
-    mend_replaced(folder)
+    recover_folder(folder)
     images = None
     try:
         if read_description(folder)["pixels"] is None:
@@ -203,6 +203,6 @@ def _open(folder: Path, name: str, recipe: ClassificationRecipe, known: Known, p
     images = open_sets(recipe)[name].with_classes(known["classes"])
     if images.fingerprint() != known["files"].get(name):
         raise UserError(f"{folder}: damaged, and the images are not what they were when it was made; begin a new run")
-    with replacing(folder) as fresh:
+    with replace_folder(folder) as fresh:
         _write(fresh, images, recipe, progress)
     return open_store(folder, images)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.models.folder import distinct_tensors
+from regard.models.folder import unique_tensors
 from regard.models.warmstart import copy_tensors
 from regard.pipelines.classifier import Classifier
 from regard.pipelines.preprocessing import ImagePreprocessing
@@ -46,7 +46,7 @@ class ClassifierStart:
             loaded = Classifier.load(folder)
         settled = settle(recipe, loaded.model.config.model_dump(mode="json"), loaded.preprocessing, str(folder))
         model = loaded.model.resized(settled.frame.size)
-        return cls(folder, loaded.preprocessing, distinct_tensors(model), settled)
+        return cls(folder, loaded.preprocessing, unique_tensors(model), settled)
 
     def fill(self, task: Task[Any]) -> str:
         """Gives the task's model the folder's weights, and says so; its head stays new for classes that are.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from regard.models.croco import CroCo
-from regard.models.folder import find_model, read_config
+from regard.models.folder import find_model_folder, read_config
 from regard.training.building import build_model, describe_model
 from regard.training.fingerprints import check_files, describe_files, read_fingerprints, write_fingerprints
 from regard.training.parallelism import initial_device
@@ -70,7 +70,7 @@ class TwoViews:
         return CompletionTask(model, data, recipe, device)
 
     def suggest(self, out: Path) -> str:
-        if read_config(find_model(out))["model"]["head"] == "dense":
+        if read_config(find_model_folder(out))["model"]["head"] == "dense":
             return f"regard look {out} LEFT.png RIGHT.png --out matches.png"
         return f"regard train disparity-scenes --init-from {out} --out {out}-disparity"
 

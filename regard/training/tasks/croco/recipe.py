@@ -8,7 +8,7 @@ from pydantic import Field
 
 from regard.config import unknown_key_message
 from regard.errors import UserError
-from regard.layers import check_divisible
+from regard.layers import check_image_size
 from regard.models.croco import CroCoConfig
 from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings
 from regard.training.tasks.croco.config import CompletionSettings, PairBatchSettings, PairDataSettings
@@ -37,7 +37,7 @@ class TwoViewRecipe(Recipe):
         """
         config = self.model_settings()
         try:
-            check_divisible(self.data.scenes.size, (config.patch, config.patch))
+            check_image_size(self.data.scenes.size, (config.patch, config.patch))
         except UserError as error:
             raise UserError(f"data.scenes.size: {error}") from None
         if config.head == "dense" and self.data.images is not None:

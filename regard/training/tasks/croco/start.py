@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.models.croco import CroCo, CroCoConfig
-from regard.models.folder import distinct_tensors, find_model, load_model
+from regard.models.folder import find_model_folder, load_model, unique_tensors
 from regard.models.warmstart import copy_tensors
 from regard.training.task import Task
 from regard.training.tasks.croco.recipe import TwoViewRecipe
@@ -38,7 +38,7 @@ class TwoViewStart:
             UserError: it holds no such model, or a setting of the recipe contradicts it.
         """
         assert recipe.init.folder is not None
-        folder = find_model(recipe.init.folder)
+        folder = find_model_folder(recipe.init.folder)
         with torch.random.fork_rng(devices=[]):  # so that a run that goes on without the folder draws the same numbers
             model, _ = load_model(folder)
         if not isinstance(model, CroCo):
@@ -46,12 +46,12 @@ class TwoViewStart:
         settled = settle(recipe, model.config, str(folder))
         config = settled.model_settings()
         same_head = all(getattr(config, key) == getattr(model.config, key) for key in OF_HEAD)
-        return cls(folder, distinct_tensors(model), same_head, settled)
+        return cls(folder, unique_tensors(model), same_head, settled)
 
     def fill(self, task: Task[Any]) -> str:
         """Gives the task's model the folder's weights, and says so; a head that the folder does not have stays new."""
         model = task.model
-        names = [name for name in distinct_tensors(model) if self.same_head or not name.startswith("head.")]
+        names = [name for name in unique_tensors(model) if self.same_head or not name.startswith("head.")]
         given = {
             name: tensor for name, tensor in self.tensors.items() if self.same_head or not name.startswith("head.")
         }

@@ -24,7 +24,7 @@ from torch import Tensor
 from regard.attention.masks import Layout
 from regard.decoding import ctc
 from regard.models.nat import NATransformer
-from regard.ops.cross_entropy import LEFT_OUT
+from regard.ops.cross_entropy import IGNORE_INDEX
 from regard.training.task import Loss, Step
 from regard.training.tasks.nat.targets import Canvas, source_canvas, target_canvas
 
@@ -45,7 +45,7 @@ class Reader:
     def read(self, labels: Tensor, hidden: Tensor) -> Tensor:
         """The logits at every place of the canvas, on which the labels stand as far as they are not hidden."""
         config = self.model.config
-        shown = self.canvas.lay_out(labels.masked_fill(hidden, config.mask), config.pad)
+        shown = self.canvas.lay_out(labels.masked_fill(hidden, config.mask_token), config.pad)
         return self.model.logits(self.model.decode(shown, self.memory, self.canvas.layout, self.source_layout))
 
     def share_of(self, marks: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class ParallelTeacher:
 
     def loss(self, model: NATransformer, batch: TextBatch, step: Step) -> Loss:
         """Every part is a mean times the number of labels, so that batches of any size weigh alike."""
-        config, count, sentences = model.config, (batch.labels != LEFT_OUT).sum(), are_sentences(batch)
+        config, count, sentences = model.config, (batch.labels != IGNORE_INDEX).sum(), are_sentences(batch)
         memory = model.encode(batch.source, batch.source_layout)
         if config.length == "classifier":
             canvas = target_canvas(batch.target_layout, sentences if batch.framed else None)
@@ -127,7 +127,7 @@ class ParallelTeacher:
 
     def _ctc(self, reader: Reader, batch: TextBatch, step: Step) -> tuple[Tensor, Tensor]:
         """The canvas is longer and may stay blank anywhere: all paths that say the target count. Tells which fit."""
-        canvas, blank = reader.canvas, reader.model.config.blank
+        canvas, blank = reader.canvas, reader.model.config.blank_token
         sizes = canvas.layout.lengths
         table, lengths = target_tokens(batch), (batch.target_layout.lengths - 1).clamp(min=0)
         states = ctc.states_of(table, blank)
@@ -172,14 +172,14 @@ def target_tokens(batch: TextBatch) -> Tensor:
     layout = batch.target_layout
     starts = layout.lengths.cumsum(0) - layout.lengths
     index = starts[:, None] + torch.arange(layout.longest, device=starts.device)
-    return batch.labels[index.clamp(max=len(batch.labels) - 1)].clamp(min=0)  # LEFT_OUT is no token
+    return batch.labels[index.clamp(max=len(batch.labels) - 1)].clamp(min=0)  # IGNORE_INDEX is no token
 
 
 def are_sentences(batch: TextBatch) -> Tensor:
     """Which sequences are sentences, (B,); the others fill the batch up."""
     lengths = batch.target_layout.lengths
     first = batch.labels[(lengths.cumsum(0) - lengths).clamp(max=len(batch.labels) - 1)]
-    return (lengths > 0) & (first != LEFT_OUT)
+    return (lengths > 0) & (first != IGNORE_INDEX)
 
 
 def length_loss(model: NATransformer, memory: Tensor, batch: TextBatch) -> Tensor:

@@ -25,7 +25,7 @@ from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.tokens import ParallelTokens
 from regard.data.text.vocabularies import Vocabularies
 from regard.errors import UserError
-from regard.models.folder import mend_replaced, replacing
+from regard.models.folder import recover_folder, replace_folder
 from regard.training.fingerprints import (
     FINGERPRINTS,
     Known,
@@ -146,13 +146,13 @@ def open_data(folder: Path, recipe: TranslationRecipe, progress: Progress) -> Ru
     if not (home / VALID).exists() or describe_file(home / VALID, known["valid"])["sha256"] != known["valid"]["sha256"]:
         raise UserError(f"{home / VALID}: has changed since the data was made; begin a new run")
     with locked(home, lambda: progress.print(f"waiting for another run that looks after {home}")):
-        mend_replaced(home / STORE)
+        recover_folder(home / STORE)
         try:
             train = open_store(home / STORE)
         except DamagedStoreError as damage:
             progress.print(f"{home / STORE}: damaged ({damage}), so it is made again")
             corpora = open_corpora(recipe.data, recipe.training.seed, progress)
-            with replacing(home / STORE) as fresh:
+            with replace_folder(home / STORE) as fresh:
                 write_tokens(fresh, corpora, vocabularies, recipe, LeftOut(), progress)
             train = open_store(home / STORE)
     if digest_store(home / STORE) != known["tokens"]:

@@ -23,7 +23,7 @@ from regard.training.tasks.nat.config import NATObjectiveSettings
 
 PRESETS = ("tiny", "small", "base", "big")
 TEXTS = ("source", "target", "alignments", "valid_source", "valid_target")
-TRANSLATORS = [name for name, model in MODELS.items() if model.reads == "text"]
+TRANSLATORS = [name for name, model in MODELS.items() if model.input_type == "text"]
 FROM_TOKENIZER = ("source_vocab", "target_vocab", "pad", "bos", "eos")
 
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from regard.data.text.readers import read_lines
 from regard.data.text.vocabularies import Vocabularies
 from regard.errors import UserError
-from regard.models.folder import distinct_tensors
+from regard.models.folder import unique_tensors
 from regard.models.transformer import EncoderDecoderConfig
-from regard.models.warmstart import ENCODER, copy_tensors, grow
+from regard.models.warmstart import ENCODER, copy_tensors, grow_vocabulary
 from regard.pipelines.translator import Translator
 from regard.training.task import Task
 from regard.training.tasks.translation.recipe import FROM_TOKENIZER, TranslationRecipe, TranslatorInitSettings
@@ -54,8 +54,8 @@ class TranslatorStart:
         except UserError as error:
             raise UserError(f"init.new_tokens: {error}") from None
         spelled = [[side.encode_inside(token) for token in tokens] for side in (old.source, old.target)]
-        model = grow(loaded.model, spelled[0], spelled[1], recipe.training.seed) if tokens else loaded.model
-        return cls(folder, recipe.init.parts, new, distinct_tensors(model), settled)
+        model = grow_vocabulary(loaded.model, spelled[0], spelled[1], recipe.training.seed) if tokens else loaded.model
+        return cls(folder, recipe.init.parts, new, unique_tensors(model), settled)
 
     def fill(self, task: Task[Any]) -> str:
         """Gives the task's model the folder's weights, or those of its encoder, and says so.

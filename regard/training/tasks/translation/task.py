@@ -26,7 +26,7 @@ from regard.data.text.tokens import Ints, ParallelTokens, Ragged
 from regard.evaluation import bleu, chrf, tokenisation_for
 from regard.models.nat import NATransformer
 from regard.models.transformer import Transformer
-from regard.ops.cross_entropy import LEFT_OUT
+from regard.ops.cross_entropy import IGNORE_INDEX
 from regard.pipelines.translator import Translator
 from regard.training.batches import VARIES, move
 from regard.training.objectives.config import ObjectiveSettings
@@ -45,7 +45,7 @@ B = TypeVar("B")
 class TextBatch:
     """Sentences side by side. Labels are the real tokens only; `real` says where in the padded target they stand.
 
-    A batch that is filled up to a frame has LEFT_OUT for labels behind the `count` real ones.
+    A batch that is filled up to a frame has IGNORE_INDEX for labels behind the `count` real ones.
     `links`, where words are aligned, has a row (sentence, target place, source place) for each pair of tokens that
     belong together; a target place is that of the label.
     """
@@ -256,7 +256,7 @@ def collate(corpus: ParallelTokens, rows: Ints, packed: bool, pad: int, frame: F
         if frame is not None:
             read, inputs = frame.fill(source.tokens, pad), frame.fill(heard, pad)
             layouts = frame.layout(source.lengths), frame.layout(steps)
-            labels = frame.fill(said, LEFT_OUT)
+            labels = frame.fill(said, IGNORE_INDEX)
         else:
             read, inputs = torch.from_numpy(source.tokens).long(), torch.from_numpy(heard).long()
             layouts = Packed.of(torch.from_numpy(source.lengths)), Packed.of(torch.from_numpy(steps))
