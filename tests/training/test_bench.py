@@ -1,4 +1,4 @@
-"""`regard bench --training`: real steps of a run's recipe, in several ways, and nothing of the run is changed."""
+"""`regard bench --training`: real training steps of a recipe in several variants, without changing the run."""
 
 import json
 from collections.abc import Iterator
@@ -33,9 +33,7 @@ def rows_of(run: Path, *peers: str) -> dict[str, StepTiming]:
     return {row.way.name: row.timing for row in found if row.timing is not None}
 
 
-def test_a_translators_steps_are_timed_and_nothing_is_changed(
-    trained_run: Path, command: Command, tmp_path: Path
-) -> None:
+def test_training_steps_are_timed_without_changing_the_run(trained_run: Path, command: Command, tmp_path: Path) -> None:
     before, out = state_of(trained_run), tmp_path / "steps.json"
     answer = command("bench", trained_run, "--training", "--seconds", 0, "--out", out, "--device", "cpu")
     assert answer.code == 0, answer.err
@@ -48,14 +46,14 @@ def test_a_translators_steps_are_timed_and_nothing_is_changed(
         assert row["run"] == str(trained_run)
         assert row["steps"] == LEAST
         assert row["slowest"] <= row["tokens_per_second"] <= row["fastest"]
-        # Batches of at most 256 places, most of them filled: rate and time of a step belong together.
+        # Batches have at most 256 tokens and are mostly full, so rate and step time must be consistent.
         assert 50 < row["tokens_per_second"] * row["step_ms"] / 1000 < 600
         assert row["peak_bytes"] is None
     assert "tokens (1.00×)" in answer.out
     assert f"{trained_run}, batch.layout=packed …" in answer.err
 
 
-def test_steps_of_every_family_can_be_timed(image_run: Path, tmp_path: Path, toy: Path) -> None:
+def test_steps_of_every_task_can_be_timed(image_run: Path, tmp_path: Path, toy: Path) -> None:
     def unit(run: Path, *changes: str) -> str:
         timing = training._time_steps(Way(str(run), changes), CPU, 0).timing
         assert timing is not None
@@ -69,7 +67,7 @@ def test_steps_of_every_family_can_be_timed(image_run: Path, tmp_path: Path, toy
     assert unit(tmp_path / "nat", "batch.layout=packed") == "tokens"
 
 
-def test_the_model_of_transformers_learns_in_the_same_loop(trained_run: Path) -> None:
+def test_transformers_model_trains_in_the_same_loop(trained_run: Path) -> None:
     pytest.importorskip("transformers")
     assert rows_of(trained_run, "huggingface")["in transformers"].steps == LEAST
     task, _ = Way(str(trained_run)).prepare(CPU)
@@ -83,7 +81,7 @@ def test_the_model_of_transformers_learns_in_the_same_loop(trained_run: Path) ->
     torch.testing.assert_close(other.total, ours.total, rtol=1e-4, atol=1e-3)
 
 
-def test_a_peer_that_cannot_train_is_refused_before_anything_is_timed(
+def test_library_that_cannot_train_is_rejected_before_timing(
     trained_run: Path, image_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("transformers")
@@ -94,7 +92,7 @@ def test_a_peer_that_cannot_train_is_refused_before_anything_is_timed(
         time_training([str(image_run)], CPU, 0, ["huggingface"])
 
 
-def test_only_a_run_has_steps(trained_run: Path, command: Command) -> None:
+def test_path_without_a_run_is_rejected(trained_run: Path, command: Command) -> None:
     assert "not a run" in command("bench", trained_run.parent, "--training").refusal
     assert command("bench", trained_run / "best", "--training", "--seconds", 0, "--device", "cpu").code == 0
 
@@ -110,7 +108,7 @@ def loaded(**changes: Any) -> Recipe:
     return small_recipe(Path("a.en"), Path("a.zh"), batch__layout="padded", **changes)
 
 
-def test_on_a_gpu_recording_compiling_and_precision_are_tried() -> None:
+def test_gpu_variants_include_cuda_graphs_compilation_and_precision() -> None:
     assert names(ways_to_train(loaded(), GPU)) == [
         "",
         "batch.layout=packed",
@@ -122,7 +120,7 @@ def test_on_a_gpu_recording_compiling_and_precision_are_tried() -> None:
     ]
 
 
-def test_what_the_recipe_has_already_is_not_tried_again() -> None:
+def test_settings_of_the_recipe_are_not_repeated_as_variants() -> None:
     settled = {"batch__layout": "packed", "training__cuda_graph": True, "training__residual_dtype": "bfloat16"}
     recipe = small_recipe(Path("a.en"), Path("a.zh"), **settled)
     assert names(ways_to_train(recipe, GPU)) == ["", "training.precision=float32", "training.compile=true"]
@@ -134,7 +132,7 @@ def test_what_the_recipe_has_already_is_not_tried_again() -> None:
     assert as_peers_train(loaded()) == ()
 
 
-def test_every_way_is_a_recipe_or_refused_with_a_reason(tmp_path: Path) -> None:
+def test_every_variant_is_a_valid_recipe_or_has_a_reason(tmp_path: Path) -> None:
     taught = loaded(objective__r_drop=1.0)
     (tmp_path / "recipe.yaml").write_text(json.dumps(taught.model_dump(mode="json")), encoding="utf-8")
     refused = []
@@ -143,11 +141,11 @@ def test_every_way_is_a_recipe_or_refused_with_a_reason(tmp_path: Path) -> None:
             Recipe.load(tmp_path / "recipe.yaml", way)
         except UserError as error:
             refused.append(f"{way[-1]}: {error}")
-    assert len(refused) == 3  # recorded twice, compiled once
+    assert len(refused) == 3  # two CUDA-graph variants, one compiled
     assert all("plain teacher forcing" in why for why in refused)
 
 
-def test_a_way_that_fails_is_a_row_and_the_recipe_itself_an_error(
+def test_failed_variant_is_a_row_but_failed_recipe_is_an_error(
     trained_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = training._time_steps
@@ -168,7 +166,7 @@ def test_a_way_that_fails_is_a_row_and_the_recipe_itself_an_error(
         time_training([str(trained_run)], CPU, 0)
 
 
-def test_the_table_has_memory_on_a_gpu() -> None:
+def test_table_has_memory_columns_on_a_gpu() -> None:
     timing = StepTiming("tokens", [90.0, 100.0, 200.0], [10.0, 11.0, 12.0], 30, 2.5, 3e9, 12_345.0)
     slow = StepTiming("tokens", [50.0], [20.0], 10, 0.5, 1e9, 5_000.0, ["step 1: out of memory"])
     rows = [Row(Way("a"), timing), Row(Way("a", ("x=1",)), slow), Row(Way("b"), slow)]

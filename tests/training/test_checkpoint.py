@@ -18,7 +18,7 @@ TENSORS = {"model.weight": torch.arange(12.0).reshape(3, 4), "random.cpu": torch
 
 
 class Crash(BaseException):
-    """The end of a process, as far as a test can have it within its own."""
+    """Simulates the death of the process."""
 
 
 def save(folder: Path, step: int, keep: int = 2) -> None:
@@ -26,8 +26,8 @@ def save(folder: Path, step: int, keep: int = 2) -> None:
 
 
 def load(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    said: list[str] = []
-    return load_checkpoint(folder, said.append), said
+    warnings: list[str] = []
+    return load_checkpoint(folder, warnings.append), warnings
 
 
 def names(folder: Path) -> list[str]:
@@ -36,22 +36,22 @@ def names(folder: Path) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The checkpoints of steps 1 and 2."""
+    """A folder with checkpoints of steps 1 and 2."""
     for step in (1, 2):
         save(tmp_path / "checkpoints", step)
     return tmp_path / "checkpoints"
 
 
-def test_what_is_saved_is_loaded(folder: Path) -> None:
-    found, said = load(folder)
+def test_saved_checkpoint_is_loaded(folder: Path) -> None:
+    found, warnings = load(folder)
     assert found is not None
-    assert (found.step, found.facts, said) == (2, {"step": 2, "best_step": 1}, [])
+    assert (found.step, found.facts, warnings) == (2, {"step": 2, "best_step": 1}, [])
     tensors = found.tensors()
     assert tensors.keys() == TENSORS.keys() | {"step"}
     assert all(torch.equal(tensors[name], tensor) for name, tensor in TENSORS.items())
 
 
-def test_a_checkpoint_is_two_files_and_their_checksums(folder: Path) -> None:
+def test_checkpoint_has_state_and_checksums(folder: Path) -> None:
     assert names(folder) == ["last", "step-00000001", "step-00000002"]
     assert names(folder / "step-00000002") == ["manifest.json", "state.json", "state.safetensors"]
     assert (folder / "last").read_text() == "step-00000002\n"
@@ -59,18 +59,18 @@ def test_a_checkpoint_is_two_files_and_their_checksums(folder: Path) -> None:
     assert manifest["files"].keys() == {"state.json", "state.safetensors"}
 
 
-def test_no_checkpoints_are_not_an_error(tmp_path: Path) -> None:
+def test_missing_folder_has_no_checkpoint(tmp_path: Path) -> None:
     assert load(tmp_path / "none") == (None, [])
 
 
 @pytest.mark.parametrize(("keep", "left"), [(1, [5]), (2, [4, 5]), (9, [1, 2, 3, 4, 5])])
-def test_the_newest_are_kept(keep: int, left: list[int], tmp_path: Path) -> None:
+def test_newest_checkpoints_are_kept(keep: int, left: list[int], tmp_path: Path) -> None:
     for step in range(1, 6):
         save(tmp_path / "c", step, keep)
     assert names(tmp_path / "c") == ["last", *(f"step-{step:08d}" for step in left)]
 
 
-def test_steps_are_told_apart_by_number_not_by_name(tmp_path: Path) -> None:
+def test_steps_are_compared_as_numbers(tmp_path: Path) -> None:
     for step in (99_999_999, 100_000_000):
         save(tmp_path / "c", step)
     found, _ = load(tmp_path / "c")
@@ -95,61 +95,61 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("name", ["state.safetensors", "state.json", "manifest.json"])
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_newest_one_is_named_and_the_one_before_it_used(
+def test_damaged_newest_checkpoint_is_named_and_the_previous_one_used(
     damage: Callable[[Path], object], name: str, folder: Path
 ) -> None:
     damage(folder / "step-00000002" / name)
-    found, said = load(folder)
-    if found is not None and found.step == 2:  # one bit in the white space of the manifest is no damage
+    found, warnings = load(folder)
+    if found is not None and found.step == 2:  # a flipped bit in white space of the manifest does no harm
         assert name == "manifest.json"
         return
     assert found is not None
     assert found.step == 1
-    assert len(said) == 1
-    assert "step-00000002: damaged" in said[0]
+    assert len(warnings) == 1
+    assert "step-00000002: damaged" in warnings[0]
 
 
-def test_if_none_is_whole_that_is_said(folder: Path) -> None:
+def test_all_checkpoints_damaged_is_an_error(folder: Path) -> None:
     for place in folder.glob("step-*"):
         flip(place / "state.safetensors")
     with pytest.raises(UserError, match="all 2 checkpoints are damaged"):
         load(folder)
 
 
-def test_a_damaged_one_makes_room_for_a_good_one_of_its_step(folder: Path) -> None:
+def test_damaged_checkpoint_is_replaced_by_one_of_the_same_step(folder: Path) -> None:
     flip(folder / "step-00000002" / "state.safetensors")
     save(folder, 2)
-    found, said = load(folder)
+    found, warnings = load(folder)
     assert found is not None
-    assert (found.step, said) == (2, [])
+    assert (found.step, warnings) == (2, [])
 
 
-def test_what_lies_beyond_the_last_was_never_announced_and_goes(folder: Path) -> None:
+def test_checkpoints_after_the_last_one_are_deleted(folder: Path) -> None:
     shutil.copytree(folder / "step-00000002", folder / "step-00000007")
     (folder / ".step-00000003").mkdir()
-    found, said = load(folder)
+    found, warnings = load(folder)
     assert found is not None
-    assert (found.step, said) == (2, [])
+    assert (found.step, warnings) == (2, [])
     save(folder, 3)
     assert names(folder) == ["last", "step-00000002", "step-00000003"]
 
 
 @pytest.mark.parametrize("pointer", [None, "", "step-00000099", "\x00"])
-def test_without_a_pointer_the_newest_good_one_is_found(pointer: str | None, folder: Path) -> None:
+def test_newest_valid_checkpoint_is_found_without_the_last_file(pointer: str | None, folder: Path) -> None:
     (folder / "last").unlink() if pointer is None else (folder / "last").write_text(pointer)
     found, _ = load(folder)
     assert found is not None
     assert found.step == 2
 
 
-def test_text_is_replaced_whole(tmp_path: Path) -> None:
+def test_text_is_replaced_atomically(tmp_path: Path) -> None:
     replace_text(tmp_path / "a", "one\n")
     replace_text(tmp_path / "a", "two\n")
     assert (tmp_path / "a").read_text() == "two\n"
     assert names(tmp_path) == ["a"]
 
 
-# Saves that fail, or end, in the midst
+# Interrupted saves
 
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -158,19 +158,19 @@ READ_ONLY = [OSError(number, os.strerror(number)) for number in (errno.EROFS, er
 
 
 def fail_at(number: int, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Lets the n-th call that changes the disk raise an error; returns the list of calls made.
+    """Make the n-th call that changes the disk raise an error, and return the list of calls.
 
-    After the end of a process, or on a disk that has become read-only, no later call does anything either.
+    After the death of the process, or on a read-only disk, all later calls fail too.
     """
     made: list[str] = []
-    lasting = isinstance(error, Crash) or error in READ_ONLY
-    uncounted = () if isinstance(error, Crash) else ("unlink", "rmdir")  # a failure to clear away is no failure to save
+    persistent = isinstance(error, Crash) or error in READ_ONLY
+    uncounted = () if isinstance(error, Crash) else ("unlink", "rmdir")  # failed clean-up is not a failed save
 
     def failing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*words: Any, **options: Any) -> Any:
             if name not in uncounted:
                 made.append(name)
-            if len(made) == number or (len(made) > number and lasting):
+            if len(made) == number or (len(made) > number and persistent):
                 raise error
             return function(*words, **options)
 
@@ -178,13 +178,13 @@ def fail_at(number: int, error: BaseException, monkeypatch: pytest.MonkeyPatch) 
 
     for name in ("fsync", "rename", "replace", "mkdir"):
         monkeypatch.setattr(os, name, failing(name, getattr(os, name)))
-    for name in ("unlink", "rmdir") if lasting else ():  # the dead clear nothing away
+    for name in ("unlink", "rmdir") if persistent else ():  # a dead process cleans up nothing
         monkeypatch.setattr(os, name, failing(name, getattr(os, name)))
     monkeypatch.setattr(safetensors.torch, "save_file", failing("save_file", safetensors.torch.save_file))
     return made
 
 
-def calls_of_a_save(folder: Path, error: BaseException) -> int:
+def count_calls(folder: Path, error: BaseException) -> int:
     trial = shutil.copytree(folder, folder.parent / "trial")
     with pytest.MonkeyPatch.context() as patch:
         made = fail_at(10**9, error, patch)
@@ -202,12 +202,12 @@ def calls_of_a_save(folder: Path, error: BaseException) -> int:
     ],
     ids=["full", "full for safetensors", "read-only", "not permitted"],
 )
-def test_a_disk_that_takes_no_more_at_any_point_of_a_save_leaves_the_last_good_one(
+def test_write_error_at_any_point_leaves_the_last_valid_checkpoint(
     error: Exception, reason: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = calls_of_a_save(folder, error)
+    calls = count_calls(folder, error)
     assert calls >= 10
-    for number in range(2, calls + 1):  # the first makes the folder of checkpoints, which is there already
+    for number in range(2, calls + 1):  # the first call creates the folder, which exists
         run = shutil.copytree(folder, folder.parent / f"run-{number}")
         with monkeypatch.context() as patch:
             fail_at(number, error, patch)
@@ -215,24 +215,22 @@ def test_a_disk_that_takes_no_more_at_any_point_of_a_save_leaves_the_last_good_o
                 save(run, 3)
         last = (run / "last").read_text().strip()
         assert str(refused.value).endswith(f"the same command resumes from {last}")
-        found, said = load(run)
+        found, warnings = load(run)
         assert found is not None
-        assert (found.path.name, said) == (last, [])
+        assert (found.path.name, warnings) == (last, [])
         assert found.tensors()["step"] == found.step
-        save(run, 3)  # once it takes more again
+        save(run, 3)  # the disk is writable again
         assert names(run) == ["last", "step-00000002", "step-00000003"]
 
 
-def test_the_first_save_that_fails_says_that_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_first_save_reports_that_there_is_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_at(3, FULL, monkeypatch)
     with pytest.raises(UserError, match="no checkpoint has been saved yet"):
         save(tmp_path / "c", 1)
 
 
-def test_a_process_that_ends_at_any_point_of_a_save_leaves_a_good_one(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = calls_of_a_save(folder, Crash())
+def test_process_killed_at_any_point_leaves_a_valid_checkpoint(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = count_calls(folder, Crash())
     loaded = []
     for number in range(1, calls + 1):
         run = shutil.copytree(folder, folder.parent / f"run-{number}")
@@ -240,12 +238,12 @@ def test_a_process_that_ends_at_any_point_of_a_save_leaves_a_good_one(
             fail_at(number, Crash(), patch)
             with suppress(Crash):
                 save(run, 3)
-        found, said = load(run)
+        found, warnings = load(run)
         assert found is not None
-        assert said == []
+        assert warnings == []
         assert found.tensors()["step"] == found.step
         loaded.append(found.step)
         save(run, 3)
         assert names(run) == ["last", "step-00000002", "step-00000003"]
-    assert loaded == sorted(loaded)  # the old one until `last` moves, from then on the new one
+    assert loaded == sorted(loaded)  # the previous one until `last` is updated, then the new one
     assert set(loaded) == {2, 3}

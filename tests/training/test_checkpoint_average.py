@@ -23,7 +23,7 @@ SHORT = {
 
 @pytest.fixture
 def train(make_recipe: Callable[..., Recipe], tmp_path: Path) -> Callable[..., Path]:
-    """Trains for six steps, with checkpoints of steps 2, 4 and 6."""
+    """Train for six steps with checkpoints at steps 2, 4 and 6."""
 
     def make(name: str, **changes: object) -> Path:
         run_recipe(make_recipe(**SHORT | changes), tmp_path / name)
@@ -42,9 +42,11 @@ def assert_mean(folder: Path, parts: list[dict[str, torch.Tensor]]) -> None:
         assert mean.dtype == torch.float32
 
 
-def test_several_models_become_their_mean(train: Callable[..., Path], tmp_path: Path, command: Command) -> None:
+def test_average_of_several_models_is_the_mean_of_their_weights(
+    train: Callable[..., Path], tmp_path: Path, command: Command
+) -> None:
     runs = [train(f"run{seed}", training__seed=seed, data__hold_out=30) for seed in (1, 2, 3)]
-    for run in runs[1:]:  # another seed holds out other sentences, from which another tokenizer is learned
+    for run in runs[1:]:  # another seed holds out other sentences and so trains another tokenizer
         shutil.copy(runs[0] / "best" / "tokenizer.json", run / "best")
     answer = command("average", *runs, "--out", tmp_path / "mean")
     assert answer.code == 0, answer.err
@@ -58,7 +60,7 @@ def test_several_models_become_their_mean(train: Callable[..., Path], tmp_path: 
     ]
 
 
-def test_one_run_becomes_the_mean_of_its_checkpoints(
+def test_average_of_one_run_is_the_mean_of_its_checkpoints(
     train: Callable[..., Path], tmp_path: Path, command: Command
 ) -> None:
     run = train("run")
@@ -72,44 +74,44 @@ def test_one_run_becomes_the_mean_of_its_checkpoints(
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"tokenizer__size": 330}, "its tokenizer differs from that of"),
         ({"model__heads": 4}, "its config.json differs from that of"),
     ],
 )
-def test_models_of_another_make_are_refused(
-    changes: dict[str, object], said: str, train: Callable[..., Path], tmp_path: Path, command: Command
+def test_models_with_another_tokenizer_or_config_are_rejected(
+    changes: dict[str, object], message: str, train: Callable[..., Path], tmp_path: Path, command: Command
 ) -> None:
     one, other = train("one"), train("other", **changes)
     refusal = command("average", one, other, "--out", tmp_path / "mean").refusal
-    assert refusal.startswith(f"{other}/best: {said} {one}/best")
+    assert refusal.startswith(f"{other}/best: {message} {one}/best")
     assert not (tmp_path / "mean").exists()
 
 
-def test_one_model_has_no_average(train: Callable[..., Path], tmp_path: Path, command: Command) -> None:
+def test_single_model_is_rejected(train: Callable[..., Path], tmp_path: Path, command: Command) -> None:
     run = train("run", training__keep_checkpoints=1)
     for words in ([run], [run / "best"]):
         refusal = command("average", *words, "--out", tmp_path / "mean").refusal
-        assert "no average" in refusal
+        assert "cannot be averaged" in refusal or "fewer than two checkpoints to average" in refusal
     assert not (tmp_path / "mean").exists()
 
 
-def test_a_damaged_checkpoint_is_named(train: Callable[..., Path], tmp_path: Path, command: Command) -> None:
+def test_damaged_checkpoint_is_named(train: Callable[..., Path], tmp_path: Path, command: Command) -> None:
     run = train("run")
     (run / "checkpoints" / "step-00000004" / "state.safetensors").write_bytes(b"")
     assert "step-00000004: damaged" in command("average", run, "--out", tmp_path / "mean").refusal
     assert not (tmp_path / "mean").exists()
 
 
-def test_what_exists_is_not_replaced(train: Callable[..., Path], command: Command) -> None:
+def test_existing_output_folder_is_not_overwritten(train: Callable[..., Path], command: Command) -> None:
     run = train("run")
     assert "already exists" in command("average", run, run, "--out", run).refusal
     assert (run / "recipe.yaml").exists()
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.9])
-def test_an_average_follows_a_model_whose_table_of_positions_grows(ema: float) -> None:
+def test_average_follows_a_growing_position_table(ema: float) -> None:
     model = Transformer(TransformerConfig.tiny(vocab=20))
     state = TrainingState(model, torch.optim.AdamW(model.parameters(), fused=True), ema=ema)
     state.update_average()

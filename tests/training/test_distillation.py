@@ -1,4 +1,4 @@
-"""A teacher's translations of a corpus as a student's corpus: line by line, resumable, and good to train on."""
+"""Sequence-level distillation: line by line, resumable, usable as training data."""
 
 import gzip
 import hashlib
@@ -38,7 +38,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def corpus(toy: Path, tmp_path: Path) -> list[Pair]:
-    """Some lines of the toy corpus, with blank ones and a long one among them, as corpus.en and corpus.zh."""
+    """Lines of the toy corpus including blank lines and a long line, as corpus.en and corpus.zh."""
     pairs = list(islice(read_parallel(toy / "train.en", toy / "train.zh"), LINES))
     pairs[3] = pairs[-1] = Pair("", "")
     pairs[20] = Pair(LONG, "太长")
@@ -53,7 +53,7 @@ def lines(path: Path) -> list[str]:
 
 
 def expected(trained_run: Path, corpus: list[Pair]) -> list[str]:
-    """What the teacher says, nothing where there is nothing to read or too much."""
+    """The teacher's translations, empty for blank and for long lines."""
     found = Translator.load(trained_run)([pair.source for pair in corpus], beam=1)
     return ["" if pair.source == LONG else text for pair, text in zip(corpus, found, strict=True)]
 
@@ -61,7 +61,7 @@ def expected(trained_run: Path, corpus: list[Pair]) -> list[str]:
 # What is written
 
 
-def test_two_files_hold_the_source_and_the_teachers_translations_line_by_line(
+def test_output_files_hold_the_source_and_the_translations_line_by_line(
     corpus: list[Pair], trained_run: Path, tmp_path: Path, command: Command
 ) -> None:
     out = ("--out-src", tmp_path / "d.en", "--out-tgt", tmp_path / "d.zh")
@@ -85,7 +85,7 @@ def test_two_files_hold_the_source_and_the_teachers_translations_line_by_line(
 
 @pytest.mark.parametrize("kind", ["tsv", "jsonl"])
 @pytest.mark.parametrize("source", ["en.gz", "tsv", "jsonl"])
-def test_other_kinds_of_file_hold_the_same_pairs(
+def test_tsv_and_jsonl_hold_the_same_pairs(
     kind: str, source: str, corpus: list[Pair], trained_run: Path, tmp_path: Path, command: Command
 ) -> None:
     path = tmp_path / f"in.{source}"
@@ -101,7 +101,7 @@ def test_other_kinds_of_file_hold_the_same_pairs(
 
 
 @pytest.mark.usefixtures("short_builtin_corpus")
-def test_a_recipes_training_pairs_can_be_distilled(
+def test_training_pairs_of_a_recipe_can_be_distilled(
     trained_run: Path, tmp_path: Path, command: Command, toy: Path
 ) -> None:
     short = ("--search", "max_length=5")
@@ -111,12 +111,10 @@ def test_a_recipes_training_pairs_can_be_distilled(
     recipe = tmp_path / "r.yaml"
     recipe.write_text(f"data: {{source: {toy}/train.en, target: {toy}/train.zh, hold_out: 30}}\n")
     answer = command("distill", trained_run, "--recipe", recipe, "--out", tmp_path / "e.tsv", *GREEDY, *short)
-    assert answer.out.startswith("470 lines")  # what is held out for validation is not shown to the student
+    assert answer.out.startswith("470 lines")  # held-out validation pairs are not distilled
 
 
-def test_the_reference_can_be_kept_beside_the_translation(
-    corpus: list[Pair], trained_run: Path, tmp_path: Path, command: Command
-) -> None:
+def test_reference_can_be_kept(corpus: list[Pair], trained_run: Path, tmp_path: Path, command: Command) -> None:
     sides = ("--src", tmp_path / "corpus.en", "--tgt", tmp_path / "corpus.zh")
     out = ("--out", tmp_path / "d.tsv", "--keep-reference", "--longest", 50)
     assert command("distill", trained_run, *sides, *out, *GREEDY).code == 0
@@ -127,13 +125,13 @@ def test_the_reference_can_be_kept_beside_the_translation(
 
 
 @pytest.mark.parametrize("metric", ["chrf", "bleu"])
-def test_the_translation_nearest_to_the_reference_can_be_chosen(
+def test_hypothesis_closest_to_the_reference_can_be_chosen(
     metric: str, corpus: list[Pair], trained_run: Path, tmp_path: Path, command: Command
 ) -> None:
     sources = [pair.source for pair in corpus[:10]]
     found = Translator.load(trained_run).hypotheses(sources, SearchSettings(beam=4, n_best=4))
     rows = (f"{source}\t{hypotheses[-1].text}\n" for source, hypotheses in zip(sources, found, strict=True))
-    (tmp_path / "in.tsv").write_text("".join(rows), encoding="utf-8")  # the last of the n best as the reference
+    (tmp_path / "in.tsv").write_text("".join(rows), encoding="utf-8")  # the last hypothesis is the reference
     words = ("distill", trained_run, "--src", tmp_path / "in.tsv", "--beam", 4)
     assert command(*words, "--out", tmp_path / "d.tsv", "--closest", metric).code == 0
     assert (tmp_path / "d.tsv").read_bytes() == (tmp_path / "in.tsv").read_bytes()
@@ -145,15 +143,13 @@ def test_the_translation_nearest_to_the_reference_can_be_chosen(
         assert text == texts[choose_closest(texts[:2], texts[-1], metric, "zh")]
 
 
-def test_nearness_is_measured_and_the_first_of_equals_wins() -> None:
+def test_closest_hypothesis_is_measured_and_ties_keep_the_first() -> None:
     texts = ["the cat sat", "a dog stood here", "a dog stood there", "a dog stood there"]
     assert choose_closest(texts, "a dog stood there", "chrf") == choose_closest(texts, "a dog stood there", "bleu") == 2
     assert choose_closest(["x", "y"], "z", "chrf") == 0
 
 
-def test_tabs_and_line_ends_within_a_text_do_not_break_the_file(
-    trained_run: Path, tmp_path: Path, command: Command
-) -> None:
+def test_tabs_and_line_ends_in_texts_do_not_break_the_file(trained_run: Path, tmp_path: Path, command: Command) -> None:
     (tmp_path / "in.jsonl").write_text(json.dumps({"source": "I\tlove\napples", "target": ""}) + "\n")
     for name in ("d.tsv", "d.jsonl"):
         out = ("--out", tmp_path / name)
@@ -162,7 +158,7 @@ def test_tabs_and_line_ends_within_a_text_do_not_break_the_file(
     assert (table.source, objects.source) == ("I love apples", "I\tlove\napples")
 
 
-def test_lines_beyond_learned_positions_are_too_long(loaded_learned: Translator) -> None:
+def test_lines_beyond_the_learned_positions_are_too_long(loaded_learned: Translator) -> None:
     taken: list[Pair] = []
     corpus = Corpus(lambda: [Pair("a b", ""), Pair("a b " * 9, "")], referenced=False)
     counts = distil(loaded_learned, corpus, Distillation(search=SearchSettings(beam=1, max_length=3)), taken.extend)
@@ -185,7 +181,7 @@ def loaded_learned() -> Translator:
 
 
 @pytest.mark.parametrize("options", [(), ("--keep-reference",)], ids=["plain", "with references"])
-def test_going_on_gives_the_same_bytes_wherever_it_stopped(
+def test_resumed_output_is_byte_identical(
     options: tuple[str, ...], corpus: list[Pair], trained_run: Path, tmp_path: Path, command: Command
 ) -> None:
     words = ("distill", trained_run, "--src", tmp_path / "corpus.en", "--tgt", tmp_path / "corpus.zh", *GREEDY)
@@ -210,7 +206,7 @@ def test_going_on_gives_the_same_bytes_wherever_it_stopped(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_killed_process_can_go_on(
+def test_killed_process_can_be_resumed(
     number: signal.Signals,
     toy: Path,
     trained_run: Path,
@@ -219,7 +215,7 @@ def test_a_killed_process_can_go_on(
     fork: Callable[..., Forked],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.undo()  # the process has windows of the usual size
+    monkeypatch.undo()  # the process uses the default window size
     source, part, whole = tmp_path / "in.en", tmp_path / "part.tsv", tmp_path / "whole.tsv"
     text = (toy / "train.en").read_text(encoding="utf-8").splitlines()
     source.write_text("".join(f"{line}\n" for line in islice(cycle(text), 5000)), encoding="utf-8")
@@ -241,7 +237,7 @@ def test_a_killed_process_can_go_on(
     assert part.read_bytes() == whole.read_bytes()
 
 
-def test_going_on_with_something_else_is_refused_by_name(
+def test_resuming_with_other_inputs_is_rejected(
     corpus: list[Pair], trained_run: Path, tmp_path: Path, command: Command
 ) -> None:
     out = tmp_path / "d.tsv"
@@ -264,7 +260,7 @@ def test_going_on_with_something_else_is_refused_by_name(
 # What is refused
 
 
-def test_wrong_use_is_refused_and_nothing_is_left(
+def test_invalid_options_are_rejected_without_output(
     corpus: list[Pair], trained_run: Path, tmp_path: Path, command: Command
 ) -> None:
     src, out = ("--src", tmp_path / "corpus.en"), ("--out", tmp_path / "d.tsv")
@@ -301,7 +297,7 @@ def test_wrong_use_is_refused_and_nothing_is_left(
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_references_that_are_missing_are_refused_from_python_too(trained_run: Path) -> None:
+def test_missing_references_are_rejected_in_python(trained_run: Path) -> None:
     corpus = Corpus(lambda: [Pair("I love apples", "")], referenced=False)
     with pytest.raises(UserError, match="no references"):
         distil(Translator.load(trained_run), corpus, Distillation(keep_reference=True), print)
@@ -310,9 +306,7 @@ def test_references_that_are_missing_are_refused_from_python_too(trained_run: Pa
 # The student
 
 
-def test_a_student_learns_from_what_the_teacher_says(
-    toy: Path, trained_run: Path, tmp_path: Path, command: Command
-) -> None:
+def test_student_learns_from_distilled_data(toy: Path, trained_run: Path, tmp_path: Path, command: Command) -> None:
     out = ("--out-src", tmp_path / "d.en", "--out-tgt", tmp_path / "d.zh")
     assert command("distill", trained_run, "--src", toy / "train.en", *out, *GREEDY).code == 0
     files = ("--src", tmp_path / "d.en", "--tgt", tmp_path / "d.zh", "--out", tmp_path / "student")

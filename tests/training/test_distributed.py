@@ -1,4 +1,4 @@
-"""Several processes under torchrun, over gloo: the steps of one process, checkpoints that outlive them, restarts."""
+"""Distributed training under torchrun with gloo: agreement with one process, checkpoints, restarts."""
 
 import json
 import os
@@ -35,15 +35,16 @@ from regard.training.state import TrainingState
 from tests.conftest import ENVIRONMENT, SMALL, settings_of, small_recipe
 from tests.forks import Forked
 from tests.images import TINY
+from tests.training.test_workers import children
 
 STEPS = 12
-LATE = 9  # the step of a validation, which takes long enough for a signal to arrive meanwhile
+LATE = 9  # a validation step, long enough for a signal to arrive in it
 SHORT = {
     "model.encoder_layers": 1,
     "model.decoder_layers": 1,
     "optim.accumulate": 6,
     "batch.tokens": 64,
-    "objective.guided_attention": {"steps": 20},  # for a loss of several parts
+    "objective.guided_attention": {"steps": 20},  # a loss with several parts
     "training.steps": STEPS,
     "training.average": 0.4,
     "training.log_every": 1,
@@ -57,7 +58,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "c1
 
 
 def torchrun(processes: int, *words: object, restarts: int = 0) -> subprocess.Popen[str]:
-    """Starts processes that find each other over the loopback device."""
+    """Start torchrun on the loopback interface."""
     return subprocess.Popen(
         [*TORCHRUN, "--nproc-per-node", str(processes), "--max-restarts", str(restarts), *map(str, words)],
         stdout=subprocess.PIPE,
@@ -75,42 +76,42 @@ def words(toy: Path, out: Path, **changes: object) -> list[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    """All that a run said, once it has ended well."""
-    said, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, said
-    return said
+    """The output of a run that ended successfully."""
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    return output
 
 
-def together(processes: int, folder: Path, train: list[str]) -> str:
-    """What the first of some processes said that found each other without torchrun, by the same environment."""
+def launch(processes: int, folder: Path, train: list[str]) -> str:
+    """Run several processes with the environment of torchrun, and return the output of the first."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "GLOO_SOCKET_IFNAME": "lo"}
     ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
     world = address | {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
     started = [Forked(train, folder, world | rank) for rank in ranks]
-    said = [process.communicate(timeout=120) for process in started]
+    output = [process.communicate(timeout=120) for process in started]
     for process in started:
         process.end()
-    assert [process.returncode for process in started] == [0] * processes, said
-    return said[0][0]
+    assert [process.returncode for process in started] == [0] * processes, output
+    return output[0][0]
 
 
 def wait_for_step(process: subprocess.Popen[str], step: int) -> str:
-    """What a run said up to a step."""
+    """The output of a run up to a step."""
     assert process.stdout is not None
-    said = ""
+    output = ""
     for line in process.stdout:
-        said += line
+        output += line
         if line.startswith(f"step {step}/"):
-            return said
-    raise AssertionError(said)
+            return output
+    raise AssertionError(output)
 
 
 def worker(process: subprocess.Popen[str], rank: int) -> int:
-    """The id of one of the processes that torchrun has started."""
-    for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+    """The id of the process with this rank."""
+    for child in children(process.pid):
         if f"RANK={rank}" in Path(f"/proc/{child}/environ").read_text().split("\0"):
-            return int(child)
+            return child
     raise AssertionError(f"no process {rank}")
 
 
@@ -122,12 +123,12 @@ def run_alone(toy: Path, out: Path, further: dict[str, Any] | None = None) -> Pa
 
 @pytest.fixture(scope="module")
 def alone(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of one process, without dropout. Not to be written to."""
+    """A run of a single process without dropout. Read-only."""
     return run_alone(toy, tmp_path_factory.mktemp("alone") / "run")
 
 
 def curve(out: Path) -> list[float]:
-    """The loss of every step; what it is made of; then of the validations, the last of which is of averaged weights."""
+    """The loss of every step and its parts, then the validation losses; the last is of averaged weights."""
     entries = [json.loads(line) for line in (out / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     steps = [entry for entry in entries if "loss" in entry]
     assert [entry["step"] for entry in steps] == list(range(1, STEPS + 1)), "each step once"
@@ -139,18 +140,18 @@ def weights(out: Path, which: str) -> dict[str, torch.Tensor]:
     return safetensors.torch.load_file(out / which / "model.safetensors")
 
 
-def assert_same_course(out: Path, alone: Path) -> None:
+def assert_same_training(out: Path, alone: Path) -> None:
     assert curve(out) == pytest.approx(curve(alone), abs=1e-4)
-    assert curve(alone)[STEPS - 1] < curve(alone)[0] - 1, "it learns something"
-    mine, theirs = weights(out, "last"), weights(alone, "last")
-    assert mine.keys() == theirs.keys()
-    for name in mine:
-        if "qkv.bias" not in name:  # that of the keys changes nothing, so its gradient is nothing but rounding
-            assert torch.allclose(mine[name], theirs[name], atol=1e-3), name
+    assert curve(alone)[STEPS - 1] < curve(alone)[0] - 1, "the loss falls"
+    ours, theirs = weights(out, "last"), weights(alone, "last")
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        if "qkv.bias" not in name:  # the bias of the keys has no effect, so its gradient is rounding noise
+            assert torch.allclose(ours[name], theirs[name], atol=1e-3), name
 
 
 def go_back(run: Path, step: int, to: Path) -> Path:
-    """A copy of a run as if it had been killed after the checkpoint of a step."""
+    """A copy of a run as if it had been killed after the checkpoint of this step."""
     shutil.copytree(run, to)
     (to / "checkpoints" / "last").write_text(f"step-{step:08d}\n")
     return to
@@ -159,89 +160,87 @@ def go_back(run: Path, step: int, to: Path) -> Path:
 # Under torchrun
 
 
-def test_two_processes_take_the_steps_of_one_and_asked_to_stop_save_the_same_step(
-    toy: Path, tmp_path: Path, alone: Path
-) -> None:
+def test_two_processes_agree_with_one_and_save_the_same_step_on_sigterm(toy: Path, tmp_path: Path, alone: Path) -> None:
     process = torchrun(2, *REGARD, *words(toy, tmp_path / "run", training__checkpoint_every=100))
-    said = wait_for_step(process, LATE)
+    output = wait_for_step(process, LATE)
     process.send_signal(signal.SIGTERM)
-    said += process.communicate(timeout=60)[0]
+    output += process.communicate(timeout=60)[0]
     assert process.returncode != 0
-    (step,) = re.findall(r"^saved at step (\d+); the same command goes on from there$", said, re.M)
+    (step,) = re.findall(r"^saved at step (\d+); the same command goes on from there$", output, re.M)
     assert LATE <= int(step) < STEPS
-    assert said.count("regard: interrupted\n") == said.count(f"step {LATE}/{STEPS}") == 1, "one of them speaks"
-    assert "Warning" not in said
+    assert output.count("regard: interrupted\n") == output.count(f"step {LATE}/{STEPS}") == 1, "only one process prints"
+    assert "Warning" not in output
     (place,) = (tmp_path / "run" / "checkpoints").glob("step-*")
     assert {path.name for path in place.iterdir()} == {"state.safetensors", "state.json", "manifest.json"}
-    run_alone(toy, tmp_path / "run")  # one process does the rest
-    assert_same_course(tmp_path / "run", alone)
+    run_alone(toy, tmp_path / "run")  # a single process continues
+    assert_same_training(tmp_path / "run", alone)
 
 
-def test_a_sharded_run_loses_a_process_takes_the_same_steps_and_goes_on_with_one_and_with_three(
+def test_sharded_run_survives_a_killed_process_and_resumes_with_one_or_three(
     toy: Path, tmp_path: Path, alone: Path
 ) -> None:
     process = torchrun(2, *REGARD, *words(toy, tmp_path / "two", training__sharding="fsdp"), restarts=1)
     wait_for_step(process, 5)
     os.kill(worker(process, 1), signal.SIGKILL)
     assert "\nresuming from step " in finish(process)
-    assert_same_course(tmp_path / "two", alone)
+    assert_same_training(tmp_path / "two", alone)
     files = {path.name for path in (tmp_path / "two" / "checkpoints" / "step-00000006").iterdir()}
     assert len([name for name in files if name.endswith(".safetensors")]) == 2
     assert {name for name in files if not name.endswith(".safetensors")} == {"state.json", "manifest.json"}
 
     one, three = (go_back(tmp_path / "two", 6, tmp_path / name) for name in ("one", "three"))
     run_alone(toy, one)
-    assert_same_course(one, alone)
-    said = together(3, tmp_path, words(toy, three, training__sharding="fsdp"))
-    assert "resuming from step 6\nthere were 2 processes and there are 3" in said
-    assert_same_course(three, alone)
+    assert_same_training(one, alone)
+    output = launch(3, tmp_path, words(toy, three, training__sharding="fsdp"))
+    assert "resuming from step 6\nthere were 2 processes and there are 3" in output
+    assert_same_training(three, alone)
 
 
-def test_a_killed_process_is_started_again_and_the_run_ends_in_the_same_weights(toy: Path, tmp_path: Path) -> None:
-    lively = {"model__dropout": 0.2}
-    together(2, tmp_path, words(toy, tmp_path / "whole", **lively))
-    process = torchrun(2, *REGARD, *words(toy, tmp_path / "killed", **lively), restarts=1)
+def test_restart_after_a_killed_process_ends_with_identical_weights(toy: Path, tmp_path: Path) -> None:
+    with_dropout = {"model__dropout": 0.2}
+    launch(2, tmp_path, words(toy, tmp_path / "whole", **with_dropout))
+    process = torchrun(2, *REGARD, *words(toy, tmp_path / "killed", **with_dropout), restarts=1)
     wait_for_step(process, 5)
     os.kill(worker(process, 1), signal.SIGKILL)
-    said = finish(process)
-    (step,) = re.findall(r"resuming from step (\d+)", said)
+    output = finish(process)
+    (step,) = re.findall(r"resuming from step (\d+)", output)
     assert 4 <= int(step) < STEPS
-    assert "Traceback" not in said
+    assert "Traceback" not in output
     assert curve(tmp_path / "killed") == curve(tmp_path / "whole")
     for which in ("best", "last"):
-        mine, theirs = weights(tmp_path / "killed", which), weights(tmp_path / "whole", which)
-        assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+        ours, theirs = weights(tmp_path / "killed", which), weights(tmp_path / "whole", which)
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_two_processes_take_the_steps_of_one_on_images_too(painted: Path, tmp_path: Path) -> None:
+def test_two_processes_agree_with_one_on_images(painted: Path, tmp_path: Path) -> None:
     settings = TINY | {"optim.accumulate": 2, "augmentation.preset": "strong", "training.steps": 6, "training.ema": 0.5}
     run_recipe(Recipe.load(None, [], settings | {"data.images": str(painted)}), tmp_path / "alone")
-    together(2, tmp_path, ["train", "--data", str(painted), "--out", str(tmp_path / "two"), *settings_of(settings)])
-    mine, theirs = weights(tmp_path / "two", "last"), weights(tmp_path / "alone", "last")
+    launch(2, tmp_path, ["train", "--data", str(painted), "--out", str(tmp_path / "two"), *settings_of(settings)])
+    ours, theirs = weights(tmp_path / "two", "last"), weights(tmp_path / "alone", "last")
     for name in theirs:
         if "qkv.bias" not in name:
-            assert torch.allclose(mine[name], theirs[name], atol=1e-4), name
+            assert torch.allclose(ours[name], theirs[name], atol=1e-4), name
 
 
-def test_processes_agree(tmp_path: Path) -> None:
-    process = torchrun(2, Path(__file__).with_name("voices.py"), tmp_path)
-    said, _ = process.communicate(timeout=60)
+def test_collective_methods_agree_in_all_processes(tmp_path: Path) -> None:
+    process = torchrun(2, Path(__file__).with_name("collectives.py"), tmp_path)
+    output, _ = process.communicate(timeout=60)
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
-    assert (first.pop("in_turn"), second.pop("in_turn")) == ("led", "followed, mark True")
+    assert (first.pop("main_first"), second.pop("main_first")) == ("main", "other, mark True")
     assert first == second
     assert first == {
         "sum": [3, 1],
-        "largest": 3,
+        "max": 3,
         "gather": [{"rank": 0}, {"rank": 1}],
         "on_main": "by 0",
         "on_main_fails": "refused by 0",
         "agreeing": ["from 0", "from 1"],
     }
-    assert said.count("regard: the second process finds no data\n") == 1, "said once, whoever found it"
-    assert "exitcode: 1" in said or "exitcode: 2" in said
+    assert output.count("regard: the second process finds no data\n") == 1, "reported once"
+    assert "exitcode: 1" in output or "exitcode: 2" in output
 
 
-# What is written about it
+# Documented commands
 
 
 def written_commands() -> list[list[str]]:
@@ -250,7 +249,7 @@ def written_commands() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("written", written_commands(), ids=lambda written: " ".join(written)[:60])
-def test_every_torchrun_command_that_is_written_down_is_one(written: list[str]) -> None:
+def test_documented_torchrun_commands_are_valid(written: list[str]) -> None:
     launch = get_args_parser().parse_args(written[written.index("torchrun") + 1 :])
     assert (launch.module, launch.training_script) == (True, "regard")
     command, *options = launch.training_script_args
@@ -259,12 +258,12 @@ def test_every_torchrun_command_that_is_written_down_is_one(written: list[str]) 
     check_accumulation(accumulate, int(launch.nnodes.partition(":")[0]) * int(launch.nproc_per_node))
 
 
-# Within this process
+# In this process
 
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process, as if torchrun had started it alone."""
+    """Set the environment of torchrun with a single process."""
     here = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     for name, value in here.items():
         monkeypatch.setenv(name, value)
@@ -272,16 +271,16 @@ def started(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
-def test_what_one_process_saved_can_be_divided(
+def test_checkpoint_of_one_process_can_be_sharded(
     sharding: str, toy: Path, tmp_path: Path, alone: Path, started: None
 ) -> None:
     run_alone(toy, go_back(alone, 10, tmp_path / "run"), {"training.sharding": sharding})
-    assert_same_course(tmp_path / "run", alone)
+    assert_same_training(tmp_path / "run", alone)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
-def test_on_a_gpu_with_nccl_the_steps_are_the_same(sharding: str, toy: Path, tmp_path: Path, started: None) -> None:
+def test_nccl_agrees_with_a_single_process(sharding: str, toy: Path, tmp_path: Path, started: None) -> None:
     gpu = {"training.device": "cuda", "training.precision": "float32", "batch.layout": "padded"}
     whole = run_alone(toy, tmp_path / "whole", gpu | {"training.sharding": sharding})
     for name in ("RANK", "WORLD_SIZE"):
@@ -292,7 +291,7 @@ def test_on_a_gpu_with_nccl_the_steps_are_the_same(sharding: str, toy: Path, tmp
     assert curve(tmp_path / "back") == pytest.approx(curve(plain), abs=1e-3)
 
 
-def test_a_part_that_finds_no_room_ends_the_run_and_the_checkpoint_before_it_stays(
+def test_full_disk_ends_a_sharded_run_and_keeps_the_previous_checkpoint(
     toy: Path, tmp_path: Path, started: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> bytes:
@@ -314,13 +313,13 @@ def test_a_part_that_finds_no_room_ends_the_run_and_the_checkpoint_before_it_sta
     ("accumulate", "world", "advice"),
     [(6, 4, "optim.accumulate=4 or 8"), (1, 2, "optim.accumulate=2"), (7, 3, "optim.accumulate=6 or 9")],
 )
-def test_a_step_that_cannot_be_divided_is_refused(accumulate: int, world: int, advice: str) -> None:
+def test_uneven_accumulation_is_rejected(accumulate: int, world: int, advice: str) -> None:
     with pytest.raises(UserError, match=rf"a step of {accumulate} batch.* among {world} processes; set {advice} "):
         check_accumulation(accumulate, world)
 
 
 @pytest.mark.parametrize(("accumulate", "world"), [(1, 1), (6, 3), (8, 8)])
-def test_a_step_that_can_be_divided_is_not(accumulate: int, world: int) -> None:
+def test_even_accumulation_is_accepted(accumulate: int, world: int) -> None:
     check_accumulation(accumulate, world)
 
 
@@ -328,7 +327,7 @@ def test_a_step_that_can_be_divided_is_not(accumulate: int, world: int) -> None:
     ("device", "message"),
     [("cuda:1", "write cuda, not cuda:1"), ("cuda", "this machine has 2 GPUs for 3 processes; .*--nproc-per-node 2")],
 )
-def test_devices_that_processes_cannot_have_are_refused(
+def test_unavailable_devices_are_rejected(
     device: str, message: str, started: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
@@ -341,7 +340,7 @@ def test_devices_that_processes_cannot_have_are_refused(
 @pytest.mark.parametrize(
     ("error", "code"), [(AgreedError("all"), 2), (UserError("bad recipe"), 2), (Interrupted(signal.SIGTERM), 143)]
 )
-def test_what_ends_all_processes_is_left_to_one_of_them(
+def test_one_process_per_machine_reports_an_agreed_error(
     error: BaseException, code: int, started: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(type(error)), reporting_once():
@@ -353,21 +352,21 @@ def test_what_ends_all_processes_is_left_to_one_of_them(
     assert quiet.value.code == code
 
 
-def test_what_one_process_alone_has_found_it_says_itself(started: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_reports_its_own_error(started: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "1")
     with pytest.raises(OwnError, match="file is gone"), reporting_once(), joined("cpu"):
         raise UserError("file is gone")
     torch.distributed.destroy_process_group()
 
 
-def test_a_lost_companion_is_no_traceback(started: None) -> None:
+def test_lost_process_is_reported_without_a_traceback(started: None) -> None:
     with pytest.raises(SystemExit, match="process 0 stops because another process has ended"), reporting_once():
         raise RuntimeError("[/x/gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer.")
     with pytest.raises(RuntimeError, match="a bug"), reporting_once():
         raise RuntimeError("a bug")
 
 
-def test_processes_meet_although_the_store_remembers_those_that_were_killed() -> None:
+def test_rendezvous_ignores_processes_of_earlier_starts() -> None:
     store = HashStore()
     for start in ("first", "second", "third"):
         met: dict[int, Any] = {}
@@ -380,29 +379,29 @@ def test_processes_meet_although_the_store_remembers_those_that_were_killed() ->
             thread.start()
         for thread in threads:
             thread.join()
-        assert not met[1].check(["address"]), "nothing of an earlier start is found"
+        assert not met[1].check(["address"]), "no entry of an earlier start"
         met[0].set("address", start)
         assert met[1].get("address") == met[2].get("address") == start.encode()
 
 
-def test_a_process_that_never_comes_is_not_waited_for_without_end() -> None:
+def test_rendezvous_times_out() -> None:
     with pytest.raises(TimeoutError, match="process 1 has not come"):
         meet(HashStore(), 0, 2, patience=0.05)
 
 
 @pytest.mark.parametrize("tie", ["all", "target", "none"])
-def test_bare_modules_hold_the_same_weights_under_the_same_names(tie: str) -> None:
+def test_parameter_only_copy_has_the_same_parameters_under_the_same_names(tie: str) -> None:
     model = Transformer(TransformerConfig.tiny(11, width=8, heads=2, hidden=8, tie=tie))
-    bare = _parameters_only(model, {})
-    theirs, mine = dict(model.named_parameters()), dict(bare.named_parameters())
-    assert list(mine) == list(theirs)
-    assert all(mine[name] is theirs[name] for name in theirs)
-    assert bare.state_dict().keys() == model.state_dict().keys()
-    assert not list(bare.buffers())
+    copy = _parameters_only(model, {})
+    theirs, ours = dict(model.named_parameters()), dict(copy.named_parameters())
+    assert list(ours) == list(theirs)
+    assert all(ours[name] is theirs[name] for name in theirs)
+    assert copy.state_dict().keys() == model.state_dict().keys()
+    assert not list(copy.buffers())
 
 
 def drawn(rank: int, step: int = 0, seed: int = 1) -> float:
-    """The next random number of a process that has just been told apart."""
+    """The first random number of a process after its generator was seeded by rank."""
     torch.manual_seed(5)
     model = nn.Linear(1, 1)
     state = TrainingState(model, torch.optim.AdamW(model.parameters()), processes=Processes(rank, 3))
@@ -411,10 +410,10 @@ def drawn(rank: int, step: int = 0, seed: int = 1) -> float:
     return torch.rand(1).item()
 
 
-def test_processes_draw_random_numbers_of_their_own() -> None:
+def test_processes_draw_different_random_numbers() -> None:
     different = [drawn(0), drawn(1), drawn(2), drawn(1, step=4), drawn(1, seed=2)]
     assert len(set(different)) == len(different)
     assert drawn(2) == different[2]
     torch.manual_seed(5)
     nn.Linear(1, 1)
-    assert torch.rand(1).item() == different[0], "one process alone draws what it always drew"
+    assert torch.rand(1).item() == different[0], "a single process keeps its random state"

@@ -1,4 +1,4 @@
-"""What a run writes down: the log, and what TensorBoard reads."""
+"""The metrics of a run: log.jsonl, TensorBoard events, samples."""
 
 import math
 import subprocess
@@ -21,15 +21,15 @@ from tests.training.test_loop import log
 QUICK = {"training__steps": 8, "training__validate_every": 4, "training__log_every": 2, "optim__schedule": "constant"}
 
 
-def shown(out: Path) -> EventAccumulator:
+def read_events(out: Path) -> EventAccumulator:
     found = EventAccumulator(str(out / "tensorboard"), size_guidance={"tensors": 0, "scalars": 0})
     found.Reload()
     return found
 
 
-def test_tensorboard_shows_every_figure_and_the_samples(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+def test_tensorboard_has_every_metric_and_the_samples(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
     run_recipe(make_recipe(**QUICK, training__tensorboard=True), tmp_path / "run")
-    entries, board = log(tmp_path / "run"), shown(tmp_path / "run")
+    entries, board = log(tmp_path / "run"), read_events(tmp_path / "run")
     for name in ("loss", "lr", "gradient_norm", "tokens_per_second", "memory"):
         expected = [(entry["step"], entry[name]) for entry in entries if name in entry]
         found = [(event.step, event.value) for event in board.Scalars(f"training/{name}")]
@@ -41,18 +41,18 @@ def test_tensorboard_shows_every_figure_and_the_samples(make_recipe: Callable[..
     assert (tmp_path / "run" / "log.jsonl").exists()
 
 
-def test_a_resumed_run_shows_no_step_twice(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+def test_resumed_run_logs_no_step_twice(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
     board = {"training__tensorboard": True, "training__keep_checkpoints": 9, "training__checkpoint_every": 4}
     run_recipe(make_recipe(**QUICK | board), tmp_path / "run")
-    for name in ("step-00000008",):  # as if it had been killed before that was saved
+    for name in ("step-00000008",):  # as if killed before this checkpoint was saved
         (tmp_path / "run" / "checkpoints" / name / "manifest.json").write_text("{}")
     (tmp_path / "run" / "checkpoints" / "last").write_text("step-00000004\n")
     run_recipe(make_recipe(**QUICK | board), tmp_path / "run")
-    assert [event.step for event in shown(tmp_path / "run").Scalars("training/loss")] == [2, 4, 6, 8]
-    assert [event.step for event in shown(tmp_path / "run").Scalars("validation/bleu")] == [4, 8]
+    assert [event.step for event in read_events(tmp_path / "run").Scalars("training/loss")] == [2, 4, 6, 8]
+    assert [event.step for event in read_events(tmp_path / "run").Scalars("validation/bleu")] == [4, 8]
 
 
-def test_without_the_package_it_is_refused_at_the_start(
+def test_missing_tensorboard_is_rejected_at_the_start(
     make_recipe: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
@@ -61,7 +61,7 @@ def test_without_the_package_it_is_refused_at_the_start(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_log_holds_no_number_that_json_does_not_know(tmp_path: Path) -> None:
+def test_nan_and_infinity_are_logged_as_null(tmp_path: Path) -> None:
     metrics = MetricsLog(tmp_path)
     metrics.write({"step": 1, "loss": math.nan, "validation": {"bleu": math.inf, "loss": 2.0}})
     assert log(tmp_path) == [{"step": 1, "loss": None, "validation": {"bleu": None, "loss": 2.0}}]
@@ -71,7 +71,7 @@ def test_a_log_holds_no_number_that_json_does_not_know(tmp_path: Path) -> None:
 # Samples
 
 
-def test_the_same_sentences_are_shown_at_every_validation(trained_run: Path) -> None:
+def test_every_validation_shows_the_same_sentences(trained_run: Path) -> None:
     samples = [entry["samples"] for entry in log(trained_run) if "samples" in entry]
     assert [len(some) for some in samples] == [3, 3]
     first, last = ([(one["source"], one["reference"]) for one in some] for some in samples)
@@ -80,14 +80,14 @@ def test_the_same_sentences_are_shown_at_every_validation(trained_run: Path) -> 
     assert samples[1][0]["translation"] == samples[1][0]["reference"]
 
 
-def test_there_are_as_many_samples_as_wanted_or_as_translated(make_recipe: Callable[..., Recipe]) -> None:
+def test_number_of_samples_is_limited_by_the_translated_sentences(make_recipe: Callable[..., Recipe]) -> None:
     task = object.__new__(TranslationTask)
     for wanted, sentences, expected in ((3, 10, [0, 3, 6]), (0, 10, []), (5, 2, [0, 1]), (1, 7, [0])):
         task.recipe = make_recipe(training__samples=wanted)
         assert task._sampled(sentences) == expected
 
 
-def test_samples_are_shown_in_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_sample_is_printed_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     samples = [Sample("a b", "x", "x"), Sample("c", "y", "z\nz"), Sample("w " * 99, "r", "t" * 99)]
     Progress(1).validated(1, {"bleu": 3.0}, samples)
     first, *lines = capsys.readouterr().out.splitlines()
@@ -98,10 +98,10 @@ def test_samples_are_shown_in_one_line_each(capsys: pytest.CaptureFixture[str]) 
     assert len(lines[2]) < 160
 
 
-# A reader that leaves
+# Closed standard output
 
 
-def test_training_goes_on_when_nobody_reads_its_output_any_more(
+def test_training_continues_when_standard_output_is_closed(
     toy: Path, tmp_path: Path, spawn: Callable[..., subprocess.Popen[str]]
 ) -> None:
     files = ("--src", toy / "train.en", "--tgt", toy / "train.zh", "--out", tmp_path / "run")

@@ -12,14 +12,14 @@ from tests.training.test_memory import Cramped
 
 
 class Three(Processes):
-    """The first of three processes, of which the others have ten tokens together."""
+    """Rank 0 of three processes; the other two have ten tokens in total."""
 
     def sum(self, *numbers: float) -> list[float]:
         return [number + 10 for number in numbers]
 
 
 def gather(task: Line, *sizes: int) -> tuple[Any, list[tuple[int, float, bool]]]:
-    """What comes of batches of these sizes, and how each was passed on: its size, its divisor, whether it is last."""
+    """Gather batches of these sizes; also return (size, divisor, is last) of every backward pass."""
     passed = []
 
     def backward(batch: Any, tokens: float, step: int, last: bool) -> Loss:
@@ -31,19 +31,19 @@ def gather(task: Line, *sizes: int) -> tuple[Any, list[tuple[int, float, bool]]]
     return DistributedStep(task, backward, Three(0, 3)).gather(points(*sizes), 1), passed
 
 
-def test_a_mean_over_processes_becomes_one_over_all_tokens() -> None:
+def test_gradients_are_averaged_over_the_tokens_of_all_processes() -> None:
     gathered, passed = gather(Line([]), 5, 3)
     assert gathered.tokens == 18
     assert [loss.count for loss in gathered.losses] == [5, 3]
     assert passed == [(5, 6, False), (3, 6, True)]
 
 
-def test_a_batch_that_does_not_fit_ends_the_run_with_advice() -> None:
+def test_out_of_memory_is_an_error_with_advice() -> None:
     with pytest.raises(UserError, match=r"out of memory \(5 points\); try points=2 and a higher optim.accumulate"):
         gather(Cramped([], room=4), 3, 5)
 
 
-def test_other_errors_are_not_taken_for_a_want_of_memory() -> None:
+def test_other_errors_are_not_reported_as_out_of_memory() -> None:
     task = Line([])
     task.model = torch.nn.Linear(7, 1)
     with pytest.raises(RuntimeError, match="mat1 and mat2"):

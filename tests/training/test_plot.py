@@ -1,4 +1,4 @@
-"""Plots of runs, judged by what they hold and not by how they look."""
+"""Plots of runs: panels, curves, file formats and errors."""
 
 import json
 import shutil
@@ -43,7 +43,7 @@ def lines(axes: Axes, style: str) -> list[list[tuple[float, float]]]:
     return [list(zip(*(np.asarray(line.get_data()).tolist()), strict=True)) for line in found]
 
 
-def test_every_figure_has_its_panel_and_its_curve() -> None:
+def test_every_metric_has_a_panel_and_a_curve() -> None:
     figure = draw(["a"], [FULL], "step")
     assert [axes.get_title("left") for axes in figure.axes] == [panel.title for panel in PANELS]
     loss, score, rate, gradient, speed, memory = figure.axes
@@ -62,12 +62,12 @@ def test_every_figure_has_its_panel_and_its_curve() -> None:
 
 
 @pytest.mark.parametrize(("horizontal", "places"), [("seconds", [0.5, 1, 1.5]), ("tokens", [100, 200, 300])])
-def test_what_runs_from_left_to_right_can_be_chosen(horizontal: str, places: list[float]) -> None:
+def test_x_axis_can_be_chosen(horizontal: str, places: list[float]) -> None:
     figure = draw(["a"], [FULL], horizontal)
     assert [x for x, _ in lines(figure.axes[2], "-")[0]] == places
 
 
-def test_runs_lie_over_each_other_in_colours_of_their_own() -> None:
+def test_each_run_has_its_own_colour() -> None:
     figure = draw(["a", "b"], [FULL, FULL[:1]], "step")
     drawn = [line for line in figure.axes[2].get_lines() if len(line.get_xdata())]
     assert len({line.get_color() for line in drawn}) == 2
@@ -75,26 +75,26 @@ def test_runs_lie_over_each_other_in_colours_of_their_own() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["a", "b"]
 
 
-def test_a_run_without_validation_has_no_panel_for_it() -> None:
+def test_run_without_validation_has_no_score_panel() -> None:
     titles = [axes.get_title("left") for axes in draw(["a"], [FULL[:1]], "step").axes]
     assert "score" not in titles
     assert "loss" in titles
 
 
-def test_runs_are_named_by_what_tells_them_apart(tmp_path: Path) -> None:
+def test_runs_are_named_by_the_distinguishing_part_of_their_path(tmp_path: Path) -> None:
     assert name_runs([Path("runs/a"), Path("runs/b")]) == ["a", "b"]
     assert name_runs([Path("x/en-de/big"), Path("x/en-fr/big")]) == ["en-de/big", "en-fr/big"]
     assert name_runs([Path("x/a"), Path("x/a")]) == ["a", "a"]
 
 
-def test_half_a_last_line_is_left_out(tmp_path: Path) -> None:
+def test_incomplete_last_line_is_ignored(tmp_path: Path) -> None:
     assert read_log(write(tmp_path / "run", FULL, '{"step": 4, "lo')) == FULL
 
 
 # The command
 
 
-def test_a_picture_of_two_runs(run: Path, trained_run: Path, tmp_path: Path, command: Command) -> None:
+def test_two_runs_can_be_plotted(run: Path, trained_run: Path, tmp_path: Path, command: Command) -> None:
     answer = command("plot", run, trained_run, "--out", tmp_path / "p.png")
     assert (answer.code, answer.out) == (0, f"{tmp_path / 'p.png'}\n")
     with Image.open(tmp_path / "p.png") as picture:
@@ -103,16 +103,14 @@ def test_a_picture_of_two_runs(run: Path, trained_run: Path, tmp_path: Path, com
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_the_names_end_chooses_the_format_and_an_old_picture_is_replaced(
-    run: Path, tmp_path: Path, command: Command
-) -> None:
+def test_suffix_selects_the_format_and_existing_file_is_replaced(run: Path, tmp_path: Path, command: Command) -> None:
     out = tmp_path / "p.svg"
     out.write_text("old")
     assert command("plot", run, "--out", out, "--x", "tokens").code == 0
     assert "<svg" in out.read_text(encoding="utf-8")
 
 
-def test_what_cannot_be_drawn_is_refused_in_one_sentence(run: Path, tmp_path: Path, command: Command) -> None:
+def test_invalid_input_is_rejected_in_one_sentence(run: Path, tmp_path: Path, command: Command) -> None:
     empty, damaged, bare = tmp_path / "empty", tmp_path / "damaged", tmp_path / "bare"
     write(empty, [])
     write(damaged, FULL[:1], "{oops}\n" + json.dumps(FULL[2]) + "\n")
@@ -133,7 +131,7 @@ def test_what_cannot_be_drawn_is_refused_in_one_sentence(run: Path, tmp_path: Pa
     assert not out.exists()
 
 
-def test_a_run_in_progress_can_be_drawn(trained_run: Path, tmp_path: Path, command: Command) -> None:
+def test_run_in_progress_can_be_plotted(trained_run: Path, tmp_path: Path, command: Command) -> None:
     run = tmp_path / "run"
     shutil.copytree(trained_run, run)
     text = (run / "log.jsonl").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The average beside a model, held to torch's own."""
+"""Weight averages agree with torch's AveragedModel."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from regard.training.weight_average import WeightAverage
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.9])
-def test_it_is_the_mean_or_the_moving_average_of_the_weights(decay: float) -> None:
+def test_average_equals_torchs_mean_and_exponential_moving_average(decay: float) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     average = WeightAverage(model, decay)
@@ -18,7 +18,7 @@ def test_it_is_the_mean_or_the_moving_average_of_the_weights(decay: float) -> No
     for _ in range(5):
         for parameter in model.parameters():
             nn.init.normal_(parameter)
-        model(torch.randn(8, 3))  # from which the norm learns
+        model(torch.randn(8, 3))  # updates the running statistics
         average.update(model)
         expected.update_parameters(model)
         torch.testing.assert_close(average.module.state_dict(), expected.module.state_dict())
@@ -26,7 +26,7 @@ def test_it_is_the_mean_or_the_moving_average_of_the_weights(decay: float) -> No
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_an_update_does_not_wait_for_the_device() -> None:
+def test_update_does_not_synchronise_with_the_device() -> None:
     model = nn.Linear(3, 4, device="cuda")
     average = WeightAverage(model, 0.9)
     torch.cuda.set_sync_debug_mode("error")
@@ -37,13 +37,13 @@ def test_an_update_does_not_wait_for_the_device() -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_a_table_that_grew_while_the_average_was_validated_is_taken_as_well() -> None:
+def test_position_table_grown_in_inference_mode_is_updated() -> None:
     model = nn.Sequential(Sinusoidal(8), nn.Linear(8, 8))
     average = WeightAverage(model)
-    places = torch.arange(300)[None]
+    positions = torch.arange(300)[None]
     with torch.inference_mode():
-        expected = average.module[0](places, 300)
-    model[0](places, 300)
+        expected = average.module[0](positions, 300)
+    model[0](positions, 300)
     average.update(model)
-    assert torch.equal(average.module[0](places, 300), expected)
+    assert torch.equal(average.module[0](positions, 300), expected)
     assert torch.equal(average.module[0].table, model[0].table)

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def assert_same(one: TextBatch, other: TextBatch) -> None:
 
 
 @pytest.mark.parametrize("share", [Share(), Share(1, 3)])
-def test_workers_make_the_same_batches_in_the_same_order(task: Callable[..., TranslationTask], share: Share) -> None:
+def test_workers_prepare_the_same_batches_in_the_same_order(task: Callable[..., TranslationTask], share: Share) -> None:
     alone, helped = task(), task(training__workers=2)
     place = next(islice(alone.batches(Position(), Share()), 7, None)).after
     batches = alone.batches(place, share), helped.batches(place, share)
@@ -44,14 +45,14 @@ def test_workers_make_the_same_batches_in_the_same_order(task: Callable[..., Tra
     assert one.after.epoch > 0
 
 
-def test_workers_draw_no_random_numbers_of_the_training(task: Callable[..., TranslationTask]) -> None:
+def test_workers_do_not_advance_the_random_state_of_training(task: Callable[..., TranslationTask]) -> None:
     helped = task(training__workers=1)
     before = torch.get_rng_state()
     next(helped.batches(Position(), Share()))
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_workers_end_when_nobody_wants_more_batches(task: Callable[..., TranslationTask]) -> None:
+def test_workers_end_with_the_iterator(task: Callable[..., TranslationTask]) -> None:
     batches = task(training__workers=2).batches(Position(), Share())
     next(batches)
     assert len(multiprocessing.active_children()) == 2
@@ -61,7 +62,13 @@ def test_workers_end_when_nobody_wants_more_batches(task: Callable[..., Translat
 
 
 def children(process: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    """The ids of the child processes; some kernels do not have /proc/PID/task/PID/children."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == process:
+                found.append(int(stat.parent.name))
+    return found
 
 
 def runs(process: int) -> bool:
@@ -73,7 +80,7 @@ def runs(process: int) -> bool:
 
 @pytest.fixture
 def training(toy: Path, tmp_path: Path, fork: Callable[..., Forked]) -> Forked:
-    """A run with two workers, some steps after its beginning."""
+    """A training run with two workers, after three steps."""
     endless = {"training.steps": 100_000, "training.checkpoint_every": 100_000, "training.log_every": 1}
     settings = settings_of(SMALL | endless | {"training.workers": 2})
     files = ("--src", toy / "train.en", "--tgt", toy / "train.zh", "--out", tmp_path / "run")
@@ -86,34 +93,34 @@ def training(toy: Path, tmp_path: Path, fork: Callable[..., Forked]) -> Forked:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 @pytest.mark.parametrize(
-    ("number", "everyone", "code"),
+    ("number", "all_processes", "code"),
     [
         (signal.SIGKILL, False, -signal.SIGKILL),
-        (signal.SIGINT, True, 130),  # Ctrl-C reaches all processes of the terminal
-        (signal.SIGTERM, True, 143),  # as does the end of a job
+        (signal.SIGINT, True, 130),  # Ctrl-C is sent to all processes of the terminal
+        (signal.SIGTERM, True, 143),  # as do job schedulers
         (signal.SIGTERM, False, 143),
     ],
 )
-def test_no_worker_outlives_its_run(
-    number: signal.Signals, everyone: bool, code: int, training: Forked, tmp_path: Path
+def test_workers_end_with_their_run(
+    number: signal.Signals, all_processes: bool, code: int, training: Forked, tmp_path: Path
 ) -> None:
     workers = children(training.pid)
     assert len(workers) == 2
-    for process in [*workers, training.pid] if everyone else [training.pid]:
+    for process in [*workers, training.pid] if all_processes else [training.pid]:
         os.kill(process, number)
-    _, said = training.communicate(timeout=60)
-    assert training.returncode == code, said
+    _, errors = training.communicate(timeout=60)
+    assert training.returncode == code, errors
     deadline = time.monotonic() + 10
     while any(map(runs, workers)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(runs, workers))
-    assert "Traceback" not in said
+    assert "Traceback" not in errors
     if number != signal.SIGKILL:
-        assert list((tmp_path / "run" / "checkpoints").glob("step-*")), "the last step was saved first"
+        assert list((tmp_path / "run" / "checkpoints").glob("step-*")), "the last step is saved"
 
 
-class Left:
-    """Something that nobody has any more, and that only the collector finds."""
+class Cycle:
+    """A reference cycle that only the garbage collector frees."""
 
     gone = 0
 
@@ -121,29 +128,29 @@ class Left:
         self.me = self
 
     def __del__(self) -> None:
-        Left.gone += 1
+        Cycle.gone += 1
 
 
-def test_a_worker_does_not_clear_away_what_its_parent_left() -> None:
+def test_worker_does_not_collect_objects_of_its_parent() -> None:
     def count(plan: int) -> int:
         gc.collect()
-        return Left.gone
+        return Cycle.gone
 
     gc.disable()
     try:
-        Left()
+        Cycle()
         batches = map_in_workers(count, range(3), 1)
     finally:
         gc.enable()
     assert list(batches) == [0, 0, 0]
     gc.collect()
-    assert Left.gone == 1
+    assert Cycle.gone == 1
 
 
-def test_a_worker_whose_run_was_killed_before_it_began_ends_too() -> None:
-    alive, mouth = os.pipe()
+def test_worker_ends_if_its_parent_died_before_it_started() -> None:
+    read_end, write_end = os.pipe()
     run = os.fork()
-    if run == 0:  # which starts a worker and is killed at once
+    if run == 0:  # forks a worker and dies at once
         try:
             run = os.getpid()
             if os.fork():
@@ -151,10 +158,10 @@ def test_a_worker_whose_run_was_killed_before_it_began_ends_too() -> None:
             while os.getppid() == run:
                 time.sleep(0.001)
             _initialise_worker(run, 0)
-            os.write(mouth, b"works for nobody")
+            os.write(write_end, b"still running")
         finally:
             os._exit(0)
-    os.close(mouth)
-    assert os.read(alive, 99) == b""
-    os.close(alive)
+    os.close(write_end)
+    assert os.read(read_end, 99) == b""
+    os.close(read_end)
     os.waitpid(run, 0)

@@ -1,6 +1,6 @@
-"""What two processes do under torchrun in test_distributed.py; each writes what it saw to FOLDER/rank.json.
+"""Run by test_distributed.py under torchrun; each process writes the results of collective methods to FOLDER/rank.json.
 
-torchrun --nproc-per-node 2 voices.py FOLDER
+torchrun --nproc-per-node 2 collectives.py FOLDER
 """
 
 import json
@@ -14,24 +14,24 @@ from regard.errors import UserError
 from regard.training.distributed import Processes, joined, reporting_once
 
 
-def fail(sentence: str) -> Any:
-    raise UserError(sentence)
+def fail(message: str) -> Any:
+    raise UserError(message)
 
 
-def caught(work: Callable[[], Any]) -> str:
+def error_of(work: Callable[[], Any]) -> str:
     try:
         return f"no error, but {work()}"
     except UserError as error:
         return str(error)
 
 
-def see(processes: Processes, folder: Path) -> dict[str, Any]:
+def call_all(processes: Processes, folder: Path) -> dict[str, Any]:
     rank, mark = processes.rank, folder / "mark"
 
-    def lead() -> str:
+    def on_main() -> str:
         time.sleep(0.2)
         mark.touch()
-        return "led"
+        return "main"
 
     def fail_in_one(number: int) -> None:
         with processes.agreeing():
@@ -40,12 +40,12 @@ def see(processes: Processes, folder: Path) -> dict[str, Any]:
 
     return {
         "sum": processes.sum(rank + 1, 0.5),
-        "largest": processes.max(3 - rank),
+        "max": processes.max(3 - rank),
         "gather": processes.gather({"rank": rank}),
         "on_main": processes.on_main(lambda: f"by {rank}"),
-        "on_main_fails": caught(lambda: processes.on_main(lambda: fail(f"refused by {rank}"))),
-        "agreeing": [caught(lambda number=number: fail_in_one(number)) for number in range(2)],  # type: ignore[misc]
-        "in_turn": processes.main_first(lead, lambda: f"followed, mark {mark.exists()}"),
+        "on_main_fails": error_of(lambda: processes.on_main(lambda: fail(f"refused by {rank}"))),
+        "agreeing": [error_of(lambda number=number: fail_in_one(number)) for number in range(2)],  # type: ignore[misc]
+        "main_first": processes.main_first(on_main, lambda: f"other, mark {mark.exists()}"),
     }
 
 
@@ -53,7 +53,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     try:
         with reporting_once(), joined("cpu") as processes:
-            (folder / f"{processes.rank}.json").write_text(json.dumps(see(processes, folder)))
+            (folder / f"{processes.rank}.json").write_text(json.dumps(call_all(processes, folder)))
             with processes.agreeing():
                 if processes.rank == 1:
                     fail("the second process finds no data")
