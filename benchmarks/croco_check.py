@@ -16,18 +16,18 @@ from torch import Tensor, nn
 from regard.evaluation.croco import BLANK
 from regard.training.loop import autocast
 from regard.training.progress import Progress
-from regard.training.run import prepare
-from regard.training.tasks.croco.recipe import TwoViewRecipe
+from regard.training.run import build_task
+from regard.training.tasks.croco.recipe import CroCoRecipe
 from regard.training.tasks.croco.task import CompletionTask
 
 SHOWN = 8
 STEPS = 5
 
 
-def check(recipe: TwoViewRecipe, device: torch.device) -> dict[str, Any]:
+def check(recipe: CroCoRecipe, device: torch.device) -> dict[str, Any]:
     """The gradient of a new model on its first batch as it is, and with blank second views, in both precisions."""
     torch.manual_seed(recipe.training.seed)
-    task = prepare(recipe, device, Progress(1, Console(quiet=True)))
+    task = build_task(recipe, device, Progress(1, Console(quiet=True)))
     assert isinstance(task, CompletionTask)
     drawn = task.largest()
     batches = {"drawn": drawn, "blank": replace(drawn, view2=torch.full_like(drawn.view2, BLANK))}

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from regard.runtime import choose_device
 from regard.training.progress import Progress
-from regard.training.run import prepare
+from regard.training.run import build_task
 from regard.training.step_timing import Pace, time_steps
-from regard.training.tasks.croco.recipe import TwoViewRecipe
+from regard.training.tasks.croco.recipe import CroCoRecipe
 
 TRIAL = 0.04
 """Share of the time given that a trial goes on behind its warm-up, unless it has seen too few steps by then."""
@@ -35,14 +35,14 @@ class Speed(NamedTuple):
         return f"{1 / self.settled:.1f} steps a second ({1 / self.rising:.1f} at first)"
 
 
-def measure_speed(recipe: TwoViewRecipe, seconds: float) -> Speed:
+def measure_speed(recipe: CroCoRecipe, seconds: float) -> Speed:
     """Takes steps, rendering included, until so many seconds have passed behind the warm-up, and keeps nothing."""
     device = choose_device(recipe.training.device)
     pace = Pace.on(device)
     changes = {"ramp_steps": pace.warm_up + EACH * pace.every, "ramp_levels": 2}
     trial = recipe.changed(completion=recipe.completion.model_dump() | changes)
     torch.manual_seed(recipe.training.seed)
-    task = prepare(trial, device, Progress(1, Console(quiet=True)))
+    task = build_task(trial, device, Progress(1, Console(quiet=True)))
     timing = time_steps(task, trial, device, seconds, stretches=2 * EACH + 1)
     del task
     gc.collect()  # its memory is wanted by the run that follows
@@ -59,7 +59,7 @@ def _mean_of_plateaus(first: float, last: float, plateaus: int) -> float:
     return (1 - risen) * first + risen * last
 
 
-def count_steps(recipe: TwoViewRecipe, speed: Speed, seconds: float) -> int:
+def count_steps(recipe: CroCoRecipe, speed: Speed, seconds: float) -> int:
     """How many steps of the recipe, as `fitted` would have them, take so many seconds."""
     steps = seconds / (speed.rising / RISING + speed.settled * (1 - 1 / RISING))
     most = recipe.completion.ramp_steps
@@ -68,7 +68,7 @@ def count_steps(recipe: TwoViewRecipe, speed: Speed, seconds: float) -> int:
     return max(LEAST, int(steps))
 
 
-def fitted(recipe: TwoViewRecipe, steps: int, looks: int = 10) -> TwoViewRecipe:
+def fitted(recipe: CroCoRecipe, steps: int, looks: int = 10) -> CroCoRecipe:
     """The recipe for so many steps: what it does in the first ones takes no larger share of fewer."""
     every = max(1, -(-steps // looks))
     training = {"steps": steps, "validate_every": every, "checkpoint_every": steps, "log_every": max(1, steps // 40)}

@@ -20,7 +20,7 @@ from regard.models.folder import find_model_folder, load_model
 from regard.runtime import choose_device
 from regard.training.recipe import Recipe
 from regard.training.tasks.croco.pairs import HELD_OUT
-from regard.training.tasks.croco.recipe import TwoViewRecipe
+from regard.training.tasks.croco.recipe import CroCoRecipe
 
 CHOICE, TEST, FAR, APART = (factor * HELD_OUT for factor in (2, 3, 4, 5))
 """The numbers from which on scenes choose the layer, are like those of training, move all the way, lie apart."""
@@ -36,7 +36,7 @@ def prove(arguments: argparse.Namespace) -> dict[str, Any]:
     run = arguments.out / "completion"
     device = choose_device(arguments.device)
     recipe = Recipe.load(run / "recipe.yaml")
-    assert isinstance(recipe, TwoViewRecipe)
+    assert isinstance(recipe, CroCoRecipe)
     model, masked, seed = load_croco(run, device), recipe.completion.mask_ratio, recipe.training.seed
     near, apart = recipe.data.scenes.changed(apart=0.0), recipe.data.scenes.changed(apart=1.0)
     far = near.changed(gradual=False)
@@ -81,7 +81,7 @@ def judge(near: CompletionScores, far: CompletionScores, apart: CompletionScores
     }
 
 
-def score_choice(arguments: argparse.Namespace, recipe: TwoViewRecipe, run: Path) -> dict[str, float]:
+def score_choice(arguments: argparse.Namespace, recipe: CroCoRecipe, run: Path) -> dict[str, float]:
     """How a run does on the scenes that choose, which are the recipe's own, whatever the run was trained on."""
     device = choose_device(arguments.device)
     settings, model = recipe.data.scenes.changed(apart=0.0, gradual=False), load_croco(run, device)

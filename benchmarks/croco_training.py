@@ -24,7 +24,7 @@ from regard.training.metrics_log import CHECKPOINTS
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.tasks.croco.disparity import predict_disparity
-from regard.training.tasks.croco.recipe import TwoViewRecipe
+from regard.training.tasks.croco.recipe import CroCoRecipe
 
 
 class Clock:
@@ -42,11 +42,11 @@ class Clock:
         return self.given - self.gone
 
 
-def load(name: str, changes: list[str], **given: Any) -> TwoViewRecipe:
-    return TwoViewRecipe.load(Path(name), changes, {key.replace("__", "."): value for key, value in given.items()})
+def load(name: str, changes: list[str], **given: Any) -> CroCoRecipe:
+    return CroCoRecipe.load(Path(name), changes, {key.replace("__", "."): value for key, value in given.items()})
 
 
-def run_within(recipe: TwoViewRecipe, out: Path, seconds: float) -> int:
+def run_within(recipe: CroCoRecipe, out: Path, seconds: float) -> int:
     """Trains; asks the run to stop when its time is up, whatever the machine is busy with; the steps that were done."""
     timer = threading.Timer(seconds, signal.raise_signal, (signal.SIGTERM,))  # SIGINT is ignored in the background
     timer.daemon = True
@@ -62,7 +62,7 @@ def run_within(recipe: TwoViewRecipe, out: Path, seconds: float) -> int:
     return 0 if saved is None else saved.step
 
 
-def plan(recipe: TwoViewRecipe, clock: Clock, share: float) -> int:
+def plan(recipe: CroCoRecipe, clock: Clock, share: float) -> int:
     """As many steps as take this share of the time that a trial leaves; ends the program where it leaves none."""
     speed = measure_speed(recipe, TRIAL * clock.given)
     if clock.left <= 0:
@@ -103,7 +103,7 @@ def disparity(arguments: argparse.Namespace, minutes: float) -> dict[str, Any]:
     clock = Clock(60 * minutes)
     run = arguments.out / "completion"
     source = Recipe.load(run / "recipe.yaml")
-    assert isinstance(source, TwoViewRecipe)
+    assert isinstance(source, CroCoRecipe)
     shape = {key: value for key, value in source.model.items() if key not in ("kind", "head")}
     scenes = source.data.scenes.model_dump(mode="json")
     given = {"training__device": arguments.device, "data__scenes": scenes, "model": {"kind": "croco", "head": "dense"}}
@@ -139,7 +139,7 @@ def judge_disparity(pretrained: dict[str, Any], scratch: dict[str, Any], steps: 
 
 
 @torch.no_grad()
-def score_photographs(model: CroCo, recipe: TwoViewRecipe, data: Path, device: torch.device) -> dict[str, float]:
+def score_photographs(model: CroCo, recipe: CroCoRecipe, data: Path, device: torch.device) -> dict[str, float]:
     """By how many pixels disparities of photographs are off where they were measured, and how often by more than 1."""
     size = recipe.data.scenes.size
     photos = [photo.resized(size[0]) for photo in read_scenes(data)]

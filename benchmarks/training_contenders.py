@@ -27,7 +27,7 @@ from regard.attention.multi_head import Attention
 from regard.attention.positions import sinusoid
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops.linear import RoundedWeights
-from regard.training.cuda_graph import Recorder
+from regard.training.cuda_graph import StepGraph
 from regard.training.loop import autocast
 from regard.training.objectives.teacher_forcing import cross_entropy, force, read
 from regard.training.tasks.translation.task import TextBatch
@@ -267,7 +267,7 @@ class Trainer:
         ours = isinstance(self.model, Transformer) and contender.compile is None and not contender.precise
         self.rounded = RoundedWeights(self.model) if ours and device.type == "cuda" else nullcontext()
         self.count = torch.zeros((), device=device)
-        self.recorder: Recorder[Any, Tensor] | None = Recorder(self._take, device) if record else None
+        self.recorder: StepGraph[Any, Tensor] | None = StepGraph(self._take, device) if record else None
 
     def let_go(self) -> None:
         """Gives back all memory but that of the weights and the optimiser's: gradients, and what was recorded."""

@@ -21,7 +21,7 @@ from training_contenders import CONTENDERS, SIZES, Trainer
 from training_sessions import send
 from training_workload import Workload, begin_with_unlike_sizes, make_lessons, make_one
 
-from regard.training.cuda_graph import PLAIN
+from regard.training.cuda_graph import WARMUP_STEPS
 from regard.training.memory import is_out_of_memory
 
 WARM_UP = 10
@@ -222,7 +222,7 @@ class Measuring:
             torch.cuda.reset_peak_memory_stats()
         batch = make_one(self.size.vocab, tokens, self.contender.layout, self.device)
         read = self.contender.prepare(batch)
-        for _ in range(PLAIN + 2 if self.contender.record else 2):
+        for _ in range(WARMUP_STEPS + 2 if self.contender.record else 2):
             loss = trainer.step(batch, read)
         if not loss.isfinite():
             raise ArithmeticError(f"the loss is {loss.item()}")

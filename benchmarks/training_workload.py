@@ -19,7 +19,7 @@ from regard.data.builtin.corpus import load_pairs
 from regard.data.text.encoding import encode_pairs
 from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.tokens import Ints, ParallelTokens, Ragged
-from regard.training.tasks.translation.batch_shape import Frame
+from regard.training.tasks.translation.batch_shape import PackedShape
 from regard.training.tasks.translation.task import TextBatch, collate
 
 PAD, BOS, END = 0, 1, 2
@@ -94,7 +94,7 @@ class Workload:
 
     def make(self, layout: Layout) -> list[TextBatch]:
         """All batches, on the device."""
-        frame = Frame.of(self.corpus, self.tokens) if layout == "framed" else None
+        frame = PackedShape.of(self.corpus, self.tokens) if layout == "framed" else None
         sentences = None if frame is None else frame.sentences
         planned = plan(self.lengths, self.tokens, layout != "padded", np.random.default_rng(0), sentences)
         made = (collate(self.corpus, rows, layout != "padded", PAD, frame) for rows in planned[: self.batches])
@@ -121,7 +121,7 @@ def make_one(vocab: int, tokens: int, layout: Layout, device: torch.device) -> T
     planned = plan(lengths, tokens, layout != "padded", rng, None)
     rows = min(planned, key=lambda rows: abs(int(lengths[1][rows].sum()) - tokens))
     corpus = draw_words((lengths[0][rows], lengths[1][rows]), vocab, rng)  # words for these alone
-    frame = Frame.of(corpus, tokens) if layout == "framed" else None
+    frame = PackedShape.of(corpus, tokens) if layout == "framed" else None
     return collate(corpus, np.arange(len(rows)), layout != "padded", PAD, frame).to(device)
 
 
@@ -146,6 +146,6 @@ def make_lessons(
     while len(rows) < batches:
         rows += plan_padded(source, target, tokens, rng)
     longest = int(max(source.max(), target.max()))
-    frame = Frame(max(tokens, longest), max(map(len, rows)), longest) if layout == "framed" else None
+    frame = PackedShape(max(tokens, longest), max(map(len, rows)), longest) if layout == "framed" else None
     made = (collate(corpus, chosen, layout != "padded", PAD, frame) for chosen in rows[:batches])
     return [batch.to(device) for batch in made]

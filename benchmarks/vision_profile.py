@@ -16,8 +16,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from regard.training.loop import autocast, build_optimiser
 from regard.training.progress import Progress
-from regard.training.run import prepare
-from regard.training.state import Placed, Position, Share, TrainingState
+from regard.training.run import build_task
+from regard.training.state import DataShard, Position, Positioned, TrainingState
 from regard.training.tasks.classification.batches import Plan
 from regard.training.tasks.classification.recipe import ClassificationRecipe
 from regard.training.tasks.classification.task import ClassificationTask
@@ -30,7 +30,7 @@ def profile_recipe(name: str, data: Path, changes: list[str], device: torch.devi
     """Milliseconds of each stage for the device and for the host, of steps in a row, launches, waits, kernels."""
     recipe = ClassificationRecipe.load(Path(name), changes, {"data.images": str(data)})
     torch.manual_seed(recipe.training.seed)
-    task = prepare(recipe, device, Progress(1))
+    task = build_task(recipe, device, Progress(1))
     assert isinstance(task, ClassificationTask)
     steps = Steps(task, recipe)
     for _ in range(WARM_UP):
@@ -62,8 +62,8 @@ class Steps:
     def __init__(self, task: ClassificationTask, recipe: ClassificationRecipe) -> None:
         self.task, self.recipe, self.device = task, recipe, task.device
         self.state = TrainingState(task.model, build_optimiser(task.model, recipe.optim), None, recipe.training.ema)
-        self.batches: Iterator[Placed[Any]] = task.batches(Position(), Share())
-        self.plans: Iterator[Placed[Plan]] = task.made.plan(Position())
+        self.batches: Iterator[Positioned[Any]] = task.batches(Position(), DataShard())
+        self.plans: Iterator[Positioned[Plan]] = task.made.plan(Position())
         self.number = 0
         task.model.train()
 

@@ -33,7 +33,7 @@ from regard.evaluation.bench.speed import describe_machine
 from regard.interop import from_huggingface
 from regard.models.vit import ViT, ViTConfig
 from regard.ops.linear import RoundedWeights
-from regard.training.cuda_graph import PLAIN, Recorder
+from regard.training.cuda_graph import WARMUP_STEPS, StepGraph
 
 RESULTS = Path(__file__).parent / "results"
 CLASSES = 1000
@@ -55,7 +55,7 @@ class Contender:
         )
         rounds = cuda and isinstance(model, ViT) and run is None
         self.rounded = RoundedWeights(model) if rounds else nullcontext()
-        self.recorder: Recorder[Batch, Tensor] | None = Recorder(self._take, self.device) if recorded else None
+        self.recorder: StepGraph[Batch, Tensor] | None = StepGraph(self._take, self.device) if recorded else None
         self.seconds: list[float] = []
         self.warm_up, self.peak, self.error = 0.0, 0, ""
 
@@ -96,7 +96,7 @@ class Contender:
             before = torch.cuda.memory_allocated() if cuda else 0
             if cuda:
                 torch.cuda.reset_peak_memory_stats()
-            self.warm_up = first + self.clock(PLAIN + 2, batch)  # what is recorded has been by then
+            self.warm_up = first + self.clock(WARMUP_STEPS + 2, batch)  # what is recorded has been by then
             self.peak = torch.cuda.max_memory_allocated() - before if cuda else 0
             self.clock(2, batch)
         except Exception as error:

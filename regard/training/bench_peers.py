@@ -13,7 +13,7 @@ from regard.interop.export_images import build_huggingface_images
 from regard.pipelines.classifier import Classifier
 from regard.training.objectives.config import ObjectiveSettings
 from regard.training.objectives.teacher_forcing import cross_entropy
-from regard.training.task import Loss, Step, Task
+from regard.training.task import LossSum, Step, Task
 from regard.training.tasks.classification.batches import ImageBatch
 from regard.training.tasks.classification.task import ClassificationTask
 from regard.training.tasks.translation.task import TextBatch, TranslationTask
@@ -28,8 +28,8 @@ class PeerTask:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._task, name)
 
-    def loss(self, batch: Any, step: Step) -> Loss:
-        return Loss(self.total(batch), self._task.count(batch))
+    def loss(self, batch: Any, step: Step) -> LossSum:
+        return LossSum(self.total(batch), self._task.count(batch))
 
     def total(self, batch: Any) -> Tensor:
         """The summed loss."""
@@ -37,7 +37,7 @@ class PeerTask:
 
 
 class TheirTranslation(PeerTask):
-    """Teacher forcing."""
+    """TranslationObjective forcing."""
 
     def total(self, batch: TextBatch) -> Tensor:
         assert batch.real is not None  # batches are padded

@@ -19,11 +19,11 @@ from regard.training.batches import shape_of, tensors_of, with_tensors
 B = TypeVar("B")
 T = TypeVar("T")
 
-PLAIN = 3
+WARMUP_STEPS = 3
 """Steps on batches of one shape before it is recorded, in which whatever is set up at first use is set up."""
 
 
-class Recorder(Generic[B, T]):
+class StepGraph(Generic[B, T]):
     """Does `act` over and over: from a recording, once there is one for batches of that shape.
 
     Where nothing can be recorded, which is anywhere but on a GPU, `act` is simply done, on the same tensors.
@@ -45,7 +45,7 @@ class Recorder(Generic[B, T]):
         shape = tuple(shape_of(batch) for batch in batches)
         if shape != self.shape:
             self.shape, self.met, self.recording = shape, 0, None
-        if self.met < PLAIN:
+        if self.met < WARMUP_STEPS:
             self.met += 1
             return None
         if self.recording is None:

@@ -8,14 +8,14 @@ from regard.training.family import AnyFamily
 from regard.training.recipe import Recipe
 from regard.training.tasks.classification.family import Classification
 from regard.training.tasks.croco.family import TwoViews
-from regard.training.tasks.nat.task import ParallelTranslationTask
+from regard.training.tasks.nat.task import NATTask
 from regard.training.tasks.translation.family import Translation
-from regard.training.tasks.translation.recipe import ParallelRecipe, TranslationRecipe
+from regard.training.tasks.translation.recipe import NATRecipe, TranslationRecipe
 from regard.training.tasks.translation.task import TranslationTask
 
 FAMILIES: dict[str, AnyFamily] = {
     "transformer": Translation(TranslationRecipe, TranslationTask),
-    "nat": Translation(ParallelRecipe, ParallelTranslationTask),
+    "nat": Translation(NATRecipe, NATTask),
     "vit": Classification(),
     "swin": Classification(),
     "croco": TwoViews(),

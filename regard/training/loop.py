@@ -16,16 +16,16 @@ from regard.models.folder import replace_folder
 from regard.ops.linear import RoundedWeights
 from regard.runtime import Interrupted, Interruptions
 from regard.training.checkpoint import Checkpoint, reporting_write_errors, save_checkpoint, save_sharded_checkpoint
-from regard.training.cuda_graph import Recorder
+from regard.training.cuda_graph import StepGraph
 from regard.training.distributed import Processes
-from regard.training.memory import Gathered, Pieces, explain_too_large, is_out_of_memory, read_peak
+from regard.training.memory import Accumulated, Microbatches, explain_too_large, is_out_of_memory, read_peak
 from regard.training.metrics_log import CHECKPOINTS, MetricsLog
 from regard.training.parallelism import DistributedStep, build_strategy
 from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, TrainingSettings
 from regard.training.schedule import build_schedule
-from regard.training.state import Placed, Share, TrainingState
-from regard.training.task import B, DivergedError, Loss, Step, Task
+from regard.training.state import DataShard, Positioned, TrainingState
+from regard.training.task import B, DivergedError, LossSum, Step, Task
 
 NEVER_DECAYED = ("embedding", "positions", "class_token", "registers", ".table")
 """Parts of the names of tables, each row of which stands for a word, a place or a token of its own."""
@@ -34,16 +34,16 @@ NUMBERS = (torch.float32, torch.float64, torch.float64)
 
 
 @dataclass(frozen=True)
-class Taken:
+class StepResult:
     """A step of the optimiser, unless it was skipped."""
 
-    loss: Loss
+    loss: LossSum
     norm: Tensor  # that the gradient had
     done: Tensor  # a truth value on the device
 
 
 @dataclass
-class Outcome:
+class RunResult:
     """What came of a run."""
 
     steps: int
@@ -62,7 +62,7 @@ def train(
     checkpoint: Checkpoint | None = None,
     stop: Interruptions | None = None,
     processes: Processes | None = None,
-) -> Outcome:
+) -> RunResult:
     """Trains, validates, and keeps the best and the last model in `out`, with checkpoints from which it can go on.
 
     Raises:
@@ -83,7 +83,7 @@ def train(
     early = state.step < training.steps
     if early:
         progress.print(f"stopped at step {state.step}: {state.stale} validations without a better one")
-    return Outcome(state.step, state.seconds, state.best_step, state.best_scores, early)
+    return RunResult(state.step, state.seconds, state.best_step, state.best_scores, early)
 
 
 class _Loop(Generic[B]):
@@ -108,14 +108,16 @@ class _Loop(Generic[B]):
         optimiser = build_optimiser(weights, optim)
         self.state = TrainingState(weights, optimiser, optim.skip_above, training.ema, processes, progress.unit)
         self.pieces = (
-            DistributedStep(task, self._backward, processes) if processes.launched else Pieces(task, self._backward)
+            DistributedStep(task, self._backward, processes)
+            if processes.launched
+            else Microbatches(task, self._backward)
         )
         # What changes from step to step, where a recording finds it.
         device = self.state.device
         self.rate, self.number, self.tokens = (torch.zeros((), device=device, dtype=dtype) for dtype in NUMBERS)
         self.rounded = round_weights(task.model, device, training) if not processes.launched else nullcontext()
         records = training.uses_cuda_graph and not processes.launched
-        self.recorder = Recorder(self._take_recorded, device) if records else None
+        self.recorder = StepGraph(self._take_recorded, device) if records else None
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Goes on from a checkpoint, of whatever number of processes."""
@@ -131,7 +133,7 @@ class _Loop(Generic[B]):
     def run(self, stop: Interruptions) -> None:
         """All steps that are left, unless it is asked to stop or its patience ends."""
         state, training = self.state, self.training
-        batches = self.task.batches(state.position, Share(self.processes.rank, self.processes.world))
+        batches = self.task.batches(state.position, DataShard(self.processes.rank, self.processes.world))
         stop.deferred = True
         if state.unjudged:
             self.validate()
@@ -177,7 +179,7 @@ class _Loop(Generic[B]):
         if tried.failed:
             self._note_memory(tried, "the largest batch does not fit into memory", self.state.step)
 
-    def advance(self, batches: Iterator[Placed[B]]) -> Tensor:
+    def advance(self, batches: Iterator[Positioned[B]]) -> Tensor:
         """One step of the optimiser, unless it must be skipped; returns the norm that the gradient had."""
         state, model = self.state, self.task.model
         step = state.step + 1
@@ -201,7 +203,7 @@ class _Loop(Generic[B]):
             group["lr"] = rate if self.recorder is None else self.rate
         self.number.fill_(step)
 
-    def _take(self, batches: list[B], step: int) -> Taken:
+    def _take(self, batches: list[B], step: int) -> StepResult:
         """A step in as many pieces as memory needs."""
         state = self.state
         with nullcontext() if self.recorder is None else self.recorder.plainly():
@@ -216,7 +218,7 @@ class _Loop(Generic[B]):
             self._note(step, f"{self.task.describe(batch)} does not fit into memory even alone and was left out")
         return taken
 
-    def _repeat(self, batches: list[B]) -> Taken | None:
+    def _repeat(self, batches: list[B]) -> StepResult | None:
         """A step from its recording; None where there is none, and none can be made yet."""
         if self.recorder is None or not all(map(self.pieces.fits, batches)):
             return None
@@ -225,7 +227,7 @@ class _Loop(Generic[B]):
         taken = self.recorder.repeat(batches)
         return None if taken is None else replace(taken, loss=replace(taken.loss, count=count))
 
-    def _take_recorded(self, batches: Sequence[B]) -> Taken:
+    def _take_recorded(self, batches: Sequence[B]) -> StepResult:
         """A step whose numbers are all in tensors; it is as if every batch went through whole."""
         groups, on_gpu = self.state.optimiser.param_groups, self.state.device.type == "cuda"
         loss = self._sum([self._pass(batch, self.number) for batch in batches], 1)
@@ -236,7 +238,7 @@ class _Loop(Generic[B]):
             group["capturable"] = False
         return taken
 
-    def _move(self, loss: Loss, mean: Tensor) -> Taken:
+    def _move(self, loss: LossSum, mean: Tensor) -> StepResult:
         """Moves the weights by their gradients, unless these or the mean loss are such that the step is skipped."""
         optimiser = self.state.optimiser
         norm = self.strategy.clip(self.optim.clip or float("inf")).to(self.state.device)
@@ -245,7 +247,7 @@ class _Loop(Generic[B]):
         optimiser.found_inf = (~done).float()  # type: ignore[attr-defined]
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
-        return Taken(loss, norm, done)
+        return StepResult(loss, norm, done)
 
     def check_skips(self) -> None:
         """Says what was skipped of late.
@@ -326,25 +328,25 @@ class _Loop(Generic[B]):
             with reporting_write_errors(place, self.checkpoints), replace_folder(place) as folder:
                 self.task.save(folder, judged, {"step": self.state.step, "validation": scores})
 
-    def _backward(self, batch: B, tokens: float, step: int, last: bool = True) -> Loss:
+    def _backward(self, batch: B, tokens: float, step: int, last: bool = True) -> LossSum:
         self.tokens.fill_(tokens)
         return self._pass(batch, step, last)
 
-    def _pass(self, batch: B, step: Step, last: bool = True) -> Loss:
+    def _pass(self, batch: B, step: Step, last: bool = True) -> LossSum:
         """The loss of a batch, whose gradients, divided by the step's tokens, are added to those of the weights."""
         with autocast(self.state.device, self.training.precision), self.rounded:
             loss = self.strategy.loss(batch, step, last)
         (loss.total / self.tokens.to(loss.total.dtype)).backward()  # type: ignore[no-untyped-call]
         return replace(loss, total=loss.total.detach())
 
-    def _sum(self, losses: list[Loss], tokens: int) -> Loss:
+    def _sum(self, losses: list[LossSum], tokens: int) -> LossSum:
         """The loss of a whole step, of all processes; that of nothing is no number."""
         if not losses:
-            return Loss(torch.full((), float("nan"), device=self.state.device), 1)
+            return LossSum(torch.full((), float("nan"), device=self.state.device), 1)
         total = torch.stack([loss.total for loss in losses]).sum()
         parts = {name: torch.stack([loss.parts[name] for loss in losses]).sum() for name in losses[0].parts}
         total, *sums = self.processes.sum_tensors([total, *parts.values()])
-        return Loss(total, tokens, dict(zip(parts, sums, strict=True)))
+        return LossSum(total, tokens, dict(zip(parts, sums, strict=True)))
 
     def _room_for_later(self) -> list[Tensor]:
         """As much memory as the optimiser's moments and the average will take, where they are not there yet."""
@@ -358,7 +360,7 @@ class _Loop(Generic[B]):
                 raise
         raise explain_too_large(self.task.model, 2 + copies)
 
-    def _note_memory(self, gathered: Gathered[B], what: str, step: int) -> None:
+    def _note_memory(self, gathered: Accumulated[B], what: str, step: int) -> None:
         first, least = gathered.failed[0], gathered.failed[-1]
         self._note(
             step,

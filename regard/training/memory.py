@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from regard.errors import UserError
-from regard.training.task import B, Loss, Task
+from regard.training.task import B, LossSum, Task
 
 # How the CPU's allocator and CUDA's libraries say what torch.OutOfMemoryError says elsewhere.
 PHRASES = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
@@ -46,17 +46,17 @@ def explain_too_large(model: nn.Module, copies: int) -> UserError:
 
 
 @dataclass(frozen=True)
-class Gathered(Generic[B]):
+class Accumulated(Generic[B]):
     """What came of the batches of a step."""
 
-    losses: list[Loss]  # of each piece, without graphs
+    losses: list[LossSum]  # of each piece, without graphs
     tokens: int  # that the step's loss is a mean over
     split: int  # how many of the batches went through in pieces
     failed: list[B]  # what did not fit and was halved
     left_out: list[B]  # what did not fit and could not be halved
 
 
-class Pieces(Generic[B]):
+class Microbatches(Generic[B]):
     """The gradients of a step. Where memory does not suffice, a batch is halved, and its halves, and so on.
 
     A loss is a sum, so the gradients are the same as those of whole batches but for rounding. Backward adds to the
@@ -67,11 +67,11 @@ class Pieces(Generic[B]):
         backward: adds the gradients of the batch's loss, divided by a number of tokens; given both and the step.
     """
 
-    def __init__(self, task: Task[B], backward: Callable[[B, float, int], Loss]) -> None:
+    def __init__(self, task: Task[B], backward: Callable[[B, float, int], LossSum]) -> None:
         self.task, self.backward = task, backward
         self.too_large = math.inf  # the least size that did not fit; such batches are halved without trying them
 
-    def gather(self, batches: Sequence[B], step: int) -> Gathered[B]:
+    def gather(self, batches: Sequence[B], step: int) -> Accumulated[B]:
         """Leaves in the model's parameters the gradients of the mean loss over all tokens of the batches."""
         groups = [[batch] for batch in batches]
         failed: list[B] = []
@@ -80,11 +80,11 @@ class Pieces(Generic[B]):
             groups = [[half for piece in group for half in self._halve(piece)] for group in groups]
             places = [(group, i) for group in groups for i in range(len(group))]
             tokens = sum(self.task.count(group[i]) for group, i in places)
-            losses: list[Loss] = []
+            losses: list[LossSum] = []
             try:
                 for group, i in places:
                     losses.append(self.backward(group[i], tokens, step))
-                return Gathered(losses, tokens, sum(len(group) > 1 for group in groups), failed, left_out)
+                return Accumulated(losses, tokens, sum(len(group) > 1 for group in groups), failed, left_out)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from regard.errors import UserError
 from regard.models.folder import unique_tensors
 from regard.training.distributed import Processes, launched
-from regard.training.memory import Gathered, is_out_of_memory
-from regard.training.task import B, Loss, Step, Task
+from regard.training.memory import Accumulated, is_out_of_memory
+from regard.training.task import B, LossSum, Step, Task
 
 
 def initial_device(device: torch.device, sharding: Literal["ddp", "fsdp"]) -> torch.device:
@@ -42,7 +42,7 @@ class Strategy(Generic[B]):
         self.task = task
         self.weights = task.model
 
-    def loss(self, batch: B, step: Step, last: bool) -> Loss:
+    def loss(self, batch: B, step: Step, last: bool) -> LossSum:
         """Return the loss of a batch. Gradients are averaged over processes in the backward pass of the last batch."""
         return self.task.loss(batch, step)
 
@@ -64,7 +64,7 @@ class DataParallel(Strategy[B]):
         # Without buffers, because DDP would synchronise them; position tables grow as each process needs.
         self.module = nn.parallel.DistributedDataParallel(_LossModule(task, _parameters_only(task.model, {})))
 
-    def loss(self, batch: B, step: Step, last: bool) -> Loss:
+    def loss(self, batch: B, step: Step, last: bool) -> LossSum:
         with nullcontext() if last else self.module.no_sync():
             _, loss = self.module(batch, step)
         return loss  # type: ignore[no-any-return]
@@ -91,7 +91,7 @@ class FullyShardedDataParallel(Strategy[B]):
         self.module = fully_shard(self.forward, mesh=mesh)
         self.weights = _parameters_only(task.model, {})
 
-    def loss(self, batch: B, step: Step, last: bool) -> Loss:
+    def loss(self, batch: B, step: Step, last: bool) -> LossSum:
         self.module.set_requires_gradient_sync(last)
         _, loss = self.forward(batch, step)
         return loss  # type: ignore[no-any-return]
@@ -126,10 +126,10 @@ class DistributedStep(Generic[B]):
         processes: the processes that share the step.
     """
 
-    def __init__(self, task: Task[B], backward: Callable[[B, float, int, bool], Loss], processes: Processes) -> None:
+    def __init__(self, task: Task[B], backward: Callable[[B, float, int, bool], LossSum], processes: Processes) -> None:
         self.task, self.backward, self.processes = task, backward, processes
 
-    def gather(self, batches: Sequence[B], step: int) -> Gathered[B]:
+    def gather(self, batches: Sequence[B], step: int) -> Accumulated[B]:
         """Compute the gradients of the mean loss over all tokens of all processes.
 
         Raises:
@@ -138,12 +138,12 @@ class DistributedStep(Generic[B]):
         tokens = int(self.processes.sum(sum(map(self.task.count, batches)))[0])
         per_process = tokens / self.processes.world  # because gradients are averaged over processes, not summed
         losses = [self._backward(batch, per_process, step, batch is batches[-1]) for batch in batches]
-        return Gathered(losses, tokens, 0, [], [])
+        return Accumulated(losses, tokens, 0, [], [])
 
     def fits(self, batch: B) -> bool:
         return True
 
-    def _backward(self, batch: B, tokens: float, step: int, last: bool) -> Loss:
+    def _backward(self, batch: B, tokens: float, step: int, last: bool) -> LossSum:
         try:
             return self.backward(batch, tokens, step, last)
         except (RuntimeError, MemoryError) as error:
@@ -160,7 +160,7 @@ class _LossModule(nn.Module, Generic[B]):
         super().__init__()
         self.task, self.weights = task, weights
 
-    def forward(self, batch: B, step: Step) -> tuple[Tensor, Loss]:
+    def forward(self, batch: B, step: Step) -> tuple[Tensor, LossSum]:
         loss = self.task.loss(batch, step)
         return loss.total, loss  # FSDP2 needs a tensor among the outputs
 

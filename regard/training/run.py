@@ -19,7 +19,7 @@ from regard.training.checkpoint import Checkpoint, last_name, load_checkpoint, r
 from regard.training.distributed import Processes, check_accumulation, joined
 from regard.training.families import family_of
 from regard.training.family import Start
-from regard.training.loop import Outcome, train
+from regard.training.loop import RunResult, train
 from regard.training.metrics_log import CHECKPOINTS, require_tensorboard
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
@@ -28,7 +28,7 @@ from regard.training.start import restore_start, save_start
 from regard.training.task import Task
 
 
-def run_recipe(recipe: Recipe, out: Path) -> Outcome:
+def run_recipe(recipe: Recipe, out: Path) -> RunResult:
     """Trains what the recipe says into the folder `out`; goes on where a run of the same recipe has begun there.
 
     Raises:
@@ -55,7 +55,7 @@ def run_recipe(recipe: Recipe, out: Path) -> Outcome:
             raise
 
 
-def _begin(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, processes: Processes) -> Outcome:
+def _begin(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, processes: Processes) -> RunResult:
     """Trains from the first step on."""
     family = family_of(recipe.kind)
     start: Start | None = None
@@ -74,7 +74,7 @@ def _begin(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, p
             with replace_folder(out / DATA) as folder:
                 family.gather(folder, recipe, progress, start)
             data = family.open(out / DATA, recipe, progress)
-        task = prepare(recipe, processes.device, progress, data)
+        task = build_task(recipe, processes.device, progress, data)
         with reporting_write_errors(out, out / CHECKPOINTS):
             if start is not None:
                 said = start.fill(task)
@@ -88,7 +88,7 @@ def _begin(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, p
         return train(task, recipe.optim, recipe.training, out, progress, None, stop, processes)
 
 
-def _resume(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, processes: Processes) -> Outcome:
+def _resume(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, processes: Processes) -> RunResult:
     """Goes on from the last good checkpoint, or from the beginning where the run has none yet."""
     family = family_of(recipe.kind)
     recipe, checkpoint = processes.on_main(lambda: _check_resume(recipe, out, progress))
@@ -99,7 +99,7 @@ def _resume(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, 
         bound = recipe.optim.schedule == "cosine" or recipe.training.average > 0  # to the number of steps it began with
         more = "a higher training.patience makes" if early else "" if bound else "more training.steps make"
         progress.print(f"{out}: this run is already done, at step {step}" + (f"; {more} it go on" if more else ""))
-        return Outcome(step, facts["seconds"], facts["best_step"], facts["best_scores"], early)
+        return RunResult(step, facts["seconds"], facts["best_step"], facts["best_scores"], early)
 
     def lead() -> Task[Any]:
         family.check(out / DATA, recipe, f"the run in {out}")
@@ -141,16 +141,16 @@ def _follow(
 def _prepare_again(
     recipe: Recipe, out: Path, device: torch.device, progress: Progress, checkpoint: Checkpoint | None
 ) -> Task[Any]:
-    """`prepare` with what the folder of a run holds: the data, and the weights of a beginning where they are needed."""
+    """Build the task from the data in the run folder, with its initial weights if no checkpoint replaces them."""
     with reporting_write_errors(out, out / CHECKPOINTS):
         data = family_of(recipe.kind).open(out / DATA, recipe, progress)
-    task = prepare(recipe, device, progress, data)
+    task = build_task(recipe, device, progress, data)
     if checkpoint is None and recipe.init.folder is not None:
         restore_start(out / DATA, task.model)
     return task
 
 
-def prepare(recipe: Recipe, device: torch.device, progress: Progress, data: Any = None) -> Task[Any]:
+def build_task(recipe: Recipe, device: torch.device, progress: Progress, data: Any = None) -> Task[Any]:
     """Everything that a run needs before its first step; data that is not given is made, and gone with the task."""
     family = family_of(recipe.kind)
     if data is None:

@@ -18,7 +18,7 @@ ENOUGH = 100  # steps taken, before their mean norm tells what is usual
 
 
 @dataclass(frozen=True)
-class Skipped:
+class SkippedSteps:
     """Steps that were skipped since the last reading."""
 
     steps: int
@@ -28,7 +28,7 @@ class Skipped:
     advice: str  # what to change, should there be many like the last one
 
 
-class Skips:
+class StepCheck:
     """Judges every step, and counts on the device, so that nobody waits for it: whoever wants to know reads.
 
     Args:
@@ -79,7 +79,7 @@ class Skips:
         """How many steps of the run were skipped."""
         return int(self.record[0])
 
-    def read(self) -> Skipped | None:
+    def read(self) -> SkippedSteps | None:
         """What was skipped since the last reading; None where nothing was."""
         total, in_a_row, step, loss, norm, bound, *_ = self.record.tolist()
         fresh, self.told = int(total) - self.told, int(total)
@@ -89,4 +89,4 @@ class Skips:
         if math.isfinite(loss) and math.isfinite(norm):
             mean = "" if self.above is not None else f", {TIMES} times the mean of the steps before"
             why, advice = f"{why}, over optim.skip_above ({bound:.3g}{mean})", EXPLODED
-        return Skipped(fresh, int(in_a_row), int(step), why, advice)
+        return SkippedSteps(fresh, int(in_a_row), int(step), why, advice)

@@ -16,7 +16,7 @@ from regard.errors import UserError
 from regard.models.folder import unique_tensors
 from regard.training.distributed import Processes
 from regard.training.meter import Meter
-from regard.training.skip import Skips
+from regard.training.skip import StepCheck
 from regard.training.weight_average import WeightAverage
 
 MODEL, AVERAGE, OPTIMISER = "model.", "average.", "optimiser."
@@ -34,7 +34,7 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Placed(Generic[B]):
+class Positioned(Generic[B]):
     """A batch, or the plan of one, and the position in the data behind it."""
 
     batch: B
@@ -42,17 +42,17 @@ class Placed(Generic[B]):
 
 
 @dataclass(frozen=True)
-class Share:
+class DataShard:
     """Which batches of the common plan are this process's: of every `world` in a row, number `rank`."""
 
     rank: int = 0
     world: int = 1
 
-    def pick(self, planned: Iterator[Placed[B]]) -> Iterator[Placed[B]]:
+    def pick(self, planned: Iterator[Positioned[B]]) -> Iterator[Positioned[B]]:
         """Ours, each with the position behind all `world`, so that every process is at the same place."""
         while group := list(islice(planned, self.world)):
             if len(group) == self.world:
-                yield Placed(group[self.rank].batch, group[-1].after)
+                yield Positioned(group[self.rank].batch, group[-1].after)
 
 
 class TrainingState:
@@ -80,7 +80,7 @@ class TrainingState:
         self.device = next(model.parameters()).device
         self.average: WeightAverage | None = None
         self.meter = Meter(self.device, unit)
-        self.skips = Skips(self.device, skip_above)
+        self.skips = StepCheck(self.device, skip_above)
         self.split = 0  # batches that went through in pieces
         self.left_out = 0  # sentences too long for the memory
         self.step = 0

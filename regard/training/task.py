@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.training.state import Placed, Position, Share
+from regard.training.state import DataShard, Position, Positioned
 
 B = TypeVar("B")
 Step = int | Tensor
@@ -18,7 +18,7 @@ Step = int | Tensor
 
 
 @dataclass(frozen=True)
-class Loss:
+class LossSum:
     """The summed loss of a batch, with its graph; and how many tokens (or other units) it is a sum over.
 
     `parts`, without graphs, are for the log alone: what the loss is made of and what else is worth knowing, each a sum
@@ -62,7 +62,7 @@ class Task(Protocol[B]):
     def width(self) -> int:
         """Of the model, for schedules that follow it."""
 
-    def batches(self, position: Position, share: Share) -> Iterator[Placed[B]]:
+    def batches(self, position: Position, share: DataShard) -> Iterator[Positioned[B]]:
         """Our share of the training batches from a position on, without end, already on the model's device.
 
         Which batches there are, and their order, depends on the recipe and its seed alone; the share only picks.
@@ -86,7 +86,7 @@ class Task(Protocol[B]):
     def advise(self, batch: B) -> str:
         """What to set so that no batch is as large as this one, which does not fit into memory."""
 
-    def loss(self, batch: B, step: Step) -> Loss:
+    def loss(self, batch: B, step: Step) -> LossSum:
         """The loss of a batch."""
 
     def validate(self, model: nn.Module) -> Validation:

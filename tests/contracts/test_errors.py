@@ -463,7 +463,7 @@ def test_ctrl_c_before_the_first_step_leaves_nothing(
         signal.raise_signal(signal.SIGINT)
 
     before = everything(here)
-    monkeypatch.setattr("regard.training.run.prepare", interrupt)
+    monkeypatch.setattr("regard.training.run.build_task", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run_recipe(make_recipe(), here / "out")
     assert everything(here) == before

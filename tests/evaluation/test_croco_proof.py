@@ -16,8 +16,8 @@ from regard.attention.positions import grid_positions
 from regard.data.two_view.stereo import StereoPhotos
 from regard.evaluation.croco import CompletionScores, LabelledPairs
 from regard.training.step_timing import Pace, StepTiming
-from regard.training.tasks.croco.recipe import TwoViewRecipe
-from regard.training.tasks.croco.task import CompletionTask, HiddenPairs
+from regard.training.tasks.croco.recipe import CroCoRecipe
+from regard.training.tasks.croco.task import CompletionTask, MaskedPairs
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 LAYER = "decoder.0.cross"
@@ -72,7 +72,7 @@ def own_place(pairs: LabelledPairs, patch: int) -> float:
 
 def test_matches_of_the_recipe_lie_elsewhere_than_at_their_own_place(monkeypatch: pytest.MonkeyPatch) -> None:
     proof = module("croco_proof", monkeypatch)
-    recipe = TwoViewRecipe.load(Path("croco-scenes"), [], {})
+    recipe = CroCoRecipe.load(Path("croco-scenes"), [], {})
     far = recipe.data.scenes.changed(apart=0.0, gradual=False)
     patch = recipe.model_settings().patch
     (pairs,) = proof.render_labelled(far, 1, proof.FAR, 96, torch.device("cpu"))
@@ -143,7 +143,7 @@ def test_the_steps_that_were_done_are_counted(
     assert training.run_within(recipe, tmp_path / "whole", 600) == 4
     make = CompletionTask.make
 
-    def until_time_is_up(task: CompletionTask, numbers: torch.Tensor, batch: int) -> HiddenPairs:
+    def until_time_is_up(task: CompletionTask, numbers: torch.Tensor, batch: int) -> MaskedPairs:
         if batch == 2:
             signal.raise_signal(signal.SIGTERM)
         return make(task, numbers, batch)
@@ -158,7 +158,7 @@ def test_a_trial_times_steps_that_rise_and_steps_that_have_risen(monkeypatch: py
     seen: list[int] = []
     make = CompletionTask.make
 
-    def noting(task: CompletionTask, numbers: torch.Tensor, batch: int) -> HiddenPairs:
+    def noting(task: CompletionTask, numbers: torch.Tensor, batch: int) -> MaskedPairs:
         pairs = make(task, numbers, batch)
         seen.append(pairs.seen.shape[1])
         return pairs

@@ -8,7 +8,7 @@ import torch
 
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.run import prepare
+from regard.training.run import build_task
 from regard.training.tasks.translation.task import TranslationTask
 
 if not torch.cuda.is_available():
@@ -22,6 +22,6 @@ def build(make_recipe: Callable[..., Recipe]) -> Callable[..., TranslationTask]:
     def make(**changes: object) -> TranslationTask:
         recipe = make_recipe(**changes)
         torch.manual_seed(1)
-        return prepare(recipe, torch.device("cpu"), Progress(1))
+        return build_task(recipe, torch.device("cpu"), Progress(1))
 
     return make

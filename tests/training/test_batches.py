@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from regard.attention.masks import Packed
 from regard.training.batches import ALIGNED, apart, in_one, move, shape_of, tensors_of, with_tensors
-from regard.training.state import Position, Share
+from regard.training.state import DataShard, Position
 from regard.training.tasks.translation.task import TextBatch, TranslationTask
 
 Build = Callable[..., TranslationTask]
@@ -18,7 +18,7 @@ Build = Callable[..., TranslationTask]
 
 def test_a_batch_is_its_tensors_and_what_they_are_in(build: Build) -> None:
     task = build(training__cuda_graph=True, batch__layout="packed", batch__tokens=150)
-    one, other = (placed.batch for placed in islice(task.batches(Position(), Share()), 2))
+    one, other = (placed.batch for placed in islice(task.batches(Position(), DataShard()), 2))
     assert one.count != other.count  # or this test says nothing
     assert shape_of(one) == shape_of(other)
     copy = with_tensors(one, [tensor.clone() for tensor in tensors_of(other)])
@@ -56,7 +56,7 @@ def test_tensors_in_one_buffer_are_what_they_were(shapes: list[tuple[int, int]],
 @pytest.mark.parametrize("layout", ["padded", "packed"])
 def test_a_batch_comes_to_a_gpu_whole(build: Build, layout: str) -> None:
     task = build(batch__layout=layout, batch__tokens=150)
-    batch = next(iter(task.batches(Position(), Share()))).batch
+    batch = next(iter(task.batches(Position(), DataShard()))).batch
     moved = move(batch, torch.device("cuda"))
     assert shape_of(move(batch, torch.device("cpu"))) == shape_of(batch)
     assert all(tensor.is_cuda for tensor in tensors_of(moved))

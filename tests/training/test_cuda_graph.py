@@ -13,10 +13,10 @@ from regard.attention.positions import Sinusoidal
 from regard.errors import UserError
 from regard.ops.dispatch import TRITON_INSTALLED
 from regard.training import cuda_graph as recording
-from regard.training.cuda_graph import Recorder
+from regard.training.cuda_graph import StepGraph
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
-from regard.training.skip import Skips
+from regard.training.skip import StepCheck
 from regard.training.tasks.nat.targets import Canvas
 from tests.images import image_recipe
 from tests.training.test_loop import Line, points, run, saved
@@ -38,7 +38,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def never(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on no step is repeated."""
-    monkeypatch.setattr(recording, "PLAIN", 10**9)
+    monkeypatch.setattr(recording, "WARMUP_STEPS", 10**9)
 
 
 def test_only_batches_of_the_same_shape_in_a_row_are_repeated() -> None:
@@ -48,7 +48,7 @@ def test_only_batches_of_the_same_shape_in_a_row_are_repeated() -> None:
         seen.append(float(batches[0].sum()))
         return batches[0].sum()
 
-    recorder: Recorder[Any, Any] = Recorder(act, torch.device("cpu"))
+    recorder: StepGraph[Any, Any] = StepGraph(act, torch.device("cpu"))
     answers = [recorder.repeat([torch.full((size,), 1.0 + i)]) for i, size in enumerate([2] * 5 + [3] * 4 + [2] * 4)]
     plain = [answer is None for answer in answers]
     assert plain == [True] * 3 + [False] * 2 + [True] * 3 + [False] + [True] * 3 + [False]
@@ -57,7 +57,7 @@ def test_only_batches_of_the_same_shape_in_a_row_are_repeated() -> None:
 
 def test_what_is_repeated_lies_in_memory_as_what_was_met() -> None:
     met: list[tuple[int, ...]] = []
-    recorder: Recorder[Any, Any] = Recorder(lambda batches: met.append(batches[0].stride()) or 1, torch.device("cpu"))
+    recorder: StepGraph[Any, Any] = StepGraph(lambda batches: met.append(batches[0].stride()) or 1, torch.device("cpu"))
     for batch in (torch.arange(12).view(3, 4)[:, :2], torch.arange(12).view(3, 4).T, torch.zeros(1, 4).expand(3, 4)):
         while recorder.repeat([batch]) is None:
             pass
@@ -112,7 +112,7 @@ def test_a_recording_judges_with_the_kernel_that_plain_steps_had_compiled(
             return launch
 
     monkeypatch.setattr(skips_triton, "judge", Spied())
-    monkeypatch.setattr(Skips, "judge", Skips.judge_by_kernel)
+    monkeypatch.setattr(StepCheck, "judge", StepCheck.judge_by_kernel)
     device = "cuda" if torch.cuda.is_available() else "cpu"  # there Triton interprets it
     task = Line([(x.to(device).float(), y.to(device).float()) for x, y in points(4)])  # as precise as what is trained
     task.model.to(device).float()
@@ -162,7 +162,7 @@ def test_a_gpu_draws_anew_whenever_a_step_is_repeated() -> None:
     def act(batches: Any) -> torch.Tensor:
         return Canvas(layout).pick(batches[0])
 
-    recorder: Recorder[Any, Any] = Recorder(act, torch.device("cuda"))
+    recorder: StepGraph[Any, Any] = StepGraph(act, torch.device("cuda"))
     counts = torch.tensor([20, 1, 30], device="cuda")
     torch.manual_seed(3)
     with recorder.plainly():
@@ -179,7 +179,7 @@ def test_a_gpu_draws_anew_whenever_a_step_is_repeated() -> None:
 def test_a_gpu_repeats_the_same_though_a_table_of_positions_has_grown_meanwhile() -> None:
     places = torch.arange(200, device="cuda")[None]
     encode = Sinusoidal(512).to("cuda")
-    recorder: Recorder[Any, Any] = Recorder(lambda batches: encode(batches[0], 200).clone(), places.device)
+    recorder: StepGraph[Any, Any] = StepGraph(lambda batches: encode(batches[0], 200).clone(), places.device)
     while (first := recorder.repeat([places])) is None:
         pass
     expected = first.clone()

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from regard.errors import UserError
-from regard.training.loop import Outcome, autocast, build_optimiser, train
+from regard.training.loop import RunResult, autocast, build_optimiser, train
 from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, Recipe, TrainingSettings
 from regard.training.run import run_recipe
-from regard.training.state import Placed, Position, Share
-from regard.training.task import Loss, Validation
+from regard.training.state import DataShard, Position, Positioned
+from regard.training.task import LossSum, Validation
 
 Batch = tuple[Tensor, Tensor]
 
@@ -38,9 +38,9 @@ class Line:
         self.losses = iter(losses or cycle([1.0]))
         self.modes: list[bool] = []
 
-    def batches(self, position: Position, share: Share) -> Iterator[Placed[Batch]]:
+    def batches(self, position: Position, share: DataShard) -> Iterator[Positioned[Batch]]:
         for number in count(position.batch):
-            yield Placed(self.given[number % len(self.given)], Position(0, number + 1))
+            yield Positioned(self.given[number % len(self.given)], Position(0, number + 1))
 
     def largest(self) -> Batch:
         return max(self.given, key=self.size)
@@ -60,9 +60,9 @@ class Line:
     def advise(self, batch: Batch) -> str:
         return f"points={len(batch[0]) // 2}"
 
-    def loss(self, batch: Batch, step: int) -> Loss:
+    def loss(self, batch: Batch, step: int) -> LossSum:
         self.modes.append(self.model.training)
-        return Loss((self.model(batch[0])[:, 0] - batch[1]).square().sum(), len(batch[0]))
+        return LossSum((self.model(batch[0])[:, 0] - batch[1]).square().sum(), len(batch[0]))
 
     def validate(self, model: nn.Module) -> Validation:
         model.eval()
@@ -81,7 +81,7 @@ def points(*sizes: int) -> list[Batch]:
     return list(zip(x.split(sizes), y.split(sizes), strict=True))
 
 
-def run(task: Line, out: Path, optim: dict[str, Any] | None = None, **training: Any) -> Outcome:
+def run(task: Line, out: Path, optim: dict[str, Any] | None = None, **training: Any) -> RunResult:
     out.mkdir()
     optims = OptimSettings.parse({"lr": 0.1, "warmup": 0, "schedule": "constant"} | (optim or {}), "optim")
     settings = TrainingSettings.parse({"steps": 4, "validate_every": 2, "log_every": 1} | training, "training")

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from regard.data.text.tokens import ParallelTokens
 from regard.errors import UserError
-from regard.training.memory import Pieces, is_out_of_memory
+from regard.training.memory import Microbatches, is_out_of_memory
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.run import prepare, run_recipe
-from regard.training.task import Loss
+from regard.training.run import build_task, run_recipe
+from regard.training.task import LossSum
 from regard.training.tasks.translation.task import TextBatch, TranslationTask
 from tests.conftest import small_recipe
 from tests.training.test_loop import Batch, Line, log, points, run, saved
@@ -30,7 +30,7 @@ class Cramped(Line):
         super().__init__(batches)
         self.room, self.spared, self.tried = room, spared, list[int]()
 
-    def loss(self, batch: Batch, step: int) -> Loss:
+    def loss(self, batch: Batch, step: int) -> LossSum:
         self.tried.append(len(batch[0]))
         loss = super().loss(batch, step)
         if len(self.tried) > self.spared and len(batch[0]) > self.room:
@@ -88,7 +88,7 @@ def test_a_single_thing_too_large_later_is_left_out_and_named(tmp_path: Path) ->
     whole, large = pairs[0], pairs[0][0][2]
 
     class Picky(Cramped):
-        def loss(self, batch: Batch, step: int) -> Loss:
+        def loss(self, batch: Batch, step: int) -> LossSum:
             self.room = 0 if (batch[0] == large).all(1).any() else 100
             return super().loss(batch, step)
 
@@ -113,7 +113,7 @@ def test_a_step_of_which_nothing_fits_is_skipped(tmp_path: Path) -> None:
 
 def test_other_errors_are_not_mistaken_for_a_want_of_memory(tmp_path: Path) -> None:
     class Broken(Line):
-        def loss(self, batch: Batch, step: int) -> Loss:
+        def loss(self, batch: Batch, step: int) -> LossSum:
             raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="shapes"):
@@ -147,9 +147,9 @@ def test_the_rehearsal_moves_no_weight_gradient_or_random_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Noisy(Line):
-        def loss(self, batch: Batch, step: int) -> Loss:
+        def loss(self, batch: Batch, step: int) -> LossSum:
             noise = torch.rand(len(batch[0]), dtype=torch.double)
-            return Loss(((self.model(batch[0])[:, 0] - batch[1]) * noise).square().sum(), len(batch[0]))
+            return LossSum(((self.model(batch[0])[:, 0] - batch[1]) * noise).square().sum(), len(batch[0]))
 
     torch.manual_seed(3)
     run(Noisy(points(6)), tmp_path / "rehearsed")
@@ -165,7 +165,7 @@ def test_the_rehearsal_moves_no_weight_gradient_or_random_state(
 @pytest.fixture(scope="module", params=["padded", "packed"])
 def task(request: pytest.FixtureRequest, toy: Path) -> TranslationTask:
     recipe = small_recipe(toy / "train.en", toy / "train.zh", batch__layout=request.param)
-    return prepare(recipe, torch.device("cpu"), Progress(1))
+    return build_task(recipe, torch.device("cpu"), Progress(1))
 
 
 def rows_of(task: TranslationTask, batch: TextBatch) -> list[int]:
@@ -212,7 +212,7 @@ def test_a_translator_trained_with_too_little_memory_is_the_same(
     run_recipe(recipe, tmp_path / "roomy")
     whole = TranslationTask.loss
 
-    def cramped(self: TranslationTask, batch: TextBatch, step: int) -> Loss:
+    def cramped(self: TranslationTask, batch: TextBatch, step: int) -> LossSum:
         if batch.sentences > 4:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return whole(self, batch, step)
@@ -231,7 +231,7 @@ def test_a_translator_trained_with_too_little_memory_is_the_same(
 def test_a_sentence_that_does_not_fit_is_refused_with_its_length_and_a_setting(
     make_recipe: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def cramped(self: TranslationTask, batch: TextBatch, step: int) -> Loss:
+    def cramped(self: TranslationTask, batch: TextBatch, step: int) -> LossSum:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(TranslationTask, "loss", cramped)
@@ -245,13 +245,13 @@ def test_pieces_of_known_size_are_made_without_trying() -> None:
     task = Line(points(16))
     sizes: list[int] = []
 
-    def backward(batch: Batch, tokens: int, step: int) -> Loss:
+    def backward(batch: Batch, tokens: int, step: int) -> LossSum:
         sizes.append(len(batch[0]))
         if len(batch[0]) > 5:
             raise MemoryError
         return task.loss(batch, step)
 
-    pieces = Pieces(task, backward)
+    pieces = Microbatches(task, backward)
     assert pieces.gather(task.given, 1).split == 1
     assert sizes == [16, 8, 4, 4, 4, 4]
     sizes.clear()

@@ -6,7 +6,7 @@ import torch
 from regard.errors import UserError
 from regard.training.distributed import Processes
 from regard.training.parallelism import DistributedStep
-from regard.training.task import Loss
+from regard.training.task import LossSum
 from tests.training.test_loop import Line, points
 from tests.training.test_memory import Cramped
 
@@ -22,7 +22,7 @@ def gather(task: Line, *sizes: int) -> tuple[Any, list[tuple[int, float, bool]]]
     """Gather batches of these sizes; also return (size, divisor, is last) of every backward pass."""
     passed = []
 
-    def backward(batch: Any, tokens: float, step: int, last: bool) -> Loss:
+    def backward(batch: Any, tokens: float, step: int, last: bool) -> LossSum:
         loss = task.loss(batch, step)
         loss.total.backward()  # type: ignore[no-untyped-call]
         passed.append((len(batch[0]), tokens, last))

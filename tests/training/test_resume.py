@@ -178,7 +178,7 @@ def test_a_run_that_is_done_says_so_and_does_nothing(
     make: MakeRun, whole: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = everything(whole)
-    monkeypatch.setattr("regard.training.run.prepare", None)  # it does not even read the data
+    monkeypatch.setattr("regard.training.run.build_task", None)  # it does not even read the data
     outcome = run_recipe(make(), whole)
     assert "already done, at step 10" in capsys.readouterr().out
     assert (outcome.steps, outcome.best_step > 0) == (10, True)

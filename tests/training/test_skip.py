@@ -14,8 +14,8 @@ from regard.errors import UserError
 from regard.ops.dispatch import TRITON_INSTALLED
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
-from regard.training.skip import Skips
-from regard.training.task import Loss
+from regard.training.skip import StepCheck
+from regard.training.task import LossSum
 from regard.training.tasks.translation.task import TextBatch, TranslationTask
 from tests.training.test_loop import Batch, Line, log, points, run, saved
 
@@ -29,10 +29,10 @@ class Spoiled(Line):
         super().__init__(batches)
         self.factors, self.weights = factors, dict[int, list[float]]()
 
-    def loss(self, batch: Batch, step: int) -> Loss:
+    def loss(self, batch: Batch, step: int) -> LossSum:
         self.weights[step] = self.model.weight.flatten().tolist()
         loss = super().loss(batch, step)
-        return Loss(loss.total * self.factors.get(step, 1.0), loss.count)
+        return LossSum(loss.total * self.factors.get(step, 1.0), loss.count)
 
 
 @pytest.mark.parametrize("factor", [math.nan, math.inf, -math.inf])
@@ -116,7 +116,7 @@ def test_single_ones_never_end_it(tmp_path: Path) -> None:
 
 
 def test_a_reading_tells_what_is_new() -> None:
-    skips = Skips(CPU, above=10)
+    skips = StepCheck(CPU, above=10)
 
     def judge(step: int, loss: float, norm: float) -> bool:
         return bool(skips.judge(step, torch.tensor(loss), torch.tensor(norm)))
@@ -140,7 +140,7 @@ def test_a_reading_tells_what_is_new() -> None:
 
 
 def test_what_is_usual_is_the_mean_norm_of_the_steps_taken() -> None:
-    skips = Skips(CPU)
+    skips = StepCheck(CPU)
 
     def judge(norm: float) -> bool:
         return bool(skips.judge(1, torch.tensor(1.0), torch.tensor(norm)))
@@ -159,9 +159,9 @@ def test_what_is_usual_is_the_mean_norm_of_the_steps_taken() -> None:
 def spoil(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
     whole = TranslationTask.loss
 
-    def spoiled(self: TranslationTask, batch: TextBatch, step: int) -> Loss:
+    def spoiled(self: TranslationTask, batch: TextBatch, step: int) -> LossSum:
         loss = whole(self, batch, step)
-        return Loss(loss.total * math.nan, loss.count) if step in steps else loss
+        return LossSum(loss.total * math.nan, loss.count) if step in steps else loss
 
     monkeypatch.setattr(TranslationTask, "loss", spoiled)
 
@@ -241,7 +241,7 @@ def test_the_optimiser_leaves_a_skipped_step_alone_in_every_part() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_kernel_judges_as_plain_operations_do(above: float | None, dtype: torch.dtype) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    plain, kernel = Skips(CPU, above), Skips(device, above)
+    plain, kernel = StepCheck(CPU, above), StepCheck(device, above)
     usual = [(1 + i / 7, 1 + i % 3) for i in range(102)]
     odd = [(2.0, 7.25), (2.0, 7.4), (math.nan, 1.0), (1.0, math.inf), (1.0, math.nan), (-math.inf, 2.0), (1.0, 250.0)]
     for step, numbers in enumerate([*odd, *usual, *odd, (1.0, 900.0), *usual[:3]], 1):

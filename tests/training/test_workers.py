@@ -13,8 +13,8 @@ import torch
 
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.run import prepare
-from regard.training.state import Position, Share
+from regard.training.run import build_task
+from regard.training.state import DataShard, Position
 from regard.training.tasks.translation.task import TextBatch, TranslationTask
 from regard.training.workers import _initialise_worker, map_in_workers
 from tests.conftest import SMALL, settings_of
@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def task(make_recipe: Callable[..., Recipe]) -> Callable[..., TranslationTask]:
-    return lambda **changes: prepare(make_recipe(batch__tokens=128, **changes), CPU, Progress(1))
+    return lambda **changes: build_task(make_recipe(batch__tokens=128, **changes), CPU, Progress(1))
 
 
 def assert_same(one: TextBatch, other: TextBatch) -> None:
@@ -34,10 +34,12 @@ def assert_same(one: TextBatch, other: TextBatch) -> None:
     assert torch.equal(one.source_layout.real(), other.source_layout.real())
 
 
-@pytest.mark.parametrize("share", [Share(), Share(1, 3)])
-def test_workers_prepare_the_same_batches_in_the_same_order(task: Callable[..., TranslationTask], share: Share) -> None:
+@pytest.mark.parametrize("share", [DataShard(), DataShard(1, 3)])
+def test_workers_prepare_the_same_batches_in_the_same_order(
+    task: Callable[..., TranslationTask], share: DataShard
+) -> None:
     alone, helped = task(), task(training__workers=2)
-    place = next(islice(alone.batches(Position(), Share()), 7, None)).after
+    place = next(islice(alone.batches(Position(), DataShard()), 7, None)).after
     batches = alone.batches(place, share), helped.batches(place, share)
     for one, other in islice(zip(*batches, strict=True), 80):  # more than an epoch
         assert_same(one.batch, other.batch)
@@ -48,12 +50,12 @@ def test_workers_prepare_the_same_batches_in_the_same_order(task: Callable[..., 
 def test_workers_do_not_advance_the_random_state_of_training(task: Callable[..., TranslationTask]) -> None:
     helped = task(training__workers=1)
     before = torch.get_rng_state()
-    next(helped.batches(Position(), Share()))
+    next(helped.batches(Position(), DataShard()))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_workers_end_with_the_iterator(task: Callable[..., TranslationTask]) -> None:
-    batches = task(training__workers=2).batches(Position(), Share())
+    batches = task(training__workers=2).batches(Position(), DataShard())
     next(batches)
     assert len(multiprocessing.active_children()) == 2
     batches.close()

@@ -6,7 +6,7 @@ import triton.language as tl
 
 @triton.jit
 def judge(record, step, loss, norm, taken, ABOVE: tl.constexpr, ENOUGH: tl.constexpr, TIMES: tl.constexpr):
-    """Whether a step may be taken, and the record of it: see `Skips.judge`."""
+    """Whether a step may be taken, and the record of it: see `StepCheck.judge`."""
     total = tl.load(record)
     in_a_row = tl.load(record + 1)
     count = tl.load(record + 6)

@@ -14,13 +14,13 @@ from regard.training.objectives.guided_attention import GuidedAttention
 from regard.training.objectives.r_drop import divergence
 from regard.training.objectives.scheduled_sampling import ScheduledSampling
 from regard.training.objectives.teacher_forcing import cross_entropy, force, read
-from regard.training.task import Loss, Step
+from regard.training.task import LossSum, Step
 
 if TYPE_CHECKING:
     from regard.training.tasks.translation.task import TextBatch
 
 
-class Teacher:
+class TranslationObjective:
     """Scheduled sampling changes what the decoder reads, R-Drop lets it read twice, guided attention watches it."""
 
     def __init__(self, settings: ObjectiveSettings, smoothing: float, compiled: bool = False) -> None:
@@ -30,7 +30,7 @@ class Teacher:
         self.sampling = None if sampling is None else ScheduledSampling(sampling)
         self.guide = None if guide is None else GuidedAttention(guide)
 
-    def loss(self, model: Transformer, batch: TextBatch, step: Step) -> Loss:
+    def loss(self, model: Transformer, batch: TextBatch, step: Step) -> LossSum:
         """What every strategy adds is a sum over the batch's labels, so that batches of any size weigh alike."""
         count = batch.count
         shares: dict[str, Tensor] = {}  # of this batch, for the log
@@ -52,4 +52,4 @@ class Teacher:
             terms["guide"], shares["on_prior"] = guidance.loss(), guidance.mass()
             total = total + weight * terms["guide"]
         parts = {name: term.detach() for name, term in terms.items()} if len(terms) > 1 else {}
-        return Loss(total, count, parts | {name: share * count for name, share in shares.items()})
+        return LossSum(total, count, parts | {name: share * count for name, share in shares.items()})

@@ -15,11 +15,11 @@ from regard.errors import UserError
 from regard.inspection.probe import probe
 from regard.training.objectives.config import GuideSettings, ObjectiveSettings
 from regard.training.objectives.guided_attention import GuidedAttention, aligned_prior, diagonal_prior
-from regard.training.objectives.objective import Teacher
+from regard.training.objectives.objective import TranslationObjective
 from regard.training.objectives.teacher_forcing import read
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.run import prepare, run_recipe
+from regard.training.run import build_task, run_recipe
 from regard.training.tasks.translation.task import TextBatch, TranslationTask, collate
 from tests.conftest import small_recipe
 
@@ -129,8 +129,11 @@ def test_its_weight_falls_in_a_line_to_nothing() -> None:
 def test_the_weighted_loss_is_added(build: Callable[..., TranslationTask]) -> None:
     task = build()
     batch = collate(task.train, ROWS, False, 0)
-    guided = Teacher(ObjectiveSettings(guided_attention=GuideSettings(steps=4, weight=2.0)), 0.1)
-    plain, loss = Teacher(ObjectiveSettings(), 0.1).loss(task.model, batch, 3), guided.loss(task.model, batch, 3)
+    guided = TranslationObjective(ObjectiveSettings(guided_attention=GuideSettings(steps=4, weight=2.0)), 0.1)
+    plain, loss = (
+        TranslationObjective(ObjectiveSettings(), 0.1).loss(task.model, batch, 3),
+        guided.loss(task.model, batch, 3),
+    )
     assert loss.parts["cross_entropy"].item() == plain.total.item()
     assert loss.total.item() == pytest.approx(plain.total.item() + loss.parts["guide"].item(), rel=1e-6)
 
@@ -143,7 +146,7 @@ def test_weights_are_made_of_the_chosen_layers_only_while_the_guide_has_weight(
 ) -> None:
     task = build()
     batch = collate(task.train, ROWS, False, 0)
-    teacher = Teacher(ObjectiveSettings(guided_attention=GuideSettings(steps=4, layers=(1,))), 0.1)
+    teacher = TranslationObjective(ObjectiveSettings(guided_attention=GuideSettings(steps=4, layers=(1,))), 0.1)
     for step, expected in ((1, 1), (4, 2), (5, 2), (6, 2)):
         teacher.loss(task.model, batch, step)
         assert len(made) == expected
@@ -187,7 +190,7 @@ def final_masses(folder: Path, name: str, **changes: object) -> tuple[float, flo
         training__valid_sentences=0,
     )
     run_recipe(recipe, folder / name)
-    task = prepare(recipe, torch.device("cpu"), Progress(1))
+    task = build_task(recipe, torch.device("cpu"), Progress(1))
     task.model.load_state_dict(Translator.load(folder / name / "last").model.state_dict())
     task.model.eval()
     batch = collate(task.valid_tokens, np.arange(len(task.valid_tokens)), False, 0)
@@ -213,7 +216,7 @@ def test_a_guided_head_looks_at_the_aligned_words(build: Callable[..., Translati
     batch = replace(batch, links=torch.tensor(crossed))
     settings = GuideSettings(steps=10_000, prior="alignments")
     before = watch(settings, task, batch)[1]
-    teacher = Teacher(ObjectiveSettings(guided_attention=settings), 0.0)
+    teacher = TranslationObjective(ObjectiveSettings(guided_attention=settings), 0.0)
     optimiser = torch.optim.Adam(task.model.parameters(), lr=3e-3)
     for step in range(1, 101):
         optimiser.zero_grad()

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from regard import Translator
 from regard.training.objectives.config import ObjectiveSettings
-from regard.training.objectives.objective import Teacher
+from regard.training.objectives.objective import TranslationObjective
 from regard.training.objectives.r_drop import divergence
 from regard.training.objectives.teacher_forcing import read
 from regard.training.recipe import Recipe
@@ -16,7 +16,7 @@ from regard.training.run import run_recipe
 from regard.training.tasks.translation.task import TranslationTask, collate
 
 ROWS = np.array([3, 100, 200, 7, 400, 99])
-PLAIN, R_DROP = Teacher(ObjectiveSettings(), 0.1), Teacher(ObjectiveSettings(r_drop=2.0), 0.1)
+PLAIN, R_DROP = TranslationObjective(ObjectiveSettings(), 0.1), TranslationObjective(ObjectiveSettings(r_drop=2.0), 0.1)
 
 
 def test_the_divergence_is_the_mean_of_both_directions() -> None:

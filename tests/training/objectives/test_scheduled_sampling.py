@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from regard.training.objectives import scheduled_sampling
 from regard.training.objectives.config import ObjectiveSettings, SamplingSettings
-from regard.training.objectives.objective import Teacher
+from regard.training.objectives.objective import TranslationObjective
 from regard.training.objectives.scheduled_sampling import ScheduledSampling, put_predictions
 from regard.training.objectives.teacher_forcing import read
 from regard.training.recipe import Recipe
@@ -31,7 +31,9 @@ def first_places(batch: TextBatch) -> list[int]:
     return [0, *batch.target_layout.lengths.cumsum(0)[:-1].tolist()]
 
 
-def gradients(teacher: Teacher, task: TranslationTask, batch: TextBatch, step: int) -> dict[str, torch.Tensor]:
+def gradients(
+    teacher: TranslationObjective, task: TranslationTask, batch: TextBatch, step: int
+) -> dict[str, torch.Tensor]:
     task.model.zero_grad()
     teacher.loss(task.model, batch, step).total.backward()
     return {name: p.grad.clone() for name, p in task.model.named_parameters() if p.grad is not None}
@@ -170,9 +172,9 @@ def test_gradients_flow_through_the_second_pass_alone(build: Callable[..., Trans
     torch.manual_seed(2)
     mixed, _ = ScheduledSampling(settings).mix(task.model, batch, 0.6)
     assert not torch.equal(mixed.inputs, batch.inputs)
-    plain = gradients(Teacher(ObjectiveSettings(), 0.1), task, mixed, 100)
+    plain = gradients(TranslationObjective(ObjectiveSettings(), 0.1), task, mixed, 100)
     torch.manual_seed(2)
-    sampled = gradients(Teacher(ObjectiveSettings(scheduled_sampling=settings), 0.1), task, batch, 100)
+    sampled = gradients(TranslationObjective(ObjectiveSettings(scheduled_sampling=settings), 0.1), task, batch, 100)
     assert plain.keys() == sampled.keys()
     assert all(torch.equal(plain[name], sampled[name]) for name in plain)
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from regard.errors import UserError
 from regard.training.meter import Meter
 from regard.training.objectives.config import ObjectiveSettings
-from regard.training.objectives.objective import Teacher
+from regard.training.objectives.objective import TranslationObjective
 from regard.training.recipe import Recipe
 from regard.training.tasks.translation.recipe import TranslationRecipe
 from regard.training.tasks.translation.task import TextBatch, TranslationTask, collate
@@ -28,8 +28,8 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(params=STRATEGIES)
-def teacher(request: pytest.FixtureRequest) -> Teacher:
-    return Teacher(ObjectiveSettings.parse(STRATEGIES[request.param], "objective"), 0.1)
+def teacher(request: pytest.FixtureRequest) -> TranslationObjective:
+    return TranslationObjective(ObjectiveSettings.parse(STRATEGIES[request.param], "objective"), 0.1)
 
 
 def linked(task: TranslationTask, rows: np.ndarray, packed: bool) -> TextBatch:
@@ -47,7 +47,7 @@ def linked(task: TranslationTask, rows: np.ndarray, packed: bool) -> TextBatch:
 
 
 def measure(
-    teacher: Teacher, task: TranslationTask, *batches: TextBatch
+    teacher: TranslationObjective, task: TranslationTask, *batches: TextBatch
 ) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
     """The means of loss and parts over some batches, and the gradients of the loss."""
     torch.manual_seed(0)
@@ -66,7 +66,9 @@ def assert_alike(one: tuple[dict[str, float], dict[str, torch.Tensor]], other: t
         assert torch.allclose(gradient, other[1][name], rtol=0, atol=1e-5), name
 
 
-def test_padded_and_packed_batches_are_taught_alike(teacher: Teacher, build: Callable[..., TranslationTask]) -> None:
+def test_padded_and_packed_batches_are_taught_alike(
+    teacher: TranslationObjective, build: Callable[..., TranslationTask]
+) -> None:
     task = build()
     padded, packed = (measure(teacher, task, linked(task, ROWS, packed)) for packed in (False, True))
     assert_alike(padded, packed)
@@ -76,7 +78,7 @@ def test_padded_and_packed_batches_are_taught_alike(teacher: Teacher, build: Cal
     "teacher", ["forcing", "diagonal", "alignments", "r-drop"], indirect=True
 )  # chance has no halves
 def test_two_batches_are_taught_like_one_twice_as_large(
-    teacher: Teacher, build: Callable[..., TranslationTask]
+    teacher: TranslationObjective, build: Callable[..., TranslationTask]
 ) -> None:
     task = build()
     parts = measure(teacher, task, *(linked(task, rows, True) for rows in (ROWS[:3], ROWS[3:])))
@@ -90,12 +92,12 @@ def test_teacher_forcing_is_the_cross_entropy_of_the_reference(build: Callable[.
     batch = collate(task.train, ROWS, False, 0)
     logits = task.model(batch.source, batch.inputs, batch.source_layout, batch.target_layout)
     expected = F.cross_entropy(logits.flatten(0, 1)[batch.real], batch.labels, label_smoothing=0.1, reduction="sum")
-    loss = Teacher(ObjectiveSettings(), 0.1).loss(task.model, batch, 1)
+    loss = TranslationObjective(ObjectiveSettings(), 0.1).loss(task.model, batch, 1)
     assert loss.total.item() == pytest.approx(expected.item(), rel=1e-6)
     assert loss.parts == {}
 
 
-def test_half_precision_is_taught_too(teacher: Teacher, build: Callable[..., TranslationTask]) -> None:
+def test_half_precision_is_taught_too(teacher: TranslationObjective, build: Callable[..., TranslationTask]) -> None:
     task = build()
     batch = linked(task, ROWS, True)
     full = teacher.loss(task.model, batch, STEP)
@@ -146,7 +148,9 @@ def test_wrong_settings_are_refused_by_their_key(change: str, said: str) -> None
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 @pytest.mark.parametrize("packed", [False, True])
-def test_no_strategy_waits_for_the_gpu(packed: bool, teacher: Teacher, build: Callable[..., TranslationTask]) -> None:
+def test_no_strategy_waits_for_the_gpu(
+    packed: bool, teacher: TranslationObjective, build: Callable[..., TranslationTask]
+) -> None:
     task, device = build(), torch.device("cuda")
     task.model.to(device)
     batch = linked(task, ROWS, packed).to(device)

@@ -14,8 +14,8 @@ from regard.errors import UserError
 from regard.training.objectives.teacher_forcing import force
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
-from regard.training.state import Position, Share
-from regard.training.tasks.translation.batch_shape import Frame
+from regard.training.state import DataShard, Position
+from regard.training.tasks.translation.batch_shape import PackedShape
 from regard.training.tasks.translation.task import TextBatch, TranslationTask, collate
 from tests.conftest import small_recipe
 from tests.training.test_resume import crashing_at, weights
@@ -40,7 +40,7 @@ def gradients(task: TranslationTask, batch: TextBatch) -> list[torch.Tensor]:
 
 @given(lengths=st.lists(st.integers(0, 9), max_size=12), more=st.integers(0, 40))
 def test_sentences_stand_first_then_padding_then_nothing(lengths: list[int], more: int) -> None:
-    frame = Frame(sum(lengths) + more + 1, len(lengths) + 2, 9)
+    frame = PackedShape(sum(lengths) + more + 1, len(lengths) + 2, 9)
     layout = frame.layout(np.array(lengths, np.int64))
     found = layout.lengths.tolist()
     assert found[: len(lengths)] == lengths
@@ -54,7 +54,7 @@ def test_a_filled_batch_has_the_loss_and_gradients_of_a_padded_one(build: Build)
     task = build(model__dropout=0.0)
     task.model.double()
     rows = np.array([3, 100, 200, 7, 400, 99])
-    filled = collate(task.train, rows, True, 0, Frame.of(task.train, 200))
+    filled = collate(task.train, rows, True, 0, PackedShape.of(task.train, 200))
     assert filled.framed
     assert filled.source.shape == filled.inputs.shape == (1, 200)
     assert filled.count < len(filled.labels) == 200
@@ -66,7 +66,7 @@ def test_a_filled_batch_has_the_loss_and_gradients_of_a_padded_one(build: Build)
 
 def test_all_batches_of_a_compiled_run_have_one_shape_and_one_graph(build: Build, traced: None) -> None:
     task = build(training__compile=True, batch__layout="packed", batch__tokens=150, model__dropout=0.0)
-    batches = task.batches(Position(), Share())
+    batches = task.batches(Position(), DataShard())
     some = [task.largest(), *(next(batches).batch for _ in range(4))]
     torch._dynamo.utils.counters.clear()
     for batch in some:
@@ -81,7 +81,7 @@ def test_all_batches_of_a_compiled_run_have_one_shape_and_one_graph(build: Build
 
 def test_the_halves_of_a_filled_batch_are_no_longer_than_they_must_be(build: Build, traced: None) -> None:
     task = build(training__compile=True, batch__layout="packed", batch__tokens=150)
-    whole = next(task.batches(Position(), Share())).batch
+    whole = next(task.batches(Position(), DataShard())).batch
     halves = task.split(whole)
     assert halves is not None
     assert sum(half.count for half in halves) == whole.count
@@ -116,7 +116,7 @@ def test_a_compiled_run_goes_on_where_it_stopped(toy: Path, tmp_path: Path, trac
     [
         ({"batch__layout": "padded"}, "training.compile is for batches of one size; set batch.layout"),
         ({"objective__r_drop": 1.0}, "training.compile is for plain teacher forcing; leave out objective"),
-        ({"objective__scheduled_sampling__half": 5}, "training.compile is for plain teacher forcing"),
+        ({"objective__scheduled_sampling__half_life": 5}, "training.compile is for plain teacher forcing"),
         ({"objective__guided_attention__steps": 5}, "training.compile is for plain teacher forcing"),
         ({"training__sharding": "fsdp"}, "training: compile is for a model that is whole in every process"),
         ({"model__attention": {"kind": "local", "window": 4}}, "training.compile: is for full attention, not local"),

@@ -21,11 +21,11 @@ from regard.models.folder import load_model
 from regard.training.families import family_of
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.run import prepare, run_recipe
-from regard.training.state import Position, Share
+from regard.training.run import build_task, run_recipe
+from regard.training.state import DataShard, Position
 from regard.training.tasks.croco.config import CompletionSettings
 from regard.training.tasks.croco.pairs import HELD_OUT, PhotoPairs, ScenePairs, find_pairs
-from regard.training.tasks.croco.recipe import TwoViewRecipe
+from regard.training.tasks.croco.recipe import CroCoRecipe
 from regard.training.tasks.croco.task import CompletionTask
 
 TINY = {
@@ -51,14 +51,14 @@ TINY = {
 DENSE = {"model.head": "dense", "model.head_width": 4}
 
 
-def recipe(**changes: object) -> TwoViewRecipe:
+def recipe(**changes: object) -> CroCoRecipe:
     given = TINY | {key.replace("__", "."): value for key, value in changes.items()}
-    return TwoViewRecipe.load(None, [], given)
+    return CroCoRecipe.load(None, [], given)
 
 
-def task_of(wanted: TwoViewRecipe) -> CompletionTask:
+def task_of(wanted: CroCoRecipe) -> CompletionTask:
     torch.manual_seed(0)
-    task = prepare(wanted, torch.device("cpu"), Progress(1))
+    task = build_task(wanted, torch.device("cpu"), Progress(1))
     assert isinstance(task, CompletionTask)
     return task
 
@@ -73,11 +73,11 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
 
 def test_batches_go_on_from_any_position_and_are_shared_out() -> None:
     task = task_of(recipe())
-    first = list(islice(task.batches(Position(), Share()), 4))
-    later = next(iter(task.batches(first[1].after, Share())))
+    first = list(islice(task.batches(Position(), DataShard()), 4))
+    later = next(iter(task.batches(first[1].after, DataShard())))
     assert torch.equal(later.batch.view1, first[2].batch.view1)
     assert torch.equal(later.batch.seen, first[2].batch.seen)
-    second_of_two = next(iter(task.batches(Position(), Share(1, 2))))
+    second_of_two = next(iter(task.batches(Position(), DataShard(1, 2))))
     assert torch.equal(second_of_two.batch.view2, first[1].batch.view2)
     assert second_of_two.after == first[1].after
     assert not torch.equal(first[0].batch.seen, first[1].batch.seen)
@@ -96,7 +96,7 @@ def test_nine_tenths_are_masked_and_some_pairs_are_alone() -> None:
 
 def test_less_may_be_masked_at_first() -> None:
     task = task_of(recipe(completion__initial_mask_ratio=0.5, completion__ramp_steps=4))
-    seen = [item.batch.seen.shape[1] for item in islice(task.batches(Position(), Share()), 6)]
+    seen = [item.batch.seen.shape[1] for item in islice(task.batches(Position(), DataShard()), 6)]
     assert seen == [8, 7, 5, 4, 2, 2]
     assert task.largest().seen.shape[1] == 8
     with pytest.raises(UserError, match=r"initial_mask_ratio 0\.95 is more than mask_ratio 0\.9"):
@@ -235,7 +235,7 @@ def test_what_cannot_be_is_refused_when_the_recipe_is_read(changes: dict[str, ob
 
 @pytest.mark.parametrize("name", ["croco-scenes", "disparity-scenes"])
 def test_the_recipes_that_come_with_regard_can_be_read(name: str) -> None:
-    assert isinstance(Recipe.load(Path(name)), TwoViewRecipe)
+    assert isinstance(Recipe.load(Path(name)), CroCoRecipe)
 
 
 # Photographs

@@ -19,11 +19,11 @@ from regard.errors import UserError
 from regard.models.nat import NATransformer
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.run import prepare, run_recipe
-from regard.training.tasks.nat.objective import ParallelTeacher, are_sentences, length_loss, target_tokens
+from regard.training.run import build_task, run_recipe
+from regard.training.tasks.nat.objective import NATObjective, are_sentences, length_loss, target_tokens
 from regard.training.tasks.nat.targets import Canvas, source_canvas, target_canvas
-from regard.training.tasks.nat.task import ParallelTranslationTask
-from regard.training.tasks.translation.batch_shape import Frame
+from regard.training.tasks.nat.task import NATTask
+from regard.training.tasks.translation.batch_shape import PackedShape
 from regard.training.tasks.translation.task import TextBatch, collate
 from tests.conftest import small_recipe
 from tests.training.test_resume import crashing_at, log, weights
@@ -36,34 +36,34 @@ MASK, EOS, BLANK = 1, 2, 0
 
 
 @pytest.fixture
-def build(make_recipe: Callable[..., Recipe]) -> Callable[..., ParallelTranslationTask]:
-    def make(**changes: object) -> ParallelTranslationTask:
+def build(make_recipe: Callable[..., Recipe]) -> Callable[..., NATTask]:
+    def make(**changes: object) -> NATTask:
         recipe = make_recipe(model__kind="nat", **changes)
         torch.manual_seed(1)
-        task = prepare(recipe, CPU, Progress(1))
-        assert isinstance(task, ParallelTranslationTask)
+        task = build_task(recipe, CPU, Progress(1))
+        assert isinstance(task, NATTask)
         task.model.double()
         return task
 
     return make
 
 
-def batch_of(task: ParallelTranslationTask, packed: bool = False, rows: np.ndarray = ROWS) -> TextBatch:
+def batch_of(task: NATTask, packed: bool = False, rows: np.ndarray = ROWS) -> TextBatch:
     return collate(task.train, rows, packed, BLANK)
 
 
-def filled_batch_of(task: ParallelTranslationTask, tokens: int = 200) -> TextBatch:
-    return collate(task.train, ROWS, True, BLANK, Frame.of(task.train, tokens))
+def filled_batch_of(task: NATTask, tokens: int = 200) -> TextBatch:
+    return collate(task.train, ROWS, True, BLANK, PackedShape.of(task.train, tokens))
 
 
-def pairs_of(task: ParallelTranslationTask, rows: np.ndarray = ROWS) -> list[tuple[list[int], list[int]]]:
+def pairs_of(task: NATTask, rows: np.ndarray = ROWS) -> list[tuple[list[int], list[int]]]:
     """Source with END, target without BOS and END."""
     sources, targets = task.train.source, task.train.target
     split = [(sources.take(np.array([row])).tokens, targets.take(np.array([row])).tokens) for row in rows]
     return [(s.tolist(), t.tolist()[1:-1]) for s, t in split]
 
 
-def model_of(task: ParallelTranslationTask) -> NATransformer:
+def model_of(task: NATTask) -> NATransformer:
     assert isinstance(task.model, NATransformer)
     return task.model
 
@@ -126,9 +126,7 @@ def test_so_many_places_are_picked_and_each_as_often(layout: Padded | Packed) ->
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_the_layouts_of_canvases_follow_from_the_batch(
-    build: Callable[..., ParallelTranslationTask], packed: bool
-) -> None:
+def test_the_layouts_of_canvases_follow_from_the_batch(build: Callable[..., NATTask], packed: bool) -> None:
     for changes in ({}, {"model__positions": "learned", "model__max_length": 12}):
         task = build(model__length="ctc", model__upsample_ratio=3, **changes)
         batch, config = batch_of(task, packed), model_of(task).config
@@ -149,7 +147,7 @@ def test_the_layouts_of_canvases_follow_from_the_batch(
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_targets_stand_one_a_row(build: Callable[..., ParallelTranslationTask], packed: bool) -> None:
+def test_targets_stand_one_a_row(build: Callable[..., NATTask], packed: bool) -> None:
     task = build()
     table = target_tokens(batch_of(task, packed))
     for row, (_, target) in zip(table.tolist(), pairs_of(task), strict=True):
@@ -157,7 +155,7 @@ def test_targets_stand_one_a_row(build: Callable[..., ParallelTranslationTask], 
 
 
 @torch.no_grad()
-def test_the_loss_of_a_classifier_is_that_of_tokens_and_lengths(build: Callable[..., ParallelTranslationTask]) -> None:
+def test_the_loss_of_a_classifier_is_that_of_tokens_and_lengths(build: Callable[..., NATTask]) -> None:
     task = build(model__length_reach=2)
     model, batch, pairs = model_of(task), batch_of(task), pairs_of(task)
     torch.nn.init.normal_(model.length.weight)
@@ -172,7 +170,7 @@ def test_the_loss_of_a_classifier_is_that_of_tokens_and_lengths(build: Callable[
         )
         for source, target in pairs
     ]
-    found = ParallelTeacher(length_weight=0.3).loss(model, batch, 1)
+    found = NATObjective(length_weight=0.3).loss(model, batch, 1)
     assert found.count == len(batch.labels)
     assert float(found.total / found.count) == pytest.approx(float(mean + 0.3 * torch.stack(lengths).mean()))
     assert float(found.parts["length"] / found.count) == pytest.approx(float(torch.stack(lengths).mean()))
@@ -183,9 +181,7 @@ def test_the_loss_of_a_classifier_is_that_of_tokens_and_lengths(build: Callable[
 
 @pytest.mark.parametrize("weight", [0.0, 0.5, 2.0])
 @torch.no_grad()
-def test_a_validation_weighs_lengths_as_the_recipe_does(
-    build: Callable[..., ParallelTranslationTask], weight: float
-) -> None:
+def test_a_validation_weighs_lengths_as_the_recipe_does(build: Callable[..., NATTask], weight: float) -> None:
     task = build(objective__length_weight=weight)
     found = task.examine(model_of(task), batch_of(task))
     tokens, lengths = float(found.parts["cross_entropy"]), float(found.parts["length"])
@@ -195,7 +191,7 @@ def test_a_validation_weighs_lengths_as_the_recipe_does(
 
 @torch.no_grad()
 def test_the_loss_of_a_canvas_that_is_cut_asks_for_end_behind_the_target(
-    build: Callable[..., ParallelTranslationTask],
+    build: Callable[..., NATTask],
 ) -> None:
     task = build(model__length="end")
     model, pairs = model_of(task), pairs_of(task)
@@ -206,12 +202,12 @@ def test_the_loss_of_a_canvas_that_is_cut_asks_for_end_behind_the_target(
         said = [*target, EOS]
         total -= float(logp[range(len(said)), said].sum() + logp[len(said) :, EOS].mean())
         weight += len(said) + 1
-    found = ParallelTeacher().loss(model, batch_of(task), 1)
+    found = NATObjective().loss(model, batch_of(task), 1)
     assert float(found.total / found.count) == pytest.approx(total / weight)
 
 
 @torch.no_grad()
-def test_the_loss_of_ctc_counts_every_path(build: Callable[..., ParallelTranslationTask]) -> None:
+def test_the_loss_of_ctc_counts_every_path(build: Callable[..., NATTask]) -> None:
     task = build(model__length="ctc")
     model, pairs = model_of(task), pairs_of(task)
     total = 0.0
@@ -220,19 +216,19 @@ def test_the_loss_of_ctc_counts_every_path(build: Callable[..., ParallelTranslat
         logp = logp_of(model, source, [MASK] * places)[None]
         sizes = torch.tensor([places]), torch.tensor([target]), torch.tensor([len(target)])
         total -= float(log_likelihood(logp, *sizes, BLANK))
-    found = ParallelTeacher().loss(model, batch_of(task), 1)
+    found = NATObjective().loss(model, batch_of(task), 1)
     assert float(found.total / found.count) == pytest.approx(total / sum(len(target) for _, target in pairs))
 
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_a_packed_batch_has_the_loss_and_the_gradients_of_a_padded_one(
-    build: Callable[..., ParallelTranslationTask], length: str
+    build: Callable[..., NATTask], length: str
 ) -> None:
     task = build(model__length=length)
     model, found = model_of(task), []
     for packed in (False, True):
         model.zero_grad()
-        loss = ParallelTeacher(smoothing=0.1).loss(model, batch_of(task, packed), 1)
+        loss = NATObjective(smoothing=0.1).loss(model, batch_of(task, packed), 1)
         loss.total.backward()
         found.append((loss.total.item(), {name: p.grad.clone() for name, p in model.named_parameters()}))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-9)
@@ -243,7 +239,7 @@ def test_a_packed_batch_has_the_loss_and_the_gradients_of_a_padded_one(
 @pytest.mark.parametrize("reveal", ["none", "glancing"])
 @pytest.mark.parametrize("length", LENGTHS)
 def test_a_filled_batch_has_the_loss_and_the_gradients_of_a_padded_one(
-    build: Callable[..., ParallelTranslationTask], length: str, reveal: Any, monkeypatch: pytest.MonkeyPatch
+    build: Callable[..., NATTask], length: str, reveal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = build(model__length=length, **{} if length == "classifier" else {"model__upsample_extra": 1})
     monkeypatch.setattr(Canvas, "pick", pick_the_first)
@@ -251,7 +247,7 @@ def test_a_filled_batch_has_the_loss_and_the_gradients_of_a_padded_one(
     model, found = model_of(task), []
     for batch in (batch_of(task), filled_batch_of(task)):
         model.zero_grad()
-        loss = ParallelTeacher(reveal, smoothing=0.1).loss(model, batch, 1)
+        loss = NATObjective(reveal, smoothing=0.1).loss(model, batch, 1)
         loss.total.backward()
         found.append((loss, loss.total.item(), {name: p.grad.clone() for name, p in model.named_parameters()}))
     (padded, expected, gradients), (filled, total, others) = found
@@ -269,7 +265,7 @@ def pick_the_first(canvas: Canvas, counts: Tensor, among: Tensor | None = None) 
 
 
 @pytest.mark.parametrize("tokens", [60, 61, 62, 200])
-def test_a_canvas_is_filled_up_as_its_batch_is(build: Callable[..., ParallelTranslationTask], tokens: int) -> None:
+def test_a_canvas_is_filled_up_as_its_batch_is(build: Callable[..., NATTask], tokens: int) -> None:
     task = build()
     lengths = [len(target) for _, target in pairs_of(task)]
     batch = filled_batch_of(task, tokens)
@@ -296,9 +292,7 @@ class Waits(TorchDispatchMode):
 
 @pytest.mark.parametrize("reveal", ["auto", "glancing"])
 @pytest.mark.parametrize("length", LENGTHS)
-def test_a_step_on_a_filled_batch_waits_for_nothing(
-    build: Callable[..., ParallelTranslationTask], length: str, reveal: str
-) -> None:
+def test_a_step_on_a_filled_batch_waits_for_nothing(build: Callable[..., NATTask], length: str, reveal: str) -> None:
     task = build(model__length=length, objective__reveal=reveal, model__dropout=0.1)
     batch = filled_batch_of(task)
     step = torch.tensor(3.0)
@@ -322,12 +316,12 @@ def uneven_recipe(folder: Path, pairs: list[str], length: str = "end") -> Recipe
 @pytest.mark.parametrize("length", ["end", "ctc"])
 @torch.no_grad()
 def test_a_target_longer_than_its_canvas_is_left_out_and_counted(tmp_path: Path, length: str) -> None:
-    task = prepare(uneven_recipe(tmp_path, SHORT + LONG, length), CPU, Progress(1))
-    assert isinstance(task, ParallelTranslationTask)
+    task = build_task(uneven_recipe(tmp_path, SHORT + LONG, length), CPU, Progress(1))
+    assert isinstance(task, NATTask)
     model, sizes = model_of(task), task.train.source.lengths - task.train.target.lengths
     long, fit = np.flatnonzero(sizes < -2)[:2], np.flatnonzero(sizes > 2)[:3]
-    whole = ParallelTeacher().loss(model, batch_of(task, rows=np.concatenate((fit, long))), 1)
-    part = ParallelTeacher().loss(model, batch_of(task, rows=fit), 1)
+    whole = NATObjective().loss(model, batch_of(task, rows=np.concatenate((fit, long))), 1)
+    part = NATObjective().loss(model, batch_of(task, rows=fit), 1)
     assert float(whole.total / whole.count) == pytest.approx(float(part.total / part.count))
     assert float(whole.parts["left_out"] / whole.count) == pytest.approx(2 / 5)
     assert float(part.parts["left_out"]) == 0
@@ -337,12 +331,12 @@ def test_a_target_longer_than_its_canvas_is_left_out_and_counted(tmp_path: Path,
 
 
 def test_uniform_masks_hide_every_share_alike_and_show_only_the_truth(
-    build: Callable[..., ParallelTranslationTask], monkeypatch: pytest.MonkeyPatch
+    build: Callable[..., NATTask], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = build()
     model, batch, pairs = model_of(task), batch_of(task), pairs_of(task)
     seen = reading(model, monkeypatch)
-    teacher = ParallelTeacher("uniform")
+    teacher = NATObjective("uniform")
     hidden: list[list[int]] = [[] for _ in pairs]
     with torch.no_grad():
         for _ in range(300):
@@ -357,14 +351,12 @@ def test_uniform_masks_hide_every_share_alike_and_show_only_the_truth(
 
 
 @torch.no_grad()
-def test_only_what_is_hidden_is_asked_for(
-    build: Callable[..., ParallelTranslationTask], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_is_hidden_is_asked_for(build: Callable[..., NATTask], monkeypatch: pytest.MonkeyPatch) -> None:
     task = build()
     model, batch, pairs = model_of(task), batch_of(task), pairs_of(task)
     seen = reading(model, monkeypatch)
     torch.manual_seed(4)
-    found = ParallelTeacher("uniform", length_weight=0.0).loss(model, batch, 1)
+    found = NATObjective("uniform", length_weight=0.0).loss(model, batch, 1)
     total, number = 0.0, 0
     for row, (source, target) in zip(seen[0], pairs, strict=True):
         logp = _plain(model, source, row)
@@ -383,12 +375,12 @@ def _plain(model: NATransformer, source: list[int], canvas: list[int]) -> Tensor
 
 @pytest.mark.parametrize("length", ["classifier", "end"])
 def test_glancing_shows_a_share_of_as_many_as_the_first_look_gets_wrong(
-    build: Callable[..., ParallelTranslationTask], monkeypatch: pytest.MonkeyPatch, length: str
+    build: Callable[..., NATTask], monkeypatch: pytest.MonkeyPatch, length: str
 ) -> None:
     task = build(model__length=length)
     model, batch, pairs = model_of(task), batch_of(task), pairs_of(task)
     seen = reading(model, monkeypatch)
-    ParallelTeacher("glancing", (0.5, 0.5)).loss(model, batch, 1)
+    NATObjective("glancing", (0.5, 0.5)).loss(model, batch, 1)
     first, second = seen
     shown = 0
     for look, row, (source, target) in zip(first, second, pairs, strict=True):
@@ -403,12 +395,12 @@ def test_glancing_shows_a_share_of_as_many_as_the_first_look_gets_wrong(
 
 
 def test_glancing_at_a_ctc_canvas_shows_the_likeliest_path_of_the_target(
-    build: Callable[..., ParallelTranslationTask], monkeypatch: pytest.MonkeyPatch
+    build: Callable[..., NATTask], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = build(model__length="ctc")
     model, batch, pairs = model_of(task), batch_of(task), pairs_of(task)
     seen = reading(model, monkeypatch)
-    ParallelTeacher("glancing", (0.999999, 0.999999)).loss(model, batch, 1)
+    NATObjective("glancing", (0.999999, 0.999999)).loss(model, batch, 1)
     for row, (_, target) in zip(seen[1], pairs, strict=True):
         known = [token for token in row if token != MASK]
         assert len(known) >= len(row) // 2  # a model that knows nothing gets nearly everything wrong
@@ -416,19 +408,19 @@ def test_glancing_at_a_ctc_canvas_shows_the_likeliest_path_of_the_target(
 
 
 def test_a_model_that_is_right_at_first_sight_is_shown_nothing(
-    build: Callable[..., ParallelTranslationTask], monkeypatch: pytest.MonkeyPatch
+    build: Callable[..., NATTask], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = build()
     model, batch, pairs = model_of(task), batch_of(task), pairs_of(task)
     truth = torch.nn.utils.rnn.pad_sequence([torch.tensor(target) for _, target in pairs], batch_first=True)
     seen = reading(model, monkeypatch)
     monkeypatch.setattr(model, "logits", lambda x: 9.0 * F.one_hot(truth, len(task.translator.vocabularies.target)))
-    ParallelTeacher("glancing").loss(model, batch, 1)
+    NATObjective("glancing").loss(model, batch, 1)
     assert {token for row in seen[1] for token in row} == {MASK}
 
 
 def test_less_is_shown_as_training_goes_on() -> None:
-    teacher = ParallelTeacher("glancing", (0.5, 0.3), steps=100)
+    teacher = NATObjective("glancing", (0.5, 0.3), steps=100)
     assert [round(teacher.share(step), 3) for step in (0, 50, 100, 200)] == [0.5, 0.4, 0.3, 0.3]
     for step in (0, 50, 77, 100, 200):
         assert float(teacher.share(torch.tensor(step, dtype=torch.float64))) == teacher.share(step)
@@ -464,13 +456,13 @@ def test_a_run_that_crashed_ends_in_the_same_weights_to_the_bit(
 def test_pairs_that_are_left_out_are_said_and_none_left_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    task = prepare(uneven_recipe(tmp_path, SHORT * 2 + LONG), CPU, Progress(1))
+    task = build_task(uneven_recipe(tmp_path, SHORT * 2 + LONG), CPU, Progress(1))
     number = int((task.train.target.lengths - 1 > task.train.source.lengths).sum())
     assert number > 40
     said = capsys.readouterr().out
     assert f"left out: {number} pairs whose target is longer than the canvas; raise model.upsample_ratio" in said
     with pytest.raises(UserError, match="no training pair is left: the target of each is longer than its canvas"):
-        prepare(uneven_recipe(tmp_path, LONG), CPU, Progress(1))
+        build_task(uneven_recipe(tmp_path, LONG), CPU, Progress(1))
 
 
 @pytest.mark.parametrize(

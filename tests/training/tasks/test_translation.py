@@ -14,17 +14,17 @@ from regard.errors import UserError
 from regard.evaluation import bleu, chrf
 from regard.models.transformer import Transformer
 from regard.training.objectives.config import ObjectiveSettings
-from regard.training.objectives.objective import Teacher
+from regard.training.objectives.objective import TranslationObjective
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.run import prepare
-from regard.training.state import Position, Share
+from regard.training.run import build_task
+from regard.training.state import DataShard, Position
 from regard.training.tasks.translation.data import build_vocabularies, open_corpora
 from regard.training.tasks.translation.recipe import DataSettings, TokenizerSettings
 from regard.training.tasks.translation.task import TranslationTask, collate, prefetch
 
 CPU = torch.device("cpu")
-FORCED = Teacher(ObjectiveSettings(), smoothing=0.0)
+FORCED = TranslationObjective(ObjectiveSettings(), smoothing=0.0)
 ROWS = np.array([3, 100, 200, 7, 400, 99])
 
 
@@ -98,7 +98,7 @@ def test_label_smoothing_mixes_the_truth_with_every_word(smoothing: float, build
 
 def test_every_epoch_shows_every_sentence_once_in_another_order(build: Callable) -> None:
     task = build()
-    batches = task.batches(Position(), Share())
+    batches = task.batches(Position(), DataShard())
     epochs = []
     for _ in range(2):
         left, seen = len(task.train), []
@@ -115,12 +115,12 @@ def test_every_epoch_shows_every_sentence_once_in_another_order(build: Callable)
 def test_batches_go_on_behind_any_position(build: Callable) -> None:
     task = build(batch__tokens=512)
     plan = next(i for i, planned in enumerate(task._planned(Position())) if planned.after.epoch)
-    batches = task.batches(Position(), Share())
+    batches = task.batches(Position(), DataShard())
     placed = [next(batches) for _ in range(2 * plan + 2)]
     assert [item.after for item in placed[plan - 1 : plan + 1]] == [Position(0, plan), Position(1, 1)]
     for used in (0, 1, plan - 1, plan, plan + 1, 2 * plan):  # the end of an epoch is the beginning of the next
         position = placed[used - 1].after if used else Position()
-        again = task.batches(position, Share())
+        again = task.batches(position, DataShard())
         for expected in placed[used : used + 2]:
             found = next(again)
             assert found.after == expected.after
@@ -132,8 +132,8 @@ def test_batches_go_on_behind_any_position(build: Callable) -> None:
 @pytest.mark.parametrize("world", [2, 3])
 def test_the_shares_of_all_processes_are_the_whole(build: Callable, world: int) -> None:
     task = build(batch__tokens=512)
-    alone = task.batches(Position(), Share())
-    shares = [task.batches(Position(), Share(rank, world)) for rank in range(world)]
+    alone = task.batches(Position(), DataShard())
+    shares = [task.batches(Position(), DataShard(rank, world)) for rank in range(world)]
     for _ in range(6):
         group = [next(alone) for _ in range(world)]
         for whole, share in zip(group, shares, strict=True):
@@ -206,7 +206,7 @@ def test_validation_sentences_beyond_the_learned_positions_are_left_out(
     (tmp_path / "v.zh").write_text("我喜欢苹果\n" + "我喜欢苹果" * 40 + "\n", encoding="utf-8")
     files = {"data__valid_source": str(tmp_path / "v.en"), "data__valid_target": str(tmp_path / "v.zh")}
     recipe = make_recipe(model__positions="learned", model__max_length=64, **files)
-    task = prepare(recipe, CPU, Progress(1))
+    task = build_task(recipe, CPU, Progress(1))
     assert task.valid == [Pair("I love apples", "我喜欢苹果")]
     assert np.isfinite(FORCED.loss(task.model, collate(task.valid_tokens, np.array([0]), False, 0), 0).total.item())
 
@@ -266,7 +266,7 @@ def test_pairs_left_out_are_counted_and_said(
     (tmp_path / "a.zh").write_text("\n".join("我喜欢苹果" for _ in lines) + "\n", encoding="utf-8")
     files = {"data__source": str(tmp_path / "a.en"), "data__target": str(tmp_path / "a.zh")}
     valid = {"data__valid_source": str(tmp_path / "a.en"), "data__valid_target": str(tmp_path / "a.zh")}
-    task = prepare(make_recipe(**files, **valid, data__max_length=20), CPU, Progress(1))
+    task = build_task(make_recipe(**files, **valid, data__max_length=20), CPU, Progress(1))
     said = capsys.readouterr().out
     assert len(task.train) == 60
     assert "left out: 1 pair with an empty side" in said

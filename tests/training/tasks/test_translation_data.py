@@ -20,8 +20,8 @@ from regard.data.text.tokens import ParallelTokens
 from regard.errors import UserError
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.run import prepare, run_recipe
-from regard.training.state import Position, Share
+from regard.training.run import build_task, run_recipe
+from regard.training.state import DataShard, Position
 from regard.training.tasks.translation import data as training_data
 from regard.training.tasks.translation.data import make_data, open_corpora, open_data, share_data, take_evenly
 from regard.training.tasks.translation.recipe import DataSettings
@@ -76,7 +76,7 @@ def test_weights_say_how_often_an_epoch_shows_a_sentence(tmp_path: Path, toy: Pa
         {"source": str(write_tsv(tmp_path / "c.tsv", 70, 120))},
     ]
     valid = {"data__valid_source": toy / "train.en", "data__valid_target": toy / "train.zh"}
-    task = prepare(recipe_of(corpora, **valid), CPU, Silence())
+    task = build_task(recipe_of(corpora, **valid), CPU, Silence())
     assert task.train.sizes == (40, 30, 50)
     first, second = seen_in_epochs(task, 2)
     for seen in (first, second):
@@ -135,7 +135,7 @@ def test_a_corpus_of_which_nothing_is_left_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"b\.tsv: no training pair is left with data\.max_length=256: \d+ have an empty side"
     ):
-        prepare(recipe_of(corpora), CPU, Silence())
+        build_task(recipe_of(corpora), CPU, Silence())
 
 
 @pytest.mark.parametrize(("total", "wanted"), [(10, 3), (7, 7), (5, 9), (1000, 333)])
@@ -147,7 +147,7 @@ def test_the_tokenizer_learns_from_evenly_spaced_pairs(total: int, wanted: int) 
 
 def test_that_not_all_pairs_teach_the_tokenizer_is_said(make_recipe: Callable[..., Recipe]) -> None:
     progress = Silence()
-    prepare(make_recipe(tokenizer__sample=100), CPU, progress)
+    build_task(make_recipe(tokenizer__sample=100), CPU, progress)
     assert "the tokenizer is learned from 100 of 470 pairs, evenly spaced" in progress.said
 
 
@@ -164,7 +164,7 @@ def test_long_work_says_from_time_to_time_how_far_it_is(monkeypatch: pytest.Monk
 def test_an_epoch_of_many_windows_shows_every_sentence_once_and_goes_on_anywhere(
     make_recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = prepare(make_recipe(batch__tokens=128), CPU, Silence())
+    task = build_task(make_recipe(batch__tokens=128), CPU, Silence())
     task.order = type(task.order)(task.order.seed, task.order.parts, window=100)
     assert task.order.windows == 5
     for seen in seen_in_epochs(task, 2):
@@ -197,7 +197,7 @@ def aligned(tmp_path: Path) -> dict[str, object]:
 def test_batches_carry_the_links_of_aligned_words(
     packed: bool, aligned: dict[str, object], make_recipe: Callable[..., Recipe]
 ) -> None:
-    task = prepare(make_recipe(**aligned), CPU, Silence())
+    task = build_task(make_recipe(**aligned), CPU, Silence())
     rows = np.array([5, 400, 17])
     batch = collate(task.train, rows, packed, 0)
     assert batch.links is not None
@@ -417,8 +417,8 @@ def test_runs_that_begin_together_make_a_store_once(recipe: Recipe, tmp_path: Pa
 
 
 def test_the_shares_of_processes_cover_every_epoch_of_a_mapped_corpus(made: Path, recipe: Recipe) -> None:
-    task = prepare(recipe, CPU, Silence(), open_data(made, recipe, Silence()))
-    shares = [Share(rank, 3).pick(task._planned(Position())) for rank in range(3)]
+    task = build_task(recipe, CPU, Silence(), open_data(made, recipe, Silence()))
+    shares = [DataShard(rank, 3).pick(task._planned(Position())) for rank in range(3)]
     seen: Counter[int] = Counter()
     for group in zip(*shares, strict=True):
         seen.update(row for item in group for row in item.batch.tolist())

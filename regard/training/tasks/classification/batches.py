@@ -18,7 +18,7 @@ from torch import Tensor
 from regard.data.images.augmentation import Augmentation, Normalisation
 from regard.data.images.datasets import Pictures, Resident, take_ahead
 from regard.pipelines.preprocessing import ImagePreprocessing
-from regard.training.state import Placed, Position, Share
+from regard.training.state import DataShard, Position, Positioned
 from regard.training.tasks.classification.recipe import ClassificationRecipe
 
 TOGETHER, BYTES = 1024, 2**23
@@ -78,16 +78,16 @@ class ImageBatches:
         at_once = min(TOGETHER, BYTES // bytes_each) // self.size if device.type == "cuda" else 1
         self.at_once = max(1, at_once)
 
-    def begin(self, position: Position, share: Share) -> Iterator[Placed[ImageBatch]]:
+    def begin(self, position: Position, share: DataShard) -> Iterator[Positioned[ImageBatch]]:
         """This process's batches from a position on."""
         groups = self.group(share.pick(self.plan(position)))
         taken = self._take(groups) if isinstance(self.pictures, Resident) else self._take_ahead(groups)
         for group, pixels in taken:
             batches = self.make([placed.batch for placed in group], pixels)
             for placed, batch in zip(group, batches, strict=True):
-                yield Placed(batch, placed.after)
+                yield Positioned(batch, placed.after)
 
-    def plan(self, position: Position) -> Iterator[Placed[Plan]]:
+    def plan(self, position: Position) -> Iterator[Positioned[Plan]]:
         """Which images make the batches of all processes."""
         seed, used, each = self.recipe.training.seed, position.batch, len(self.pictures) // self.size
         for epoch in count(position.epoch):
@@ -97,10 +97,10 @@ class ImageBatches:
             for number in range(used, each):
                 rows = order[number * self.size : (number + 1) * self.size]
                 stage = max(i for i, begin in enumerate(self.begins) if epoch * each + number >= begin)
-                yield Placed(Plan(rows, (seed, epoch, number), stage), Position(epoch, number + 1))
+                yield Positioned(Plan(rows, (seed, epoch, number), stage), Position(epoch, number + 1))
             used = 0
 
-    def group(self, planned: Iterator[Placed[Plan]]) -> Iterator[list[Placed[Plan]]]:
+    def group(self, planned: Iterator[Positioned[Plan]]) -> Iterator[list[Positioned[Plan]]]:
         """Batches to be made at once: so many that it is worth while, and all of them changed in the same way."""
         for _, alike in groupby(planned, lambda placed: placed.batch.stage):
             while group := list(islice(alike, self.at_once)):
@@ -125,12 +125,12 @@ class ImageBatches:
         (batch,) = self.make([Plan(rows, (self.recipe.training.seed,))], self.pictures.take(rows))
         return batch
 
-    def _take(self, groups: Iterator[list[Placed[Plan]]]) -> Iterator[tuple[list[Placed[Plan]], Tensor]]:
+    def _take(self, groups: Iterator[list[Positioned[Plan]]]) -> Iterator[tuple[list[Positioned[Plan]], Tensor]]:
         return ((group, self.pictures.take(_rows([placed.batch for placed in group]))) for group in groups)
 
-    def _take_ahead(self, groups: Iterator[list[Placed[Plan]]]) -> Iterator[tuple[list[Placed[Plan]], Tensor]]:
+    def _take_ahead(self, groups: Iterator[list[Positioned[Plan]]]) -> Iterator[tuple[list[Positioned[Plan]], Tensor]]:
         """Images that are decoded in the background."""
-        waiting: list[list[Placed[Plan]]] = []
+        waiting: list[list[Positioned[Plan]]] = []
 
         def rows() -> Iterator[Tensor]:
             for group in groups:

@@ -16,8 +16,8 @@ from regard.data.images.augmentation import Evaluation, Normalisation
 from regard.data.images.datasets import Pictures, Resident, take_ahead
 from regard.pipelines.classifier import Classifier
 from regard.training.skip import ADVICE
-from regard.training.state import Placed, Position, Share
-from regard.training.task import DivergedError, Loss, Sample, Step, Validation
+from regard.training.state import DataShard, Position, Positioned
+from regard.training.task import DivergedError, LossSum, Sample, Step, Validation
 from regard.training.tasks.classification.batches import ImageBatch, ImageBatches
 from regard.training.tasks.classification.data import ImageRunData
 from regard.training.tasks.classification.recipe import ClassificationRecipe
@@ -48,7 +48,7 @@ class ClassificationTask:
         )
         self.classes = len(data.preprocessing.classes)
 
-    def batches(self, position: Position, share: Share) -> Iterator[Placed[ImageBatch]]:
+    def batches(self, position: Position, share: DataShard) -> Iterator[Positioned[ImageBatch]]:
         return self.made.begin(position, share)
 
     def largest(self) -> ImageBatch:
@@ -78,9 +78,9 @@ class ClassificationTask:
             return f"data.size={self.preprocessing.size // 2}, or a smaller model"
         return f"batch.images={len(batch) // 2}"
 
-    def loss(self, batch: ImageBatch, step: Step) -> Loss:
+    def loss(self, batch: ImageBatch, step: Step) -> LossSum:
         logits = self.model(batch.images).float()
-        return Loss(F.cross_entropy(logits, batch.targets, reduction="sum"), len(batch))
+        return LossSum(F.cross_entropy(logits, batch.targets, reduction="sum"), len(batch))
 
     @torch.no_grad()
     def validate(self, model: nn.Module) -> Validation:

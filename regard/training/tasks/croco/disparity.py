@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from regard.data.two_view import render_stereo
 from regard.models.croco import CroCo
-from regard.training.task import Loss, Step, Validation
+from regard.training.task import LossSum, Step, Validation
 from regard.training.tasks.croco.pairs import in_renderings
-from regard.training.tasks.croco.task import TwoViewTask
+from regard.training.tasks.croco.task import CroCoTask
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class StereoPairs:
         return StereoPairs(self.left[which], self.right[which], self.disparity[which])
 
 
-class DisparityTask(TwoViewTask[StereoPairs]):
+class DisparityTask(CroCoTask[StereoPairs]):
     """The disparities of rendered stereo pairs, in units of a patch, from the whole of both views."""
 
     def make(self, numbers: Tensor, batch: int = 0) -> StereoPairs:
@@ -39,10 +39,12 @@ class DisparityTask(TwoViewTask[StereoPairs]):
         left, right = (torch.cat([pairs.views[i].image for pairs in rendered]) for i in (0, 1))
         return StereoPairs(left, right, torch.cat([pairs.disparity() for pairs in rendered]))
 
-    def loss(self, batch: StereoPairs, step: Step) -> Loss:
+    def loss(self, batch: StereoPairs, step: Step) -> LossSum:
         found = predict_disparity(self.model, batch.left, batch.right)
         each = F.smooth_l1_loss(found, batch.disparity, reduction="none").mean((1, 2))
-        return Loss(each.sum(), len(batch), {"pixels_off": (found.detach() - batch.disparity).abs().mean((1, 2)).sum()})
+        return LossSum(
+            each.sum(), len(batch), {"pixels_off": (found.detach() - batch.disparity).abs().mean((1, 2)).sum()}
+        )
 
     @torch.no_grad()
     def validate(self, model: nn.Module) -> Validation:

@@ -16,7 +16,7 @@ from regard.training.tasks.croco.config import CompletionSettings, PairBatchSett
 PRESETS = ("micro", "mini", "small", "base", "large")
 
 
-class TwoViewRecipe(Recipe):
+class CroCoRecipe(Recipe):
     """A whole training run of a two-view model: completion, or disparity where model.head is dense."""
 
     data: PairDataSettings = PairDataSettings()

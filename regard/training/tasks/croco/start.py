@@ -14,7 +14,7 @@ from regard.models.croco import CroCo, CroCoConfig
 from regard.models.folder import find_model_folder, load_model, unique_tensors
 from regard.models.warmstart import copy_tensors
 from regard.training.task import Task
-from regard.training.tasks.croco.recipe import TwoViewRecipe
+from regard.training.tasks.croco.recipe import CroCoRecipe
 
 OF_HEAD = ("head", "outputs", "head_width")
 FREE = (*OF_HEAD, "drop_path")
@@ -28,10 +28,10 @@ class TwoViewStart:
     folder: Path
     tensors: dict[str, Tensor]
     same_head: bool
-    settings: TwoViewRecipe
+    settings: CroCoRecipe
 
     @classmethod
-    def open(cls, recipe: TwoViewRecipe) -> TwoViewStart:
+    def open(cls, recipe: CroCoRecipe) -> TwoViewStart:
         """Reads the folder that the recipe begins with.
 
         Raises:
@@ -59,7 +59,7 @@ class TwoViewStart:
         return f"beginning with the weights of {self.folder}" + ("" if self.same_head else " and a new head")
 
 
-def settle(recipe: TwoViewRecipe, config: CroCoConfig, where: str) -> TwoViewRecipe:
+def settle(recipe: CroCoRecipe, config: CroCoConfig, where: str) -> CroCoRecipe:
     """The recipe with the model's keys of what it begins with; those that it gives must not contradict them.
 
     Raises:

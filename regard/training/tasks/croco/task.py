@@ -18,10 +18,10 @@ from regard.evaluation.croco import BLANK, choose_visible, masked_loss, second_v
 from regard.models.croco import CroCo
 from regard.models.folder import save_model
 from regard.pipelines.views import VIEWS
-from regard.training.state import Placed, Position, Share
-from regard.training.task import Loss, Step, Validation
+from regard.training.state import DataShard, Position, Positioned
+from regard.training.task import LossSum, Step, Validation
 from regard.training.tasks.croco.pairs import HELD_OUT, PairSource, in_parts
-from regard.training.tasks.croco.recipe import TwoViewRecipe
+from regard.training.tasks.croco.recipe import CroCoRecipe
 
 
 class Sliced(Protocol):
@@ -36,7 +36,7 @@ P = TypeVar("P", bound=Sliced)
 
 
 @dataclass(frozen=True)
-class HiddenPairs:
+class MaskedPairs:
     """Pairs of which the model sees few patches of the first view."""
 
     view1: Tensor
@@ -46,14 +46,14 @@ class HiddenPairs:
     def __len__(self) -> int:
         return len(self.view1)
 
-    def part(self, which: slice) -> HiddenPairs:
+    def part(self, which: slice) -> MaskedPairs:
         return replace(self, view1=self.view1[which], view2=self.view2[which], seen=self.seen[which])
 
 
-class TwoViewTask(ABC, Generic[P]):
+class CroCoTask(ABC, Generic[P]):
     """What tasks of two views have in common: batch n holds the pairs from n times its size on."""
 
-    def __init__(self, model: CroCo, recipe: TwoViewRecipe, device: torch.device) -> None:
+    def __init__(self, model: CroCo, recipe: CroCoRecipe, device: torch.device) -> None:
         self.model, self.recipe, self.device = model, recipe, device
         if recipe.training.compile:
             model.compile()
@@ -63,9 +63,9 @@ class TwoViewTask(ABC, Generic[P]):
     def make(self, numbers: Tensor, batch: int) -> P:
         """The pairs with these numbers, as training batch number `batch`."""
 
-    def batches(self, position: Position, share: Share) -> Iterator[Placed[P]]:
-        planned = (Placed(number, Position(batch=number + 1)) for number in count(position.batch))
-        return (Placed(self._batch(item.batch), item.after) for item in share.pick(planned))
+    def batches(self, position: Position, share: DataShard) -> Iterator[Positioned[P]]:
+        planned = (Positioned(number, Position(batch=number + 1)) for number in count(position.batch))
+        return (Positioned(self._batch(item.batch), item.after) for item in share.pick(planned))
 
     def largest(self) -> P:
         """The first: no other one has more patches to read."""
@@ -105,23 +105,23 @@ class TwoViewTask(ABC, Generic[P]):
         return self.make(torch.arange(size, device=self.device) + number * size, number)
 
 
-class CompletionTask(TwoViewTask[HiddenPairs]):
+class CompletionTask(CroCoTask[MaskedPairs]):
     """The pixels of hidden patches, each in its patch's mean and deviation, from the rest and from the other view."""
 
-    def __init__(self, model: CroCo, source: PairSource, recipe: TwoViewRecipe, device: torch.device) -> None:
+    def __init__(self, model: CroCo, source: PairSource, recipe: CroCoRecipe, device: torch.device) -> None:
         super().__init__(model, recipe, device)
         self.source = source
 
-    def make(self, numbers: Tensor, batch: int) -> HiddenPairs:
+    def make(self, numbers: Tensor, batch: int) -> MaskedPairs:
         view1, view2 = self.source.take(numbers)
         draws = Draws(self.recipe.training.seed + 1, numbers)  # numbers of their own, not those of the scenes
         seen = choose_visible(self.model, view1, self.recipe.completion.mask_ratio_at(batch), draws)
         alone = draws.happens(self.recipe.completion.drop_second_view)
-        return HiddenPairs(view1, torch.where(alone[:, None, None, None], BLANK, view2), seen)
+        return MaskedPairs(view1, torch.where(alone[:, None, None, None], BLANK, view2), seen)
 
-    def loss(self, batch: HiddenPairs, step: Step) -> Loss:
+    def loss(self, batch: MaskedPairs, step: Step) -> LossSum:
         loss = masked_loss(self.model, batch.view1, batch.view2, batch.seen)
-        return Loss(loss.mean(1).sum(), len(batch))
+        return LossSum(loss.mean(1).sum(), len(batch))
 
     @torch.no_grad()
     def validate(self, model: nn.Module) -> Validation:

@@ -25,7 +25,7 @@ from regard.attention.masks import Layout
 from regard.decoding import ctc
 from regard.models.nat import NATransformer
 from regard.ops.cross_entropy import IGNORE_INDEX
-from regard.training.task import Loss, Step
+from regard.training.task import LossSum, Step
 from regard.training.tasks.nat.targets import Canvas, source_canvas, target_canvas
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Reader:
         return (marks & self.sentences).sum() / self.sentences.sum()
 
 
-class ParallelTeacher:
+class NATObjective:
     """Masks the reference, and scores what the model makes of it.
 
     Args:
@@ -75,7 +75,7 @@ class ParallelTeacher:
         self.reveal, self.glance, self.steps = reveal, glance, steps
         self.smoothing, self.length_weight = smoothing, length_weight
 
-    def loss(self, model: NATransformer, batch: TextBatch, step: Step) -> Loss:
+    def loss(self, model: NATransformer, batch: TextBatch, step: Step) -> LossSum:
         """Every part is a mean times the number of labels, so that batches of any size weigh alike."""
         config, count, sentences = model.config, (batch.labels != IGNORE_INDEX).sum(), are_sentences(batch)
         memory = model.encode(batch.source, batch.source_layout)
@@ -84,10 +84,10 @@ class ParallelTeacher:
             reader = Reader(model, memory, batch.source_layout, canvas, sentences)
             tokens, length = self._exact(reader, batch, step), length_loss(model, memory, batch)
             parts = {"cross_entropy": tokens.detach() * count, "length": length.detach() * count}
-            return Loss((tokens + self.length_weight * length) * count, batch.count, parts)
+            return LossSum((tokens + self.length_weight * length) * count, batch.count, parts)
         reader = Reader(model, memory, batch.source_layout, source_canvas(batch.source_layout, config), sentences)
         mean, fits = (self._ctc if config.length == "ctc" else self._cut)(reader, batch, step)
-        return Loss(mean * count, batch.count, {"left_out": reader.share_of(~fits) * count})
+        return LossSum(mean * count, batch.count, {"left_out": reader.share_of(~fits) * count})
 
     def share(self, step: Step) -> float | Tensor:
         """How much of what is wrong glancing reveals at a step."""

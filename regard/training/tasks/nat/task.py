@@ -11,20 +11,20 @@ from regard.data.text.tokens import STRETCH
 from regard.errors import UserError
 from regard.models.nat import NATransformer
 from regard.training.progress import counted
-from regard.training.task import Loss, Step
-from regard.training.tasks.nat.objective import ParallelTeacher
-from regard.training.tasks.translation.recipe import ParallelRecipe
+from regard.training.task import LossSum, Step
+from regard.training.tasks.nat.objective import NATObjective
+from regard.training.tasks.translation.recipe import NATRecipe
 from regard.training.tasks.translation.task import TextBatch, TranslationTask
 
 
-class ParallelTranslationTask(TranslationTask):
-    """The decoder fills a canvas on which some of the reference stands, as its `ParallelTeacher` has it do."""
+class NATTask(TranslationTask):
+    """The decoder fills a canvas on which some of the reference stands, as its `NATObjective` has it do."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        assert isinstance(self.recipe, ParallelRecipe) and isinstance(self.model, NATransformer)
+        assert isinstance(self.recipe, NATRecipe) and isinstance(self.model, NATransformer)
         settings = self.recipe.objective
-        self.parallel_teacher = ParallelTeacher(
+        self.parallel_teacher = NATObjective(
             settings.choose(self.model.config),
             settings.glancing_ratio,
             self.recipe.training.steps,
@@ -55,12 +55,12 @@ class ParallelTranslationTask(TranslationTask):
             raise UserError(f"no training pair is left: the target of each is longer than its canvas; {advice}")
         return f"left out: {counted(long, 'pair')} whose target is longer than the canvas; {advice}" if long else ""
 
-    def teach(self, model: nn.Module, batch: TextBatch, step: Step) -> Loss:
+    def teach(self, model: nn.Module, batch: TextBatch, step: Step) -> LossSum:
         assert isinstance(model, NATransformer)
         return self.parallel_teacher.loss(model, batch, step)
 
-    def examine(self, model: nn.Module, batch: TextBatch) -> Loss:
+    def examine(self, model: nn.Module, batch: TextBatch) -> LossSum:
         """What the model says from the source alone."""
         assert isinstance(model, NATransformer)
-        assert isinstance(self.recipe, ParallelRecipe)
-        return ParallelTeacher(length_weight=self.recipe.objective.length_weight).loss(model, batch, 0)
+        assert isinstance(self.recipe, NATRecipe)
+        return NATObjective(length_weight=self.recipe.objective.length_weight).loss(model, batch, 0)

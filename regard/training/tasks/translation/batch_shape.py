@@ -18,7 +18,7 @@ SPARE = 1.5
 
 
 @dataclass(frozen=True)
-class Frame:
+class PackedShape:
     """What every batch is filled up to: as many tokens on both sides, in as many sequences.
 
     Behind the sentences stand sequences of padding, none longer than the longest sentence, then empty ones.
@@ -29,7 +29,7 @@ class Frame:
     longest: int  # sentence, on either side
 
     @classmethod
-    def of(cls, corpus: ParallelTokens, tokens: int) -> Frame:
+    def of(cls, corpus: ParallelTokens, tokens: int) -> PackedShape:
         """A frame for batches of a corpus that are planned to hold so many tokens."""
         (row,) = corpus.longest_rows(1)
         longest = max(int(corpus.source.lengths_of(row)), int(corpus.target.lengths_of(row)) - 1)

@@ -264,7 +264,7 @@ class TranslationRecipe(Recipe):
         return min(limits, default=None)
 
 
-class ParallelRecipe(TranslationRecipe):
+class NATRecipe(TranslationRecipe):
     """A training run of a model that writes all tokens at once."""
 
     searches_by = NATSettings

@@ -30,11 +30,11 @@ from regard.ops.cross_entropy import IGNORE_INDEX
 from regard.pipelines.translator import Translator
 from regard.training.batches import VARIES, move
 from regard.training.objectives.config import ObjectiveSettings
-from regard.training.objectives.objective import Teacher
+from regard.training.objectives.objective import TranslationObjective
 from regard.training.skip import ADVICE
-from regard.training.state import Placed, Position, Share
-from regard.training.task import DivergedError, Loss, Sample, Step, Validation
-from regard.training.tasks.translation.batch_shape import Frame
+from regard.training.state import DataShard, Position, Positioned
+from regard.training.task import DivergedError, LossSum, Sample, Step, Validation
+from regard.training.tasks.translation.batch_shape import PackedShape
 from regard.training.tasks.translation.recipe import TranslationRecipe
 from regard.training.workers import map_in_workers
 
@@ -80,7 +80,7 @@ class TextBatch:
 
 
 class TranslationTask:
-    """The decoder reads the reference and predicts each next token of it, as its `Teacher` has it do."""
+    """The decoder reads the reference and predicts each next token of it, as its `TranslationObjective` has it do."""
 
     def __init__(
         self,
@@ -96,20 +96,20 @@ class TranslationTask:
         if recipe.training.residual_dtype == "bfloat16":
             self.model.source_embedding.stream = self.model.target_embedding.stream = torch.bfloat16
         objective = recipe.objective if isinstance(recipe.objective, ObjectiveSettings) else ObjectiveSettings()
-        self.teacher = Teacher(objective, recipe.optim.label_smoothing, recipe.training.compile)
-        self.frame = Frame.of(train, recipe.batch.tokens) if recipe.training.fixed_sizes else None
+        self.teacher = TranslationObjective(objective, recipe.optim.label_smoothing, recipe.training.compile)
+        self.frame = PackedShape.of(train, recipe.batch.tokens) if recipe.training.fixed_sizes else None
         self.packed = recipe.batch.layout == "packed" or (recipe.batch.layout == "auto" and device.type == "cuda")
         vocabularies = translator.vocabularies
         self.valid_tokens = encode_pairs(valid, vocabularies.source, vocabularies.target)
         weights = [corpus.weight for corpus in recipe.data.all_corpora()] or [1.0]
         self.order = Order.of(recipe.training.seed, train.sizes, weights)
 
-    def batches(self, position: Position, share: Share) -> Iterator[Placed[TextBatch]]:
+    def batches(self, position: Position, share: DataShard) -> Iterator[Positioned[TextBatch]]:
         planned = share.pick(self._planned(position))
         make = partial(_make, self.train, self.packed, self.model.config.pad, self.frame)
         workers = self.recipe.training.workers
         made = map_in_workers(make, planned, workers) if workers else map(make, planned)
-        return prefetch(Placed(item.batch.to(self.device), item.after) for item in made)
+        return prefetch(Positioned(item.batch.to(self.device), item.after) for item in made)
 
     def largest(self) -> TextBatch:
         """The longest sentences, as many as make a batch: no other batch is longer, and hardly any is larger."""
@@ -146,22 +146,22 @@ class TranslationTask:
             return f"data.max_length={batch.longest // 2}, or a smaller model"
         return f"batch.tokens={batch.places // 2}"
 
-    def loss(self, batch: TextBatch, step: Step) -> Loss:
+    def loss(self, batch: TextBatch, step: Step) -> LossSum:
         return self.teach(self.model, batch, step)
 
     def note(self) -> str:
         """What whoever starts a run should know of it, if anything."""
         return ""
 
-    def teach(self, model: nn.Module, batch: TextBatch, step: Step) -> Loss:
+    def teach(self, model: nn.Module, batch: TextBatch, step: Step) -> LossSum:
         """What a model in training is to lower at a step."""
         assert isinstance(model, Transformer)
         return self.teacher.loss(model, batch, step)
 
-    def examine(self, model: nn.Module, batch: TextBatch) -> Loss:
+    def examine(self, model: nn.Module, batch: TextBatch) -> LossSum:
         """The plain loss, without smoothing or anything that is for learning alone."""
         assert isinstance(model, Transformer)
-        return Teacher(ObjectiveSettings(), smoothing=0.0).loss(model, batch, 0)
+        return TranslationObjective(ObjectiveSettings(), smoothing=0.0).loss(model, batch, 0)
 
     @torch.no_grad()
     def validate(self, model: nn.Module) -> Validation:
@@ -205,7 +205,7 @@ class TranslationTask:
         Translator(model, self.translator.vocabularies, self.translator.languages).save(folder)
         (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
 
-    def _planned(self, position: Position) -> Iterator[Placed[Ints]]:
+    def _planned(self, position: Position) -> Iterator[Positioned[Ints]]:
         """The rows of every training batch from a position on."""
         windows = range(position.window, self.order.windows)
         used = position.batch
@@ -214,12 +214,12 @@ class TranslationTask:
                 rng = np.random.default_rng((self.recipe.training.seed, epoch, window))
                 plan = self._plan(self.train, self.order.rows(epoch, window), rng, self.frame)
                 for number, rows in enumerate(plan[used:], used + 1):
-                    yield Placed(rows, Position(epoch, number, window))
+                    yield Positioned(rows, Position(epoch, number, window))
                 used = 0
             windows = range(self.order.windows)
 
     def _plan(
-        self, corpus: ParallelTokens, rows: Ints, rng: np.random.Generator, frame: Frame | None = None
+        self, corpus: ParallelTokens, rows: Ints, rng: np.random.Generator, frame: PackedShape | None = None
     ) -> list[Ints]:
         """Which of these rows share a batch."""
         tokens, (source, target) = self.recipe.batch.tokens, corpus.lengths_of(rows)
@@ -234,15 +234,15 @@ class TranslationTask:
 
 
 def _make(
-    corpus: ParallelTokens, packed: bool, pad: int, frame: Frame | None, planned: Placed[Ints]
-) -> Placed[TextBatch]:
+    corpus: ParallelTokens, packed: bool, pad: int, frame: PackedShape | None, planned: Positioned[Ints]
+) -> Positioned[TextBatch]:
     """The batch of a plan; what was read of a mapped corpus need not stay in memory."""
     batch = collate(corpus, planned.batch, packed, pad, frame)
     corpus.let_go()
-    return Placed(batch, planned.after)
+    return Positioned(batch, planned.after)
 
 
-def collate(corpus: ParallelTokens, rows: Ints, packed: bool, pad: int, frame: Frame | None = None) -> TextBatch:
+def collate(corpus: ParallelTokens, rows: Ints, packed: bool, pad: int, frame: PackedShape | None = None) -> TextBatch:
     """One batch of these sentences: the decoder reads BOS to the last token and must say the first token to END."""
     source, target = corpus.source.take(rows), corpus.target.take(rows)
     steps = target.lengths - 1
