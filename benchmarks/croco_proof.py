@@ -12,7 +12,7 @@ import torch
 
 from regard.data.two_view import SceneSettings
 from regard.data.two_view.random import Draws
-from regard.data.two_view.stereo import StereoPhotos, read_scenes
+from regard.data.two_view.stereo import StereoPair, read_scenes
 from regard.evaluation.croco import CompletionScores, LabelledPairs, choose_visible, score_completion, second_views
 from regard.inspection.two_view import draw_matches, draw_reconstructions, find_peaks
 from regard.models.croco import CroCo
@@ -108,7 +108,7 @@ def render_labelled(
         yield LabelledPairs.rendered(settings, seed, numbers)
 
 
-def cut_photos(photos: list[StereoPhotos], size: tuple[int, int], device: torch.device) -> Iterator[LabelledPairs]:
+def cut_photos(photos: list[StereoPair], size: tuple[int, int], device: torch.device) -> Iterator[LabelledPairs]:
     """Crops at the same place of both photographs, the next pair always another scene."""
     height, width = size
     for down in (0.0, 1.0):
@@ -124,7 +124,7 @@ def cut_photos(photos: list[StereoPhotos], size: tuple[int, int], device: torch.
             yield together(cut, device)
 
 
-def cut_apart(photos: list[StereoPhotos], size: tuple[int, int], device: torch.device) -> Iterator[LabelledPairs]:
+def cut_apart(photos: list[StereoPair], size: tuple[int, int], device: torch.device) -> Iterator[LabelledPairs]:
     """Crops at the left end of the left photograph and at the right end of the right one: nothing in common."""
     height, width = size
     for photo in photos:
@@ -135,7 +135,7 @@ def cut_apart(photos: list[StereoPhotos], size: tuple[int, int], device: torch.d
 
 
 def label_crop(
-    photo: StereoPhotos, part: tuple[slice, slice], view2: torch.Tensor, apart: bool = False
+    photo: StereoPair, part: tuple[slice, slice], view2: torch.Tensor, apart: bool = False
 ) -> tuple[torch.Tensor, ...]:
     """A crop of the left photograph with one of the right, and where what it shows is found there."""
     disparity, known = photo.disparity[part], photo.known[part]

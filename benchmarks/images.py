@@ -22,8 +22,8 @@ import torch
 
 from regard.data.builtin.shapes import render_shapes
 from regard.data.images.augmentation import Augmentation, AugmentationSettings, Normalisation
-from regard.data.images.datasets import Frame, Pictures, Streamed
-from regard.data.images.sets import ImageSettings, open_splits
+from regard.data.images.datasets import ImageDataset, Resize, StreamedImages
+from regard.data.images.image_sets import ImageSettings, open_splits
 from regard.data.images.store import open_store, write_store
 
 BATCH = 256
@@ -58,7 +58,7 @@ def measure_set(name: str, path: str, size: int | None) -> dict[str, Any]:
     began = time.perf_counter()
     images = open_splits(Path(path), ImageSettings(hold_out=0.1)).train
     opened = time.perf_counter() - began
-    frame = Frame(size or min(images.read(0).shape[:2]))
+    frame = Resize(size or min(images.read(0).shape[:2]))
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         left_out = write_store(Path(folder), images, frame, bad=0.01)
@@ -71,11 +71,11 @@ def measure_set(name: str, path: str, size: int | None) -> dict[str, Any]:
             "open_seconds": round(opened, 2),
             "store": round(len(images) / stored),
             "read_stored": read(open_store(Path(folder)), 20 * BATCH),
-            "read_streamed": read(Streamed(images, frame), 4 * BATCH),
+            "read_streamed": read(StreamedImages(images, frame), 4 * BATCH),
         }
 
 
-def read(pictures: Pictures, count: int) -> int:
+def read(pictures: ImageDataset, count: int) -> int:
     order = torch.randperm(len(pictures), generator=torch.Generator().manual_seed(0))[:count]
     return per_second(lambda: [pictures.take(indices) for indices in torch.split(order, BATCH)], len(order))
 

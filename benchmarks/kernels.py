@@ -48,7 +48,6 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "linear": kinds.measure_linear,
     "stem": pictures.measure_stem,
     "turning": pictures.measure_turning,
-    "randaugment": pictures.measure_randaugment,
 }
 
 

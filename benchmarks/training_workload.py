@@ -16,9 +16,9 @@ import torch
 
 from regard.data.batching import plan_packed, plan_padded
 from regard.data.builtin.corpus import load_pairs
-from regard.data.text.encoding import encode_pairs
+from regard.data.text.encoding import tokenise_pairs
 from regard.data.text.tokenizer import Tokenizer
-from regard.data.text.tokens import Ints, ParallelTokens, Ragged
+from regard.data.text.tokens import Ints, ParallelTokens, RaggedArray
 from regard.training.tasks.translation.batch_shape import PackedShape
 from regard.training.tasks.translation.task import TextBatch, collate
 
@@ -55,17 +55,17 @@ def draw_words(lengths: Lengths, vocab: int, rng: np.random.Generator) -> Parall
     words = rng.choice(vocab - 3, int(longer.sum()), p=odds / odds.sum())
     begins = np.cumsum(longer) - longer
 
-    def cut(lengths: Ints, said: Ints) -> Ragged:
+    def cut(lengths: Ints, said: Ints) -> RaggedArray:
         """The first words of every sentence, and END."""
         offsets = np.concatenate(([0], np.cumsum(lengths)))
         places = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)
         tokens = said[words[places]]
         tokens[offsets[1:] - 1] = END
-        return Ragged(tokens.astype(np.int32), offsets)
+        return RaggedArray(tokens.astype(np.int32), offsets)
 
     heard, told = cut(source, np.arange(3, vocab)), cut(target, code)
     begun = np.insert(told.tokens, told.offsets[:-1], BOS)
-    return ParallelTokens(heard, Ragged(begun, told.offsets + np.arange(len(target) + 1)), None, (len(source),))
+    return ParallelTokens(heard, RaggedArray(begun, told.offsets + np.arange(len(target) + 1)), None, (len(source),))
 
 
 def plan(lengths: Lengths, tokens: int, packed: bool, rng: np.random.Generator, sentences: int | None) -> list[Ints]:
@@ -133,7 +133,7 @@ def encode_builtin(sentences: int | None) -> ParallelTokens:
     """The pairs that `regard demo` learns from, all different."""
     pairs = load_pairs("train", sentences)
     tokenizer = Tokenizer.train((text for pair in pairs for text in pair), PIECES)
-    return encode_pairs(pairs, tokenizer, tokenizer)
+    return tokenise_pairs(pairs, tokenizer, tokenizer)
 
 
 def make_lessons(

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 
 from regard.data.builtin import corpus
-from regard.data.text.pair import Pair
+from regard.data.text.pairs import Pair
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from tests.browser import browser as browser

@@ -43,7 +43,6 @@ WITHOUT_TORCH = {"errors", "config", "runtime", "cli", "__init__"}
 
 
 PENDING = {
-    "data/images/randaugment.py",
     "evaluation/bench/images.py",
     "evaluation/bench/runs.py",
     "evaluation/bench/sentences.py",

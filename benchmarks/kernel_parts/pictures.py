@@ -7,13 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.positions import Rotary2D, grid_positions
-from regard.data.images.randaugment import OPERATIONS, operate, operate_by_kernel
 from regard.ops import norm_gelu as activated
 from regard.ops import rotary as turning
 
 from .bench import Bench
 
-IMAGES, TOGETHER = 256, 1024
+IMAGES = 256
 CHANNELS = {32: 64, 16: 128, 8: 256}
 """How many there are where the stem has made the side of a picture so many pixels."""
 
@@ -59,22 +58,6 @@ def measure_turning(bench: Bench) -> None:
     turning.PAIRS, turning.WARPS = usual
     gap = (plain(together) - ours(together)).detach().abs().max() / together.detach().abs().max()
     bench.note("turning", "largest difference", relative=float(gap))
-
-
-def measure_randaugment(bench: Bench) -> None:
-    """An operation on each of 1,024 images, beside the passes of the formula; and each operation on all of them."""
-    count = 28 if bench.toy else TOGETHER
-    images = torch.randint(256, (count, 3, 32, 32), device=bench.device, dtype=torch.uint8)
-    amount = torch.full((count,), 0.9, device=bench.device)
-    choice = torch.arange(count, device=bench.device) % len(OPERATIONS)
-    given = images, choice, amount, torch.ones_like(amount)
-    bench.attempt("randaugment", "formula", partial(bench.times, "op", partial(operate, *given, whole=True)))
-    bench.attempt("randaugment", "ours", partial(bench.times, "op", partial(operate_by_kernel, *given)))
-    apart = (operate(*given, whole=True).int() - operate_by_kernel(*given).int()).abs()
-    bench.note("randaugment", "differences", most=int(apart.max()), share=float((apart > 0).float().mean()))
-    for number, name in enumerate(OPERATIONS):
-        one = images, torch.full_like(choice, number), amount, torch.ones_like(amount)
-        bench.attempt("randaugment", f"ours, {name}", partial(bench.times, "op", partial(operate_by_kernel, *one)))
 
 
 def _measure_convolution(bench: Bench, before: int, after: int, side: int) -> None:

@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 
 from regard.attention.kinds import LinearSettings, LocalSettings, RoutingSettings
 from regard.data.images.augmentation import PRESETS, AugmentationSettings
-from regard.data.images.sets import ImageSettings
+from regard.data.images.image_sets import ImageSettings
 from regard.decoding.config import NATSettings
 from regard.models.nat import NATransformerConfig
 from regard.models.swin import SwinConfig

@@ -106,7 +106,7 @@ def _check_choice(closest: str | None, n_best: int) -> None:
 
 def _choose_paths(out: Path | None, out_src: Path | None, out_tgt: Path | None) -> list[Path]:
     """The file for both sides, or those for each."""
-    from regard.data.text.suffixes import BOTH_SIDES
+    from regard.data.text.readers import PAIR_SUFFIXES
     from regard.errors import UserError
 
     if out is not None and out_src is None and out_tgt is None:
@@ -117,7 +117,7 @@ def _choose_paths(out: Path | None, out_src: Path | None, out_tgt: Path | None) 
         if out_src.absolute() == out_tgt.absolute():
             raise UserError(f"{out_src}: --out-src and --out-tgt are one file; choose two names")
         for path in (out_src, out_tgt):
-            if path.suffix.lower() in BOTH_SIDES:
+            if path.suffix.lower() in PAIR_SUFFIXES:
                 raise UserError(f"{path}: the name is that of a file of both sides; give a .tsv or .jsonl as --out")
         return [out_src, out_tgt]
     raise UserError("distill needs either --out, a .tsv or .jsonl file, or both --out-src and --out-tgt")
@@ -125,9 +125,8 @@ def _choose_paths(out: Path | None, out_src: Path | None, out_tgt: Path | None) 
 
 def _open_corpus(recipe: Path | None, changes: Sequence[str], src: Path | None, tgt: Path | None) -> Corpus:
     """What is to be translated, from files or by a recipe."""
-    from regard.data.text.pair import Pair
-    from regard.data.text.readers import read_lines, read_parallel
-    from regard.data.text.suffixes import BOTH_SIDES, kind_of
+    from regard.data.text.pairs import Pair
+    from regard.data.text.readers import PAIR_SUFFIXES, format_suffix, read_lines, read_parallel
     from regard.errors import UserError
     from regard.training.distillation import Corpus
     from regard.training.tasks.translation.data import open_corpora
@@ -143,7 +142,7 @@ def _open_corpus(recipe: Path | None, changes: Sequence[str], src: Path | None, 
     assert src is not None
     if changes:
         raise UserError("--set changes a recipe; give --recipe, or leave it away")
-    if tgt is not None or src.is_dir() or kind_of(src) in BOTH_SIDES:
+    if tgt is not None or src.is_dir() or format_suffix(src) in PAIR_SUFFIXES:
         return Corpus(lambda: read_parallel(src, tgt), referenced=True)
     return Corpus(lambda: (Pair(line, "") for line in read_lines(src)), referenced=False)
 

@@ -20,10 +20,10 @@ Records = TypeVar("Records", "Output", "AlignedRecordFiles")
 
 def check_output(output: Path, resume: bool, read: Sequence[Path]) -> None:
     """Refuses a file that could not be written, or that is one of those to `read`, before a model is loaded."""
-    from regard.data.text.suffixes import COMPRESSIONS
+    from regard.data.text.readers import COMPRESSION_SUFFIXES
     from regard.errors import UserError
 
-    if output.suffix.lower() in COMPRESSIONS:
+    if output.suffix.lower() in COMPRESSION_SUFFIXES:
         raise UserError(f"{output}: translations are not compressed; choose a name without {output.suffix}")
     if output.exists() and any(path.exists() and output.samefile(path) for path in read):
         raise UserError(f"{output} is what is to be read; choose another name for the translations")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from numpy.lib import format as npy
 
 
-class GrowingArray:
+class ArrayWriter:
     """A .npy file to which rows of one shape are appended; its header is completed at the end."""
 
     def __init__(self, path: Path, dtype: npt.DTypeLike, row: tuple[int, ...] = ()) -> None:

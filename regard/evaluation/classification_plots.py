@@ -1,4 +1,4 @@
-"""Pictures of how good a classifier is: what is taken for what, and whether it is as sure as it is right."""
+"""ImageDataset of how good a classifier is: what is taken for what, and whether it is as sure as it is right."""
 
 from __future__ import annotations
 

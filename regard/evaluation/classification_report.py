@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from regard.data.images.datasets import read_framed
+from regard.data.batching import prefetch
+from regard.data.images.datasets import read_resized
 from regard.data.images.decoding import ImageError, Pixels
-from regard.data.images.prefetch import work_ahead
-from regard.data.images.sets import ImageSet, ImageSettings, Split, open_images
+from regard.data.images.image_sets import ImageSet, ImageSettings, Split, open_images
 from regard.errors import UserError
 from regard.evaluation.classification import Scores, score
 from regard.pipelines.classifier import BATCH, THREADS, Classifier
@@ -112,18 +112,18 @@ def evaluate(classifier: Classifier, images: ImageSet, name: str, watch: Any = N
     Raises:
         UserError: not a single image can be read.
     """
-    frame = classifier.preprocessing.frame
+    frame = classifier.preprocessing.resize
 
     def open_one(index: int) -> Pixels | ImageError:
         try:
-            return read_framed(images, index, frame)
+            return read_resized(images, index, frame)
         except ImageError as error:
             return error
 
     rows: list[Any] = []
     kept: list[int] = []
     bad: list[str] = []
-    opened = enumerate(work_ahead(open_one, range(len(images)), threads=THREADS, waiting=2 * BATCH))
+    opened = enumerate(prefetch(open_one, range(len(images)), threads=THREADS, waiting=2 * BATCH))
     while batch := list(islice(opened, BATCH)):
         good = [(i, pixels) for i, pixels in batch if not isinstance(pixels, ImageError)]
         bad += [str(error) for _, error in batch if isinstance(error, ImageError)]

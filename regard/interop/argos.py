@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from regard.data.text.languages import name_of
+from regard.data.text.languages import language_name
 from regard.data.text.tokenizer import SPACE_MARK
 from regard.decoding.config import SearchSettings
 from regard.errors import UserError
@@ -108,9 +108,9 @@ def _pack(translator: Translator, pieces: bytes, quantization: str, name: str, a
     source, target = translator.languages
     about = VERSIONS | {
         "from_code": source,
-        "from_name": name_of(source),
+        "from_name": language_name(source),
         "to_code": target,
-        "to_name": name_of(target),
+        "to_name": language_name(target),
     }
     with tempfile.TemporaryDirectory() as room:
         folder = Path(room) / name

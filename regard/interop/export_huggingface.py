@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from regard.data.text.sentencepiece import SentencePieces
+from regard.data.text.sentencepiece import SentencePieceTokenizer
 from regard.decoding.config import SearchSettings
 from regard.decoding.stepper import pad_batch
 from regard.errors import UserError
@@ -130,7 +130,7 @@ def write_huggingface(translator: Translator, folder: Path, sources: Sequence[To
         theirs.save_pretrained(folder)
     vocabularies, longest = translator.vocabularies, theirs.config.max_position_embeddings
     source, target = vocabularies.source, vocabularies.target
-    if isinstance(source, SentencePieces) and isinstance(target, SentencePieces):
+    if isinstance(source, SentencePieceTokenizer) and isinstance(target, SentencePieceTokenizer):
         to_marian_tokenizer(source, target, folder, longest)
     else:
         to_fast_tokenizer(source, longest).save_pretrained(folder)
@@ -172,7 +172,7 @@ def _check_tokenizer(translator: Translator, library: Any, folder: Path, sources
     """Refuses a tokenizer that cuts texts otherwise, or joins them otherwise, than ours."""
     source, target = translator.vocabularies.source, translator.vocabularies.target
     theirs = library.AutoTokenizer.from_pretrained(folder)
-    joining = target if isinstance(source, SentencePieces) else source  # MarianTokenizer joins what was written
+    joining = target if isinstance(source, SentencePieceTokenizer) else source  # MarianTokenizer joins what was written
     for tokens in sources:
         text = source.decode(tokens)
         if theirs(text).input_ids != [*source.encode(text), translator.model.config.eos]:

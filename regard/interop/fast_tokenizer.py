@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import BertWordPieceTokenizer, decoders, normalizers, processors
 
 from regard.data.text.tokenizer import Tokenizer
-from regard.data.text.wordpiece import WordPieces
+from regard.data.text.wordpiece import WordPieceTokenizer
 from regard.errors import UserError
 from regard.interop.optional import need
 
@@ -21,7 +21,7 @@ FILE, VOCABULARY, SETTINGS = "tokenizer.json", "vocab.txt", "tokenizer_config.js
 def to_fast_tokenizer(tokenizer: Tokenizer, longest: int) -> Any:
     """Theirs, which ends a text with END and decodes without loss; `longest` is the most tokens of the model."""
     pad, bos, eos, unk = Tokenizer.SPECIALS
-    backend = tokenizer.as_library()
+    backend = tokenizer.to_tokenizers()
     backend.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Prepend(" ")])
     backend.post_processor = processors.TemplateProcessing(
         single=f"$A {eos}", pair=f"$A $B {eos}", special_tokens=[(eos, Tokenizer.EOS)]
@@ -69,14 +69,14 @@ def from_fast_tokenizer(folder: Path) -> Tokenizer:
             raise UserError(str(error).replace(str(plain), str(path))) from None
 
 
-def read_word_pieces(folder: Path) -> WordPieces:
+def read_word_pieces(folder: Path) -> WordPieceTokenizer:
     """The tokenizer of a folder of BERT: tokenizer.json, or else vocab.txt with the settings beside it.
 
     Raises:
         UserError: both are missing, or the one that is read is damaged.
     """
     if (folder / FILE).exists():
-        return WordPieces.load(folder / FILE)
+        return WordPieceTokenizer.load(folder / FILE)
     path, settings = folder / VOCABULARY, folder / SETTINGS
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
@@ -95,4 +95,4 @@ def read_word_pieces(folder: Path) -> WordPieces:
         except (OSError, ValueError) as error:
             raise UserError(f"{settings}: damaged or not JSON ({error})") from None
         lowercase = not isinstance(said, dict) or said.get("do_lower_case") is not False
-    return WordPieces(BertWordPieceTokenizer(vocabulary, lowercase=lowercase)._tokenizer)
+    return WordPieceTokenizer(BertWordPieceTokenizer(vocabulary, lowercase=lowercase)._tokenizer)

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from regard.data.text.sentencepiece import SentencePieces, checked_ids
+from regard.data.text.sentencepiece import SentencePieceTokenizer, check_ids
 from regard.errors import UserError
 
 SOURCE, TARGET, VOCABULARY, TARGET_VOCABULARY = "source.spm", "target.spm", "vocab.json", "target_vocab.json"
@@ -20,7 +20,7 @@ def has_marian_tokenizer(folder: Path) -> bool:
     return (folder / SOURCE).is_file()
 
 
-def from_marian_tokenizer(folder: Path) -> tuple[SentencePieces, SentencePieces]:
+def from_marian_tokenizer(folder: Path) -> tuple[SentencePieceTokenizer, SentencePieceTokenizer]:
     """The tokenizer of each side; the same object where they are the same.
 
     Raises:
@@ -30,13 +30,15 @@ def from_marian_tokenizer(folder: Path) -> tuple[SentencePieces, SentencePieces]
     ids = _read_ids(folder / VOCABULARY)
     target_ids = _read_ids(folder / TARGET_VOCABULARY) if separate else ids
     models = _read(folder / SOURCE), _read(folder / TARGET)
-    source = SentencePieces(models[0], ids, str(folder / SOURCE))
+    source = SentencePieceTokenizer(models[0], ids, str(folder / SOURCE))
     if models[0] == models[1] and not separate:
         return source, source
-    return source, SentencePieces(models[1], target_ids, str(folder / TARGET))
+    return source, SentencePieceTokenizer(models[1], target_ids, str(folder / TARGET))
 
 
-def to_marian_tokenizer(source: SentencePieces, target: SentencePieces, folder: Path, longest: int) -> None:
+def to_marian_tokenizer(
+    source: SentencePieceTokenizer, target: SentencePieceTokenizer, folder: Path, longest: int
+) -> None:
     """Writes the files that `MarianTokenizer` loads; `longest` is the most tokens of the model."""
     separate = source.ids != target.ids
     about = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate, "model_max_length": longest}
@@ -52,7 +54,7 @@ def _read_ids(path: Path) -> dict[str, int]:
         values: Any = json.loads(_read(path).decode("utf-8"))
     except ValueError as error:
         raise UserError(f"{path}: damaged or not JSON ({error})") from None
-    return checked_ids(values, path)
+    return check_ids(values, path)
 
 
 def _read(path: Path) -> bytes:

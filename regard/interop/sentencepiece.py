@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from regard.data.text.sentencepiece import SentencePieces
+from regard.data.text.sentencepiece import SentencePieceTokenizer
 from regard.data.text.tokenizer import SPACE_MARK, Tokenizer
 from regard.errors import UserError
 from regard.interop.optional import need
@@ -22,14 +22,14 @@ def to_sentencepiece(tokenizer: Tokenizer) -> bytes:
     Raises:
         UserError: SentencePiece cannot express the tokenizer, or is not installed.
     """
-    if isinstance(tokenizer, SentencePieces):
+    if isinstance(tokenizer, SentencePieceTokenizer):
         return tokenizer.model
     if tokenizer.kind != "bpe":
         raise UserError("SentencePiece cannot spell a word that is no piece, as a tokenizer of words does; it has BPE")
     need("sentencepiece", "export")
     library = need("sentencepiece.sentencepiece_model_pb2", "export")
     kinds = library.ModelProto.SentencePiece
-    state = json.loads(tokenizer.as_library().to_str())
+    state = json.loads(tokenizer.to_tokenizers().to_str())
     ranks: dict[str, int] = {}
     for rank, (left, right) in enumerate(state["model"]["merges"]):
         ranks.setdefault(left + right, rank)

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.data.images.prefetch import work_ahead
+from regard.data.batching import prefetch
 from regard.errors import UserError
 from regard.models.folder import check_input_type, find_model_folder, load_model, save_model
 from regard.models.pretrained import save_pretrained
@@ -152,7 +152,7 @@ class Classifier:
         return logits.float()
 
     def _join(self, images: Sequence[AnyImage], work: Any, width: int) -> NDArray[np.float32]:
-        opened = work_ahead(self.preprocessing.open, images, threads=THREADS, waiting=2 * BATCH)
+        opened = prefetch(self.preprocessing.open, images, threads=THREADS, waiting=2 * BATCH)
         parts = [work(batch) for batch in _batches(opened)]
         return np.concatenate(parts) if parts else np.empty((0, width), np.float32)
 

@@ -53,7 +53,7 @@ class Constraints:
 
 def _spellings(phrase: str, target: Tokenizer) -> list[Phrase]:
     """The tokens of a phrase within a sentence, the likelier way first: behind a space, or close to the rest."""
-    spaced, close = target.encode(phrase), target.encode_inside(phrase)
+    spaced, close = target.encode(phrase), target.encode_continuation(phrase)
     ways = [tuple(close), tuple(spaced)] if _is_unspaced(phrase[0]) else [tuple(spaced), tuple(close)]
     return list(dict.fromkeys(ways))
 

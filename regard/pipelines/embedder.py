@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.data.text.vocabularies import JOINT
-from regard.data.text.wordpiece import WordPieces
+from regard.data.text.wordpiece import WordPieceTokenizer
 from regard.decoding.generator import BATCH_TOKENS
 from regard.decoding.stepper import pad_batch
 from regard.errors import UserError
@@ -22,7 +22,7 @@ from regard.pipelines.translator import batches_by_tokens, list_texts
 class Embedder:
     """Gives each text the vector by which it is compared with others, or each of its tokens one."""
 
-    def __init__(self, model: Bert, pieces: WordPieces) -> None:
+    def __init__(self, model: Bert, pieces: WordPieceTokenizer) -> None:
         self.model, self.pieces = model.eval(), pieces
 
     @classmethod
@@ -35,7 +35,7 @@ class Embedder:
         folder = find_model_folder(Path(path))
         check_input_type(folder, "sentences")
         model, _ = load_model(folder, device)
-        pieces = WordPieces.load(folder / JOINT)
+        pieces = WordPieceTokenizer.load(folder / JOINT)
         if len(pieces) > model.config.vocab:
             raise UserError(f"{folder / JOINT} has {len(pieces)} pieces, and the model {model.config.vocab} rows")
         return cls(model, pieces)

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data.batching import prefetch
 from regard.data.images.decoding import Pixels
 from regard.data.images.folders import list_images
-from regard.data.images.prefetch import work_ahead
 from regard.errors import UserError
 from regard.pipelines.classifier import BATCH, THREADS
 from regard.pipelines.preprocessing import ImagePreprocessing
@@ -55,7 +55,7 @@ def look_at(
         except UserError as error:
             return error
 
-    opened = work_ahead(open_one, found, threads=THREADS, waiting=2 * BATCH)
+    opened = prefetch(open_one, found, threads=THREADS, waiting=2 * BATCH)
     while batch := list(islice(opened, BATCH)):
         good = [one[1] for one in batch if not isinstance(one, UserError)]
         rows = iter(work(good) if good else ())

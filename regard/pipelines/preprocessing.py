@@ -14,9 +14,9 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from regard.config import Settings
-from regard.data.images.augmentation import Evaluation, Normalisation
-from regard.data.images.datasets import GAP, Frame, fit
-from regard.data.images.decoding import Mode, Pixels, decode, take_pixels
+from regard.data.images.augmentation import EvalTransform, Normalisation
+from regard.data.images.datasets import Resize
+from regard.data.images.decoding import Mode, Pixels, decode_image, image_to_array
 from regard.errors import UserError
 
 AnyImage = str | Path | Image.Image | npt.NDArray[np.uint8]
@@ -45,9 +45,9 @@ class ImagePreprocessing(Settings):
         return self
 
     @property
-    def frame(self) -> Frame:
-        """What every image is brought to."""
-        return Frame(self.size, self.fit)
+    def resize(self) -> Resize:
+        """The size that every image is resized to."""
+        return Resize(self.size, self.fit)
 
     @property
     def mode(self) -> Mode:
@@ -61,17 +61,17 @@ class ImagePreprocessing(Settings):
             UserError: it is bad, or not what an image can be given as; it is named where it has a name.
         """
         if isinstance(image, str | Path):
-            pixels = decode(Path(image), self.mode, detail=GAP * self.size)
+            pixels = decode_image(Path(image), self.mode, min_side=self.resize.min_side)
         elif isinstance(image, Image.Image):
-            pixels = take_pixels(image, self.mode, str(getattr(image, "filename", "")) or "image")
+            pixels = image_to_array(image, self.mode, str(getattr(image, "filename", "")) or "image")
         else:
             pixels = self._check_array(image)
-        return fit(pixels if pixels.ndim == 3 else pixels[:, :, None], self.frame)
+        return self.resize(pixels if pixels.ndim == 3 else pixels[:, :, None])
 
     def normalise(self, images: Sequence[Pixels], device: torch.device | str = "cpu") -> Tensor:
         """A batch as the model takes it, (B, channels, size, size)."""
         together = torch.from_numpy(np.stack(images)).to(device).permute(0, 3, 1, 2)
-        return Evaluation(self.size, Normalisation(self.mean, self.std))(together)
+        return EvalTransform(self.size, Normalisation(self.mean, self.std))(together)
 
     def _check_array(self, image: Any) -> Pixels:
         if not isinstance(image, np.ndarray):

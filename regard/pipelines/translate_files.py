@@ -14,9 +14,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from regard.data.text.parquet import read_parquet
-from regard.data.text.readers import read_jsonl, read_lines, read_tsv
-from regard.data.text.suffixes import kind_of
+from regard.data.text.readers import format_suffix, read_jsonl, read_lines, read_parquet, read_tsv
 from regard.decoding.config import DecodingSettings
 from regard.errors import UserError
 from regard.pipelines.constraints import Constraints
@@ -179,7 +177,7 @@ def read_texts(path: Path, key: str | None = None) -> Iterator[str]:
     Raises:
         UserError: a key is given for a file that has none, is no column's number, or the file cannot be read.
     """
-    kind = kind_of(path)
+    kind = format_suffix(path)
     if kind in (".jsonl", ".parquet"):
         key = "source" if key is None else key
         read = read_jsonl if kind == ".jsonl" else read_parquet

@@ -10,7 +10,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from regard.data.images.decoding import decode
+from regard.data.images.decoding import decode_image
 from regard.errors import UserError
 
 VIEWS = "views"
@@ -39,5 +39,5 @@ def open_view(path: Path, size: tuple[int, int]) -> Tensor:
         ImageError: the image is bad; it is named.
     """
     height, width = size
-    fitted = ImageOps.fit(Image.fromarray(decode(path)), (width, height), Image.Resampling.BICUBIC)
+    fitted = ImageOps.fit(Image.fromarray(decode_image(path)), (width, height), Image.Resampling.BICUBIC)
     return torch.from_numpy(np.array(fitted)).permute(2, 0, 1)[None].float() / 255

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, Protocol
 
-from regard.data.text.sentences import Split, as_one, split_sentences
+from regard.data.text.sentences import SplitText, single_sentence, split_sentences
 from regard.serving.config import Limits
 from regard.serving.html_documents import Page
 from regard.serving.messages import Job, ModelInfo, Translation
@@ -30,7 +30,7 @@ class Document(Protocol):
 class Plain:
     """A text without markup."""
 
-    split: Split
+    split: SplitText
     alignments: bool = False
 
     @property
@@ -54,7 +54,7 @@ class Reader:
         """The text as a document; without `split` it is one sentence, as far as that fits the model."""
         if form == "html":
             return Page(text, self._fits)
-        return Plain(split_sentences(text, self._fits) if split else as_one(text, self._fits), alignments)
+        return Plain(split_sentences(text, self._fits) if split else single_sentence(text, self._fits), alignments)
 
     def jobs(self, document: Document, n_best: int = 1) -> list[Job]:
         """What the model has to do for a document."""

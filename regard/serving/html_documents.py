@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from regard.data.text.sentences import Split, split_sentences
+from regard.data.text.sentences import SplitText, split_sentences
 from regard.serving.messages import Translation
 
 _TOKENS = re.compile(
@@ -48,7 +48,7 @@ class Passage:
 
     text: str = ""
     marks: list[Mark] = field(default_factory=list)
-    split: Split = field(default_factory=lambda: Split("", ()))
+    split: SplitText = field(default_factory=lambda: SplitText("", ()))
 
     @property
     def speaks(self) -> bool:
@@ -57,7 +57,7 @@ class Passage:
 
     def render(self, translations: Sequence[Translation]) -> str:
         """The passage in the other language."""
-        target, starts = self.split.lay_out([one.text for one in translations])
+        target, starts = self.split.join_with_starts([one.text for one in translations])
         links = list(_links(self.split, translations, starts)) if self.marks else []
         placed = [_place(mark, links, len(target), len(self.text)) for mark in self.marks]
         return _write(placed, target, 0, len(target))
@@ -171,7 +171,7 @@ def _matching(token: str, open_marks: Sequence[Mark]) -> Mark | None:
     return None
 
 
-def _links(split: Split, translations: Sequence[Translation], starts: Sequence[int]) -> Iterator[Link]:
+def _links(split: SplitText, translations: Sequence[Translation], starts: Sequence[int]) -> Iterator[Link]:
     """What became what: every sentence, and within it every token and the source token that it looked at most."""
     for sentence, one, s, t in zip(split.sentences, translations, split.starts, starts, strict=True):
         yield Link((s, s + len(sentence.text)), (t, t + len(one.text)), whole=True)

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from regard.data.text.languages import name_of
+from regard.data.text.languages import language_name
 from regard.serving.documents import render_all
 from regard.serving.errors import bad, unavailable
 from regard.serving.parsing import read_fields
@@ -94,7 +94,7 @@ def make_router(service: Service) -> APIRouter:
     async def languages() -> list[Language]:
         """The languages of the loaded models."""
         known = service.models.languages.items()
-        return [Language(code=code, name=name_of(code), targets=targets) for code, targets in known]
+        return [Language(code=code, name=language_name(code), targets=targets) for code, targets in known]
 
     @router.get("/frontend/settings")
     async def frontend_settings() -> FrontendSettings:
@@ -107,8 +107,8 @@ def make_router(service: Service) -> APIRouter:
             apiKeys=service.keys is not None,
             keyRequired=service.keys is not None,
             language=Choice(
-                source=LanguageName(code=source, name=name_of(source)),
-                target=LanguageName(code=target, name=name_of(target)),
+                source=LanguageName(code=source, name=language_name(source)),
+                target=LanguageName(code=target, name=language_name(target)),
             ),
         )
 

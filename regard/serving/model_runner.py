@@ -8,8 +8,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 
-from regard.data.images.datasets import GAP
-from regard.data.images.decoding import MOST_PIXELS, decode
+from regard.data.images.decoding import MAX_PIXELS, decode_image
 from regard.data.text.vocabularies import has_tokenizer
 from regard.decoding.config import DecodingSettings, NATSettings, SearchSettings, parse_settings
 from regard.errors import UserError
@@ -175,11 +174,13 @@ class ClassificationEngine:
             return [show_positions(self.classifier.model, item) for item in items]
         raise UserError(f"{self.about.name}: it can classify, but not {operation}")
 
-    def classify(self, images: Sequence[bytes], top: int = 5, pixels: int = MOST_PIXELS) -> list[Ranked]:
+    def classify(self, images: Sequence[bytes], top: int = 5, pixels: int = MAX_PIXELS) -> list[Ranked]:
         """The likeliest classes of every image."""
         preprocessing = self.classifier.preprocessing
         opened = [
-            preprocessing.open(decode(data, preprocessing.mode, pixels=pixels, detail=GAP * preprocessing.size))
+            preprocessing.open(
+                decode_image(data, preprocessing.mode, max_pixels=pixels, min_side=preprocessing.resize.min_side)
+            )
             for data in images
         ]
         ranked = self.classifier.rank(self.classifier.predict(opened), top)

@@ -18,8 +18,8 @@ from typing import Any, Literal, NamedTuple
 from pydantic import Field
 
 from regard.config import Settings
-from regard.data.text.pair import Pair
-from regard.data.text.suffixes import kind_of
+from regard.data.text.pairs import Pair
+from regard.data.text.readers import format_suffix
 from regard.decoding.config import DecodingSettings, SearchSettings
 from regard.errors import UserError
 from regard.evaluation import choose_closest, tokenisation_for
@@ -135,7 +135,7 @@ def write_pairs(paths: Sequence[Path], pairs: Sequence[Pair]) -> list[str]:
     """The records of some pairs: for two line files one each, for a .tsv or .jsonl file one of both sides."""
     if len(paths) == 2:
         return ["".join(f"{without_line_ends(pair[side])}\n" for pair in pairs) for side in (0, 1)]
-    if kind_of(paths[0]) == ".jsonl":
+    if format_suffix(paths[0]) == ".jsonl":
         return ["".join(json.dumps(pair._asdict(), ensure_ascii=False) + "\n" for pair in pairs)]
     return ["".join("\t".join(without_line_ends(text).replace("\t", " ") for text in pair) + "\n" for pair in pairs)]
 

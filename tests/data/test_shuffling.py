@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.shuffling import Order, shuffle
+from regard.data.batching import EpochOrder, shuffle
 
 sizes = st.lists(st.integers(1, 40), min_size=1, max_size=4)
 weights = st.sampled_from([0.1, 0.5, 1.0, 1.5, 3.0])
@@ -16,7 +16,7 @@ def keys(number: int) -> np.ndarray:
     return np.array([number], np.uint64)
 
 
-def epoch_of(order: Order, epoch: int) -> list[int]:
+def epoch_of(order: EpochOrder, epoch: int) -> list[int]:
     return [int(row) for window in range(order.windows) for row in order.rows(epoch, window)]
 
 
@@ -52,7 +52,7 @@ def test_neighbours_do_not_stay_together() -> None:
 @given(size=st.integers(1, 200), window=st.integers(1, 50), epoch=st.integers(0, 5))
 @settings(max_examples=50)
 def test_an_epoch_shows_every_row_once(size: int, window: int, epoch: int) -> None:
-    order = Order.of(1, [size], [1.0], window)
+    order = EpochOrder.of(1, [size], [1.0], window)
     assert sorted(epoch_of(order, epoch)) == list(range(size))
     lengths = [len(order.rows(epoch, number)) for number in range(order.windows)]
     assert max(lengths) <= window
@@ -60,16 +60,16 @@ def test_an_epoch_shows_every_row_once(size: int, window: int, epoch: int) -> No
 
 
 def test_epochs_and_seeds_have_different_orders_and_the_same_ones_the_same() -> None:
-    orders = [epoch_of(Order.of(seed, [50], [1.0]), epoch) for seed in (1, 2) for epoch in (0, 1)]
+    orders = [epoch_of(EpochOrder.of(seed, [50], [1.0]), epoch) for seed in (1, 2) for epoch in (0, 1)]
     assert len({tuple(order) for order in orders}) == 4
-    assert epoch_of(Order.of(1, [50], [1.0]), 1) == orders[1]
+    assert epoch_of(EpochOrder.of(1, [50], [1.0]), 1) == orders[1]
 
 
 @given(sizes=sizes, data=st.data())
 @settings(max_examples=25)
 def test_within_a_pass_no_row_is_dropped_or_repeated_whatever_the_weight(sizes: list[int], data: st.DataObject) -> None:
     given_weights = [data.draw(weights) for _ in sizes]
-    order = Order.of(3, sizes, given_weights, window=17)
+    order = EpochOrder.of(3, sizes, given_weights, window=17)
     seen: Counter[int] = Counter()
     for epoch in range(4):
         rows = epoch_of(order, epoch)
@@ -85,14 +85,14 @@ def test_within_a_pass_no_row_is_dropped_or_repeated_whatever_the_weight(sizes: 
 
 
 def test_corpora_are_mixed() -> None:
-    rows = np.array(epoch_of(Order.of(1, [1000, 1000], [1.0, 3.0]), 0))
+    rows = np.array(epoch_of(EpochOrder.of(1, [1000, 1000], [1.0, 3.0]), 0))
     for part in np.split(rows, 4):
         assert 0.15 < (part < 1000).mean() < 0.35
 
 
 @pytest.mark.parametrize("size", [10, 10**10])
 def test_a_window_costs_only_itself(size: int) -> None:
-    order = Order.of(1, [size], [1.0], window=1000)
+    order = EpochOrder.of(1, [size], [1.0], window=1000)
     rows = order.rows(2, order.windows - 1)  # an array of 10^10 rows would not fit
     assert 0 < len(rows) <= 1000
     assert len(set(rows.tolist())) == len(rows)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from regard.attention.positions import grid_positions
-from regard.data.two_view.stereo import StereoPhotos
+from regard.data.two_view.stereo import StereoPair
 from regard.evaluation.croco import CompletionScores, LabelledPairs
 from regard.training.step_timing import Pace, StepTiming
 from regard.training.tasks.croco.recipe import CroCoRecipe
@@ -80,13 +80,13 @@ def test_matches_of_the_recipe_lie_elsewhere_than_at_their_own_place(monkeypatch
     assert own_place(pairs, 2 * patch) > 0.9, "with larger patches it would prove nothing"
 
 
-def photo(seed: int) -> StereoPhotos:
+def photo(seed: int) -> StereoPair:
     chance = torch.Generator().manual_seed(seed)
     left, right = (torch.rand(3, 16, 40, generator=chance) for _ in range(2))
     disparity = torch.full((16, 40), 4.0)
     known = torch.ones(16, 40, dtype=torch.bool)
     known[:, 10:12] = False
-    return StereoPhotos(f"photo {seed}", left, right, disparity, known, known & (torch.arange(40) >= 4))
+    return StereoPair(f"photo {seed}", left, right, disparity, known, known & (torch.arange(40) >= 4))
 
 
 def test_crops_of_photographs_know_what_is_where(monkeypatch: pytest.MonkeyPatch) -> None:

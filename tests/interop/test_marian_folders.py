@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 
 import transformers
 
-from regard.data.text.sentencepiece import SentencePieces
+from regard.data.text.sentencepiece import SentencePieceTokenizer
 from regard.data.text.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.interop.argos import write_argos
@@ -149,10 +149,10 @@ def test_the_folder_is_whole_and_its_tokenizer_travels(imported: Translator, fol
     source = imported.vocabularies.source
     source.save(tmp_path / "tokenizer.json")
     again = Tokenizer.load(tmp_path / "tokenizer.json")
-    assert isinstance(again, SentencePieces) and again.fingerprint() == source.fingerprint()
+    assert isinstance(again, SentencePieceTokenizer) and again.fingerprint() == source.fingerprint()
     assert pickle.loads(pickle.dumps(source)).encode("the tree") == source.encode("the tree")
     assert source.spans(source.encode("the tree"))[-1][1] == len("the tree")
-    assert source.encode_inside("the")[-1:] == source.encode("the")[-1:]
+    assert source.encode_continuation("the")[-1:] == source.encode("the")[-1:]
     (best,) = imported.hypotheses(["the tree"])[0]
     assert best.source_pieces[0].startswith("▁")
     with pytest.raises(UserError, match="not be trained here"):

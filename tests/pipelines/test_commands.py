@@ -10,7 +10,7 @@ import pytest
 import safetensors.numpy
 from PIL import Image
 
-from regard.data.images.datasets import read_framed
+from regard.data.images.datasets import read_resized
 from regard.evaluation.classification_report import evaluate, open_test_set
 from regard.pipelines.classifier import Classifier
 from tests.conftest import Command, settings_of
@@ -137,7 +137,7 @@ def test_images_can_be_seen_both_ways_round(command: Command, image_run: Path, p
     images = open_test_set(painted, classifier)
     plain, both = (evaluate(classifier, images, "painted", mirrored=mirrored) for mirrored in (False, True))
     assert both.as_dict()["conditions"] == plain.as_dict()["conditions"] | {"mirrored": True}
-    pixels = [read_framed(images, i, classifier.preprocessing.frame) for i in range(len(images))]
+    pixels = [read_resized(images, i, classifier.preprocessing.resize) for i in range(len(images))]
     mean = (classifier.predict(pixels) + classifier.predict([image[:, ::-1] for image in pixels])) / 2
     right = mean[np.arange(len(images)), images.labels]
     assert both.scores.loss == pytest.approx(-np.log(right).mean(), rel=1e-4)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from regard import SearchSettings, Translator, UserError
 from regard.data.builtin.corpus import load_pairs
-from regard.data.text.pair import Pair
+from regard.data.text.pairs import Pair
 from regard.data.text.readers import read_parallel
 from regard.evaluation import choose_closest
 from regard.pipelines import translate_files as files

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.data.images.datasets import Resident
-from regard.data.images.geometry import to_bytes
+from regard.data.images.datasets import TensorImages
+from regard.data.images.transforms import to_bytes
 
 SIZE = 32
 GRID = 128
@@ -27,13 +27,13 @@ CHUNK = 2048
 Points = list[tuple[float, float]]
 
 
-def render_shapes(count: int, seed: int, size: int = SIZE) -> Resident:
+def render_shapes(count: int, seed: int, size: int = SIZE) -> TensorImages:
     """Draws images with about equally many of each class, the same for the same seed."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(count) % len(CLASSES)
     labels = labels[torch.randperm(count, generator=generator)]
     pixels = torch.cat([_render(part, size, generator) for part in torch.split(labels, CHUNK)])
-    return Resident(CLASSES, labels, pixels)
+    return TensorImages(CLASSES, labels, pixels)
 
 
 def _render(labels: Tensor, size: int, generator: torch.Generator) -> Tensor:

@@ -12,15 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from regard.config import Settings
-from regard.data.images import colours, geometry
-from regard.data.images.datasets import Pictures
-from regard.data.images.mixing import mix
+from regard.data.images import transforms
+from regard.data.images.datasets import ImageDataset
 from regard.data.images.randaugment import OPERATIONS, operate
+from regard.data.images.transforms import to_device, within
 from regard.errors import UserError
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -103,19 +105,19 @@ class Normalisation:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Floats of uint8 images (B, C, H, W)."""
-        mean, std = (geometry.constant(each, images.device).view(1, -1, 1, 1) for each in (self.mean, self.std))
+        mean, std = (transforms.constant(each, images.device).view(1, -1, 1, 1) for each in (self.mean, self.std))
         return (images.float() / 255 - mean) / std
 
     def undo(self, images: Tensor) -> Tensor:
         """The uint8 images, but for what was rounded."""
-        mean, std = (geometry.constant(each, images.device).view(1, -1, 1, 1) for each in (self.mean, self.std))
-        return geometry.to_bytes((images * std + mean) * 255)
+        mean, std = (transforms.constant(each, images.device).view(1, -1, 1, 1) for each in (self.mean, self.std))
+        return transforms.to_bytes((images * std + mean) * 255)
 
 
 IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
-def measure(pictures: Pictures, most: int = 5000) -> Normalisation:
+def measure_normalisation(pictures: ImageDataset, most: int = 5000) -> Normalisation:
     """Mean and standard deviation of each channel over all pixels of evenly spaced images."""
     chosen = torch.linspace(0, len(pictures) - 1, min(len(pictures), most)).long()
     count, total, squares = 0, torch.zeros(1), torch.zeros(1)
@@ -135,7 +137,7 @@ class Dice:
     def __init__(self, rows: int, columns: int, generators: Sequence[torch.Generator], device: torch.device) -> None:
         each = rows // len(generators)
         numbers = [torch.rand(each, columns, generator=one, device=one.device) for one in generators]
-        self.numbers = geometry.to_device(torch.cat(numbers), device)  # all at once
+        self.numbers = transforms.to_device(torch.cat(numbers), device)  # all at once
         self._next = 0
 
     def roll(self, low: float = 0, high: float = 1) -> Tensor:
@@ -177,7 +179,7 @@ class Augmentation:
         s = self.settings
         dice = Dice(len(images), 20 + 3 * s.operations, generators, images.device)
         images = self._crop(images, dice)
-        images = geometry.flip(images, dice.roll() < s.flip)
+        images = transforms.flip(images, dice.roll() < s.flip)
         images = self._jitter(images, dice)
         amount = torch.full((len(images),), s.magnitude / 10, device=images.device)
         for _ in range(s.operations):
@@ -188,33 +190,35 @@ class Augmentation:
     def _crop(self, images: Tensor, dice: Dice) -> Tensor:
         height, width = images.shape[2:]
         if self.settings.scale is None:
-            images = geometry.pad(images, round(self.settings.padding * self.size))
+            images = transforms.pad(images, round(self.settings.padding * self.size))
             height, width = images.shape[2:]
             if min(height, width) < self.size:
                 raise UserError(f"images of {width}×{height} pixels are too small to cut {self.size} from them")
             down, right = dice.roll(), dice.roll()
             top, left = ((roll * (side - self.size + 1)).long() for roll, side in ((down, height), (right, width)))
-            return geometry.crop(
+            return transforms.crop(
                 images, top.clamp(max=height - self.size), left.clamp(max=width - self.size), self.size
             )
         area = dice.roll(*self.settings.scale) * height * width
         shape = dice.roll(*map(math.log, self.settings.ratio)).exp()
         tall, wide = (area / shape).sqrt().clamp(max=height), (area * shape).sqrt().clamp(max=width)
         top, left = dice.roll() * (height - tall), dice.roll() * (width - wide)
-        return geometry.resized_crop(images, top, left, tall, wide, self.size)
+        return transforms.resized_crop(images, top, left, tall, wide, self.size)
 
     def _jitter(self, images: Tensor, dice: Dice) -> Tensor:
         """Light, contrast, saturation and hue, in this order."""
         s = self.settings
         if s.brightness:
             factor = dice.roll(1 - s.brightness, 1 + s.brightness)
-            images = colours.look_up(images, colours.scale(colours.values(images), torch.zeros_like(factor), factor))
+            images = transforms.look_up(
+                images, transforms.scale(transforms.values(images), torch.zeros_like(factor), factor)
+            )
         if s.contrast:
-            mean, factor = colours.mean_grey(colours.grey(images)), dice.roll(1 - s.contrast, 1 + s.contrast)
-            images = colours.look_up(images, colours.scale(colours.values(images), mean, factor))
+            mean, factor = transforms.mean_grey(transforms.grey(images)), dice.roll(1 - s.contrast, 1 + s.contrast)
+            images = transforms.look_up(images, transforms.scale(transforms.values(images), mean, factor))
         if s.saturation:
-            images = colours.saturation(images, dice.roll(1 - s.saturation, 1 + s.saturation))
-        return colours.hue(images, dice.roll(-s.hue, s.hue)) if s.hue else images
+            images = transforms.saturation(images, dice.roll(1 - s.saturation, 1 + s.saturation))
+        return transforms.hue(images, dice.roll(-s.hue, s.hue)) if s.hue else images
 
     def _erase(self, images: Tensor, dice: Dice) -> Tensor:
         """Paints a rectangle of one random colour over some images."""
@@ -225,12 +229,12 @@ class Augmentation:
         tall = (area * shape).sqrt().round().clamp(1, height)
         wide = (area / shape).sqrt().round().clamp(1, width)
         top, left = (dice.roll() * (height - tall)).round(), (dice.roll() * (width - wide)).round()
-        inside = geometry.within(top, left, top + tall, left + wide, height, width) & chosen[:, None, None]
-        colour = geometry.to_bytes(torch.stack([dice.roll(0, 255) for _ in range(images.shape[1])], 1))
+        inside = transforms.within(top, left, top + tall, left + wide, height, width) & chosen[:, None, None]
+        colour = transforms.to_bytes(torch.stack([dice.roll(0, 255) for _ in range(images.shape[1])], 1))
         return torch.where(inside[:, None], colour[:, :, None, None], images)
 
 
-class Evaluation:
+class EvalTransform:
     """What validation and use do to a batch of images: the middle is cut out and normalised.
 
     Images are brought to their frame by `fit` when they are stored or read, which is where they are resized.
@@ -241,4 +245,64 @@ class Evaluation:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Floats (B, C, size, size) of uint8 images that are no smaller."""
-        return self.normalisation(geometry.centre_crop(images, self.size))
+        return self.normalisation(transforms.centre_crop(images, self.size))
+
+
+def mix(
+    images: Tensor,
+    labels: Tensor,
+    classes: int,
+    *generators: torch.Generator,
+    mixup: float,
+    cutmix: float,
+    share: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Mixes each image with its neighbour in the batch, by a weight of its own; a batch of one is left alone.
+
+    Args:
+        images: float (B, C, H, W), of one batch, or of several of one size, one behind the other.
+        labels: (B,), on the images' device.
+        classes: How many there are.
+        generators: One for each batch decides about everything in it.
+        mixup: The two images are laid over each other, with weights from Beta(mixup, mixup); 0: never.
+        cutmix: A rectangle of the neighbour covers a part drawn from Beta(cutmix, cutmix); 0: never. With both, each
+            image takes either, with even chances.
+        share: Of the images, how many are mixed.
+
+    Returns:
+        The images, and targets (B, classes) whose rows sum to one.
+    """
+    targets, (height, width) = F.one_hot(labels, classes).to(images), images.shape[2:]
+    count = len(images) // len(generators)
+    if count < 2 or not (mixup or cutmix):
+        return images, targets
+    drawn = [_draw(count, height, width, one, mixup, cutmix, share) for one in generators]
+    numbers = to_device(torch.cat(drawn).to(images.dtype), images.device)
+    kept, cutting, top, left, bottom, right = numbers.unbind(1)
+    inside = within(top, left, bottom, right, height, width)
+    weight = torch.where(cutting[:, None, None].bool(), (~inside).to(images), kept[:, None, None])[:, None]
+    mixed = weight * images + (1 - weight) * _neighbours(images, count)
+    return mixed, kept[:, None] * targets + (1 - kept[:, None]) * _neighbours(targets, count)
+
+
+def _draw(
+    count: int, height: int, width: int, generator: torch.Generator, mixup: float, cutmix: float, share: float
+) -> Tensor:
+    """How each image of a batch is mixed, (count, 6): how much of it stays, whether by cutting, and the rectangle."""
+    seed = int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
+    rng = np.random.default_rng(seed)  # torch has no Beta distribution that takes a generator
+    mixed, cuts, y, x = torch.from_numpy(rng.random((4, count)))
+    cutting = (cuts < (0.5 if mixup else 1.0)) & (cutmix > 0)
+    weights = [torch.from_numpy(rng.beta(alpha or 1, alpha or 1, count)) for alpha in (mixup, cutmix)]
+    kept = torch.where(mixed < share, torch.where(cutting, weights[1], weights[0]), 1.0)
+    cut_height, cut_width = (((1 - kept).sqrt() * side).round() for side in (height, width))
+    top, left = (y * height - cut_height / 2).round(), (x * width - cut_width / 2).round()
+    bottom, right = (top + cut_height).clamp(max=height), (left + cut_width).clamp(max=width)
+    top, left = top.clamp(min=0), left.clamp(min=0)
+    kept = torch.where(cutting, 1 - (bottom - top) * (right - left) / (height * width), kept)
+    return torch.stack([kept, cutting, top, left, bottom, right], 1)
+
+
+def _neighbours(rows: Tensor, count: int) -> Tensor:
+    """For each row that before it, and for the first of every `count` the last of them."""
+    return rows.view(-1, count, *rows.shape[1:]).roll(1, 1).view(rows.shape)

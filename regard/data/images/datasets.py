@@ -13,23 +13,43 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from regard.data.batching import prefetch
 from regard.data.images.decoding import Pixels
-from regard.data.images.prefetch import work_ahead
-from regard.data.images.sets import ImageSet
-
-GAP = 2
-"""A JPEG may be decoded no smaller than this many times the size that is wanted: less would be seen."""
+from regard.data.images.image_sets import ImageSet
 
 
 @dataclass(frozen=True)
-class Frame:
-    """What every image is brought to: a square of `size` pixels, of its centre or of all of it."""
+class Resize:
+    """Resize an image to a square with bicubic interpolation.
+
+    Args:
+        size: Side length in pixels.
+        fit: "crop" takes the central square of the image, "squash" the complete image.
+    """
 
     size: int
     fit: Literal["crop", "squash"] = "crop"
 
+    @property
+    def min_side(self) -> int:
+        """Shorter side to which a JPEG may be reduced while decoding without a visible difference."""
+        return 2 * self.size
 
-class Pictures(Protocol):
+    def __call__(self, pixels: Pixels) -> Pixels:
+        """Return the resized image, or `pixels` itself if the size is already right."""
+        height, width, channels = pixels.shape
+        size = self.size
+        if (height, width) == (size, size):
+            return pixels
+        side = min(height, width)
+        left, top = (width - side) / 2, (height - side) / 2
+        box = (left, top, left + side, top + side) if self.fit == "crop" else (0, 0, width, height)
+        image = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
+        resized = image.resize((size, size), Image.Resampling.BICUBIC, box)
+        return np.asarray(resized).reshape(size, size, channels)
+
+
+class ImageDataset(Protocol):
     """Images of one size, with labels."""
 
     @property
@@ -53,7 +73,7 @@ class Pictures(Protocol):
 
 
 @dataclass(frozen=True)
-class Resident:
+class TensorImages:
     """All images in one tensor: in memory, in a mapped file, or on a GPU."""
 
     classes: tuple[str, ...]
@@ -72,18 +92,18 @@ class Resident:
     def take(self, indices: Tensor) -> Tensor:
         return self.pixels[indices.to(self.pixels.device)]
 
-    def to(self, device: torch.device | str) -> Resident:
+    def to(self, device: torch.device | str) -> TensorImages:
         """All images at once on a device, where they fit."""
-        return Resident(self.classes, self.labels, self.pixels.to(device))
+        return TensorImages(self.classes, self.labels, self.pixels.to(device))
 
 
-class Streamed:
+class StreamedImages:
     """Images that are decoded whenever they are asked for, by several threads."""
 
-    def __init__(self, images: ImageSet, frame: Frame, threads: int | None = None) -> None:
-        self.images, self.frame = images, frame
+    def __init__(self, images: ImageSet, resize: Resize, threads: int | None = None) -> None:
+        self.images, self.resize = images, resize
         self.classes, self.labels = images.classes, torch.from_numpy(images.labels)
-        self.shape = (images.channels, frame.size, frame.size)
+        self.shape = (images.channels, resize.size, resize.size)
         self._pool = ThreadPoolExecutor(threads or cpu_count())
 
     def __len__(self) -> int:
@@ -96,35 +116,21 @@ class Streamed:
             ImageError: one of them has become bad; it is named.
         """
         batch = np.empty((len(indices), *self.shape), np.uint8)
-        pixels = self._pool.map(lambda index: read_framed(self.images, index, self.frame), indices.tolist())
+        pixels = self._pool.map(lambda index: read_resized(self.images, index, self.resize), indices.tolist())
         for place, one in enumerate(pixels):
             batch[place] = one.transpose(2, 0, 1)
         return torch.from_numpy(batch)
 
 
-def read_framed(images: ImageSet, index: int, frame: Frame) -> Pixels:
-    """One image of a set in its frame: (size, size, channels).
+def read_resized(images: ImageSet, index: int, resize: Resize) -> Pixels:
+    """Read and resize one image of a set: (size, size, channels).
 
     Raises:
-        ImageError: the image is bad; it is named.
+        ImageError: If the image cannot be decoded.
     """
-    return fit(images.read(index, GAP * frame.size), frame)
+    return resize(images.read(index, resize.min_side))
 
 
-def fit(pixels: Pixels, frame: Frame) -> Pixels:
-    """Brings an image of any size into a frame; one that has that size already stays as it is."""
-    height, width, channels = pixels.shape
-    size = frame.size
-    if (height, width) == (size, size):
-        return pixels
-    side = min(height, width)
-    left, top = (width - side) / 2, (height - side) / 2
-    box = (left, top, left + side, top + side) if frame.fit == "crop" else (0, 0, width, height)
-    image = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
-    resized = image.resize((size, size), Image.Resampling.BICUBIC, box)
-    return np.asarray(resized).reshape(size, size, channels)
-
-
-def take_ahead(pictures: Pictures, plan: Iterable[Tensor], batches: int = 2) -> Iterator[Tensor]:
+def prefetch_batches(pictures: ImageDataset, plan: Iterable[Tensor], batches: int = 2) -> Iterator[Tensor]:
     """The batches of a plan, in its order, some of them made in the background while others are used."""
-    return work_ahead(pictures.take, plan, threads=1, waiting=batches)
+    return prefetch(pictures.take, plan, threads=1, waiting=batches)

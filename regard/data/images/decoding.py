@@ -17,14 +17,14 @@ Pixels = npt.NDArray[np.uint8]
 """(height, width, channels)"""
 Mode = Literal["RGB", "L"]
 
-SUFFIXES = frozenset(
+IMAGE_SUFFIXES = frozenset(
     f".{name}"
     for names in ("jpg jpeg jpe jfif png gif bmp webp", "tif tiff ppm pgm pbm pnm avif jp2")
     for name in names.split()
 )
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000")
 """Those that are only pictures: EPS, for one, would start another program."""
-MOST_PIXELS = 80_000_000
+MAX_PIXELS = 80_000_000
 ORIENTATION = 0x0112
 """The EXIF tag that says how the camera was held."""
 UPRIGHT = {
@@ -54,8 +54,13 @@ class ImageSizeError(ImageError):
     kind: ErrorKind = "pixels"
 
 
-def decode(
-    data: bytes | Path, mode: Mode = "RGB", name: str = "image", *, pixels: int = MOST_PIXELS, detail: int | None = None
+def decode_image(
+    data: bytes | Path,
+    mode: Mode = "RGB",
+    name: str = "image",
+    *,
+    max_pixels: int = MAX_PIXELS,
+    min_side: int | None = None,
 ) -> Pixels:
     """Decodes an image: upright, on white where it is transparent, the first frame of several, 8 bits a channel.
 
@@ -63,22 +68,22 @@ def decode(
         data: The content of a file, or the path of one.
         mode: Colour, or grey.
         name: What to call the image in an error; a path names itself.
-        pixels: The most that an image may have; checked from its header, before memory is taken.
-        detail: The shorter side may be decoded smaller than it is, but no smaller than this.
+        max_pixels: The most that an image may have; checked from its header, before memory is taken.
+        min_side: The shorter side may be decoded smaller than it is, but no smaller than this.
 
     Raises:
         ImageError: the file is missing, no image, truncated, damaged or too large.
     """
     name = str(data) if isinstance(data, Path) else name
-    with open_image(data, name, pixels) as image:
-        if detail is not None:
+    with open_image(data, name, max_pixels) as image:
+        if min_side is not None:
             width, height = image.size
-            scale = detail / min(width, height)
+            scale = min_side / min(width, height)
             image.draft(None, (int(width * scale), int(height * scale)))  # JPEG decodes 1/2, 1/4 or 1/8 at once
-        return take_pixels(image, mode, name)
+        return image_to_array(image, mode, name)
 
 
-def take_pixels(image: Image.Image, mode: Mode, name: str) -> Pixels:
+def image_to_array(image: Image.Image, mode: Mode, name: str) -> Pixels:
     """The pixels of an image of Pillow, as `decode` gives them.
 
     Raises:
@@ -98,7 +103,7 @@ def take_pixels(image: Image.Image, mode: Mode, name: str) -> Pixels:
     return array if array.ndim == 3 else array[:, :, None]
 
 
-def open_image(data: bytes | Path, name: str, pixels: int = MOST_PIXELS) -> Image.Image:
+def open_image(data: bytes | Path, name: str, pixels: int = MAX_PIXELS) -> Image.Image:
     """An image of which only the header has been read.
 
     Raises:
@@ -121,7 +126,7 @@ def open_image(data: bytes | Path, name: str, pixels: int = MOST_PIXELS) -> Imag
     return image
 
 
-def is_grey(data: bytes | Path, name: str, pixels: int = MOST_PIXELS) -> bool:
+def is_grey(data: bytes | Path, name: str, pixels: int = MAX_PIXELS) -> bool:
     """Whether an image's header says that it has no colours.
 
     Raises:

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from regard.data.images.decoding import SUFFIXES
-from regard.data.images.listing import Listing, natural, split_of
-from regard.data.images.sources import Files
+from regard.data.images.decoding import IMAGE_SUFFIXES
+from regard.data.images.sources import Files, Listing, natural, split_of
 from regard.errors import UserError
 
 NOT_OURS = frozenset({"__MACOSX", "@eaDir", "$RECYCLE.BIN"})
@@ -38,7 +37,7 @@ def list_images(folder: Path) -> list[Path]:
     """
     images = walk(folder).images
     if not images:
-        raise UserError(f"{folder}: not a single image in it; known are {', '.join(sorted(SUFFIXES))}")
+        raise UserError(f"{folder}: not a single image in it; known are {', '.join(sorted(IMAGE_SUFFIXES))}")
     return [folder / name for name in images]
 
 
@@ -66,7 +65,7 @@ def walk(folder: Path) -> Tree:
             if entry.is_dir():
                 tree.folders.append(prefix + entry.name)
                 enter(place / entry.name, f"{prefix}{entry.name}/")
-            elif PurePosixPath(entry.name).suffix.lower() in SUFFIXES:
+            elif PurePosixPath(entry.name).suffix.lower() in IMAGE_SUFFIXES:
                 tree.images.append(prefix + entry.name)
             else:
                 tree.others += 1

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from regard.data.images.listing import Listing, natural, split_of_shard
-from regard.data.images.sources import Raw, Spool
+from regard.data.images.sources import Listing, Raw, Spool, natural, split_of_shard
 from regard.errors import UserError
 
 BYTES = 8

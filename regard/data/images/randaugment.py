@@ -7,15 +7,13 @@ Small images there go through a kernel, in which each takes nothing but its own 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from regard.data.images import colours
-from regard.data.images.geometry import affine, constant
-from regard.ops.dispatch import KERNELS_ENABLED, on_device
+from regard.data.images import transforms
+from regard.data.images.transforms import affine, constant
 
 MOST_ROTATION = 30.0
 MOST_SHEAR = 0.3
@@ -24,9 +22,6 @@ MOST_BLEND = 0.9
 FEWEST_BITS = 4
 FILL = 128
 """What is seen where a pixel comes from outside."""
-ENABLED = KERNELS_ENABLED
-MOST_PIXELS, PIXELS = 4096, 256
-"""Of a channel that the kernel takes, and of those that 32 of its threads hold."""
 MAPS = ("rotate", "shear x", "shear y", "translate x", "translate y")
 TABLES = ("brightness", "contrast", "posterize", "solarize", "autocontrast", "equalize")
 BLENDS = ("saturation", "sharpness")
@@ -47,8 +42,6 @@ def operate(images: Tensor, choice: Tensor, amount: Tensor, sign: Tensor, whole:
             does less then, but a GPU would have to be asked which these are, and waited for. By default what is better,
             which for small images on a GPU is a kernel.
     """
-    if whole is None and _takes(images):
-        return operate_by_kernel(images, choice, amount, sign)
     whole = images.device.type != "cpu" if whole is None else whole
     taken = choice == constant(tuple(range(len(OPERATIONS))), images.device)[:, None]
     signed = amount * sign
@@ -58,29 +51,6 @@ def operate(images: Tensor, choice: Tensor, amount: Tensor, sign: Tensor, whole:
             images, taken[first : first + len(names)], change, amount, signed
         )
     return images
-
-
-def operate_by_kernel(images: Tensor, choice: Tensor, amount: Tensor, sign: Tensor) -> Tensor:
-    """`operate` for images of at most `MOST_PIXELS`; but for a rounding here and there the results are the same."""
-    from regard.ops.triton import randaugment as kernels
-
-    made = torch.empty_like(images, memory_format=torch.contiguous_format)
-    images, choice, amount, sign = (given.contiguous() for given in (images, choice, amount, sign))
-    _, C, H, W = images.shape
-    padded = 1 << (H * W - 1).bit_length()
-    with on_device(images):
-        kernels.operate[(len(images),)](
-            images, choice, amount, sign, made, float(FILL), ROTATION=math.radians(MOST_ROTATION), SHEAR=MOST_SHEAR,
-            TRANSLATION=MOST_TRANSLATION, BLEND=MOST_BLEND, BITS=FEWEST_BITS, C=C, H=H, W=W,
-            P=padded, num_warps=max(1, padded // PIXELS),
-            enable_fp_fusion=False,  # as by the formula, a product is rounded before anything is added to it
-        )  # fmt: skip
-    return made
-
-
-def _takes(images: Tensor) -> bool:
-    _, C, H, W = images.shape
-    return ENABLED and images.is_cuda and C in (1, 3) and len(images) > 0 and 2 <= H * W <= MOST_PIXELS
 
 
 def _change_all(images: Tensor, taken: Tensor, change: Change, amount: Tensor, signed: Tensor) -> Tensor:
@@ -106,19 +76,19 @@ def _map(images: Tensor, taken: Tensor, amount: Tensor, signed: Tensor) -> Tenso
 
 def _look_up(images: Tensor, taken: Tensor, amount: Tensor, signed: Tensor) -> Tensor:
     brightness, contrast, posterize, solarize, autocontrast, equalize = taken
-    mean = colours.mean_grey(colours.grey(images)) * contrast
-    table = colours.scale(colours.values(images), mean, _factor(brightness | contrast, signed))
-    table = colours.posterize(table, (8 - (8 - FEWEST_BITS) * amount * posterize).round())
-    table = colours.solarize(table, 256 * (1 - amount * solarize))
-    table = torch.where(autocontrast[:, None, None], colours.autocontrast(images), table)
-    table = torch.where(equalize[:, None, None], colours.equalize(images), table)
-    return colours.look_up(images, table)
+    mean = transforms.mean_grey(transforms.grey(images)) * contrast
+    table = transforms.scale(transforms.values(images), mean, _factor(brightness | contrast, signed))
+    table = transforms.posterize(table, (8 - (8 - FEWEST_BITS) * amount * posterize).round())
+    table = transforms.solarize(table, 256 * (1 - amount * solarize))
+    table = torch.where(autocontrast[:, None, None], transforms.autocontrast(images), table)
+    table = torch.where(equalize[:, None, None], transforms.equalize(images), table)
+    return transforms.look_up(images, table)
 
 
 def _blend(images: Tensor, taken: Tensor, amount: Tensor, signed: Tensor) -> Tensor:
     saturation, _ = taken
-    plain = torch.where(saturation[:, None, None, None], colours.grey(images), colours.smooth(images))
-    return colours.blend(plain, images, _factor(taken.any(0), signed))
+    plain = torch.where(saturation[:, None, None, None], transforms.grey(images), transforms.smooth(images))
+    return transforms.blend(plain, images, _factor(taken.any(0), signed))
 
 
 def _factor(taken: Tensor, signed: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from PIL import Image
 
-from regard.data.images.decoding import MOST_PIXELS, ImageError, Mode, Pixels, decode, is_grey
+from regard.data.images.decoding import MAX_PIXELS, ImageError, Mode, Pixels, decode_image, is_grey
 
 
 class Source(Protocol):
@@ -44,7 +45,7 @@ class Source(Protocol):
         """
         ...
 
-    def read(self, row: int, channels: int, pixels: int = MOST_PIXELS, detail: int | None = None) -> Pixels:
+    def read(self, row: int, channels: int, pixels: int = MAX_PIXELS, detail: int | None = None) -> Pixels:
         """One image; `detail` as in `decode`.
 
         Raises:
@@ -77,8 +78,10 @@ class Files:
         path = self.folder / self.names[row]
         return is_grey(path, str(path))
 
-    def read(self, row: int, channels: int, pixels: int = MOST_PIXELS, detail: int | None = None) -> Pixels:
-        return decode(self.folder / self.names[row], "L" if channels == 1 else "RGB", pixels=pixels, detail=detail)
+    def read(self, row: int, channels: int, pixels: int = MAX_PIXELS, detail: int | None = None) -> Pixels:
+        return decode_image(
+            self.folder / self.names[row], "L" if channels == 1 else "RGB", max_pixels=pixels, min_side=detail
+        )
 
 
 class Readable(Protocol):
@@ -145,9 +148,9 @@ class Packed:
     def grey(self, row: int) -> bool:
         return is_grey(self.content(row), self.title(row))
 
-    def read(self, row: int, channels: int, pixels: int = MOST_PIXELS, detail: int | None = None) -> Pixels:
+    def read(self, row: int, channels: int, pixels: int = MAX_PIXELS, detail: int | None = None) -> Pixels:
         mode: Mode = "L" if channels == 1 else "RGB"
-        return decode(self.content(row), mode, self.title(row), pixels=pixels, detail=detail)
+        return decode_image(self.content(row), mode, self.title(row), max_pixels=pixels, min_side=detail)
 
 
 @dataclass(frozen=True)
@@ -159,10 +162,59 @@ class Raw(Packed):
     def grey(self, row: int) -> bool:
         return self.shapes[self.which[row]][2] == 1
 
-    def read(self, row: int, channels: int, pixels: int = MOST_PIXELS, detail: int | None = None) -> Pixels:
+    def read(self, row: int, channels: int, pixels: int = MAX_PIXELS, detail: int | None = None) -> Pixels:
         array = np.frombuffer(self.content(row), np.uint8).reshape(self.shapes[self.which[row]])
         if array.shape[2] == channels:
             return array
         if channels == 3:
             return array.repeat(3, 2)
         return np.asarray(Image.fromarray(array).convert("L"))[:, :, None]
+
+
+_SPLITS = {
+    name: split
+    for split, names in {
+        "train": "train training",
+        "valid": "val valid validation dev",
+        "test": "test testing t10k",
+    }.items()
+    for name in names.split()
+}
+"""What people call the parts of a set, and what they are called here."""
+
+
+def split_of(name: str) -> str | None:
+    """The split that a folder or a word of a file's name means: train, valid, test or none."""
+    return _SPLITS.get(name.lower())
+
+
+def split_of_shard(path: Path) -> str | None:
+    """The split that a file means by its own name or its folder's: train-00000-of-00002.parquet, val/3.tar."""
+    words = [*re.split(r"[^a-z0-9]+", path.name.lower()), path.parent.name]
+    return next((split for word in words if (split := split_of(word))), None)
+
+
+def find_shards(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """The files with some suffixes in a folder, or in those of its folders that are splits or called data."""
+    inner = [path for path in folder.iterdir() if path.is_dir() and (split_of(path.name) or path.name == "data")]
+    found = [path for place in (folder, *inner) for path in place.iterdir() if path.name.lower().endswith(suffixes)]
+    return sorted((path for path in found if not path.name.startswith(".")), key=lambda path: natural(str(path)))
+
+
+def natural(name: str) -> tuple[list[tuple[int, int, str]], str]:
+    """A key that sorts 2 before 10, whatever stands round them."""
+    parts = re.split(r"(\d+)", name.casefold())
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part], name
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Images with the names of their classes and, where there are any, of their splits."""
+
+    source: Source
+    labels: Sequence[str]
+    splits: Sequence[str | None]
+    ignored: int = 0
+    """Files that lay among the images and are none."""
+    classes: tuple[str, ...] | None = None
+    """Where the format states an order of its own."""

@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from regard.data.arrays import GrowingArray
-from regard.data.images.datasets import Frame, Pictures, Resident, Streamed, read_framed
+from regard.data.arrays import ArrayWriter
+from regard.data.batching import prefetch
+from regard.data.images.datasets import ImageDataset, Resize, StreamedImages, TensorImages, read_resized
 from regard.data.images.decoding import ImageError
-from regard.data.images.prefetch import work_ahead
-from regard.data.images.sets import ImageSet
+from regard.data.images.image_sets import ImageSet
 from regard.errors import UserError
 
 PIXELS, LABELS, ROWS, LEFT_OUT, DESCRIPTION = "pixels.npy", "labels.npy", "rows.npy", "left-out.tsv", "store.json"
@@ -40,7 +40,7 @@ class DamagedStoreError(Exception):
     """A store that does not hold what its description says."""
 
 
-def should_store(images: ImageSet, frame: Frame, folder: Path) -> bool:
+def should_store(images: ImageSet, frame: Resize, folder: Path) -> bool:
     """Whether the pixels of a set may be kept in a folder: they are no more than 16 GiB and half of what is free."""
     wanted = len(images) * images.channels * frame.size**2
     return wanted <= min(LARGEST, shutil.disk_usage(folder).free // 2)
@@ -49,7 +49,7 @@ def should_store(images: ImageSet, frame: Frame, folder: Path) -> bool:
 def write_store(
     folder: Path,
     images: ImageSet,
-    frame: Frame,
+    frame: Resize,
     *,
     bad: float,
     keep: bool = True,
@@ -75,7 +75,7 @@ def write_store(
     left_out: list[ImageError] = []
     with ExitStack() as stack:
         file = (
-            stack.enter_context(GrowingArray(folder / PIXELS, np.uint8, (images.channels, frame.size, frame.size)))
+            stack.enter_context(ArrayWriter(folder / PIXELS, np.uint8, (images.channels, frame.size, frame.size)))
             if keep
             else None
         )
@@ -109,7 +109,7 @@ def write_store(
     return len(left_out)
 
 
-def open_store(folder: Path, images: ImageSet | None = None, threads: int | None = None) -> Pictures:
+def open_store(folder: Path, images: ImageSet | None = None, threads: int | None = None) -> ImageDataset:
     """The images of a store; the set itself is needed only where the store keeps no pixels.
 
     A file whose size and time are as they were is trusted, any other read and compared.
@@ -127,14 +127,14 @@ def open_store(folder: Path, images: ImageSet | None = None, threads: int | None
         if images is None:
             raise UserError(f"{folder}: keeps no pixels, so the images themselves are needed")
         places = np.flatnonzero(np.isin(images.rows, rows))
-        return Streamed(images.select(places), Frame(description["size"], description["fit"]), threads)
+        return StreamedImages(images.select(places), Resize(description["size"], description["fit"]), threads)
     pixels = _open_pixels(folder / PIXELS, description["pixels"])
     size = description["size"]
     if pixels.shape != (len(labels), description["channels"], size, size):
         raise DamagedStoreError(f"{PIXELS} holds {pixels.shape}, which is not what {DESCRIPTION} says")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing here writes into it
-        return Resident(classes, torch.from_numpy(labels), torch.from_numpy(pixels))
+        return TensorImages(classes, torch.from_numpy(labels), torch.from_numpy(pixels))
 
 
 def read_description(folder: Path) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def read_description(folder: Path) -> dict[str, Any]:
 Chunk = tuple[int, npt.NDArray[np.uint8], dict[int, ImageError]]
 
 
-def _decode_all(images: ImageSet, frame: Frame, threads: int) -> Iterator[Chunk]:
+def _decode_all(images: ImageSet, frame: Resize, threads: int) -> Iterator[Chunk]:
     """Chunks of decoded images, in order, with the errors of those that are bad; only a few chunks ahead."""
 
     def work(start: int) -> Chunk:
@@ -166,12 +166,12 @@ def _decode_all(images: ImageSet, frame: Frame, threads: int) -> Iterator[Chunk]
         errors = {}
         for index in range(start, stop):
             try:
-                pixels[index - start] = read_framed(images, index, frame).transpose(2, 0, 1)
+                pixels[index - start] = read_resized(images, index, frame).transpose(2, 0, 1)
             except ImageError as error:
                 errors[index] = error
         return start, pixels, errors
 
-    return work_ahead(work, range(0, len(images), CHUNK), threads=threads, waiting=2 * threads)
+    return prefetch(work, range(0, len(images), CHUNK), threads=threads, waiting=2 * threads)
 
 
 def _too_many_bad(images: ImageSet, left_out: list[ImageError], done: int) -> UserError:

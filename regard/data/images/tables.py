@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.data.images.listing import Listing, split_of, split_of_shard
-from regard.data.images.sources import Files, Packed, Spool
+from regard.data.images.sources import Files, Listing, Packed, Spool, split_of, split_of_shard
 from regard.errors import UserError
 
 IMAGE_COLUMNS = (

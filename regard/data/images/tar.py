@@ -11,10 +11,9 @@ import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from regard.data.images.decoding import SUFFIXES
+from regard.data.images.decoding import IMAGE_SUFFIXES
 from regard.data.images.folders import Tree, is_hidden, label_by_folder
-from regard.data.images.listing import Listing, split_of_shard
-from regard.data.images.sources import Packed, Spool
+from regard.data.images.sources import Listing, Packed, Spool, split_of_shard
 from regard.errors import UserError
 
 TARS = tuple(f".{name}" for name in ("tar", "tar.gz", "tgz", "tar.xz", "txz", "tar.bz2"))
@@ -51,7 +50,7 @@ def read_tars(path: Path, shards: list[Path]) -> Listing:
     spool.finish()
     images = members.tree.images
     if not images:
-        raise UserError(f"{path}: not a single image in it; known are {', '.join(sorted(SUFFIXES))}")
+        raise UserError(f"{path}: not a single image in it; known are {', '.join(sorted(IMAGE_SUFFIXES))}")
     if members.notes:
         kept = list(range(len(images)))
         labels = [_label(members, row, shards) for row in kept]
@@ -83,7 +82,7 @@ def _read_tar(shard: Path, number: int, members: _Members, spool: Spool) -> None
             suffix = posixpath.splitext(name)[1].lower()
             content = archive.extractfile(member)
             assert content is not None
-            if suffix in SUFFIXES:
+            if suffix in IMAGE_SUFFIXES:
                 start, size = (member.offset_data, member.size) if plain else spool.append(content)
                 members.tree.images.append(name)
                 members.shard.append(number)

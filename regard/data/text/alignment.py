@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from regard.data.text.pair import Entry, Links
+from regard.data.text.pairs import Links, PairRecord
 from regard.data.text.readers import read_lines
 from regard.errors import UserError
 
 
-def align(entries: Iterable[Entry], path: Path) -> Iterator[Entry]:
+def align(entries: Iterable[PairRecord], path: Path) -> Iterator[PairRecord]:
     """Give each pair its links, from a line in Pharaoh form such as "0-0 1-2". Words are parted by white space.
 
     Raises:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard.data.text.alignment import align
-from regard.data.text.pair import Entry, Pair
+from regard.data.text.pairs import Pair, PairRecord
 from regard.data.text.readers import Shard
 from regard.errors import UserError
 
@@ -31,7 +31,7 @@ class Corpus:
         """The text alone, without what is held out."""
         return (entry.pair for entry in self._kept(self.everything()))
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[PairRecord]:
         """The pairs that are not held out, each with its links.
 
         Raises:
@@ -40,7 +40,7 @@ class Corpus:
         entries = self.everything()
         return self._kept(entries if self.alignments is None else align(entries, self.alignments))
 
-    def everything(self) -> Iterator[Entry]:
+    def everything(self) -> Iterator[PairRecord]:
         """All pairs with their places, what is held out among them.
 
         Raises:
@@ -50,11 +50,11 @@ class Corpus:
         for shard in self.shards:
             for line, pair in enumerate(shard.read(), start=1):
                 empty = False
-                yield Entry(pair, shard.name, line)
+                yield PairRecord(pair, shard.name, line)
         if empty:
             raise UserError(f"There is not a single pair in {self.name}; a corpus needs at least one.")
 
-    def _kept(self, entries: Iterator[Entry]) -> Iterator[Entry]:
+    def _kept(self, entries: Iterator[PairRecord]) -> Iterator[PairRecord]:
         if not self.held_out:
             return entries
         return (entry for place, entry in enumerate(entries) if place not in self.held_out)

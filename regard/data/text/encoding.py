@@ -8,9 +8,9 @@ from itertools import islice
 from pathlib import Path
 
 from regard.data.text.alignment import link_tokens
-from regard.data.text.pair import Entry, Pair
+from regard.data.text.pairs import Pair, PairRecord
 from regard.data.text.tokenizer import Tokenizer
-from regard.data.text.tokens import ParallelTokens, Ragged
+from regard.data.text.tokens import ParallelTokens, RaggedArray
 
 CHUNK = 10_000
 LISTED = 10_000
@@ -18,14 +18,14 @@ SHOWN = 80
 """Characters of a sentence that stand in the list of what was left out."""
 
 
-class LeftOut:
+class SkippedPairs:
     """The pairs that are left out: all are counted by reason, the first ones kept to be listed."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._rows: list[str] = []
 
-    def add(self, entry: Entry, reason: str, source: int, target: int) -> None:
+    def add(self, entry: PairRecord, reason: str, source: int, target: int) -> None:
         """Notes a pair and how many tokens its sides have."""
         self.counts[reason] += 1
         if len(self._rows) < LISTED:
@@ -40,8 +40,8 @@ class LeftOut:
         path.write_text("".join(f"{row}\n" for row in (titles, *self._rows, *more)), encoding="utf-8")
 
 
-def encode_entries(
-    entries: Iterable[Entry], source: Tokenizer, target: Tokenizer, longest: int | None, left_out: LeftOut
+def tokenise_corpus(
+    entries: Iterable[PairRecord], source: Tokenizer, target: Tokenizer, longest: int | None, left_out: SkippedPairs
 ) -> Iterator[ParallelTokens]:
     """Tokenises a corpus as it streams by; pairs with an empty side, or over `longest` tokens, are left out."""
     entries = iter(entries)
@@ -60,12 +60,12 @@ def encode_entries(
                 sources.append([*s, source.EOS])
                 targets.append([target.BOS, *t, target.EOS])
                 links.append([] if entry.links is None else link_tokens(entry.links, source.words(s), target.words(t)))
-        yield ParallelTokens(Ragged.of(sources), Ragged.of(targets), Ragged.of(links), (len(sources),))
+        yield ParallelTokens(RaggedArray.of(sources), RaggedArray.of(targets), RaggedArray.of(links), (len(sources),))
 
 
-def encode_pairs(pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer) -> ParallelTokens:
+def tokenise_pairs(pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer) -> ParallelTokens:
     """Tokenises a small corpus into memory; only pairs with an empty side are left out."""
-    entries = (Entry(pair, "", number) for number, pair in enumerate(pairs, start=1))
-    chunks = list(encode_entries(entries, source, target, None, LeftOut()))
-    sources, targets = Ragged.join([c.source for c in chunks]), Ragged.join([c.target for c in chunks])
+    entries = (PairRecord(pair, "", number) for number, pair in enumerate(pairs, start=1))
+    chunks = list(tokenise_corpus(entries, source, target, None, SkippedPairs()))
+    sources, targets = RaggedArray.join([c.source for c in chunks]), RaggedArray.join([c.target for c in chunks])
     return ParallelTokens(sources, targets, None, (len(sources),))

@@ -69,6 +69,6 @@ NAMES = {
 }
 
 
-def name_of(code: str) -> str:
+def language_name(code: str) -> str:
     """The name of a language, or its code where it has none here."""
     return NAMES.get(code, code)

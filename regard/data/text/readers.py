@@ -13,11 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
-from regard.data.text.pair import Pair
-from regard.data.text.parquet import read_parquet
-from regard.data.text.suffixes import BOTH_SIDES, kind_of
+from regard.data.text.pairs import Pair
 from regard.errors import UserError
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -76,10 +74,10 @@ def find_shards(
         paths = sorted(path for path in source.iterdir() if _is_shard(path))
         if not paths:
             raise UserError(
-                f"{source} is a folder without a single {', '.join(BOTH_SIDES)} file; put the shards there."
+                f"{source} is a folder without a single {', '.join(PAIR_SUFFIXES)} file; put the shards there."
             )
         return [shard for path in paths for shard in find_shards(path, columns=columns, keys=keys)]
-    kind = kind_of(source)
+    kind = format_suffix(source)
     if target is None:
         read: dict[str, Callable[[], Iterator[Pair]]] = {
             ".tsv": lambda: read_tsv(source, *columns),
@@ -92,7 +90,7 @@ def find_shards(
             f"{source} is given without a target file, so it must hold both sides and end in .parquet, .tsv or .jsonl "
             f"(these two optionally with .gz, .xz or .zst behind), or be a folder of such files."
         )
-    if kind in BOTH_SIDES:
+    if kind in PAIR_SUFFIXES:
         raise UserError(
             f"{source} is a {kind} file and holds both sides, so the target file {target} must be left out."
         )
@@ -280,7 +278,7 @@ def _take_text(row: dict[str, object], key: str, place: str) -> str:
 
 
 def _is_shard(path: Path) -> bool:
-    return kind_of(path) in BOTH_SIDES and not path.name.startswith(".")
+    return format_suffix(path) in PAIR_SUFFIXES and not path.name.startswith(".")
 
 
 def _refuse_emptiness(pairs: Iterator[Pair], name: str) -> Iterator[Pair]:
@@ -290,3 +288,74 @@ def _refuse_emptiness(pairs: Iterator[Pair], name: str) -> Iterator[Pair]:
         yield pair
     if empty:
         raise UserError(f"There is not a single pair in {name}; a corpus needs at least one.")
+
+
+ROWS = 8192
+
+
+def read_parquet(path: Path, source: str = "source", target: str = "target") -> Iterator[Pair]:
+    """Read two columns of text; a dot reaches into a column of records, as in "translation.en".
+
+    Raises:
+        UserError: If the file is missing, damaged or not Parquet, if a column is missing or holds no text, if a value
+            is null or no valid text, or if pyarrow is not installed.
+    """
+    try:
+        import pyarrow  # an optional extra, and slow to import
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UserError(f"{path} is a Parquet file; to read it, run: pip install 'regard[data]'.") from error
+    if not path.exists():
+        raise UserError(f"{path} does not exist; give the path of an existing file.")
+    try:
+        with pyarrow.parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
+            _check_columns(file.schema_arrow, (source, target), path)
+            row = 0
+            for batch in file.iter_batches(ROWS, columns=[source, target], use_threads=False):
+                table = pyarrow.Table.from_batches([batch])
+                while any(pyarrow.types.is_struct(field.type) for field in table.schema):
+                    table = table.flatten()
+                for texts in zip(table[source].to_pylist(), table[target].to_pylist(), strict=True):
+                    row += 1
+                    if None in texts:
+                        missing = (source, target)[texts.index(None)]
+                        raise UserError(f'{path}, row {row}: the value of "{missing}" is null, but must be text.')
+                    yield Pair(*texts)
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path} is damaged or not a Parquet file ({reason}); fetch it again.") from error
+
+
+def _check_columns(schema: Any, wanted: tuple[str, str], path: Path) -> None:
+    """Refuses columns that are not there or are not text."""
+    import pyarrow
+
+    kinds = dict(_flatten(schema))
+    for name in wanted:
+        if name not in kinds:
+            raise UserError(f'{path} has no column "{name}"; it has {", ".join(kinds)}, so set keys to two of them.')
+        if not (pyarrow.types.is_string(kinds[name]) or pyarrow.types.is_large_string(kinds[name])):
+            raise UserError(f'{path}: the column "{name}" holds {kinds[name]}, but must hold text (string).')
+
+
+def _flatten(fields: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The name and type of every column; those within a column of records have its name before theirs."""
+    import pyarrow
+
+    for field in fields:
+        if pyarrow.types.is_struct(field.type):
+            yield from _flatten(field.type, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name, field.type
+
+
+COMPRESSION_SUFFIXES = (".gz", ".xz", ".zst")
+PAIR_SUFFIXES = (".tsv", ".jsonl", ".parquet")
+"""Kinds of file that hold a sentence and its translation together."""
+
+
+def format_suffix(path: Path) -> str:
+    """The suffix before a compression, in small letters: ".tsv" of corpus.TSV.gz, "" of a name without one."""
+    if path.suffix.lower() in COMPRESSION_SUFFIXES:
+        path = path.with_suffix("")
+    return path.suffix.lower()

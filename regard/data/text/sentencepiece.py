@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import tokenizers
 
-from regard.data.text.tokenizer import FOREIGN, SPACE_MARK, Tokenizer, refuse_surrogates
+from regard.data.text.tokenizer import FOREIGN, SPACE_MARK, Tokenizer, check_surrogates
 from regard.errors import UserError
 
 SPECIALS = ("<pad>", "</s>", "<unk>")
@@ -24,7 +24,7 @@ _LANGUAGE = re.compile(r">>[^<>\s]+<<")
 """How a text says into which language it is to be translated, where a model has several."""
 
 
-class SentencePieces(Tokenizer):
+class SentencePieceTokenizer(Tokenizer):
     """A SentencePiece model and the ids of its pieces. Unlike ours it may change a text, and know no way to spell it.
 
     Args:
@@ -82,16 +82,16 @@ class SentencePieces(Tokenizer):
         return self._model
 
     def encode(self, text: str) -> list[int]:
-        refuse_surrogates(text, "the text")
+        check_surrogates(text, "the text")
         return self._number(text)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         for number, text in enumerate(texts):
-            refuse_surrogates(text, f"text {number} of the batch")
+            check_surrogates(text, f"text {number} of the batch")
         return [self._number(text) for text in texts]
 
-    def encode_inside(self, text: str) -> list[int]:
-        refuse_surrogates(text, "the text")
+    def encode_continuation(self, text: str) -> list[int]:
+        check_surrogates(text, "the text")
         pieces = self._cut(text)
         if pieces and pieces[0] == SPACE_MARK:
             del pieces[0]
@@ -114,7 +114,7 @@ class SentencePieces(Tokenizer):
             raise UserError("a tokenizer of SentencePiece takes no new tokens")
         return self
 
-    def as_library(self) -> tokenizers.Tokenizer:
+    def to_tokenizers(self) -> tokenizers.Tokenizer:
         """Refused: the `tokenizers` library has it otherwise.
 
         Raises:
@@ -130,7 +130,7 @@ class SentencePieces(Tokenizer):
             raise UserError(f"{path} cannot be written ({error.strerror}); give a writable path.") from error
 
     @classmethod
-    def parse(cls, content: str, path: Path) -> SentencePieces:
+    def parse(cls, content: str, path: Path) -> SentencePieceTokenizer:
         """What `save` has written into a file.
 
         Raises:
@@ -142,17 +142,17 @@ class SentencePieces(Tokenizer):
             model, ids = base64.b64decode(values["sentencepiece"], validate=True), values["ids"]
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path} is damaged ({error}); import it again.") from None
-        return cls(model, checked_ids(ids, path), str(path))
+        return cls(model, check_ids(ids, path), str(path))
 
     def fingerprint(self) -> str:
         decisive = json.dumps(sorted(self._ids.items())).encode("utf-8") + self._model
         return hashlib.sha256(decisive).hexdigest()[:16]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SentencePieces, (self._model, self._ids, "the tokenizer")
+        return SentencePieceTokenizer, (self._model, self._ids, "the tokenizer")
 
 
-def checked_ids(values: Any, path: Path) -> dict[str, int]:
+def check_ids(values: Any, path: Path) -> dict[str, int]:
     """The ids of pieces as a file holds them.
 
     Raises:

@@ -35,7 +35,7 @@ class Sentence:
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitText:
     """A text as sentences; `lead` is the white space before the first."""
 
     lead: str
@@ -47,9 +47,9 @@ class Split:
         Between two sentences of one line the scripts decide: one that is written without spaces needs none, and one
         that is written with spaces gets one, whatever the source had.
         """
-        return self.lay_out(translations)[0]
+        return self.join_with_starts(translations)[0]
 
-    def lay_out(self, translations: Sequence[str]) -> tuple[str, list[int]]:
+    def join_with_starts(self, translations: Sequence[str]) -> tuple[str, list[int]]:
         """The text that `join` gives, and where in it each translation begins."""
         parts, starts, length = [self.lead], list[int](), len(self.lead)
         followings = [*translations, ""][1:]
@@ -66,23 +66,23 @@ class Split:
         return list(accumulate(lengths, initial=len(self.lead)))[: len(self.sentences)]
 
 
-def split_sentences(text: str, fits: Callable[[str], bool] = lambda sentence: True) -> Split:
+def split_sentences(text: str, fits: Callable[[str], bool] = lambda sentence: True) -> SplitText:
     """The sentences of a text; one that does not fit is cut, at white space where there is some.
 
     `lead`, sentences and spaces joined give the text again. Only white space makes no sentence.
     """
     body = text.lstrip()
     pieces = [piece for whole in _whole_sentences(body) for piece in _cut(whole, fits)]
-    return Split(text[: len(text) - len(body)], tuple(pieces))
+    return SplitText(text[: len(text) - len(body)], tuple(pieces))
 
 
-def as_one(text: str, fits: Callable[[str], bool] = lambda sentence: True) -> Split:
+def single_sentence(text: str, fits: Callable[[str], bool] = lambda sentence: True) -> SplitText:
     """The text as a single sentence, or cut as little as it must be to fit."""
     body = text.strip()
     if not body:
-        return Split(text, ())
+        return SplitText(text, ())
     lead = text[: len(text) - len(text.lstrip())]
-    return Split(lead, tuple(_cut(Sentence(body, text[len(lead) + len(body) :]), fits)))
+    return SplitText(lead, tuple(_cut(Sentence(body, text[len(lead) + len(body) :]), fits)))
 
 
 def _whole_sentences(text: str) -> Iterator[Sentence]:

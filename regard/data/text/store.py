@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib import format as npy
 
-from regard.data.arrays import GrowingArray
-from regard.data.text.tokens import ParallelTokens, Ragged
+from regard.data.arrays import ArrayWriter
+from regard.data.text.tokens import ParallelTokens, RaggedArray
 
 DESCRIPTION = "store.json"
 FORMAT = 1
@@ -33,7 +33,7 @@ class DamagedStoreError(Exception):
 
 
 @dataclass(frozen=True)
-class Mapped(Ragged):
+class Mapped(RaggedArray):
     """Sequences in mapped files."""
 
     maps: tuple[mmap.mmap, ...]
@@ -57,8 +57,8 @@ def write_store(folder: Path, corpora: Iterable[Iterable[ParallelTokens]], large
     with ExitStack() as stack:
         columns = {
             name: (
-                stack.enter_context(GrowingArray(folder / f"{name}.npy", np.min_scalar_type(number))),
-                stack.enter_context(GrowingArray(folder / f"{name}.offsets.npy", np.dtype(np.int64))),
+                stack.enter_context(ArrayWriter(folder / f"{name}.npy", np.min_scalar_type(number))),
+                stack.enter_context(ArrayWriter(folder / f"{name}.offsets.npy", np.dtype(np.int64))),
             )
             for name, number in largest.items()
         }

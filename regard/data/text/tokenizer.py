@@ -148,7 +148,7 @@ class Tokenizer:
             raise UserError(f'{name} holds "{SPACE_MARK}", which stands for a space; write the space itself.')
         if text in others:
             raise UserError(f"{name} is given twice; give it once.")
-        whole = len(self.encode_inside(text)) == 1 or len(self.encode(text)) == 1
+        whole = len(self.encode_continuation(text)) == 1 or len(self.encode(text)) == 1
         if whole or text in self._backend.get_vocab():
             raise UserError(f"{name} is a piece of this vocabulary already; leave it away.")
         return text
@@ -174,7 +174,7 @@ class Tokenizer:
         """
         return self._backend.encode(_after_space(_normalise(text, "the text"))).ids
 
-    def encode_inside(self, text: str) -> list[int]:
+    def encode_continuation(self, text: str) -> list[int]:
         """Turn a text into ids as it stands within a longer one, close to what precedes it: no space is added.
 
         Raises:
@@ -249,7 +249,7 @@ class Tokenizer:
         # No piece goes on beyond a word.
         return [owners[end - 1] if end else -1 for end in accumulate(map(len, spelled))]
 
-    def as_library(self) -> tokenizers.Tokenizer:
+    def to_tokenizers(self) -> tokenizers.Tokenizer:
         """Give a copy as the `tokenizers` library has it, which cuts a text in normal form C like this one.
 
         Where pieces were added later, it puts a space before every part of a text between two of them.
@@ -265,7 +265,7 @@ class Tokenizer:
             UserError: If the file cannot be written.
         """
         try:
-            path.write_text(self.as_library().to_str(pretty=True), encoding="utf-8", newline="\n")
+            path.write_text(self.to_tokenizers().to_str(pretty=True), encoding="utf-8", newline="\n")
         except OSError as error:
             raise UserError(f"{path} cannot be written ({error.strerror}); give a writable path.") from error
 
@@ -284,9 +284,9 @@ class Tokenizer:
         except UnicodeDecodeError as error:
             raise UserError(f"{path} is not UTF-8 text; give the path of a saved tokenizer.") from error
         if content.startswith(FOREIGN):
-            from regard.data.text.sentencepiece import SentencePieces
+            from regard.data.text.sentencepiece import SentencePieceTokenizer
 
-            return SentencePieces.parse(content, path)
+            return SentencePieceTokenizer.parse(content, path)
         try:
             backend = tokenizers.Tokenizer.from_str(content)
         except Exception as error:  # the library raises no narrower class
@@ -326,7 +326,7 @@ class Tokenizer:
             yield table[index]
 
 
-def refuse_surrogates(text: str, name: str) -> None:
+def check_surrogates(text: str, name: str) -> None:
     """Does nothing to Unicode text.
 
     Raises:
@@ -346,7 +346,7 @@ def _normalise(text: str, name: str) -> str:
 
     Python does this and not the library's normaliser, whose Unicode tables are older and differ for some marks.
     """
-    refuse_surrogates(text, name)
+    check_surrogates(text, name)
     return unicodedata.normalize("NFC", text)
 
 

@@ -20,19 +20,19 @@ PIECE = 2**12
 
 
 @dataclass(frozen=True)
-class Ragged:
+class RaggedArray:
     """Sequences of different length, end to end in one array: sequence i is tokens[offsets[i]:offsets[i + 1]]."""
 
     tokens: npt.NDArray[np.integer[Any]]
     offsets: Ints
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[int]]) -> Ragged:
+    def of(cls, rows: Sequence[Sequence[int]]) -> RaggedArray:
         offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         return cls(np.fromiter(chain.from_iterable(rows), np.int32, offsets[-1]), offsets)
 
     @classmethod
-    def join(cls, parts: Sequence[Ragged]) -> Ragged:
+    def join(cls, parts: Sequence[RaggedArray]) -> RaggedArray:
         """The sequences of all parts, one part after the other."""
         parts = parts or [cls.of([])]
         lengths = np.concatenate([part.lengths for part in parts])
@@ -49,12 +49,12 @@ class Ragged:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def take(self, rows: Ints) -> Ragged:
+    def take(self, rows: Ints) -> RaggedArray:
         """The sequences of these rows, in this order, without a Python loop over them."""
         lengths = self.lengths_of(rows)
         offsets = np.concatenate(([0], np.cumsum(lengths)))
         places = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], lengths)
-        return Ragged(self.tokens[places].astype(np.int32, copy=False), offsets)
+        return RaggedArray(self.tokens[places].astype(np.int32, copy=False), offsets)
 
     def padded(self, pad: int) -> npt.NDArray[np.int32]:
         """One row for each sequence, filled up with `pad`."""
@@ -76,16 +76,16 @@ class ParallelTokens:
     that lie one behind the other in here.
     """
 
-    source: Ragged
-    target: Ragged
-    links: Ragged | None
+    source: RaggedArray
+    target: RaggedArray
+    links: RaggedArray | None
     sizes: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.source)
 
     @property
-    def columns(self) -> dict[str, Ragged]:
+    def columns(self) -> dict[str, RaggedArray]:
         """All that is kept of a pair, by name."""
         named = {"source": self.source, "target": self.target, "links": self.links}
         return {name: ragged for name, ragged in named.items() if ragged is not None}
@@ -99,7 +99,7 @@ class ParallelTokens:
             self.let_go()
         return source, target
 
-    def longest_rows(self, number: int) -> Ints:
+    def longest_pairs(self, number: int) -> Ints:
         """The rows of the longest pairs, by their longer side (BOS not counted), the longest first."""
         found = np.empty(0, np.int64)
         for start in range(0, len(self), STRETCH):

@@ -10,7 +10,7 @@ import tokenizers
 from regard.errors import UserError
 
 
-class WordPieces:
+class WordPieceTokenizer:
     """A tokenizer of the `tokenizers` library with the pieces that it sets before and behind every text."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
@@ -42,7 +42,7 @@ class WordPieces:
         path.write_text(self._backend.to_str(pretty=True), encoding="utf-8", newline="\n")
 
     @classmethod
-    def load(cls, path: Path) -> WordPieces:
+    def load(cls, path: Path) -> WordPieceTokenizer:
         """Read a tokenizer.json.
 
         Raises:

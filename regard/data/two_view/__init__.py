@@ -6,8 +6,7 @@ scene's number: scene i is the same in every batch, and on every device but for 
 
 from regard.data.two_view.cameras import Cameras
 from regard.data.two_view.config import SceneSettings
-from regard.data.two_view.matches import Matches, find_matches
-from regard.data.two_view.pairs import Pairs, Views, render, render_pairs, render_stereo
+from regard.data.two_view.pairs import Matches, Pairs, Views, find_matches, render, render_pairs, render_stereo
 
 __all__ = [
     "Cameras",

@@ -74,7 +74,7 @@ def first_cameras(draws: Draws, settings: SceneSettings) -> Cameras:
     place = torch.stack((draws.uniform(-1, 1), draws.uniform(-0.6, 0.6), draws.uniform(-2.4, -1.8)), -1)
     yaw, pitch, roll = (_radians(draws.uniform(-most, most)) for most in (25, 12, 5))
     focal = torch.full_like(yaw, settings.size[1] / 2 / math.tan(math.radians(settings.view) / 2))
-    return Cameras(place, turn_axes(yaw, pitch, roll), focal, settings.size)
+    return Cameras(place, camera_axes(yaw, pitch, roll), focal, settings.size)
 
 
 def second_cameras(draws: Draws, settings: SceneSettings, first: Cameras) -> Cameras:
@@ -90,10 +90,10 @@ def second_cameras(draws: Draws, settings: SceneSettings, first: Cameras) -> Cam
     apart = draws.happens(settings.apart)
     turned = _radians(draws.uniform(110, 250))
     yaw, pitch = torch.where(apart, turned, yaw + toward_yaw), pitch + toward_pitch
-    return Cameras(first.place + away, turn_axes(yaw, pitch, roll) @ first.axes, first.focal, first.size)
+    return Cameras(first.place + away, camera_axes(yaw, pitch, roll) @ first.axes, first.focal, first.size)
 
 
-def turn_axes(yaw: Tensor, pitch: Tensor, roll: Tensor) -> Tensor:
+def camera_axes(yaw: Tensor, pitch: Tensor, roll: Tensor) -> Tensor:
     """Right, down and forward of cameras turned by so many radians to the right, down and clockwise, (B, 3, 3)."""
     one, none = torch.ones_like(yaw), torch.zeros_like(yaw)
 

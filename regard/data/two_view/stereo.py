@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.data.images.decoding import decode
+from regard.data.images.decoding import decode_image
 from regard.errors import UserError
 
 
@@ -36,7 +36,7 @@ AGREEMENT = 1.0
 
 
 @dataclass(frozen=True)
-class StereoPhotos:
+class StereoPair:
     """A pair of rectified photographs: left pixel x is right pixel x less its disparity.
 
     Args:
@@ -55,7 +55,7 @@ class StereoPhotos:
     known: Tensor
     covisible: Tensor
 
-    def resized(self, height: int) -> StereoPhotos:
+    def resized(self, height: int) -> StereoPair:
         """The pair at another height; disparities shrink as the views do, and are never mixed."""
         scale = height / self.left.shape[-2]
         size = (height, round(self.left.shape[-1] * scale))
@@ -67,7 +67,7 @@ class StereoPhotos:
             return F.interpolate(values[None, None].float(), size, mode="nearest-exact")[0, 0]
 
         across = size[1] / self.left.shape[-1]
-        return StereoPhotos(
+        return StereoPair(
             self.name,
             shrink(self.left),
             shrink(self.right),
@@ -77,7 +77,7 @@ class StereoPhotos:
         )
 
 
-def read_scenes(folder: Path) -> list[StereoPhotos]:
+def read_scenes(folder: Path) -> list[StereoPair]:
     """All scenes in a folder, by name.
 
     Raises:
@@ -96,16 +96,16 @@ def read_scenes(folder: Path) -> list[StereoPhotos]:
     return found
 
 
-def read_scene(folder: Path, layout: Layout) -> StereoPhotos:
+def read_scene(folder: Path, layout: Layout) -> StereoPair:
     """One scene.
 
     Raises:
         UserError: a file is missing or damaged.
     """
-    left, right = (torch.tensor(decode(folder / name)).permute(2, 0, 1) / 255 for name in layout[:2])
-    mine, other = (torch.tensor(decode(folder / name, "L"))[:, :, 0] / layout.units for name in layout[2:4])
+    left, right = (torch.tensor(decode_image(folder / name)).permute(2, 0, 1) / 255 for name in layout[:2])
+    mine, other = (torch.tensor(decode_image(folder / name, "L"))[:, :, 0] / layout.units for name in layout[2:4])
     known = mine > 0
     column = torch.arange(mine.shape[1]) - mine.round().long()
     there = other.gather(1, column.clamp(min=0))
     covisible = known & (column >= 0) & (there > 0) & ((there - mine).abs() <= AGREEMENT)
-    return StereoPhotos(folder.name, left, right, mine, known, covisible)
+    return StereoPair(folder.name, left, right, mine, known, covisible)

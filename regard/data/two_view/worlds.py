@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.data.two_view.cameras import turn_axes
+from regard.data.two_view.cameras import camera_axes
 from regard.data.two_view.config import SceneSettings
 from regard.data.two_view.random import Draws
 from regard.data.two_view.textures import Textures, paint
@@ -65,12 +65,12 @@ def build_worlds(draws: Draws, settings: SceneSettings) -> World:
     K = settings.objects
     room = torch.stack((draws.uniform(3.8, 4.8), draws.uniform(2.0, 2.8), draws.uniform(3.8, 4.8)), -1)
     still = torch.zeros_like(room[:, 0])
-    room_axes = turn_axes(_angles(draws, 45), still, still)
+    room_axes = camera_axes(_angles(draws, 45), still, still)
     sideways, upward, along = draws.uniform(-2.2, 2.2, K), draws.uniform(-1.4, 1.4, K), draws.uniform(-0.6, 2.6, K)
     half = draws.uniform(0.25, 0.9, K, 3)
     flat = draws.uniform(0, 1, K) < PANELS
     half = torch.where(flat[..., None] & (torch.arange(3, device=half.device) == 2), 0.02, half)
-    axes = turn_axes(_angles(draws, 180, K), _angles(draws, 30, K), _angles(draws, 30, K))
+    axes = camera_axes(_angles(draws, 180, K), _angles(draws, 30, K), _angles(draws, 30, K))
     centre = torch.cat((torch.zeros_like(room)[:, None], torch.stack((sideways, upward, along), -1)), 1)
     axes = torch.cat((room_axes[:, None], axes), 1)
     light = draws.directions()

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from regard.data.images.datasets import GAP, Frame, fit
-from regard.data.images.decoding import Pixels, decode
+from regard.data.images.datasets import Resize
+from regard.data.images.decoding import Pixels, decode_image
 from regard.inspection.patches import WindowAttention, check_patch, global_attention, patch_grid, window_attention
 from regard.inspection.probe import probe
 from regard.inspection.two_view import cross_attention_names
@@ -32,9 +32,10 @@ def show_image(classifier: Classifier, asked: dict[str, Any]) -> bytes:
         UserError: the image is bad, or has no such patch.
     """
     preprocessing, model = classifier.preprocessing, classifier.model
-    pixels = preprocessing.open(
-        decode(asked["image"], preprocessing.mode, pixels=asked["pixels"], detail=GAP * preprocessing.size)
+    decoded = decode_image(
+        asked["image"], preprocessing.mode, max_pixels=asked["pixels"], min_side=preprocessing.resize.min_side
     )
+    pixels = preprocessing.open(decoded)
     grid = patch_grid(model, pixels.shape[:2])
     patch = None if asked["patch"] is None else divmod(asked["patch"], grid[1])
     check_patch(patch, grid)
@@ -64,9 +65,11 @@ def show_views(model: CroCo, asked: dict[str, Any]) -> bytes:
     Raises:
         UserError: an image is bad.
     """
-    size = PATCHES * model.config.patch
-    opened = [decode(data, "RGB", pixels=asked["pixels"], detail=GAP * size) for data in asked["images"]]
-    views = [fit(pixels, Frame(size)) for pixels in opened]
+    resize = Resize(PATCHES * model.config.patch)
+    views = [
+        resize(decode_image(data, "RGB", max_pixels=asked["pixels"], min_side=resize.min_side))
+        for data in asked["images"]
+    ]
     device = model.mask_token.device
     first, second = (_as_input(view).to(device) for view in views)
     with probe(model, cross_attention_names(model)) as seen:

@@ -8,12 +8,12 @@ from regard.data.images.augmentation import (
     IMAGENET,
     Augmentation,
     AugmentationSettings,
-    Evaluation,
+    EvalTransform,
     Normalisation,
-    measure,
+    measure_normalisation,
+    mix,
 )
-from regard.data.images.datasets import Resident
-from regard.data.images.mixing import mix
+from regard.data.images.datasets import TensorImages
 from regard.errors import UserError
 
 PLAIN = Normalisation((0.0,) * 3, (1.0,) * 3)
@@ -193,7 +193,7 @@ def test_wrong_settings_are_refused(values: dict[str, object], reason: str) -> N
 
 def test_validation_sees_the_middle() -> None:
     images = batch(size=20)
-    seen = Evaluation(16, PLAIN)(images)
+    seen = EvalTransform(16, PLAIN)(images)
     assert torch.equal(PLAIN.undo(seen), images[:, :, 2:18, 2:18])
 
 
@@ -204,9 +204,11 @@ def test_normalising_can_be_undone() -> None:
 
 def test_normalisation_is_measured_over_all_pixels() -> None:
     images = batch(300, 5)
-    measured = measure(Resident(("a",), torch.zeros(300).long(), images))
+    measured = measure_normalisation(TensorImages(("a",), torch.zeros(300).long(), images))
     values = images.numpy().transpose(1, 0, 2, 3).reshape(3, -1) / 255
     assert np.allclose(measured.mean, values.mean(1), atol=1e-4)
     assert np.allclose(measured.std, values.std(1), atol=1e-4)
-    black = measure(Resident(("a",), torch.zeros(3).long(), torch.zeros(3, 1, 2, 2, dtype=torch.uint8)))
+    black = measure_normalisation(
+        TensorImages(("a",), torch.zeros(3).long(), torch.zeros(3, 1, 2, 2, dtype=torch.uint8))
+    )
     assert black == Normalisation((0.0,), (0.01,))

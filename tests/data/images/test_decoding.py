@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from regard.data.images.decoding import ImageError, decode
+from regard.data.images.decoding import ImageError, decode_image
 
 
 def save(image: Image.Image, form: str, **options: object) -> bytes:
@@ -39,12 +39,12 @@ def bomb(width: int, height: int) -> bytes:
 
 @pytest.mark.parametrize("form", ["PNG", "BMP", "TIFF", "PPM", "GIF"])
 def test_formats_without_loss_give_their_pixels(form: str) -> None:
-    assert np.array_equal(decode(save(quarters(), form)), np.asarray(quarters()))
+    assert np.array_equal(decode_image(save(quarters(), form)), np.asarray(quarters()))
 
 
 @pytest.mark.parametrize("form", ["JPEG", "WEBP", "AVIF", "JPEG2000"])
 def test_formats_with_loss_come_near(form: str) -> None:
-    error = decode(save(quarters(), form, quality=95)).astype(int) - np.asarray(quarters())
+    error = decode_image(save(quarters(), form, quality=95)).astype(int) - np.asarray(quarters())
     assert np.abs(error).mean() < 8
 
 
@@ -56,87 +56,87 @@ def test_images_are_upright_whichever_way_the_camera_was_held(form: str, orienta
     data = save(quarters(), form, exif=exif)
     with Image.open(io.BytesIO(data)) as image:
         expected = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
-    assert np.array_equal(decode(data), expected)
+    assert np.array_equal(decode_image(data), expected)
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF")
 def test_damaged_notes_of_a_camera_do_not_spoil_an_image() -> None:
     data = save(quarters(), "JPEG", exif=b"Exif\0\0MM\0*\xff\xff\xff\xff")
-    assert decode(data).shape == (24, 40, 3)
+    assert decode_image(data).shape == (24, 40, 3)
 
 
 def test_palettes_become_colours() -> None:
     data = save(quarters().quantize(4), "PNG")
-    assert np.array_equal(decode(data), np.asarray(quarters()))
+    assert np.array_equal(decode_image(data), np.asarray(quarters()))
 
 
 def test_transparent_parts_are_white() -> None:
     image = quarters().convert("RGBA")
     image.putalpha(Image.new("L", image.size, 0))
-    assert (decode(save(image, "PNG")) == 255).all()
+    assert (decode_image(save(image, "PNG")) == 255).all()
     half = Image.new("RGBA", (2, 2), (0, 0, 0, 128))
-    assert np.abs(decode(save(half, "PNG")).astype(int) - 127).max() <= 1
+    assert np.abs(decode_image(save(half, "PNG")).astype(int) - 127).max() <= 1
 
 
 def test_a_transparent_colour_of_a_palette_is_white() -> None:
     image = quarters().quantize(4)
-    pixels = decode(save(image, "PNG", transparency=image.getpixel((0, 0))))
+    pixels = decode_image(save(image, "PNG", transparency=image.getpixel((0, 0))))
     assert (pixels[:12, :20] == 255).all()
     assert np.array_equal(pixels[12:], np.asarray(quarters())[12:])
 
 
 def test_grey_with_alpha_is_white_where_transparent() -> None:
     data = save(Image.new("LA", (3, 3), (7, 0)), "PNG")
-    assert (decode(data, "L") == 255).all()
+    assert (decode_image(data, "L") == 255).all()
 
 
 def test_sixteen_bits_become_eight() -> None:
     numbers = np.array([[0, 257, 32896, 65535]], np.uint16)
-    assert decode(save(Image.fromarray(numbers), "PNG"), "L")[0, :, 0].tolist() == [0, 1, 128, 255]
-    assert decode(save(Image.fromarray(numbers), "PNG"))[0, :, 2].tolist() == [0, 1, 128, 255]
+    assert decode_image(save(Image.fromarray(numbers), "PNG"), "L")[0, :, 0].tolist() == [0, 1, 128, 255]
+    assert decode_image(save(Image.fromarray(numbers), "PNG"))[0, :, 2].tolist() == [0, 1, 128, 255]
 
 
 def test_a_number_of_sixteen_bits_may_be_transparent() -> None:
     numbers = Image.fromarray(np.array([[1000, 20000, 40000]], np.uint16))
     data = save(numbers, "PNG", transparency=1000)
-    assert decode(data, "L")[0, :, 0].tolist() == [255, 77, 155]
-    assert decode(data)[0, :, 1].tolist() == [255, 77, 155]
+    assert decode_image(data, "L")[0, :, 0].tolist() == [255, 77, 155]
+    assert decode_image(data)[0, :, 1].tolist() == [255, 77, 155]
 
 
 def test_numbers_without_a_scale_are_refused() -> None:
     wild = Image.fromarray(np.array([[0.0, 900.0]], np.float32))
     with pytest.raises(ImageError, match=r"depth.tif: its pixels go from 0.0 to 900.0, not from 0 to 1"):
-        decode(save(wild, "TIFF"), name="depth.tif")
+        decode_image(save(wild, "TIFF"), name="depth.tif")
     tame = Image.fromarray(np.array([[0.0, 1.0]], np.float32))
-    assert decode(save(tame, "TIFF"), "L")[0, :, 0].tolist() == [0, 255]
+    assert decode_image(save(tame, "TIFF"), "L")[0, :, 0].tolist() == [0, 255]
 
 
 def test_grey_becomes_colour_and_colour_grey() -> None:
     grey = Image.new("L", (4, 3), 77)
-    assert (decode(save(grey, "PNG")) == 77).all()
-    assert decode(save(quarters(), "PNG"), "L").shape == (24, 40, 1)
-    assert np.array_equal(decode(save(quarters(), "PNG"), "L")[..., 0], np.asarray(quarters().convert("L")))
+    assert (decode_image(save(grey, "PNG")) == 77).all()
+    assert decode_image(save(quarters(), "PNG"), "L").shape == (24, 40, 1)
+    assert np.array_equal(decode_image(save(quarters(), "PNG"), "L")[..., 0], np.asarray(quarters().convert("L")))
 
 
 def test_black_and_white_is_grey() -> None:
-    assert decode(save(Image.new("1", (2, 2), 1), "PNG"), "L").max() == 255
+    assert decode_image(save(Image.new("1", (2, 2), 1), "PNG"), "L").max() == 255
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 def test_printers_colours_are_seen_as_on_a_screen(mode: str) -> None:
     data = save(quarters().convert("CMYK"), "JPEG", quality=98)
-    error = decode(data, mode).astype(int) - decode(save(quarters(), "PNG"), mode)
+    error = decode_image(data, mode).astype(int) - decode_image(save(quarters(), "PNG"), mode)
     assert np.abs(error).mean() < 8
 
 
 def test_the_first_frame_of_an_animation_is_read() -> None:
     frames = [Image.new("RGB", (5, 5), colour) for colour in ("red", "blue")]
     data = save(frames[0], "GIF", save_all=True, append_images=frames[1:])
-    assert (decode(data) == [255, 0, 0]).all()
+    assert (decode_image(data) == [255, 0, 0]).all()
 
 
 def test_one_pixel_is_an_image() -> None:
-    assert decode(save(Image.new("RGB", (1, 1), "lime"), "PNG")).tolist() == [[[0, 255, 0]]]
+    assert decode_image(save(Image.new("RGB", (1, 1), "lime"), "PNG")).tolist() == [[[0, 255, 0]]]
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
@@ -145,14 +145,14 @@ def test_a_bomb_is_refused_by_its_header(size: tuple[int, int], tmp_path: Path) 
     path = tmp_path / "bomb.png"
     path.write_bytes(bomb(*size))
     with pytest.raises(ImageError, match=r"bomb\.png: .*80,000,000 pixels"):
-        decode(path)
+        decode_image(path)
 
 
 def test_the_limit_of_pixels_is_a_choice() -> None:
     data = save(quarters(), "PNG")
-    assert decode(data, pixels=960).shape == (24, 40, 3)
+    assert decode_image(data, max_pixels=960).shape == (24, 40, 3)
     with pytest.raises(ImageError, match=r"x.png: is 40×24, more than the 959 pixels allowed"):
-        decode(data, name="x.png", pixels=959)
+        decode_image(data, name="x.png", max_pixels=959)
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "GIF", "WEBP", "TIFF", "BMP", "PPM"])
@@ -162,7 +162,7 @@ def test_a_truncated_file_is_refused(form: str, tmp_path: Path) -> None:
     path = tmp_path / "cut"
     path.write_bytes(whole[: len(whole) * 2 // 3])
     with pytest.raises(ImageError, match=r"cut: (truncated or )?damaged"):
-        decode(path)
+        decode_image(path)
 
 
 def test_what_is_no_image_is_told_apart(tmp_path: Path) -> None:
@@ -170,21 +170,21 @@ def test_what_is_no_image_is_told_apart(tmp_path: Path) -> None:
         path = tmp_path / "notes.png"
         path.write_bytes(content)
         with pytest.raises(ImageError, match=rf"notes\.png: {reason}"):
-            decode(path)
+            decode_image(path)
         with pytest.raises(ImageError, match=rf"row 7: {reason}"):
-            decode(content, name="row 7")
+            decode_image(content, name="row 7")
     with pytest.raises(ImageError, match="cannot be read"):
-        decode(tmp_path / "gone.png")
+        decode_image(tmp_path / "gone.png")
 
 
 def test_files_that_would_start_another_program_are_not_opened() -> None:
     with pytest.raises(ImageError):
-        decode(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n")
+        decode_image(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n")
 
 
 def test_less_detail_is_decoded_where_less_is_enough() -> None:
     data = save(quarters(1600, 800), "JPEG")
-    assert decode(data, detail=100).shape == (100, 200, 3)
-    assert min(decode(data, detail=101).shape[:2]) >= 101
-    assert decode(data, detail=5000).shape == (800, 1600, 3)
-    assert decode(save(quarters(1600, 800), "PNG"), detail=100).shape == (800, 1600, 3)
+    assert decode_image(data, min_side=100).shape == (100, 200, 3)
+    assert min(decode_image(data, min_side=101).shape[:2]) >= 101
+    assert decode_image(data, min_side=5000).shape == (800, 1600, 3)
+    assert decode_image(save(quarters(1600, 800), "PNG"), min_side=100).shape == (800, 1600, 3)

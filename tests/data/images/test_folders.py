@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data.images.folders import list_images
-from regard.data.images.listing import natural
-from regard.data.images.sets import ImageSettings, open_images, open_splits
+from regard.data.images.image_sets import ImageSettings, open_images, open_splits
+from regard.data.images.sources import natural
 from regard.errors import UserError
 from tests.data.images.making import encoded, folder_of_classes, picture, write
 

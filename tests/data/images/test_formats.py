@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from regard.data.images.decoding import ImageError
-from regard.data.images.sets import ImageSet, ImageSettings, open_images, open_splits
+from regard.data.images.image_sets import ImageSet, ImageSettings, open_images, open_splits
 from regard.errors import UserError
 from tests.data.images.making import encoded, folder_of_classes, picture, write
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from regard.data.images.geometry import affine, centre_crop, crop, flip, pad, resized_crop, within
+from regard.data.images.transforms import affine, centre_crop, crop, flip, pad, resized_crop, within
 from tests.data.images.making import picture
 
 

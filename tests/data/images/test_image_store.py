@@ -7,14 +7,14 @@ import torch
 from PIL import Image
 
 from regard.data.images import store
-from regard.data.images.datasets import Frame, Resident, Streamed, fit, take_ahead
-from regard.data.images.sets import ImageSet, ImageSettings, open_images
+from regard.data.images.datasets import Resize, StreamedImages, TensorImages, prefetch_batches
+from regard.data.images.image_sets import ImageSet, ImageSettings, open_images
 from regard.data.images.store import DamagedStoreError, open_store, should_store, write_store
 from regard.errors import UserError
 from regard.models.folder import replace_folder
 from tests.data.images.making import encoded, folder_of_classes, picture, write
 
-FRAME = Frame(6)
+FRAME = Resize(6)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_every_image_is_kept_in_its_frame(images: ImageSet, made: Path) -> None:
     assert pictures.labels.tolist() == images.labels.tolist()
     seen = pictures.take(torch.tensor([149, 0, 77]))
     for place, index in enumerate((149, 0, 77)):
-        assert np.array_equal(seen[place].permute(1, 2, 0), fit(images.read(index), FRAME))
+        assert np.array_equal(seen[place].permute(1, 2, 0), FRAME(images.read(index)))
     assert np.load(made / "pixels.npy").shape == (150, 3, 6, 6)
 
 
@@ -43,7 +43,7 @@ def test_streamed_and_stored_images_are_the_same(images: ImageSet, made: Path, t
     (tmp_path / "checked").mkdir()
     write_store(tmp_path / "checked", images, FRAME, bad=0.01, keep=False)
     streamed = open_store(tmp_path / "checked", images)
-    assert isinstance(streamed, Streamed)
+    assert isinstance(streamed, StreamedImages)
     assert not (tmp_path / "checked" / "pixels.npy").exists()
     indices = torch.randperm(150, generator=torch.Generator().manual_seed(1))
     assert torch.equal(streamed.take(indices), open_store(made).take(indices))
@@ -52,13 +52,13 @@ def test_streamed_and_stored_images_are_the_same(images: ImageSet, made: Path, t
 
 def test_batches_taken_ahead_are_those_of_the_plan(made: Path) -> None:
     pictures, plan = open_store(made), torch.randperm(150).split(32)
-    for batch, indices in zip(take_ahead(pictures, plan), plan, strict=True):
+    for batch, indices in zip(prefetch_batches(pictures, plan), plan, strict=True):
         assert torch.equal(batch, pictures.take(indices))
 
 
 def test_small_sets_become_one_tensor_on_a_device(made: Path) -> None:
     pictures = open_store(made)
-    assert isinstance(pictures, Resident)
+    assert isinstance(pictures, TensorImages)
     assert torch.equal(pictures.to("cpu").take(torch.tensor([3])), pictures.take(torch.tensor([3])))
 
 
@@ -73,7 +73,7 @@ def test_bad_images_are_left_out_and_listed(tmp_path: Path, keep: bool) -> None:
     assert write_store(tmp_path / "store", images, FRAME, bad=0.01, keep=keep) == 2
     pictures = open_store(tmp_path / "store", images)
     assert (len(pictures), pictures.labels.bincount().tolist()) == (199, [89, 110])
-    assert np.array_equal(pictures.take(torch.tensor([3]))[0].permute(1, 2, 0), fit(images.read(4), FRAME))
+    assert np.array_equal(pictures.take(torch.tensor([3]))[0].permute(1, 2, 0), FRAME(images.read(4)))
     title, first, second = (tmp_path / "store" / "left-out.tsv").read_text().splitlines()
     assert title == "image\treason"
     assert first.split("\t") == [str(root / "a" / "3.png"), "a text file, not an image"]
@@ -153,14 +153,14 @@ def test_work_is_watched(images: ImageSet, tmp_path: Path) -> None:
 @pytest.mark.parametrize("channels", [1, 3])
 def test_an_image_of_the_right_size_is_not_touched(channels: int) -> None:
     pixels = picture(0, 6, 6, channels).reshape(6, 6, channels)
-    assert fit(pixels, FRAME) is pixels
+    assert FRAME(pixels) is pixels
 
 
 def test_the_centre_is_cut_out_or_everything_squashed() -> None:
     pixels = np.zeros((10, 30, 3), np.uint8)
     pixels[:, 10:20] = 200
-    assert (fit(pixels, Frame(10, "crop")) == 200).all()
-    squashed = fit(pixels, Frame(10, "squash"))
+    assert (Resize(10, "crop")(pixels) == 200).all()
+    squashed = Resize(10, "squash")(pixels)
     assert squashed[5, 0, 0] == squashed[5, 9, 0] == 0
     expected = Image.fromarray(pixels).resize((10, 10), Image.Resampling.BICUBIC)
     assert np.array_equal(squashed, expected)
@@ -168,4 +168,4 @@ def test_the_centre_is_cut_out_or_everything_squashed() -> None:
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 5000), (5000, 1)])
 def test_thin_images_take_no_more_memory_than_they_have(size: tuple[int, int]) -> None:
-    assert fit(np.full((*size, 1), 9, np.uint8), Frame(32)).tolist() == np.full((32, 32, 1), 9).tolist()
+    assert Resize(32)(np.full((*size, 1), 9, np.uint8)).tolist() == np.full((32, 32, 1), 9).tolist()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageOps
 
-from regard.data.images import colours
+from regard.data.images import transforms
 from regard.data.images.randaugment import OPERATIONS, operate
 from tests.data.images.making import picture
 
@@ -123,7 +123,7 @@ def test_one_pixel_and_grey_images_survive(name: str) -> None:
 def test_hue_is_turned_in_yiq() -> None:
     colour = (180, 60, 90)
     images = torch.tensor(colour, dtype=torch.uint8).view(1, 3, 1, 1).repeat(2, 1, 1, 1)
-    seen = colours.hue(images, torch.tensor([0.0, 0.1]))
+    seen = transforms.hue(images, torch.tensor([0.0, 0.1]))
     y, i, q = colorsys.rgb_to_yiq(*(value / 255 for value in colour))
     cos, sin = np.cos(0.2 * np.pi), np.sin(0.2 * np.pi)
     expected = colorsys.yiq_to_rgb(y, cos * i - sin * q, sin * i + cos * q)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.data.images.sets import ImageSettings, open_splits
+from regard.data.images.image_sets import ImageSettings, open_splits
 
 DATA = Path(os.environ.get("REGARD_DATA", "/nowhere"))
 

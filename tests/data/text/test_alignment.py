@@ -3,12 +3,12 @@ from pathlib import Path
 import pytest
 
 from regard.data.text.alignment import align, link_tokens
-from regard.data.text.pair import Entry, Pair
+from regard.data.text.pairs import Pair, PairRecord
 from regard.data.text.tokenizer import Tokenizer
 from regard.errors import UserError
 
 PAIRS = [Pair("a b c", "x y"), Pair("", ""), Pair("d\u3000e", "z")]
-ENTRIES = [Entry(pair, "a.tsv", line) for line, pair in enumerate(PAIRS, start=1)]
+ENTRIES = [PairRecord(pair, "a.tsv", line) for line, pair in enumerate(PAIRS, start=1)]
 
 
 def write(path: Path, *lines: str) -> Path:

@@ -9,9 +9,16 @@ from pathlib import Path
 import pytest
 
 from regard.data.text import readers
-from regard.data.text.pair import Pair
-from regard.data.text.parquet import read_parquet
-from regard.data.text.readers import find_shards, read_jsonl, read_lines, read_pairs, read_parallel, read_tsv
+from regard.data.text.pairs import Pair
+from regard.data.text.readers import (
+    find_shards,
+    read_jsonl,
+    read_lines,
+    read_pairs,
+    read_parallel,
+    read_parquet,
+    read_tsv,
+)
 from regard.errors import UserError
 
 

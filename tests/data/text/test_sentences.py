@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.text.sentences import as_one, split_sentences
+from regard.data.text.sentences import single_sentence, split_sentences
 
 TEXTS = st.text(
     alphabet=st.sampled_from('aB.。!?？ \n\t\r\u2028\u3000’”"()é1🙂\x00\x1c\x85…,苹'), max_size=60
@@ -15,7 +15,11 @@ TEXTS = st.text(
 
 @given(TEXTS)
 def test_a_split_text_is_whole(text: str) -> None:
-    for split in (split_sentences(text), as_one(text), split_sentences(text, lambda sentence: len(sentence) <= 3)):
+    for split in (
+        split_sentences(text),
+        single_sentence(text),
+        split_sentences(text, lambda sentence: len(sentence) <= 3),
+    ):
         parts = [part for sentence in split.sentences for part in (sentence.text, sentence.space)]
         assert "".join([split.lead, *parts]) == text
         assert all(sentence.text == sentence.text.strip() != "" for sentence in split.sentences)
@@ -35,7 +39,7 @@ def test_what_does_not_fit_is_cut_until_it_does(text: str) -> None:
 def test_translations_begin_where_they_are_said_to(text: str, data: st.DataObject) -> None:
     split = split_sentences(text)
     translations = [data.draw(st.text(max_size=8)) for _ in split.sentences]
-    joined, starts = split.lay_out(translations)
+    joined, starts = split.join_with_starts(translations)
     assert joined == split.join(translations)
     assert [joined[a : a + len(one)] for a, one in zip(starts, translations, strict=True)] == translations
 

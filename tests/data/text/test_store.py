@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from regard.data.text import store
 from regard.data.text.store import DamagedStoreError, digest_store, open_store, write_store
-from regard.data.text.tokens import ParallelTokens, Ragged
+from regard.data.text.tokens import ParallelTokens, RaggedArray
 from tests.data.text.test_tokens import rows_of
 
 LARGEST = {"source": 300, "target": 70_000, "links": 255}
@@ -19,7 +19,7 @@ rows = st.lists(st.tuples(*(st.lists(st.integers(0, top), max_size=5) for top in
 
 
 def chunk(rows: list[tuple[list[int], ...]]) -> ParallelTokens:
-    columns = [Ragged.of([row[i] for row in rows]) for i in range(3)]
+    columns = [RaggedArray.of([row[i] for row in rows]) for i in range(3)]
     return ParallelTokens(*columns, (len(rows),))
 
 

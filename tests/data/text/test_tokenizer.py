@@ -356,8 +356,8 @@ def extended(request: pytest.FixtureRequest) -> Tokenizer:
 def test_added_tokens_are_one_piece_behind_the_others(extended: Tokenizer) -> None:
     old = len(extended) - len(NEW)
     for number, token in enumerate(NEW):
-        assert extended.encode_inside(token) == [old + number]
-        assert extended.encode_inside(f"x{token}y").count(old + number) == 1
+        assert extended.encode_continuation(token) == [old + number]
+        assert extended.encode_continuation(f"x{token}y").count(old + number) == 1
     assert extended.pieces([old, old + 1]) == ["<ent>", "▁Zoë"]
     assert extended.pieces(extended.encode("Zoë <ent> Zoë"))[0] == "▁Zoë"
 
@@ -387,7 +387,7 @@ def test_a_saved_tokenizer_keeps_its_added_tokens(extended: Tokenizer, tmp_path:
     assert loaded.encode(text) == extended.encode(text)
     assert loaded.fingerprint() == extended.fingerprint()
     again = loaded.extended(["<more>"])
-    assert again.encode_inside("<more>") == [len(extended)]
+    assert again.encode_continuation("<more>") == [len(extended)]
     assert again.encode(text) == extended.encode(text)
 
 

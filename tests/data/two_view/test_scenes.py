@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.data.two_view import Cameras, Pairs, SceneSettings, find_matches, render, render_pairs, render_stereo
-from regard.data.two_view.cameras import turn_axes
+from regard.data.two_view.cameras import camera_axes
 from regard.data.two_view.random import Draws
 from regard.data.two_view.worlds import World, cast
 from regard.errors import UserError
@@ -26,7 +26,7 @@ def angles(*degrees: float) -> tuple[Tensor, ...]:
 
 
 def camera(place: tuple[float, float, float], yaw: float = 0, pitch: float = 0, roll: float = 0) -> Cameras:
-    return Cameras(torch.tensor([place]), turn_axes(*angles(yaw, pitch, roll)), torch.tensor([20.0]), (24, 32))
+    return Cameras(torch.tensor([place]), camera_axes(*angles(yaw, pitch, roll)), torch.tensor([20.0]), (24, 32))
 
 
 def room_with(*boxes: tuple[tuple[float, float, float], tuple[float, float, float], float]) -> World:
@@ -37,7 +37,7 @@ def room_with(*boxes: tuple[tuple[float, float, float], tuple[float, float, floa
         centres.append(centre)
         halves.append(half)
         turns.append(turn)
-    axes = torch.cat([turn_axes(*angles(turn, 0, 0)) for turn in turns])
+    axes = torch.cat([camera_axes(*angles(turn, 0, 0)) for turn in turns])
     return replace(world, centre=torch.tensor([centres]), half=torch.tensor([halves]), axes=axes[None])
 
 

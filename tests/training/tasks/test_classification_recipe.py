@@ -83,4 +83,4 @@ def test_the_size_of_the_images_is_that_of_the_preset_unless_it_is_given() -> No
     small = Recipe.load(None, ["model.preset=small"], GIVEN)
     given = Recipe.load(None, ["model.preset=small", "data.size=64"], GIVEN)
     assert isinstance(small, ClassificationRecipe) and isinstance(given, ClassificationRecipe)
-    assert (small.frame.size, given.frame.size) == (224, 64)
+    assert (small.resize.size, given.resize.size) == (224, 64)

@@ -107,7 +107,7 @@ def test_images_that_are_decoded_when_asked_for_make_the_same_batches(
     resident = tensors(build(**STRONG), 8, Position(), DataShard())
     monkeypatch.setattr("regard.training.tasks.classification.data.should_store", lambda *_: False)
     streamed = build(**STRONG)
-    assert type(streamed.made.pictures).__name__ == "Streamed"
+    assert type(streamed.made.pictures).__name__ == "StreamedImages"
     for expected, images in zip(resident, tensors(streamed, 8, Position(), DataShard()), strict=True):
         assert torch.equal(expected, images)
 

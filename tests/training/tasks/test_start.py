@@ -155,7 +155,7 @@ def test_a_new_word_is_one_piece_and_can_be_learned(
         (old.vocabularies.source, new.vocabularies.source),
         (old.vocabularies.target, new.vocabularies.target),
     ):
-        assert now.encode_inside(WORD) == [len(before)]
+        assert now.encode_continuation(WORD) == [len(before)]
         assert len(now) == len(before) + 2
         assert now.encode("I love apples") == before.encode("I love apples")
     assert new.vocabularies.joint == joint

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.data.images.augmentation import Augmentation, Normalisation
-from regard.data.images.datasets import Pictures, Resident, take_ahead
+from regard.data.images.datasets import ImageDataset, TensorImages, prefetch_batches
 from regard.pipelines.preprocessing import ImagePreprocessing
 from regard.training.state import DataShard, Position, Positioned
 from regard.training.tasks.classification.recipe import ClassificationRecipe
@@ -62,7 +62,11 @@ class ImageBatches:
     """
 
     def __init__(
-        self, pictures: Pictures, preprocessing: ImagePreprocessing, recipe: ClassificationRecipe, device: torch.device
+        self,
+        pictures: ImageDataset,
+        preprocessing: ImagePreprocessing,
+        recipe: ClassificationRecipe,
+        device: torch.device,
     ) -> None:
         self.pictures, self.recipe, self.device = pictures, recipe, device
         self.labels, self.classes = pictures.labels.to(device), len(preprocessing.classes)
@@ -81,7 +85,7 @@ class ImageBatches:
     def begin(self, position: Position, share: DataShard) -> Iterator[Positioned[ImageBatch]]:
         """This process's batches from a position on."""
         groups = self.group(share.pick(self.plan(position)))
-        taken = self._take(groups) if isinstance(self.pictures, Resident) else self._take_ahead(groups)
+        taken = self._take(groups) if isinstance(self.pictures, TensorImages) else self._take_ahead(groups)
         for group, pixels in taken:
             batches = self.make([placed.batch for placed in group], pixels)
             for placed, batch in zip(group, batches, strict=True):
@@ -92,7 +96,7 @@ class ImageBatches:
         seed, used, each = self.recipe.training.seed, position.batch, len(self.pictures) // self.size
         for epoch in count(position.epoch):
             order = torch.from_numpy(np.random.default_rng((seed, epoch)).permutation(len(self.pictures)))
-            if isinstance(self.pictures, Resident):  # once an epoch, so that no batch has to wait for its own
+            if isinstance(self.pictures, TensorImages):  # once an epoch, so that no batch has to wait for its own
                 order = order.to(self.pictures.pixels.device)
             for number in range(used, each):
                 rows = order[number * self.size : (number + 1) * self.size]
@@ -137,7 +141,7 @@ class ImageBatches:
                 waiting.append(group)
                 yield _rows([placed.batch for placed in group])
 
-        for pixels in take_ahead(self.pictures, rows()):
+        for pixels in prefetch_batches(self.pictures, rows()):
             yield waiting.pop(0), pixels
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from regard.data.images.augmentation import measure
-from regard.data.images.datasets import Pictures
-from regard.data.images.sets import ImageSet, open_images, open_splits
+from regard.data.images.augmentation import measure_normalisation
+from regard.data.images.datasets import ImageDataset
+from regard.data.images.image_sets import ImageSet, open_images, open_splits
 from regard.data.images.store import ROWS, DamagedStoreError, open_store, read_description, should_store, write_store
 from regard.errors import UserError
 from regard.models.folder import recover_folder, replace_folder
@@ -43,8 +43,8 @@ class ImageRunData:
     """What training reads: images to learn from and to validate with, what the latter are called; what was left out."""
 
     folder: Path
-    train: Pictures
-    valid: Pictures
+    train: ImageDataset
+    valid: ImageDataset
     names: list[str]
     preprocessing: ImagePreprocessing
     left_out: dict[str, int]
@@ -108,7 +108,7 @@ def make_data(folder: Path, recipe: ClassificationRecipe, progress: Progress, cl
         left_out[name] = _write(folder / name, sets[name], recipe, progress)
     train = open_store(folder / "train", sets["train"])
     (folder / NAMES).write_text(json.dumps(_names(folder / "valid", sets["valid"]), ensure_ascii=False))
-    measured = measure(train)
+    measured = measure_normalisation(train)
     known: Known = {
         "files": {name: images.fingerprint() for name, images in sets.items()},
         "settings": settings_of_data(recipe),
@@ -161,7 +161,7 @@ def settings_of_data(recipe: ClassificationRecipe) -> Known:
     data = recipe.data
     values = data.model_dump(mode="json")
     known = {f"data.{key}": values[key] for key in ("channels", "columns", "fit", "bad", "pixels", "mean", "std")}
-    return known | {"data.size": recipe.frame.size, "data.hold_out": None if data.valid else data.hold_out}
+    return known | {"data.size": recipe.resize.size, "data.hold_out": None if data.valid else data.hold_out}
 
 
 def _training_images(recipe: ClassificationRecipe) -> ImageSet:
@@ -181,8 +181,8 @@ def _training_images(recipe: ClassificationRecipe) -> ImageSet:
 
 
 def _write(folder: Path, images: ImageSet, recipe: ClassificationRecipe, progress: Progress) -> int:
-    keep, watch = should_store(images, recipe.frame, folder), progress.counter("decoding", "images")
-    return write_store(folder, images, recipe.frame, bad=recipe.data.bad, keep=keep, watch=watch)
+    keep, watch = should_store(images, recipe.resize, folder), progress.counter("decoding", "images")
+    return write_store(folder, images, recipe.resize, bad=recipe.data.bad, keep=keep, watch=watch)
 
 
 def _names(folder: Path, images: ImageSet) -> list[str]:
@@ -190,7 +190,7 @@ def _names(folder: Path, images: ImageSet) -> list[str]:
     return [images.source.names[row] for row in np.load(folder / ROWS).tolist()]
 
 
-def _open(folder: Path, name: str, recipe: ClassificationRecipe, known: Known, progress: Progress) -> Pictures:
+def _open(folder: Path, name: str, recipe: ClassificationRecipe, known: Known, progress: Progress) -> ImageDataset:
     """A store; one that is damaged is made again from the images, which must be what they were."""
     recover_folder(folder)
     images = None

@@ -40,7 +40,7 @@ class Classification:
         config = recipe.model_config_for(2, recipe.data.channels or 3).model_dump(mode="json")
         values["model"] = {key: value for key, value in config.items() if key not in FROM_DATA}
         values["data"] |= {key: "a path" for key in PATHS if values["data"][key] is not None}
-        values["data"]["size"] = recipe.frame.size
+        values["data"]["size"] = recipe.resize.size
         values["init"] |= {"from": "a path"} if recipe.init.folder is not None else {}
         return {f"{group}.{key}": value for group, part in values.items() for key, value in part.items()}
 

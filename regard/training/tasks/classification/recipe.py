@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 
 from regard.config import Settings, unknown_key_message
 from regard.data.images.augmentation import AugmentationSettings
-from regard.data.images.datasets import Frame
-from regard.data.images.sets import ImageSettings
+from regard.data.images.datasets import Resize
+from regard.data.images.image_sets import ImageSettings
 from regard.errors import UserError
 from regard.models.registry import MODELS
 from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings
@@ -113,6 +113,6 @@ class ClassificationRecipe(Recipe):
             raise UserError(str(error).replace(f"{configs.__name__}: ", "model: ", 1)) from None
 
     @property
-    def frame(self) -> Frame:
+    def resize(self) -> Resize:
         """What every image is brought to."""
-        return Frame(self.model_config_for(2, self.data.channels or 3).image[0], self.data.fit)
+        return Resize(self.model_config_for(2, self.data.channels or 3).image[0], self.data.fit)

@@ -45,7 +45,7 @@ class ClassifierStart:
         with torch.random.fork_rng(devices=[]):  # so that a run that goes on without the folder draws the same numbers
             loaded = Classifier.load(folder)
         settled = settle(recipe, loaded.model.config.model_dump(mode="json"), loaded.preprocessing, str(folder))
-        model = loaded.model.resized(settled.frame.size)
+        model = loaded.model.resized(settled.resize.size)
         return cls(folder, loaded.preprocessing, unique_tensors(model), settled)
 
     def fill(self, task: Task[Any]) -> str:

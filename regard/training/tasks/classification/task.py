@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.data.images.augmentation import Evaluation, Normalisation
-from regard.data.images.datasets import Pictures, Resident, take_ahead
+from regard.data.images.augmentation import EvalTransform, Normalisation
+from regard.data.images.datasets import ImageDataset, TensorImages, prefetch_batches
 from regard.pipelines.classifier import Classifier
 from regard.training.skip import ADVICE
 from regard.training.state import DataShard, Position, Positioned
@@ -43,7 +43,7 @@ class ClassificationTask:
         self.width: int = model.head.in_features
         self.made = ImageBatches(_place(data.train, device), data.preprocessing, recipe, device)
         self.valid = _place(data.valid, device)
-        self.evaluation = Evaluation(
+        self.evaluation = EvalTransform(
             data.preprocessing.size, Normalisation(data.preprocessing.mean, data.preprocessing.std)
         )
         self.classes = len(data.preprocessing.classes)
@@ -109,7 +109,7 @@ class ClassificationTask:
 
     def _taken(self, plan: list[Tensor]) -> Iterator[Tensor]:
         """The validation images of a plan, on the device."""
-        return (pixels.to(self.device, non_blocking=True) for pixels in take_ahead(self.valid, plan))
+        return (pixels.to(self.device, non_blocking=True) for pixels in prefetch_batches(self.valid, plan))
 
     def _samples(self, said: Tensor) -> list[Sample]:
         """Some images of all over the set, always the same: their names, classes, and what the model took them for."""
@@ -118,9 +118,9 @@ class ClassificationTask:
         return [Sample(self.names[i], names[int(self.valid.labels[i])], names[int(said[i])]) for i in chosen]
 
 
-def _place(pictures: Pictures, device: torch.device) -> Pictures:
+def _place(pictures: ImageDataset, device: torch.device) -> ImageDataset:
     """All images on the device, where they take only a part of its memory; else where they are."""
-    if device.type == "cuda" and isinstance(pictures, Resident):
+    if device.type == "cuda" and isinstance(pictures, TensorImages):
         free, _ = torch.cuda.mem_get_info(device)
         if pictures.pixels.nbytes < ROOM * free:
             return pictures.to(device)

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from regard.data.images.decoding import SUFFIXES, decode
+from regard.data.images.decoding import IMAGE_SUFFIXES, decode_image
 from regard.data.two_view import SceneSettings, render_pairs
 from regard.data.two_view.random import Draws
 from regard.errors import UserError
@@ -114,7 +114,7 @@ def images_of(folder: Path) -> list[Path]:
     Raises:
         UserError: there are more or fewer.
     """
-    images = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+    images = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
     if len(images) != 2:
         raise UserError(
             f"{folder}: {len(images)} images; a pair is a folder with just two, the first view first by name"
@@ -124,7 +124,7 @@ def images_of(folder: Path) -> list[Path]:
 
 def _read_pair(folder: Path) -> Tensor:
     """Both images of a pair, (2, 3, H, W), as bytes."""
-    one, other = (torch.tensor(decode(path)).permute(2, 0, 1) for path in images_of(folder))
+    one, other = (torch.tensor(decode_image(path)).permute(2, 0, 1) for path in images_of(folder))
     if one.shape != other.shape:
         sizes = " and ".join(f"{image.shape[1]}×{image.shape[2]}" for image in (one, other))
         raise UserError(f"{folder}: its images are of {sizes} pixels; the two of a pair must have the same size")

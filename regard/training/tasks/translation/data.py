@@ -17,8 +17,8 @@ from typing import TypeVar
 import numpy as np
 
 from regard.data.text.corpus import Corpus
-from regard.data.text.encoding import LeftOut, encode_entries
-from regard.data.text.pair import Entry, Pair
+from regard.data.text.encoding import SkippedPairs, tokenise_corpus
+from regard.data.text.pairs import Pair, PairRecord
 from regard.data.text.readers import Shard, find_shards, read_jsonl, read_parallel
 from regard.data.text.store import DamagedStoreError, digest_store, open_store, write_store
 from regard.data.text.tokenizer import Tokenizer
@@ -93,7 +93,7 @@ def make_data(
         if corpora.total > wanted:
             progress.print(f"the tokenizer is learned from {wanted:,} of {corpora.total:,} pairs, evenly spaced")
         vocabularies = build_vocabularies(lambda: take_evenly(corpora.pairs(), corpora.total, wanted), recipe.tokenizer)
-    left_out = LeftOut()
+    left_out = SkippedPairs()
     write_tokens(folder / STORE, corpora, vocabularies, recipe, left_out, progress)
     valid = _readable(corpora.valid, vocabularies, recipe, left_out)
     rows = (json.dumps(pair._asdict(), ensure_ascii=False) + "\n" for pair in valid)
@@ -153,7 +153,7 @@ def open_data(folder: Path, recipe: TranslationRecipe, progress: Progress) -> Ru
             progress.print(f"{home / STORE}: damaged ({damage}), so it is made again")
             corpora = open_corpora(recipe.data, recipe.training.seed, progress)
             with replace_folder(home / STORE) as fresh:
-                write_tokens(fresh, corpora, vocabularies, recipe, LeftOut(), progress)
+                write_tokens(fresh, corpora, vocabularies, recipe, SkippedPairs(), progress)
             train = open_store(home / STORE)
     if digest_store(home / STORE) != known["tokens"]:
         raise UserError(f"{home}: the corpus gives other tokens than when the run began; begin a new run")
@@ -215,7 +215,7 @@ def write_tokens(
     corpora: Corpora,
     vocabularies: Vocabularies,
     recipe: TranslationRecipe,
-    left_out: LeftOut,
+    left_out: SkippedPairs,
     progress: Progress,
 ) -> None:
     """Tokenises the training corpora into a store.
@@ -227,7 +227,7 @@ def write_tokens(
 
     def tokens(corpus: Corpus) -> Iterator[ParallelTokens]:
         before, kept = dict(left_out.counts), 0
-        for chunk in encode_entries(
+        for chunk in tokenise_corpus(
             _watch(corpus.entries(), "tokenising", progress), source, target, longest, left_out
         ):
             kept += len(chunk)
@@ -243,7 +243,7 @@ def write_tokens(
 
 
 def _readable(
-    pairs: list[Pair], vocabularies: Vocabularies, recipe: TranslationRecipe, left_out: LeftOut
+    pairs: list[Pair], vocabularies: Vocabularies, recipe: TranslationRecipe, left_out: SkippedPairs
 ) -> list[Pair]:
     """The validation pairs that the model can read.
 
@@ -259,7 +259,7 @@ def _readable(
     for line, (pair, source, target) in enumerate(zip(pairs, *sides, strict=True), start=1):
         if limit is not None and max(len(source), len(target)) >= limit:
             left_out.add(
-                Entry(pair, "validation", line), f"over {limit} tokens in validation", len(source), len(target)
+                PairRecord(pair, "validation", line), f"over {limit} tokens in validation", len(source), len(target)
             )
         else:
             kept.append(pair)
@@ -268,5 +268,5 @@ def _readable(
     return kept
 
 
-def _watch(entries: Iterator[Entry], what: str, progress: Progress | None) -> Iterator[Entry]:
+def _watch(entries: Iterator[PairRecord], what: str, progress: Progress | None) -> Iterator[PairRecord]:
     return entries if progress is None else progress.watch(entries, what)

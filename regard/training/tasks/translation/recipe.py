@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from regard.config import Settings, unknown_key_message
-from regard.data.text.suffixes import BOTH_SIDES, COMPRESSIONS
+from regard.data.text.readers import COMPRESSION_SUFFIXES, PAIR_SUFFIXES
 from regard.decoding.config import DecodingSettings, NATSettings, SearchSettings, check_setting_keys
 from regard.errors import UserError
 from regard.models.nat import NATransformerConfig
@@ -320,5 +320,5 @@ def _language_of(path: Path | None) -> str:
     """ "en" of train.en.gz; nothing where the name does not end in a short code."""
     if path is None:
         return ""
-    suffixes = [s[1:] for s in path.suffixes if s.lower() not in (*COMPRESSIONS, *BOTH_SIDES, ".txt")]
+    suffixes = [s[1:] for s in path.suffixes if s.lower() not in (*COMPRESSION_SUFFIXES, *PAIR_SUFFIXES, ".txt")]
     return suffixes[-1] if suffixes and re.fullmatch(r"[a-z]{2,3}([-_][A-Za-z]+)?", suffixes[-1]) else ""

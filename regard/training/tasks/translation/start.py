@@ -53,7 +53,7 @@ class TranslatorStart:
             new = old.extended(tokens)
         except UserError as error:
             raise UserError(f"init.new_tokens: {error}") from None
-        spelled = [[side.encode_inside(token) for token in tokens] for side in (old.source, old.target)]
+        spelled = [[side.encode_continuation(token) for token in tokens] for side in (old.source, old.target)]
         model = grow_vocabulary(loaded.model, spelled[0], spelled[1], recipe.training.seed) if tokens else loaded.model
         return cls(folder, recipe.init.parts, new, unique_tensors(model), settled)
 

@@ -18,11 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.masks import Layout, Packed, Padded
-from regard.data.batching import plan_packed, plan_padded
-from regard.data.shuffling import Order
-from regard.data.text.encoding import encode_pairs
-from regard.data.text.pair import Pair
-from regard.data.text.tokens import Ints, ParallelTokens, Ragged
+from regard.data.batching import EpochOrder, plan_packed, plan_padded
+from regard.data.text.encoding import tokenise_pairs
+from regard.data.text.pairs import Pair
+from regard.data.text.tokens import Ints, ParallelTokens, RaggedArray
 from regard.evaluation import bleu, chrf, tokenisation_for
 from regard.models.nat import NATransformer
 from regard.models.transformer import Transformer
@@ -100,9 +99,9 @@ class TranslationTask:
         self.frame = PackedShape.of(train, recipe.batch.tokens) if recipe.training.fixed_sizes else None
         self.packed = recipe.batch.layout == "packed" or (recipe.batch.layout == "auto" and device.type == "cuda")
         vocabularies = translator.vocabularies
-        self.valid_tokens = encode_pairs(valid, vocabularies.source, vocabularies.target)
+        self.valid_tokens = tokenise_pairs(valid, vocabularies.source, vocabularies.target)
         weights = [corpus.weight for corpus in recipe.data.all_corpora()] or [1.0]
-        self.order = Order.of(recipe.training.seed, train.sizes, weights)
+        self.order = EpochOrder.of(recipe.training.seed, train.sizes, weights)
 
     def batches(self, position: Position, share: DataShard) -> Iterator[Positioned[TextBatch]]:
         planned = share.pick(self._planned(position))
@@ -113,7 +112,7 @@ class TranslationTask:
 
     def largest(self) -> TextBatch:
         """The longest sentences, as many as make a batch: no other batch is longer, and hardly any is larger."""
-        chosen = self.train.longest_rows(self.recipe.batch.tokens)
+        chosen = self.train.longest_pairs(self.recipe.batch.tokens)
         source, target = self.train.source.lengths_of(chosen), self.train.target.lengths_of(chosen) - 1
         if self.packed:
             places = np.maximum(np.cumsum(source), np.cumsum(target))
@@ -270,7 +269,7 @@ def collate(corpus: ParallelTokens, rows: Ints, packed: bool, pad: int, frame: P
     return TextBatch(read, source_layout, inputs, layout, labels, real, rows, len(said), links=links)
 
 
-def _collate_links(links: Ragged) -> Tensor:
+def _collate_links(links: RaggedArray) -> Tensor:
     """The links of some sentences, (L, 3), with the number of the sentence before each."""
     places = torch.from_numpy(links.tokens).long().view(-1, 2)
     sentences = torch.arange(len(links)).repeat_interleave(torch.from_numpy(links.lengths // 2))

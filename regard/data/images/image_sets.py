@@ -13,11 +13,10 @@ import numpy.typing as npt
 from pydantic import Field
 
 from regard.config import Settings
-from regard.data.images.decoding import MOST_PIXELS, ImageError, Pixels
+from regard.data.images.decoding import MAX_PIXELS, ImageError, Pixels
 from regard.data.images.folders import read_folder
 from regard.data.images.idx import find_idx, read_idx
-from regard.data.images.listing import Listing, find_shards, natural
-from regard.data.images.sources import Source
+from regard.data.images.sources import Listing, Source, find_shards, natural
 from regard.data.images.tables import read_csv, read_parquet
 from regard.data.images.tar import TARS, read_tars
 from regard.errors import UserError
@@ -46,7 +45,7 @@ class ImageSettings(Settings):
     bad: float = Field(
         0.01, ge=0, le=1, description="share of images that may be bad and are left out; with more, the set is refused"
     )
-    pixels: int = Field(MOST_PIXELS, gt=0, le=2 * 89_478_485, description="most pixels that an image may have")
+    pixels: int = Field(MAX_PIXELS, gt=0, le=2 * 89_478_485, description="most pixels that an image may have")
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class ImageSet:
     labels: Indices
     classes: tuple[str, ...]
     channels: int
-    pixels: int = MOST_PIXELS
+    pixels: int = MAX_PIXELS
 
     def __len__(self) -> int:
         return len(self.rows)

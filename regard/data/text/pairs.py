@@ -13,7 +13,7 @@ class Pair(NamedTuple):
     target: str
 
 
-class Entry(NamedTuple):
+class PairRecord(NamedTuple):
     """A pair, the file and line (or row) that it comes from, and the links between its words where they are known."""
 
     pair: Pair
