@@ -1,10 +1,14 @@
-"""Connectionist temporal classification: what a canvas with blanks says, and where on it a given target stands.
+"""Connectionist temporal classification (CTC): likelihood, alignment and prefix search.
 
-A path has one token, or the blank, at every place. It says what is left once repetitions are joined and then blanks
-dropped, so that many paths say the same: "a·ab" and "aa·a·b", say, are both "aab", and only a blank keeps two equal
-tokens apart. A target is as likely as all of its paths together.
+A path has one token or the blank at every position. Its target is obtained by merging repeated tokens and then removing
+blanks, so that many paths have the same target: "a·ab" and "aa·a·b" both collapse to "aab". The probability of a target
+is the sum over its paths.
 
-Shapes: B sentences, T places of the canvas, V vocabulary, K hypotheses, U tokens of a target, L = 2 U + 1 states.
+The paths of a target pass through its states: a blank, the first token, a blank, the second token, and so on.
+`state_log_likelihood` and `align_states` take targets in this form and never synchronise with the device, so that a
+CUDA graph can capture them.
+
+Shapes: B sentences, T positions, V vocabulary, K hypotheses, U target tokens, L = 2 U + 1 states.
 """
 
 from __future__ import annotations
@@ -12,178 +16,268 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from regard.decoding import ctc_loss as ctc_sum
-
-MINIMUM_CHOICE = 8
+MIN_EXTENSIONS = 8
+"""Minimum number of tokens per position that prefix search appends to its prefixes."""
+LOG_ZERO = -1e30
+"""Logarithm of zero in differentiable sums, where -inf - (-inf) would be NaN."""
 
 
 def collapse(path: list[int], blank: int) -> list[int]:
-    """What one path says."""
+    """Return the target of a path."""
     return [token for token, _ in groupby(path) if token != blank]
 
 
-def begins(path: Tensor, blank: int) -> Tensor:
-    """Where a token of what the paths (B, T) say begins."""
-    return (path != blank) & (path != _later(path, 1, blank))
+def token_starts(path: Tensor, blank: int) -> Tensor:
+    """Mark the positions of paths (B, T) at which a token of the target starts."""
+    return (path != blank) & (path != _shift_right(path, 1, blank))
 
 
-def places_needed(targets: Tensor, lengths: Tensor) -> Tensor:
-    """How many places the shortest path of each target (B, U) has: equal neighbours need a blank between them."""
+def min_path_length(targets: Tensor, lengths: Tensor) -> Tensor:
+    """Return the length of the shortest path of each target (B, U): repeated tokens need a blank in between."""
     inside = torch.arange(1, targets.shape[1], device=targets.device) < lengths[:, None]
     repeats: Tensor = ((targets[:, 1:] == targets[:, :-1]) & inside).sum(1)
     return lengths + repeats
 
 
-def log_likelihood(logp: Tensor, lengths: Tensor, targets: Tensor, target_lengths: Tensor, blank: int) -> Tensor:
-    """The log-probability of every target, all of its paths together, (B,); -inf where the canvas is too short.
-
-    Where it is too short, gradients are zero.
-    """
+def log_likelihood(log_probs: Tensor, lengths: Tensor, targets: Tensor, target_lengths: Tensor, blank: int) -> Tensor:
+    """Return the log-probability of each target given (B, T, V), (B,); -inf with zero gradient if no path fits."""
     loss = F.ctc_loss(
-        logp.transpose(0, 1), targets, lengths, target_lengths, blank=blank, reduction="none", zero_infinity=True
+        log_probs.transpose(0, 1), targets, lengths, target_lengths, blank=blank, reduction="none", zero_infinity=True
     )
-    fits = places_needed(targets, target_lengths) <= lengths
+    fits = min_path_length(targets, target_lengths) <= lengths
     return torch.where(fits, -loss, -math.inf)
 
 
-def align(logp: Tensor, lengths: Tensor, targets: Tensor, target_lengths: Tensor, blank: int) -> Tensor:
-    """The likeliest of the paths that say each target, (B, T); blanks where no path is long enough."""
-    states = states_of(targets, blank)
-    emissions = logp.gather(2, states[:, None].expand(-1, logp.shape[1], -1))
+def align(log_probs: Tensor, lengths: Tensor, targets: Tensor, target_lengths: Tensor, blank: int) -> Tensor:
+    """Return the most probable path of each target, (B, T); blanks if no path fits."""
+    states = target_states(targets, blank)
+    emissions = log_probs.gather(2, states[:, None].expand(-1, log_probs.shape[1], -1))
     return align_states(emissions, lengths, states, target_lengths, blank)
 
 
-def states_of(targets: Tensor, blank: int) -> Tensor:
-    """What the paths of each target pass through, (B, L): a blank, its first token, a blank, and so on."""
+# Targets as states
+
+
+def target_states(targets: Tensor, blank: int) -> Tensor:
+    """Return the states of each target (B, U), (B, L): its tokens with a blank before, between and after them."""
     states = targets.new_full((len(targets), 2 * targets.shape[1] + 1), blank)
     states[:, 1::2] = targets
     return states
 
 
-def add_up_states(emissions: Tensor, lengths: Tensor, states: Tensor, target_lengths: Tensor, blank: int) -> Tensor:
-    """`log_likelihood` of targets given as states, (B, L), whose log-probabilities at every place are (B, T, L).
-
-    Nothing here waits for the device, unlike PyTorch's loss, which is why a recording can have it.
-    """
-    found = ctc_sum.add_up(emissions, lengths, states, target_lengths, blank)
-    fits = places_needed(states[:, 1::2], target_lengths) <= lengths
-    return torch.where(fits, found, -math.inf)
-
-
 def align_states(emissions: Tensor, lengths: Tensor, states: Tensor, target_lengths: Tensor, blank: int) -> Tensor:
-    """`align` for targets given as `add_up_states` takes them, by Viterbi's algorithm."""
+    """Return the most probable path of each target by the Viterbi algorithm; see `align`.
+
+    Args:
+        emissions: Log-probability of every state at every position, (B, T, L).
+        lengths: Number of positions, (B,).
+        states: States of the targets, (B, L).
+        target_lengths: Number of target tokens, (B,).
+        blank: The blank token.
+    """
     T = emissions.shape[1]
-    skipping = torch.where(ctc_sum.may_skip(states, blank), 0.0, -math.inf)
+    skip_penalty = torch.where(_can_skip(states, blank), 0.0, -math.inf)
     best = torch.full_like(emissions[:, 0], -math.inf)
     best[:, :2] = emissions[:, 0, :2]
-    moves = []
+    moves = []  # number of states advanced at each position, (B, L)
     for t in range(1, T):
-        ways = torch.stack((best, _later(best, 1, -math.inf), _later(best, 2, -math.inf) + skipping))
-        chosen, move = ways.max(0)
-        going = (t < lengths)[:, None]
-        best = torch.where(going, chosen + emissions[:, t], best)
-        moves.append(torch.where(going, move, 0))
+        stay, advance = best, _shift_right(best, 1, -math.inf)
+        skip = _shift_right(best, 2, -math.inf) + skip_penalty
+        score, move = torch.stack((stay, advance, skip)).max(0)
+        active = (t < lengths)[:, None]
+        best = torch.where(active, score + emissions[:, t], best)
+        moves.append(torch.where(active, move, 0))
     last = 2 * target_lengths[:, None]
-    ends = torch.cat((last, (last - 1).clamp(min=0)), 1)
-    score, which = best.gather(1, ends).max(1)
-    state = ends.gather(1, which[:, None])
+    final_states = torch.cat((last, (last - 1).clamp(min=0)), 1)
+    score, which = best.gather(1, final_states).max(1)
+    state = final_states.gather(1, which[:, None])
     visited = [state]
     for move in reversed(moves):
         state = state - move.gather(1, state)
         visited.append(state)
     path = states.gather(1, torch.cat(visited[::-1], 1)[:, :T])
-    possible = (score > -math.inf)[:, None] & (torch.arange(T, device=lengths.device) < lengths[:, None])
-    return path.masked_fill(~possible, blank)
+    valid = (score > -math.inf)[:, None] & (torch.arange(T, device=lengths.device) < lengths[:, None])
+    return path.masked_fill(~valid, blank)
 
 
-def _later(x: Tensor, by: int, filler: float) -> Tensor:
-    """Rows moved to the right."""
-    return F.pad(x, (by, 0), value=filler)[:, : x.shape[1]]
+def state_log_likelihood(
+    emissions: Tensor, lengths: Tensor, states: Tensor, target_lengths: Tensor, blank: int
+) -> Tensor:
+    """Return the log-probability of each target, (B,); see `log_likelihood`, and `align_states` for the arguments."""
+    total: Tensor = _StateLogLikelihood.apply(  # type: ignore[no-untyped-call]
+        emissions, lengths, states, target_lengths, blank
+    )
+    fits = min_path_length(states[:, 1::2], target_lengths) <= lengths
+    return torch.where(fits, total, -math.inf)
+
+
+class _StateLogLikelihood(torch.autograd.Function):
+    """The forward-backward algorithm.
+
+    `forward` runs the forward recursion on each sequence and on its reversal, side by side. The product of the two
+    gives the posterior of every state, which is the gradient of the log-likelihood.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, emissions: Tensor, lengths: Tensor, states: Tensor, target_lengths: Tensor, blank: int
+    ) -> Tensor:
+        B, T, L = emissions.shape
+        positions = _reverse_prefix(torch.arange(T, device=lengths.device), lengths)
+        indices = _reverse_prefix(torch.arange(L, device=lengths.device), 2 * target_lengths + 1)
+        both = torch.cat((emissions, _reorder(emissions, positions, indices)))
+        can_skip = _can_skip(torch.cat((states, states.gather(1, indices))), blank)
+        prior, final = _forward_recursion(both, lengths.repeat(2), can_skip)
+        last = 2 * target_lengths[:, None]
+        in_blank, in_token = final[:B].gather(1, last), final[:B].gather(1, (last - 1).clamp(min=0))
+        total = torch.logaddexp(in_blank, torch.where(last > 0, in_token, LOG_ZERO))[:, 0]
+        ctx.save_for_backward(emissions, lengths, target_lengths, prior, positions, indices, total)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+        emissions, lengths, target_lengths, prior, positions, indices, total = ctx.saved_tensors
+        B, T, L = emissions.shape
+        before, after = prior.transpose(0, 1).split(B)
+        after = _reorder(after, positions, indices)
+        in_sequence = (torch.arange(T, device=lengths.device) < lengths[:, None])[..., None]
+        in_target = (torch.arange(L, device=lengths.device) <= 2 * target_lengths[:, None])[:, None]
+        valid = in_sequence & in_target & (total > LOG_ZERO / 2)[:, None, None]
+        posterior = (before + emissions + after - total[:, None, None]).masked_fill(~valid, LOG_ZERO).exp()
+        return posterior * grad[:, None, None], None, None, None, None
+
+
+def _forward_recursion(emissions: Tensor, lengths: Tensor, can_skip: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum over the paths that lead to each state.
+
+    Returns:
+        The log-probability of reaching each state at each position, before its emission, (T, B, L), and of being in it
+        after the last position, (B, L).
+    """
+    B, T, L = emissions.shape
+    skip_penalty = torch.where(can_skip, 0.0, LOG_ZERO).to(emissions.dtype)
+    prior = emissions.new_empty(T, B, L)
+    prior[0] = torch.where(torch.arange(L, device=emissions.device) < 2, 0.0, LOG_ZERO)
+    padded = F.pad(prior[0] + emissions[:, 0], (2, 0), value=LOG_ZERO)  # neighbours are views of the padded tensor
+    current, previous, skipped = padded[:, 2:], padded[:, 1:-1], padded[:, :-2]
+    for t in range(1, T):
+        torch.logaddexp(torch.logaddexp(current, previous), skipped + skip_penalty, out=prior[t])
+        torch.where((t < lengths)[:, None], prior[t] + emissions[:, t], current, out=current)
+    return prior, current
+
+
+def _reorder(x: Tensor, positions: Tensor, indices: Tensor) -> Tensor:
+    """Reorder (B, T, L) by positions (B, T) and state indices (B, L)."""
+    _, T, L = x.shape
+    return x.gather(1, positions[..., None].expand(-1, -1, L)).gather(2, indices[:, None].expand(-1, T, -1))
+
+
+def _reverse_prefix(index: Tensor, counts: Tensor) -> Tensor:
+    """Return indices (B, N) that reverse the first `counts` elements of each row and keep the rest."""
+    return torch.where(index < counts[:, None], counts[:, None] - 1 - index, index)
+
+
+def _can_skip(states: Tensor, blank: int) -> Tensor:
+    """Mark tokens that may follow the previous token without a blank: those that differ from it."""
+    return (states != blank) & (states != _shift_right(states, 2, blank))
+
+
+def _shift_right(x: Tensor, by: int, fill: float) -> Tensor:
+    return F.pad(x, (by, 0), value=fill)[:, : x.shape[1]]
+
+
+# Prefix search
 
 
 @dataclass
-class _Beam:
-    """K prefixes of every sentence; the probability of each is split by whether its last place is blank."""
+class _Prefixes:
+    """K prefixes per sentence; their probability is split by whether the last position is blank."""
 
     tokens: Tensor  # (B, K, T)
     lengths: Tensor  # (B, K)
-    last: Tensor  # (B, K): the last token, -1 where there is none
-    blank: Tensor  # (B, K): log-probability of the paths that end in a blank
-    filled: Tensor  # (B, K): of those that end in the last token
+    last: Tensor  # last token, -1 for the empty prefix, (B, K)
+    blank: Tensor  # log-probability of the paths that end in a blank, (B, K)
+    token: Tensor  # log-probability of the paths that end in the last token, (B, K)
 
     @property
     def total(self) -> Tensor:
-        return torch.logaddexp(self.blank, self.filled)
+        return torch.logaddexp(self.blank, self.token)
 
 
-def search_prefixes(logp: Tensor, lengths: Tensor, blank: int, beam: int) -> list[list[tuple[list[int], float]]]:
-    """The `beam` likeliest targets of every sentence, all of their paths counted, best first, by prefix search.
+def search_prefixes(log_probs: Tensor, lengths: Tensor, blank: int, beam: int) -> list[list[tuple[list[int], float]]]:
+    """Return the `beam` most probable targets of every sentence with their log-probabilities, best first.
 
-    Only a place's likeliest tokens begin a new prefix there, as many as the beam is wide and a few at the least.
+    All paths of a target count. A prefix is extended only by the most probable tokens of each position: as many as the
+    beam is wide, but at least `MIN_EXTENSIONS`.
     """
-    B, T, V = logp.shape
-    outside = torch.arange(T, device=logp.device) >= lengths[:, None]
-    # Behind the end of its canvas a sentence says blank for certain, which changes nothing.
-    certain = torch.full((V,), -math.inf, device=logp.device).index_fill(0, torch.tensor([blank]).to(logp.device), 0.0)
-    logp = torch.where(outside[..., None], certain, logp).double()
-    choice = min(V, max(beam, MINIMUM_CHOICE))
-    state = _Beam(
-        tokens=torch.full((B, 1, T), blank, device=logp.device),
-        lengths=torch.zeros((B, 1), dtype=torch.long, device=logp.device),
-        last=torch.full((B, 1), -1, device=logp.device),
-        blank=logp.new_zeros(B, 1),
-        filled=logp.new_full((B, 1), -math.inf),
+    B, T, V = log_probs.shape
+    device = log_probs.device
+    outside = torch.arange(T, device=device) >= lengths[:, None]
+    # A blank of probability 1 after the end of a sequence does not change its prefixes.
+    only_blank = torch.full((V,), -math.inf, device=device).index_fill(0, torch.tensor([blank]).to(device), 0.0)
+    log_probs = torch.where(outside[..., None], only_blank, log_probs).double()
+    prefixes = _Prefixes(
+        tokens=torch.full((B, 1, T), blank, device=device),
+        lengths=torch.zeros((B, 1), dtype=torch.long, device=device),
+        last=torch.full((B, 1), -1, device=device),
+        blank=log_probs.new_zeros(B, 1),
+        token=log_probs.new_full((B, 1), -math.inf),
     )
+    extensions = min(V, max(beam, MIN_EXTENSIONS))
     for t in range(T):
-        state = _extend(state, logp[:, t], blank, beam, choice)
-    rows = zip(state.tokens.tolist(), state.lengths.tolist(), state.total.tolist(), strict=True)
+        prefixes = _advance(prefixes, log_probs[:, t], blank, beam, extensions)
+    rows = zip(prefixes.tokens.tolist(), prefixes.lengths.tolist(), prefixes.total.tolist(), strict=True)
     return [
-        [(row[:n], score) for row, n, score in zip(*sentence, strict=True) if score > -math.inf] for sentence in rows
+        [(tokens[:n], score) for tokens, n, score in zip(*sentence, strict=True) if score > -math.inf]
+        for sentence in rows
     ]
 
 
-def _extend(state: _Beam, logp: Tensor, blank: int, beam: int, choice: int) -> _Beam:
-    """One more place, (B, V): every prefix stays as it is, or gets one more token."""
-    total, K, width = state.total, *state.tokens.shape[1:]
-    stay_blank = total + logp[:, None, blank]
-    repeated = logp.gather(1, state.last.clamp(min=0))
-    stay_filled = state.filled + repeated.masked_fill(state.last < 0, -math.inf)
-    gain, new = logp.index_fill(1, torch.tensor([blank], device=logp.device), -math.inf).topk(choice, 1)
-    again = state.last[..., None] == new[:, None]  # a token directly behind itself needs a blank between
-    grown = torch.where(again, state.blank[..., None], total[..., None]) + gain[:, None]  # (B, K, choice)
-    # A prefix that grows into one that the beam holds already is joined with it.
-    parent = _grows_into(state)  # (B, K, K)
-    same = parent[..., None] & (state.last[:, None, :, None] == new[:, None, None, :])  # (B, K from, K to, choice)
-    joined = torch.where(same, grown[:, :, None], -math.inf).transpose(1, 2).flatten(2).logsumexp(2)
-    stay_filled = torch.logaddexp(stay_filled, joined)
-    grown = grown.masked_fill(same.any(2), -math.inf)
-    nothing = torch.full_like(grown.flatten(1), -math.inf)
-    blanks, fills = torch.cat((stay_blank, nothing), 1), torch.cat((stay_filled, grown.flatten(1)), 1)
-    chosen = torch.logaddexp(blanks, fills).topk(min(beam, blanks.shape[1]), 1).indices
+def _advance(prefixes: _Prefixes, log_probs: Tensor, blank: int, beam: int, extensions: int) -> _Prefixes:
+    """Process one position (B, V): every prefix stays unchanged or is extended by one token."""
+    total, K, T = prefixes.total, *prefixes.tokens.shape[1:]
+    stay_blank = total + log_probs[:, None, blank]
+    repeated = log_probs.gather(1, prefixes.last.clamp(min=0))
+    stay_token = prefixes.token + repeated.masked_fill(prefixes.last < 0, -math.inf)
+    gain, new = log_probs.index_fill(1, torch.tensor([blank], device=log_probs.device), -math.inf).topk(extensions, 1)
+    repeats_last = prefixes.last[..., None] == new[:, None]  # a token repeats only after a blank
+    extended = torch.where(repeats_last, prefixes.blank[..., None], total[..., None]) + gain[:, None]  # (B, K, new)
+    # An extension that is already in the beam is merged with that prefix.
+    parent = _is_parent(prefixes)
+    same = parent[..., None] & (prefixes.last[:, None, :, None] == new[:, None, None, :])  # (B, K parent, K child, new)
+    merged = torch.where(same, extended[:, :, None], -math.inf).transpose(1, 2).flatten(2).logsumexp(2)
+    stay_token = torch.logaddexp(stay_token, merged)
+    extended = extended.masked_fill(same.any(2), -math.inf).flatten(1)
+
+    blanks = torch.cat((stay_blank, torch.full_like(extended, -math.inf)), 1)
+    tokens = torch.cat((stay_token, extended), 1)
+    chosen = torch.logaddexp(blanks, tokens).topk(min(beam, blanks.shape[1]), 1).indices
     stays = chosen < K
-    origin = torch.where(stays, chosen, (chosen - K) // choice)
-    token = new.gather(1, ((chosen - K) % choice).clamp(min=0))
-    tokens = state.tokens.gather(1, origin[..., None].expand(-1, -1, width))
-    lengths = state.lengths.gather(1, origin)
-    here = (torch.arange(width, device=logp.device) == lengths[..., None]) & ~stays[..., None]
-    return _Beam(
-        tokens=torch.where(here, token[..., None], tokens),
+    origin = torch.where(stays, chosen, (chosen - K) // extensions)
+    token = new.gather(1, ((chosen - K) % extensions).clamp(min=0))
+    lengths = prefixes.lengths.gather(1, origin)
+    appended = (torch.arange(T, device=log_probs.device) == lengths[..., None]) & ~stays[..., None]
+    return _Prefixes(
+        tokens=torch.where(appended, token[..., None], prefixes.tokens.gather(1, origin[..., None].expand(-1, -1, T))),
         lengths=lengths + ~stays,
-        last=torch.where(stays, state.last.gather(1, origin), token),
+        last=torch.where(stays, prefixes.last.gather(1, origin), token),
         blank=blanks.gather(1, chosen),
-        filled=fills.gather(1, chosen),
+        token=tokens.gather(1, chosen),
     )
 
 
-def _grows_into(state: _Beam) -> Tensor:
-    """Which prefix is another one without its last token, (B, K from, K to); impossible ones are none."""
-    from_, to = state.tokens[:, :, None], state.tokens[:, None]
-    length = state.lengths[:, :, None]
-    inside = torch.arange(state.tokens.shape[2], device=length.device) < length[..., None]
-    possible = (state.total > -math.inf)[:, None]
-    return ((from_ == to) | ~inside).all(-1) & (length + 1 == state.lengths[:, None]) & possible
+def _is_parent(prefixes: _Prefixes) -> Tensor:
+    """Mark pairs (B, K parent, K child) in which the parent is the child without its last token."""
+    parent, child = prefixes.tokens[:, :, None], prefixes.tokens[:, None]
+    length = prefixes.lengths[:, :, None]
+    inside = torch.arange(prefixes.tokens.shape[2], device=length.device) < length[..., None]
+    reachable = (prefixes.total > -math.inf)[:, None]
+    return ((parent == child) | ~inside).all(-1) & (length + 1 == prefixes.lengths[:, None]) & reachable

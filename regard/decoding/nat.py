@@ -302,7 +302,7 @@ class NATGenerator:
 
     def _read_paths(self, canvases: _Rows) -> list[NATHypothesis]:
         """The likeliest path of every canvas; its score is that path's log-probability alone."""
-        begins = ctc.begins(canvases.tokens, self.config.blank_token)
+        begins = ctc.token_starts(canvases.tokens, self.config.blank_token)
         rows = zip(canvases.lengths, canvases.tokens.tolist(), canvases.gains.tolist(), begins.tolist(), strict=True)
         found = []
         for places, path, gains, begin in rows:
@@ -335,7 +335,7 @@ class NATGenerator:
         places = torch.tensor(lengths, device=self.device)
         path = ctc.align(logp, places, table, sizes, self.config.blank_token)
         gains = logp.gather(2, path[..., None])[..., 0].tolist()
-        begins = ctc.begins(path, self.config.blank_token).tolist()
+        begins = ctc.token_starts(path, self.config.blank_token).tolist()
         found = []
         for target, length, gain, begin in zip(targets, lengths, gains, begins, strict=True):
             where = [place for place in range(length) if begin[place]]

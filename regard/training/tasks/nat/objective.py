@@ -130,7 +130,7 @@ class NATObjective:
         canvas, blank = reader.canvas, reader.model.config.blank_token
         sizes = canvas.layout.lengths
         table, lengths = target_tokens(batch), (batch.target_layout.lengths - 1).clamp(min=0)
-        states = ctc.states_of(table, blank)
+        states = ctc.target_states(table, blank)
         path = torch.full_like(canvas.places, blank)
         hidden = torch.ones_like(path, dtype=torch.bool)
         if self.reveal == "glancing":
@@ -141,7 +141,7 @@ class NATObjective:
             hidden = ~canvas.pick(self._shown(canvas.count(wrong), step))
         logp = reader.read(path, hidden).float().log_softmax(-1)
         if batch.framed:
-            found = ctc.add_up_states(canvas.emit(logp, states), sizes, states, lengths, blank)
+            found = ctc.state_log_likelihood(canvas.emit(logp, states), sizes, states, lengths, blank)
         else:
             found = ctc.log_likelihood(canvas.in_rows(logp), sizes, table, lengths, blank)
         fits = found > -torch.inf
