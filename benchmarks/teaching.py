@@ -109,7 +109,7 @@ class Bench:
             if prior == "diagonal":
                 wanted = diagonal_prior(*layouts, WIDTH)
             else:
-                words = source_vocabulary.words(source), translator.vocabularies.target.words(target)
+                words = source_vocabulary.word_ids(source), translator.vocabularies.target.word_ids(target)
                 tokens = torch.tensor(link_tokens(links, *words)).view(-1, 2)
                 wanted = aligned_prior(*layouts, torch.nn.functional.pad(tokens, (1, 0)))
             guided = wanted.any(-1)

@@ -55,7 +55,7 @@ def draw_cross_attention(translator: Translator, sentence: str) -> str:
     with probe(translator.model, [name]) as seen:
         best = translator.hypotheses([sentence], snapshots=is_parallel(translator))[0][0]
     source = translator.vocabularies.source
-    labels = [*source.pieces(source.encode(sentence)), "END"]
+    labels = [*source.tokens(source.encode(sentence)), "END"]
     weights = seen[name].weights[0].numpy()
     rows = best.rounds[-1].pieces if best.rounds else best.labels  # a canvas may have more places than tokens
     return draw_heads(weights, labels, rows, f"{sentence} → {best.text}")

@@ -110,7 +110,7 @@ def _given(translator: Translator, sentence: str, target: Sequence[int]) -> Hypo
         text=vocabulary.decode(target),
         score=0.0,
         tokens=list(target),
-        pieces=vocabulary.pieces(target),
+        pieces=vocabulary.tokens(target),
         log_probabilities=[0.0] * (len(target) + 1),
-        source_pieces=source.pieces(source.encode(sentence)),
+        source_pieces=source.tokens(source.encode(sentence)),
     )

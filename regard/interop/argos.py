@@ -124,7 +124,7 @@ def _pack(translator: Translator, pieces: bytes, quantization: str, name: str, a
 
 def _names(translator: Translator) -> tuple[list[str], list[str]]:
     """The pieces of both sides as SentencePiece writes them."""
-    source, target = translator.vocabularies.pieces
+    source, target = translator.vocabularies.tokens
     return [piece.replace(" ", SPACE_MARK) for piece in source], [piece.replace(" ", SPACE_MARK) for piece in target]
 
 

@@ -20,7 +20,7 @@ FILE, VOCABULARY, SETTINGS = "tokenizer.json", "vocab.txt", "tokenizer_config.js
 
 def to_fast_tokenizer(tokenizer: Tokenizer, longest: int) -> Any:
     """Theirs, which ends a text with END and decodes without loss; `longest` is the most tokens of the model."""
-    pad, bos, eos, unk = Tokenizer.SPECIALS
+    pad, bos, eos, unk = Tokenizer.SPECIAL_TOKENS
     backend = tokenizer.to_tokenizers()
     backend.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Prepend(" ")])
     backend.post_processor = processors.TemplateProcessing(
@@ -59,7 +59,7 @@ def from_fast_tokenizer(folder: Path) -> Tokenizer:
         None,
         None,
     )
-    content["added_tokens"] = [t for t in content["added_tokens"] if t["content"] not in Tokenizer.SPECIALS]
+    content["added_tokens"] = [t for t in content["added_tokens"] if t["content"] not in Tokenizer.SPECIAL_TOKENS]
     with tempfile.TemporaryDirectory() as room:
         plain = Path(room) / FILE
         plain.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")

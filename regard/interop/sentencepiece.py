@@ -39,16 +39,16 @@ def to_sentencepiece(tokenizer: Tokenizer) -> bytes:
         entry = model.pieces.add(piece=piece.replace(" ", SPACE_MARK), score=-float(ranks.get(piece, len(ranks))))
         if number == Tokenizer.UNK:
             entry.type = kinds.UNKNOWN
-        elif number < len(Tokenizer.SPECIALS):
+        elif number < len(Tokenizer.SPECIAL_TOKENS):
             entry.type = kinds.CONTROL
-        elif number < len(Tokenizer.FIXED):
+        elif number < len(Tokenizer.FIXED_TOKENS):
             entry.type = kinds.BYTE
         else:
             entry.type = kinds.USER_DEFINED if piece in added else kinds.NORMAL
     trainer, normaliser = model.trainer_spec, model.normalizer_spec
     trainer.model_type, trainer.byte_fallback, trainer.vocab_size = _BPE, True, len(tokenizer)
-    trainer.pad_id, trainer.bos_id, trainer.eos_id, trainer.unk_id = range(len(Tokenizer.SPECIALS))
-    trainer.pad_piece, trainer.bos_piece, trainer.eos_piece, trainer.unk_piece = Tokenizer.SPECIALS
+    trainer.pad_id, trainer.bos_id, trainer.eos_id, trainer.unk_id = range(len(Tokenizer.SPECIAL_TOKENS))
+    trainer.pad_piece, trainer.bos_piece, trainer.eos_piece, trainer.unk_piece = Tokenizer.SPECIAL_TOKENS
     normaliser.name = "identity"
     normaliser.add_dummy_prefix, normaliser.remove_extra_whitespaces, normaliser.escape_whitespaces = True, False, True
     return bytes(model.SerializeToString())

@@ -63,7 +63,7 @@ def save_for_engine(loaded: Loaded, folder: Path, quantization: str, about: dict
     Raises:
         UserError: CTranslate2 cannot express this model, or is not installed.
     """
-    to_ctranslate2(loaded.model, loaded.vocabularies.pieces, folder, quantization)
+    to_ctranslate2(loaded.model, loaded.vocabularies.tokens, folder, quantization)
     loaded.vocabularies.save(folder)
     save_config(folder / FOREIGN_CONFIG, loaded.model, {"languages": list(loaded.languages)} | about)
 
@@ -98,7 +98,7 @@ def _load_engine(path: Path, device: torch.device, precision: str | None) -> Loa
         about = read_config(path, FOREIGN_CONFIG)
         model, vocabularies = build_on_meta(about, path / FOREIGN_CONFIG), Vocabularies.load(path)
         _check_rows(path, model, vocabularies)
-        generator = CTranslate2Generator(path, model.config, vocabularies.pieces, device)
+        generator = CTranslate2Generator(path, model.config, vocabularies.tokens, device)
         return Loaded(model, vocabularies, _languages(path / FOREIGN_CONFIG, about), generator=generator)
     if precision is not None and precision not in QUANTIZATIONS:
         raise UserError(

@@ -305,9 +305,9 @@ class Translator:
             text=text,
             score=found.score,
             tokens=found.tokens,
-            pieces=target.pieces(found.tokens),
+            pieces=target.tokens(found.tokens),
             log_probabilities=found.token_log_probs,
-            source_pieces=self.vocabularies.source.pieces(source),
+            source_pieces=self.vocabularies.source.tokens(source),
             phrases=constraints.report(text) if constraints else {},
             tree=None if found.tree is None else self._tree(found.tree),
             rounds=[self._round(one) for one in found.iterations]
@@ -319,12 +319,12 @@ class Translator:
         names = {self.model.config.eos: "END"}
         if isinstance(self.model, NATransformer) and self.model.config.length == "ctc":
             names[self.model.config.blank_token] = "·"
-        pieces = self.vocabularies.target.pieces(seen.tokens)
+        pieces = self.vocabularies.target.tokens(seen.tokens)
         shown = [names.get(token, piece) for token, piece in zip(seen.tokens, pieces, strict=True)]
         return Round(shown, seen.token_log_probs, seen.written)
 
     def _tree(self, tree: Sequence[BeamNode]) -> list[Node]:
-        pieces = self.vocabularies.target.pieces
+        pieces = self.vocabularies.target.tokens
         eos = self.model.config.eos
         return [Node(e, "END" if e.token == eos else pieces([e.token])[0]) for e in tree]
 

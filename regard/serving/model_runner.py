@@ -136,8 +136,8 @@ class TranslationEngine:
                 weights=[[round(weight, 4) for weight in row] for row in found.alignment],
                 source=found.source_pieces,
                 target=found.pieces,
-                source_spans=vocabularies.source.spans(vocabularies.source.encode(sentence)),
-                target_spans=vocabularies.target.spans(found.tokens),
+                source_spans=vocabularies.source.char_spans(vocabularies.source.encode(sentence)),
+                target_spans=vocabularies.target.char_spans(found.tokens),
             )
         return Translation(found.text, round(found.score, DIGITS), len(found.tokens), alignment)
 

@@ -122,7 +122,7 @@ def test_the_trained_model_looks_at_the_word_it_translates(translator: regard.Tr
     with regard.probe(translator.model) as seen:
         (best,) = translator("I love dogs", n_best=1)
     assert best.text == "我喜欢狗"
-    words = source.pieces(source.encode("I love dogs"))
+    words = source.tokens(source.encode("I love dogs"))
     dog = next(t for t, piece in enumerate(best.pieces) if "狗" in piece)
     most = max(float(seen[f"decoder.{i}.cross"].weights[0, :, dog, -2:].sum(-1).max()) for i in range(2))
     assert words[-1].endswith("s")

@@ -48,7 +48,7 @@ def test_it_translates_as_ours_does(package: Path, trained_run: Path) -> None:
     assert ArgosPackage(package).translate(["I love apples"]) == ["我喜欢苹果"]
 
 
-TOKENIZERS = {"learned": tokenizer(290), "with-added": tokenizer(290).extended([" QX7", "tall t"])}
+TOKENIZERS = {"learned": tokenizer(290), "with-added": tokenizer(290).with_tokens([" QX7", "tall t"])}
 TEXTS = st.text(st.sampled_from(" aeiotshrdlnmbkw.,1'QX7é你好\n\t<>0x") | st.characters(exclude_categories=["Cs"]))
 CLOSE_TO_THE_VOCABULARY = st.lists(st.sampled_from([*tokenizer(290).vocabulary[260:], " QX7", "tall t"])).map("".join)
 

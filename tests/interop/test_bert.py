@@ -66,7 +66,7 @@ def test_vectors_of_tokens_are_the_same(folder: Path, theirs: Any, tmp_path: Pat
     assert "an encoder of" in import_model(folder, tmp_path / "ours")
     ours = Embedder.load(tmp_path / "ours")
     ids = ours.pieces.encode_batch(TEXTS)
-    assert ours.pieces.pieces(ids[2]) == ["[CLS]", "the", "un", "##happy", "man", "[SEP]"]
+    assert ours.pieces.tokens(ids[2]) == ["[CLS]", "the", "un", "##happy", "man", "[SEP]"]
     for found, expected in zip(ours.embed(TEXTS, "none"), their_vectors(theirs, ids), strict=True):
         np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
 

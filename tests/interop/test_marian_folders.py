@@ -151,7 +151,7 @@ def test_the_folder_is_whole_and_its_tokenizer_travels(imported: Translator, fol
     again = Tokenizer.load(tmp_path / "tokenizer.json")
     assert isinstance(again, SentencePieceTokenizer) and again.fingerprint() == source.fingerprint()
     assert pickle.loads(pickle.dumps(source)).encode("the tree") == source.encode("the tree")
-    assert source.spans(source.encode("the tree"))[-1][1] == len("the tree")
+    assert source.char_spans(source.encode("the tree"))[-1][1] == len("the tree")
     assert source.encode_continuation("the")[-1:] == source.encode("the")[-1:]
     (best,) = imported.hypotheses(["the tree"])[0]
     assert best.source_pieces[0].startswith("▁")

@@ -59,7 +59,7 @@ def tokenise_corpus(
             else:
                 sources.append([*s, source.EOS])
                 targets.append([target.BOS, *t, target.EOS])
-                links.append([] if entry.links is None else link_tokens(entry.links, source.words(s), target.words(t)))
+                links.append([] if entry.links is None else link_tokens(entry.links, source.word_ids(s), target.word_ids(t)))
         yield ParallelTokens(RaggedArray.of(sources), RaggedArray.of(targets), RaggedArray.of(links), (len(sources),))
 
 

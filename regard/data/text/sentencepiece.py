@@ -109,7 +109,7 @@ class SentencePieceTokenizer(Tokenizer):
         pieces: list[str] = self._processor.encode(text, out_type=str)
         return pieces
 
-    def extended(self, tokens: Sequence[str]) -> Tokenizer:
+    def with_tokens(self, tokens: Sequence[str]) -> Tokenizer:
         if tokens:
             raise UserError("a tokenizer of SentencePiece takes no new tokens")
         return self

@@ -38,7 +38,7 @@ class Mapped(RaggedArray):
 
     maps: tuple[mmap.mmap, ...]
 
-    def let_go(self) -> None:
+    def release_pages(self) -> None:
         for mapped in self.maps:
             if len(mapped) > KEPT and hasattr(mmap, "MADV_DONTNEED"):
                 mapped.madvise(mmap.MADV_DONTNEED)

@@ -68,8 +68,8 @@ class Tokenizer:
     BOS: ClassVar[int] = 1
     EOS: ClassVar[int] = 2
     UNK: ClassVar[int] = 3
-    SPECIALS: ClassVar[tuple[str, ...]] = ("<pad>", "<bos>", "<eos>", "<unk>")
-    FIXED: ClassVar[tuple[str, ...]] = (*SPECIALS, *(f"<0x{byte:02X}>" for byte in range(256)))
+    SPECIAL_TOKENS: ClassVar[tuple[str, ...]] = ("<pad>", "<bos>", "<eos>", "<unk>")
+    FIXED_TOKENS: ClassVar[tuple[str, ...]] = (*SPECIAL_TOKENS, *(f"<0x{byte:02X}>" for byte in range(256)))
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         """Wrap a tokenizer of the library; `train` and `load` make the ones that keep this class's promises."""
@@ -78,7 +78,7 @@ class Tokenizer:
         backend.normalizer = normalizers.Sequence([])
         vocabulary = backend.get_vocab()
         self._pieces = sorted(vocabulary, key=vocabulary.__getitem__)
-        fixed = [b"" for _ in self.SPECIALS] + [bytes([byte]) for byte in range(256)]
+        fixed = [b"" for _ in self.SPECIAL_TOKENS] + [bytes([byte]) for byte in range(256)]
         self._bytes = fixed + [piece.encode("utf-8") for piece in self._pieces[len(fixed) :]]
 
     @classmethod
@@ -97,11 +97,11 @@ class Tokenizer:
         """
         if kind not in WORDS:
             raise UserError(f'The tokenizer kind "{kind}" is not known; it must be "bpe" or "word".')
-        room = size - len(cls.FIXED)
+        room = size - len(cls.FIXED_TOKENS)
         if room < 1:
             raise UserError(
-                f"A vocabulary of size {size} is too small: {len(cls.SPECIALS)} specials, 256 bytes and at least one "
-                f"learned piece need {len(cls.FIXED) + 1}."
+                f"A vocabulary of size {size} is too small: {len(cls.SPECIAL_TOKENS)} specials, 256 bytes and at least one "
+                f"learned piece need {len(cls.FIXED_TOKENS) + 1}."
             )
         splitter = pre_tokenizers.Split(Regex(WORDS[kind]), "isolated")
         words = _count_words(lines, splitter)
@@ -112,9 +112,9 @@ class Tokenizer:
             learned, merges = _choose_words(words, alphabet, room), []
         backend = tokenizers.Tokenizer(
             models.BPE(
-                {piece: index for index, piece in enumerate([*cls.FIXED, *learned])},
+                {piece: index for index, piece in enumerate([*cls.FIXED_TOKENS, *learned])},
                 merges,
-                unk_token=cls.SPECIALS[cls.UNK],
+                unk_token=cls.SPECIAL_TOKENS[cls.UNK],
                 byte_fallback=True,
                 ignore_merges=kind == "word",  # look a word up whole before spelling it
             )
@@ -122,7 +122,7 @@ class Tokenizer:
         backend.pre_tokenizer = splitter
         return cls(backend)
 
-    def extended(self, tokens: Sequence[str]) -> "Tokenizer":
+    def with_tokens(self, tokens: Sequence[str]) -> "Tokenizer":
         """A tokenizer with further pieces, which are never split, wherever in a text they stand.
 
         A text that holds none of them is cut as before. A space at a token's beginning belongs to it.
@@ -206,7 +206,7 @@ class Tokenizer:
         """
         return b"".join(self._look_up(ids, self._bytes)).decode("utf-8", errors="replace").removeprefix(" ")
 
-    def pieces(self, ids: Iterable[int]) -> list[str]:
+    def tokens(self, ids: Iterable[int]) -> list[str]:
         """Name the piece of every id, for display: a space is shown as "▁".
 
         Raises:
@@ -214,7 +214,7 @@ class Tokenizer:
         """
         return [piece.replace(" ", SPACE_MARK) for piece in self._look_up(ids, self._pieces)]
 
-    def spans(self, ids: Iterable[int]) -> list[tuple[int, int]]:
+    def char_spans(self, ids: Iterable[int]) -> list[tuple[int, int]]:
         """Say from which character of the decoded text up to which each piece goes; the bytes of one share its place.
 
         Where bytes form no character, the places of what follows may be too great, but never beyond the text.
@@ -232,7 +232,7 @@ class Tokenizer:
         places = [(owners[a] - first, owners[b - 1] + 1 - first) if a < b else (0, 0) for a, b in pairwise([0, *ends])]
         return [(min(max(a, 0), longest), min(max(b, 0), longest)) for a, b in places]
 
-    def words(self, ids: Iterable[int]) -> list[int]:
+    def word_ids(self, ids: Iterable[int]) -> list[int]:
         """Number, from 0, the white-space separated word that each piece of an encoded text belongs to.
 
         The character of white space right before a word counts to it; a piece of other white space gets -1.
@@ -292,7 +292,7 @@ class Tokenizer:
         except Exception as error:  # the library raises no narrower class
             raise UserError(f"{path} is damaged or not a tokenizer ({error}); save or fetch it again.") from error
         vocabulary = backend.get_vocab()
-        for index, piece in enumerate(cls.FIXED):
+        for index, piece in enumerate(cls.FIXED_TOKENS):
             if vocabulary.get(piece) != index:
                 found = vocabulary.get(piece, "missing")
                 raise UserError(f"{path}: the id of {piece} is {found}, but must be {index}; train it with regard.")

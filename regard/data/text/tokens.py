@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 
-STRETCH = 2**17
+SCAN_ROWS = 2**17
 """Rows looked at together where all of a corpus must be."""
 
 PIECE = 2**12
@@ -42,7 +42,7 @@ class RaggedArray:
     def lengths(self) -> Ints:
         return np.diff(self.offsets)
 
-    def lengths_of(self, rows: Ints) -> Ints:
+    def lengths_at(self, rows: Ints) -> Ints:
         """The lengths of these rows alone."""
         return self.offsets[rows + 1] - self.offsets[rows]
 
@@ -51,7 +51,7 @@ class RaggedArray:
 
     def take(self, rows: Ints) -> RaggedArray:
         """The sequences of these rows, in this order, without a Python loop over them."""
-        lengths = self.lengths_of(rows)
+        lengths = self.lengths_at(rows)
         offsets = np.concatenate(([0], np.cumsum(lengths)))
         places = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], lengths)
         return RaggedArray(self.tokens[places].astype(np.int32, copy=False), offsets)
@@ -63,7 +63,7 @@ class RaggedArray:
         table[np.arange(table.shape[1]) < lengths[:, None]] = self.tokens
         return table
 
-    def let_go(self) -> None:
+    def release_pages(self) -> None:
         """Gives back the memory that mapped files took; what is needed again comes back by itself."""
 
 
@@ -90,25 +90,25 @@ class ParallelTokens:
         named = {"source": self.source, "target": self.target, "links": self.links}
         return {name: ragged for name, ragged in named.items() if ragged is not None}
 
-    def lengths_of(self, rows: Ints) -> tuple[Ints, Ints]:
+    def lengths_at(self, rows: Ints) -> tuple[Ints, Ints]:
         """The lengths of both sides of these rows, read in the order of the files and let go piece by piece."""
         source, target = np.empty_like(rows), np.empty_like(rows)
         for piece in np.array_split(np.argsort(rows), 1 + len(rows) // PIECE):
-            source[piece] = self.source.lengths_of(rows[piece])
-            target[piece] = self.target.lengths_of(rows[piece])
-            self.let_go()
+            source[piece] = self.source.lengths_at(rows[piece])
+            target[piece] = self.target.lengths_at(rows[piece])
+            self.release_pages()
         return source, target
 
     def longest_pairs(self, number: int) -> Ints:
         """The rows of the longest pairs, by their longer side (BOS not counted), the longest first."""
         found = np.empty(0, np.int64)
-        for start in range(0, len(self), STRETCH):
-            rows = np.concatenate((found, np.arange(start, min(start + STRETCH, len(self)))))
-            source, target = self.lengths_of(rows)
+        for start in range(0, len(self), SCAN_ROWS):
+            rows = np.concatenate((found, np.arange(start, min(start + SCAN_ROWS, len(self)))))
+            source, target = self.lengths_at(rows)
             order = np.lexsort((source + target, np.maximum(source, target - 1)))
             found = rows[order[::-1][:number]]
         return found
 
-    def let_go(self) -> None:
+    def release_pages(self) -> None:
         for ragged in self.columns.values():
-            ragged.let_go()
+            ragged.release_pages()

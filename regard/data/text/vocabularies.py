@@ -37,18 +37,18 @@ class Vocabularies:
         return cls(joint, joint)
 
     @property
-    def pieces(self) -> tuple[list[str], list[str]]:
+    def tokens(self) -> tuple[list[str], list[str]]:
         """The pieces of each side in the order of their ids."""
         return self.source.vocabulary, self.target.vocabulary
 
-    def extended(self, tokens: Sequence[str]) -> Vocabularies:
+    def with_tokens(self, tokens: Sequence[str]) -> Vocabularies:
         """Both sides with further pieces, which are never split.
 
         Raises:
             UserError: a token cannot be added; it is named.
         """
-        source = self.source.extended(tokens)
-        return Vocabularies(source, source if self.joint else self.target.extended(tokens))
+        source = self.source.with_tokens(tokens)
+        return Vocabularies(source, source if self.joint else self.target.with_tokens(tokens))
 
     def fingerprint(self) -> str:
         return f"{self.source.fingerprint()}-{self.target.fingerprint()}"

@@ -33,7 +33,7 @@ class WordPieceTokenizer:
                 raise UserError(f"sentence {number} holds a lone surrogate, half of a character; decode it anew")
         return [encoding.ids for encoding in self._backend.encode_batch(list(texts))]
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
+    def tokens(self, ids: Sequence[int]) -> list[str]:
         """Show pieces as the tokenizer names them."""
         return [self._backend.id_to_token(index) or "" for index in ids]
 

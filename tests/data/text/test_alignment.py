@@ -60,11 +60,11 @@ def test_the_words_of_pieces_are_those_between_white_space() -> None:
     for text in ("don't stop", "  don't\u3000 stop!?  naïve\t练习 ", "Ünknown 🙂x", "x", "a\u0301 b"):
         ids = tokenizer.encode(text)
         spelled: dict[int, list[int]] = {}
-        for index, word in zip(ids, tokenizer.words(ids), strict=True):
+        for index, word in zip(ids, tokenizer.word_ids(ids), strict=True):
             spelled.setdefault(word, []).append(index)
         between = spelled.pop(-1, [])
         assert not tokenizer.decode(between).strip()
         assert sorted(spelled) == list(range(len(spelled)))
         found = [tokenizer.decode(pieces).strip() for _, pieces in sorted(spelled.items())]
         assert found == tokenizer.decode(ids).split()
-    assert tokenizer.words([]) == []
+    assert tokenizer.word_ids([]) == []

@@ -65,7 +65,7 @@ def test_memory_that_was_let_go_comes_back(made: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(store, "KEPT", 0)
     tokens = open_store(made)
     before = rows_of(tokens.target)
-    tokens.let_go()
+    tokens.release_pages()
     assert rows_of(tokens.target) == before
 
 

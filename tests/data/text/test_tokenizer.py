@@ -109,42 +109,42 @@ def test_any_ids_decode_without_exception(ids: list[int]) -> None:
 
 
 def test_specials_and_bytes_come_first(tokenizer: Tokenizer) -> None:
-    fixed = tokenizer.pieces(range(260))
-    assert tuple(fixed[:4]) == Tokenizer.SPECIALS == ("<pad>", "<bos>", "<eos>", "<unk>")
+    fixed = tokenizer.tokens(range(260))
+    assert tuple(fixed[:4]) == Tokenizer.SPECIAL_TOKENS == ("<pad>", "<bos>", "<eos>", "<unk>")
     assert (fixed[4], fixed[4 + 0x41], fixed[259]) == ("<0x00>", "<0x41>", "<0xFF>")
     assert (Tokenizer.PAD, Tokenizer.BOS, Tokenizer.EOS, Tokenizer.UNK) == (0, 1, 2, 3)
 
 
 def test_a_space_is_shown_glued_to_its_word(tokenizer: Tokenizer) -> None:
-    assert tokenizer.pieces(tokenizer.encode("the bike.")) == ["▁the", "▁bike", "."]
+    assert tokenizer.tokens(tokenizer.encode("the bike.")) == ["▁the", "▁bike", "."]
 
 
 def test_a_literal_space_mark_becomes_bytes(tokenizer: Tokenizer) -> None:
-    assert tokenizer.pieces(tokenizer.encode("bike\u2581")) == ["▁bike", "<0xE2>", "<0x96>", "<0x81>"]
+    assert tokenizer.tokens(tokenizer.encode("bike\u2581")) == ["▁bike", "<0xE2>", "<0x96>", "<0x81>"]
 
 
 def test_an_unseen_character_becomes_bytes(tokenizer: Tokenizer) -> None:
-    assert tokenizer.pieces(tokenizer.encode("bike€"))[1:] == ["<0xE2>", "<0x82>", "<0xAC>"]
+    assert tokenizer.tokens(tokenizer.encode("bike€"))[1:] == ["<0xE2>", "<0x82>", "<0xAC>"]
 
 
 def test_every_digit_is_a_piece_of_its_own() -> None:
     tokenizer = Tokenizer.train(["1999 1999 1999"] * 9, 400)
-    assert tokenizer.pieces(tokenizer.encode("1999")) == ["▁1", "9", "9", "9"]
+    assert tokenizer.tokens(tokenizer.encode("1999")) == ["▁1", "9", "9", "9"]
 
 
 def test_an_unknown_word_is_spelled_in_characters() -> None:
     tokenizer = TOKENIZERS["word"]
-    assert tokenizer.pieces(tokenizer.encode("bikes, bi€")) == [*"▁bikes", ",", *"▁bi", "<0xE2>", "<0x82>", "<0xAC>"]
+    assert tokenizer.tokens(tokenizer.encode("bikes, bi€")) == [*"▁bikes", ",", *"▁bi", "<0xE2>", "<0x82>", "<0xAC>"]
 
 
 def test_every_han_character_is_a_word() -> None:
     tokenizer = TOKENIZERS["word"]
-    assert tokenizer.pieces(tokenizer.encode("我们骑bike")) == ["▁", "我", "们", "骑", *"bike"]
+    assert tokenizer.tokens(tokenizer.encode("我们骑bike")) == ["▁", "我", "们", "骑", *"bike"]
 
 
 def test_words_seen_once_get_no_piece() -> None:
     tokenizer = Tokenizer.train(["again again", "once"], 400, "word")
-    learned = tokenizer.pieces(range(260, len(tokenizer)))
+    learned = tokenizer.tokens(range(260, len(tokenizer)))
     assert "▁again" in learned
     assert "▁once" not in learned
 
@@ -224,13 +224,13 @@ def test_the_lines_may_come_from_a_generator() -> None:
 def test_merges_do_not_bridge_a_rare_character() -> None:
     # "q" and "z" are only neighbours once the rare characters between them are gone.
     tokenizer = Tokenizer.train([f"q{chr(0x400 + n)}z" for n in range(50)], 300)
-    assert "qz" not in tokenizer.pieces(range(len(tokenizer)))
+    assert "qz" not in tokenizer.tokens(range(len(tokenizer)))
 
 
 def test_endless_words_are_cut() -> None:
     # Uncut, a word of this length would take the trainer minutes.
     tokenizer = Tokenizer.train(["x" * 500_000], 280)
-    assert max(map(len, tokenizer.pieces(range(len(tokenizer))))) <= 200
+    assert max(map(len, tokenizer.tokens(range(len(tokenizer))))) <= 200
     assert tokenizer.decode(tokenizer.encode("x" * 1000)) == "x" * 1000
 
 
@@ -350,7 +350,7 @@ NEW = ["<ent>", " Zoë", "苹果汁", "<ent", "a b", "🜚"]
 
 @pytest.fixture(params=KINDS)
 def extended(request: pytest.FixtureRequest) -> Tokenizer:
-    return TOKENIZERS[request.param].extended(NEW)
+    return TOKENIZERS[request.param].with_tokens(NEW)
 
 
 def test_added_tokens_are_one_piece_behind_the_others(extended: Tokenizer) -> None:
@@ -358,15 +358,15 @@ def test_added_tokens_are_one_piece_behind_the_others(extended: Tokenizer) -> No
     for number, token in enumerate(NEW):
         assert extended.encode_continuation(token) == [old + number]
         assert extended.encode_continuation(f"x{token}y").count(old + number) == 1
-    assert extended.pieces([old, old + 1]) == ["<ent>", "▁Zoë"]
-    assert extended.pieces(extended.encode("Zoë <ent> Zoë"))[0] == "▁Zoë"
+    assert extended.tokens([old, old + 1]) == ["<ent>", "▁Zoë"]
+    assert extended.tokens(extended.encode("Zoë <ent> Zoë"))[0] == "▁Zoë"
 
 
 @given(parts=st.lists(st.one_of(st.text(max_size=8), st.sampled_from(NEW)), max_size=8))
 def test_text_with_added_tokens_comes_back_as_it_was(parts: list[str]) -> None:
     text = "".join(parts)
     for kind in KINDS:
-        tokenizer = TOKENIZERS[kind].extended(NEW)
+        tokenizer = TOKENIZERS[kind].with_tokens(NEW)
         assert tokenizer.decode(tokenizer.encode(text)) == unicodedata.normalize("NFC", text)
         (batched,) = tokenizer.encode_batch([text])
         assert batched == tokenizer.encode(text)
@@ -377,7 +377,7 @@ def test_text_without_added_tokens_is_cut_as_before(kind: str, extended: Tokeniz
     texts = [text for text in [*LINES, *MARKUP, *TRICKY] if not any(token in f" {text}" for token in NEW)]
     assert len(texts) > 10
     old = TOKENIZERS[kind]
-    assert old.extended(NEW).encode_batch(texts) == old.encode_batch(texts)
+    assert old.with_tokens(NEW).encode_batch(texts) == old.encode_batch(texts)
 
 
 def test_a_saved_tokenizer_keeps_its_added_tokens(extended: Tokenizer, tmp_path: Path) -> None:
@@ -386,16 +386,16 @@ def test_a_saved_tokenizer_keeps_its_added_tokens(extended: Tokenizer, tmp_path:
     text = "a <ent> and Zoë<ent>"
     assert loaded.encode(text) == extended.encode(text)
     assert loaded.fingerprint() == extended.fingerprint()
-    again = loaded.extended(["<more>"])
+    again = loaded.with_tokens(["<more>"])
     assert again.encode_continuation("<more>") == [len(extended)]
     assert again.encode(text) == extended.encode(text)
 
 
 def test_added_and_learned_pieces_are_told_apart_by_the_fingerprint() -> None:
     tokenizer = TOKENIZERS["bpe"]
-    prints = {t.fingerprint() for t in (tokenizer, tokenizer.extended(["<a>"]), tokenizer.extended(["<b>"]))}
+    prints = {t.fingerprint() for t in (tokenizer, tokenizer.with_tokens(["<a>"]), tokenizer.with_tokens(["<b>"]))}
     assert len(prints) == 3
-    assert tokenizer.extended([]).fingerprint() == tokenizer.fingerprint()
+    assert tokenizer.with_tokens([]).fingerprint() == tokenizer.fingerprint()
 
 
 @pytest.mark.parametrize(
@@ -415,17 +415,17 @@ def test_added_and_learned_pieces_are_told_apart_by_the_fingerprint() -> None:
 )
 def test_tokens_that_cannot_be_added_are_refused_by_name(token: str, said: str, tokenizer: Tokenizer) -> None:
     with pytest.raises(UserError, match=said):
-        tokenizer.extended(["<fine>", token])
+        tokenizer.with_tokens(["<fine>", token])
 
 
 def test_a_token_is_added_once_and_not_where_it_is_one_piece(tokenizer: Tokenizer) -> None:
     with pytest.raises(UserError, match="'<a>' is given twice"):
-        tokenizer.extended(["<a>", "<a>"])
+        tokenizer.with_tokens(["<a>", "<a>"])
     with pytest.raises(UserError, match="already"):
-        tokenizer.extended(["<a>"]).extended(["<a>"])
-    word = next(piece for piece in tokenizer.pieces(range(260, len(tokenizer))) if piece.startswith("▁") and piece[1:])
+        tokenizer.with_tokens(["<a>"]).with_tokens(["<a>"])
+    word = next(piece for piece in tokenizer.tokens(range(260, len(tokenizer))) if piece.startswith("▁") and piece[1:])
     with pytest.raises(UserError, match="already"):  # its spelling within a sentence has the space
-        tokenizer.extended([word[1:]])
+        tokenizer.with_tokens([word[1:]])
 
 
 @pytest.mark.parametrize("flag", ["single_word", "lstrip", "rstrip", "normalized", "special"])
@@ -433,7 +433,7 @@ def test_a_file_whose_added_tokens_take_more_than_themselves_is_refused(flag: st
     def change(state: Any) -> None:
         state["added_tokens"][0][flag] = True
 
-    path = change_saved(TOKENIZERS["bpe"].extended(["<x>"]), tmp_path / "added.json", change)
+    path = change_saved(TOKENIZERS["bpe"].with_tokens(["<x>"]), tmp_path / "added.json", change)
     with pytest.raises(UserError, match=r"added\.json holds a tokenizer that does not keep the text"):
         Tokenizer.load(path)
 
@@ -449,7 +449,7 @@ def test_a_file_that_changes_text_is_refused_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_tokenizer_knows_its_kind(kind: str) -> None:
-    assert TOKENIZERS[kind].kind == TOKENIZERS[kind].extended(["<x>"]).kind == kind
+    assert TOKENIZERS[kind].kind == TOKENIZERS[kind].with_tokens(["<x>"]).kind == kind
 
 
 @pytest.mark.parametrize("name", sorted(TOKENIZERS))
@@ -457,11 +457,11 @@ def test_a_tokenizer_knows_its_kind(kind: str) -> None:
 def test_spans_cover_the_text_in_order(name: str, text: str) -> None:
     tokenizer, text = TOKENIZERS[name], nfc(text)
     ids = tokenizer.encode(text)
-    spans = tokenizer.spans(ids)
+    spans = tokenizer.char_spans(ids)
     assert len(spans) == len(ids)
     assert {place for a, b in spans for place in range(a, b)} == set(range(len(text)))
     assert spans == sorted(spans)
-    for (a, b), piece in zip(spans, tokenizer.pieces(ids), strict=True):
+    for (a, b), piece in zip(spans, tokenizer.tokens(ids), strict=True):
         if not piece.startswith("<0x"):
             assert text[a:b].replace(" ", "\u2581") == (piece if b - a == len(piece) else piece[1:])
 
@@ -470,4 +470,4 @@ def test_spans_cover_the_text_in_order(name: str, text: str) -> None:
 def test_spans_of_any_ids_stay_within_the_text(ids: list[int]) -> None:
     tokenizer = TOKENIZERS["bpe"]
     longest = len(tokenizer.decode(ids))
-    assert all(0 <= a <= b <= longest for a, b in tokenizer.spans(ids))
+    assert all(0 <= a <= b <= longest for a, b in tokenizer.char_spans(ids))

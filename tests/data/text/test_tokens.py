@@ -45,9 +45,9 @@ def test_lengths_come_in_the_order_asked_for(lengths: list[tuple[int, int]], dat
     rows = data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=60))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("regard.data.text.tokens.PIECE", 7)
-        source, target = tokens.lengths_of(np.array(rows, np.int64))
+        source, target = tokens.lengths_at(np.array(rows, np.int64))
         assert list(zip(source, target, strict=True)) == [lengths[row] for row in rows]
-        patch.setattr("regard.data.text.tokens.STRETCH", 10)
+        patch.setattr("regard.data.text.tokens.SCAN_ROWS", 10)
         longest = tokens.longest_pairs(5)
     sizes = sorted((max(s, t - 1), s + t) for s, t in lengths)[::-1]
     assert [(max(lengths[row][0], lengths[row][1] - 1), sum(lengths[row])) for row in longest] == sizes[:5]

@@ -249,7 +249,7 @@ def test_joint_vocabularies_are_one_and_separate_ones_know_only_their_side() -> 
     separate = build_vocabularies(lambda: pairs, TokenizerSettings(size=300, joint=False))
 
     def knows(tokenizer: Tokenizer, text: str) -> bool:
-        return min(tokenizer.encode(text)) >= len(Tokenizer.FIXED)
+        return min(tokenizer.encode(text)) >= len(Tokenizer.FIXED_TOKENS)
 
     assert knows(joint.source, "abc xyz")
     assert knows(separate.source, "abc")

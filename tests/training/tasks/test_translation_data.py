@@ -204,7 +204,7 @@ def test_batches_carry_the_links_of_aligned_words(
     for number, row in enumerate(rows):
         source, target = (ragged.take(np.array([row])).tokens for ragged in (task.train.source, task.train.target))
         source_words, target_words = (
-            np.array([*vocabulary.words(ids), -2])  # -2: END
+            np.array([*vocabulary.word_ids(ids), -2])  # -2: END
             for vocabulary, ids in (
                 (task.translator.vocabularies.source, source[:-1]),
                 (task.translator.vocabularies.target, target[1:-1]),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from regard.data.text.tokens import STRETCH
+from regard.data.text.tokens import SCAN_ROWS
 from regard.errors import UserError
 from regard.models.nat import NATransformer
 from regard.training.progress import counted
@@ -45,11 +45,11 @@ class NATTask(TranslationTask):
         if config.length == "classifier":
             return ""
         long = 0
-        for start in range(0, len(self.train), STRETCH):
-            rows = np.arange(start, min(start + STRETCH, len(self.train)))
-            needed = self.train.target.lengths_of(rows) - (2 if config.length == "ctc" else 1)
-            long += int((needed > config.upsampled_lengths(self.train.source.lengths_of(rows))).sum())
-        self.train.let_go()
+        for start in range(0, len(self.train), SCAN_ROWS):
+            rows = np.arange(start, min(start + SCAN_ROWS, len(self.train)))
+            needed = self.train.target.lengths_at(rows) - (2 if config.length == "ctc" else 1)
+            long += int((needed > config.upsampled_lengths(self.train.source.lengths_at(rows))).sum())
+        self.train.release_pages()
         advice = "raise model.upsample_ratio or model.upsample_extra"
         if long == len(self.train):
             raise UserError(f"no training pair is left: the target of each is longer than its canvas; {advice}")

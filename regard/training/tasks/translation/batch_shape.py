@@ -32,7 +32,7 @@ class PackedShape:
     def of(cls, corpus: ParallelTokens, tokens: int) -> PackedShape:
         """A frame for batches of a corpus that are planned to hold so many tokens."""
         (row,) = corpus.longest_pairs(1)
-        longest = max(int(corpus.source.lengths_of(row)), int(corpus.target.lengths_of(row)) - 1)
+        longest = max(int(corpus.source.lengths_at(row)), int(corpus.target.lengths_at(row)) - 1)
         shorter = min(len(corpus.source.tokens), len(corpus.target.tokens) - len(corpus)) / len(corpus)
         return cls(max(tokens, longest), int(SPARE * tokens / max(1.0, shorter)) + 16, longest)
 

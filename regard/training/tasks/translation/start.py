@@ -50,7 +50,7 @@ class TranslatorStart:
         settled = settle(recipe, tokenizer, _keys_of(loaded.model.config.model_dump()), loaded.languages, str(folder))
         tokens = _new_tokens(recipe.init)
         try:
-            new = old.extended(tokens)
+            new = old.with_tokens(tokens)
         except UserError as error:
             raise UserError(f"init.new_tokens: {error}") from None
         spelled = [[side.encode_continuation(token) for token in tokens] for side in (old.source, old.target)]

@@ -113,7 +113,7 @@ class TranslationTask:
     def largest(self) -> TextBatch:
         """The longest sentences, as many as make a batch: no other batch is longer, and hardly any is larger."""
         chosen = self.train.longest_pairs(self.recipe.batch.tokens)
-        source, target = self.train.source.lengths_of(chosen), self.train.target.lengths_of(chosen) - 1
+        source, target = self.train.source.lengths_at(chosen), self.train.target.lengths_at(chosen) - 1
         if self.packed:
             places = np.maximum(np.cumsum(source), np.cumsum(target))
         else:
@@ -221,7 +221,7 @@ class TranslationTask:
         self, corpus: ParallelTokens, rows: Ints, rng: np.random.Generator, frame: PackedShape | None = None
     ) -> list[Ints]:
         """Which of these rows share a batch."""
-        tokens, (source, target) = self.recipe.batch.tokens, corpus.lengths_of(rows)
+        tokens, (source, target) = self.recipe.batch.tokens, corpus.lengths_at(rows)
         if self.packed:
             plan = plan_packed(source, target - 1, tokens, rng, None if frame is None else frame.sentences)
         else:
@@ -237,7 +237,7 @@ def _make(
 ) -> Positioned[TextBatch]:
     """The batch of a plan; what was read of a mapped corpus need not stay in memory."""
     batch = collate(corpus, planned.batch, packed, pad, frame)
-    corpus.let_go()
+    corpus.release_pages()
     return Positioned(batch, planned.after)
 
 
