@@ -59,7 +59,8 @@ def tokenise_corpus(
             else:
                 sources.append([*s, source.EOS])
                 targets.append([target.BOS, *t, target.EOS])
-                links.append([] if entry.links is None else link_tokens(entry.links, source.word_ids(s), target.word_ids(t)))
+                words = source.word_ids(s), target.word_ids(t)
+                links.append([] if entry.links is None else link_tokens(entry.links, *words))
         yield ParallelTokens(RaggedArray.of(sources), RaggedArray.of(targets), RaggedArray.of(links), (len(sources),))
 
 

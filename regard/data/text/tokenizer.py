@@ -100,8 +100,8 @@ class Tokenizer:
         room = size - len(cls.FIXED_TOKENS)
         if room < 1:
             raise UserError(
-                f"A vocabulary of size {size} is too small: {len(cls.SPECIAL_TOKENS)} specials, 256 bytes and at least one "
-                f"learned piece need {len(cls.FIXED_TOKENS) + 1}."
+                f"A vocabulary of size {size} is too small: {len(cls.SPECIAL_TOKENS)} specials, 256 bytes and at least "
+                f"one learned piece need {len(cls.FIXED_TOKENS) + 1}."
             )
         splitter = pre_tokenizers.Split(Regex(WORDS[kind]), "isolated")
         words = _count_words(lines, splitter)
