@@ -49,7 +49,8 @@ def distill(
     from regard.pipelines.output import AlignedRecordFiles
     from regard.pipelines.translator import Translator
     from regard.runtime import choose_device
-    from regard.training.distillation import Distillation, Note, distil, write_pairs
+    from regard.training.distillation import Distillation, Provenance, write_pairs
+    from regard.training.distillation import distill as distill_corpus
 
     if closest is not None and n_best is None:
         n_best = search.settings(teacher).candidates
@@ -64,32 +65,34 @@ def distill(
     corpus = _open_corpus(recipe, change or (), src, tgt)
     lines, checksum = corpus.measure()
     runs = [teacher, *(others or ())]
-    note = Note(paths[-1], [fingerprint_model(find_model_folder(run)) for run in runs], (lines, checksum), how)
-    if note.path.exists() and not resume:
-        raise UserError(f"{note.path} exists already; go on with its output by --resume, or choose another name")
+    provenance = Provenance(
+        paths[-1], [fingerprint_model(find_model_folder(run)) for run in runs], (lines, checksum), how
+    )
+    if provenance.path.exists() and not resume:
+        raise UserError(f"{provenance.path} exists already; go on with its output by --resume, or choose another name")
     translator = Translator.load(*runs, device=choose_device(device))
     translator.fit(settings)  # refuses what it cannot do before there is an output
     begun = resume and any(path.exists() for path in paths)
-    note.begin(begun)
+    provenance.begin(begun)
     going_on = _find_beginning(paths, how) if begun else None
     try:
         with writing(lambda stop: AlignedRecordFiles(paths, stop, going_on), lines) as (records, progress):
-            counts = distil(
+            counts = distill_corpus(
                 translator,
                 corpus,
                 how,
                 lambda pairs: records.append(*write_pairs(paths, pairs)),
                 done=records.records,
-                watch=progress.advance,
+                progress=progress.advance,
             )
     except BaseException:
         if not any(path.exists() for path in paths):
-            note.path.unlink(missing_ok=True)
+            provenance.path.unlink(missing_ok=True)
         raise
-    note.finish(paths, counts, lines * how.pairs_a_line)
+    provenance.finish(paths, counts, lines * how.pairs_per_line)
     typer.echo(
         f"{lines} lines: {counts.blank} blank, {counts.long} of more than {longest} tokens, "
-        f"{lines - counts.blank - counts.long} translated; what made them is in {note.path}"
+        f"{lines - counts.blank - counts.long} translated; what made them is in {provenance.path}"
     )
     files = f"--src {paths[0]}" + (f" --tgt {paths[1]}" if len(paths) == 2 else "")
     typer.echo(f"next: regard train {files} --out RUN")
@@ -138,13 +141,13 @@ def _open_corpus(recipe: Path | None, changes: Sequence[str], src: Path | None, 
         if tgt is not None:
             raise UserError("--tgt belongs to --src; a recipe names its own files")
         wanted = TranslationRecipe.load(recipe, changes)
-        return Corpus(open_corpora(wanted.data, wanted.training.seed).pairs, referenced=True)
+        return Corpus(open_corpora(wanted.data, wanted.training.seed).pairs, has_references=True)
     assert src is not None
     if changes:
         raise UserError("--set changes a recipe; give --recipe, or leave it away")
     if tgt is not None or src.is_dir() or format_suffix(src) in PAIR_SUFFIXES:
-        return Corpus(lambda: read_parallel(src, tgt), referenced=True)
-    return Corpus(lambda: (Pair(line, "") for line in read_lines(src)), referenced=False)
+        return Corpus(lambda: read_parallel(src, tgt), has_references=True)
+    return Corpus(lambda: (Pair(line, "") for line in read_lines(src)), has_references=False)
 
 
 def _find_beginning(paths: Sequence[Path], how: Distillation) -> list[GoingOn]:
@@ -153,4 +156,4 @@ def _find_beginning(paths: Sequence[Path], how: Distillation) -> list[GoingOn]:
 
     for path in paths:
         path.touch()
-    return count_side_by_side(paths, how.pairs_a_line)
+    return count_side_by_side(paths, how.pairs_per_line)

@@ -1,7 +1,7 @@
-"""Sequence-level distillation (Kim and Rush, 2016): a teacher's translations of a corpus become a student's corpus.
+"""Sequence-level distillation (Kim and Rush, 2016): train a student on a teacher's translations.
 
-The new corpus stands line by line beside the old one. A line that the teacher does not translate, because it is blank
-or too long, has an empty translation, which training leaves out.
+The output has one line per line of the input corpus. Blank and overlong lines have an empty translation, which training
+skips.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ from regard.training.checkpoint import replace_text
 
 
 class Distillation(Settings):
-    """How a corpus is distilled."""
+    """Settings of distillation."""
 
     search: DecodingSettings = SearchSettings()
     closest: Literal["chrf", "bleu"] | None = Field(
-        None, description="of the n best take the one nearest to the reference, not the likeliest"
+        None, description="choose the hypothesis closest to the reference instead of the most probable one"
     )
-    keep_reference: bool = Field(False, description="every line gives two pairs: with its reference, and distilled")
-    longest: int = Field(256, gt=1, description="lines of more tokens, END counted, are not translated")
+    keep_reference: bool = Field(False, description="write two pairs per line: the reference and the translation")
+    longest: int = Field(256, gt=1, description="lines with more tokens, including END, are not translated")
 
     @property
-    def pairs_a_line(self) -> int:
+    def pairs_per_line(self) -> int:
         return 2 if self.keep_reference else 1
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """What is distilled; it can be read again and again. Without references, targets are empty."""
+    """The corpus to distil; `read` can be called repeatedly. Without references, targets are empty."""
 
     read: Callable[[], Iterable[Pair]]
-    referenced: bool
+    has_references: bool
 
     def measure(self) -> tuple[int, str]:
-        """The number of lines, and a checksum of all of them; a line that cannot be read is refused here."""
+        """Return the number of lines and their SHA-256 checksum. Raises UserError for unreadable lines."""
         digest, lines = hashlib.sha256(), 0
-        for lines, pair in enumerate(self.read(), 1):  # noqa: B007  the last number is the count
+        for lines, pair in enumerate(self.read(), 1):  # noqa: B007  the last value is the count
             digest.update(f"{pair.source}\n{pair.target}\n".encode())
         return lines, digest.hexdigest()
 
 
 @dataclass
 class Counts:
-    """What became of the lines."""
+    """Numbers of lines: all, blank, and too long."""
 
     lines: int = 0
     blank: int = 0
@@ -69,56 +69,56 @@ class Counts:
 
 
 class _Line(NamedTuple):
-    """A pair, and what of it the teacher is given: nothing, where it is not to be translated."""
+    """A pair and the text given to the teacher, which is empty if the line is not translated."""
 
     pair: Pair
     text: str
 
 
-def distil(
+def distill(
     teacher: Translator,
     corpus: Corpus,
-    how: Distillation,
-    take: Callable[[list[Pair]], object],
+    settings: Distillation,
+    write: Callable[[list[Pair]], object],
     *,
     done: int = 0,
-    watch: Callable[[int], object] | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> Counts:
-    """Gives the new pairs of every line to `take`, in order, with no more than two windows of lines in memory.
+    """Translate a corpus and pass the new pairs of every line to `write`, in order, in bounded memory.
 
     Args:
-        teacher: what translates.
-        corpus: what is translated.
-        how: the settings.
-        take: gets one pair a line, or two where the reference is kept, the reference's first.
-        done: how many lines have been taken before; they are passed over, but counted.
-        watch: is told how many lines have come, window by window.
+        teacher: the translator.
+        corpus: the corpus to translate.
+        settings: how to translate and choose.
+        write: receives one pair per line, or two if the reference is kept (the reference first).
+        done: number of lines written by an earlier call; they are counted but not translated again.
+        progress: receives the number of lines read, window by window.
 
     Raises:
-        UserError: references are needed and the corpus has none, or it has fewer lines than were taken before.
+        UserError: references are needed but missing, or the corpus has fewer than `done` lines.
     """
-    if not corpus.referenced and (how.closest or how.keep_reference):
-        raise UserError("the corpus has no references to keep or to be close to; give its target side too")
+    if not corpus.has_references and (settings.closest or settings.keep_reference):
+        raise UserError("--closest and --keep-reference need references; give the target side of the corpus")
     counts = Counts()
     tokenisation = tokenisation_for(teacher.languages[1])
 
     def choose(pair: Pair, found: Sequence[Hypothesis]) -> str:
         texts = [hypothesis.text for hypothesis in found]
-        if how.closest is None or not pair.target.strip():
+        if settings.closest is None or not pair.target.strip():
             return texts[0]
-        return texts[choose_closest(texts, pair.target, how.closest, tokenisation)]
+        return texts[choose_closest(texts, pair.target, settings.closest, tokenisation)]
 
-    def pass_on(number: int, line: _Line, found: Sequence[Hypothesis]) -> None:
+    def write_line(number: int, line: _Line, found: Sequence[Hypothesis]) -> None:
         distilled = Pair(line.pair.source, choose(line.pair, found))
-        take([line.pair, distilled] if how.keep_reference else [distilled])
+        write([line.pair, distilled] if settings.keep_reference else [distilled])
 
-    lines = _judge(corpus.read(), teacher, how.longest, counts)
-    translate_items(teacher, lines, lambda line: line.text, pass_on, how.search, done=done, watch=watch)
+    lines = _select_lines(corpus.read(), teacher, settings.longest, counts)
+    translate_items(teacher, lines, lambda line: line.text, write_line, settings.search, done=done, watch=progress)
     return counts
 
 
-def _judge(pairs: Iterable[Pair], teacher: Translator, longest: int, counts: Counts) -> Iterator[_Line]:
-    """Every line with what the teacher is to translate of it."""
+def _select_lines(pairs: Iterable[Pair], teacher: Translator, longest: int, counts: Counts) -> Iterator[_Line]:
+    """Yield every line with the text to translate, counting blank and overlong lines."""
     limits = [model.config.max_length for model in teacher.models if model.config.positions == "learned"]
     longest = min([longest, *limits])
     pairs = iter(pairs)
@@ -132,7 +132,7 @@ def _judge(pairs: Iterable[Pair], teacher: Translator, longest: int, counts: Cou
 
 
 def write_pairs(paths: Sequence[Path], pairs: Sequence[Pair]) -> list[str]:
-    """The records of some pairs: for two line files one each, for a .tsv or .jsonl file one of both sides."""
+    """Format pairs as text: one string per line file, or a single one for a .tsv or .jsonl file."""
     if len(paths) == 2:
         return ["".join(f"{without_line_ends(pair[side])}\n" for pair in pairs) for side in (0, 1)]
     if format_suffix(paths[0]) == ".jsonl":
@@ -140,47 +140,47 @@ def write_pairs(paths: Sequence[Path], pairs: Sequence[Pair]) -> list[str]:
     return ["".join("\t".join(without_line_ends(text).replace("\t", " ") for text in pair) + "\n" for pair in pairs)]
 
 
-class Note:
-    """A small JSON file beside an output, which says what made it; `--resume` goes on only where that is the same."""
+class Provenance:
+    """A JSON file next to the output that records its inputs; `--resume` continues only if they are unchanged."""
 
-    def __init__(self, output: Path, teachers: Sequence[str], corpus: tuple[int, str], how: Distillation) -> None:
-        """`teachers` are fingerprints of models, `corpus` is what `Corpus.measure` found."""
+    def __init__(self, output: Path, teachers: Sequence[str], corpus: tuple[int, str], settings: Distillation) -> None:
+        """`teachers` are fingerprints of models, `corpus` is the result of `Corpus.measure`."""
         self.path = output.with_name(f"{output.name}.json")
         self.origin: dict[str, Any] = {
             "teachers": list(teachers),
             "corpus": {"lines": corpus[0], "sha256": corpus[1]},
-            "settings": how.model_dump(mode="json"),
+            "settings": settings.model_dump(mode="json"),
         }
 
-    def begin(self, going_on: bool) -> None:
-        """Writes down what is begun, or checks that it is what was begun before.
+    def begin(self, resumed: bool) -> None:
+        """Record the inputs, or check that they equal the recorded ones.
 
         Raises:
-            UserError: something differs from what the output was begun with; it is named with both values.
+            UserError: an input has changed; the message names it with both values.
         """
-        if not going_on:
+        if not resumed:
             self._write({"complete": False})
             return
         try:
             before = _flatten({key: json.loads(self.path.read_text(encoding="utf-8"))[key] for key in self.origin})
         except (OSError, ValueError, KeyError, TypeError):
-            raise UserError(f"{self.path}: missing or damaged, so --resume cannot know what began the output") from None
+            raise UserError(f"{self.path}: missing or damaged, so --resume cannot check the inputs") from None
         now = _flatten(self.origin)
         for key in now:
             if before.get(key) != now[key]:
                 raise UserError(
-                    f"{self.path}: the output was begun with {key} {_show(before.get(key))}, not {_show(now[key])}; "
-                    f"go on as it was begun, or choose another name"
+                    f"{self.path}: the output was started with {key} {_show(before.get(key))}, not {_show(now[key])}; "
+                    f"resume with the same inputs, or choose another output"
                 )
 
     def finish(self, paths: Sequence[Path], counts: Counts, pairs: int) -> None:
-        """Writes down what came of it, with the checksum of every file."""
+        """Record the result with a checksum of every file."""
         files = {}
         for path in paths:
             with path.open("rb") as file:
                 files[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-        found = {"pairs": pairs, "blank": counts.blank, "too_long": counts.long, "files": files}
-        self._write({"complete": True} | found)
+        result = {"pairs": pairs, "blank": counts.blank, "too_long": counts.long, "files": files}
+        self._write({"complete": True} | result)
 
     def _write(self, more: dict[str, Any]) -> None:
         content = {"regard": version("regard")} | self.origin | more
@@ -191,7 +191,7 @@ class Note:
 
 
 def _flatten(values: dict[str, Any], group: str = "") -> dict[str, Any]:
-    """Every value by its full name, such as settings.search.beam."""
+    """Flatten nested values to full names such as settings.search.beam."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         found |= _flatten(value, f"{group}{key}.") if isinstance(value, dict) else {f"{group}{key}": value}

@@ -1,4 +1,4 @@
-"""Runs as a picture: what their logs hold, one panel a figure, several runs over each other."""
+"""Plots of training logs: one panel per metric, several runs in each panel."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from matplotlib.ticker import EngFormatter
 from regard.errors import UserError
 from regard.training.metrics_log import LOG
 
-Horizontal = Literal["step", "seconds", "tokens", "images"]
+XAxis = Literal["step", "seconds", "tokens", "images"]
 COUNTED = ("tokens", "images")
 FORMATS = (".png", ".svg", ".pdf")
-# Okabe and Ito's colours, which colour-blind people can tell apart; without the yellow, which fades on paper.
+# The palette of Okabe and Ito, distinguishable with colour blindness; without yellow, which is too light on paper.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-ABSENT = object()
+MISSING = object()
 Entry = dict[str, Any]
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One figure of a log: a name to show, the keys that lead to it in an entry, and how it is drawn."""
+    """One metric: its label, its path of keys in a log entry, and its line style."""
 
     name: str
     keys: tuple[str, ...]
@@ -40,12 +40,12 @@ class Curve:
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves that share a scale."""
+    """Curves that share a y axis."""
 
     title: str
     curves: tuple[Curve, ...]
     scale: Literal["linear", "log", "from zero"] = "linear"
-    events: bool = False  # whether what was out of the ordinary is marked here
+    events: bool = False  # whether skipped steps and out-of-memory events are marked
 
 
 LINE: dict[str, Any] = {"linewidth": 1.4}
@@ -57,61 +57,66 @@ SCORES = (
     Curve("BLEU", ("validation", "bleu"), DOTS),
     Curve("chrF", ("validation", "chrf"), SQUARES),
     Curve("accuracy, %", ("validation", "accuracy"), DOTS),
-    Curve("accuracy of the first five, %", ("validation", "top5"), SQUARES),
+    Curve("top-5 accuracy, %", ("validation", "top5"), SQUARES),
 )
 SPEEDS = (Curve("tokens", ("tokens_per_second",), LINE), Curve("images", ("images_per_second",), LINE))
 PANELS = (
     Panel("loss", LOSSES, events=True),
     Panel("score", SCORES),
     Panel("learning rate", (Curve("", ("lr",), LINE),)),
-    Panel("norm of the gradient", (Curve("", ("gradient_norm",), LINE),), "log"),
+    Panel("gradient norm", (Curve("", ("gradient_norm",), LINE),), "log"),
     Panel("speed, per second", SPEEDS, "from zero"),
     Panel("peak memory, MB", (Curve("", ("memory",), LINE),), "from zero"),
 )
 
 
-def plot_runs(runs: Sequence[Path], out: Path, horizontal: str = "step") -> None:
-    """Draws the logs of runs, finished or not, into a PNG, SVG or PDF file, which is written whole or not at all.
+def plot_runs(runs: Sequence[Path], out: Path, x_axis: str = "step") -> None:
+    """Plot the logs of runs, complete or in progress, to a PNG, SVG or PDF file. The file is written atomically.
+
+    Args:
+        runs: run folders.
+        out: the output file; its suffix selects the format.
+        x_axis: "step", "seconds", "tokens" or "images".
 
     Raises:
-        UserError: a run has no log, or its log is damaged or has nothing to draw; or the file cannot be written.
+        UserError: a run has no log, the log is damaged or empty, or the file cannot be written.
     """
     if out.suffix.lower() not in FORMATS:
-        raise UserError(f"{out}: a plot is written as {', '.join(FORMATS)}; choose such a name")
-    if horizontal not in get_args(Horizontal):
-        raise UserError(f"--x {horizontal}: choose {', '.join(get_args(Horizontal))}")
+        raise UserError(f"{out}: unknown format; the name must end in {', '.join(FORMATS)}")
+    if x_axis not in get_args(XAxis):
+        raise UserError(f"--x {x_axis}: choose {', '.join(get_args(XAxis))}")
     logs = [read_log(run) for run in runs]
     for run, entries in zip(runs, logs, strict=True):
-        if not any(horizontal in entry for entry in entries):
-            raise UserError(f"{run}: its log does not say {horizontal}; choose another --x")
-    _save(draw(name_runs(runs), logs, horizontal), out)
+        if not any(x_axis in entry for entry in entries):
+            raise UserError(f"{run}: its log has no {x_axis}; choose another --x")
+    _save(draw(name_runs(runs), logs, x_axis), out)
 
 
 def read_log(run: Path) -> list[Entry]:
-    """The entries of a run's log; half a line at its end, which is still being written, is left out.
+    """Return the entries of a run's log, without an incomplete last line, which is still being written.
 
     Raises:
-        UserError: there is none, it is empty, or a line of it is damaged.
+        UserError: the log is missing, empty or damaged.
     """
     path = run / LOG
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError:
-        raise UserError(f"{run}: no training run is here, for there is no {LOG} in it") from None
+        raise UserError(f"{run}: not a training run ({LOG} is missing)") from None
     entries: list[Entry] = []
     for number, line in enumerate(lines[:-1], 1):
         try:
             entry = json.loads(line)
             entries.append({"step": int(entry["step"])} | entry)
         except (ValueError, KeyError, TypeError):
-            raise UserError(f"{path}, line {number}: not an entry of a log: {line[:80]!r}") from None
+            raise UserError(f"{path}, line {number}: not a log entry: {line[:80]!r}") from None
     if not entries:
-        raise UserError(f"{path}: nothing has been logged yet; try again after training.log_every steps")
+        raise UserError(f"{path}: no entries yet; try again after training.log_every steps")
     return entries
 
 
 def name_runs(runs: Sequence[Path]) -> list[str]:
-    """What to call each run: the name of its folder, or as much of its path as tells it from the others."""
+    """Return the shortest path suffixes that distinguish the runs."""
     parts = [run.resolve().parts for run in runs]
     length = 1
     while length < max(map(len, parts)) and len({part[-length:] for part in parts}) < len(set(parts)):
@@ -119,31 +124,31 @@ def name_runs(runs: Sequence[Path]) -> list[str]:
     return ["/".join(part[-length:]) for part in parts]
 
 
-def draw(names: Sequence[str], logs: Sequence[list[Entry]], horizontal: str) -> Figure:
-    """A panel for each figure that some run has."""
-    panels = [panel for panel in PANELS if any(_points(log, c, horizontal).size for log in logs for c in panel.curves)]
+def draw(names: Sequence[str], logs: Sequence[list[Entry]], x_axis: str) -> Figure:
+    """Draw one panel for each metric that at least one run has."""
+    panels = [panel for panel in PANELS if any(_points(log, c, x_axis).size for log in logs for c in panel.curves)]
     rows = max(1, (len(panels) + 1) // 2)
     figure = Figure(figsize=(11, 0.8 + 2.9 * rows), layout="constrained")
     first: Axes | None = None
-    for place, panel in enumerate(panels, 1):
-        axes = figure.add_subplot(rows, 2, place, sharex=first)
+    for number, panel in enumerate(panels, 1):
+        axes = figure.add_subplot(rows, 2, number, sharex=first)
         first = first or axes
-        _draw_panel(axes, panel, logs, horizontal)
+        _draw_panel(axes, panel, logs, x_axis)
     handles = [Line2D([], [], color=_colour(i), linewidth=3, label=name) for i, name in enumerate(names)]
     figure.legend(handles=handles, loc="outside upper center", ncols=min(4, len(names)), frameon=False)
     return figure
 
 
-def _draw_panel(axes: Axes, panel: Panel, logs: Sequence[list[Entry]], horizontal: str) -> None:
-    legend = [curve for curve in panel.curves if _draw_curve(axes, curve, logs, horizontal) and curve.name]
-    if panel.events and _mark_events(axes, logs, horizontal):
+def _draw_panel(axes: Axes, panel: Panel, logs: Sequence[list[Entry]], x_axis: str) -> None:
+    legend = [curve for curve in panel.curves if _draw_curve(axes, curve, logs, x_axis) and curve.name]
+    if panel.events and _mark_events(axes, logs, x_axis):
         legend.append(Curve("step skipped, or out of memory", (), TICKS))
     if legend:
         handles = [Line2D([], [], color="#555555", label=curve.name, **curve.style) for curve in legend]
         axes.legend(handles=handles, frameon=False, fontsize=9)
     axes.set_title(panel.title, loc="left", fontsize=11)
-    axes.set_xlabel(f"training {horizontal}" if horizontal in COUNTED else horizontal)
-    if horizontal in COUNTED:
+    axes.set_xlabel(f"training {x_axis}" if x_axis in COUNTED else x_axis)
+    if x_axis in COUNTED:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(color="#e4e4e4", linewidth=0.8)
     axes.set_axisbelow(True)
@@ -155,37 +160,37 @@ def _draw_panel(axes: Axes, panel: Panel, logs: Sequence[list[Entry]], horizonta
         axes.yaxis.set_major_formatter("{x:,.0f}")
 
 
-def _draw_curve(axes: Axes, curve: Curve, logs: Sequence[list[Entry]], horizontal: str) -> bool:
-    """Draws a curve of every run that has it; returns whether any has."""
+def _draw_curve(axes: Axes, curve: Curve, logs: Sequence[list[Entry]], x_axis: str) -> bool:
+    """Draw the metric for every run that has it, and return whether any has."""
     drawn = False
     for i, log in enumerate(logs):
-        points = _points(log, curve, horizontal)
+        points = _points(log, curve, x_axis)
         if points.size:
-            lonely = {"marker": "o", "markersize": 4} if len(points) == 1 else {}
-            axes.plot(points[:, 0], points[:, 1], color=_colour(i), **(curve.style | lonely))
+            single = {"marker": "o", "markersize": 4} if len(points) == 1 else {}
+            axes.plot(points[:, 0], points[:, 1], color=_colour(i), **(curve.style | single))
             drawn = True
     return drawn
 
 
-def _mark_events(axes: Axes, logs: Sequence[list[Entry]], horizontal: str) -> bool:
-    """A tick at the foot of the panel for all that was out of the ordinary; returns whether anything was."""
+def _mark_events(axes: Axes, logs: Sequence[list[Entry]], x_axis: str) -> bool:
+    """Mark logged events by ticks at the bottom of the panel, and return whether there are any."""
     marked = False
     for i, log in enumerate(logs):
-        places = [entry[horizontal] for entry in log if "event" in entry and horizontal in entry]
-        axes.plot(places, [0.02] * len(places), color=_colour(i), transform=axes.get_xaxis_transform(), **TICKS)
-        marked = marked or bool(places)
+        positions = [entry[x_axis] for entry in log if "event" in entry and x_axis in entry]
+        axes.plot(positions, [0.02] * len(positions), color=_colour(i), transform=axes.get_xaxis_transform(), **TICKS)
+        marked = marked or bool(positions)
     return marked
 
 
-def _points(log: list[Entry], curve: Curve, horizontal: str) -> Floats:
-    """(n, 2): where it was logged, and the figure; what is no number is a gap."""
+def _points(log: list[Entry], curve: Curve, x_axis: str) -> Floats:
+    """Return (x, value) pairs, (n, 2); NaN values leave a gap."""
     found = []
     for entry in log:
         value: Any = entry
         for key in curve.keys:
-            value = value.get(key, ABSENT) if isinstance(value, dict) else ABSENT
-        if value is not ABSENT and horizontal in entry:
-            found.append((float(entry[horizontal]), np.nan if value is None else float(value)))
+            value = value.get(key, MISSING) if isinstance(value, dict) else MISSING
+        if value is not MISSING and x_axis in entry:
+            found.append((float(entry[x_axis]), np.nan if value is None else float(value)))
     return np.array(found).reshape(-1, 2)
 
 

@@ -61,10 +61,10 @@ def test_every_metric_has_a_panel_and_a_curve() -> None:
     assert [line.get_xdata().tolist() for line in loss.get_lines() if line.get_marker() == "|"] == [[2]]
 
 
-@pytest.mark.parametrize(("horizontal", "places"), [("seconds", [0.5, 1, 1.5]), ("tokens", [100, 200, 300])])
-def test_x_axis_can_be_chosen(horizontal: str, places: list[float]) -> None:
-    figure = draw(["a"], [FULL], horizontal)
-    assert [x for x, _ in lines(figure.axes[2], "-")[0]] == places
+@pytest.mark.parametrize(("x_axis", "positions"), [("seconds", [0.5, 1, 1.5]), ("tokens", [100, 200, 300])])
+def test_x_axis_can_be_chosen(x_axis: str, positions: list[float]) -> None:
+    figure = draw(["a"], [FULL], x_axis)
+    assert [x for x, _ in lines(figure.axes[2], "-")[0]] == positions
 
 
 def test_each_run_has_its_own_colour() -> None:
@@ -117,17 +117,17 @@ def test_invalid_input_is_rejected_in_one_sentence(run: Path, tmp_path: Path, co
     bare.mkdir()
     old = write(tmp_path / "old", [{"step": 1, "loss": 2.0}])
     out = tmp_path / "p.png"
-    for words, said in (
-        ((tmp_path / "none",), "none: no training run is here, for there is no log.jsonl in it"),
-        ((bare,), "bare: no training run is here"),
-        ((empty,), "empty/log.jsonl: nothing has been logged yet"),
-        ((run, damaged), "damaged/log.jsonl, line 2: not an entry of a log: '{oops}'"),
-        ((old, "--x", "tokens"), "old: its log does not say tokens; choose another --x"),
+    for words, message in (
+        ((tmp_path / "none",), "none: not a training run (log.jsonl is missing)"),
+        ((bare,), "bare: not a training run"),
+        ((empty,), "empty/log.jsonl: no entries yet"),
+        ((run, damaged), "damaged/log.jsonl, line 2: not a log entry: '{oops}'"),
+        ((old, "--x", "tokens"), "old: its log has no tokens; choose another --x"),
         ((run, "--x", "epochs"), "--x epochs: choose step, seconds, tokens"),
-        ((run, "--out", tmp_path / "p.doc"), "p.doc: a plot is written as .png, .svg, .pdf"),
+        ((run, "--out", tmp_path / "p.doc"), "p.doc: unknown format; the name must end in .png, .svg, .pdf"),
         ((run, "--out", tmp_path / "nowhere" / "p.png"), "nowhere/p.png: cannot be written"),
     ):
-        assert said in command("plot", *words, *(() if "--out" in words else ("--out", out))).refusal
+        assert message in command("plot", *words, *(() if "--out" in words else ("--out", out))).refusal
     assert not out.exists()
 
 
