@@ -38,7 +38,7 @@ def prove(arguments: argparse.Namespace) -> dict[str, Any]:
     recipe = Recipe.load(run / "recipe.yaml")
     assert isinstance(recipe, CroCoRecipe)
     model, masked, seed = load_croco(run, device), recipe.completion.mask_ratio, recipe.training.seed
-    near, apart = recipe.data.scenes.changed(apart=0.0), recipe.data.scenes.changed(apart=1.0)
+    near, apart = recipe.data.scenes.changed(disjoint=0.0), recipe.data.scenes.changed(disjoint=1.0)
     far = near.changed(gradual=False)
 
     def scenes(settings: SceneSettings, first: int, many: int = arguments.pairs) -> Iterator[LabelledPairs]:
@@ -84,7 +84,7 @@ def judge(near: CompletionScores, far: CompletionScores, apart: CompletionScores
 def score_choice(arguments: argparse.Namespace, recipe: CroCoRecipe, run: Path) -> dict[str, float]:
     """How a run does on the scenes that choose, which are the recipe's own, whatever the run was trained on."""
     device = choose_device(arguments.device)
-    settings, model = recipe.data.scenes.changed(apart=0.0, gradual=False), load_croco(run, device)
+    settings, model = recipe.data.scenes.changed(disjoint=0.0, gradual=False), load_croco(run, device)
     batches = render_labelled(settings, recipe.training.seed, CHOICE, arguments.pairs, device)
     scores = score_completion(model, batches, recipe.completion.mask_ratio)
     return {

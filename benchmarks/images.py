@@ -61,7 +61,7 @@ def measure_set(name: str, path: str, size: int | None) -> dict[str, Any]:
     frame = Resize(size or min(images.read(0).shape[:2]))
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        left_out = write_store(Path(folder), images, frame, bad=0.01)
+        left_out = write_store(Path(folder), images, frame, max_bad=0.01)
         stored = time.perf_counter() - began
         return {
             "set": name,

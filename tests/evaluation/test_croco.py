@@ -20,7 +20,7 @@ from regard.inspection import two_view
 from regard.inspection.two_view import AttentionPeaks
 from regard.models.croco import CroCo, CroCoConfig
 
-SETTINGS = SceneSettings(size=(16, 24), objects=2, apart=0.0)
+SETTINGS = SceneSettings(size=(16, 24), objects=2, disjoint=0.0)
 
 
 @pytest.fixture
@@ -60,12 +60,12 @@ def test_a_shuffled_view_is_that_of_another_pair_and_none_shows_nothing() -> Non
 
 
 def test_true_patches_are_where_the_middle_of_a_patch_is_found() -> None:
-    same = pairs(turn=0.0, baseline=0.0, roll=0.0)
+    same = pairs(max_turn=0.0, max_baseline=0.0, max_roll=0.0)
     place, covisible = same.true_patches(4)
     own = torch.stack((torch.arange(24) // 6, torch.arange(24) % 6), -1).float()
     assert covisible.all()
     assert torch.equal(place, own.expand(6, -1, -1))
-    _, covisible = pairs(apart=1.0).true_patches(4)
+    _, covisible = pairs(disjoint=1.0).true_patches(4)
     assert not covisible.any()
 
 
@@ -80,7 +80,7 @@ def look_at(monkeypatch: pytest.MonkeyPatch, patches: Tensor) -> None:
 
 
 def test_hits_are_the_true_patch_or_its_neighbours(model: CroCo, monkeypatch: pytest.MonkeyPatch) -> None:
-    same = pairs(turn=0.0, baseline=0.0, roll=0.0)
+    same = pairs(max_turn=0.0, max_baseline=0.0, max_roll=0.0)
     own = torch.stack((torch.arange(24) // 6, torch.arange(24) % 6), -1)
     for shift, expected in (((0, 0), 1.0), ((1, -1), 1.0), ((2, 0), 0.0), ((0, -2), 0.0)):
         look_at(monkeypatch, own + torch.tensor(shift))
@@ -91,7 +91,7 @@ def test_hits_are_the_true_patch_or_its_neighbours(model: CroCo, monkeypatch: py
 
 
 def test_patches_that_moved_are_counted_by_themselves(model: CroCo, monkeypatch: pytest.MonkeyPatch) -> None:
-    turned = pairs(turn=20.0)
+    turned = pairs(max_turn=20.0)
     truth, covisible = turned.true_patches(4)
     own = torch.stack((torch.arange(24) // 6, torch.arange(24) % 6), -1)
     moved = covisible & ((truth - own).abs().amax(-1) > 1)
@@ -138,5 +138,5 @@ def test_batches_are_added_up(model: CroCo) -> None:
 
 
 def test_where_nothing_is_covisible_there_is_nothing_to_hit(model: CroCo) -> None:
-    scores = score_completion(model, [pairs(apart=1.0)], 0.9)
+    scores = score_completion(model, [pairs(disjoint=1.0)], 0.9)
     assert scores.overlap < 0.01 and set(scores.hits.values()) == {0.0}

@@ -73,7 +73,7 @@ def own_place(pairs: LabelledPairs, patch: int) -> float:
 def test_matches_of_the_recipe_lie_elsewhere_than_at_their_own_place(monkeypatch: pytest.MonkeyPatch) -> None:
     proof = module("croco_proof", monkeypatch)
     recipe = CroCoRecipe.load(Path("croco-scenes"), [], {})
-    far = recipe.data.scenes.changed(apart=0.0, gradual=False)
+    far = recipe.data.scenes.changed(disjoint=0.0, gradual=False)
     patch = recipe.model_settings().patch
     (pairs,) = proof.render_labelled(far, 1, proof.FAR, 96, torch.device("cpu"))
     assert own_place(pairs, patch) <= proof.OWN_PLACE - 0.05

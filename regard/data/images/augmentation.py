@@ -28,8 +28,8 @@ from regard.errors import UserError
 PRESETS: dict[str, dict[str, Any]] = {
     "none": {},
     "light": {"padding": 0.125, "flip": 0.5},
-    "strong": {"padding": 0.125, "flip": 0.5, "operations": 2, "magnitude": 9, "chance": 0.5}
-    | {"erasing": 0.25, "mixup": 0.8, "cutmix": 1.0},
+    "strong": {"padding": 0.125, "flip": 0.5, "random_erasing": 0.25, "mixup": 0.8, "cutmix": 1.0}
+    | {"rand_augment_ops": 2, "rand_augment_magnitude": 9, "rand_augment_prob": 0.5},
 }
 ERASED_AREA, ERASED_RATIO = (0.02, 0.33), (0.3, 3.3)
 
@@ -52,17 +52,17 @@ class AugmentationSettings(Settings):
     contrast: float = Field(0, ge=0, le=1, description="jitter: contrast is multiplied by 1 ± at most this")
     saturation: float = Field(0, ge=0, le=1, description="jitter: saturation is multiplied by 1 ± at most this")
     hue: float = Field(0, ge=0, le=0.5, description="jitter: colours are turned by ± at most this part of a full turn")
-    operations: int = Field(0, ge=0, le=10, description="RandAugment: operations that are drawn for each image")
-    magnitude: float = Field(9, ge=0, le=10, description="RandAugment: how strong each of them is")
-    chance: float = Field(1, ge=0, le=1, description="RandAugment: how often one that is drawn is also done")
-    erasing: float = Field(0, ge=0, le=1, description="share of images of which a rectangle is painted over")
+    rand_augment_ops: int = Field(0, ge=0, le=10, description="RandAugment: operations that are drawn for each image")
+    rand_augment_magnitude: float = Field(9, ge=0, le=10, description="RandAugment: how strong each of them is")
+    rand_augment_prob: float = Field(1, ge=0, le=1, description="RandAugment: how often one that is drawn is also done")
+    random_erasing: float = Field(0, ge=0, le=1, description="share of images of which a rectangle is painted over")
     mixup: float = Field(0, ge=0, description="alpha of mixup: two images laid over each other; 0: none")
     cutmix: float = Field(0, ge=0, description="alpha of cutmix: a part of one image covered by another; 0: none")
-    mixing: float = Field(1, ge=0, le=1, description="share of images that are mixed, if mixup or cutmix is on")
+    mix_prob: float = Field(1, ge=0, le=1, description="share of images that are mixed, if mixup or cutmix is on")
     mix_until: float = Field(
         1, ge=0, le=1, description="share of the run, at its beginning, in which images are mixed; later none are"
     )
-    settle: float = Field(
+    light_end: float = Field(
         0, ge=0, le=1, description="share of the run, at its end, in which images are cropped and flipped and no more"
     )
 
@@ -88,12 +88,12 @@ class AugmentationSettings(Settings):
     def stages(self) -> list[tuple[float, Self]]:
         """What a run does, one after the other, each from a share of the run on; the last that has begun holds."""
         settled = type(self)(padding=self.padding, scale=self.scale, ratio=self.ratio, flip=self.flip)
-        return [(0.0, self), (self.mix_until, self.changed(mixing=0)), (1 - self.settle, settled)]
+        return [(0.0, self), (self.mix_until, self.changed(mix_prob=0)), (1 - self.light_end, settled)]
 
     @property
     def mixes(self) -> bool:
         """Whether images are mixed, so that targets are shares of classes."""
-        return self.mixing > 0 and (self.mixup > 0 or self.cutmix > 0)
+        return self.mix_prob > 0 and (self.mixup > 0 or self.cutmix > 0)
 
 
 @dataclass(frozen=True)
@@ -172,20 +172,21 @@ class Augmentation:
     def mix(self, images: Tensor, labels: Tensor, classes: int, *generators: torch.Generator) -> tuple[Tensor, Tensor]:
         """Mixes floats; labels (B,) become shares (B, classes)."""
         s = self.settings
-        return mix(images, labels, classes, *generators, mixup=s.mixup, cutmix=s.cutmix, share=s.mixing)
+        return mix(images, labels, classes, *generators, mixup=s.mixup, cutmix=s.cutmix, share=s.mix_prob)
 
     def change(self, images: Tensor, *generators: torch.Generator) -> Tensor:
         """Everything but normalisation and mixing: uint8 (B, C, size, size)."""
         s = self.settings
-        dice = Dice(len(images), 20 + 3 * s.operations, generators, images.device)
+        dice = Dice(len(images), 20 + 3 * s.rand_augment_ops, generators, images.device)
         images = self._crop(images, dice)
         images = transforms.flip(images, dice.roll() < s.flip)
         images = self._jitter(images, dice)
-        amount = torch.full((len(images),), s.magnitude / 10, device=images.device)
-        for _ in range(s.operations):
-            choice = torch.where(dice.roll() < s.chance, dice.choose(len(OPERATIONS)), OPERATIONS.index("identity"))
+        amount = torch.full((len(images),), s.rand_augment_magnitude / 10, device=images.device)
+        for _ in range(s.rand_augment_ops):
+            done = dice.roll() < s.rand_augment_prob
+            choice = torch.where(done, dice.choose(len(OPERATIONS)), OPERATIONS.index("identity"))
             images = operate(images, choice, amount, 2 * (dice.roll() < 0.5).float() - 1)
-        return self._erase(images, dice) if s.erasing else images
+        return self._erase(images, dice) if s.random_erasing else images
 
     def _crop(self, images: Tensor, dice: Dice) -> Tensor:
         height, width = images.shape[2:]
@@ -223,7 +224,7 @@ class Augmentation:
     def _erase(self, images: Tensor, dice: Dice) -> Tensor:
         """Paints a rectangle of one random colour over some images."""
         height, width = images.shape[2:]
-        chosen = dice.roll() < self.settings.erasing
+        chosen = dice.roll() < self.settings.random_erasing
         area = dice.roll(*ERASED_AREA) * height * width
         shape = dice.roll(*map(math.log, ERASED_RATIO)).exp()
         tall = (area * shape).sqrt().round().clamp(1, height)

@@ -42,10 +42,10 @@ class ImageSettings(Settings):
         lt=1,
         description="share of each class held out for validation where there is no valid split; 0: test validates",
     )
-    bad: float = Field(
+    max_bad: float = Field(
         0.01, ge=0, le=1, description="share of images that may be bad and are left out; with more, the set is refused"
     )
-    pixels: int = Field(MAX_PIXELS, gt=0, le=2 * 89_478_485, description="most pixels that an image may have")
+    max_pixels: int = Field(MAX_PIXELS, gt=0, le=2 * 89_478_485, description="most pixels that an image may have")
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _open(path: Path, settings: ImageSettings) -> tuple[Listing, ImageSet]:
     labels = np.array([places[label] for label in listing.labels], np.int64)
     rows = np.arange(len(labels))
     channels = settings.channels or (1 if _all_grey(listing.source, len(rows)) else 3)
-    return listing, ImageSet(str(path), listing.source, rows, labels, classes, channels, settings.pixels)
+    return listing, ImageSet(str(path), listing.source, rows, labels, classes, channels, settings.max_pixels)
 
 
 def _read(path: Path, settings: ImageSettings) -> Listing:

@@ -51,7 +51,7 @@ def write_store(
     images: ImageSet,
     frame: Resize,
     *,
-    bad: float,
+    max_bad: float,
     keep: bool = True,
     threads: int | None = None,
     watch: Callable[[int], None] = lambda done: None,
@@ -62,7 +62,7 @@ def write_store(
         folder: Exists, is empty, and worth nothing before this function returns.
         images: What to decode.
         frame: What every image is brought to.
-        bad: The share of images that may be bad; one always may, unless the share is 0.
+        max_bad: The share of images that may be bad; one always may, unless the share is 0.
         keep: Whether to keep the pixels, or only what was found out about the images.
         threads: How many; by default, one for each core.
         watch: Called with the number of images that are done.
@@ -70,7 +70,7 @@ def write_store(
     Raises:
         UserError: more images are bad than may be, or none of a class is left.
     """
-    allowed = max(1, int(bad * len(images))) if bad else 0
+    allowed = max(1, int(max_bad * len(images))) if max_bad else 0
     kept: list[int] = []
     left_out: list[ImageError] = []
     with ExitStack() as stack:
@@ -178,7 +178,7 @@ def _too_many_bad(images: ImageSet, left_out: list[ImageError], done: int) -> Us
     first = "; ".join(str(error) for error in left_out[:3])
     return UserError(
         f"{images.where}: {len(left_out)} of the first {min(done, len(images)):,} images are bad, more than allowed; "
-        f"mend them or allow a larger share (data.bad); the first are: {first}"
+        f"mend them or allow a larger share (data.max_bad); the first are: {first}"
     )
 
 

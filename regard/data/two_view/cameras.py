@@ -73,21 +73,21 @@ def first_cameras(draws: Draws, settings: SceneSettings) -> Cameras:
     """Cameras at one side of the room that look across it."""
     place = torch.stack((draws.uniform(-1, 1), draws.uniform(-0.6, 0.6), draws.uniform(-2.4, -1.8)), -1)
     yaw, pitch, roll = (_radians(draws.uniform(-most, most)) for most in (25, 12, 5))
-    focal = torch.full_like(yaw, settings.size[1] / 2 / math.tan(math.radians(settings.view) / 2))
+    focal = torch.full_like(yaw, settings.size[1] / 2 / math.tan(math.radians(settings.fov) / 2))
     return Cameras(place, camera_axes(yaw, pitch, roll), focal, settings.size)
 
 
 def second_cameras(draws: Draws, settings: SceneSettings, first: Cameras) -> Cameras:
     """Cameras moved aside, which look at about the same point; some look away from all that the first ones see."""
     scale = draws.uniform(0, 1).sqrt() if settings.gradual else torch.ones_like(first.focal)
-    away = scale[:, None] * draws.uniform(0, settings.baseline, 1) * draws.directions()
+    away = scale[:, None] * draws.uniform(0, settings.max_baseline, 1) * draws.directions()
     depth = FIXATION * draws.uniform(0.7, 1.4)
-    most = (settings.turn, settings.turn, settings.roll)
+    most = (settings.max_turn, settings.max_turn, settings.max_roll)
     yaw, pitch, roll = (_radians(scale * draws.uniform(-angle, angle)) for angle in most)
     aside, down, along = (away.unsqueeze(-2) @ first.axes.transpose(1, 2)).squeeze(-2).unbind(-1)
     ahead = depth - along
     toward_yaw, toward_pitch = torch.atan2(-aside, ahead), torch.atan2(-down, torch.hypot(aside, ahead))
-    apart = draws.happens(settings.apart)
+    apart = draws.happens(settings.disjoint)
     turned = _radians(draws.uniform(110, 250))
     yaw, pitch = torch.where(apart, turned, yaw + toward_yaw), pitch + toward_pitch
     return Cameras(first.place + away, camera_axes(yaw, pitch, roll) @ first.axes, first.focal, first.size)

@@ -17,14 +17,14 @@ class SceneSettings(Settings):
     wavelength: tuple[float, float] = Field((0.5, 2.0), description="of the textures, shortest and longest")
     sharpness: float = Field(2.0, gt=0, description="how hard the edges of stripes, checks and blobs are")
     shading: bool = Field(True, description="whether a light makes faces of other directions brighter or darker")
-    view: float = Field(60.0, gt=1, lt=170, description="degrees that the width of a view covers")
-    baseline: float = Field(1.0, ge=0, le=1.2, description="the largest distance between the two cameras")
-    turn: float = Field(10.0, ge=0, le=60, description="degrees that the second camera looks aside at the most")
-    roll: float = Field(5.0, ge=0, le=180, description="degrees that the second camera is tilted at the most")
+    fov: float = Field(60.0, gt=1, lt=170, description="degrees that the width of a view covers")
+    max_baseline: float = Field(1.0, ge=0, le=1.2, description="the largest distance between the two cameras")
+    max_turn: float = Field(10.0, ge=0, le=60, description="degrees that the second camera looks aside at the most")
+    max_roll: float = Field(5.0, ge=0, le=180, description="degrees that the second camera is tilted at the most")
     gradual: bool = Field(
         False, description="whether pairs of all degrees are mixed, from the same view twice to as far as is allowed"
     )
-    apart: float = Field(0.05, ge=0, le=1, description="share of the pairs whose views have nothing in common")
+    disjoint: float = Field(0.05, ge=0, le=1, description="share of the pairs whose views have nothing in common")
 
     @model_validator(mode="after")
     def _check(self) -> Self:

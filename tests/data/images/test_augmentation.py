@@ -100,7 +100,7 @@ def test_about_the_share_of_images_that_was_asked_for_is_flipped() -> None:
 
 def test_erasing_paints_one_rectangle_of_one_colour() -> None:
     images = torch.zeros(200, 3, 16, 16, dtype=torch.uint8)
-    seen = augmentation(erasing=0.5).change(images, seeded())
+    seen = augmentation(random_erasing=0.5).change(images, seeded())
     painted = (seen > 0).any(1)
     assert 70 < int(painted.flatten(1).any(1).sum()) < 130
     for mask, image in zip(painted, seen, strict=True):
@@ -114,10 +114,10 @@ def test_erasing_paints_one_rectangle_of_one_colour() -> None:
 @pytest.mark.parametrize("chance", [0.0, 0.5, 1.0])
 def test_operations_that_are_drawn_are_done_as_often_as_asked_for(chance: float) -> None:
     images = batch(1).expand(2000, 3, 16, 16)
-    seen = augmentation(operations=1, chance=chance).change(images, seeded())
+    seen = augmentation(rand_augment_ops=1, rand_augment_prob=chance).change(images, seeded())
     changed = (seen != images).flatten(1).any(1).float().mean()
     assert changed == pytest.approx(chance * 13 / 14, abs=0.04)  # one of fourteen changes nothing
-    twice = augmentation(operations=2, chance=chance).change(images, seeded())
+    twice = augmentation(rand_augment_ops=2, rand_augment_prob=chance).change(images, seeded())
     same = (twice == images).flatten(1).all(1).float().mean()
     assert same == pytest.approx((1 - chance * 13 / 14) ** 2, abs=0.04)
 
@@ -166,10 +166,10 @@ def test_mixing_with_the_same_seed_is_the_same() -> None:
 def test_presets_are_where_the_other_keys_start_from() -> None:
     assert not AugmentationSettings().mixes
     light, strong = (AugmentationSettings(preset=name) for name in ("light", "strong"))
-    assert (light.flip, light.operations, light.mixes) == (0.5, 0, False)
-    assert (strong.operations, strong.chance, strong.mixes) == (2, 0.5, True)
+    assert (light.flip, light.rand_augment_ops, light.mixes) == (0.5, 0, False)
+    assert (strong.rand_augment_ops, strong.rand_augment_prob, strong.mixes) == (2, 0.5, True)
     own = AugmentationSettings(preset="strong", flip=0, mixup=0, cutmix=0)
-    assert (own.flip, own.operations, own.mixes) == (0, 2, False)
+    assert (own.flip, own.rand_augment_ops, own.mixes) == (0, 2, False)
     assert AugmentationSettings.parse(own.model_dump(), "again") == own
 
 

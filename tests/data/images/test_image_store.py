@@ -25,7 +25,7 @@ def images(tmp_path: Path) -> ImageSet:
 @pytest.fixture
 def made(images: ImageSet, tmp_path: Path) -> Path:
     (tmp_path / "store").mkdir()
-    assert write_store(tmp_path / "store", images, FRAME, bad=0.01, threads=3) == 0
+    assert write_store(tmp_path / "store", images, FRAME, max_bad=0.01, threads=3) == 0
     return tmp_path / "store"
 
 
@@ -41,7 +41,7 @@ def test_every_image_is_kept_in_its_frame(images: ImageSet, made: Path) -> None:
 
 def test_streamed_and_stored_images_are_the_same(images: ImageSet, made: Path, tmp_path: Path) -> None:
     (tmp_path / "checked").mkdir()
-    write_store(tmp_path / "checked", images, FRAME, bad=0.01, keep=False)
+    write_store(tmp_path / "checked", images, FRAME, max_bad=0.01, keep=False)
     streamed = open_store(tmp_path / "checked", images)
     assert isinstance(streamed, StreamedImages)
     assert not (tmp_path / "checked" / "pixels.npy").exists()
@@ -70,7 +70,7 @@ def test_bad_images_are_left_out_and_listed(tmp_path: Path, keep: bool) -> None:
     images = open_images(root, ImageSettings())
     assert len(images) == 201
     (tmp_path / "store").mkdir()
-    assert write_store(tmp_path / "store", images, FRAME, bad=0.01, keep=keep) == 2
+    assert write_store(tmp_path / "store", images, FRAME, max_bad=0.01, keep=keep) == 2
     pictures = open_store(tmp_path / "store", images)
     assert (len(pictures), pictures.labels.bincount().tolist()) == (199, [89, 110])
     assert np.array_equal(pictures.take(torch.tensor([3]))[0].permute(1, 2, 0), FRAME(images.read(4)))
@@ -86,10 +86,10 @@ def test_too_many_bad_images_are_refused(tmp_path: Path) -> None:
         write(root / "a" / f"{number}.png", b"only text")
     (tmp_path / "store").mkdir()
     with pytest.raises(UserError, match=r"2 of the first 18 images are bad, more than allowed.*a/0.png: a text file"):
-        write_store(tmp_path / "store", open_images(root, ImageSettings()), FRAME, bad=0.05)
+        write_store(tmp_path / "store", open_images(root, ImageSettings()), FRAME, max_bad=0.05)
     write(root / "a" / "0.png", encoded())
     with pytest.raises(UserError, match=r"1 of the first 18 images"):
-        write_store(tmp_path / "store", open_images(root, ImageSettings()), FRAME, bad=0)
+        write_store(tmp_path / "store", open_images(root, ImageSettings()), FRAME, max_bad=0)
 
 
 def test_a_class_of_bad_images_only_is_refused(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_class_of_bad_images_only_is_refused(tmp_path: Path) -> None:
     write(root / "b" / "0.png", b"only text")
     (tmp_path / "store").mkdir()
     with pytest.raises(UserError, match=r"every image of class b is bad, as in: .*b/0.png: a text file"):
-        write_store(tmp_path / "store", open_images(root, ImageSettings()), FRAME, bad=0.5)
+        write_store(tmp_path / "store", open_images(root, ImageSettings()), FRAME, max_bad=0.5)
 
 
 def test_interrupted_work_leaves_nothing(images: ImageSet, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_interrupted_work_leaves_nothing(images: ImageSet, tmp_path: Path) -> No
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), replace_folder(tmp_path / "store") as fresh:
-        write_store(fresh, images, FRAME, bad=0, watch=interrupt)
+        write_store(fresh, images, FRAME, max_bad=0, watch=interrupt)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["set"]
 
 
@@ -146,7 +146,7 @@ def test_large_sets_are_not_stored(images: ImageSet, tmp_path: Path, monkeypatch
 
 def test_work_is_watched(images: ImageSet, tmp_path: Path) -> None:
     seen: list[int] = []
-    write_store(tmp_path, images, FRAME, bad=0, watch=seen.append)
+    write_store(tmp_path, images, FRAME, max_bad=0, watch=seen.append)
     assert seen == [64, 128, 150]
 
 

@@ -13,7 +13,7 @@ from regard.data.two_view.random import Draws
 from regard.data.two_view.worlds import World, cast
 from regard.errors import UserError
 
-SMALL = SceneSettings(size=(24, 32), apart=0.0)
+SMALL = SceneSettings(size=(24, 32), disjoint=0.0)
 SMOOTH = SMALL.changed(wavelength=(4.0, 8.0), size=(48, 48), sharpness=0.5, objects=3)
 
 
@@ -188,14 +188,14 @@ def test_what_the_other_camera_does_not_look_at_is_not_covisible() -> None:
 
 
 def test_pairs_that_are_to_be_apart_have_nothing_in_common() -> None:
-    apart = find_matches(render_pairs(SMALL.changed(apart=1.0), 1, numbers(40)))[0].covisible
-    mixed = find_matches(render_pairs(SMALL.changed(apart=0.5), 1, numbers(40)))[0].covisible
+    apart = find_matches(render_pairs(SMALL.changed(disjoint=1.0), 1, numbers(40)))[0].covisible
+    mixed = find_matches(render_pairs(SMALL.changed(disjoint=0.5), 1, numbers(40)))[0].covisible
     assert apart.float().mean() < 0.01
     assert 8 <= (mixed.flatten(1).float().mean(1) < 0.01).sum() <= 32
 
 
 def test_gradual_pairs_are_of_all_degrees() -> None:
-    far = SMALL.changed(turn=40.0, baseline=1.2)
+    far = SMALL.changed(max_turn=40.0, max_baseline=1.2)
     own = camera((0, 0, 0)).pixels().view(24, 32, 2)
 
     def moved(settings: SceneSettings) -> Tensor:

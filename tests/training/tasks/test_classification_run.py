@@ -38,7 +38,7 @@ def test_the_log_counts_images(image_run: Path) -> None:
 def test_what_the_run_says(painted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paint(tmp_path / "set", 10, 1)
     (tmp_path / "set" / "red" / "bad.png").write_text("not an image")
-    run_recipe(image_recipe(tmp_path / "set", data__bad=0.1, **SHORT), tmp_path / "run")
+    run_recipe(image_recipe(tmp_path / "set", data__max_bad=0.1, **SHORT), tmp_path / "run")
     said = capsys.readouterr().out
     assert "some of each class are held out" in said
     assert "3 classes: 27 training images, 3 for validation; 8×8 pixels in colour" in said

@@ -59,7 +59,7 @@ def test_processes_share_the_batches_of_one(build: Build) -> None:
 
 @pytest.mark.parametrize("settle", [0.0, 0.5])
 def test_batches_that_are_made_at_once_are_those_made_one_by_one(build: Build, settle: float) -> None:
-    task = build(**STRONG, augmentation__settle=settle, training__steps=10)
+    task = build(**STRONG, augmentation__light_end=settle, training__steps=10)
     alone = list(islice(task.batches(Position(), DataShard()), 15))
     task.made.at_once = 4
     for position, start in ((Position(), 0), (alone[1].after, 2)):
@@ -71,7 +71,7 @@ def test_batches_that_are_made_at_once_are_those_made_one_by_one(build: Build, s
 
 def test_a_run_settles_at_its_end(build: Build) -> None:
     task = build(
-        **STRONG, augmentation__settle=0.25, optim__label_smoothing=0.0, optim__accumulate=2, training__steps=4
+        **STRONG, augmentation__light_end=0.25, optim__label_smoothing=0.0, optim__accumulate=2, training__steps=4
     )
     batches = [placed.batch for placed in islice(task.batches(Position(), DataShard()), 10)]
     assert [bool(((batch.targets > 0).sum(1) > 1).any()) for batch in batches] == [True] * 6 + [False] * 4
@@ -80,16 +80,16 @@ def test_a_run_settles_at_its_end(build: Build) -> None:
 
 
 def test_mixing_may_end_before_all_else_does(build: Build) -> None:
-    settings = STRONG | {"optim__label_smoothing": 0.0, "augmentation__chance": 1, "training__steps": 10}
-    task = build(**settings, augmentation__mix_until=0.4, augmentation__settle=0.2)
+    settings = STRONG | {"optim__label_smoothing": 0.0, "augmentation__rand_augment_prob": 1, "training__steps": 10}
+    task = build(**settings, augmentation__mix_until=0.4, augmentation__light_end=0.2)
     seen = list(islice(task.batches(Position(), DataShard()), 10))
     assert [bool(((placed.batch.targets > 0).sum(1) > 1).any()) for placed in seen] == [True] * 4 + [False] * 6
-    unmixed = tensors(build(**settings, augmentation__mixing=0), 10, Position(), DataShard())
+    unmixed = tensors(build(**settings, augmentation__mix_prob=0), 10, Position(), DataShard())
     alike = [torch.equal(placed.batch.images, images) for placed, images in zip(seen, unmixed, strict=True)]
     assert alike == [False] * 4 + [True] * 4 + [False] * 2  # mixed, strong, settled
     later = next(iter(task.batches(seen[4].after, DataShard())))
     assert torch.equal(later.batch.images, seen[5].batch.images)
-    early = build(**settings, augmentation__mix_until=0.9, augmentation__settle=0.5)
+    early = build(**settings, augmentation__mix_until=0.9, augmentation__light_end=0.5)
     ends = [placed.batch for placed in islice(early.batches(Position(), DataShard()), 5, 7)]
     assert not any(bool(((batch.targets > 0).sum(1) > 1).any()) for batch in ends)
 

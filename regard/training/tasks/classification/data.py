@@ -182,7 +182,7 @@ def _training_images(recipe: ClassificationRecipe) -> ImageSet:
 
 def _write(folder: Path, images: ImageSet, recipe: ClassificationRecipe, progress: Progress) -> int:
     keep, watch = should_store(images, recipe.resize, folder), progress.counter("decoding", "images")
-    return write_store(folder, images, recipe.resize, bad=recipe.data.bad, keep=keep, watch=watch)
+    return write_store(folder, images, recipe.resize, max_bad=recipe.data.max_bad, keep=keep, watch=watch)
 
 
 def _names(folder: Path, images: ImageSet) -> list[str]:
