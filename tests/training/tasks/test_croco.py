@@ -185,7 +185,9 @@ def test_a_run_that_was_killed_ends_in_the_same_weights(
 def test_training_lowers_the_loss_and_scores_say_what_the_second_view_is_worth(tmp_path: Path) -> None:
     changes = {"training__steps": 60, "training__validate_every": 30, "batch__pairs": 16, "optim__lr": 5e-3}
     wanted = recipe(
-        **changes, model__drop_path=0.0, data__scenes={"size": [16, 16], "turn": 0, "baseline": 0, "roll": 0}
+        **changes,
+        model__drop_path=0.0,
+        data__scenes={"size": [16, 16], "max_turn": 0, "max_baseline": 0, "max_roll": 0},
     )
     outcome = run_recipe(wanted, tmp_path / "run")
     assert outcome.scores.keys() == {"loss", "shuffled", "none", "score"}

@@ -160,7 +160,9 @@ def settings_of_data(recipe: ClassificationRecipe) -> Known:
     """The settings that decide about decoded images, as they come back from JSON."""
     data = recipe.data
     values = data.model_dump(mode="json")
-    known = {f"data.{key}": values[key] for key in ("channels", "columns", "fit", "bad", "pixels", "mean", "std")}
+    known = {
+        f"data.{key}": values[key] for key in ("channels", "columns", "fit", "max_bad", "max_pixels", "mean", "std")
+    }
     return known | {"data.size": recipe.resize.size, "data.hold_out": None if data.valid else data.hold_out}
 
 
