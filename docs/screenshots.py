@@ -19,8 +19,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from regard.inspection.look import look_at
 from regard.inspection.output import save_scene
+from regard.inspection.translation import translation_scene
+from regard.pipelines.translator import Translator
 from tests.browser import Visit, launched
 
 IMAGES = Path(__file__).parent / "images"
@@ -58,8 +59,10 @@ def main() -> None:
     for run, given in (("images", "image"), ("windows", "image"), ("views", "pair")):
         if getattr(options, run) and not getattr(options, given):
             parser.error(f"--{run} needs --{given}")
-    scene = look_at(options.run, SENTENCE, device="cpu")
-    save_scene(look_at(options.run, "I love apples", device="cpu"), options.out / "look-apples.png")
+    translator = Translator.load(options.run)
+    about = f"{options.run} · {' → '.join(translator.languages)}"
+    scene = translation_scene(translator, SENTENCE, about=about)
+    save_scene(translation_scene(translator, "I love apples", about=about), options.out / "look-apples.png")
     with tempfile.TemporaryDirectory() as folder, launched() as browser:
         page_file = Path(folder, "look.html")
         save_scene(scene, page_file)

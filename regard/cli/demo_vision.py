@@ -12,7 +12,8 @@ from PIL import Image
 from regard.data.builtin.shapes import render_shapes
 from regard.errors import UserError
 from regard.evaluation.classification_report import evaluate, open_test_set
-from regard.inspection.look_image import draw_image_attention
+from regard.inspection.overlay import draw_image_attention
+from regard.inspection.probe import probe
 from regard.models.folder import replace_folder
 from regard.pipelines.classifier import Classifier
 from regard.training.resume import is_run
@@ -38,7 +39,10 @@ def run_vision_demo(out: Path, changes: Sequence[str]) -> None:
     for path in chosen:
         print(f"  {path}  →  " + ", ".join(f"{label} {100 * p:.0f}%" for label, p in classifier(path, top=3)))
     picture = out / "attention.png"
-    draw_image_attention(classifier, chosen[0]).save(picture)
+    pixels = classifier.preprocessing.open(chosen[0])
+    with probe(classifier.model) as records:
+        classifier.predict([pixels])
+    draw_image_attention(classifier.model, records, pixels).save(picture)
     print(f"\nThe model is in {out}/best; what it looked at is drawn in {picture}.\nNext, try:")
     print(f"  regard classify {out} {images}/test/heart --top 3")
     print(f"  regard evaluate {out} --data {images} --pictures {out}/pictures")

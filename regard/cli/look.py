@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from regard.cli.options import Beam, Device, Iterations, MoreSearch, Run, choose_search
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+
+INPUTS = {"images": "one image", "pairs": "two images, the views of a scene", "text": "one sentence, in quotes"}
 
 
 def look(
@@ -18,31 +24,98 @@ def look(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="a page that works from disk, .html, or a picture, .png or .svg; replaced if there",
-            show_default="look.html; of images look.png",
+            help="self-contained page (.html) or figure (.png, .svg); an existing file is replaced",
+            show_default="look.html; look.png for image models",
         ),
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="show this attention, such as decoder.1.cross, not all; may be repeated"),
+        typer.Option(metavar="NAME", help="show only this attention module, such as decoder.1.cross; may be repeated"),
     ] = None,
     head: Annotated[
         list[int] | None,
-        typer.Option(metavar="NUMBER", min=0, help="of an image: show this head, from 0, not all; may be repeated"),
+        typer.Option(metavar="NUMBER", min=0, help="for an image: show only this head, from 0; may be repeated"),
     ] = None,
     patch: Annotated[
         tuple[int, int] | None,
-        typer.Option(metavar="ROW COLUMN", help="of an image: what this patch looked at, not the answer; from 0 0"),
+        typer.Option(metavar="ROW COLUMN", help="for an image: show the attention of this patch, from 0 0"),
     ] = None,
     beam: Beam = None,
     iterations: Iterations = None,
     search: MoreSearch = None,
     device: Device = "auto",
 ) -> None:
-    """Show what a model's layers and heads look at while it translates, classifies or matches: a page, or a picture."""
-    from regard.inspection import look as looking
+    """Show the attention of a model's layers and heads while it translates, classifies or matches."""
+    from regard.errors import UserError
+    from regard.inspection.output import atomic_write, check_output, save_scene
+    from regard.inspection.translation import translation_scene
+    from regard.models.folder import find_model_folder, model_input_type
+    from regard.pipelines.translator import Translator
+    from regard.runtime import choose_device
 
     settings = choose_search(run, search, beam=beam, iterations=iterations)
-    said, drawn = looking.look(run, given, out, only, settings, device, patch, head)
-    typer.echo(said)
-    typer.echo(drawn)
+    folder = find_model_folder(run)
+    reads = model_input_type(folder)
+    is_image = reads in ("images", "pairs")
+    out = out or Path("look.png" if is_image else "look.html")
+    check_output(out)
+    if len(given) != (2 if reads == "pairs" else 1):
+        raise UserError(f"{run}: give {INPUTS.get(reads, INPUTS['text'])}, not {len(given)} arguments")
+    if head and reads != "images":
+        raise UserError(f"--head is for models that classify images; {run} does not")
+    if patch is not None and not is_image:
+        raise UserError(f"--patch is for image models; {run} is not one")
+    if is_image:
+        if out.suffix.lower() != ".png":
+            raise UserError(f"{out}: attention over images is written as .png; choose a name that ends in .png")
+        if reads == "images":
+            result, picture = _look_at_image(run, Path(given[0]), device, only, head, patch)
+        else:
+            result, picture = _look_at_views(folder, [Path(path) for path in given], device, only, patch)
+        with atomic_write(out) as temporary:
+            picture.save(temporary, "png")
+    else:
+        translator = Translator.load(folder, device=choose_device(device))
+        about = f"{run} · {' → '.join(translator.languages)}"
+        scene = translation_scene(translator, given[0], only, settings, about)
+        save_scene(scene, out)
+        result = scene.translation
+    typer.echo(result)
+    typer.echo(out)
+
+
+def _look_at_image(
+    run: Path, path: Path, device: str, names: list[str] | None, heads: list[int] | None, patch: tuple[int, int] | None
+) -> tuple[str, Image.Image]:
+    """Classify an image; return the three most probable classes, and the attention drawn over the image."""
+    from regard.inspection.overlay import draw_image_attention
+    from regard.inspection.probe import probe
+    from regard.pipelines.classifier import Classifier
+    from regard.runtime import choose_device
+
+    classifier = Classifier.load(run, device=choose_device(device))
+    pixels = classifier.preprocessing.open(path)
+    with probe(classifier.model) as records:
+        probabilities = classifier.predict([pixels])
+    picture = draw_image_attention(classifier.model, records, pixels, patch, names, heads)
+    (classes,) = classifier.rank(probabilities, 3)
+    return ", ".join(f"{name} {probability:.1%}" for name, probability in classes), picture
+
+
+def _look_at_views(
+    folder: Path, paths: list[Path], device: str, names: list[str] | None, patch: tuple[int, int] | None
+) -> tuple[str, Image.Image]:
+    """Match two views; return which attention module is shown, and the drawn matches."""
+    from regard.inspection.two_view import draw_peaks
+    from regard.models.croco import CroCo
+    from regard.models.folder import CONFIG, load_model
+    from regard.pipelines.views import open_view, view_size
+    from regard.runtime import choose_device
+
+    chosen = choose_device(device)
+    model, about = load_model(folder, chosen)
+    assert isinstance(model, CroCo)
+    size = view_size(about, model.config.patch, str(folder / CONFIG))
+    view1, view2 = (open_view(path, size).to(chosen) for path in paths)
+    picture, name = draw_peaks(model, view1, view2, names, patch)
+    return f"the peaks of {name}", picture

@@ -1,1 +1,1 @@
-"""Look inside: what every attention saw, and pictures of it."""
+"""Inspect attention: probe and intervene, measure maps, alignments and importance, and draw them."""

@@ -1,6 +1,6 @@
-"""Which target token comes from which source token, and which head knows it best. Arrays in, arrays out.
+"""Word alignment from attention weights: which source token each target token attends to, and which head aligns best.
 
-Shapes: H heads, T target tokens, S source tokens. A link is (target place, source place).
+Shapes: H heads, T target tokens, S source tokens. A link is a pair (target position, source position).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ Floats = npt.NDArray[np.floating]
 
 
 class Example(NamedTuple):
-    """One sentence: what each attention of the model looked at, (H, T, S) by name, and what it should have."""
+    """Attention maps of one sentence, (H, T, S) by attention module, and its reference links."""
 
     maps: Mapping[str, npt.ArrayLike]
     links: Collection[Link]
 
 
 class RankedHead(NamedTuple):
-    """How well one head aligns."""
+    """Alignment error of one head of an attention module."""
 
     name: str
     head: int
@@ -32,23 +32,25 @@ class RankedHead(NamedTuple):
 
 
 def strongest_links(weights: npt.ArrayLike, least: float = 0.0) -> Links:
-    """The links that a map (T, S) says: each target token with the source token it looks at most.
+    """Link each target token to the source token with the largest weight.
 
     Args:
         weights: (T, S).
-        least: a target token whose largest weight is not above this is linked to nothing.
+        least: Target tokens whose largest weight does not exceed this are not linked.
     """
-    given = _map(weights)
-    best = given.argmax(-1)
-    return frozenset((t, int(s)) for t, s in enumerate(best) if given[t, s] > least)
+    weights_TS = np.asarray(weights, dtype=float)
+    if weights_TS.ndim != 2 or not weights_TS.shape[1]:
+        raise ValueError(f"an alignment needs weights (target tokens, source tokens), not {weights_TS.shape}")
+    best = weights_TS.argmax(-1)
+    return frozenset((t, int(s)) for t, s in enumerate(best) if weights_TS[t, s] > least)
 
 
 def alignment_error_rate(
     found: Collection[Link], sure: Collection[Link], possible: Collection[Link] | None = None
 ) -> float:
-    """1 − (|found ∩ sure| + |found ∩ possible|) / (|found| + |sure|): 0 is perfect, 1 is nothing right.
+    """Return 1 − (|found ∩ sure| + |found ∩ possible|) / (|found| + |sure|): 0 is perfect, 1 the worst.
 
-    Possible links may be found but need not; sure ones are possible, too.
+    Possible links are neither required nor counted as errors; sure links are always possible.
     """
     found, sure = set(found), set(sure)
     allowed = sure | set(possible or ())
@@ -56,48 +58,40 @@ def alignment_error_rate(
     return 1 - (len(found & sure) + len(found & allowed)) / total if total else 0.0
 
 
-def agreement(one: npt.ArrayLike, other: npt.ArrayLike) -> Floats:
-    """What share of their attention two maps, (…, T, S) each, give to the same places: 1 is all, 0 is none."""
-    a, b = np.asarray(one, dtype=float), np.asarray(other, dtype=float)
-    shared: Floats = np.minimum(a, b).sum(-1).mean(-1)
+def agreement(a: npt.ArrayLike, b: npt.ArrayLike) -> Floats:
+    """Return the overlap of two maps, (…, T, S) each, averaged over queries: 1 is identical, 0 disjoint."""
+    shared: Floats = np.minimum(np.asarray(a, dtype=float), np.asarray(b, dtype=float)).sum(-1).mean(-1)
     return shared
 
 
 def rank_heads(examples: Sequence[Example]) -> list[RankedHead]:
-    """All heads of all attentions, the one that aligns best first, by the error rate over all examples' links."""
+    """Return all heads, sorted by their alignment error rate over the links of all examples."""
     if not examples:
-        raise ValueError("no examples, so no head can be judged")
-    results = []
+        raise ValueError("ranking heads needs at least one example")
+    ranked = []
     for name, first in examples[0].maps.items():
         for head in range(len(np.asarray(first))):
             found: set[Link] = set()
-            wanted: set[Link] = set()
-            for number, example in enumerate(examples):
-                found |= {(number, *link) for link in strongest_links(np.asarray(example.maps[name])[head])}
-                wanted |= {(number, *link) for link in example.links}
-            results.append(RankedHead(name, head, alignment_error_rate(found, wanted)))
-    return sorted(results, key=lambda judged: judged.error)
+            reference: set[Link] = set()
+            for index, example in enumerate(examples):
+                found |= {(index, *link) for link in strongest_links(np.asarray(example.maps[name])[head])}
+                reference |= {(index, *link) for link in example.links}
+            ranked.append(RankedHead(name, head, alignment_error_rate(found, reference)))
+    return sorted(ranked, key=lambda head: head.error)
 
 
 def rank_by_agreement(maps: Mapping[str, npt.ArrayLike], reference: npt.ArrayLike | None = None) -> list[RankedHead]:
-    """All heads, the one that agrees best with a reference alignment first; `error` is 1 − agreement.
+    """Return all heads, sorted by their agreement with a reference map; `error` is 1 − agreement.
 
     Args:
-        maps: (H, T, S) by name.
-        reference: (T, S); the mean over all of the maps' heads unless given.
+        maps: (H, T, S) by attention module.
+        reference: (T, S). Defaults to the mean over all heads of all modules.
     """
     if reference is None:
-        reference = np.concatenate([np.asarray(one, dtype=float) for one in maps.values()]).mean(0)
-    results = [
-        RankedHead(name, head, float(1 - agreement(np.asarray(heads)[head], reference)))
+        reference = np.concatenate([np.asarray(heads, dtype=float) for heads in maps.values()]).mean(0)
+    ranked = [
+        RankedHead(name, head, float(1 - agreement(weights, reference)))
         for name, heads in maps.items()
-        for head in range(len(np.asarray(heads)))
+        for head, weights in enumerate(np.asarray(heads))
     ]
-    return sorted(results, key=lambda judged: judged.error)
-
-
-def _map(weights: npt.ArrayLike) -> Floats:
-    given = np.asarray(weights, dtype=float)
-    if given.ndim != 2 or not given.shape[1]:
-        raise ValueError(f"an alignment is read off a map of (target tokens, source tokens), not {given.shape}")
-    return given
+    return sorted(ranked, key=lambda head: head.error)

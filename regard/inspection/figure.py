@@ -1,4 +1,4 @@
-"""A scene as a picture on paper: PNG or SVG, the alignment large, every layer and head small below it."""
+"""Draw a scene as a static figure (PNG or SVG): the alignment, and below it every head of every layer."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from matplotlib.figure import Figure, SubFigure
 
 from regard.inspection.scene import Floats, Group, Scene, View, replace_unprintable
 
-# Fonts that have Chinese, Japanese and Korean characters, as they are called on Linux, macOS and Windows.
-FONTS = (
+# Fonts with Chinese, Japanese and Korean characters on Linux, macOS and Windows.
+CJK_FONTS = (
     "Noto Sans CJK SC",
     "Noto Sans CJK JP",
     "Source Han Sans SC",
@@ -29,92 +29,95 @@ FONTS = (
     "SimHei",
     "Arial Unicode MS",
 )
-# Through one hue, by lightness alone: order survives grey print and every kind of colour blindness.
-SCALE = LinearSegmentedColormap.from_list("paper to ink", ["#f7f9fc", "#a3c5e6", "#3a79be", "#082864"])
+# A single hue whose lightness carries the value, which survives grey print and colour blindness.
+COLOUR_MAP = LinearSegmentedColormap.from_list("paper to ink", ["#f7f9fc", "#a3c5e6", "#3a79be", "#082864"])
 TITLES: dict[Group, str] = {
-    "cross": "from target to source: each token to be written (rows) looks at the source (columns)",
-    "decoder": "decoder: each token to be written (rows) looks at what is written (columns)",
-    "encoder": "encoder: the source looks at itself",
+    "cross": "cross-attention: each predicted token (rows) attends to the source (columns)",
+    "decoder": "decoder self-attention: each predicted token (rows) attends to the decoder input (columns)",
+    "encoder": "encoder self-attention: the source attends to itself",
 }
-MOST_LABELS = 48  # tokens beside a map; with more they could not be read
+MAX_LABELS = 48
+"""Maps with more tokens are drawn without labels."""
+CELL_INCHES = 1.15
+
+
+def render_figure(scene: Scene, file_format: Literal["png", "svg"]) -> bytes:
+    """Return the figure of a scene as the contents of a file."""
+    buffer = io.BytesIO()
+    with mpl.rc_context(_style()):
+        metadata = {"Date": None} if file_format == "svg" else None  # reproducible output
+        draw_figure(scene).savefig(buffer, format=file_format, dpi=160, metadata=metadata)
+    return buffer.getvalue()
 
 
 def draw_figure(scene: Scene) -> Figure:
-    """The whole scene."""
+    """Draw the alignment and all attention maps of a scene."""
     groups = [(group, [view for view in scene.views if view.group == group]) for group in TITLES]
     groups = [(group, views) for group, views in groups if views]
-    across = max(len(view.weights) for view in scene.views)
-    side = 1.15
-    tall = [_labels_height(views[0], scene) + side * len(views) + 0.45 for _, views in groups]
-    tokens = max(scene.alignment.shape)
-    top = 1.5 + min(5.0, max(1.6, 0.24 * tokens))
-    width = max(7.0, 1.5 + side * across)
+    most_heads = max(len(view.weights) for view in scene.views)
+    group_heights = [_label_height(views[0], scene) + CELL_INCHES * len(views) + 0.45 for _, views in groups]
+    alignment_height = 1.5 + min(5.0, max(1.6, 0.24 * max(scene.alignment.shape)))
+    width = max(7.0, 1.5 + CELL_INCHES * most_heads)
     with mpl.rc_context(_style()):
-        figure = Figure((width, top + sum(tall)), layout="constrained")
-        parts = figure.subfigures(1 + len(groups), 1, squeeze=False, height_ratios=[top, *tall])[:, 0]
-        title = "\n".join(_lines(text, int(width * 10)) for text in (scene.source, scene.translation))
+        figure = Figure((width, alignment_height + sum(group_heights)), layout="constrained")
+        height_ratios = [alignment_height, *group_heights]
+        parts = figure.subfigures(1 + len(groups), 1, squeeze=False, height_ratios=height_ratios)[:, 0]
+        title = "\n".join(_wrap(text, int(width * 10)) for text in (scene.source, scene.translation))
         parts[0].suptitle(title, fontsize=12)
         axes = parts[0].subplots()
         _draw_map(axes, scene.alignment, scene.labels["translation"], scene.labels["source"], 9)
-        axes.set_xlabel("mean over all heads from target to source", fontsize=8, color="#66707f")
+        axes.set_xlabel("cross-attention, mean over all heads", fontsize=8, color="#66707f")
         for part, (group, views) in zip(parts[1:], groups, strict=True):
-            _draw_group(part, group, views, scene, across)
+            _draw_group(part, group, views, scene, most_heads)
     return figure
 
 
-def render_figure(scene: Scene, form: Literal["png", "svg"]) -> bytes:
-    """The picture as the contents of a file."""
-    file = io.BytesIO()
-    with mpl.rc_context(_style()):
-        undated = {"Date": None} if form == "svg" else None
-        draw_figure(scene).savefig(file, format=form, dpi=160, metadata=undated)
-    return file.getvalue()
-
-
-def _draw_group(part: SubFigure, group: Group, views: Sequence[View], scene: Scene, across: int) -> None:
+def _draw_group(part: SubFigure, group: Group, views: Sequence[View], scene: Scene, columns: int) -> None:
     part.suptitle(TITLES[group], fontsize=9, color="#333333", x=0.01, ha="left")
-    grid = part.subplots(len(views), across, squeeze=False)
+    grid = part.subplots(len(views), columns, squeeze=False)
     for row, view in enumerate(views):
-        for head in range(across):
+        for head in range(columns):
             axes = grid[row][head]
             if head >= len(view.weights):
                 axes.set_visible(False)
                 continue
-            rows = scene.labels[view.rows] if head == 0 else []
-            columns = scene.labels[view.columns] if row == 0 else []
-            _draw_map(axes, view.weights[head], rows, columns, 5)
+            row_labels = scene.labels[view.rows] if head == 0 else []
+            column_labels = scene.labels[view.columns] if row == 0 else []
+            _draw_map(axes, view.weights[head], row_labels, column_labels, 5)
             axes.set_xlabel(f"layer {view.layer} · head {head}", fontsize=6, labelpad=1.5, color="#66707f")
 
 
-def _draw_map(axes: Axes, weights: Floats, rows: Sequence[str], columns: Sequence[str], size: int) -> None:
+def _draw_map(axes: Axes, weights: Floats, rows: Sequence[str], columns: Sequence[str], font_size: int) -> None:
     signed = weights.min() < 0
     high = max(float(abs(weights).max()), 1e-9)
     low = -high if signed else 0.0
-    axes.imshow(weights, cmap="PuOr" if signed else SCALE, vmin=low, vmax=high, interpolation="nearest")
+    axes.imshow(weights, cmap="PuOr" if signed else COLOUR_MAP, vmin=low, vmax=high, interpolation="nearest")
     axes.xaxis.tick_top()
     axes.tick_params(length=0, pad=2)
     for spine in axes.spines.values():
         spine.set_color("#c9d0da")
         spine.set_linewidth(0.6)
     for axis, labels in ((axes.xaxis, columns), (axes.yaxis, rows)):
-        shown = labels if len(labels) <= MOST_LABELS else []
-        axis.set_ticks(range(len(shown)), [_short(label) for label in shown], fontsize=size)
-    axes.tick_params(axis="x", labelrotation=90 if size < 8 else 45)
-    if size >= 8:
+        shown = labels if len(labels) <= MAX_LABELS else []
+        axis.set_ticks(range(len(shown)), [_shorten(label) for label in shown], fontsize=font_size)
+    is_large = font_size >= 8
+    axes.tick_params(axis="x", labelrotation=45 if is_large else 90)
+    if is_large:
         for label in axes.get_xticklabels():
             label.set_horizontalalignment("left")
             label.set_rotation_mode("anchor")
 
 
-def _labels_height(view: View, scene: Scene) -> float:
+def _label_height(view: View, scene: Scene) -> float:
+    """Estimate the height of the rotated column labels in inches."""
     labels = scene.labels[view.columns]
-    if len(labels) > MOST_LABELS:
+    if len(labels) > MAX_LABELS:
         return 0.1
-    return 0.07 * max(sum(1 + _is_wide(char) for char in _short(label)) for label in labels)
+    return 0.07 * max(sum(1 + _is_wide(char) for char in _shorten(label)) for label in labels)
 
 
-def _lines(text: str, width: int) -> str:
-    """The text in at most three lines of about so many letters, of which Chinese ones are twice as wide."""
+def _wrap(text: str, width: int) -> str:
+    """Wrap a text to at most three lines of about `width` Latin or half as many East Asian characters."""
     width = width // 2 if any(map(_is_wide, text)) else width
     return textwrap.fill(replace_unprintable(text), width, max_lines=3, placeholder=" …")
 
@@ -123,18 +126,17 @@ def _is_wide(character: str) -> bool:
     return unicodedata.east_asian_width(character) in "WF"
 
 
-def _short(label: str) -> str:
+def _shorten(label: str) -> str:
     label = replace_unprintable(label)
     return label if len(label) <= 14 else f"{label[:13]}…"
 
 
 def _style() -> Any:
-    """Matplotlib's settings: fonts that have the characters, and text that is nothing but text."""
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     installed = set(font_manager.get_font_names())
     return {
-        "font.family": ["DejaVu Sans", *(name for name in FONTS if name in installed)],
-        "text.parse_math": False,  # a $ in a sentence is a $
-        "svg.fonttype": "path",  # letters become outlines, which look the same where no such font is
+        "font.family": ["DejaVu Sans", *(name for name in CJK_FONTS if name in installed)],
+        "text.parse_math": False,  # a $ in a sentence is not a formula
+        "svg.fonttype": "path",  # outlines look the same where the fonts are not installed
         "svg.hashsalt": "regard",
     }

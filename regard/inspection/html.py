@@ -1,7 +1,7 @@
-"""A scene as a page: one HTML file that needs nothing else, works from disk, and asks no other host for anything.
+"""Render a scene as one self-contained HTML file that opens from disk and makes no requests.
 
-The page is put together from the files in page/: its modules, which a server could serve as they are, become one script
-by taking their imports and exports away. A policy in the page's head forbids every script and style but its own two.
+The page is built from the files in page/. Its ES modules, which a server can serve unchanged, are bundled into one
+script by removing their imports and exports. A Content-Security-Policy allows only the page's own script and style.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _EXPORT = re.compile(r"^export (?=async function|function|class|const)", re.M)
 
 
 def render_page(scene: Scene) -> str:
-    """The page of a scene."""
+    """Return the HTML page of a scene."""
     script, style = bundle("look.js"), _read("look.css")
-    # A "<" could begin the end of the script element that holds the data.
+    # An unescaped "<" could close the script element that holds the data.
     data = json.dumps(describe(scene), separators=(",", ":")).replace("<", "\\u003c")
     return Template(_read("look.html")).substitute(
         script=script, style=style, script_hash=_hash(script), style_hash=_hash(style), scene=data
@@ -35,8 +35,8 @@ def render_page(scene: Scene) -> str:
 
 
 def describe(scene: Scene) -> dict[str, Any]:
-    """A scene as JSON, its maps packed."""
-    view, head = scene.first()
+    """Return a scene as JSON with packed maps."""
+    initial_view, initial_head = scene.initial_head()
     return {
         "source": replace_unprintable(scene.source),
         "translation": replace_unprintable(scene.translation),
@@ -58,31 +58,34 @@ def describe(scene: Scene) -> dict[str, Any]:
             }
             for view in scene.views
         ],
-        "first": {"view": view, "head": head},
+        "initial": {"view": initial_view, "head": initial_head},
     }
 
 
 def pack(weights_HTS: Floats) -> dict[str, Any]:
-    """Maps as 16-bit numbers between the lowest and the highest, deflated, in base64: what maps.js unpacks."""
+    """Quantise maps to 16 bits between their minimum and maximum, deflate them and encode them in base64.
+
+    maps.js unpacks the result.
+    """
     H, T, S = weights_HTS.shape
     low, high = min(0.0, float(weights_HTS.min())), max(float(weights_HTS.max()), 1e-9)
-    steps = np.rint((weights_HTS - low) / (high - low) * 65535).astype("<u2")
-    packed = base64.b64encode(zlib.compress(steps.tobytes(), 6)).decode("ascii")
+    levels = np.rint((weights_HTS - low) / (high - low) * 65535).astype("<u2")
+    packed = base64.b64encode(zlib.compress(levels.tobytes(), 6)).decode("ascii")
     return {"heads": H, "rows": T, "columns": S, "low": low, "high": high, "packed": packed}
 
 
 def bundle(entry: str) -> str:
-    """One script of a module and all that it imports, each once, what is imported first."""
-    done: list[str] = []
+    """Return a module and everything it imports as one script, dependencies first, each once."""
+    added: list[str] = []
     parts: list[str] = []
 
     def add(name: str) -> None:
-        if name in done:
+        if name in added:
             return
-        done.append(name)
+        added.append(name)
         text = _read(name)
-        for needed in _IMPORT.findall(text):
-            add(needed)
+        for dependency in _IMPORT.findall(text):
+            add(dependency)
         parts.append(_EXPORT.sub("", _IMPORT.sub("", text)))
 
     add(entry)

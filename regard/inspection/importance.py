@@ -1,4 +1,7 @@
-"""Which heads matter: how much worse a model becomes without each of them."""
+"""Importance of attention heads: how much the loss depends on each of them.
+
+Shapes: H heads.
+"""
 
 from __future__ import annotations
 
@@ -19,55 +22,56 @@ Floats = npt.NDArray[np.floating]
 def importance_by_ablation(
     model: nn.Module, loss: Callable[[], float | Tensor], names: Collection[str] | None = None
 ) -> dict[str, Floats]:
-    """How much the loss rises when a head is switched off, (H,) by the attention's name. One call of `loss` a head.
+    """Return the increase of the loss when each head is ablated, (H,) by attention module.
 
     Args:
-        model: whose heads are judged.
-        loss: computes the loss with the model as it is, always on the same data.
-        names: which attentions; all unless given.
+        model: Model whose heads are ablated.
+        loss: Computes the loss of the model, always on the same data. Called once per head.
+        names: Attention modules. Defaults to all.
 
     Raises:
-        UserError: the model has no attention of such a name.
+        UserError: The model has no attention module of this name.
     """
-    usual = float(loss())
-    rises: dict[str, Floats] = {}
+    baseline = float(loss())
+    increases: dict[str, Floats] = {}
     for name, attention in find_attentions(model, names).items():
-        rises[name] = np.zeros(attention.heads)
+        increases[name] = np.zeros(attention.heads)
         for head in range(attention.heads):
             with ablate(model, {name: [head]}):
-                rises[name][head] = float(loss()) - usual
-    return rises
+                increases[name][head] = float(loss()) - baseline
+    return increases
 
 
 def importance_by_gradient(
     model: nn.Module, losses: Callable[[], Tensor], names: Collection[str] | None = None
 ) -> dict[str, Floats]:
-    """How strongly each loss hangs on each head, |∂ loss / ∂ factor of the head|, mean over the losses, (H,) by name.
+    """Return |∂ loss / ∂ head scale| averaged over the losses, (H,) by attention module.
 
-    One pass forward, and one backward a loss, however many heads there are: an estimate of what
-    `importance_by_ablation` measures. The gradients of the model's own parameters are left alone.
+    Estimates `importance_by_ablation` with one forward pass, and one backward pass per loss. Gradients of the model's
+    parameters are not changed.
 
     Args:
-        model: whose heads are judged.
-        losses: computes one loss, or several in one tensor, such as one a sentence: their signs then do not cancel.
-        names: which attentions; all unless given.
+        model: Model whose heads are scaled.
+        losses: Computes one or several losses in one tensor. Separate losses, such as one per sentence, keep their
+            signs from cancelling.
+        names: Attention modules. Defaults to all.
 
     Raises:
-        UserError: the model has no attention of such a name.
+        UserError: The model has no attention module of this name.
     """
     attentions = find_attentions(model, names)
-    factors = {
+    scales = {
         name: torch.ones(attention.heads, device=attention.out.weight.device, requires_grad=True)
         for name, attention in attentions.items()
     }
-    with torch.enable_grad(), use_head_scales({attentions[name]: factor for name, factor in factors.items()}):
+    with torch.enable_grad(), use_head_scales({attentions[name]: scale for name, scale in scales.items()}):
         values = losses().flatten()
-        slopes = [
-            torch.autograd.grad(value, list(factors.values()), retain_graph=True, allow_unused=True) for value in values
+        gradients = [
+            torch.autograd.grad(value, list(scales.values()), retain_graph=True, allow_unused=True) for value in values
         ]
-    sums: dict[str, Floats] = {name: np.zeros(len(factor)) for name, factor in factors.items()}
-    for slope in slopes:
-        for name, one in zip(factors, slope, strict=True):
-            if one is not None:  # None: this loss did not use the attention
-                sums[name] += one.abs().cpu().double().numpy()
-    return {name: total / max(1, len(slopes)) for name, total in sums.items()}
+    sums: dict[str, Floats] = {name: np.zeros(len(scale)) for name, scale in scales.items()}
+    for gradients_of_loss in gradients:
+        for name, gradient in zip(scales, gradients_of_loss, strict=True):
+            if gradient is not None:  # None if the loss does not depend on this module
+                sums[name] += gradient.abs().cpu().double().numpy()
+    return {name: total / max(1, len(gradients)) for name, total in sums.items()}

@@ -1,4 +1,7 @@
-"""What position encodings say: the encoding itself, how alike two positions are, and how far rotary ones turn."""
+"""Position encodings: their vectors, the similarity between positions, and rotary angles.
+
+Shapes: N positions.
+"""
 
 from __future__ import annotations
 
@@ -14,74 +17,73 @@ Floats = npt.NDArray[np.floating]
 
 
 def find_positions(model: nn.Module) -> dict[str, nn.Module]:
-    """The position encodings of a model by name; of those that all layers of a stack have alike, the first."""
+    """Return the position encodings of a model by name. Identical rotary encodings are returned once."""
     found: dict[str, nn.Module] = {}
-    known: set[tuple[object, ...]] = set()
-    axes = {id(module.axis) for module in model.modules() if isinstance(module, Rotary2D)}  # parts of one on a grid
+    keys: set[tuple[object, ...]] = set()
+    inner = {id(module.axis) for module in model.modules() if isinstance(module, Rotary2D)}
     for name, module in model.named_modules():
-        if not isinstance(module, ENCODINGS) or id(module) in axes:
+        if not isinstance(module, ENCODINGS) or id(module) in inner:
             continue
         axis = module.axis if isinstance(module, Rotary2D) else module
-        rotary = isinstance(axis, Rotary)
-        same = (type(module), axis.extra_repr(), str(axis.head_width)) if rotary else (name,)
-        if same not in known:
-            known.add(same)
+        is_rotary = isinstance(axis, Rotary)
+        key = (type(module), axis.extra_repr(), str(axis.head_width)) if is_rotary else (name,)
+        if key not in keys:
+            keys.add(key)
             found[name] = module
     return found
 
 
 @torch.no_grad()
 def encode_positions(encoding: nn.Module, positions: npt.ArrayLike | int) -> Floats:
-    """What the encoding makes of each position, (N, features).
+    """Return the encoding of each position, (N, features).
 
-    Of a rotary one, which adds nothing: where it turns the vector of ones to.
+    Rotary encodings add no vector; their result is the rotated vector of ones.
 
     Args:
-        encoding: any of regard's.
-        positions: (N,), or (N, 2) for a grid; a number stands for 0, 1, 2 … up to it.
+        encoding: Any position encoding of regard.
+        positions: (N,), or (N, 2) on a grid; an int means 0 … positions - 1.
 
     Raises:
-        UserError: the encoding ends before the last position.
+        UserError: The encoding has fewer positions.
     """
-    places = torch.as_tensor(np.arange(positions) if isinstance(positions, int) else np.asarray(positions)).long()
+    indices = torch.as_tensor(np.arange(positions) if isinstance(positions, int) else np.asarray(positions)).long()
     device = next(iter([*encoding.parameters(), *encoding.buffers()]), torch.empty(0)).device
-    places = places.to(device)
+    indices = indices.to(device)
     if isinstance(encoding, Rotary | Rotary2D):
-        axes = 1 if isinstance(encoding, Rotary) else 2
-        width = (encoding if isinstance(encoding, Rotary) else encoding.axis).head_width * axes
-        turned: Tensor = encoding(torch.ones(1, 1, len(places), width, device=device), places[None])
-        return _array(turned[0, 0])
-    longest = int(places.max()) + 1 if len(places) else 0
-    added: Tensor = encoding(places[None], longest)
-    return _array(added[0])
+        width = encoding.head_width if isinstance(encoding, Rotary) else 2 * encoding.axis.head_width
+        rotated: Tensor = encoding(torch.ones(1, 1, len(indices), width, device=device), indices[None])
+        return _to_array(rotated[0, 0])
+    length = int(indices.max()) + 1 if len(indices) else 0
+    vectors: Tensor = encoding(indices[None], length)
+    return _to_array(vectors[0])
 
 
 def similarity(encoding: nn.Module, positions: npt.ArrayLike | int) -> Floats:
-    """How alike every two positions are, (N, N): the cosine between their encodings, 1 on the diagonal.
+    """Return the cosine similarity between the encodings of all pairs of positions, (N, N).
 
     Raises:
-        UserError: the encoding ends before the last position.
+        UserError: The encoding has fewer positions.
     """
     vectors = encode_positions(encoding, positions)
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    unit = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
-    alike: Floats = unit @ unit.T
-    return alike
+    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    unit = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
+    cosines: Floats = unit @ unit.T
+    return cosines
 
 
 def rotary_angles(rotary: Rotary | Rotary2D, positions: npt.ArrayLike | int) -> Floats:
-    """By what angle, in radians, each pair of features is turned at each position, (N, pairs).
+    """Return the rotation angle of each pair of features at each position in radians, (N, pairs).
 
-    On a grid, (N, 2) positions, the pairs that turn with the row come first.
+    On a grid, with (N, 2) positions, the pairs rotated by the row come first.
     """
-    places = np.arange(positions) if isinstance(positions, int) else np.asarray(positions)
+    indices = np.arange(positions) if isinstance(positions, int) else np.asarray(positions)
     axis = rotary if isinstance(rotary, Rotary) else rotary.axis
-    frequency = _array(axis.frequency)
+    frequency = _to_array(axis.frequency)
     if isinstance(rotary, Rotary):
-        return np.outer(places, frequency)
-    return np.concatenate([np.outer(places[:, 0], frequency), np.outer(places[:, 1], frequency)], 1)
+        return np.outer(indices, frequency)
+    return np.concatenate([np.outer(indices[:, 0], frequency), np.outer(indices[:, 1], frequency)], 1)
 
 
-def _array(x: Tensor) -> Floats:
-    made: Floats = x.double().cpu().numpy()
-    return made
+def _to_array(x: Tensor) -> Floats:
+    array: Floats = x.double().cpu().numpy()
+    return array

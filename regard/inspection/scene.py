@@ -1,7 +1,4 @@
-"""`Scene`: everything that a picture of one sentence shows, as plain text and arrays.
-
-Whoever looks makes a scene (regard/looking); whoever draws takes one (page.py, figure.py). Neither knows the other.
-"""
+"""`Scene`: the attention maps of one sentence with their labels, independent of models and of drawing."""
 
 from __future__ import annotations
 
@@ -18,21 +15,21 @@ from regard.inspection.maps import distance, entropy
 
 Group = Literal["encoder", "decoder", "cross"]
 Floats = npt.NDArray[np.floating]
-_BYTE = re.compile("^<0x(2[1-9A-F]|[3-6][0-9A-F]|7[0-9A-E])>$")
-_UNSPEAKABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+_PRINTABLE_BYTE = re.compile("^<0x(2[1-9A-F]|[3-6][0-9A-F]|7[0-9A-E])>$")
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 @dataclass(frozen=True)
 class View:
-    """What one attention looked at.
+    """Attention maps of one attention module.
 
     Attributes:
-        name: of the attention in its model, such as "decoder.3.cross".
-        group: whose attention it is: the encoder's or the decoder's to itself, or the one across.
-        layer: its number in the stack.
-        weights: (H, T, S).
-        rows: which of the scene's labels stand beside the rows.
-        columns: which stand over the columns.
+        name: Name of the module in the model, such as "decoder.3.cross".
+        group: Encoder self-attention, decoder self-attention or cross-attention.
+        layer: Index of the layer in its stack.
+        weights: Attention weights, (H, T, S).
+        rows: Key of the row labels in `Scene.labels`.
+        columns: Key of the column labels in `Scene.labels`.
     """
 
     name: str
@@ -44,27 +41,27 @@ class View:
 
     @property
     def entropy(self) -> list[float] | None:
-        """How widely each head looks, in bits; None where weights are negative and so no shares."""
+        """Entropy of each head in bits. None if weights are negative, as in linear attention."""
         return None if (self.weights < 0).any() else entropy(self.weights).tolist()
 
     @property
     def distance(self) -> list[float] | None:
-        """How many tokens away each head looks; None across, where the two sides count their places apart."""
+        """Mean attention distance of each head in tokens. None for cross-attention and for negative weights."""
         return None if self.group == "cross" or (self.weights < 0).any() else distance(self.weights).tolist()
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One sentence, its translation, and what every attention looked at meanwhile.
+    """A sentence, its translation, and the attention maps between their tokens.
 
     Attributes:
-        source: the sentence.
-        translation: what the model made of it.
-        labels: names for rows and columns: "source", "translation", and what the views name.
-        alignment: how much each token of "translation" looked at each of "source", on average.
-        probabilities: of each token of "translation".
-        views: one for each attention.
-        about: what else to say of it, such as the model's name.
+        source: Source sentence.
+        translation: Its translation.
+        labels: Token labels by name: "source", "translation", and those that the views refer to.
+        alignment: Cross-attention averaged over heads and layers, ("translation", "source").
+        probabilities: Probability of each token of "translation".
+        views: Maps of each attention module.
+        about: Description, such as the name of the model.
     """
 
     source: str
@@ -77,30 +74,30 @@ class Scene:
 
     def __post_init__(self) -> None:
         if not self.views:
-            raise ValueError("a scene without any attention has nothing to show")
+            raise ValueError("a scene needs at least one attention module")
         shapes = [(view.name, view.weights.shape[1:], view.rows, view.columns) for view in self.views]
         for name, shape, rows, columns in [*shapes, ("alignment", self.alignment.shape, "translation", "source")]:
             if shape != (len(self.labels[rows]), len(self.labels[columns])):
-                raise ValueError(f"{name}: maps of {shape} do not fit the labels {rows} and {columns}")
+                raise ValueError(f"{name}: maps of shape {shape} do not fit the labels {rows} and {columns}")
 
-    def first(self) -> tuple[int, int]:
-        """The view and the head to begin with: of those across, if any, the one closest to the mean of all."""
-        across = {view.name: view.weights for view in self.views if view.group == "cross"}
-        if not across:
+    def initial_head(self) -> tuple[int, int]:
+        """Return the view and head to show first: the cross-attention head closest to the mean of all, if any."""
+        cross = {view.name: view.weights for view in self.views if view.group == "cross"}
+        if not cross:
             return 0, 0
-        best = rank_by_agreement(across)[0]
+        best = rank_by_agreement(cross)[0]
         return [view.name for view in self.views].index(best.name), best.head
 
 
-def readable_labels(pieces: Sequence[str]) -> list[str]:
-    """Pieces of a tokenizer as labels: without the mark of the space before them, and nothing unspeakable.
+def readable_labels(tokens: Sequence[str]) -> list[str]:
+    """Convert tokens of a tokenizer to labels: without the leading space mark and without unprintable characters.
 
-    A byte that is a character by itself stands for it.
+    Byte tokens of printable ASCII characters become these characters.
     """
-    spelled = [_BYTE.sub(lambda byte: chr(int(byte[1], 16)), piece) for piece in pieces]
-    return [replace_unprintable(piece.removeprefix("▁") or "␣") for piece in spelled]
+    decoded = [_PRINTABLE_BYTE.sub(lambda byte: chr(int(byte[1], 16)), token) for token in tokens]
+    return [replace_unprintable(token.removeprefix("▁") or "␣") for token in decoded]
 
 
 def replace_unprintable(text: str) -> str:
-    """The text with U+FFFD for what cannot be shown, such as control characters."""
-    return _UNSPEAKABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+    """Replace characters that cannot be displayed, such as control characters, by U+FFFD."""
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -1,116 +1,173 @@
-"""A sentence and its translation read once more, as a whole, to see what a translator's attentions do."""
+"""Record a translator's attention over one sentence and its translation, with labels for the rows and columns."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 
-from regard.decoding.config import DecodingSettings
 from regard.errors import UserError
 from regard.inspection.probe import WEIGHTS_ONLY, AttentionRecord, Quantity, probe
-from regard.inspection.scene import Group, readable_labels
+from regard.inspection.scene import Group, Scene, View, readable_labels
 from regard.models.nat import NATransformer
-from regard.pipelines.hypothesis import Hypothesis, Round
-from regard.pipelines.translator import Translator
 
 MAP_AXES: dict[Group, tuple[str, str]] = {
     "encoder": ("source", "source"),
     "decoder": ("decoder_output", "decoder_input"),
     "cross": ("decoder_output", "source"),
 }
-"""Which labels stand beside the rows of a group's maps, and which over the columns."""
+"""Names of the row labels and column labels of each group's attention maps."""
+
+Labels = dict[str, list[str]]
+"""Token labels: "source", "translation", "decoder_output" and "decoder_input"."""
+
+
+class TranslationPipeline(Protocol):
+    """The part of `regard.Translator` that is used here."""
+
+    model: Any
+    vocabularies: Any
+
+    @property
+    def hypotheses(self) -> Callable[..., list[list[Any]]]: ...
+
+    @property
+    def read(self) -> Callable[..., torch.Tensor]: ...
 
 
 @dataclass(frozen=True)
 class TranslationRecord:
-    """What was seen, by the attention's name, and the names of rows and columns."""
+    """Token labels, and the recorded quantities by attention module."""
 
-    labels: dict[str, list[str]]
-    seen: dict[str, AttentionRecord]
+    labels: Labels
+    records: dict[str, AttentionRecord]
 
 
 @torch.no_grad()
 def record_translation(
-    translator: Translator,
+    translator: TranslationPipeline,
     sentence: str,
     target: Sequence[int] | None,
-    settings: DecodingSettings | None = None,
+    settings: Any = None,
     names: Collection[str] | None = None,
     record: Collection[Quantity] = WEIGHTS_ONLY,
 ) -> TranslationRecord:
-    """Shows what attentions do while a translation is read.
+    """Record the attention of a translator over a sentence and its translation.
 
     Args:
-        translator: of one model.
-        sentence: anything but blank.
-        target: the tokens of the translation; one that writes all at once, which is quick, translates again instead.
-        settings: how it searches then; as its folder says unless given.
-        names: which attentions, such as "decoder.3.cross"; all unless given.
-        record: what to see of them.
+        translator: A `Translator` with a single model.
+        sentence: Source sentence.
+        target: Tokens of the translation, read with teacher forcing. None translates the sentence first.
+            Non-autoregressive models ignore this and always translate.
+        settings: Decoding settings.
+        names: Attention modules, such as "decoder.3.cross". Defaults to all.
+        record: Quantities to record.
 
     Raises:
-        UserError: the sentence is blank, the tokens are none of the model's, or there is no attention of such a name.
+        UserError: The sentence is blank, a token is not in the vocabulary, or an attention module does not exist.
     """
     check_not_blank(sentence)
-    at_once = isinstance(translator.model, NATransformer)
-    with probe(translator.model, names, record=record) as seen:
-        if at_once or target is None:
-            best = translator.hypotheses([sentence], settings, snapshots=at_once)[0][0]
-        else:
-            best = _given(translator, sentence, target)
-            translator.read([translator.vocabularies.source.encode(sentence)], [target])
-    return TranslationRecord(label(best), seen)
+    is_nat = isinstance(translator.model, NATransformer)
+    with probe(translator.model, names, record=record) as records:
+        if is_nat or target is None:
+            best = translator.hypotheses([sentence], settings, snapshots=is_nat)[0][0]
+            return TranslationRecord(_hypothesis_labels(best), records)
+        _check_target(translator, target)
+        vocabularies = translator.vocabularies
+        source = vocabularies.source.encode(sentence)
+        translator.read([source], [target])
+    labels = _autoregressive_labels(vocabularies.source.tokens(source), vocabularies.target.tokens(target))
+    return TranslationRecord(labels, records)
+
+
+def translation_scene(
+    translator: TranslationPipeline,
+    sentence: str,
+    names: Collection[str] | None = None,
+    settings: Any = None,
+    about: str = "",
+) -> Scene:
+    """Translate a sentence and return its attention maps as a scene.
+
+    Args:
+        translator: A `Translator`; of an ensemble, the first model is shown.
+        sentence: Source sentence.
+        names: Attention modules, such as "decoder.3.cross". Defaults to all.
+        settings: Decoding settings.
+        about: Description of the model.
+
+    Raises:
+        UserError: The sentence is blank, or an attention module does not exist.
+    """
+    check_not_blank(sentence)
+    is_nat = isinstance(translator.model, NATransformer)
+    with probe(translator.model, names) as records:
+        best = translator.hypotheses([sentence], settings, alignments=True, snapshots=is_nat)[0][0]
+    labels = _hypothesis_labels(best)
+    return Scene(
+        source=sentence,
+        translation=best.text,
+        labels=labels,
+        alignment=np.array(best.alignment).reshape(len(labels["translation"]), len(labels["source"])),
+        probabilities=[math.exp(logp) for logp in best.log_probabilities[: len(labels["translation"])]],
+        views=[_view(name, record) for name, record in records.items()],
+        about=about,
+    )
 
 
 def check_not_blank(sentence: str) -> None:
-    """Does nothing with words.
+    """Check that a sentence contains words.
 
     Raises:
-        UserError: there are none.
+        UserError: It does not.
     """
     if not sentence.strip():
-        raise UserError("there is nothing to look at in a blank sentence; give some words")
-
-
-def label(best: Hypothesis) -> dict[str, list[str]]:
-    """Names for every row and column: a decoder that writes token by token reads BOS and says END, another masks."""
-    last = best.rounds[-1] if best.rounds else None  # may have more places than tokens
-    return {
-        "source": [*readable_labels(best.source_pieces), "END"],
-        "translation": readable_labels(best.labels),
-        "decoder_output": readable_labels(best.labels if last is None else last.pieces),
-        "decoder_input": ["BOS", *readable_labels(best.pieces)] if last is None else _read_by(last),
-    }
-
-
-def _read_by(last: Round) -> list[str]:
-    """What a pass over a canvas read: masks where it wrote, and elsewhere what stands there still."""
-    pairs = zip(readable_labels(last.pieces), last.written, strict=True)
-    return ["MASK" if written else piece for piece, written in pairs]
+        raise UserError("the sentence is blank; enter some words")
 
 
 def parse_attention_name(name: str) -> tuple[Group, int]:
-    """Whose attention it is, and in which layer."""
-    side, layer, which = name.split(".")
-    group: Group = "cross" if which == "cross" else "encoder" if side == "encoder" else "decoder"
+    """Return the group and the layer of an attention module of a translation model."""
+    stack, layer, module = name.split(".")
+    group: Group = "cross" if module == "cross" else "encoder" if stack == "encoder" else "decoder"
     return group, int(layer)
 
 
-def _given(translator: Translator, sentence: str, target: Sequence[int]) -> Hypothesis:
-    """The given tokens as if they had been found."""
-    source, vocabulary = translator.vocabularies.source, translator.vocabularies.target
-    longest = translator.model.config.max_length if translator.model.config.positions == "learned" else None
+def _hypothesis_labels(hypothesis: Any) -> Labels:
+    if not hypothesis.rounds:
+        return _autoregressive_labels(hypothesis.source_pieces, hypothesis.pieces)
+    # The NAT target may have more positions than the translation has tokens.
+    last = hypothesis.rounds[-1]
+    output = readable_labels(last.pieces)
+    return {
+        "source": [*readable_labels(hypothesis.source_pieces), "END"],
+        "translation": readable_labels(hypothesis.labels),
+        "decoder_output": output,
+        "decoder_input": ["MASK" if written else label for label, written in zip(output, last.written, strict=True)],
+    }
+
+
+def _autoregressive_labels(source: Sequence[str], target: Sequence[str]) -> Labels:
+    labels = readable_labels(target)
+    return {
+        "source": [*readable_labels(source), "END"],
+        "translation": [*labels, "END"],
+        "decoder_output": [*labels, "END"],
+        "decoder_input": ["BOS", *labels],
+    }
+
+
+def _check_target(translator: TranslationPipeline, target: Sequence[int]) -> None:
+    config, vocabulary = translator.model.config, translator.vocabularies.target
     if not all(0 <= token < len(vocabulary) for token in target):
-        raise UserError(f"target: tokens of this model are numbers from 0 to {len(vocabulary) - 1}")
-    if longest is not None and len(target) >= longest:
-        raise UserError(f"target: {len(target)} tokens are more than the {longest - 1} that this model can read")
-    return Hypothesis(
-        text=vocabulary.decode(target),
-        score=0.0,
-        tokens=list(target),
-        pieces=vocabulary.tokens(target),
-        log_probabilities=[0.0] * (len(target) + 1),
-        source_pieces=source.tokens(source.encode(sentence)),
-    )
+        raise UserError(f"target: token ids of this model go from 0 to {len(vocabulary) - 1}")
+    if config.positions == "learned" and len(target) >= config.max_length:
+        raise UserError(f"target: {len(target)} tokens exceed this model's limit of {config.max_length - 1}")
+
+
+def _view(name: str, record: AttentionRecord) -> View:
+    group, layer = parse_attention_name(name)
+    return View(name, group, layer, record.weights[0].float().cpu().numpy(), *MAP_AXES[group])

@@ -13,6 +13,8 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
+from regard.errors import UserError
+from regard.inspection.patches import Grid, check_patch
 from regard.inspection.probe import probe
 from regard.layers import patchify, unpatchify
 from regard.models.croco import CroCo
@@ -62,6 +64,37 @@ def find_peaks(
         weight, index = record.weights.mean(1).max(-1)
         peaks[name] = AttentionPeaks(torch.stack((index // columns, index % columns), -1), weight)
     return peaks
+
+
+def draw_peaks(
+    model: CroCo, view1: Tensor, view2: Tensor, names: list[str] | None = None, patch: Grid | None = None
+) -> tuple[Image.Image, str]:
+    """Draw the matches of the cross-attention module with the highest mean peak, and return its name.
+
+    Args:
+        model: A two-view model.
+        view1: Pixels between 0 and 1, (1, 3, H, W).
+        view2: Pixels of the other view, likewise.
+        names: Cross-attention modules to choose from. Defaults to all.
+        patch: Row and column of the only patch whose match is drawn. Defaults to those with the highest weights.
+
+    Raises:
+        UserError: A patch or cross-attention module does not exist.
+    """
+    rows, columns = model.patch_embedding.grid(view1)
+    check_patch(patch, (rows, columns))
+    known = cross_attention_names(model)
+    for name in names or ():
+        if name not in known:
+            raise UserError(f"{name!r} is not a cross-attention module of this model; it has {', '.join(known)}")
+    peaks_by_name = find_peaks(model, view1, view2, names=names)
+    best = max(peaks_by_name, key=lambda name: float(peaks_by_name[name].weight.mean()))
+    peaks = peaks_by_name[best]
+    if patch is not None:
+        weight = torch.full_like(peaks.weight, -1.0)
+        weight[0, patch[0] * columns + patch[1]] = 1.0
+        peaks = AttentionPeaks(peaks.patch, weight)
+    return draw_matches(view1, view2, peaks, model.config.patch, most=16 if patch is None else 1), best
 
 
 def draw_matches(

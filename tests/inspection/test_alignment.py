@@ -67,5 +67,5 @@ def test_heads_can_be_ranked_by_a_reference_or_by_their_mean() -> None:
 def test_what_is_no_map_is_refused() -> None:
     with pytest.raises(ValueError, match=r"not \(2, 3, 3\)"):
         strongest_links(np.zeros((2, 3, 3)))
-    with pytest.raises(ValueError, match="no examples"):
+    with pytest.raises(ValueError, match="at least one example"):
         rank_heads([])

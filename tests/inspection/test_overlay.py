@@ -45,7 +45,7 @@ def test_maps_on_one_scale_can_be_compared() -> None:
 
 @pytest.mark.parametrize("weights", [np.full((2, 2), np.nan), np.full((2, 2), -1.0), np.zeros(4)])
 def test_what_is_no_map_is_refused(weights: np.ndarray) -> None:
-    with pytest.raises(ValueError, match="a map is"):
+    with pytest.raises(ValueError, match="a map must be"):
         overlay(np.zeros((8, 8), np.uint8), weights)
 
 

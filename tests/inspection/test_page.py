@@ -94,5 +94,5 @@ def test_maps_that_do_not_fit_their_labels_are_refused() -> None:
     scene = make_scene()
     with pytest.raises(ValueError, match=r"encoder\.0"):
         Scene("a", "b", scene.labels | {"source": ["x"]}, scene.alignment, [], scene.views)
-    with pytest.raises(ValueError, match="nothing to show"):
+    with pytest.raises(ValueError, match="at least one attention module"):
         Scene("a", "b", scene.labels, scene.alignment, [], [])

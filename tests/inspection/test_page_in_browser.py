@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 import regard
-from regard.inspection.look_translation import translation_scene
 from regard.inspection.output import save_scene
 from regard.inspection.scene import Scene
+from regard.inspection.translation import translation_scene
 from tests.browser import Visit
 from tests.inspection.scenes import EVIL
 
@@ -96,7 +96,7 @@ def test_pointing_at_a_cell_tells_its_weight(browser: Any, file: Path, scene: Sc
             [row, column],
         )
         told = page.evaluate("[...window.told]")
-        wanted = f"{scene.labels['written'][row]} → {scene.labels['source'][column]}: "
+        wanted = f"{scene.labels['decoder_output'][row]} → {scene.labels['source'][column]}: "
         numbers = [float(one.removeprefix(wanted)) for one in told if one.startswith(wanted)]
         assert any(number == pytest.approx(view.weights[0, row, column], abs=1e-3) for number in numbers)
         assert visit.complaints == []

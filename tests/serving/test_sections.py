@@ -200,8 +200,8 @@ def test_positions_are_alike_to_themselves(engine: TranslationEngine) -> None:
 @pytest.mark.parametrize(
     ("operation", "asked", "sentence"),
     [
-        ("attention", {"text": "  ", "target": None}, "blank sentence"),
-        ("attention", {"target": [10**6]}, "numbers from 0"),
+        ("attention", {"text": "  ", "target": None}, "sentence is blank"),
+        ("attention", {"target": [10**6]}, "go from 0"),
         (
             "map",
             {"target": None, "name": "decoder.9.cross", "head": 0, "quantity": "weights"},

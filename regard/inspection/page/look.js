@@ -97,7 +97,7 @@ function firstChoice() {
   const named = scene.views.find((view) => view.name === name);
   const number = head === "mean" ? named?.heads : Number(head);
   if (named && number >= 0 && number <= named.heads) return [named, number];
-  return [scene.views[scene.first.view], scene.first.head];
+  return [scene.views[scene.initial.view], scene.initial.head];
 }
 
 function listen() {

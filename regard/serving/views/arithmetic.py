@@ -34,7 +34,7 @@ def show_arithmetic(translator: Translator, settings: DecodingSettings, asked: d
     rows, columns = (read.labels[side] for side in MAP_AXES[group])
     if not 0 <= query < len(rows):
         raise UserError(f"{name} has no query {query} here; it has 0 to {len(rows) - 1}")
-    seen = read.seen[name]
+    seen = read.records[name]
     q, k, v = seen.q[0, head, query].double(), seen.k[0, head].double(), seen.v[0, head].double()
     context = seen.context[0, :, query]
     made = {

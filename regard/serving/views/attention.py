@@ -29,7 +29,7 @@ def show_attention(translator: Translator, settings: DecodingSettings, asked: di
     read = record_translation(translator, asked["text"], asked["target"], settings)
     arrays: dict[str, tuple[Array, Precision]] = {}
     views = []
-    for name, seen in read.seen.items():
+    for name, seen in read.records.items():
         weights = seen.weights[0].float().cpu()
         whole = F.pad(weights, (0, 0, 0, 0, 0, 1))
         whole[-1] = weights.mean(0)
@@ -51,7 +51,7 @@ def show_map(translator: Translator, settings: DecodingSettings, asked: dict[str
     elif quantity == "scores":
         raise UserError("scores of different heads have no common measure, so that there is no mean; choose a head")
     read = record_translation(translator, asked["text"], asked["target"], settings, [name], [quantity])
-    maps = getattr(read.seen[name], quantity)[0].float()
+    maps = getattr(read.records[name], quantity)[0].float()
     one = (maps.mean(0) if head is None else maps[head]).cpu().numpy()
     group, _ = parse_attention_name(name)
     rows, columns = MAP_AXES[group]
