@@ -92,5 +92,5 @@ def test_panels_do_not_overlap() -> None:
 
 @pytest.mark.parametrize(("sources", "targets"), [(SOURCES[:2], TARGETS), (SOURCES, [*TARGETS, "苹果"]), ([], [])])
 def test_labels_that_do_not_fit_the_map_are_refused(sources: list[str], targets: list[str]) -> None:
-    with pytest.raises(ValueError, match=f"2 × 3 cannot be labelled with {len(targets)} × {len(sources)}"):
+    with pytest.raises(ValueError, match=f"2 × 3 do not fit {len(targets)} × {len(sources)}"):
         draw_heads(weights(), sources, targets, "title")

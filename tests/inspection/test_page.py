@@ -28,7 +28,7 @@ def test_the_page_holds_the_scene() -> None:
     assert [view["name"] for view in data["views"]] == [view.name for view in scene.views]
     for told, view in zip(data["views"], scene.views, strict=True):
         assert np.abs(unpack(told["data"]) - view.weights).max() < 1e-4
-    assert data["views"][data["first"]["view"]]["group"] == "cross"
+    assert data["views"][data["initial"]["view"]]["group"] == "cross"
 
 
 def test_text_cannot_leave_its_place_in_the_page() -> None:
