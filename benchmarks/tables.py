@@ -33,7 +33,7 @@ PAGES: dict[str, dict[str, Writer]] = {
         "kinds": settings.write_kinds_of_attention,
         "kernels": of("kernels-gpu", attention.write_kernels),
     },
-    "docs/classifying.md": {
+    "docs/classification.md": {
         "settings of classification": settings.write_classification,
         "recipes": of_all([f"vision-{name}" for name in vision.RECIPES], vision.write_recipes, otherwise=""),
     },
@@ -50,8 +50,8 @@ PAGES: dict[str, dict[str, Writer]] = {
         "augmentation": settings.write_augmentation,
         "speed": of_all(["images-*"], vision.write_reading),
     },
-    "docs/page.md": {"speed of the page": of("page", serving.write_page)},
-    "docs/parallel.md": {
+    "docs/web-page.md": {"speed of the page": of("page", serving.write_page)},
+    "docs/nat.md": {
         "parallel": settings.write_parallel,
         "trade": of_all([f"parallel-{name}" for name in ("builtin", "gpu", "cpu")], parallel.write_trade),
         "verdict": of_all([f"parallel-{name}" for name in ("gpu", "cpu")], parallel.write_verdict),
@@ -61,7 +61,7 @@ PAGES: dict[str, dict[str, Writer]] = {
         "engines": of("engines", decoding.write_engines),
     },
     "docs/serving.md": {"serving": of("serving", serving.write_serving)},
-    "docs/teaching.md": {"teaching": of("teaching", translation.write_teaching)},
+    "docs/objectives.md": {"teaching": of("teaching", translation.write_teaching)},
     "docs/training-speed.md": {
         "recipe": TRANSLATION,
         "curves": of("training-curve", training.write_curves),

@@ -59,10 +59,10 @@ def test_blank_sentence_is_rejected(translator: regard.Translator, sentence: str
 def test_python_code_of_the_inspection_guide_runs(
     trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    snippets = blocks((DOCS / "looking.md").read_text(encoding="utf-8"), "python")
+    snippets = blocks((DOCS / "inspection.md").read_text(encoding="utf-8"), "python")
     assert len(snippets) >= 3
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "demo").symlink_to(trained_run)
     monkeypatch.chdir(tmp_path)
     for snippet in snippets:
-        exec(compile(snippet, "looking.md", "exec"), {"__name__": "looking"})
+        exec(compile(snippet, "inspection.md", "exec"), {"__name__": "looking"})
