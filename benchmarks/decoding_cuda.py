@@ -26,7 +26,6 @@ from regard.decoding.cuda_graph.search import CapturedSearch
 from regard.decoding.search import search
 from regard.decoding.stepper import TransformerStepper
 from regard.models.transformer import Transformer
-from regard.ops import decode_attention as few
 from regard.ops import dispatch
 
 Tokens = list[list[int]]
@@ -128,13 +127,12 @@ def by_fixed(model: Transformer, settings_of: SettingsOf, records: bool, kernels
 @contextmanager
 def own_kernels(wanted: Kernels) -> Iterator[None]:
     """Which of our kernels are used while the block runs; a program remembers with which it was recorded."""
-    before = few.ENABLED, launch.ENABLED, dispatch.KERNELS_ENABLED
-    few.ENABLED = before[0] and wanted != "none"
-    launch.ENABLED, dispatch.KERNELS_ENABLED = before[1] and wanted == "all", before[2] and wanted == "all"
+    before = launch.ENABLED, dispatch.KERNELS_ENABLED
+    launch.ENABLED, dispatch.KERNELS_ENABLED = before[0] and wanted == "all", before[1] and wanted != "none"
     try:
         yield
     finally:
-        few.ENABLED, launch.ENABLED, dispatch.KERNELS_ENABLED = before
+        launch.ENABLED, dispatch.KERNELS_ENABLED = before
 
 
 # The same sentences

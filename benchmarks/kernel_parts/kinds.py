@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.attention.linear import Linear
 from regard.attention.masks import Mask
 from regard.evaluation.bench.attention_costs import Heads, balanced_routing
-from regard.ops import attention_kernels as kernels
+from regard.ops import dispatch
 from regard.ops import linear_attention as linear_kernels
 
 from .bench import HEADS, WIDTH, Bench, errors
@@ -23,17 +23,17 @@ def row_inputs(bench: Bench, length: int) -> list[Tensor]:
 
 def measure_routing(bench: Bench) -> None:
     """Sorted clusters against rows of clusters, both causal, √n clusters."""
-    installed = kernels.KERNELS_ENABLED
+    installed = dispatch.KERNELS_ENABLED
     for length in (64,) if bench.toy else (1024, 4096, 16384, 65536):
         heads = Heads(HEADS, WIDTH, causal=True, device=bench.device)
         kind = balanced_routing(heads, length, 2 if bench.toy else 60)
         inputs = row_inputs(bench, length)
         for path in ("clusters", "sorted"):
-            kernels.KERNELS_ENABLED = installed and path == "sorted"
+            dispatch.KERNELS_ENABLED = installed and path == "sorted"
             kind.path = path  # type: ignore[assignment]
             call = partial(kind, mask=Mask(causal=True))
             bench.compare("routing", f"{length}, {path}", call, inputs, waits=path == "clusters")
-        kernels.KERNELS_ENABLED = installed
+        dispatch.KERNELS_ENABLED = installed
         bench.compare("routing", f"{length}, routing-transformer", Peer(peer_routing, length), inputs, waits=True)
 
 

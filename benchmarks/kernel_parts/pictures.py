@@ -47,7 +47,7 @@ def measure_turning(bench: Bench) -> None:
         return torch.cat((*turned.chunk(2, 1), v.view(*v.shape[:2], 4, 64).transpose(1, 2)), 1)
 
     def ours(together: Tensor) -> Tensor:
-        return torch.cat(turning.turn_by_kernel(together, positions, rotary.frequency, 4), 1)
+        return torch.cat(turning.rotate_qkv(together, positions, rotary.frequency, 4), 1)
 
     inputs = [together.requires_grad_()]
     bench.compare("turning", "formula", plain, inputs)

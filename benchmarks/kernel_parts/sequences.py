@@ -17,7 +17,7 @@ from .bench import WIDTH, Bench, Row, errors
 from .workload import make_inputs, make_mask
 
 KINDS = ("self", "causal", "cross")
-PATHS = ("short", "varlen", "unpacked")
+PATHS = ("triton_varlen", "flash_varlen", "padded")
 
 
 def measure_agreement(bench: Bench) -> None:
@@ -54,7 +54,7 @@ def measure_workload(bench: Bench) -> None:
     mask = make_mask(bench, "causal")
     inputs = make_inputs(bench, mask)
     wide = make_inputs(bench, mask, torch.float32)
-    for path in ("short", "unpacked"):
+    for path in ("triton_varlen", "padded"):
         dropping = partial(attend, mask=mask, dropout=0.1, path=path)
         bench.compare("workload", f"causal, dropout 0.1, {path}", dropping, inputs)
         bench.compare("workload", f"causal, float32, {path}", partial(attend, mask=mask, path=path), wide)
@@ -65,7 +65,7 @@ def measure_workload(bench: Bench) -> None:
         q, k, v = (part.view(1, -1, bench.heads, WIDTH).transpose(1, 2) for part in x.chunk(3, -1))
         return attend(q, k, v, mask, path=path)
 
-    for path in ("short", "varlen"):
+    for path in ("triton_varlen", "flash_varlen"):
         bench.compare("workload", f"causal, one projection, {path}", partial(from_projection, path=path), [together])
     bench.attempt(
         "workload", "what follows from the mask, once", lambda: bench.times("once", lambda: KeyRanges.of(mask))
@@ -77,7 +77,7 @@ def measure_lengths(bench: Bench) -> None:
     for middle in (64, 128, 256, 512, 1024):
         mask = make_mask(bench, "causal", middle, 0.2)
         inputs = make_inputs(bench, mask)
-        for path in ("short", "varlen"):
+        for path in ("triton_varlen", "flash_varlen"):
             bench.compare("lengths", f"about {middle}, {path}", partial(attend, mask=mask, path=path), inputs)
 
 

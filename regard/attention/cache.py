@@ -91,7 +91,7 @@ class KVCache:
             if self.evicted:
                 raise ValueError("keys outside the window were evicted before the hook was set; set it before decoding")
             hook(q, k, v, mask)
-        return self.kind(q, k, v, mask.last(k.shape[-2]) if self.evicted else mask, dropout)
+        return self.kind(q, k, v, mask.last_keys(k.shape[-2]) if self.evicted else mask, dropout)
 
     def append(self, k: Tensor, v: Tensor) -> KeyValues:
         """Store the keys and values of new tokens, and return views of all stored ones."""

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from regard.attention.cache import LinearCache, LinearState
 from regard.attention.kind import Kind, check_at_least, check_choice
 from regard.attention.masks import Mask, Padded
-from regard.attention.packing import in_rows, pack_padded, pad_packed
-from regard.ops import attention_kernels as kernels
+from regard.attention.packing import pack_padded, pad_packed, self_attention_rows
+from regard.ops import dispatch
 from regard.ops.linear_attention import attend_linear
 
 Features = Literal["elu", "random", "plain"]
@@ -66,7 +66,7 @@ class Linear(nn.Module, Kind):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
         if dropout:
             raise ValueError("linear attention never makes the weights that attention dropout would drop")
-        rows = in_rows(mask)
+        rows = self_attention_rows(mask)
         if rows is not None and self.path != "quadratic":
             layout, mask = rows
             return pack_padded(
@@ -116,10 +116,7 @@ class Linear(nn.Module, Kind):
         return forward(phi_q, phi_k[..., S - T :, :], v[..., S - T :, :], earlier)[0]
 
     def _suits_kernel(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> bool:
-        alike = q.shape[-2] == k.shape[-2] or not mask.causal
-        # Features outgrow float16, and with float32 the sum would not fit into the registers.
-        half = q.dtype == torch.bfloat16
-        return self.features != "random" and alike and half and kernels.usable(q, k, v)
+        return self.features != "random" and dispatch.linear_attention_kernel_applies(q, k, v, mask.causal)
 
     # The causal sum
 

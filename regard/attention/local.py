@@ -19,10 +19,10 @@ from torch import Tensor
 from regard.attention.cache import KVCache
 from regard.attention.core import attend, attention_scores, attention_weights
 from regard.attention.kind import CAPACITY, Kind, check_at_least, check_choice
-from regard.attention.masks import Mask, Packed, Padded, within
-from regard.attention.packing import in_rows, pack_padded, pad_packed
+from regard.attention.masks import Mask, Packed, Padded, in_window
+from regard.attention.packing import pack_padded, pad_packed, self_attention_rows
 
-LocalPath = Literal["auto", "reference", "dense", "blocks", "varlen"]
+LocalPath = Literal["auto", "reference", "dense", "blocks", "flash_varlen"]
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class Local(Kind):
         if path == "dense":
             k, v, mask = self._trim(q, k, v, mask)
             return attend(q, k, v, self._within(mask, q, k), scale=self.scale, dropout=dropout)
-        if path == "varlen":
+        if path == "flash_varlen":
             return self._attend_varlen(q, k, v, mask)
-        rows = in_rows(mask) if self.global_tokens else None
+        rows = self_attention_rows(mask) if self.global_tokens else None
         if rows is not None:  # each sequence has its own tokens for everyone, which blocks of a packed row would mix
             layout, mask = rows
             context = self._attend_blocks(
@@ -94,7 +94,7 @@ class Local(Kind):
         plain = self.dilation == 1 and not self.global_tokens and not dropout
         half = q.dtype in (torch.float16, torch.bfloat16) and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
         if q.device.type == "cuda" and half and plain and not isinstance(mask.keys, Padded):
-            return "varlen"
+            return "flash_varlen"
         # Short rows fit into so few blocks that cutting them up costs more than it saves.
         return "blocks" if mask.packed or 2 * _Blocks.of(self, T, mask.causal).scores < T * S else "dense"
 
@@ -105,14 +105,14 @@ class Local(Kind):
         T, S, device = q.shape[-2], k.shape[-2], q.device
 
         def build() -> Mask:
-            query, key = mask.places(T, S, device)
+            query, key = mask.positions(T, S, device)
             return mask & Mask(allowed=self._near(query[:, None], key[None, :]))
 
-        return mask.once(("local", *self._window, T, S, device), build)
+        return mask.cached(("local", *self._window, T, S, device), build)
 
     def _near(self, query: Tensor, key: Tensor) -> Tensor:
         """Which keys stand in the window of which queries, by their places."""
-        near = within(self._reach, query, key)
+        near = in_window(self._reach, query, key)
         assert near is not None
         if self.dilation > 1:
             near = near & ((query - key) % self.dilation == 0)
@@ -125,20 +125,20 @@ class Local(Kind):
         seen = q.shape[-2] + self._reach[0] * mask.beam_width
         if k.shape[-2] <= seen or self.global_tokens or mask.keys is not None:
             return k, v, mask
-        return k[..., -seen:, :], v[..., -seen:, :], mask.last(seen)
+        return k[..., -seen:, :], v[..., -seen:, :], mask.last_keys(seen)
 
     # Sequences as segments of PyTorch's fused kernel, which knows windows
 
     def _attend_varlen(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
         if isinstance(mask.keys, Packed):
             window = Mask(window=(self.before, self.after))
-            return attend(q, k, v, mask & window, scale=self.scale, path="varlen")
+            return attend(q, k, v, mask & window, scale=self.scale, path="flash_varlen")
         B, H, N, D = q.shape
         offsets = torch.arange(0, (B + 1) * N, N, dtype=torch.int32, device=q.device)
         layout = Packed(offsets, N, B * N)
         row = Mask(queries=layout, keys=layout, causal=mask.causal, window=(self.before, self.after))
         q, k, v = (x.transpose(0, 1).reshape(1, H, B * N, D) for x in (q, k, v))
-        context = attend(q, k, v, row, scale=self.scale, path="varlen")
+        context = attend(q, k, v, row, scale=self.scale, path="flash_varlen")
         return context.view(H, B, N, D).transpose(0, 1)
 
     # Overlapping blocks
@@ -147,7 +147,7 @@ class Local(Kind):
         B, H, N, D = q.shape
         blocks = _Blocks.of(self, N, mask.causal)
         name = ("local blocks", *self._window, N, q.device)
-        near = mask.once(name, lambda: self._near_in_blocks(blocks, mask, q.device))
+        near = mask.cached(name, lambda: self._near_in_blocks(blocks, mask, q.device))
         everyone = min(self.global_tokens, N)
         keys, values = (
             torch.cat((blocks.neighbours(x), x[:, None, None, :, :everyone].expand(B, *near.shape[1:3], H, -1, D)), 4)

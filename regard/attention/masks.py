@@ -1,8 +1,9 @@
-"""Who may look at whom: one symbolic object for every attention path. True means "may attend", everywhere.
+"""Layouts of batches, and `Mask`: which query may attend to which key. True means "may attend" everywhere.
 
-A batch of sequences lies in memory in one of two layouts. `Padded`: one sequence a row, real tokens first. `Packed`:
-all tokens of the batch in a single row with offsets, no padding. A `Mask` joins the layout of the queries with the
-layout of the keys and says what else is excluded; it becomes a tensor only when a path asks for one.
+A batch of sequences has one of two layouts. `Padded`: one sequence per row, followed by padding. `Packed`: all
+sequences one after the other in a single row, with offsets and without padding. A `Mask` combines the layouts of the
+queries and the keys with causality, a window and an optional boolean tensor. It stays symbolic until an implementation
+of attention needs a tensor.
 
 Shapes: B batch, H heads, T queries, S keys, N tokens of a packed row.
 """
@@ -19,18 +20,18 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Padded:
-    """One sequence a row; the first `lengths[b]` of the `size` tokens in row b are real."""
+    """One sequence per row; the first `lengths[b]` of the `size` tokens of row b are real."""
 
     lengths: Tensor  # (B,)
     size: int
 
     @classmethod
     def of(cls, lengths: Sequence[int] | Tensor, size: int | None = None, device: torch.device | None = None) -> Padded:
-        """Builds the layout from plain lengths; the row is as long as the longest unless `size` says more."""
+        """Build the layout from sequence lengths; rows are as long as the longest sequence by default."""
         lengths = torch.as_tensor(lengths, device=device)
         longest = int(lengths.max()) if lengths.numel() else 0
         if size is not None and size < longest:
-            raise ValueError(f"a row of {size} tokens cannot hold a sequence of {longest}")
+            raise ValueError(f"a row of {size} tokens cannot hold a sequence of {longest} tokens")
         return cls(lengths, longest if size is None else size)
 
     @property
@@ -38,11 +39,11 @@ class Padded:
         return self.size
 
     def positions(self) -> Tensor:
-        """The place of every token in its own sequence, (1, size)."""
+        """Return the position of every token in its sequence, (1, size)."""
         return torch.arange(self.size, device=self.lengths.device)[None]
 
     def real(self) -> Tensor:
-        """Which tokens are not padding, (B, size)."""
+        """Return which tokens are not padding, (B, size)."""
         return self.positions() < self.lengths[:, None]
 
     def select(self, rows: Tensor) -> Padded:
@@ -54,35 +55,36 @@ class Padded:
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """Every sequence of the batch in one row: sequence i is tokens `offsets[i]` to `offsets[i + 1]`.
+    """All sequences of a batch in one row: sequence i consists of tokens `offsets[i]` to `offsets[i + 1]`.
 
-    The last offset is the length of the row: fused kernels leave what lies beyond it unwritten, so padding behind the
-    last sentence, where a batch of fixed size has any, is a sequence of its own. Where the number of offsets is fixed
-    too, sequences without tokens stand at the end; `longest` may then be a bound, the same for all batches.
+    The last offset is the length of the row. Fused kernels leave tokens beyond it unwritten, so padding at the end of a
+    row of fixed size is a sequence of its own. If the number of offsets is fixed too, empty sequences follow at the
+    end, and `longest` may be an upper bound that is the same for all batches.
     """
 
-    offsets: Tensor  # (sequences + 1,), int32, starts with 0
+    offsets: Tensor  # (sequences + 1,), int32, begins with 0
     longest: int
     size: int
 
     @classmethod
     def of(cls, lengths: Sequence[int] | Tensor, device: torch.device | None = None) -> Packed:
-        lengths = torch.as_tensor(lengths, device=device)
+        """Build the layout from sequence lengths."""
+        lengths = torch.as_tensor(lengths, device=device).to(torch.int32)
         offsets = torch.zeros(len(lengths) + 1, dtype=torch.int32, device=lengths.device)
         torch.cumsum(lengths, 0, out=offsets[1:])
-        return cls(offsets, int(lengths.max()), int(lengths.sum()))
+        return cls(offsets, int(lengths.max()) if len(lengths) else 0, int(lengths.sum()))
 
     @property
     def lengths(self) -> Tensor:
         return self.offsets.diff()
 
     def segments(self) -> Tensor:
-        """The sequence that each token belongs to, (N,)."""
+        """Return the index of the sequence that each token belongs to, (N,)."""
         tokens = torch.arange(self.size, dtype=self.offsets.dtype, device=self.offsets.device)
         return torch.searchsorted(self.offsets, tokens, right=True) - 1
 
     def positions(self) -> Tensor:
-        """The place of every token in its own sequence, (1, N)."""
+        """Return the position of every token in its sequence, (1, N)."""
         starts = self.offsets[:-1][self.segments()]
         return (torch.arange(self.size, device=self.offsets.device) - starts)[None]
 
@@ -92,22 +94,24 @@ class Packed:
 
 Layout = Padded | Packed
 Built = TypeVar("Built")
-Window = tuple[int | None, int | None]  # how many keys before and after; None: no bound on that side
+Window = tuple[int | None, int | None]
+"""Number of keys before and after the position of the query; None for no limit on that side."""
 
 
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """Which query may attend to which key, symbolic until `dense()`.
+    """Which query may attend to which key.
 
     Args:
-        queries: layout of the queries, needed only where the batch is packed, or where queries are not those that the
-            keys are of: kinds that treat padding apart take as many queries as keys to lie as these do.
-        keys: layout of the keys: padding is never attended to, other sequences of a packed row neither.
-        causal: no query sees a later key. Aligned to the end of the keys, so that one query with a cache is right.
-        window: how far before and after itself a query sees, aligned as `causal` is.
-        allowed: whatever cannot be said symbolically, broadcastable to (B, H, T, S), True where attention is allowed.
-        beam_width: how many tokens of a padded row stand side by side at each place, as the hypotheses of a beam do; at
-            the first place there may be fewer.
+        queries: Layout of the queries. Needed for packed batches, and for kinds that treat padding queries specially if
+            the queries are not the tokens that the keys belong to.
+        keys: Layout of the keys. Excludes padding, and the other sequences of a packed row.
+        causal: Exclude keys after the position of the query. Queries are aligned to the end of the keys, so that one
+            query with a cache of keys attends to all of them.
+        window: Exclude keys outside this window around the position of the query, aligned as `causal` is.
+        allowed: Boolean tensor broadcastable to (B, H, T, S), True where attention is allowed.
+        beam_width: Number of tokens that share each position of a padded row, as the hypotheses of a beam do. The first
+            position may have fewer.
     """
 
     queries: Layout | None = None
@@ -128,10 +132,9 @@ class Mask:
 
     @classmethod
     def between(cls, queries: Layout | None, keys: Layout | None, causal: bool = False) -> Mask:
-        """The mask of a model: `queries` look at `keys`, both as they lie in memory."""
+        """Build the mask of a model in which tokens with layout `queries` attend to tokens with layout `keys`."""
         if causal and queries is keys and not isinstance(keys, Packed):
-            # Padding stands behind the real tokens, where causality hides it already.
-            return cls(queries=queries, causal=True)
+            return cls(queries=queries, causal=True)  # padding follows the real tokens, so causality excludes it
         return cls(queries=queries, keys=keys, causal=causal)
 
     @property
@@ -140,25 +143,25 @@ class Mask:
 
     @property
     def only_causal(self) -> bool:
-        """Whether causality is all that it says; then a single query, at the end of the keys, sees them all."""
+        """Whether causality is the only restriction."""
         return self.causal and self.keys is None and self.window is None and self.allowed is None
 
     @property
     def reach(self) -> Window:
-        """How far before and after itself a query sees, causality included."""
-        return _narrower(self.window, (None, 0)) if self.causal else self.window or (None, None)
+        """The window with causality included."""
+        return _intersect(self.window, (None, 0)) if self.causal else self.window or (None, None)
 
     @property
     def allows_all(self) -> bool:
-        """Whether every query may attend to every key, however many there are."""
+        """Whether every query may attend to every key."""
         return self.keys is None and self.allowed is None and self.reach == (None, None)
 
     def __and__(self, other: Mask) -> Mask:
-        """The mask that allows only what both allow."""
+        """Return the mask that allows what both masks allow."""
         for name in ("queries", "keys"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine is not None and theirs is not None and mine is not theirs:
-                raise ValueError(f"two masks with different layouts of {name} cannot be joined")
+                raise ValueError(f"masks with different layouts of {name} cannot be combined")
         allowed = other.allowed if self.allowed is None else self.allowed
         if self.allowed is not None and other.allowed is not None:
             allowed = self.allowed & other.allowed
@@ -166,56 +169,53 @@ class Mask:
             queries=self.queries if self.queries is not None else other.queries,
             keys=self.keys if self.keys is not None else other.keys,
             causal=self.causal or other.causal,
-            window=_narrower(self.window, other.window) if self.window or other.window else None,
+            window=_intersect(self.window, other.window) if self.window or other.window else None,
             allowed=allowed,
             beam_width=max(self.beam_width, other.beam_width),
         )
 
-    def last(self, S: int) -> Mask:
-        """What it says of the last S keys alone, where these are the end of a cache."""
+    def last_keys(self, S: int) -> Mask:
+        """Return the mask for the last S keys, after the others were evicted from a cache."""
         if self.keys is not None:
-            raise ValueError("keys with a layout of their own have no end in common")
-        narrow = self.allowed is None or self.allowed.shape[-1] == 1
-        allowed = self.allowed if narrow else self.allowed[..., -S:]  # type: ignore[index]
+            raise ValueError("keys with a layout have no common end, so the last keys cannot be selected")
+        allowed = self.allowed
+        if allowed is not None and allowed.shape[-1] > 1:
+            allowed = allowed[..., -S:]
         return Mask(causal=self.causal, window=self.window, allowed=allowed, beam_width=self.beam_width)
 
     def dense(self, T: int, S: int, device: torch.device) -> Tensor | None:
-        """Builds the boolean tensor, broadcastable to (B, H, T, S); None where everything is allowed."""
+        """Return the mask as a boolean tensor broadcastable to (B, H, T, S), or None if it allows everything."""
         if self.allows_all:
             return None
-        return self.once(("dense", T, S, device), lambda: self._build_dense(T, S, device))
+        return self.cached(("dense", T, S, device), lambda: self._build_dense(T, S, device))
 
-    def blind(self, T: int, S: int, device: torch.device) -> Tensor | None:
-        """Marks the queries that may attend to nothing, broadcastable to (B, H, T, 1)."""
-
-        def build() -> Tensor | None:
-            may = self.dense(T, S, device)
-            return None if may is None else ~may.any(-1, keepdim=True)
-
-        if self.allows_all:
+    def fully_masked(self, T: int, S: int, device: torch.device) -> Tensor | None:
+        """Return which queries may attend to no key, broadcastable to (B, H, T, 1); None if the mask allows all."""
+        allowed = self.dense(T, S, device)
+        if allowed is None:
             return None
-        return self.once(("blind", T, S, device), build)
+        return self.cached(("fully masked", T, S, device), lambda: ~allowed.any(-1, keepdim=True))
 
-    def once(self, name: tuple[object, ...], build: Callable[[], Built]) -> Built:
-        """What follows from this mask, by name: every layer of a stack asks for the same, and it is built once."""
-        if any(isinstance(part, torch.SymInt) for part in name):  # while a program is exported sizes are not known
+    def cached(self, key: tuple[object, ...], build: Callable[[], Built]) -> Built:
+        """Return build(), computed once per key: all layers of a model share the mask and what is derived from it."""
+        if any(isinstance(part, torch.SymInt) for part in key):  # sizes are symbolic while a model is exported
             return build()
-        if name not in self._built:
-            self._built[name] = build()
-        built: Built = self._built[name]
+        if key not in self._built:
+            self._built[key] = build()
+        built: Built = self._built[key]
         return built
 
-    def places(self, T: int, S: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Where each query, (T,), and each key, (S,), stands in its sequence; both sequences end at the same place."""
+    def positions(self, T: int, S: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return the positions of the queries, (T,), and keys, (S,), in their sequences, aligned at the last token."""
         if isinstance(self.queries, Packed) and isinstance(self.keys, Packed):
             shift = (self.keys.lengths - self.queries.lengths)[self.queries.segments()]
             return self.queries.positions()[0] + shift, self.keys.positions()[0]
         if self.beam_width == 1:
-            places = torch.arange(S - max(T, S), S, device=device)
+            positions = torch.arange(S - max(T, S), S, device=device)
         else:
-            back = torch.arange(max(T, S) - 1, -1, -1, device=device) // self.beam_width
-            places = (S - 1) // self.beam_width - back
-        return places[len(places) - T :], places[len(places) - S :]
+            steps_back = torch.arange(max(T, S) - 1, -1, -1, device=device) // self.beam_width
+            positions = (S - 1) // self.beam_width - steps_back
+        return positions[len(positions) - T :], positions[len(positions) - S :]
 
     def _build_dense(self, T: int, S: int, device: torch.device) -> Tensor | None:
         parts: list[Tensor] = []
@@ -224,37 +224,37 @@ class Mask:
         elif isinstance(self.keys, Padded):
             parts.append(self.keys.real()[:, None, None, :])
         if self.reach != (None, None):
-            query_place, key_place = self.places(T, S, device)
-            near = within(self.reach, query_place[:, None], key_place[None, :])
-            assert near is not None
-            parts.append(near)
+            query_positions, key_positions = self.positions(T, S, device)
+            in_reach = in_window(self.reach, query_positions[:, None], key_positions[None, :])
+            assert in_reach is not None
+            parts.append(in_reach)
         if self.allowed is not None:
             parts.append(self.allowed)
         if not parts:
             return None
-        may = parts[0]
+        allowed = parts[0]
         for part in parts[1:]:
-            may = may & part
-        return may.reshape((1,) * (4 - may.dim()) + tuple(may.shape))
+            allowed = allowed & part
+        return allowed.reshape((1,) * (4 - allowed.dim()) + tuple(allowed.shape))
 
 
-def within(reach: Window, query_place: Tensor, key_place: Tensor) -> Tensor | None:
-    """Which keys stand within reach of which queries, by their places; None where the reach has no bound."""
-    before, after = reach
-    distance = key_place - query_place
+def in_window(window: Window, query_positions: Tensor, key_positions: Tensor) -> Tensor | None:
+    """Return which keys are in the windows of which queries (broadcast), or None if the window has no limits."""
+    before, after = window
+    distance = key_positions - query_positions
     if before is None:
         return None if after is None else distance <= after
-    near = distance >= -before
-    return near if after is None else near & (distance <= after)
+    inside = distance >= -before
+    return inside if after is None else inside & (distance <= after)
 
 
-def _narrower(one: Window | None, other: Window | None) -> Window:
+def _intersect(one: Window | None, other: Window | None) -> Window:
     if one is None or other is None:
         return one or other or (None, None)
-    return _smaller(one[0], other[0]), _smaller(one[1], other[1])
+    return _minimum(one[0], other[0]), _minimum(one[1], other[1])
 
 
-def _smaller(one: int | None, other: int | None) -> int | None:
+def _minimum(one: int | None, other: int | None) -> int | None:
     if one is None or other is None:
         return other if one is None else one
     return min(one, other)

@@ -16,10 +16,11 @@ from regard.attention.core import Full
 from regard.attention.kind import Kind
 from regard.attention.masks import Mask
 from regard.attention.positions import Rotary, Rotary2D
-from regard.ops import rotary as fused_rotary
+from regard.ops import dispatch
 from regard.ops.dropout import Dropout
 from regard.ops.linear import Linear, linear
 from regard.ops.modules import list_modules
+from regard.ops.rotary import rotate_qkv
 
 QKVHook = Callable[["Attention", Tensor, Tensor, Tensor, Mask], None]
 
@@ -192,8 +193,12 @@ class Attention(nn.Module):
     def _split_qkv(self, qkv: Tensor, positions: Tensor | None) -> tuple[Tensor, ...]:
         if self.rotary is None:
             return tuple(self._split_heads(y) for y in qkv.chunk(3, -1))
-        if positions is not None and isinstance(self.rotary, Rotary | Rotary2D) and fused_rotary.usable(qkv):
-            return fused_rotary.turn_by_kernel(qkv, positions, self.rotary.frequency, self.heads)
+        if (
+            positions is not None
+            and isinstance(self.rotary, Rotary | Rotary2D)
+            and dispatch.training_kernels_apply(qkv)
+        ):
+            return rotate_qkv(qkv, positions, self.rotary.frequency, self.heads)
         qk, v = (self._split_heads(y) for y in qkv.split_with_sizes([2 * self.width, self.width], -1))
         return *self._rotate(qk, positions).chunk(2, 1), v  # one rotation for q and k takes half as many operations
 

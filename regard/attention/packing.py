@@ -1,4 +1,4 @@
-"""Packed sequences laid in rows of their own, and back: for whatever attends to padded batches alone.
+"""Conversion between packed and padded batches, for implementations of attention that support padded batches only.
 
 Shapes: B sequences, H heads, N tokens of the packed row, L tokens of the longest sequence, D head width.
 """
@@ -10,89 +10,89 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.attention.masks import Mask, Packed, Padded, within
+from regard.attention.masks import Mask, Packed, Padded, in_window
 
 
-class Places(NamedTuple):
-    """Where the tokens of a packed row stand once each sequence has a row of its own."""
+class PaddedIndex(NamedTuple):
+    """Where each token of a packed row is in the padded batch."""
 
     sequences: int
     longest: int
-    tokens: Tensor  # (N,), counted through all rows
+    tokens: Tensor  # index into the flattened padded batch, (N,)
 
     @classmethod
-    def of(cls, layout: Packed) -> Places:
+    def of(cls, layout: Packed) -> PaddedIndex:
         tokens = layout.segments() * layout.longest + layout.positions()[0]
         return cls(len(layout.offsets) - 1, layout.longest, tokens)
 
-    def spread(self, x: Tensor) -> Tensor:
+    def pad(self, x: Tensor) -> Tensor:
         _, H, _, D = x.shape
         rows = x.new_zeros(self.sequences * self.longest, H, D).index_copy_(0, self.tokens, x[0].transpose(0, 1))
         return rows.view(self.sequences, self.longest, H, D).transpose(1, 2)
 
-    def collect(self, rows: Tensor) -> Tensor:
+    def pack(self, rows: Tensor) -> Tensor:
         tokens = rows.transpose(1, 2)[self.tokens // self.longest, self.tokens % self.longest]
         return tokens.transpose(0, 1)[None]
 
 
-class _Move(torch.autograd.Function):
-    """Into rows or out of them; the way back is the other, without sums for tokens that might have been read twice."""
+class _Convert(torch.autograd.Function):
+    """Each conversion is the gradient of the other: no token is read twice, so no gradients are accumulated."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, places: Places, spreads: bool) -> Tensor:
-        ctx.places, ctx.spreads = places, spreads
-        return places.spread(x) if spreads else places.collect(x)
+    def forward(ctx: Any, x: Tensor, index: PaddedIndex, pad: bool) -> Tensor:
+        ctx.index, ctx.pad = index, pad
+        return index.pad(x) if pad else index.pack(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return _move(grad, ctx.places, not ctx.spreads), None, None
+        return _convert(grad, ctx.index, not ctx.pad), None, None
 
 
-def _move(x: Tensor, places: Packed | Places, spreads: bool) -> Tensor:
-    places = Places.of(places) if isinstance(places, Packed) else places
-    if torch._C._are_functorch_transforms_active():  # which know the operations, and nothing of a function of ours
-        return places.spread(x) if spreads else places.collect(x)
-    y: Tensor = _Move.apply(x, places, spreads)  # type: ignore[no-untyped-call]
+def _convert(x: Tensor, layout: Packed | PaddedIndex, pad: bool) -> Tensor:
+    index = PaddedIndex.of(layout) if isinstance(layout, Packed) else layout
+    if torch._C._are_functorch_transforms_active():  # they do not support our autograd function
+        return index.pad(x) if pad else index.pack(x)
+    y: Tensor = _Convert.apply(x, index, pad)  # type: ignore[no-untyped-call]
     return y
 
 
-def pad_packed(x: Tensor, places: Packed | Places) -> Tensor:
-    """(1, H, N, D) to (B, H, L, D), zeros behind a sequence's end."""
-    return _move(x, places, spreads=True)
+def pad_packed(x: Tensor, layout: Packed | PaddedIndex) -> Tensor:
+    """Convert (1, H, N, D) to (B, H, L, D), with zeros as padding."""
+    return _convert(x, layout, pad=True)
 
 
-def pack_padded(rows: Tensor, places: Packed | Places) -> Tensor:
-    """(B, H, L, D) to (1, H, N, D)."""
-    return _move(rows, places, spreads=False)
+def pack_padded(rows: Tensor, layout: Packed | PaddedIndex) -> Tensor:
+    """Convert (B, H, L, D) to (1, H, N, D)."""
+    return _convert(rows, layout, pad=False)
 
 
 def pad_packed_mask(mask: Mask) -> Mask:
-    """The mask of the same batch with one sequence a row, as `pad_packed` lays it out."""
+    """Return the mask of the padded batch that `pad_packed` makes of a packed one."""
     queries, keys = packed_layouts(mask)
     if mask.allowed is not None:
-        raise ValueError("a dense mask over a packed batch needs path='reference'")
-    # Padded rows all begin at 0, so the end of the keys, to which a mask is aligned, lies elsewhere in each row.
+        raise ValueError("a packed batch with a dense mask is supported by path='reference' only")
+    # Padded rows all begin at 0, so the end of the keys, to which queries are aligned, differs between rows.
     device, shift = keys.offsets.device, (keys.lengths - queries.lengths)[:, None, None]
-    query_place = torch.arange(queries.longest, device=device)[:, None] + shift
-    near = within(mask.reach, query_place, torch.arange(keys.longest, device=device))
-    return Mask(keys=Padded(keys.lengths, keys.longest), allowed=None if near is None else near[:, None])
+    query_positions = torch.arange(queries.longest, device=device)[:, None] + shift
+    in_reach = in_window(mask.reach, query_positions, torch.arange(keys.longest, device=device))
+    return Mask(keys=Padded(keys.lengths, keys.longest), allowed=None if in_reach is None else in_reach[:, None])
 
 
 def packed_layouts(mask: Mask) -> tuple[Packed, Packed]:
-    """Of queries and keys.
+    """Return the layouts of packed queries and keys.
 
     Raises:
-        ValueError: they are padded.
+        ValueError: The batch is not packed.
     """
     if not isinstance(mask.queries, Packed) or not isinstance(mask.keys, Packed):
-        raise ValueError("this path is for packed batches; the mask's layouts are padded")
+        raise ValueError("this path supports packed batches only; the layouts of the mask are padded")
     return mask.queries, mask.keys
 
 
-def in_rows(mask: Mask) -> tuple[Packed, Mask] | None:
-    """The layout of packed sequences that look at themselves, and their mask once `pad_packed` has laid them in rows.
+def self_attention_rows(mask: Mask) -> tuple[Packed, Mask] | None:
+    """Return the layout of packed self-attention and its mask after `pad_packed`.
 
-    None where the batch is not packed, where queries and keys differ, or where a dense part names packed places.
+    None if the batch is not packed, if queries and keys differ, or if the mask has a dense part.
     """
     layout = mask.keys
     if not isinstance(layout, Packed) or mask.queries is not layout or mask.allowed is not None:

@@ -19,12 +19,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.core import Path, attend, attention_scores, attention_weights
+from regard.attention.core import attend, attention_scores, attention_weights
 from regard.attention.kind import Kind, check_at_least, check_choice, check_fraction
-from regard.attention.masks import Mask, Packed, Padded, within
-from regard.attention.packing import in_rows, pack_padded, pad_packed
-from regard.ops import attention_kernels as kernels
+from regard.attention.masks import Mask, Packed, Padded, in_window
+from regard.attention.packing import pack_padded, pad_packed, self_attention_rows
+from regard.ops import dispatch
 from regard.ops.cluster_sort import nearest, sort_by_group
+from regard.ops.dispatch import AttentionPath
 from regard.ops.varlen_attention import attend_key_ranges
 
 RoutingPath = Literal["auto", "reference", "dense", "clusters", "sorted"]
@@ -79,10 +80,15 @@ class Routing(nn.Module, Kind):
         self.register_buffer("leads", torch.zeros(2, heads, clusters))  # of queries, of keys
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
-        many = self.path == "auto" and q.shape[-2] >= MANY and mask.allowed is None and kernels.usable(q, k, v)
+        many = (
+            self.path == "auto"
+            and q.shape[-2] >= MANY
+            and mask.allowed is None
+            and dispatch.attention_kernels_apply(q, k, v)
+        )
         if many or self.path == "sorted":
             return self._attend_sorted(q, k, v, mask, dropout)
-        rows = in_rows(mask)
+        rows = self_attention_rows(mask)
         if rows is not None and self.path != "reference":
             layout, mask = rows
             return pack_padded(
@@ -112,7 +118,7 @@ class Routing(nn.Module, Kind):
             queries, keys = _Members.of_both(of_query, of_key, self.clusters, everyone)
             if path == "clusters" or 2 * self.clusters * queries.most * keys.most < q.shape[-2] * k.shape[-2]:
                 return self._attend_clusters(q, k, v, mask, queries, keys, dropout)
-        plain: Path = "reference" if path == "reference" else "auto"
+        plain: AttentionPath = "reference" if path == "reference" else "auto"
         return attend(q, k, v, mask & _same(of_query, of_key), scale=self.scale, dropout=dropout, path=plain)
 
     # Membership
@@ -132,7 +138,7 @@ class Routing(nn.Module, Kind):
 
     def _nearest(self, x: Tensor, leads: Tensor) -> Tensor:
         """The cluster of every token."""
-        if kernels.usable(x, x, x):
+        if dispatch.attention_kernels_apply(x, x, x):
             return nearest(x, self.centroids, leads)
         centroids = self.centroids.transpose(-2, -1)
         likenesses = ((_directions(piece, centroids) @ centroids).add_(leads[..., None, :]) for piece in _pieces(x, -2))
@@ -169,7 +175,7 @@ class Routing(nn.Module, Kind):
         if isinstance(mask.queries, Packed) and isinstance(mask.keys, Packed):
             of_query, of_key = of_query + groups * mask.queries.segments(), of_key + groups * mask.keys.segments()
             groups *= len(mask.keys.offsets) - 1
-        places = mask.places(q.shape[-2], k.shape[-2], q.device)
+        places = mask.positions(q.shape[-2], k.shape[-2], q.device)
         learning = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
         runs, order = sort_by_group(of_query, of_key, groups, *places, mask.reach, learning)
         scale = 1 / math.sqrt(q.shape[-1]) if self.scale is None else self.scale
@@ -182,12 +188,12 @@ class Routing(nn.Module, Kind):
     ) -> Tensor:
         allowed, shape = keys.taken[..., None, :], q.shape[:-1]
         if mask.reach != (None, None):
-            query_place, key_place = mask.places(q.shape[-2], k.shape[-2], q.device)
-            near = within(mask.reach, query_place[queries.tokens][..., None], key_place[keys.tokens][..., None, :])
+            query_place, key_place = mask.positions(q.shape[-2], k.shape[-2], q.device)
+            near = in_window(mask.reach, query_place[queries.tokens][..., None], key_place[keys.tokens][..., None, :])
             assert near is not None
             allowed = allowed & near
         q, k, v = queries.gather(q), keys.gather(k), keys.gather(v)
-        path: Path = "auto"
+        path: AttentionPath = "auto"
         if q.device.type == "cpu":  # whose kernel lays heads last, so that with more than one all would be copied
             q, k, v, allowed = (x.flatten(0, 1)[:, None] for x in (q, k, v, allowed))
             path = "reference" if keys.most <= SMALL else "auto"

@@ -15,36 +15,14 @@ import torch
 from torch import Tensor
 
 from regard.attention.masks import Mask, Padded
-from regard.ops import attention_kernels as kernels
 from regard.ops.dispatch import on_device
 from regard.ops.operator import dense_last, strides
 
 TILE = 16
 """So many queries read keys and values together."""
-LITTLE = 2048, 128
-"""So many queries of all rows together and keys of each are little to do, however many queries there are of a row."""
-ENABLED = kernels.KERNELS_ENABLED
 
 
-def usable(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> bool:
-    """Whether the kernel takes these queries, keys and values with this mask."""
-    if q.device.type != "cuda":
-        return False
-    alike = q.dtype == k.dtype == v.dtype and q.shape[-1] == k.shape[-1] == v.shape[-1]
-    wanted = q.dtype in (torch.bfloat16, torch.float16, torch.float32) and q.shape[-1] in kernels.WIDTHS
-    near = all(x.shape[-2] * x.stride(-2) < 2**31 for x in (k, v))  # places within a head are 32-bit numbers
-    plain = mask.reach == (None, None) and not mask.packed
-    learning = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    here = ENABLED and not torch.compiler.is_compiling() and not learning
-    return here and _are_few(q, k) and alike and wanted and near and plain
-
-
-def _are_few(q: Tensor, k: Tensor) -> bool:
-    B, _, T, _ = q.shape
-    return T <= TILE or (LITTLE[0] >= B * T and k.shape[-2] <= LITTLE[1])
-
-
-def attend_few(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -> Tensor:
+def decode_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -> Tensor:
     """The context, (B, H, T, D), heads beside each other in memory as the projection behind will have them."""
     from regard.ops.triton import decode_attention as few_triton
 

@@ -11,9 +11,12 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+
+from regard.attention.masks import Mask, Packed
 
 TRITON_INSTALLED = find_spec("triton") is not None
 KERNELS_ENABLED = TRITON_INSTALLED and os.environ.get("REGARD_KERNELS") != "0"
@@ -93,6 +96,111 @@ def feed_forward_backward_kernel_applies(grad: Tensor, weight: Tensor, activated
         return False
     aligned = all(x.data_ptr() % 16 == 0 for x in tensors) and weight.shape[0] % 8 == 0
     return aligned and weight.shape[1] % columns == 0 and torch.cuda.get_device_capability(grad.device) == (9, 0)
+
+
+# Attention; q, k and v are (B, H, tokens, D)
+
+AttentionPath = Literal["auto", "reference", "sdpa", "matmul", "decode", "padded", "flash_varlen", "triton_varlen"]
+"""The implementations of attention, see `regard.attention.core`; "auto" selects one of the others."""
+HEAD_WIDTHS = (16, 32, 64, 128)
+"""Head widths that the attention kernels support."""
+MAX_MATMUL_QUERIES = 16
+"""On CPU, two matmuls are faster than SDPA up to this many queries,"""
+MIN_MATMUL_HEADS = 64
+"""and for a single query from this many heads of all rows together."""
+MAX_DECODE_QUERIES = 16
+"""The decoding kernel is faster than SDPA up to this many queries of a row,"""
+SMALL_DECODE_QUERIES, SMALL_DECODE_KEYS = 2048, 128
+"""or up to this many queries of all rows together with this many keys, where the launches of SDPA dominate."""
+MAX_TRITON_VARLEN_LENGTH = 1024
+"""Our varlen kernels, whose tiles hold several sequences, are faster than PyTorch's up to this sequence length."""
+CUDNN_TILE = 64
+"""cuDNN can return NaN gradients if a length is a multiple of this: it treats rows that fill up a tile as real rows of
+score 0, and exp(0 - lse) overflows in its backward pass if all other scores are below -88. Observed for 64 tokens on an
+H200 (PyTorch 2.11); also pytorch/pytorch#196678 and NVIDIA/cudnn-frontend#1072."""
+
+
+def records_grad(*tensors: Tensor) -> bool:
+    """Return whether autograd records operations on any of these tensors."""
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+
+
+def select_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float, bias: Tensor | None) -> AttentionPath:
+    """Return the fastest implementation of attention for these inputs."""
+    if mask.packed:
+        return _select_packed_attention(q, k, v, mask, dropout, bias)
+    if torch.compiler.is_compiling():  # a compiled graph must not depend on the lengths of one batch
+        return "sdpa"
+    # In half precision a plain matmul rounds the scores.
+    precise_on_cpu = q.device.type == "cpu" and q.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+    if dropout and q.device.type == "cpu":  # where SDPA draws its dropout mask one number at a time
+        return "matmul" if precise_on_cpu else "reference"
+    if dropout or records_grad(q, k, v):
+        return "sdpa"
+    if bias is None and decode_attention_applies(q, k, v, mask):
+        return "decode"
+    B, H, T, _ = q.shape
+    few_queries = B * H >= MIN_MATMUL_HEADS if T == 1 else T <= MAX_MATMUL_QUERIES and not mask.causal
+    return "matmul" if precise_on_cpu and few_queries else "sdpa"
+
+
+def _select_packed_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float, bias: Tensor | None
+) -> AttentionPath:
+    if bias is not None or mask.allowed is not None:
+        return "reference"
+    assert isinstance(mask.queries, Packed) and isinstance(mask.keys, Packed)
+    short = max(mask.queries.longest, mask.keys.longest) <= MAX_TRITON_VARLEN_LENGTH
+    if short and q.dtype in HALF_DTYPES and attention_kernels_apply(q, k, v):
+        return "triton_varlen"
+    has_keys = mask.keys.longest > 0  # the backward pass of varlen_attn fails without any key
+    return "flash_varlen" if not dropout and has_keys and flash_varlen_applies(q, v) else "padded"
+
+
+def attention_kernels_apply(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Return whether the Triton kernels of attention support these queries, keys and values."""
+    same = q.dtype == k.dtype == v.dtype and q.shape[-1] == k.shape[-1] == v.shape[-1]
+    supported = q.dtype in KERNEL_DTYPES and q.shape[-1] in HEAD_WIDTHS
+    return kernels_available(q.device) and same and supported and all(map(_offsets_fit, (q, k, v)))
+
+
+def decode_attention_applies(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> bool:
+    """Return whether the kernel for few queries supports these inputs, without a backward pass."""
+    (B, _, T, _), S = q.shape, k.shape[-2]
+    few_queries = T <= MAX_DECODE_QUERIES or (B * T <= SMALL_DECODE_QUERIES and S <= SMALL_DECODE_KEYS)
+    supported_mask = mask.reach == (None, None) and not mask.packed
+    if not few_queries or not supported_mask or torch.compiler.is_compiling() or records_grad(q, k, v):
+        return False
+    return attention_kernels_apply(q, k, v)
+
+
+def flash_varlen_applies(q: Tensor, v: Tensor) -> bool:
+    """Return whether PyTorch's varlen_attn supports these queries and values."""
+    D = q.shape[-1]
+    return q.is_cuda and q.dtype in HALF_DTYPES and D % 8 == 0 and D <= 256 and v.shape[-1] == D
+
+
+def linear_attention_kernel_applies(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> bool:
+    """Return whether the kernels of linear attention are used.
+
+    Only in bfloat16: features overflow float16, and a float32 state does not fit into the registers.
+    """
+    aligned = not causal or q.shape[-2] == k.shape[-2]
+    return aligned and q.dtype == torch.bfloat16 and attention_kernels_apply(q, k, v)
+
+
+def key_ranges_kernel_applies(offsets: Tensor) -> bool:
+    """Return whether the key ranges of a packed batch are found by kernel; torch.compile fuses the formula itself."""
+    return kernels_available(offsets.device) and not torch.compiler.is_compiling()
+
+
+def cudnn_gradients_are_unreliable(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Return whether the gradients of cuDNN's attention can be NaN; see `CUDNN_TILE`."""
+    return records_grad(q, k, v) and any(x.shape[-2] % CUDNN_TILE == 0 for x in (q, k))
+
+
+def _offsets_fit(x: Tensor) -> bool:
+    return x.shape[-2] * x.stride(-2) < 2**31  # kernels address the tokens of a head with 32 bits
 
 
 # Launching

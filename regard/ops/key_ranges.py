@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.masks import Mask, Packed, Window
-from regard.ops.dispatch import KERNELS_ENABLED, on_device
+from regard.ops.dispatch import key_ranges_kernel_applies, on_device
 
 SLOT = 32
 """So many queries and keys, in the mean of both, are the work of one program of the way back, if sequences allow it."""
@@ -35,9 +35,8 @@ class KeyRanges(NamedTuple):
         """Those of a packed row; neither their lengths nor anything else is waited for."""
         assert isinstance(mask.queries, Packed)
         assert isinstance(mask.keys, Packed)
-        # A compiler makes kernels of the formula by itself.
-        takes = KERNELS_ENABLED and mask.keys.offsets.is_cuda and not torch.compiler.is_compiling()
-        return (find_by_kernel if takes else find_by_formula)(mask.queries, mask.keys, mask.reach, slot)
+        find = find_by_kernel if key_ranges_kernel_applies(mask.keys.offsets) else find_by_formula
+        return find(mask.queries, mask.keys, mask.reach, slot)
 
 
 def find_by_formula(queries: Packed, keys: Packed, reach: Window, slot: int = SLOT) -> KeyRanges:

@@ -14,21 +14,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.ops.dispatch import KERNELS_ENABLED, on_device
+from regard.ops.dispatch import on_device
 
-ENABLED = KERNELS_ENABLED
-KNOWN = (torch.bfloat16, torch.float16, torch.float32)
 PAIRS, WARPS = 512, 4
 """Pairs of features that a program turns at once, at the least those of a head, and its threads, in groups of 32."""
 
 
-def usable(together: Tensor) -> bool:
-    """Whether projections are turned by the kernel: where they learn on a GPU, and no compiler joins the formula."""
-    here = ENABLED and together.is_cuda and together.dtype in KNOWN and together.numel() > 0
-    return here and torch.is_grad_enabled() and not torch.compiler.is_compiling()
-
-
-def turn_by_kernel(together: Tensor, positions: Tensor, frequency: Tensor, heads: int) -> tuple[Tensor, ...]:
+def rotate_qkv(together: Tensor, positions: Tensor, frequency: Tensor, heads: int) -> tuple[Tensor, ...]:
     """Queries and keys, turned, and values, (B, H, T, D) each.
 
     Args:

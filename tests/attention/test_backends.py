@@ -9,6 +9,7 @@ from torch import Tensor
 from regard.attention import core
 from regard.attention.core import attend
 from regard.attention.masks import Mask
+from regard.ops.dispatch import cudnn_gradients_are_unreliable
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
@@ -20,7 +21,7 @@ def test_gradients_are_numbers_where_all_scores_are_far_below_zero(queries: int,
     q, k, v = (torch.randn(8, 4, rows, 64, device=device) * 0.1 for rows in (queries, keys, keys))
     q[..., 0], k[..., 0] = 1.0, -120 * 8.0
     given = [x.bfloat16().requires_grad_() for x in (q, k, v)]
-    grads = torch.autograd.grad(attend(*given, path="fused").sum(), given)
+    grads = torch.autograd.grad(attend(*given, path="sdpa").sum(), given)
     exact = [x.detach().double().requires_grad_() for x in given]
     right = torch.autograd.grad(attend(*exact, path="reference").sum(), exact)
     for found, wanted in zip(grads, right, strict=True):
@@ -33,10 +34,10 @@ def test_gradients_are_numbers_where_all_scores_are_far_below_zero(queries: int,
 @pytest.mark.parametrize("queries, keys, errs", [(64, 64, True), (1, 128, True), (197, 197, False), (65, 256, True)])
 def test_cudnn_is_left_out_only_where_its_gradients_may_be_none(queries: int, keys: int, errs: bool) -> None:
     q, k = torch.ones(1, 1, queries, 8, requires_grad=True), torch.ones(1, 1, keys, 8)
-    assert core.spoils_gradients(q, k, k) is errs
+    assert cudnn_gradients_are_unreliable(q, k, k) is errs
     with torch.no_grad():
-        assert not core.spoils_gradients(q, k, k)
-    assert not core.spoils_gradients(q.detach(), k, k)
+        assert not cudnn_gradients_are_unreliable(q, k, k)
+    assert not cudnn_gradients_are_unreliable(q.detach(), k, k)
 
 
 @pytest.mark.parametrize("mask", [Mask(), Mask(causal=True)])
@@ -47,6 +48,6 @@ def test_what_may_go_to_cudnn_goes_by_the_choice_of_backends(monkeypatch: pytest
         asked.append(len(given))
         return nullcontext()
 
-    monkeypatch.setattr(core, "_sound_backends", choose)
-    attend(*(torch.randn(2, 2, 64, 4) for _ in range(3)), mask, path="fused")
+    monkeypatch.setattr(core, "_reliable_backends", choose)
+    attend(*(torch.randn(2, 2, 64, 4) for _ in range(3)), mask, path="sdpa")
     assert asked == [3]

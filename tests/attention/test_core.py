@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from regard.attention import core
-from regard.attention.core import Full, Path, attend, attention_weights
+from regard.attention.core import Full, attend, attention_weights
 from regard.attention.masks import Mask, Packed, Padded
+from regard.ops.dispatch import AttentionPath
 
 H, D = 2, 4
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}
@@ -37,8 +38,8 @@ def test_the_worked_example_gives_the_weights_of_the_notes(scale: float | None, 
     torch.testing.assert_close(weights, torch.tensor([[high, low], [low, high]]), atol=0.005, rtol=0)
 
 
-@pytest.mark.parametrize("path", ["reference", "fused"])
-def test_the_worked_example_mixes_its_values_by_these_weights(path: Path) -> None:
+@pytest.mark.parametrize("path", ["reference", "sdpa"])
+def test_the_worked_example_mixes_its_values_by_these_weights(path: AttentionPath) -> None:
     x = worked_example()
     p = 1 / (1 + math.exp(-1))  # the scaled scores are 1 and 0
     expected = torch.tensor([[p, 1 - p, p, 1 - p], [1 - p, p, 1 - p, p]])[None, None]
@@ -48,9 +49,9 @@ def test_the_worked_example_mixes_its_values_by_these_weights(path: Path) -> Non
 # Scale
 
 
-@pytest.mark.parametrize("path", ["reference", "fused"])
+@pytest.mark.parametrize("path", ["reference", "sdpa"])
 @pytest.mark.parametrize("width", [4, 16, 64])
-def test_the_scale_follows_the_width(width: int, path: Path) -> None:
+def test_the_scale_follows_the_width(width: int, path: AttentionPath) -> None:
     q, k, v = torch.randn(3, 1, 1, 3, width, generator=seeded()).unbind()
     torch.testing.assert_close(attend(q, k, v, path=path), attend(q, k, v, scale=width**-0.5, path="reference"))
     torch.testing.assert_close(attention_weights(q, k), attention_weights(q, k, scale=width**-0.5))
@@ -61,8 +62,8 @@ def test_a_head_of_width_64_divides_by_8() -> None:
     torch.testing.assert_close(attention_weights(q, k), (q @ k.transpose(-2, -1) / 8).softmax(-1))
 
 
-@pytest.mark.parametrize("path", ["reference", "fused"])
-def test_a_given_scale_replaces_the_width(path: Path) -> None:
+@pytest.mark.parametrize("path", ["reference", "sdpa"])
+def test_a_given_scale_replaces_the_width(path: AttentionPath) -> None:
     q, k, v = torch.randn(3, 1, 1, 3, D, generator=seeded()).unbind()
     expected = (0.3 * q @ k.transpose(-2, -1)).softmax(-1) @ v
     torch.testing.assert_close(attend(q, k, v, scale=0.3, path=path), expected)
@@ -83,11 +84,11 @@ class Case:
     may: Callable[[int, int, int, int], bool]
 
     @property
-    def paths(self) -> tuple[Path, ...]:
+    def paths(self) -> tuple[AttentionPath, ...]:
         dense = self.mask is not None and self.mask.allowed is not None
         if self.mask is None or not self.mask.packed or dense:
-            return ("reference", "fused", "few", "auto")
-        return ("reference", "fused", "unpacked", "auto")
+            return ("reference", "sdpa", "matmul", "auto")
+        return ("reference", "sdpa", "padded", "auto")
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -176,7 +177,7 @@ MATRIX = [
     for name, case in CASES.items()
     for path in case.paths
     for biased in (False, True)
-    if not (path == "unpacked" and biased)
+    if not (path == "padded" and biased)
 ]
 BLIND = {
     name: case
@@ -220,7 +221,9 @@ def test_the_cases_hold_rows_that_may_attend_to_nothing() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=["32", "64", "bf16"])
 @pytest.mark.parametrize(("case", "path", "biased"), MATRIX)
-def test_every_path_agrees_with_attention_by_hand(case: Case, path: Path, biased: bool, dtype: torch.dtype) -> None:
+def test_every_path_agrees_with_attention_by_hand(
+    case: Case, path: AttentionPath, biased: bool, dtype: torch.dtype
+) -> None:
     q, k, v, bias = tensors(case, dtype)
     added = bias if biased else None
     context = attend(q, k, v, case.mask, bias=added, path=path)
@@ -230,7 +233,7 @@ def test_every_path_agrees_with_attention_by_hand(case: Case, path: Path, biased
 
 
 @pytest.mark.parametrize(("case", "path", "biased"), MATRIX)
-def test_every_path_has_the_gradients_of_attention_by_hand(case: Case, path: Path, biased: bool) -> None:
+def test_every_path_has_the_gradients_of_attention_by_hand(case: Case, path: AttentionPath, biased: bool) -> None:
     inputs = [x.requires_grad_() for x in tensors(case)[: 4 if biased else 3]]
     q, k, v, bias = inputs if biased else (*inputs, None)
     upstream = torch.randn(q.shape, generator=seeded(2), dtype=torch.float64)
@@ -248,7 +251,7 @@ def test_what_a_gpu_does_with_rows_that_see_nothing_is_right_on_a_cpu(case: Case
     q, k, v, bias = inputs if biased else (*inputs, None)
     assert case.mask is not None
     for _ in range(2):  # the second time with what it has built
-        context = core._attend_with_blind(q, k, v, case.mask, 1 / math.sqrt(D), 0.0, bias)
+        context = core._attend_sdpa_masked(q, k, v, case.mask, 1 / math.sqrt(D), 0.0, bias)
         expected = by_hand(q, k, v, bias, case)
         torch.testing.assert_close(context, expected, atol=1e-12, rtol=1e-12)
     got, wanted = (torch.autograd.grad(x.sum(), inputs, allow_unused=True) for x in (context, expected))
@@ -262,7 +265,9 @@ def test_what_a_gpu_does_with_rows_that_see_nothing_is_right_on_a_cpu(case: Case
     ("case", "path"),
     [pytest.param(case, path, id=f"{name}-{path}") for name, case in BLIND.items() for path in case.paths],
 )
-def test_a_query_that_may_attend_to_nothing_gets_exact_zeros(case: Case, path: Path, dtype: torch.dtype) -> None:
+def test_a_query_that_may_attend_to_nothing_gets_exact_zeros(
+    case: Case, path: AttentionPath, dtype: torch.dtype
+) -> None:
     q, k, v, _ = (x.requires_grad_() for x in tensors(case, dtype))
     context = attend(q, k, v, case.mask, path=path)
     context.sum().backward()
@@ -278,9 +283,9 @@ def test_a_query_that_may_attend_to_nothing_gets_exact_zeros(case: Case, path: P
     assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v))
 
 
-@pytest.mark.parametrize("path", ["reference", "fused"])
+@pytest.mark.parametrize("path", ["reference", "sdpa"])
 @pytest.mark.parametrize("biased", [False, True])
-def test_a_batch_that_may_attend_to_nothing_has_no_gradients(path: Path, biased: bool) -> None:
+def test_a_batch_that_may_attend_to_nothing_has_no_gradients(path: AttentionPath, biased: bool) -> None:
     case = padded([0, 0], 3, 4)
     q, k, v, bias = (x.requires_grad_() for x in tensors(case, torch.float32))
     context = attend(q, k, v, case.mask, path=path, bias=bias if biased else None)
@@ -323,13 +328,13 @@ def test_scores_far_from_zero_do_not_let_an_excluded_key_in() -> None:
     q = torch.full((1, 1, 2, D), 1e4)
     k = torch.stack([torch.full((D,), -1e4), torch.full((D,), 1e4)])[None, None]  # the key ahead fits far better
     v = torch.tensor([[1.0] * D, [2.0] * D])[None, None]
-    for path in ("reference", "fused"):
+    for path in ("reference", "sdpa"):
         assert attend(q, k, v, Mask(causal=True), path=path)[0, 0, 0].tolist() == [1.0] * D  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("path", ["reference", "fused"])
+@pytest.mark.parametrize("path", ["reference", "sdpa"])
 @pytest.mark.parametrize("shape", [(H, 4, 5), (1, H, 1, 5), (3, 1, 4, 5), (4, 5)])
-def test_a_bias_broadcasts_like_the_scores(shape: tuple[int, ...], path: Path) -> None:
+def test_a_bias_broadcasts_like_the_scores(shape: tuple[int, ...], path: AttentionPath) -> None:
     case = padded([5, 2, 0], 4, 5)
     q, k, v, _ = tensors(case)
     bias = torch.randn(shape, generator=seeded(3), dtype=torch.float64)
@@ -341,8 +346,8 @@ def test_a_bias_broadcasts_like_the_scores(shape: tuple[int, ...], path: Path) -
 
 
 @pytest.mark.parametrize("heads", [1, 2, 8])
-@pytest.mark.parametrize("path", ["reference", "fused"])
-def test_each_head_attends_by_itself(heads: int, path: Path) -> None:
+@pytest.mark.parametrize("path", ["reference", "sdpa"])
+def test_each_head_attends_by_itself(heads: int, path: AttentionPath) -> None:
     q, k, v = torch.randn(3, 2, heads, 5, D, generator=seeded(), dtype=torch.float64).unbind()
     together = attend(q, k, v, Mask(causal=True), path=path)
     for h in range(heads):
@@ -371,7 +376,7 @@ def test_the_unpacked_path_is_the_reference_for_any_lengths(
     keys = data.draw(st.lists(st.integers(0, 4), min_size=len(queries), max_size=len(queries)))
     mask = Mask(queries=Packed.of(queries), keys=Packed.of(keys), causal=causal, window=window)
     q, k, v = (torch.randn(1, H, sum(n), D, generator=seeded(i)) for i, n in enumerate((queries, keys, keys)))
-    torch.testing.assert_close(attend(q, k, v, mask, path="unpacked"), attend(q, k, v, mask, path="reference"))
+    torch.testing.assert_close(attend(q, k, v, mask, path="padded"), attend(q, k, v, mask, path="reference"))
 
 
 def on_device(mask: Mask | None, device: torch.device) -> Mask | None:
@@ -391,8 +396,8 @@ def test_every_path_on_a_gpu_agrees_with_the_reference_on_the_cpu(name: str, dty
     upstream = torch.randn(inputs[0].shape, generator=seeded(2)).to(dtype)
     expected = attend(*inputs, case.mask, path="reference")
     gradients = torch.autograd.grad(expected, inputs, upstream)
-    fits = "unpacked" in case.paths and dtype == torch.bfloat16 and case.keys > 0
-    varlen: tuple[Path, ...] = ("varlen",) if fits else ()
+    fits = "padded" in case.paths and dtype == torch.bfloat16 and case.keys > 0
+    varlen: tuple[AttentionPath, ...] = ("flash_varlen",) if fits else ()
     tolerance = {"atol": 5e-2, "rtol": 5e-2} if dtype == torch.bfloat16 else {"atol": 1e-4, "rtol": 1e-4}
     for path in case.paths + varlen:
         leaves = [x.detach().to(device).requires_grad_() for x in inputs]
@@ -409,11 +414,11 @@ def test_every_path_on_a_gpu_agrees_with_the_reference_on_the_cpu(name: str, dty
 def test_a_packed_path_refuses_a_padded_batch() -> None:
     q = torch.randn(1, 1, 2, D)
     with pytest.raises(ValueError, match="packed"):
-        attend(q, q, q, Mask(causal=True), path="unpacked")
+        attend(q, q, q, Mask(causal=True), path="padded")
 
 
-@pytest.mark.parametrize("path", ["unpacked", "varlen"])
-def test_a_packed_path_refuses_a_bias_and_a_dense_mask(path: Path) -> None:
+@pytest.mark.parametrize("path", ["padded", "flash_varlen"])
+def test_a_packed_path_refuses_a_bias_and_a_dense_mask(path: AttentionPath) -> None:
     layout = Packed.of([2, 1])
     mask = Mask(queries=layout, keys=layout)
     q = torch.randn(1, 1, 3, D)
@@ -427,23 +432,23 @@ def test_varlen_refuses_dropout() -> None:
     layout = Packed.of([2, 1])
     q = torch.randn(1, 1, 3, D)
     with pytest.raises(ValueError, match="dropout"):
-        attend(q, q, q, Mask(queries=layout, keys=layout), dropout=0.1, path="varlen")
+        attend(q, q, q, Mask(queries=layout, keys=layout), dropout=0.1, path="flash_varlen")
 
 
 # Dropout
 
 
-def uniform(path: Path) -> tuple[Tensor, Tensor, Tensor, Mask]:
+def uniform(path: AttentionPath) -> tuple[Tensor, Tensor, Tensor, Mask]:
     """4096 queries with equal weights on 16 keys whose values are 1."""
-    if path == "unpacked":
+    if path == "padded":
         layout, keys = Packed.of([2048, 2048]), Packed.of([16, 16])
         return torch.zeros(1, 1, 4096, D), torch.zeros(1, 1, 32, D), torch.ones(1, 1, 32, D), Mask(layout, keys)
     return torch.zeros(1, 1, 4096, D), torch.zeros(1, 1, 16, D), torch.ones(1, 1, 16, D), Mask()
 
 
-@pytest.mark.parametrize("path", ["reference", "fused", "unpacked"])
+@pytest.mark.parametrize("path", ["reference", "sdpa", "padded"])
 @pytest.mark.parametrize("p", [0.1, 0.5])
-def test_dropout_drops_weights_at_its_rate_and_keeps_the_mean(path: Path, p: float) -> None:
+def test_dropout_drops_weights_at_its_rate_and_keeps_the_mean(path: AttentionPath, p: float) -> None:
     torch.manual_seed(0)
     q, k, v, mask = uniform(path)
     kept = attend(q, k, v, mask, dropout=p, path=path)[..., 0] * 16 * (1 - p)  # how many of 16 weights were kept
@@ -452,8 +457,8 @@ def test_dropout_drops_weights_at_its_rate_and_keeps_the_mean(path: Path, p: flo
     assert kept.var().item() == pytest.approx(16 * p * (1 - p), rel=0.1)
 
 
-@pytest.mark.parametrize("path", ["reference", "fused", "unpacked"])
-def test_without_dropout_nothing_is_random(path: Path) -> None:
+@pytest.mark.parametrize("path", ["reference", "sdpa", "padded"])
+def test_without_dropout_nothing_is_random(path: AttentionPath) -> None:
     q, k, v, mask = uniform(path)
     torch.testing.assert_close(attend(q, k, v, mask, path=path), torch.ones_like(q))
 
@@ -487,8 +492,8 @@ def test_scores_are_not_rounded_to_half_precision_where_weights_are_dropped(roun
     assert (context.double() - expected).norm() < 0.01 * expected.norm()
 
 
-@pytest.mark.parametrize("path", ["reference", "fused", "unpacked"])
-def test_dropout_leaves_a_query_that_may_attend_to_nothing_at_zero(path: Path) -> None:
+@pytest.mark.parametrize("path", ["reference", "sdpa", "padded"])
+def test_dropout_leaves_a_query_that_may_attend_to_nothing_at_zero(path: AttentionPath) -> None:
     case = CASES["packed cross, no keys for some"]
     q, k, v, _ = tensors(case, torch.float32)
     context = attend(q, k, v, case.mask, dropout=0.5, path=path)

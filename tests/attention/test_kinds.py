@@ -121,7 +121,7 @@ def test_a_plain_product_takes_a_negative_scale() -> None:
             lambda: Local(1, 1, global_tokens=-2),
             "local attention: global_tokens must be an integer of at least 0, not -2",
         ),
-        (lambda: Local(1, 1, path="x"), "path must be one of auto, reference, dense, blocks, varlen, not 'x'"),  # type: ignore[arg-type]
+        (lambda: Local(1, 1, path="x"), "path must be one of auto, reference, dense, blocks, flash_varlen, not 'x'"),  # type: ignore[arg-type]
         (lambda: Routing(2, 8, 0), "routing attention: clusters must be an integer of at least 1, not 0"),
         (lambda: Routing(2, 8, 4, decay=1.5), "routing attention: decay must be between 0 and 1, not 1.5"),
         (lambda: Routing(2, 8, 4, balance=-0.1), "routing attention: balance must not be negative, found -0.1"),
@@ -131,7 +131,10 @@ def test_a_plain_product_takes_a_negative_scale() -> None:
         (lambda: Linear(8, "random", size=0), "linear attention: size must be an integer of at least 1, not 0"),
         (lambda: Linear(8, "elu", scale=-1.0), "must not be negative, found -1"),
         (lambda: Linear(8, path="x"), "path must be one of auto, quadratic, chunked, recurrent, kernel, not 'x'"),  # type: ignore[arg-type]
-        (lambda: Full(path="x"), "path must be one of auto, reference, fused, few, unpacked, varlen, short, not 'x'"),  # type: ignore[arg-type]
+        (
+            lambda: Full(path="x"),
+            "path must be one of auto, reference, sdpa, matmul, decode, padded, flash_varlen, triton_varlen, not 'x'",
+        ),  # type: ignore[arg-type]
     ],
 )
 def test_a_kind_that_cannot_be_is_refused_when_it_is_made(make: Callable[[], Kind], sentence: str) -> None:

@@ -68,7 +68,7 @@ def test_a_layout_moves_between_devices_unchanged(layout: Padded | Packed) -> No
 
 def test_an_empty_mask_allows_everything_without_a_tensor() -> None:
     assert Mask().dense(3, 4, CPU) is None
-    assert Mask().blind(3, 4, CPU) is None
+    assert Mask().fully_masked(3, 4, CPU) is None
     assert Mask(window=(None, None)).dense(3, 4, CPU) is None
 
 
@@ -95,8 +95,8 @@ def test_packed_causal_is_aligned_to_the_end_of_each_sequences_keys() -> None:
 
 def test_blind_marks_the_queries_that_may_attend_to_nothing() -> None:
     mask = Mask(keys=Padded.of([2, 0], 2))
-    assert mask.blind(3, 2, CPU).flatten().tolist() == [False, True]  # type: ignore[union-attr]
-    assert Mask(causal=True).blind(3, 2, CPU).flatten().tolist() == [True, False, False]  # type: ignore[union-attr]
+    assert mask.fully_masked(3, 2, CPU).flatten().tolist() == [False, True]  # type: ignore[union-attr]
+    assert Mask(causal=True).fully_masked(3, 2, CPU).flatten().tolist() == [True, False, False]  # type: ignore[union-attr]
 
 
 def test_a_mask_builds_its_tensor_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,8 +111,8 @@ def test_a_mask_asked_for_two_sizes_gives_two_tensors() -> None:
     assert table(mask, 2, 2) == [[1, 0], [1, 1]]
     assert table(mask, 1, 2) == [[1, 1]]
     assert table(mask, 3, 2) == [[0, 0], [1, 0], [1, 1]]
-    assert mask.blind(2, 2, CPU).flatten().tolist() == [False, False]  # type: ignore[union-attr]
-    assert mask.blind(3, 2, CPU).flatten().tolist() == [True, False, False]  # type: ignore[union-attr]
+    assert mask.fully_masked(2, 2, CPU).flatten().tolist() == [False, False]  # type: ignore[union-attr]
+    assert mask.fully_masked(3, 2, CPU).flatten().tolist() == [True, False, False]  # type: ignore[union-attr]
 
 
 # Composition

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from regard.attention.masks import Packed
-from regard.attention.packing import Places, pack_padded, pad_packed
+from regard.attention.packing import PaddedIndex, pack_padded, pad_packed
 
 
 def drawn(lengths: list[int]) -> tuple[torch.Tensor, Packed]:
@@ -25,7 +25,7 @@ def test_each_sequence_has_a_row_with_zeros_behind_it(lengths: list[int]) -> Non
 
 def test_both_ways_back_are_right_twice() -> None:
     x, layout = drawn([3, 1, 4])
-    places = Places.of(layout)
+    places = PaddedIndex.of(layout)
     assert torch.autograd.gradcheck(lambda y: pad_packed(y, places), x)
     assert torch.autograd.gradgradcheck(lambda y: pad_packed(y, places).square(), x)
     rows = torch.randn(3, 2, 4, 3, dtype=torch.float64, requires_grad=True)

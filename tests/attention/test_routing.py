@@ -184,7 +184,7 @@ def test_sorting_by_clusters_takes_few_launches() -> None:
     of_query, of_key = kind.assign(q, k, mask)
     for learning, most in ((False, 17), (True, 21)):
         with Launches() as launches:
-            places = mask.places(128, 128, q.device)
+            places = mask.positions(128, 128, q.device)
             sort_by_group(of_query, of_key, C + 2, *places, mask.reach, learning)
         assert launches.number <= most
 

@@ -98,8 +98,8 @@ torch.manual_seed(0)
 WIDE_KINDS: dict[str, Kind] = {
     "full": Full(),
     "full-reference": Full(path="reference"),
-    "full-fused": Full(path="fused"),
-    "full-few": Full(path="few"),
+    "full-sdpa": Full(path="sdpa"),
+    "full-matmul": Full(path="matmul"),
     "local-wide": Local(9, 9),
     "linear": Linear(HEAD_WIDTH),
     "linear-random": Linear(HEAD_WIDTH, "random"),
@@ -115,7 +115,7 @@ NARROW_KINDS: dict[str, Kind] = {
     "routing-reference": Routing(HEADS, HEAD_WIDTH, 2, path="reference").eval(),
 }
 KINDS = WIDE_KINDS | NARROW_KINDS
-PACKED_KINDS: dict[str, Kind] = {**KINDS, "full-unpacked": Full(path="unpacked")}
+PACKED_KINDS: dict[str, Kind] = {**KINDS, "full-padded": Full(path="padded")}
 
 
 @pytest.fixture(params=TRANSLATORS)

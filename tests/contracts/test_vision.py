@@ -69,7 +69,7 @@ def test_the_weights_of_softmax_say_how_the_context_is_mixed(seeing: Seeing) -> 
 def test_fused_paths_say_what_the_reference_says(seeing: Seeing, monkeypatch: pytest.MonkeyPatch) -> None:
     x = images(2)
     expected = seeing(x)
-    monkeypatch.setattr("regard.attention.core._fastest", lambda *_: "reference")
+    monkeypatch.setattr("regard.attention.core.select_attention", lambda *_: "reference")
     torch.testing.assert_close(seeing(x), expected, **CLOSE)
 
 

@@ -8,13 +8,12 @@ from torch import Tensor
 from regard.attention.multi_head import Attention
 from regard.layers import DecoderBlock, EncoderBlock, FeedForward, Residual
 from regard.ops import add_norm as norms
-from regard.ops import attention_kernels as kernels
 from regard.ops import dispatch
 from regard.ops import linear_training as learning_products
 from regard.ops.add_norm_training import add_norm, kept, sum_and_norm
 from regard.ops.linear import Linear
 
-pytestmark = pytest.mark.skipif(not kernels.TRITON_INSTALLED, reason="there is no Triton")
+pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="there is no Triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="there is no CUDA device")

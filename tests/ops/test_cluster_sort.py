@@ -6,10 +6,10 @@ from torch import Tensor
 
 from regard.attention.masks import Mask, Packed, Padded
 from regard.attention.routing import Routing
-from regard.ops import attention_kernels as kernels
+from regard.ops import dispatch
 from regard.ops.cluster_sort import nearest
 
-pytestmark = pytest.mark.skipif(not kernels.TRITON_INSTALLED, reason="there is no Triton")
+pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="there is no Triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 H, D, C = 2, 16, 4

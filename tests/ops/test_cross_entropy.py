@@ -9,8 +9,8 @@ from torch import Tensor
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
-from regard.ops import attention_kernels as kernels
 from regard.ops import cross_entropy as head
+from regard.ops import dispatch
 from regard.ops.cross_entropy import (
     IGNORE_INDEX,
     add_product,
@@ -90,7 +90,7 @@ def test_under_autocast_logits_are_half_precision_and_gradients_are_not() -> Non
         assert (mine - theirs).norm() < 0.02 * theirs.norm()
 
 
-@pytest.mark.skipif(not kernels.TRITON_INSTALLED, reason="there is no Triton")
+@pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="there is no Triton")
 @pytest.mark.parametrize("words", [5, 16, 100, 20_000])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_the_kernel_does_what_the_plain_form_does(words: int, smoothing: float) -> None:
@@ -106,7 +106,7 @@ def test_the_kernel_does_what_the_plain_form_does(words: int, smoothing: float) 
     torch.testing.assert_close(by_kernel, plain, atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.skipif(not kernels.TRITON_INSTALLED, reason="there is no Triton")
+@pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="there is no Triton")
 @pytest.mark.parametrize("dtype", [torch.float16, pytest.param(torch.bfloat16, marks=on_gpu)])
 @pytest.mark.parametrize("words", [2, 16, 100, 2**11, 10_002])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -158,7 +158,7 @@ def test_products_add_up_in_single_precision(device: str, monkeypatch: pytest.Mo
         torch.testing.assert_close(total.double(), right, rtol=close, atol=close * float(right.abs().max()))
 
 
-@pytest.mark.skipif(not kernels.TRITON_INSTALLED, reason="there is no Triton")
+@pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="there is no Triton")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("size", [0, 1, 5000])
 def test_the_kernel_multiplies_as_the_plain_form_does(size: int, dtype: torch.dtype) -> None:

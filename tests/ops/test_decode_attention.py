@@ -8,10 +8,10 @@ from torch import Tensor
 
 from regard.attention.core import attend
 from regard.attention.masks import Mask, Padded
-from regard.ops import attention_kernels as kernels
-from regard.ops.decode_attention import attend_few, usable
+from regard.ops import dispatch
+from regard.ops.decode_attention import decode_attention
 
-pytestmark = pytest.mark.skipif(not kernels.TRITON_INSTALLED, reason="there is no Triton")
+pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="there is no Triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="there is no CUDA device")
@@ -41,12 +41,12 @@ def test_it_gives_what_the_formula_gives(T: int, lengths: list[int], D: int, mas
     allowed = family(len(lengths), T, S) if masked else None
     mask = Mask(keys=Padded(torch.tensor(lengths, device=DEVICE), S), allowed=allowed)
     expected = attend(q, k, v, mask, scale=0.3, path="reference")
-    torch.testing.assert_close(attend_few(q, k, v, mask, 0.3), expected, atol=2e-6, rtol=1e-5)
+    torch.testing.assert_close(decode_attention(q, k, v, mask, 0.3), expected, atol=2e-6, rtol=1e-5)
 
 
 def test_without_any_mask_all_is_seen() -> None:
     q, k, v = tensors(2, 3, 4, 37, 16)
-    torch.testing.assert_close(attend_few(q, k, v, Mask(), 0.25), attend(q, k, v, path="reference"))
+    torch.testing.assert_close(decode_attention(q, k, v, Mask(), 0.25), attend(q, k, v, path="reference"))
 
 
 def test_what_lies_behind_the_last_key_is_never_read() -> None:
@@ -55,7 +55,7 @@ def test_what_lies_behind_the_last_key_is_never_read() -> None:
     expected = attend(q, k, v, mask, path="reference")
     for row, length in enumerate((5, 33)):
         k[row, :, length:] = v[row, :, length:] = torch.nan
-    torch.testing.assert_close(attend_few(q, k, v, mask, 0.25), expected)
+    torch.testing.assert_close(decode_attention(q, k, v, mask, 0.25), expected)
 
 
 def test_lengths_may_be_a_column_of_a_table() -> None:
@@ -63,21 +63,21 @@ def test_lengths_may_be_a_column_of_a_table() -> None:
     table = torch.tensor([[9, 7, 1], [3, 21, 2], [5, 13, 0]], device=DEVICE)
     for column in table.unbind(1):
         expected = attend(q, k, v, Mask(keys=Padded(column.contiguous(), 21)), path="reference")
-        torch.testing.assert_close(attend_few(q, k, v, Mask(keys=Padded(column, 21)), 0.25), expected)
+        torch.testing.assert_close(decode_attention(q, k, v, Mask(keys=Padded(column, 21)), 0.25), expected)
 
 
 def test_a_query_that_may_see_nothing_gets_zeros() -> None:
     q, k, v = tensors(1, 2, 3, 9, 16)
     allowed = torch.ones(1, 1, 3, 9, dtype=torch.bool, device=DEVICE)
     allowed[:, :, 1] = False
-    context = attend_few(q, k, v, Mask(allowed=allowed), 0.25)
+    context = decode_attention(q, k, v, Mask(allowed=allowed), 0.25)
     assert not context[:, :, 1].any()
     assert context[:, :, 0].any()
 
 
 def test_the_context_lies_as_the_projection_behind_reads_it() -> None:
     q, k, v = tensors(2, 4, 3, 9, 16)
-    assert attend_few(q, k, v, Mask(), 0.25).transpose(1, 2).is_contiguous()
+    assert decode_attention(q, k, v, Mask(), 0.25).transpose(1, 2).is_contiguous()
 
 
 @on_gpu
@@ -86,8 +86,8 @@ def test_on_a_gpu_attend_takes_it_and_it_is_right(dtype: torch.dtype) -> None:
     q, k, v = tensors(64, 8, 4, 160, 64, dtype)
     lengths = torch.arange(1, 65, device=DEVICE) * 2
     mask = Mask(keys=Padded(lengths, 160), allowed=family(64, 4, 160))
-    assert usable(q, k, v, mask)
-    assert not usable(q, k, v, Mask(causal=True))
+    assert dispatch.decode_attention_applies(q, k, v, mask)
+    assert not dispatch.decode_attention_applies(q, k, v, Mask(causal=True))
     for rows, queries, keys, fits in (
         (1, 128, 128, True),
         (64, 32, 64, True),
@@ -95,7 +95,7 @@ def test_on_a_gpu_attend_takes_it_and_it_is_right(dtype: torch.dtype) -> None:
         (1, 17, 129, False),
     ):
         others = tensors(rows, 8, queries, keys, 64, dtype)
-        assert usable(*others, Mask()) == fits
+        assert dispatch.decode_attention_applies(*others, Mask()) == fits
     expected = attend(q.double(), k.double(), v.double(), mask, path="reference")
     tolerance = 2e-2 if dtype == torch.bfloat16 else 2e-6
     with torch.no_grad():

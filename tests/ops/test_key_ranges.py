@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from regard.attention.masks import Mask, Packed, Window
-from regard.ops import attention_kernels as kernels
+from regard.ops import dispatch
 from regard.ops.key_ranges import KeyRanges, find_by_formula, find_by_kernel
 
-pytestmark = pytest.mark.skipif(not kernels.TRITON_INSTALLED, reason="there is no Triton")
+pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="there is no Triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BOUNDS = st.none() | st.integers(0, 9)

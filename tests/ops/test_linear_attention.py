@@ -6,10 +6,10 @@ from torch import Tensor
 
 from regard.attention.linear import Features, Linear
 from regard.attention.masks import Mask, Padded
-from regard.ops import attention_kernels as kernels
+from regard.ops import dispatch
 from regard.ops import linear_attention as linear_kernels
 
-pytestmark = pytest.mark.skipif(not kernels.TRITON_INSTALLED, reason="there is no Triton")
+pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="there is no Triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 H = 2

@@ -5,12 +5,11 @@ import torch
 from torch import Tensor, nn
 
 from regard.models.stem import ConvolutionalStem
-from regard.ops import attention_kernels as kernels
 from regard.ops import dispatch
 from regard.ops import norm_gelu as activated
 from regard.ops.norm_gelu import norm_gelu, norm_gelu_by_kernel
 
-pytestmark = pytest.mark.skipif(not kernels.TRITON_INSTALLED, reason="there is no Triton")
+pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="there is no Triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 HALF = torch.bfloat16 if DEVICE.type == "cuda" else torch.float16

@@ -6,10 +6,10 @@ from torch import Tensor
 
 from regard.attention.multi_head import Attention
 from regard.attention.positions import Rotary, Rotary2D, grid_positions
-from regard.ops import attention_kernels as kernels
-from regard.ops import rotary as turning
+from regard.ops import dispatch
+from regard.ops.rotary import rotate_qkv
 
-pytestmark = pytest.mark.skipif(not kernels.TRITON_INSTALLED, reason="there is no Triton")
+pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="there is no Triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 B, T = 3, 12
@@ -43,9 +43,10 @@ def test_attention_is_the_same_either_way(
 ) -> None:
     module, positions = attention(kind, heads, width), placed(kind, rows)
     x = torch.randn(B, T, heads * width, device=DEVICE, requires_grad=True)
-    monkeypatch.setattr(turning, "usable", lambda together: False)
+    monkeypatch.setattr(dispatch, "KERNELS_ENABLED", False)
     plain = learned(module, x, positions)
-    monkeypatch.setattr(turning, "usable", lambda together: True)
+    monkeypatch.setattr(dispatch, "KERNELS_ENABLED", True)
+    monkeypatch.setattr(dispatch, "INTERPRETED", True)
     for mine, theirs in zip(learned(module, x, positions), plain, strict=True):
         torch.testing.assert_close(mine, theirs, atol=2e-5, rtol=2e-4)
 
@@ -53,7 +54,7 @@ def test_attention_is_the_same_either_way(
 def test_gradients_may_lie_anyhow() -> None:
     together = torch.randn(B, T, 3 * 32, device=DEVICE, requires_grad=True)
     positions, frequency = placed("line", 1), Rotary(16).to(DEVICE).frequency
-    made = turning.turn_by_kernel(together, positions, frequency, 2)
+    made = rotate_qkv(together, positions, frequency, 2)
     upstream = [torch.randn(2, T, 16, B, device=DEVICE).permute(3, 0, 1, 2) for _ in made]
     (got,) = torch.autograd.grad(made, together, upstream)
     both = together.detach().requires_grad_()
@@ -64,7 +65,7 @@ def test_gradients_may_lie_anyhow() -> None:
 
 
 def test_on_a_cpu_the_formula_is_used() -> None:
-    assert not turning.usable(torch.randn(1, 2, 6, requires_grad=True))
+    assert not dispatch.training_kernels_apply(torch.randn(1, 2, 6, requires_grad=True))
 
 
 @pytest.mark.skipif(DEVICE.type == "cpu", reason="there is no CUDA device")

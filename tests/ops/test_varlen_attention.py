@@ -15,13 +15,13 @@ from regard.attention import core
 from regard.attention.core import Full, attend, attention_weights
 from regard.attention.masks import Mask, Packed
 from regard.attention.multi_head import Attention
-from regard.ops import attention_kernels as kernels
+from regard.ops import dispatch
 from regard.ops import varlen_attention as short
 from regard.ops.dropout import KERNEL_LEVELS, kernel_drop_mask
 from regard.ops.key_ranges import KeyRanges
 from regard.ops.varlen_attention import attend_bundles, attend_key_ranges, unbundle
 
-pytestmark = pytest.mark.skipif(not kernels.TRITON_INSTALLED, reason="there is no Triton")
+pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="there is no Triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="there is no CUDA device")
@@ -91,7 +91,7 @@ def test_any_lengths_of_queries_and_keys(
     bare = packed_mask(queries, keys, causal)
     mask = bare if window is None else bare & Mask(window=window)
     inputs = tensors(mask)
-    got = with_gradients(attend(*inputs, mask, path="short"), inputs)
+    got = with_gradients(attend(*inputs, mask, path="triton_varlen"), inputs)
     assert_close(got, by_formula(inputs, mask))
 
 
@@ -113,7 +113,7 @@ def test_programs_share_out_sequences_of_any_lengths(lengths: list[int], slot: i
 def test_widths_of_heads_and_a_scale(width: int) -> None:
     mask = packed_mask([20, 35], None, True)
     inputs = tensors(mask, heads=2, width=width)
-    got = with_gradients(attend(*inputs, mask, scale=0.2, path="short"), inputs)
+    got = with_gradients(attend(*inputs, mask, scale=0.2, path="triton_varlen"), inputs)
     assert_close(got, by_formula(inputs, mask, scale=0.2), 4e-6)
 
 
@@ -127,7 +127,7 @@ def test_widths_of_heads_and_a_scale(width: int) -> None:
 def test_half_precision_stays_within_its_rounding(dtype: torch.dtype, tolerance: float) -> None:
     mask = packed_mask([70, 3, 30], None, True)
     inputs = tensors(mask, width=32, dtype=dtype)
-    got = with_gradients(attend(*inputs, mask, path="short"), inputs)
+    got = with_gradients(attend(*inputs, mask, path="triton_varlen"), inputs)
     assert all(x.dtype == dtype for x in got)
     assert_close(got, by_formula(inputs, mask), tolerance)
 
@@ -135,7 +135,7 @@ def test_half_precision_stays_within_its_rounding(dtype: torch.dtype, tolerance:
 def test_queries_that_see_nothing_give_zeros_and_zero_gradients() -> None:
     mask = packed_mask([5, 4, 40], [0, 2, 0], True)
     inputs = tensors(mask)
-    got = with_gradients(attend(*inputs, mask, path="short"), inputs)
+    got = with_gradients(attend(*inputs, mask, path="triton_varlen"), inputs)
     blind = [0, 1, 2, 3, 4, 5, 6, *range(9, 49)]
     assert not got[0][0, 0, blind].any()
     assert not got[1][0, 0, blind].any()
@@ -147,7 +147,7 @@ def test_views_of_one_projection_give_gradients_that_are_views_of_one() -> None:
     H, D, N = 2, 16, 45
     together = torch.randn(1, N, 3 * H * D, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     parts = [x.view(1, N, H, D).transpose(1, 2).requires_grad_() for x in together.chunk(3, -1)]
-    got = with_gradients(attend(*parts, mask, path="short"), parts)
+    got = with_gradients(attend(*parts, mask, path="triton_varlen"), parts)
     assert_close(got, by_formula(parts, mask))
     assert got[0].transpose(1, 2).is_contiguous()
     dq, dk, dv = got[1:]
@@ -179,7 +179,7 @@ def test_attention_of_a_packed_row_takes_no_projection_apart(
     other = None if context is None else torch.randn(1, 21, 32, device=DEVICE, requires_grad=True)
     wanted = [x, *attention.parameters()] + ([] if other is None else [other])
     apart = with_gradients(attention(x, other, mask=mask), wanted)
-    monkeypatch.setattr(core, "_fastest", lambda *given: "short")
+    monkeypatch.setattr(core, "select_attention", lambda *given: "triton_varlen")
     monkeypatch.setattr(Attention, "_attend", None)
     together = with_gradients(attention(x, other, mask=mask), wanted)
     assert_close(together, [y.double() for y in apart])
@@ -249,7 +249,7 @@ def test_the_operators_keep_the_promises_of_operators() -> None:
 def test_a_bias_is_refused() -> None:
     mask = packed_mask([5], None, False)
     with pytest.raises(ValueError, match="no bias"):
-        attend(*tensors(mask), mask, bias=torch.zeros(1), path="short")
+        attend(*tensors(mask), mask, bias=torch.zeros(1), path="triton_varlen")
 
 
 def test_without_triton_everything_else_works() -> None:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from regard.ops import attention_kernels as kernels
-from regard.ops.dispatch import on_device
+from regard.ops.dispatch import KERNELS_ENABLED, on_device
 
 if TYPE_CHECKING:
     from regard.decoding.cuda_graph.beam import Board
 
-ENABLED = kernels.KERNELS_ENABLED
+ENABLED = KERNELS_ENABLED
 WIDEST = 8
 """The widest beam: one program looks at all candidates of a sentence at once."""
 PART = 2048

@@ -15,8 +15,7 @@ from regard.attention.cache import KeyValues, KVCache
 from regard.attention.masks import Mask, Padded
 from regard.layers import DecoderBlock
 from regard.models.transformer import Transformer
-from regard.ops import attention_kernels as kernels
-from regard.ops import decode_attention as few
+from regard.ops import dispatch
 from regard.ops.operator import dense_last, strides
 
 
@@ -46,7 +45,7 @@ class FixedCache(KVCache):
 
     def append(self, k: Tensor, v: Tensor) -> KeyValues:
         """Puts the new ones to their place and returns the whole room, what is not yet filled included."""
-        if few.ENABLED and k.is_cuda and k.shape[-1] in kernels.WIDTHS:
+        if dispatch.kernels_apply(k) and k.shape[-1] in dispatch.HEAD_WIDTHS:
             self.append_by_kernel(k, v)
         else:
             for place, new in zip(self._by_step, (k, v), strict=True):

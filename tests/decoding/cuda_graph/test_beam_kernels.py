@@ -18,10 +18,10 @@ from regard.decoding.cuda_graph.beam import Board
 from regard.decoding.cuda_graph.beam_kernel import Launcher
 from regard.decoding.cuda_graph.model_step import FixedCache, Shape
 from regard.decoding.cuda_graph.search import CapturedSearch
-from regard.ops import attention_kernels as kernels
+from regard.ops import dispatch
 from tests.decoding.cuda_graph.models import decided_model
 
-pytestmark = pytest.mark.skipif(not kernels.TRITON_INSTALLED, reason="there is no Triton")
+pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="there is no Triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 EOS, BOS, PART = 2, 1, 16
