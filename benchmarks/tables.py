@@ -11,7 +11,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from reports import attention, croco, decoding, parallel, serving, settings, training, translation, vision
+from reports import attention, croco, decoding, headline, parallel, serving, settings, training, translation, vision
 from reports.results import Writer, of, of_all
 
 from regard.models.swin import SwinConfig
@@ -19,14 +19,12 @@ from regard.models.vit import ViTConfig
 
 ROOT = Path(__file__).parent.parent
 TRANSLATION = of_all(["multi30k-recorded-seed*", "multi30k-en-de-seed*"], translation.write_multi30k)
+HEADLINE = of_all(
+    ["multi30k-recorded-seed*", "vision-mnist", "vision-cifar10", "training-gpu", "decoding-gpu", "engines"],
+    headline.write_headline,
+)
 PAGES: dict[str, dict[str, Writer]] = {
-    "README.md": {
-        "results": TRANSLATION,
-        "images": of_all(["vision-mnist", "vision-cifar10"], vision.write_recipes_in_brief),
-        "training": of("training-gpu", training.write_steps_in_brief),
-        "decoding": of("decoding-cpu", decoding.write_cpu),
-        "decoding on a GPU": of("decoding-gpu", decoding.write_gpu_in_brief),
-    },
+    "README.md": {"results": HEADLINE},
     "docs/attention.md": {
         "quality": of("attention-quality", attention.write_quality),
         "cost": of_all(["attention-cpu", "attention-gpu"], attention.write_costs),
@@ -39,12 +37,13 @@ PAGES: dict[str, dict[str, Writer]] = {
     },
     "docs/croco.md": {"proof": of("croco", croco.write_croco, otherwise="")},
     "docs/decoding-speed.md": {
+        "decoding": of("decoding-cpu", decoding.write_cpu),
         "engines on a CPU": of("engines", decoding.write_engine_ratios),
         "speeds": of("decoding-gpu", decoding.write_gpu_speeds),
         "same sentences": of("decoding-gpu", decoding.write_gpu_equality),
         "profile": of("decoding-gpu", decoding.write_gpu_profile),
     },
-    "docs/guide.md": {"settings": settings.write_translation},
+    "docs/settings.md": {"settings": settings.write_translation},
     "docs/images.md": {
         "images": settings.write_images,
         "augmentation": settings.write_augmentation,
