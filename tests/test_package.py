@@ -139,7 +139,8 @@ def test_links_to_other_places_are_told_apart() -> None:
 
 
 def test_every_key_in_the_table_of_settings_is_known() -> None:
-    (table,) = re.findall(r"<!-- settings -->\n(.*?)<!-- /settings -->", (DOCS / "settings.md").read_text("utf-8"), re.S)
+    page = (DOCS / "settings.md").read_text("utf-8")
+    (table,) = re.findall(r"<!-- settings -->\n(.*?)<!-- /settings -->", page, re.S)
     keys = re.findall(r"^\| `([\w.]+)` \|", table, re.M)
     assert len(keys) == len(table.splitlines()) - 2
     assert {"init.from", "optim.lr", "model.preset"} <= set(keys)
