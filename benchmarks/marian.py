@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from transformers import MarianConfig, MarianMTModel
 
-from regard.interop.marian import from_marian, read_marian
+from regard.interop.huggingface_marian import from_marian, read_marian
 from regard.models.transformer import Transformer
 
 

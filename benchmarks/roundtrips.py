@@ -29,10 +29,10 @@ from regard.decoding.constraints import DecodingRequest
 from regard.errors import UserError
 from regard.interop.argos import write_argos
 from regard.interop.export_ctranslate2 import EnginePeer
-from regard.interop.export_huggingface import HuggingFacePeer, build_huggingface, write_huggingface
-from regard.interop.export_torch import TORCH
+from regard.interop.huggingface_marian import HuggingFacePeer, build_huggingface, write_huggingface
 from regard.interop.import_model import import_model
 from regard.interop.onnx import ONNX
+from regard.interop.torch import TORCH
 from regard.interop.verification import SEARCHES, TOLERANCE, Peer, Tokens, check, compare, has_ended, sample_sources
 from regard.pipelines.translator import Translator
 

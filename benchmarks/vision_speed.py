@@ -30,7 +30,7 @@ import transformers
 from torch import Tensor, nn
 
 from regard.evaluation.bench.speed import describe_machine
-from regard.interop import from_huggingface
+from regard.interop.huggingface_vision import from_huggingface
 from regard.models.vit import ViT, ViTConfig
 from regard.ops.linear import RoundedWeights
 from regard.training.cuda_graph import WARMUP_STEPS, StepGraph

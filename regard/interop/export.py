@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regard.errors import UserError
-from regard.interop import ctranslate2, marian
+from regard.interop import ctranslate2
 from regard.interop import graphs as programs
+from regard.interop import huggingface_marian as marian
 from regard.interop.argos import write_argos
 from regard.interop.export_ctranslate2 import write_ctranslate2
-from regard.interop.export_huggingface import write_huggingface
-from regard.interop.export_images import write_huggingface_images
-from regard.interop.export_torch import TORCH
+from regard.interop.huggingface_marian import write_huggingface
+from regard.interop.huggingface_vision import write_huggingface_images
 from regard.interop.lengths import longest_input
 from regard.interop.onnx import ONNX
+from regard.interop.torch import TORCH
 from regard.interop.verification import sample_sources
 from regard.models.card import CARD, build_card
 from regard.models.folder import find_model_folder, model_input_type, replace_folder

@@ -15,12 +15,15 @@ from torch import Tensor
 from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.vocabularies import Vocabularies
 from regard.errors import UserError
-from regard.interop.bert import KIND as BERT
-from regard.interop.bert import from_bert, read_bert, read_pooling
-from regard.interop.export_huggingface import TARGET, UNKNOWN
-from regard.interop.fast_tokenizer import from_fast_tokenizer, read_word_pieces
-from regard.interop.marian import CLASSES, forbid_words, from_marian, read_marian
-from regard.interop.marian_tokenizer import from_marian_tokenizer, has_marian_tokenizer
+from regard.interop.huggingface_bert import KIND as BERT
+from regard.interop.huggingface_bert import from_bert, read_bert, read_pooling
+from regard.interop.huggingface_marian import CLASSES, TARGET, UNKNOWN, forbid_words, from_marian, read_marian
+from regard.interop.huggingface_tokenizers import (
+    from_fast_tokenizer,
+    from_marian_tokenizer,
+    has_marian_tokenizer,
+    read_word_pieces,
+)
 from regard.interop.tensors import read_folder, read_tensors
 from regard.interop.torch import Embeddings, from_torch, read_torch
 from regard.interop.vision_config import TAKING, Library, VisionConfig, infer_vision, read_huggingface, recognise

@@ -11,9 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from regard.interop.export_graphs import Call, Program, frozen
+from regard.interop.graphs import Call, Program, Runtime, frozen
 from regard.interop.optional import need
-from regard.interop.runtimes import Runtime
 
 
 def open_onnx(path: Path) -> Call:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor
 
 from regard.config import Settings, unknown_key_message
 from regard.errors import UserError
+from regard.interop.graphs import Call, Program, Runtime, frozen
 from regard.interop.renaming import Names, take
 from regard.models.transformer import TransformerConfig
 
@@ -128,3 +131,39 @@ def _table(tensors: Mapping[str, Tensor], name: str, what: str) -> Tensor:
     if table.dim() != 2:
         raise UserError(f"{what}: {name} is {list(table.shape)}, not a table of two dimensions")
     return table
+
+
+PYTORCH = ("aten", "prims", "higher_order")
+"""Where PyTorch's own operators are."""
+
+
+def open_archive(path: Path) -> Call:
+    """A program at work in PyTorch, of which nothing is ours: its graph knows only operators of PyTorch.
+
+    Raises:
+        UserError: an operator in it is not one of PyTorch's.
+    """
+    program = torch.export.load(path)
+    for node in program.graph.nodes:
+        if node.op == "call_function" and getattr(node.target, "namespace", "aten") not in PYTORCH:
+            raise UserError(f"{path.name}: operator {node.target} is none of PyTorch's, so that it alone cannot run it")
+    module: Any = program.module()
+
+    @torch.no_grad()
+    def call(inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        said = module(**inputs)
+        return said if isinstance(said, tuple) else (said,)
+
+    return call
+
+
+def _write(program: Program, path: Path) -> None:
+    sizes = {name: dict.fromkeys(places, torch.export.Dim.DYNAMIC) for name, places in program.dynamic.items()}
+    with frozen(program.module):
+        written = torch.export.export(program.module, (), kwargs=program.inputs, dynamic_shapes=sizes)
+    archive = io.BytesIO()
+    torch.export.save(written, archive)
+    path.write_bytes(archive.getbuffer())  # PyTorch's own writer ends the process where a disk is full
+
+
+TORCH = Runtime("pt2", _write, open_archive, "as an archive of torch.export")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest
@@ -177,3 +178,25 @@ def _count_ties(
         return 0
     judged = ours.generator.score([sources[i] for i in differing], [other[i] for i in differing], settings)
     return sum(abs(one.score - found[i].score) < TOLERANCE for i, one in zip(differing, judged, strict=True))
+
+
+BATCHES = (1, 8)
+
+
+def compare_images(model: Any, theirs: Callable[[Tensor], Tensor], what: str) -> str:
+    """Both on batches of noise; a sentence about how far the logits agree.
+
+    Raises:
+        UserError: they do not.
+    """
+    config, largest = model.config, 0.0
+    for batch in BATCHES:
+        images = torch.randn(batch, config.channels, *config.image, generator=torch.Generator().manual_seed(batch))
+        with torch.no_grad():
+            largest = max(largest, float((model(images) - theirs(images)).abs().max()))
+    if not largest <= TOLERANCE:
+        raise UserError(
+            f"{what} does not say what our model says, so nothing was written: logits differ by {largest:.1e}, and may "
+            f"by {TOLERANCE:g}"
+        )
+    return f"{what}: batches of {' and '.join(map(str, BATCHES))} images, logits within {largest:.1e}"

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.interop.huggingface import from_huggingface
+from regard.interop.huggingface_vision import from_huggingface
 from regard.interop.timm import from_timm
 from regard.interop.torchvision import from_torchvision
 from regard.models.swin import SwinConfig

@@ -12,7 +12,7 @@ from regard.decoding.config import DecodingSettings, SearchSettings
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.search import TokenHypothesis
 from regard.errors import UserError
-from regard.interop.export_huggingface import HuggingFacePeer, build_huggingface
+from regard.interop.huggingface_marian import HuggingFacePeer, build_huggingface
 from regard.pipelines.external import ExternalGenerator
 from regard.pipelines.translator import Translator
 

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.interop.export_huggingface import build_huggingface
-from regard.interop.export_images import build_huggingface_images
+from regard.interop.huggingface_marian import build_huggingface
+from regard.interop.huggingface_vision import build_huggingface_images
 from regard.pipelines.classifier import Classifier
 from regard.training.objectives.config import ObjectiveSettings
 from regard.training.objectives.teacher_forcing import cross_entropy

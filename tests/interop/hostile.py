@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from regard.interop import to_huggingface, to_timm
+from regard.interop.huggingface_vision import to_huggingface
+from regard.interop.timm import to_timm
 from regard.models.vit import ViT, ViTConfig
 
 SIZES = {"image": 8, "patch": 4, "width": 8, "layers": 1, "heads": 2, "hidden": 16, "classes": 3}

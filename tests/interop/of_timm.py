@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.interop import from_timm, from_torchvision, to_timm, to_torchvision
+from regard.interop.timm import from_timm, to_timm
+from regard.interop.torchvision import from_torchvision, to_torchvision
 from regard.models.swin import SwinConfig
 from regard.models.vit import ViT, ViTConfig
 from tests.interop.comparing import CLOSE, SMALL, assert_same_weights, images, lively, ours

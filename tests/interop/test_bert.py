@@ -14,7 +14,7 @@ from tokenizers import BertWordPieceTokenizer
 
 from regard.data.builtin.corpus import load_pairs
 from regard.errors import UserError
-from regard.interop.bert import from_bert, read_bert
+from regard.interop.huggingface_bert import from_bert, read_bert
 from regard.interop.import_model import import_model
 from regard.models.bert import Bert, BertConfig
 from regard.pipelines.embedder import Embedder

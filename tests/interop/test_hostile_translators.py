@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.interop.export_huggingface import write_huggingface
+from regard.interop.huggingface_marian import write_huggingface
 from regard.interop.import_model import import_model
 from regard.interop.verification import sample_sources
 from regard.pipelines.translator import Translator

@@ -14,7 +14,7 @@ import transformers
 from regard.decoding.config import SearchSettings
 from regard.errors import UserError
 from regard.interop.export import export
-from regard.interop.export_huggingface import HuggingFacePeer, build_huggingface, write_huggingface
+from regard.interop.huggingface_marian import HuggingFacePeer, build_huggingface, write_huggingface
 from regard.interop.import_model import import_model
 from regard.interop.verification import SEARCHES, compare, sample_sources
 from regard.models.swin import Swin, SwinConfig

@@ -10,7 +10,9 @@ import transformers
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.interop import from_huggingface, from_timm, from_torchvision, to_huggingface, to_timm, to_torchvision
+from regard.interop.huggingface_vision import from_huggingface, to_huggingface
+from regard.interop.timm import from_timm, to_timm
+from regard.interop.torchvision import from_torchvision, to_torchvision
 from regard.models.swin import Swin, SwinConfig
 from regard.models.vit import ViT, ViTConfig
 from tests.interop.by_names import TimmViT, TorchvisionViT

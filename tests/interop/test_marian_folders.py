@@ -18,7 +18,7 @@ from regard.data.text.sentencepiece import SentencePieceTokenizer
 from regard.data.text.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.interop.argos import write_argos
-from regard.interop.export_huggingface import HuggingFacePeer, write_huggingface
+from regard.interop.huggingface_marian import HuggingFacePeer, write_huggingface
 from regard.interop.import_model import import_model
 from regard.interop.verification import SEARCHES
 from regard.pipelines.translator import Translator

@@ -16,9 +16,9 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
 from regard.errors import UserError
-from regard.interop.export_graphs import Call, image_program
-from regard.interop.export_torch import TORCH, open_archive
+from regard.interop.graphs import Call, image_program
 from regard.interop.onnx import ONNX, open_onnx
+from regard.interop.torch import TORCH, open_archive
 from regard.interop.verification import sample_sources
 from regard.models.swin import Swin, SwinConfig
 from regard.models.transformer import TransformerConfig
@@ -135,7 +135,7 @@ def test_learned_positions_that_end_soon(tmp_path: Path) -> None:
 
 
 def test_an_archive_with_an_operator_of_others_is_refused(tmp_path: Path) -> None:
-    from regard.interop.export_torch import _write
+    from regard.interop.torch import _write
 
     @torch.library.custom_op("strange::same", mutates_args=())
     def same(x: torch.Tensor) -> torch.Tensor:

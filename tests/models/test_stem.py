@@ -9,7 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.interop import to_huggingface, to_timm, to_torchvision
+from regard.interop.huggingface_vision import to_huggingface
+from regard.interop.timm import to_timm
+from regard.interop.torchvision import to_torchvision
 from regard.models.folder import CONFIG, load_model, save_model
 from regard.models.stem import ConvolutionalStem
 from regard.models.vit import ViT, ViTConfig

@@ -14,7 +14,7 @@ from regard.errors import UserError
 from regard.evaluation.bench.comparison import SIZES, Race, naming
 from regard.evaluation.bench.speed import Result, share_of_same, split_options
 from regard.evaluation.bench.timing import measure_speed
-from regard.interop.export_images import build_huggingface_images
+from regard.interop.huggingface_vision import build_huggingface_images
 from regard.pipelines.classifier import Classifier
 
 TIMED = "from pixels of the model's size, in memory, to probabilities"

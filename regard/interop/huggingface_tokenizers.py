@@ -10,12 +10,13 @@ from typing import Any
 import tokenizers
 from tokenizers import BertWordPieceTokenizer, decoders, normalizers, processors
 
+from regard.data.text.sentencepiece import SentencePieceTokenizer, check_ids
 from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.wordpiece import WordPieceTokenizer
 from regard.errors import UserError
 from regard.interop.optional import need
 
-FILE, VOCABULARY, SETTINGS = "tokenizer.json", "vocab.txt", "tokenizer_config.json"
+FILE, WORDPIECE_VOCABULARY, SETTINGS = "tokenizer.json", "vocab.txt", "tokenizer_config.json"
 
 
 def to_fast_tokenizer(tokenizer: Tokenizer, longest: int) -> Any:
@@ -77,11 +78,11 @@ def read_word_pieces(folder: Path) -> WordPieceTokenizer:
     """
     if (folder / FILE).exists():
         return WordPieceTokenizer.load(folder / FILE)
-    path, settings = folder / VOCABULARY, folder / SETTINGS
+    path, settings = folder / WORDPIECE_VOCABULARY, folder / SETTINGS
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except FileNotFoundError:
-        raise UserError(f"{folder}: no tokenizer in it; looked for {FILE} and {VOCABULARY}") from None
+        raise UserError(f"{folder}: no tokenizer in it; looked for {FILE} and {WORDPIECE_VOCABULARY}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read as text ({error})") from None
     vocabulary = {piece: index for index, piece in enumerate(lines) if piece}
@@ -96,3 +97,55 @@ def read_word_pieces(folder: Path) -> WordPieceTokenizer:
             raise UserError(f"{settings}: damaged or not JSON ({error})") from None
         lowercase = not isinstance(said, dict) or said.get("do_lower_case") is not False
     return WordPieceTokenizer(BertWordPieceTokenizer(vocabulary, lowercase=lowercase)._tokenizer)
+
+
+SOURCE, TARGET, VOCABULARY, TARGET_VOCABULARY = "source.spm", "target.spm", "vocab.json", "target_vocab.json"
+
+
+def has_marian_tokenizer(folder: Path) -> bool:
+    """Whether the tokenizer of a folder is SentencePiece's."""
+    return (folder / SOURCE).is_file()
+
+
+def from_marian_tokenizer(folder: Path) -> tuple[SentencePieceTokenizer, SentencePieceTokenizer]:
+    """The tokenizer of each side; the same object where they are the same.
+
+    Raises:
+        UserError: a file is missing or damaged; it is named.
+    """
+    separate = (folder / TARGET_VOCABULARY).is_file()
+    ids = _read_ids(folder / VOCABULARY)
+    target_ids = _read_ids(folder / TARGET_VOCABULARY) if separate else ids
+    models = _read(folder / SOURCE), _read(folder / TARGET)
+    source = SentencePieceTokenizer(models[0], ids, str(folder / SOURCE))
+    if models[0] == models[1] and not separate:
+        return source, source
+    return source, SentencePieceTokenizer(models[1], target_ids, str(folder / TARGET))
+
+
+def to_marian_tokenizer(
+    source: SentencePieceTokenizer, target: SentencePieceTokenizer, folder: Path, longest: int
+) -> None:
+    """Writes the files that `MarianTokenizer` loads; `longest` is the most tokens of the model."""
+    separate = source.ids != target.ids
+    about = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate, "model_max_length": longest}
+    vocabularies = {VOCABULARY: source.ids} | ({TARGET_VOCABULARY: target.ids} if separate else {})
+    for name, content in (vocabularies | {"tokenizer_config.json": about}).items():
+        (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    (folder / SOURCE).write_bytes(source.model)
+    (folder / TARGET).write_bytes(target.model)
+
+
+def _read_ids(path: Path) -> dict[str, int]:
+    try:
+        values: Any = json.loads(_read(path).decode("utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: damaged or not JSON ({error})") from None
+    return check_ids(values, path)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
