@@ -203,3 +203,9 @@ def test_every_folder_of_tests_is_a_package() -> None:
     """Two test files of one name, in folders that are none, cannot be collected together."""
     folders = {file.parent for file in (HOME.parent / "tests").rglob("*.py")}
     assert [str(folder) for folder in sorted(folders) if not (folder / "__init__.py").is_file()] == []
+
+
+def test_package_tree_in_the_design_page_is_current() -> None:
+    script = HOME.parent / "tools" / "package_tree.py"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
