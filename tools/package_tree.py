@@ -14,24 +14,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "design.md"
-ORDER = [
-    "config",
-    "errors",
-    "runtime",
-    "ops",
-    "attention",
-    "layers",
-    "models",
-    "data",
-    "decoding",
-    "inspection",
-    "pipelines",
-    "evaluation",
-    "interop",
-    "training",
-    "serving",
-    "cli",
-]
+ORDER = (
+    *("config", "errors", "runtime", "ops", "attention", "layers", "models", "data", "decoding", "inspection"),
+    *("pipelines", "evaluation", "interop", "training", "serving", "cli"),
+)
 WIDTH, INDENT = 118, 20
 
 
