@@ -24,7 +24,7 @@ from regard.data.builtin.shapes import render_shapes
 from regard.data.images.augmentation import Augmentation, AugmentationSettings, Normalisation
 from regard.data.images.datasets import ImageDataset, Resize, StreamedImages
 from regard.data.images.image_sets import ImageSettings, open_splits
-from regard.data.images.store import open_store, write_store
+from regard.data.images.store import open_image_store, write_image_store
 
 BATCH = 256
 RESULTS = Path(__file__).parent / "results"
@@ -61,7 +61,7 @@ def measure_set(name: str, path: str, size: int | None) -> dict[str, Any]:
     frame = Resize(size or min(images.read(0).shape[:2]))
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        left_out = write_store(Path(folder), images, frame, max_bad=0.01)
+        left_out = write_image_store(Path(folder), images, frame, max_bad=0.01)
         stored = time.perf_counter() - began
         return {
             "set": name,
@@ -70,7 +70,7 @@ def measure_set(name: str, path: str, size: int | None) -> dict[str, Any]:
             "size": frame.size,
             "open_seconds": round(opened, 2),
             "store": round(len(images) / stored),
-            "read_stored": read(open_store(Path(folder)), 20 * BATCH),
+            "read_stored": read(open_image_store(Path(folder)), 20 * BATCH),
             "read_streamed": read(StreamedImages(images, frame), 4 * BATCH),
         }
 

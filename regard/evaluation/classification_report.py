@@ -123,7 +123,7 @@ def evaluate(classifier: Classifier, images: ImageSet, name: str, watch: Any = N
     rows: list[Any] = []
     kept: list[int] = []
     bad: list[str] = []
-    opened = enumerate(prefetch(open_one, range(len(images)), threads=THREADS, waiting=2 * BATCH))
+    opened = enumerate(prefetch(open_one, range(len(images)), threads=THREADS, ahead=2 * BATCH))
     while batch := list(islice(opened, BATCH)):
         good = [(i, pixels) for i, pixels in batch if not isinstance(pixels, ImageError)]
         bad += [str(error) for _, error in batch if isinstance(error, ImageError)]

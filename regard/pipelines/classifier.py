@@ -152,7 +152,7 @@ class Classifier:
         return logits.float()
 
     def _join(self, images: Sequence[AnyImage], work: Any, width: int) -> NDArray[np.float32]:
-        opened = prefetch(self.preprocessing.open, images, threads=THREADS, waiting=2 * BATCH)
+        opened = prefetch(self.preprocessing.open, images, threads=THREADS, ahead=2 * BATCH)
         parts = [work(batch) for batch in _batches(opened)]
         return np.concatenate(parts) if parts else np.empty((0, width), np.float32)
 

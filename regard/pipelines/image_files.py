@@ -55,7 +55,7 @@ def look_at(
         except UserError as error:
             return error
 
-    opened = prefetch(open_one, found, threads=THREADS, waiting=2 * BATCH)
+    opened = prefetch(open_one, found, threads=THREADS, ahead=2 * BATCH)
     while batch := list(islice(opened, BATCH)):
         good = [one[1] for one in batch if not isinstance(one, UserError)]
         rows = iter(work(good) if good else ())

@@ -133,4 +133,4 @@ def read_resized(images: ImageSet, index: int, resize: Resize) -> Pixels:
 
 def prefetch_batches(pictures: ImageDataset, plan: Iterable[Tensor], batches: int = 2) -> Iterator[Tensor]:
     """The batches of a plan, in its order, some of them made in the background while others are used."""
-    return prefetch(pictures.take, plan, threads=1, waiting=batches)
+    return prefetch(pictures.take, plan, threads=1, ahead=batches)

@@ -1,209 +1,167 @@
-"""Images on the disk, decoded once: one array of pixels in a plain .npy file, mapped into memory, not loaded.
+"""Image sets on disk, decoded once into one memory-mapped array.
 
-`pixels.npy` holds (number, channels, size, size), `labels.npy` their classes, `rows.npy` where they stand in their set;
-`left-out.tsv` lists the bad images with reasons, and `store.json` describes all of it, with checksums. A set that is
-too large for that is only checked: there is no `pixels.npy`, and images are decoded whenever they are asked for.
+The store has the arrays `pixels` (number, channels, size, size), `labels`, and `rows`, the indices of the images in
+their set. `skipped.tsv` lists the images that could not be decoded. For a set that is too large to store, `pixels` is
+missing: all images have been checked, but they are decoded whenever they are needed.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from os import cpu_count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from regard.data.arrays import ArrayWriter
 from regard.data.batching import prefetch
 from regard.data.images.datasets import ImageDataset, Resize, StreamedImages, TensorImages, read_resized
 from regard.data.images.decoding import ImageError
 from regard.data.images.image_sets import ImageSet
+from regard.data.store import StoreWriter, open_store, read_description
 from regard.errors import UserError
 
-PIXELS, LABELS, ROWS, LEFT_OUT, DESCRIPTION = "pixels.npy", "labels.npy", "rows.npy", "left-out.tsv", "store.json"
-FORMAT = 1
+SKIPPED = "skipped.tsv"
 CHUNK = 64
-"""Images that a thread decodes at a time."""
-LARGEST = 16 * 2**30
-"""Bytes of pixels beyond which a set is only checked, unless asked otherwise."""
+"""Number of images that a thread decodes at a time."""
+MAX_BYTES = 16 * 2**30
+"""Sets with more bytes of pixels are not stored."""
 
 
-class DamagedStoreError(Exception):
-    """A store that does not hold what its description says."""
+def should_store(images: ImageSet, resize: Resize, folder: Path) -> bool:
+    """Return whether the pixels of a set take at most 16 GiB and at most half of the free disk space."""
+    size = len(images) * images.channels * resize.size**2
+    return size <= min(MAX_BYTES, shutil.disk_usage(folder).free // 2)
 
 
-def should_store(images: ImageSet, frame: Resize, folder: Path) -> bool:
-    """Whether the pixels of a set may be kept in a folder: they are no more than 16 GiB and half of what is free."""
-    wanted = len(images) * images.channels * frame.size**2
-    return wanted <= min(LARGEST, shutil.disk_usage(folder).free // 2)
-
-
-def write_store(
+def write_image_store(
     folder: Path,
     images: ImageSet,
-    frame: Resize,
+    resize: Resize,
     *,
     max_bad: float,
-    keep: bool = True,
+    store_pixels: bool = True,
     threads: int | None = None,
-    watch: Callable[[int], None] = lambda done: None,
+    on_progress: Callable[[int], None] = lambda done: None,
 ) -> int:
-    """Decodes every image of a set once, by several threads, holding a few hundred of them; says how many are left out.
+    """Decode every image of a set and write the result; return the number of skipped images.
 
     Args:
-        folder: Exists, is empty, and worth nothing before this function returns.
-        images: What to decode.
-        frame: What every image is brought to.
-        max_bad: The share of images that may be bad; one always may, unless the share is 0.
-        keep: Whether to keep the pixels, or only what was found out about the images.
-        threads: How many; by default, one for each core.
-        watch: Called with the number of images that are done.
+        folder: Existing empty folder.
+        images: Images to decode.
+        resize: Size of the stored images.
+        max_bad: Share of images that may be skipped because they cannot be decoded. If it is not 0, at least one may.
+        store_pixels: Whether to store the pixels, or only check that the images can be decoded.
+        threads: Number of decoding threads, by default one per core.
+        on_progress: Called with the number of images processed so far.
 
     Raises:
-        UserError: more images are bad than may be, or none of a class is left.
+        UserError: If more images cannot be decoded than allowed, or no image of a class can be.
     """
-    allowed = max(1, int(max_bad * len(images))) if max_bad else 0
+    max_skipped = max(1, int(max_bad * len(images))) if max_bad else 0
     kept: list[int] = []
-    left_out: list[ImageError] = []
-    with ExitStack() as stack:
-        file = (
-            stack.enter_context(ArrayWriter(folder / PIXELS, np.uint8, (images.channels, frame.size, frame.size)))
-            if keep
-            else None
-        )
-        for start, pixels, errors in _decode_all(images, frame, threads or cpu_count() or 1):
-            done = start + len(pixels)
-            left_out += errors.values()
-            if len(left_out) > allowed:
-                raise _too_many_bad(images, left_out, done)
-            good = [index for index in range(start, done) if index not in errors]
+    skipped: list[ImageError] = []
+    with StoreWriter(folder) as store:
+        row_shape = (images.channels, resize.size, resize.size)
+        stored = store.add_array("pixels", np.uint8, row_shape) if store_pixels else None
+        for start, pixels, errors in _decode_all(images, resize, threads or cpu_count() or 1):
+            end = start + len(pixels)
+            skipped += errors.values()
+            if len(skipped) > max_skipped:
+                raise _too_many_bad(images, skipped, end)
+            good = [index for index in range(start, end) if index not in errors]
             kept += good
-            if file is not None:
-                file.append(pixels[[index - start for index in good]])
-            watch(done)
-    chosen = images.select(kept)
-    _refuse_lost_classes(images, chosen, left_out)
-    np.save(folder / LABELS, chosen.labels)
-    np.save(folder / ROWS, chosen.rows)
-    listed = "".join(f"{error.name}\t{error.reason}\n" for error in left_out)
-    (folder / LEFT_OUT).write_text("image\treason\n" + listed, encoding="utf-8", errors="surrogateescape")
-    description = {
-        "format": FORMAT,
-        "classes": images.classes,
-        "channels": images.channels,
-        "size": frame.size,
-        "fit": frame.fit,
-        "left_out": len(left_out),
-        "set": images.fingerprint(),
-        "pixels": None if file is None else file.describe(),
-    }
-    (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-    return len(left_out)
+            if stored is not None:
+                stored.append(pixels[[index - start for index in good]])
+            on_progress(end)
+        chosen = images.select(kept)
+        _check_classes(images, chosen, skipped)
+        store.add_array("labels", np.int64).append(chosen.labels)
+        store.add_array("rows", np.int64).append(chosen.rows)
+        store.metadata |= {"classes": images.classes, "size": resize.size, "fit": resize.fit}
+        store.metadata["images"] = images.fingerprint()
+        lines = "".join(f"{error.name}\t{error.reason}\n" for error in skipped)
+        (folder / SKIPPED).write_text("image\treason\n" + lines, encoding="utf-8", errors="surrogateescape")
+    return len(skipped)
 
 
-def open_store(folder: Path, images: ImageSet | None = None, threads: int | None = None) -> ImageDataset:
-    """The images of a store; the set itself is needed only where the store keeps no pixels.
+def open_image_store(folder: Path, images: ImageSet | None = None, threads: int | None = None) -> ImageDataset:
+    """Open the images of a store.
 
-    A file whose size and time are as they were is trusted, any other read and compared.
+    Args:
+        folder: Folder of the store.
+        images: Set that the store was made from; necessary only if the store has no pixels.
+        threads: Number of decoding threads if the store has no pixels, by default one per core.
 
     Raises:
-        DamagedStoreError: something is missing or not what was written; says what.
-        UserError: the set is not the one that the store was made from.
+        DamagedStoreError: If a file is missing or does not match the description.
+        UserError: If `images` is not the set that the store was made from.
     """
-    description = read_description(folder)
-    classes = tuple(description["classes"])
-    if images is not None and images.fingerprint() != description["set"]:
-        raise UserError(f"{images.where}: its images are not those that {folder} was made from; put them back")
-    labels, rows = _load(folder / LABELS), _load(folder / ROWS)
-    if description["pixels"] is None:
+    store = open_store(folder, ("labels", "rows"), ("classes", "size", "fit", "images"))
+    if images is not None and images.fingerprint() != store.metadata["images"]:
+        raise UserError(f"{images.where}: these are not the images that {folder} was made from; restore them")
+    if "pixels" not in store.arrays:
         if images is None:
-            raise UserError(f"{folder}: keeps no pixels, so the images themselves are needed")
-        places = np.flatnonzero(np.isin(images.rows, rows))
-        return StreamedImages(images.select(places), Resize(description["size"], description["fit"]), threads)
-    pixels = _open_pixels(folder / PIXELS, description["pixels"])
-    size = description["size"]
-    if pixels.shape != (len(labels), description["channels"], size, size):
-        raise DamagedStoreError(f"{PIXELS} holds {pixels.shape}, which is not what {DESCRIPTION} says")
+            raise UserError(f"{folder}: the store has no pixels, so the images themselves are needed")
+        indices = np.flatnonzero(np.isin(images.rows, store.arrays["rows"].values))
+        return StreamedImages(images.select(indices), Resize(store.metadata["size"], store.metadata["fit"]), threads)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing here writes into it
-        return TensorImages(classes, torch.from_numpy(labels), torch.from_numpy(pixels))
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing writes to these tensors
+        pixels, labels = (torch.from_numpy(store.arrays[name].values) for name in ("pixels", "labels"))
+    return TensorImages(tuple(store.metadata["classes"]), labels, pixels)
 
 
-def read_description(folder: Path) -> dict[str, Any]:
-    """What store.json says.
+def has_pixels(folder: Path) -> bool:
+    """Return whether a store contains pixels.
 
     Raises:
-        DamagedStoreError: it is missing, damaged or of another version.
+        DamagedStoreError: If the description cannot be read.
     """
-    try:
-        description: dict[str, Any] = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-        if description["format"] != FORMAT:
-            raise DamagedStoreError(f"it is of format {description['format']}, not {FORMAT}")
-        if not {"classes", "channels", "size", "fit", "set", "pixels", "left_out"} <= description.keys():
-            raise DamagedStoreError(f"{DESCRIPTION} is incomplete")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedStoreError(f"{DESCRIPTION} cannot be read: {error}") from None
-    return description
+    return "pixels.npy" in read_description(folder)["arrays"]
+
+
+def stored_names(folder: Path, images: ImageSet) -> list[str]:
+    """Return the names of the images in a store that was made from `images`.
+
+    Raises:
+        DamagedStoreError: If a file is missing or does not match the description.
+    """
+    rows = open_store(folder, ("rows",), ()).arrays["rows"].values
+    return [images.source.names[row] for row in rows.tolist()]
 
 
 Chunk = tuple[int, npt.NDArray[np.uint8], dict[int, ImageError]]
+"""Index of the first image, pixels, and the errors of images that cannot be decoded by index."""
 
 
-def _decode_all(images: ImageSet, frame: Resize, threads: int) -> Iterator[Chunk]:
-    """Chunks of decoded images, in order, with the errors of those that are bad; only a few chunks ahead."""
-
-    def work(start: int) -> Chunk:
-        stop = min(start + CHUNK, len(images))
-        pixels = np.zeros((stop - start, images.channels, frame.size, frame.size), np.uint8)
+def _decode_all(images: ImageSet, resize: Resize, threads: int) -> Iterator[Chunk]:
+    def decode(start: int) -> Chunk:
+        end = min(start + CHUNK, len(images))
+        pixels = np.zeros((end - start, images.channels, resize.size, resize.size), np.uint8)
         errors = {}
-        for index in range(start, stop):
+        for index in range(start, end):
             try:
-                pixels[index - start] = read_resized(images, index, frame).transpose(2, 0, 1)
+                pixels[index - start] = read_resized(images, index, resize).transpose(2, 0, 1)
             except ImageError as error:
                 errors[index] = error
         return start, pixels, errors
 
-    return prefetch(work, range(0, len(images), CHUNK), threads=threads, waiting=2 * threads)
+    return prefetch(decode, range(0, len(images), CHUNK), threads=threads, ahead=2 * threads)
 
 
-def _too_many_bad(images: ImageSet, left_out: list[ImageError], done: int) -> UserError:
-    first = "; ".join(str(error) for error in left_out[:3])
+def _too_many_bad(images: ImageSet, skipped: list[ImageError], done: int) -> UserError:
+    examples = "; ".join(str(error) for error in skipped[:3])
     return UserError(
-        f"{images.where}: {len(left_out)} of the first {min(done, len(images)):,} images are bad, more than allowed; "
-        f"mend them or allow a larger share (data.max_bad); the first are: {first}"
+        f"{images.where}: {len(skipped)} of the first {min(done, len(images)):,} images cannot be decoded, more than "
+        f"allowed; repair them or increase data.max_bad; for example: {examples}"
     )
 
 
-def _refuse_lost_classes(before: ImageSet, after: ImageSet, left_out: list[ImageError]) -> None:
-    lost = np.setdiff1d(before.labels, after.labels)
+def _check_classes(images: ImageSet, kept: ImageSet, skipped: list[ImageError]) -> None:
+    lost = np.setdiff1d(images.labels, kept.labels)
     if len(lost):
-        raise UserError(f"{before.where}: every image of class {before.classes[lost[0]]} is bad, as in: {left_out[0]}")
-
-
-def _open_pixels(path: Path, known: dict[str, Any]) -> npt.NDArray[np.uint8]:
-    try:
-        pixels: npt.NDArray[np.uint8] = np.load(path, mmap_mode="r")
-        state = path.stat()
-    except (OSError, ValueError) as error:
-        raise DamagedStoreError(f"{path.name} cannot be read: {error}") from None
-    if state.st_size != known["bytes"]:
-        raise DamagedStoreError(f"{path.name} has {state.st_size} bytes, not {known['bytes']}")
-    if state.st_mtime_ns != known["time"] and hashlib.sha256(pixels.data).hexdigest() != known["sha256"]:
-        raise DamagedStoreError(f"{path.name} is not what was written")
-    return pixels
-
-
-def _load(path: Path) -> npt.NDArray[np.int64]:
-    try:
-        array: npt.NDArray[np.int64] = np.load(path)
-    except (OSError, ValueError) as error:
-        raise DamagedStoreError(f"{path.name} cannot be read: {error}") from None
-    return array
+        name = images.classes[lost[0]]
+        raise UserError(f"{images.where}: no image of class {name} can be decoded; for example: {skipped[0]}")

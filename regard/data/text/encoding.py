@@ -68,5 +68,8 @@ def tokenise_pairs(pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer) 
     """Tokenises a small corpus into memory; only pairs with an empty side are left out."""
     entries = (PairRecord(pair, "", number) for number, pair in enumerate(pairs, start=1))
     chunks = list(tokenise_corpus(entries, source, target, None, SkippedPairs()))
-    sources, targets = RaggedArray.join([c.source for c in chunks]), RaggedArray.join([c.target for c in chunks])
+    sources, targets = (
+        RaggedArray.concatenate([c.source for c in chunks]),
+        RaggedArray.concatenate([c.target for c in chunks]),
+    )
     return ParallelTokens(sources, targets, None, (len(sources),))

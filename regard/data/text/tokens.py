@@ -1,30 +1,46 @@
-"""Token sequences in flat arrays, in memory or mapped from files: nothing here makes a copy of a whole array."""
+"""Tokenised corpora: token sequences of different lengths in flat arrays, in memory or memory-mapped from a store.
+
+The store of a corpus has the arrays `source`, `target` and, if words are aligned, `links`, each with its offsets, such
+as `source.offsets`. No function here copies a complete array.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import mmap
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from regard.data.store import DamagedStoreError, Store, StoreWriter, open_store
+
 Ints = npt.NDArray[np.int64]
 
 SCAN_ROWS = 2**17
-"""Rows looked at together where all of a corpus must be."""
+"""Number of rows read at once by functions that read the complete corpus."""
 
-PIECE = 2**12
-"""Rows whose lengths are read at once: the kernel maps some 64 KB of a file for each that it touches."""
+LENGTH_ROWS = 2**12
+"""Number of rows whose lengths are read at once: every access maps about 64 KB of the file into memory."""
+
+RELEASE_ABOVE = 2**25
+"""Bytes; pages of smaller memory-mapped files stay in memory."""
 
 
 @dataclass(frozen=True)
 class RaggedArray:
-    """Sequences of different length, end to end in one array: sequence i is tokens[offsets[i]:offsets[i + 1]]."""
+    """Sequences of different lengths, concatenated: sequence i is tokens[offsets[i]:offsets[i + 1]].
+
+    Attributes:
+        maps: Memory maps that hold the two arrays, if any.
+    """
 
     tokens: npt.NDArray[np.integer[Any]]
     offsets: Ints
+    maps: tuple[mmap.mmap, ...] = ()
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> RaggedArray:
@@ -32,48 +48,51 @@ class RaggedArray:
         return cls(np.fromiter(chain.from_iterable(rows), np.int32, offsets[-1]), offsets)
 
     @classmethod
-    def join(cls, parts: Sequence[RaggedArray]) -> RaggedArray:
-        """The sequences of all parts, one part after the other."""
-        parts = parts or [cls.of([])]
-        lengths = np.concatenate([part.lengths for part in parts])
-        return cls(np.concatenate([part.tokens for part in parts]), np.concatenate(([0], np.cumsum(lengths))))
+    def concatenate(cls, arrays: Sequence[RaggedArray]) -> RaggedArray:
+        arrays = arrays or [cls.of([])]
+        lengths = np.concatenate([array.lengths for array in arrays])
+        return cls(np.concatenate([array.tokens for array in arrays]), np.concatenate(([0], np.cumsum(lengths))))
 
     @property
     def lengths(self) -> Ints:
         return np.diff(self.offsets)
 
     def lengths_at(self, rows: Ints) -> Ints:
-        """The lengths of these rows alone."""
+        """Return the lengths of the given rows."""
         return self.offsets[rows + 1] - self.offsets[rows]
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def take(self, rows: Ints) -> RaggedArray:
-        """The sequences of these rows, in this order, without a Python loop over them."""
+        """Return the given rows, in this order, as int32 in memory."""
         lengths = self.lengths_at(rows)
         offsets = np.concatenate(([0], np.cumsum(lengths)))
-        places = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], lengths)
-        return RaggedArray(self.tokens[places].astype(np.int32, copy=False), offsets)
+        indices = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], lengths)
+        return RaggedArray(self.tokens[indices].astype(np.int32, copy=False), offsets)
 
     def padded(self, pad: int) -> npt.NDArray[np.int32]:
-        """One row for each sequence, filled up with `pad`."""
+        """Return a matrix with one row per sequence, filled up with `pad`."""
         lengths = self.lengths
-        table = np.full((len(self), int(lengths.max(initial=0))), pad, np.int32)
-        table[np.arange(table.shape[1]) < lengths[:, None]] = self.tokens
-        return table
+        matrix = np.full((len(self), int(lengths.max(initial=0))), pad, np.int32)
+        matrix[np.arange(matrix.shape[1]) < lengths[:, None]] = self.tokens
+        return matrix
 
     def release_pages(self) -> None:
-        """Gives back the memory that mapped files took; what is needed again comes back by itself."""
+        """Release the memory of large memory-mapped files; the next access reads their pages again."""
+        for mapped in self.maps:
+            if len(mapped) > RELEASE_ABOVE and hasattr(mmap, "MADV_DONTNEED"):
+                mapped.madvise(mmap.MADV_DONTNEED)
 
 
 @dataclass(frozen=True)
 class ParallelTokens:
-    """A parallel corpus as tokens: the source ends with END, the target stands between BOS and END.
+    """A tokenised parallel corpus: a source ends with EOS, a target stands between BOS and EOS.
 
-    Where the words are aligned, `links` holds for each pair the linked places: the place of a label (a target token
-    behind BOS), then the place of a source token, and so on in turn. `sizes` counts the pairs of each of the corpora
-    that lie one behind the other in here.
+    Attributes:
+        links: Alignment of each pair as a flat sequence of target and source positions: t0, s0, t1, s1, ... Target
+            positions are counted without BOS. None if the words are not aligned.
+        sizes: Number of pairs of each of the concatenated corpora.
     """
 
     source: RaggedArray
@@ -86,29 +105,74 @@ class ParallelTokens:
 
     @property
     def columns(self) -> dict[str, RaggedArray]:
-        """All that is kept of a pair, by name."""
-        named = {"source": self.source, "target": self.target, "links": self.links}
-        return {name: ragged for name, ragged in named.items() if ragged is not None}
+        """All arrays of the corpus by name."""
+        columns = {"source": self.source, "target": self.target, "links": self.links}
+        return {name: ragged for name, ragged in columns.items() if ragged is not None}
 
     def lengths_at(self, rows: Ints) -> tuple[Ints, Ints]:
-        """The lengths of both sides of these rows, read in the order of the files and let go piece by piece."""
+        """Return the source and target lengths of the given rows, read in file order to keep memory use low."""
         source, target = np.empty_like(rows), np.empty_like(rows)
-        for piece in np.array_split(np.argsort(rows), 1 + len(rows) // PIECE):
-            source[piece] = self.source.lengths_at(rows[piece])
-            target[piece] = self.target.lengths_at(rows[piece])
+        for chunk in np.array_split(np.argsort(rows), 1 + len(rows) // LENGTH_ROWS):
+            source[chunk] = self.source.lengths_at(rows[chunk])
+            target[chunk] = self.target.lengths_at(rows[chunk])
             self.release_pages()
         return source, target
 
     def longest_pairs(self, number: int) -> Ints:
-        """The rows of the longest pairs, by their longer side (BOS not counted), the longest first."""
-        found = np.empty(0, np.int64)
+        """Return the rows of the longest pairs by the longer side (BOS not counted), longest first."""
+        longest = np.empty(0, np.int64)
         for start in range(0, len(self), SCAN_ROWS):
-            rows = np.concatenate((found, np.arange(start, min(start + SCAN_ROWS, len(self)))))
+            rows = np.concatenate((longest, np.arange(start, min(start + SCAN_ROWS, len(self)))))
             source, target = self.lengths_at(rows)
             order = np.lexsort((source + target, np.maximum(source, target - 1)))
-            found = rows[order[::-1][:number]]
-        return found
+            longest = rows[order[::-1][:number]]
+        return longest
 
     def release_pages(self) -> None:
         for ragged in self.columns.values():
             ragged.release_pages()
+
+
+def write_token_store(folder: Path, corpora: Iterable[Iterable[ParallelTokens]], max_values: dict[str, int]) -> None:
+    """Write corpora one after the other into a store, holding one chunk of them in memory.
+
+    Args:
+        folder: Folder of the store, created if necessary.
+        corpora: One iterator over chunks per corpus.
+        max_values: Columns to write ("source", "target", "links") with the largest value of each, which selects the
+            data type.
+    """
+    sizes: list[int] = []
+    with StoreWriter(folder) as store:
+        columns = {
+            name: (store.add_array(name, np.min_scalar_type(value)), store.add_array(f"{name}.offsets", np.int64))
+            for name, value in max_values.items()
+        }
+        for _, offsets in columns.values():
+            offsets.append(np.zeros(1, np.int64))
+        for corpus in corpora:
+            sizes.append(0)
+            for chunk in corpus:
+                sizes[-1] += len(chunk)
+                for name, (tokens, offsets) in columns.items():
+                    offsets.append(tokens.length + chunk.columns[name].offsets[1:])
+                    tokens.append(chunk.columns[name].tokens)
+        store.metadata["sizes"] = sizes
+
+
+def open_token_store(folder: Path) -> ParallelTokens:
+    """Open a tokenised corpus memory-mapped.
+
+    Raises:
+        DamagedStoreError: If a file is missing or does not match the description.
+    """
+    store = open_store(folder, ("source", "source.offsets", "target", "target.offsets"), ("sizes",))
+    links = _ragged(store, "links") if "links" in store.arrays else None
+    return ParallelTokens(_ragged(store, "source"), _ragged(store, "target"), links, tuple(store.metadata["sizes"]))
+
+
+def _ragged(store: Store, name: str) -> RaggedArray:
+    if f"{name}.offsets" not in store.arrays:
+        raise DamagedStoreError(f"{name}.offsets.npy is missing")
+    tokens, offsets = store.arrays[name], store.arrays[f"{name}.offsets"]
+    return RaggedArray(tokens.values, offsets.values, (tokens.map, offsets.map))

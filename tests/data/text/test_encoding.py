@@ -49,8 +49,8 @@ def test_what_is_left_out_is_listed_with_its_place(
     pairs = [Pair("one", "two"), Pair(" ", "two"), Pair("one\ttwo\nthree", "x" * 200), Pair("", "")]
     left_out = SkippedPairs()
     list(tokenise_corpus(entries(pairs), tokenizer, tokenizer, 9, left_out))
-    left_out.write(tmp_path / "left-out.tsv")
-    header, first, second, rest = (tmp_path / "left-out.tsv").read_text().splitlines()
+    left_out.write(tmp_path / "skipped.tsv")
+    header, first, second, rest = (tmp_path / "skipped.tsv").read_text().splitlines()
     assert header.split("\t") == ["file", "line", "reason", "source_tokens", "target_tokens", "source", "target"]
     assert first.split("\t") == ["a.tsv", "2", "an empty side", str(len(tokenizer.encode(" "))), "1", "", "two"]
     assert second.split("\t")[:3] == ["a.tsv", "3", "over 9 tokens"]

@@ -43,7 +43,7 @@ def test_what_the_run_says(painted: Path, tmp_path: Path, capsys: pytest.Capture
     assert "some of each class are held out" in said
     assert "3 classes: 27 training images, 3 for validation; 8×8 pixels in colour" in said
     assert "left out: 1 image that cannot be read; see" in said
-    left_out = tmp_path / "run" / "data" / "train" / "left-out.tsv"
+    left_out = tmp_path / "run" / "data" / "train" / "skipped.tsv"
     assert str(left_out) in said
     assert "bad.png\ta text file" in left_out.read_text()
     assert "images/s" in said

@@ -249,8 +249,8 @@ def test_what_is_left_out_is_listed_in_the_run(tmp_path: Path, capsys: pytest.Ca
     run_recipe(recipe, tmp_path / "run")
     said = capsys.readouterr().out
     for why in ("an empty side", "over 40 tokens", "over 40 tokens in validation"):
-        assert f"left out: 1 pair with {why}; see {tmp_path / 'run' / 'data' / 'left-out.tsv'}\n" in said
-    _, *rows = (tmp_path / "run" / "data" / "left-out.tsv").read_text(encoding="utf-8").splitlines()
+        assert f"left out: 1 pair with {why}; see {tmp_path / 'run' / 'data' / 'skipped.tsv'}\n" in said
+    _, *rows = (tmp_path / "run" / "data" / "skipped.tsv").read_text(encoding="utf-8").splitlines()
     assert [row.split("\t")[:3] for row in rows] == [
         [str(tmp_path / "a.tsv"), "91", "an empty side"],
         [str(tmp_path / "a.tsv"), "92", "over 40 tokens"],

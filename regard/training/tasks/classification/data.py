@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from regard.data.images.augmentation import measure_normalisation
 from regard.data.images.datasets import ImageDataset
 from regard.data.images.image_sets import ImageSet, open_images, open_splits
-from regard.data.images.store import ROWS, DamagedStoreError, open_store, read_description, should_store, write_store
+from regard.data.images.store import has_pixels, open_image_store, should_store, stored_names, write_image_store
+from regard.data.store import DamagedStoreError
 from regard.errors import UserError
 from regard.models.folder import recover_folder, replace_folder
 from regard.pipelines.preprocessing import ImagePreprocessing
@@ -106,8 +105,8 @@ def make_data(folder: Path, recipe: ClassificationRecipe, progress: Progress, cl
     for name in SETS:
         (folder / name).mkdir()
         left_out[name] = _write(folder / name, sets[name], recipe, progress)
-    train = open_store(folder / "train", sets["train"])
-    (folder / NAMES).write_text(json.dumps(_names(folder / "valid", sets["valid"]), ensure_ascii=False))
+    train = open_image_store(folder / "train", sets["train"])
+    (folder / NAMES).write_text(json.dumps(stored_names(folder / "valid", sets["valid"]), ensure_ascii=False))
     measured = measure_normalisation(train)
     known: Known = {
         "files": {name: images.fingerprint() for name, images in sets.items()},
@@ -183,13 +182,16 @@ def _training_images(recipe: ClassificationRecipe) -> ImageSet:
 
 
 def _write(folder: Path, images: ImageSet, recipe: ClassificationRecipe, progress: Progress) -> int:
-    keep, watch = should_store(images, recipe.resize, folder), progress.counter("decoding", "images")
-    return write_store(folder, images, recipe.resize, max_bad=recipe.data.max_bad, keep=keep, watch=watch)
-
-
-def _names(folder: Path, images: ImageSet) -> list[str]:
-    """What the images of a store are called."""
-    return [images.source.names[row] for row in np.load(folder / ROWS).tolist()]
+    store_pixels = should_store(images, recipe.resize, folder)
+    counter = progress.counter("decoding", "images")
+    return write_image_store(
+        folder,
+        images,
+        recipe.resize,
+        max_bad=recipe.data.max_bad,
+        store_pixels=store_pixels,
+        on_progress=counter,
+    )
 
 
 def _open(folder: Path, name: str, recipe: ClassificationRecipe, known: Known, progress: Progress) -> ImageDataset:
@@ -197,9 +199,9 @@ def _open(folder: Path, name: str, recipe: ClassificationRecipe, known: Known, p
     recover_folder(folder)
     images = None
     try:
-        if read_description(folder)["pixels"] is None:
+        if not has_pixels(folder):
             images = open_sets(recipe)[name].with_classes(known["classes"])
-        return open_store(folder, images)
+        return open_image_store(folder, images)
     except DamagedStoreError as damage:
         progress.print(f"{folder}: damaged ({damage}), so it is made again")
     images = open_sets(recipe)[name].with_classes(known["classes"])
@@ -207,4 +209,4 @@ def _open(folder: Path, name: str, recipe: ClassificationRecipe, known: Known, p
         raise UserError(f"{folder}: damaged, and the images are not what they were when it was made; begin a new run")
     with replace_folder(folder) as fresh:
         _write(fresh, images, recipe, progress)
-    return open_store(folder, images)
+    return open_image_store(folder, images)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from regard.data.images.store import LEFT_OUT
+from regard.data.images.store import SKIPPED
 from regard.training.building import build_model, describe_model
 from regard.training.parallelism import initial_device
 from regard.training.progress import Progress, counted
@@ -68,7 +68,7 @@ class Classification:
         )
         for name, number in data.left_out.items():
             if number:
-                where = (recipe.data.store or data.folder) / name / LEFT_OUT
+                where = (recipe.data.store or data.folder) / name / SKIPPED
                 progress.print(f"left out: {counted(number, 'image')} that cannot be read; see {where}")
         progress.print(describe_model(model, device))
         return ClassificationTask(model, data, recipe, device)

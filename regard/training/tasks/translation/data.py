@@ -16,13 +16,13 @@ from typing import TypeVar
 
 import numpy as np
 
+from regard.data.store import DamagedStoreError, store_checksum
 from regard.data.text.corpus import Corpus
 from regard.data.text.encoding import SkippedPairs, tokenise_corpus
 from regard.data.text.pairs import Pair, PairRecord
 from regard.data.text.readers import Shard, find_shards, read_jsonl, read_parallel
-from regard.data.text.store import DamagedStoreError, digest_store, open_store, write_store
 from regard.data.text.tokenizer import Tokenizer
-from regard.data.text.tokens import ParallelTokens
+from regard.data.text.tokens import ParallelTokens, open_token_store, write_token_store
 from regard.data.text.vocabularies import Vocabularies
 from regard.errors import UserError
 from regard.models.folder import recover_folder, replace_folder
@@ -42,7 +42,7 @@ from regard.training.sharing import make_shared
 from regard.training.tasks.translation.origins import list_files, settings_of_data
 from regard.training.tasks.translation.recipe import DataSettings, TokenizerSettings, TranslationRecipe
 
-STORE, VALID, LEFT_OUT = "train", "valid.jsonl", "left-out.tsv"
+STORE, VALID, LEFT_OUT = "train", "valid.jsonl", "skipped.tsv"
 FURTHER = {"tokenizer": str, "tokens": str}  # what is known of tokens beside what is known of any data
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ def make_data(
         "files": describe_files(list_files(recipe.data)),
         "settings": settings_of_data(recipe),
         "tokenizer": vocabularies.fingerprint(),
-        "tokens": digest_store(folder / STORE),
+        "tokens": store_checksum(folder / STORE),
         "valid": describe_file(folder / VALID),
         "left_out": left_out.counts,
     }
@@ -148,14 +148,14 @@ def open_data(folder: Path, recipe: TranslationRecipe, progress: Progress) -> Ru
     with locked(home, lambda: progress.print(f"waiting for another run that looks after {home}")):
         recover_folder(home / STORE)
         try:
-            train = open_store(home / STORE)
+            train = open_token_store(home / STORE)
         except DamagedStoreError as damage:
             progress.print(f"{home / STORE}: damaged ({damage}), so it is made again")
             corpora = open_corpora(recipe.data, recipe.training.seed, progress)
             with replace_folder(home / STORE) as fresh:
                 write_tokens(fresh, corpora, vocabularies, recipe, SkippedPairs(), progress)
-            train = open_store(home / STORE)
-    if digest_store(home / STORE) != known["tokens"]:
+            train = open_token_store(home / STORE)
+    if store_checksum(home / STORE) != known["tokens"]:
         raise UserError(f"{home}: the corpus gives other tokens than when the run began; begin a new run")
     return RunData(folder, vocabularies, train, list(read_jsonl(home / VALID)), known["left_out"])
 
@@ -239,7 +239,7 @@ def write_tokens(
     largest = {"source": len(source) - 1, "target": len(target) - 1}
     if any(corpus.alignments for corpus in corpora.train):
         largest["links"] = longest or 2**31
-    write_store(folder, map(tokens, corpora.train), largest)
+    write_token_store(folder, map(tokens, corpora.train), largest)
 
 
 def _readable(

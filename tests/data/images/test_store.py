@@ -1,4 +1,3 @@
-import os
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +8,12 @@ from PIL import Image
 from regard.data.images import store
 from regard.data.images.datasets import Resize, StreamedImages, TensorImages, prefetch_batches
 from regard.data.images.image_sets import ImageSet, ImageSettings, open_images
-from regard.data.images.store import DamagedStoreError, open_store, should_store, write_store
+from regard.data.images.store import open_image_store, should_store, write_image_store
 from regard.errors import UserError
 from regard.models.folder import replace_folder
 from tests.data.images.making import encoded, folder_of_classes, picture, write
 
-FRAME = Resize(6)
+RESIZE = Resize(6)
 
 
 @pytest.fixture
@@ -25,39 +24,39 @@ def images(tmp_path: Path) -> ImageSet:
 @pytest.fixture
 def made(images: ImageSet, tmp_path: Path) -> Path:
     (tmp_path / "store").mkdir()
-    assert write_store(tmp_path / "store", images, FRAME, max_bad=0.01, threads=3) == 0
+    assert write_image_store(tmp_path / "store", images, RESIZE, max_bad=0.01, threads=3) == 0
     return tmp_path / "store"
 
 
 def test_every_image_is_kept_in_its_frame(images: ImageSet, made: Path) -> None:
-    pictures = open_store(made)
+    pictures = open_image_store(made)
     assert (len(pictures), pictures.shape, pictures.classes) == (150, (3, 6, 6), ("a", "b"))
     assert pictures.labels.tolist() == images.labels.tolist()
     seen = pictures.take(torch.tensor([149, 0, 77]))
     for place, index in enumerate((149, 0, 77)):
-        assert np.array_equal(seen[place].permute(1, 2, 0), FRAME(images.read(index)))
+        assert np.array_equal(seen[place].permute(1, 2, 0), RESIZE(images.read(index)))
     assert np.load(made / "pixels.npy").shape == (150, 3, 6, 6)
 
 
 def test_streamed_and_stored_images_are_the_same(images: ImageSet, made: Path, tmp_path: Path) -> None:
     (tmp_path / "checked").mkdir()
-    write_store(tmp_path / "checked", images, FRAME, max_bad=0.01, keep=False)
-    streamed = open_store(tmp_path / "checked", images)
+    write_image_store(tmp_path / "checked", images, RESIZE, max_bad=0.01, store_pixels=False)
+    streamed = open_image_store(tmp_path / "checked", images)
     assert isinstance(streamed, StreamedImages)
     assert not (tmp_path / "checked" / "pixels.npy").exists()
     indices = torch.randperm(150, generator=torch.Generator().manual_seed(1))
-    assert torch.equal(streamed.take(indices), open_store(made).take(indices))
-    assert torch.equal(streamed.labels, open_store(made).labels)
+    assert torch.equal(streamed.take(indices), open_image_store(made).take(indices))
+    assert torch.equal(streamed.labels, open_image_store(made).labels)
 
 
 def test_batches_taken_ahead_are_those_of_the_plan(made: Path) -> None:
-    pictures, plan = open_store(made), torch.randperm(150).split(32)
+    pictures, plan = open_image_store(made), torch.randperm(150).split(32)
     for batch, indices in zip(prefetch_batches(pictures, plan), plan, strict=True):
         assert torch.equal(batch, pictures.take(indices))
 
 
 def test_small_sets_become_one_tensor_on_a_device(made: Path) -> None:
-    pictures = open_store(made)
+    pictures = open_image_store(made)
     assert isinstance(pictures, TensorImages)
     assert torch.equal(pictures.to("cpu").take(torch.tensor([3])), pictures.take(torch.tensor([3])))
 
@@ -70,11 +69,11 @@ def test_bad_images_are_left_out_and_listed(tmp_path: Path, keep: bool) -> None:
     images = open_images(root, ImageSettings())
     assert len(images) == 201
     (tmp_path / "store").mkdir()
-    assert write_store(tmp_path / "store", images, FRAME, max_bad=0.01, keep=keep) == 2
-    pictures = open_store(tmp_path / "store", images)
+    assert write_image_store(tmp_path / "store", images, RESIZE, max_bad=0.01, store_pixels=keep) == 2
+    pictures = open_image_store(tmp_path / "store", images)
     assert (len(pictures), pictures.labels.bincount().tolist()) == (199, [89, 110])
-    assert np.array_equal(pictures.take(torch.tensor([3]))[0].permute(1, 2, 0), FRAME(images.read(4)))
-    title, first, second = (tmp_path / "store" / "left-out.tsv").read_text().splitlines()
+    assert np.array_equal(pictures.take(torch.tensor([3]))[0].permute(1, 2, 0), RESIZE(images.read(4)))
+    title, first, second = (tmp_path / "store" / "skipped.tsv").read_text().splitlines()
     assert title == "image\treason"
     assert first.split("\t") == [str(root / "a" / "3.png"), "a text file, not an image"]
     assert "x.png\ttruncated or damaged" in second
@@ -85,19 +84,21 @@ def test_too_many_bad_images_are_refused(tmp_path: Path) -> None:
     for number in range(2):
         write(root / "a" / f"{number}.png", b"only text")
     (tmp_path / "store").mkdir()
-    with pytest.raises(UserError, match=r"2 of the first 18 images are bad, more than allowed.*a/0.png: a text file"):
-        write_store(tmp_path / "store", open_images(root, ImageSettings()), FRAME, max_bad=0.05)
+    with pytest.raises(
+        UserError, match=r"2 of the first 18 images cannot be decoded, more than allowed.*a/0.png: a text file"
+    ):
+        write_image_store(tmp_path / "store", open_images(root, ImageSettings()), RESIZE, max_bad=0.05)
     write(root / "a" / "0.png", encoded())
     with pytest.raises(UserError, match=r"1 of the first 18 images"):
-        write_store(tmp_path / "store", open_images(root, ImageSettings()), FRAME, max_bad=0)
+        write_image_store(tmp_path / "store", open_images(root, ImageSettings()), RESIZE, max_bad=0)
 
 
 def test_a_class_of_bad_images_only_is_refused(tmp_path: Path) -> None:
     root = folder_of_classes(tmp_path / "set", {"a": 9, "b": 1})
     write(root / "b" / "0.png", b"only text")
     (tmp_path / "store").mkdir()
-    with pytest.raises(UserError, match=r"every image of class b is bad, as in: .*b/0.png: a text file"):
-        write_store(tmp_path / "store", open_images(root, ImageSettings()), FRAME, max_bad=0.5)
+    with pytest.raises(UserError, match=r"no image of class b can be decoded; for example: .*b/0.png: a text file"):
+        write_image_store(tmp_path / "store", open_images(root, ImageSettings()), RESIZE, max_bad=0.5)
 
 
 def test_interrupted_work_leaves_nothing(images: ImageSet, tmp_path: Path) -> None:
@@ -105,55 +106,31 @@ def test_interrupted_work_leaves_nothing(images: ImageSet, tmp_path: Path) -> No
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), replace_folder(tmp_path / "store") as fresh:
-        write_store(fresh, images, FRAME, max_bad=0, watch=interrupt)
+        write_image_store(fresh, images, RESIZE, max_bad=0, on_progress=interrupt)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["set"]
 
 
-def test_a_half_written_store_is_not_opened(made: Path) -> None:
-    (made / "store.json").unlink()
-    with pytest.raises(DamagedStoreError, match=r"store.json cannot be read"):
-        open_store(made)
-
-
-def test_damage_is_noticed(made: Path) -> None:
-    path = made / "pixels.npy"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    os.utime(path, (1, 1))
-    with pytest.raises(DamagedStoreError, match=r"pixels.npy is not what was written"):
-        open_store(made)
-    path.write_bytes(content[:-5])
-    with pytest.raises(DamagedStoreError, match=r"pixels.npy"):
-        open_store(made)
-
-
-def test_another_time_alone_is_no_damage(made: Path) -> None:
-    os.utime(made / "pixels.npy", (1, 1))
-    assert len(open_store(made)) == 150
-
-
 def test_a_store_of_other_images_is_refused(images: ImageSet, made: Path) -> None:
-    with pytest.raises(UserError, match=r"not those that .*store was made from"):
-        open_store(made, images.select([0, 1]))
+    with pytest.raises(UserError, match=r"not the images that .*store was made from"):
+        open_image_store(made, images.select([0, 1]))
 
 
 def test_large_sets_are_not_stored(images: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert should_store(images, FRAME, tmp_path)
-    monkeypatch.setattr(store, "LARGEST", 150 * 3 * 36 - 1)
-    assert not should_store(images, FRAME, tmp_path)
+    assert should_store(images, RESIZE, tmp_path)
+    monkeypatch.setattr(store, "MAX_BYTES", 150 * 3 * 36 - 1)
+    assert not should_store(images, RESIZE, tmp_path)
 
 
 def test_work_is_watched(images: ImageSet, tmp_path: Path) -> None:
     seen: list[int] = []
-    write_store(tmp_path, images, FRAME, max_bad=0, watch=seen.append)
+    write_image_store(tmp_path, images, RESIZE, max_bad=0, on_progress=seen.append)
     assert seen == [64, 128, 150]
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_an_image_of_the_right_size_is_not_touched(channels: int) -> None:
     pixels = picture(0, 6, 6, channels).reshape(6, 6, channels)
-    assert FRAME(pixels) is pixels
+    assert RESIZE(pixels) is pixels
 
 
 def test_the_centre_is_cut_out_or_everything_squashed() -> None:

@@ -1,0 +1,169 @@
+"""Arrays on disk: .npy files in a folder, written as a stream and opened memory-mapped.
+
+`store.json` describes the arrays, with checksums, and holds metadata. It is written last, so that an interrupted store
+is not mistaken for a complete one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib import format as npy
+
+DESCRIPTION = "store.json"
+FORMAT = 2
+
+
+class DamagedStoreError(Exception):
+    """A store whose files do not match its description."""
+
+
+class ArrayWriter:
+    """A .npy file to which rows of one shape are appended; closing it completes its header."""
+
+    def __init__(self, path: Path, dtype: npt.DTypeLike, row_shape: tuple[int, ...] = ()) -> None:
+        self.path, self.dtype, self.row_shape, self.length = path, np.dtype(dtype), row_shape, 0
+        self._checksum = hashlib.sha256()
+        self._file = path.open("wb")
+        self._write_header()
+
+    def append(self, rows: npt.NDArray[Any]) -> None:
+        content = np.ascontiguousarray(rows, self.dtype)
+        self._checksum.update(content.data)
+        self._file.write(content.data)
+        self.length += len(content)
+
+    def close(self) -> None:
+        self._file.seek(0)
+        self._write_header()  # same length as the first header: numpy reserves space for any number of rows
+        self._file.close()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what `open_store` needs to detect damage to the closed file."""
+        state = self.path.stat()
+        checksum = self._checksum.hexdigest()
+        return {"length": self.length, "sha256": checksum, "bytes": state.st_size, "mtime_ns": state.st_mtime_ns}
+
+    def _write_header(self) -> None:
+        shape = (self.length, *self.row_shape)
+        header = {"descr": npy.dtype_to_descr(self.dtype), "fortran_order": False, "shape": shape}
+        npy.write_array_header_1_0(self._file, header)
+
+
+class StoreWriter:
+    """Context manager that writes arrays and `metadata`; the store is complete once it exits without an error."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self.folder = folder
+        self.metadata: dict[str, Any] = {}
+        self._arrays: list[ArrayWriter] = []
+
+    def add_array(self, name: str, dtype: npt.DTypeLike, row_shape: tuple[int, ...] = ()) -> ArrayWriter:
+        """Create the empty array `name`.npy."""
+        self._arrays.append(ArrayWriter(self.folder / f"{name}.npy", dtype, row_shape))
+        return self._arrays[-1]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        for array in self._arrays:
+            array.close()
+        if error_type is None:
+            arrays = {array.path.name: array.describe() for array in self._arrays}
+            description = {"format": FORMAT, "metadata": self.metadata, "arrays": arrays}
+            (self.folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class MappedArray:
+    """A read-only array and the memory map that holds its data."""
+
+    values: npt.NDArray[Any]
+    map: mmap.mmap
+
+
+@dataclass(frozen=True)
+class Store:
+    """The memory-mapped arrays of a store by name, and its metadata."""
+
+    arrays: dict[str, MappedArray]
+    metadata: dict[str, Any]
+
+
+def open_store(folder: Path, arrays: Sequence[str], metadata: Sequence[str]) -> Store:
+    """Open a store. An array file is checked against its checksum unless its size and modification time are unchanged.
+
+    Args:
+        folder: Folder of the store.
+        arrays: Names of arrays that the store must have; further arrays are opened too.
+        metadata: Keys that the metadata must have.
+
+    Raises:
+        DamagedStoreError: If a file is missing or does not match the description.
+    """
+    description = read_description(folder)
+    missing = [f"{name}.npy" for name in arrays if f"{name}.npy" not in description["arrays"]]
+    missing += [key for key in metadata if key not in description["metadata"]]
+    if missing:
+        raise DamagedStoreError(f"{DESCRIPTION} does not list {missing[0]}")
+    opened = {
+        name.removesuffix(".npy"): _open_array(folder / name, known) for name, known in description["arrays"].items()
+    }
+    return Store(opened, description["metadata"])
+
+
+def read_description(folder: Path) -> dict[str, Any]:
+    """Return the description of a store: format, metadata and arrays.
+
+    Raises:
+        DamagedStoreError: If it is missing, damaged or of another format.
+    """
+    try:
+        description: dict[str, Any] = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+        if description["format"] != FORMAT:
+            raise DamagedStoreError(f"{DESCRIPTION} has format {description['format']}, not {FORMAT}")
+        if not all(array["sha256"] for array in description["arrays"].values()) or "metadata" not in description:
+            raise DamagedStoreError(f"{DESCRIPTION} is incomplete")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedStoreError(f"{DESCRIPTION} cannot be read: {error}") from None
+    return description
+
+
+def store_checksum(folder: Path) -> str:
+    """Return a checksum of the contents of all arrays and of the metadata, taken from the description.
+
+    Raises:
+        DamagedStoreError: If the description cannot be read.
+    """
+    description = read_description(folder)
+    contents = {name: array["sha256"] for name, array in description["arrays"].items()}
+    return hashlib.sha256(json.dumps([contents, description["metadata"]], sort_keys=True).encode()).hexdigest()
+
+
+def _open_array(path: Path, known: dict[str, Any]) -> MappedArray:
+    try:
+        with path.open("rb") as file:
+            if npy.read_magic(file) != (1, 0):
+                raise DamagedStoreError(f"{path.name} is not a .npy file of version 1.0")
+            shape, _, dtype = npy.read_array_header_1_0(file)
+            start = file.tell()
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        state = path.stat()
+        if state.st_size != known.get("bytes") or shape[0] != known.get("length"):
+            raise DamagedStoreError(f"{path.name} has {state.st_size} bytes, not {known.get('bytes')}")
+        array = np.frombuffer(mapped, dtype, offset=start).reshape(shape)
+    except (OSError, ValueError) as error:
+        raise DamagedStoreError(f"{path.name} cannot be read: {error}") from None
+    if state.st_mtime_ns != known.get("mtime_ns") and hashlib.sha256(array.data).hexdigest() != known["sha256"]:
+        raise DamagedStoreError(f"{path.name} does not match its checksum")
+    return MappedArray(array, mapped)

@@ -1,0 +1,95 @@
+"""Stores: arrays written as a stream, opened memory-mapped, with damage detected."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from regard.data.store import DESCRIPTION, DamagedStoreError, Store, StoreWriter, open_store, store_checksum
+
+
+def write(folder: Path, chunks: int = 1) -> Path:
+    with StoreWriter(folder) as store:
+        numbers, matrices = store.add_array("numbers", np.uint16), store.add_array("matrices", np.float32, (2, 3))
+        for chunk in np.split(np.arange(6), chunks):
+            numbers.append(chunk)
+            matrices.append(np.ones((len(chunk), 2, 3)) * chunk[:, None, None])
+        store.metadata["names"] = ["a", "b"]
+    return folder
+
+
+def read(folder: Path) -> Store:
+    return open_store(folder, ("numbers", "matrices"), ("names",))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write(tmp_path / "store")
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 3])
+def test_appended_chunks_are_read_as_one_array(tmp_path: Path, chunks: int) -> None:
+    store = read(write(tmp_path / "store", chunks))
+    assert store.arrays["numbers"].values.tolist() == [0, 1, 2, 3, 4, 5]
+    assert store.arrays["matrices"].values.shape == (6, 2, 3)
+    assert store.arrays["matrices"].values[4].tolist() == [[4.0] * 3] * 2
+    assert store.metadata == {"names": ["a", "b"]}
+
+
+def test_files_are_plain_npy_arrays_opened_read_only(folder: Path) -> None:
+    assert np.load(folder / "numbers.npy").tolist() == [0, 1, 2, 3, 4, 5]
+    assert not read(folder).arrays["numbers"].values.flags.writeable
+
+
+def test_an_error_while_writing_leaves_no_description(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), StoreWriter(tmp_path) as store:
+        store.add_array("numbers", np.uint16)
+        raise KeyboardInterrupt
+    with pytest.raises(DamagedStoreError, match=r"store.json cannot be read"):
+        open_store(tmp_path, (), ())
+
+
+def test_a_copy_with_other_modification_times_is_accepted(folder: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy", copy_function=shutil.copyfile)
+    assert read(copy).arrays["numbers"].values.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("name", ["numbers.npy", "matrices.npy"])
+def test_damaged_files_are_detected_and_named(folder: Path, name: str) -> None:
+    content = (folder / name).read_bytes()
+    for damaged in (b"", content[:-1], content + b"x", b"x" + content[1:], content[:-1] + bytes([content[-1] ^ 1])):
+        (folder / name).write_bytes(damaged)
+        os.utime(folder / name, ns=(0, 0))
+        with pytest.raises(DamagedStoreError, match=name.replace(".", r"\.")):
+            read(folder)
+    (folder / name).unlink()
+    with pytest.raises(DamagedStoreError, match=name.replace(".", r"\.")):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "{}", '{"format": 99}', '{"format": 2, "arrays": {}}', '{"format": 2, "arrays": []}']
+)
+def test_a_damaged_description_is_detected(folder: Path, content: str) -> None:
+    (folder / DESCRIPTION).write_text(content)
+    with pytest.raises(DamagedStoreError, match=DESCRIPTION):
+        read(folder)
+
+
+@pytest.mark.parametrize(("group", "key"), [("arrays", "numbers.npy"), ("metadata", "names")])
+def test_missing_entries_of_the_description_are_named(folder: Path, group: str, key: str) -> None:
+    description = json.loads((folder / DESCRIPTION).read_text())
+    del description[group][key]
+    (folder / DESCRIPTION).write_text(json.dumps(description))
+    with pytest.raises(DamagedStoreError, match=f"does not list {key}"):
+        read(folder)
+
+
+def test_the_checksum_depends_on_the_contents_only(folder: Path, tmp_path: Path) -> None:
+    assert store_checksum(write(tmp_path / "chunked", 3)) == store_checksum(folder)
+    with StoreWriter(tmp_path / "other") as store:
+        store.add_array("numbers", np.uint16).append(np.arange(5))
+    assert store_checksum(tmp_path / "other") != store_checksum(folder)
