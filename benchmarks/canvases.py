@@ -17,10 +17,8 @@ from typing import Any
 
 import torch
 
-from regard.decoding import nat as parallel
 from regard.decoding.config import NATSettings
 from regard.decoding.constraints import DecodingRequest
-from regard.decoding.cuda_graph.conditions import obstacle_to_canvases_anywhere
 from regard.decoding.nat import NATGenerator
 from regard.decoding.search import TokenHypothesis
 from regard.evaluation.bench.speed import describe_machine
@@ -69,9 +67,9 @@ def compare(model: NATransformer, count: int, given: dict[str, Any], seconds: fl
         DecodingRequest([draw.randrange(3, model.config.source_vocab) for _ in range(24)]) for _ in range(count)
     ]
     settings, result, said = NATSettings(**given), {}, []
-    ways = {"pass_by_pass_ms": lambda *_: "measured", "recorded_ms": obstacle_to_canvases_anywhere}
-    for name, condition in ways.items():
-        parallel.obstacle_to_canvases = condition
+    ways: dict[str, tuple[str, ...]] = {"pass_by_pass_ms": (), "recorded_ms": ("cpu", "cuda")}
+    for name, devices in ways.items():
+        NATGenerator.capture_devices = devices
         generator = NATGenerator(model)
         said.append([best[0].tokens for best in write(generator, requests, settings)])
         result[name] = milliseconds(generator, requests, settings, seconds)

@@ -114,7 +114,7 @@ def by_reference(model: Transformer, settings_of: SettingsOf) -> Decode:
 
 def by_fixed(model: Transformer, settings_of: SettingsOf, records: bool, kernels: Kernels = "all") -> Decode:
     """Search in memory of fixed size, recorded or done step by step."""
-    fixed = CapturedSearch(model, records=records)
+    fixed = CapturedSearch(model, capture=records)
 
     def decode(sources: Tokens, beam: int) -> Tokens:
         with own_kernels(kernels):

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
 from regard.decoding.config import DecodingSettings, SearchSettings, check_settings_type
 from regard.decoding.constraints import DecodingRequest
-from regard.decoding.cuda_graph.conditions import obstacle
-from regard.decoding.cuda_graph.search import CapturedSearch
 from regard.decoding.ensemble import EnsembleStepper
 from regard.decoding.generator import BATCH_TOKENS, collect_cross_attention
 from regard.decoding.search import TokenHypothesis, search
@@ -23,6 +22,9 @@ from regard.decoding.stepper import TransformerStepper, coverage_penalty, pad_ba
 from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.ops.linear import PackedWeights
+
+if TYPE_CHECKING:
+    from regard.decoding.cuda_graph.search import CapturedSearch
 
 BATCH_TOKENS_OF_GPU = 4 * BATCH_TOKENS
 """A GPU takes a step of many sentences in hardly more time than one of few."""
@@ -33,13 +35,14 @@ class AutoregressiveGenerator:
 
     settings_class: type[DecodingSettings] = SearchSettings
     has_attention = True
+    capture_devices: ClassVar[tuple[str, ...]] = ("cuda",)
 
     def __init__(self, models: Sequence[Transformer], products: PackedWeights | None = None) -> None:
         self.models = models
         self._packed = PackedWeights() if products is None else products
         self.config = models[0].config
         self._steppers: dict[bool, EnsembleStepper] = {}
-        self._fixed = CapturedSearch(models[0])
+        self._captured: CapturedSearch | None = None
 
     def resolve_settings(
         self, settings: DecodingSettings, request: DecodingRequest, trees: bool, snapshots: bool
@@ -57,12 +60,26 @@ class AutoregressiveGenerator:
         self, requests: Sequence[DecodingRequest], settings: DecodingSettings, trace: bool = False
     ) -> list[list[TokenHypothesis]]:
         assert isinstance(settings, SearchSettings)
-        if obstacle(self.models, requests, settings, trace) is None:
+        if self._can_capture(requests, settings, trace):
             try:
-                return self._fixed.search(requests, settings)
-            except torch.OutOfMemoryError:  # the other way needs less, since sentences leave as they are decided
-                self._fixed.forget()
+                return self._replay(requests, settings)
+            except torch.OutOfMemoryError:  # plain search needs less memory: finished sentences leave the batch
+                self._captured = None
         return search(self._stepper(coverage=settings.coverage > 0), requests, settings, trace)
+
+    def _can_capture(self, requests: Sequence[DecodingRequest], settings: SearchSettings, trace: bool) -> bool:
+        if self.models[0].target_embedding.weight.device.type not in self.capture_devices:
+            return False
+        from regard.decoding.cuda_graph.capture import why_not_capture_search
+
+        return why_not_capture_search(self.models, requests, settings, trace) is None
+
+    def _replay(self, requests: Sequence[DecodingRequest], settings: SearchSettings) -> list[list[TokenHypothesis]]:
+        from regard.decoding.cuda_graph.search import CapturedSearch
+
+        if self._captured is None:
+            self._captured = CapturedSearch(self.models[0])
+        return self._captured.search(requests, settings)
 
     @torch.no_grad()
     def log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:

@@ -1,18 +1,19 @@
-"""Writing all tokens at once: one pass over a canvas of masks, or several that refine it (mask-predict).
+"""Decoding with a non-autoregressive model: one decoder pass, mask-predict, or CTC.
 
-`NATGenerator.generate` chooses between two ways to the same result: its own, which can do everything, and on a GPU
-`CapturedNAT`, for what `obstacle_to_canvases` has nothing against.
+The decoder input has one row per candidate length of every sentence. On a GPU, `NATGenerator.generate` replays captured
+CUDA graphs where `why_not_capture_nat` gives no reason against it; the results are the same.
 
-Shapes: R rows (every length that is tried of every sentence), T places of the canvas, V vocabulary.
+Shapes: B sentences, R rows, S source tokens, T target positions, V vocabulary, W width.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby, islice
+from itertools import islice
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -22,68 +23,79 @@ from regard.attention.masks import Padded
 from regard.decoding import ctc
 from regard.decoding.config import DecodingSettings, NATSettings, check_settings_type
 from regard.decoding.constraints import DecodingRequest
-from regard.decoding.cuda_graph.conditions import obstacle_to_canvases
-from regard.decoding.cuda_graph.nat import CapturedNAT
 from regard.decoding.generator import BATCH_TOKENS
-from regard.decoding.nat_fill import Guess, active_iterations, fill, guesses, likeliest_lengths, refine
+from regard.decoding.length import LengthCandidate, length_log_probs, list_candidates, predict_lengths
+from regard.decoding.mask_predict import NATOutput, active_iterations, mask_predict, token_log_probs
 from regard.decoding.search import TokenHypothesis
 from regard.errors import UserError
 from regard.models.nat import NATransformer
 from regard.ops.linear import PackedWeights
 
-LENGTH_SHARE = 0.05
-"""What a guessed length's log-probability adds to a score; chosen on Multi30k's validation set (docs/LOG.md)."""
+if TYPE_CHECKING:
+    from regard.decoding.cuda_graph.nat import CapturedNAT
+
+Tokens = Sequence[int]
+LENGTH_WEIGHT = 0.05
+"""Weight of the length's log-probability in the score, chosen on the validation set of Multi30k (docs/LOG.md)."""
 
 
 @dataclass(frozen=True)
 class NATIteration:
-    """A canvas after one pass: the token at every place, its log-probability, and whether this pass wrote it."""
+    """All target positions after one iteration, and which of them the iteration updated."""
 
     tokens: list[int]
     token_log_probs: list[float]
-    written: list[bool]
+    updated: list[bool]
 
 
 @dataclass(frozen=True)
 class NATHypothesis(TokenHypothesis):
-    """A hypothesis, and where it stood: the canvas that its last pass read, and the place of each of its tokens.
+    """A hypothesis of a non-autoregressive model.
 
-    Log-probabilities include END's only where END cut the canvas.
+    The log-probabilities include that of END only if the model predicts END.
+
+    Attributes:
+        decoder_input: Decoder input of the last iteration.
+        positions: Target position of each token.
+        iterations: The target after each iteration, if traced.
     """
 
-    canvas: list[int] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
+    decoder_input: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
     iterations: list[NATIteration] = field(default_factory=list)
 
 
 @dataclass
-class _Rows:
-    """What stands on canvases."""
+class EncodedSources:
+    """Encoder output of a batch. A layout is None if all rows have the same length, which is faster."""
 
-    tokens: Tensor  # (R, T)
-    gains: Tensor  # (R, T): log-probabilities
-    lengths: list[int]
+    output: Tensor  # (B, S, W)
+    layout: Padded | None
+    lengths: list[int]  # END included
 
 
 @dataclass
-class _Canvases(_Rows):
-    """Rows that are filled together. A layout is None where all rows are equally long, which is faster."""
+class NATTargets:
+    """Rows that are decoded together, with the encoder output of their sentences."""
 
+    lengths: list[int]
     layout: Padded | None
-    memory: Tensor  # (R, S, W)
-    memory_layout: Padded | None
+    encoder_output: Tensor  # (R, S, W)
+    source_layout: Padded | None
+    masked: Tensor  # decoder input of mask tokens, (R, T)
 
 
 class NATGenerator:
-    """Writes with a `NATransformer`."""
+    """Generates translations with a `NATransformer`."""
 
     settings_class: type[DecodingSettings] = NATSettings
     has_attention = True
+    capture_devices: ClassVar[tuple[str, ...]] = ("cuda",)
 
     def __init__(self, model: NATransformer, products: PackedWeights | None = None) -> None:
         self.model, self.config = model, model.config
         self._packed = PackedWeights() if products is None else products
-        self._fixed = CapturedNAT(model)
+        self._captured: CapturedNAT | None = None
 
     @property
     def device(self) -> torch.device:
@@ -94,16 +106,21 @@ class NATGenerator:
     ) -> DecodingSettings:
         check_settings_type(settings, NATSettings)
         assert isinstance(settings, NATSettings)
-        asked = {"prefix": request.prefix, "required phrases": request.required, "forbidden phrases": request.forbidden}
-        for name in [name for name, given in (asked | {"trees": trees}).items() if given]:
-            raise UserError(f"{name}: needs an autoregressive model; this model is non-autoregressive")
+        for name, value in (
+            ("prefix", request.prefix),
+            ("required phrases", request.required),
+            ("forbidden phrases", request.forbidden),
+            ("trees", trees),
+        ):
+            if value:
+                raise UserError(f"{name}: needs an autoregressive model; this model is non-autoregressive")
         return settings.resolve(self.config.length)
 
     def batch_tokens(self, settings: DecodingSettings) -> int:
-        """Every place of every canvas has a row of logits, so batches are smaller than those of a search."""
+        """Return fewer tokens than for search, because every target position has a row of logits."""
         assert isinstance(settings, NATSettings)
-        places = settings.lengths if self.config.length == "classifier" else self.config.upsample_ratio
-        return max(1, int(BATCH_TOKENS / 2 / max(1.0, places)))
+        positions = settings.lengths if self.config.length == "classifier" else self.config.upsample_ratio
+        return max(1, int(BATCH_TOKENS / 2 / max(1.0, positions)))
 
     @torch.inference_mode()
     def generate(
@@ -112,263 +129,282 @@ class NATGenerator:
         assert isinstance(settings, NATSettings)
         if not requests:
             return []
-        if obstacle_to_canvases(self.model, settings, trace) is None:
-            try:
-                return self._write_fixed(requests, settings)
-            except torch.OutOfMemoryError:
-                self._fixed.forget()
-        memory, layout, sizes = self._encode([request.source for request in requests])
-        tried = self._guess_lengths(memory, layout, sizes, settings.lengths)
-        owners = [i for i, of_one in enumerate(tried) for _ in of_one]
-        canvases = self._blank_canvases(memory, sizes, owners, _counts(tried))
-        if self.config.length == "ctc":
-            return self._write_paths(canvases, settings, trace)
-        read, passes = self._refine(canvases, settings.iterations or 1, trace)
-        return self._collect(canvases, tried, read, passes, settings)
-
-    def _write_fixed(self, requests: Sequence[DecodingRequest], settings: NATSettings) -> list[list[TokenHypothesis]]:
-        """By programs that a GPU has recorded."""
         sources = [request.source for request in requests]
-        tried, (tokens, gains, read) = self._fixed.fill(sources, settings.lengths, settings.iterations or 1)
-        rows = _Rows(tokens, gains, _counts(tried))
+        if self._can_capture(settings, trace):
+            try:
+                return self._replay(sources, settings)
+            except torch.OutOfMemoryError:
+                self._captured = None
+        encoded = self._encode(sources)
+        candidates = self._candidates(encoded, settings.lengths)
+        targets = self._targets(encoded, candidates)
         if self.config.length == "ctc":
-            return [[one] for one in self._read_paths(rows)]
-        return self._collect(rows, tried, read, [], settings)
+            return self._decode_ctc(targets, settings, trace)
+        output, iterations = self._mask_predict(targets, settings.iterations or 1, trace)
+        return self._rank(candidates, output, iterations, settings)
 
     @torch.no_grad()
-    def log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
-        """What one pass over a canvas of masks says; with "end" and "ctc" the source alone decides on its length."""
-        memory, _, sizes = self._encode(sources)
-        return self._fill(self._blank_canvases(memory, sizes, range(len(sources)), self._places_for(sizes, targets)))
+    def log_probs(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> Tensor:
+        """Return the log-probabilities of one pass over masks, (B, T, V).
+
+        With a length classifier, the rows have the lengths of the targets; otherwise these follow from the sources.
+        """
+        encoded = self._encode(sources)
+        return self._predict(self._targets_of_lengths(encoded, self._given_lengths(encoded, targets)))
 
     @torch.no_grad()
-    def run_forward(self, sources: Sequence[Sequence[int]], found: Sequence[TokenHypothesis]) -> None:
-        memory, _, sizes = self._encode(sources)
-        canvases = self._blank_canvases(memory, sizes, range(len(sources)), [len(_canvas(one)) for one in found])
-        for row, one in enumerate(found):
-            canvas = _canvas(one)
-            canvases.tokens[row, : len(canvas)] = torch.tensor(canvas, dtype=torch.long)
-        self._fill(canvases)
+    def run_forward(self, sources: Sequence[Tokens], hypotheses: Sequence[TokenHypothesis]) -> None:
+        inputs = [_as_nat(hypothesis).decoder_input for hypothesis in hypotheses]
+        targets = self._targets_of_lengths(self._encode(sources), [len(tokens) for tokens in inputs])
+        decoder_input = targets.masked.clone()
+        for row, tokens in zip(decoder_input, inputs, strict=True):
+            row[: len(tokens)] = torch.tensor(tokens, dtype=torch.long)
+        self._predict(targets, decoder_input)
 
-    def attention_rows(self, found: TokenHypothesis) -> list[int]:
-        assert isinstance(found, NATHypothesis)
-        return found.places
+    def attention_rows(self, hypothesis: TokenHypothesis) -> list[int]:
+        return _as_nat(hypothesis).positions
 
     @torch.no_grad()
     def score(
-        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], settings: DecodingSettings
+        self, sources: Sequence[Tokens], targets: Sequence[Tokens], settings: DecodingSettings
     ) -> list[TokenHypothesis]:
-        """As one pass scores them; a target that does not fit on its canvas is impossible, -inf."""
-        memory, layout, sizes = self._encode(sources)
-        wanted = self._places_for(sizes, targets)
-        canvases: list[int] = self.config.clip_lengths(np.asarray(wanted, np.int64)).tolist()
-        logp = self._fill(self._blank_canvases(memory, sizes, range(len(sources)), canvases))
+        """Score given translations by one decoder pass; a translation that exceeds its positions scores -inf."""
+        encoded = self._encode(sources)
+        wanted = self._given_lengths(encoded, targets)
+        lengths: list[int] = self.config.clip_lengths(np.asarray(wanted, np.int64)).tolist()
+        log_probs = self._predict(self._targets_of_lengths(encoded, lengths))
         if self.config.length == "ctc":
-            return self._score_paths(logp, canvases, targets)
-        lengths = self._length_gains(memory, layout, sizes, targets)
-        found: list[TokenHypothesis] = []
-        for row, target, places, length in zip(logp, targets, canvases, lengths, strict=True):
-            said = ([*target, self.config.eos] if self.config.length == "end" else list(target))[:places]
-            chosen = torch.tensor(said, dtype=torch.long, device=self.device)
-            gains = row[: len(said)].gather(1, chosen[:, None])[:, 0].tolist()
-            score = score_canvas(gains, length) if len(said) >= len(target) else -math.inf
-            blank = [self.config.mask_token] * places
-            found.append(NATHypothesis(list(target), score, gains, canvas=blank, places=list(range(len(said)))))
-        return found
+            return self._score_ctc(log_probs, lengths, targets)
+        length_scores: list[float | None] = [None] * len(targets)
+        if self.config.length == "classifier":
+            sizes = [len(target) for target in targets]
+            length_scores = [*length_log_probs(self.model, encoded.output, encoded.layout, encoded.lengths, sizes)]
+        scored: list[TokenHypothesis] = []
+        for row, target, length, length_score in zip(log_probs, targets, lengths, length_scores, strict=True):
+            tokens = ([*target, self.config.eos] if self.config.length == "end" else list(target))[:length]
+            index = torch.tensor(tokens, dtype=torch.long, device=self.device)
+            chosen = row[: len(tokens)].gather(1, index[:, None])[:, 0].tolist()
+            score = score_target(chosen, length_score) if len(tokens) >= len(target) else -math.inf
+            masks, positions = [self.config.mask_token] * length, list(range(len(tokens)))
+            scored.append(NATHypothesis(list(target), score, chosen, decoder_input=masks, positions=positions))
+        return scored
 
-    def _encode(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Padded | None, list[int]]:
-        """The encoder's vectors of sources given without END, and how many there are of each."""
+    # Captured CUDA graphs
+
+    def _can_capture(self, settings: NATSettings, trace: bool) -> bool:
+        if self.device.type not in self.capture_devices:
+            return False
+        from regard.decoding.cuda_graph.capture import why_not_capture_nat
+
+        return why_not_capture_nat(self.model, settings, trace) is None
+
+    def _replay(self, sources: Sequence[Tokens], settings: NATSettings) -> list[list[TokenHypothesis]]:
+        from regard.decoding.cuda_graph.nat import CapturedNAT
+
+        if self._captured is None:
+            self._captured = CapturedNAT(self.model)
+        candidates, output = self._captured.decode(sources, settings.lengths, settings.iterations or 1)
+        if self.config.length == "ctc":
+            lengths = [candidate.length for row in candidates for candidate in row]
+            return [[path] for path in self._best_paths(output.tokens, output.log_probs, lengths)]
+        return self._rank(candidates, output, [], settings)
+
+    # Encoder and decoder
+
+    def _encode(self, sources: Sequence[Tokens]) -> EncodedSources:
+        """Encode sources, which are given without END."""
         self._packed.refresh()
-        sizes = [len(source) + 1 for source in sources]
-        longest = max(sizes)
-        rows = [[*source, self.config.eos, *[self.config.pad] * (longest - len(source) - 1)] for source in sources]
-        layout = self._layout(sizes)
+        lengths = [len(source) + 1 for source in sources]
+        width, eos, pad = max(lengths), self.config.eos, self.config.pad
+        rows = [[*source, eos, *[pad] * (width - len(source) - 1)] for source in sources]
+        layout = self._layout(lengths)
         with self._packed:
-            return self.model.encode(torch.tensor(rows, device=self.device), layout), layout, sizes
+            output = self.model.encode(torch.tensor(rows, device=self.device), layout)
+        return EncodedSources(output, layout, lengths)
 
     def _layout(self, lengths: Sequence[int]) -> Padded | None:
         longest = max(lengths)
-        if min(lengths) == longest:
-            return None
-        return Padded(torch.tensor(lengths, device=self.device), longest)
+        return None if min(lengths) == longest else Padded(torch.tensor(lengths, device=self.device), longest)
 
-    def _guess_lengths(
-        self, memory: Tensor, layout: Padded | None, sizes: Sequence[int], wanted: int
-    ) -> list[list[Guess]]:
-        """The lengths that are tried for each sentence with their log-probabilities; a translation is not empty."""
+    def _candidates(self, encoded: EncodedSources, count: int) -> list[list[LengthCandidate]]:
         if self.config.length != "classifier":
-            return [[(n, None)] for n in self._places(sizes)]
-        return guesses(*likeliest_lengths(self.model, memory, layout, torch.tensor(sizes, device=self.device), wanted))
+            return [[LengthCandidate(length, None)] for length in self._upsampled(encoded)]
+        source_lengths = torch.tensor(encoded.lengths, device=self.device)
+        return list_candidates(*predict_lengths(self.model, encoded.output, encoded.layout, source_lengths, count))
 
-    def _length_gains(
-        self, memory: Tensor, layout: Padded | None, sizes: Sequence[int], targets: Sequence[Sequence[int]]
-    ) -> list[float | None]:
-        """The log-probabilities of the lengths of given targets; what lies out of reach counts as the furthest."""
-        if self.config.length != "classifier":
-            return [None] * len(sizes)
-        reach = self.config.length_reach
-        logp = self.model.length_logits(memory, layout).float().log_softmax(-1)
-        further = [len(target) - size + 1 for target, size in zip(targets, sizes, strict=True)]
-        index = torch.tensor(further, device=self.device).clamp(-reach, reach) + reach
-        gains: list[float | None] = logp.gather(1, index[:, None])[:, 0].tolist()
-        return gains
-
-    def _places(self, sizes: Sequence[int]) -> list[int]:
-        lengths: list[int] = self.config.upsampled_lengths(np.asarray(sizes, np.int64)).tolist()
+    def _upsampled(self, encoded: EncodedSources) -> list[int]:
+        lengths: list[int] = self.config.upsampled_lengths(np.asarray(encoded.lengths, np.int64)).tolist()
         return lengths
 
-    def _places_for(self, sizes: Sequence[int], targets: Sequence[Sequence[int]]) -> list[int]:
-        return [len(target) for target in targets] if self.config.length == "classifier" else self._places(sizes)
+    def _given_lengths(self, encoded: EncodedSources, targets: Sequence[Tokens]) -> list[int]:
+        if self.config.length == "classifier":
+            return [len(target) for target in targets]
+        return self._upsampled(encoded)
 
-    def _blank_canvases(
-        self, memory: Tensor, sizes: Sequence[int], owners: Sequence[int], lengths: Sequence[int]
-    ) -> _Canvases:
-        """A row of masks for every length; `owners` says of which sentence."""
-        several = len(owners) > len(sizes)
-        shape = (len(owners), max(lengths))
-        return _Canvases(
-            tokens=torch.full(shape, self.config.mask_token, device=self.device),
-            gains=torch.zeros(shape, device=self.device),
-            lengths=list(lengths),
+    def _targets_of_lengths(self, encoded: EncodedSources, lengths: Iterable[int]) -> NATTargets:
+        return self._targets(encoded, [[LengthCandidate(length, None)] for length in lengths])
+
+    def _targets(self, encoded: EncodedSources, candidates: Sequence[Sequence[LengthCandidate]]) -> NATTargets:
+        """Create a row of mask tokens for every candidate length."""
+        sentences = [i for i, row in enumerate(candidates) for _ in row]
+        lengths = [candidate.length for row in candidates for candidate in row]
+        output = encoded.output
+        if len(sentences) > len(encoded.lengths):
+            output = output[torch.tensor(sentences, device=self.device)]
+        return NATTargets(
+            lengths=lengths,
             layout=self._layout(lengths),
-            memory=memory[torch.tensor(owners, device=self.device)] if several else memory,
-            memory_layout=self._layout([sizes[i] for i in owners]),
+            encoder_output=output,
+            source_layout=self._layout([encoded.lengths[i] for i in sentences]),
+            masked=torch.full((len(lengths), max(lengths)), self.config.mask_token, device=self.device),
         )
 
-    def _fill(self, canvases: _Canvases, tokens: Tensor | None = None) -> Tensor:
-        """What may be written at every place, (R, T, V): log-probabilities by one pass, over other tokens if given."""
-        c = canvases
+    def _predict(self, targets: NATTargets, decoder_input: Tensor | None = None) -> Tensor:
+        """Return the log-probabilities of one decoder pass, (R, T, V); the input consists of masks by default."""
+        decoder_input = targets.masked if decoder_input is None else decoder_input
         with self._packed:
-            return fill(self.model, c.memory, c.layout, c.memory_layout, c.tokens if tokens is None else tokens)
+            return token_log_probs(
+                self.model, targets.encoder_output, targets.layout, targets.source_layout, decoder_input
+            )
 
-    def _refine(self, canvases: _Canvases, iterations: int, traced: bool) -> tuple[Tensor, list[list[NATIteration]]]:
-        """Fills the canvases in so many passes; returns what the last one read, and a snapshot of each if asked."""
-        c = canvases
-        passes: list[list[NATIteration]] = [[] for _ in c.lengths] if traced else []
-        lengths = torch.tensor(c.lengths, device=self.device)
-        states = refine(partial(self._fill, c), c.tokens, lengths, iterations)
-        for number, state in enumerate(islice(states, active_iterations(max(c.lengths), iterations))):
-            c.tokens, c.gains = state.tokens, state.gains
-            if not traced:
+    # Length classifier and END
+
+    def _mask_predict(
+        self, targets: NATTargets, iterations: int, trace: bool
+    ) -> tuple[NATOutput, list[list[NATIteration]]]:
+        """Return the last output and, if traced, the iterations of every row."""
+        traced: list[list[NATIteration]] = [[] for _ in targets.lengths] if trace else []
+        lengths = torch.tensor(targets.lengths, device=self.device)
+        outputs = mask_predict(partial(self._predict, targets), targets.masked, lengths, iterations)
+        active = active_iterations(max(targets.lengths), iterations)
+        for number, (output, updated) in enumerate(islice(outputs, active)):
+            if not trace:
                 continue
-            for row, length, snapshot in zip(passes, c.lengths, _snapshots(c, state.written), strict=True):
-                if number < active_iterations(length, iterations):  # a longer neighbour may have more
+            snapshots = _snapshots(output.tokens, output.log_probs, updated, targets.lengths)
+            for row, length, snapshot in zip(traced, targets.lengths, snapshots, strict=True):
+                if number < active_iterations(length, iterations):  # longer rows have more active iterations
                     row.append(snapshot)
-        return state.read, passes
+        return output, traced
 
-    def _collect(
+    def _rank(
         self,
-        rows: _Rows,
-        tried: list[list[Guess]],
-        read: Tensor,
-        passes: list[list[NATIteration]],
+        candidates: Sequence[Sequence[LengthCandidate]],
+        output: NATOutput,
+        iterations: Sequence[list[NATIteration]],
         settings: NATSettings,
     ) -> list[list[TokenHypothesis]]:
-        """Rows as hypotheses of their sentences, best first; with "end", what follows the first END is dropped."""
-        owners = [(i, gain) for i, of_one in enumerate(tried) for _, gain in of_one]
-        said_by_row = zip(owners, rows.lengths, rows.tokens.tolist(), rows.gains.tolist(), read.tolist(), strict=True)
-        found: list[tuple[int, TokenHypothesis]] = []
-        for number, ((owner, length), places, tokens, gains, canvas) in enumerate(said_by_row):
-            kept = tokens[:places]
-            said = places
-            if self.config.length == "end" and self.config.eos in kept:
-                kept = kept[: kept.index(self.config.eos)]
-                said = len(kept) + 1
-            score = score_canvas(gains[:said], length)
-            snapshots = passes[number] if passes else []
-            found.append(
-                (owner, NATHypothesis(kept, score, gains[:said], canvas[:places], list(range(said)), snapshots))
-            )
-        groups = ([one for _, one in group] for _, group in groupby(found, key=lambda pair: pair[0]))
-        kept_of_each = settings.lengths if settings.rerank else settings.n_best
-        return [sorted(group, key=lambda one: -one.score)[:kept_of_each] for group in groups]
+        """Return the hypotheses of each sentence, best first. With length: end, they are cut before the first END."""
+        rows = zip(output.tokens.tolist(), output.log_probs.tolist(), output.decoder_input.tolist(), strict=True)
+        traced = iter(iterations)
+        count = settings.lengths if settings.rerank else settings.n_best
+        ranked = []
+        for sentence in candidates:
+            hypotheses: list[TokenHypothesis] = []
+            for (length, length_score), (tokens, log_probs, decoder_input) in zip(
+                sentence, islice(rows, len(sentence)), strict=True
+            ):
+                kept, predicted = tokens[:length], length
+                if self.config.length == "end" and self.config.eos in kept:
+                    kept = kept[: kept.index(self.config.eos)]
+                    predicted = len(kept) + 1
+                hypothesis = NATHypothesis(
+                    tokens=kept,
+                    score=score_target(log_probs[:predicted], length_score),
+                    token_log_probs=log_probs[:predicted],
+                    decoder_input=decoder_input[:length],
+                    positions=list(range(predicted)),
+                    iterations=next(traced, []),
+                )
+                hypotheses.append(hypothesis)
+            ranked.append(sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)[:count])
+        return ranked
 
-    def _write_paths(self, canvases: _Canvases, settings: NATSettings, trace: bool) -> list[list[TokenHypothesis]]:
-        """What canvases with blanks say: by each one's best path, or by a search over all of their paths."""
-        c, blank = canvases, self.config.blank_token
-        logp = self._fill(c)
-        c.gains, c.tokens = logp.max(-1)
+    # CTC
+
+    def _decode_ctc(self, targets: NATTargets, settings: NATSettings, trace: bool) -> list[list[TokenHypothesis]]:
+        """Return the best path of each row, or the result of prefix search."""
+        log_probs = self._predict(targets)
+        best = log_probs.max(-1)
         if settings.beam == 1:
-            found = [[one] for one in self._read_paths(c)]
+            found = [[path] for path in self._best_paths(best.indices, best.values, targets.lengths)]
         else:
-            lengths = torch.tensor(c.lengths, device=self.device)
-            searched = ctc.search_prefixes(logp, lengths, blank, settings.beam)
-            kept = settings.beam if settings.rerank else settings.n_best
-            found = self._align_found(logp, c, [sentence[:kept] for sentence in searched])
+            lengths = torch.tensor(targets.lengths, device=self.device)
+            prefixes = ctc.search_prefixes(log_probs, lengths, self.config.blank_token, settings.beam)
+            count = settings.beam if settings.rerank else settings.n_best
+            found = self._align_prefixes(log_probs, targets.lengths, [row[:count] for row in prefixes])
         if not trace:
-            return [list(one) for one in found]
-        passes = _snapshots(c, torch.ones_like(c.tokens, dtype=torch.bool))
-        return [[replace(one, iterations=[seen]) for one in ones] for ones, seen in zip(found, passes, strict=True)]
+            return [list(row) for row in found]
+        everywhere = torch.ones_like(best.indices, dtype=torch.bool)
+        snapshots = _snapshots(best.indices, best.values, everywhere, targets.lengths)
+        return [
+            [replace(hypothesis, iterations=[snapshot]) for hypothesis in row]
+            for row, snapshot in zip(found, snapshots, strict=True)
+        ]
 
-    def _read_paths(self, canvases: _Rows) -> list[NATHypothesis]:
-        """The likeliest path of every canvas; its score is that path's log-probability alone."""
-        begins = ctc.token_starts(canvases.tokens, self.config.blank_token)
-        rows = zip(canvases.lengths, canvases.tokens.tolist(), canvases.gains.tolist(), begins.tolist(), strict=True)
-        found = []
-        for places, path, gains, begin in rows:
-            where = [place for place in range(places) if begin[place]]
-            canvas = [self.config.mask_token] * places
-            tokens, certain = [path[place] for place in where], [gains[place] for place in where]
-            found.append(NATHypothesis(tokens, sum(gains[:places]), certain, canvas, where))
-        return found
+    def _best_paths(self, paths: Tensor, log_probs: Tensor, lengths: Sequence[int]) -> list[NATHypothesis]:
+        """Collapse the most probable path of each row (R, T); the score is the log-probability of that path alone."""
+        starts = ctc.token_starts(paths, self.config.blank_token).tolist()
+        hypotheses = []
+        for length, path, path_log_probs, start in zip(
+            lengths, paths.tolist(), log_probs.tolist(), starts, strict=True
+        ):
+            positions = [position for position in range(length) if start[position]]
+            hypothesis = NATHypothesis(
+                tokens=[path[position] for position in positions],
+                score=sum(path_log_probs[:length]),
+                token_log_probs=[path_log_probs[position] for position in positions],
+                decoder_input=[self.config.mask_token] * length,
+                positions=positions,
+            )
+            hypotheses.append(hypothesis)
+        return hypotheses
 
-    def _align_found(
-        self, logp: Tensor, canvases: _Canvases, found: list[list[tuple[list[int], float]]]
+    def _align_prefixes(
+        self, log_probs: Tensor, lengths: Sequence[int], prefixes: Sequence[Sequence[tuple[list[int], float]]]
     ) -> list[list[NATHypothesis]]:
-        """Targets found by prefix search, each with the places where its likeliest path has it."""
-        owners = [i for i, sentence in enumerate(found) for _ in sentence]
-        targets = [tokens for sentence in found for tokens, _ in sentence]
-        aligned = iter(self._align(logp[owners], [canvases.lengths[i] for i in owners], targets))
-        return [[replace(next(aligned), score=score) for _, score in sentence] for sentence in found]
+        """Return the results of prefix search as hypotheses with the positions of their tokens."""
+        rows = [i for i, sentence in enumerate(prefixes) for _ in sentence]
+        tokens = [tokens for sentence in prefixes for tokens, _ in sentence]
+        aligned = iter(self._align(log_probs[rows], [lengths[i] for i in rows], tokens))
+        return [[replace(next(aligned), score=score) for _, score in sentence] for sentence in prefixes]
 
-    def _score_paths(self, logp: Tensor, lengths: list[int], targets: Sequence[Sequence[int]]) -> list[TokenHypothesis]:
-        table, sizes = self._table(targets)
-        scores = ctc.log_likelihood(
-            logp, torch.tensor(lengths, device=self.device), table, sizes, self.config.blank_token
-        ).tolist()
-        aligned = self._align(logp, lengths, targets)
-        return [replace(one, score=score) for one, score in zip(aligned, scores, strict=True)]
+    def _score_ctc(self, log_probs: Tensor, lengths: Sequence[int], targets: Sequence[Tokens]) -> list[TokenHypothesis]:
+        padded, target_lengths = self._pad_targets(targets)
+        positions = torch.tensor(lengths, device=self.device)
+        scores = ctc.log_likelihood(log_probs, positions, padded, target_lengths, self.config.blank_token).tolist()
+        aligned = self._align(log_probs, lengths, targets)
+        return [replace(hypothesis, score=score) for hypothesis, score in zip(aligned, scores, strict=True)]
 
-    def _align(self, logp: Tensor, lengths: list[int], targets: Sequence[Sequence[int]]) -> list[NATHypothesis]:
-        """Given targets on the canvas: where each token begins in the likeliest path, and how likely it is there."""
-        table, sizes = self._table(targets)
-        places = torch.tensor(lengths, device=self.device)
-        path = ctc.align(logp, places, table, sizes, self.config.blank_token)
-        gains = logp.gather(2, path[..., None])[..., 0].tolist()
-        begins = ctc.token_starts(path, self.config.blank_token).tolist()
-        found = []
-        for target, length, gain, begin in zip(targets, lengths, gains, begins, strict=True):
-            where = [place for place in range(length) if begin[place]]
-            canvas = [self.config.mask_token] * length
-            found.append(NATHypothesis(list(target), 0.0, [gain[place] for place in where], canvas, where))
-        return found
+    def _align(self, log_probs: Tensor, lengths: Sequence[int], targets: Sequence[Tokens]) -> list[NATHypothesis]:
+        """Return each target with the positions and log-probabilities of its tokens in the best alignment."""
+        padded, target_lengths = self._pad_targets(targets)
+        positions = torch.tensor(lengths, device=self.device)
+        paths = ctc.align(log_probs, positions, padded, target_lengths, self.config.blank_token)
+        aligned = self._best_paths(paths, log_probs.gather(2, paths[..., None])[..., 0], lengths)
+        return [replace(path, tokens=list(target)) for path, target in zip(aligned, targets, strict=True)]
 
-    def _table(self, targets: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """Targets as one padded tensor, and their lengths."""
-        sizes = [len(target) for target in targets]
-        longest = max([1, *sizes])
+    def _pad_targets(self, targets: Sequence[Tokens]) -> tuple[Tensor, Tensor]:
+        """Return targets as a padded tensor and their lengths."""
+        lengths = [len(target) for target in targets]
+        longest = max([1, *lengths])
         rows = [[*target, *[self.config.eos] * (longest - len(target))] for target in targets]
-        return torch.tensor(rows, device=self.device), torch.tensor(sizes, device=self.device)
+        return torch.tensor(rows, device=self.device), torch.tensor(lengths, device=self.device)
 
 
-def _counts(tried: list[list[Guess]]) -> list[int]:
-    """The lengths of all rows."""
-    return [count for of_one in tried for count, _ in of_one]
+def score_target(log_probs: Sequence[float], length_log_prob: float | None) -> float:
+    """Return the mean token log-probability plus the weighted log-probability of the predicted length.
 
-
-def score_canvas(gains: list[float], length: float | None) -> float:
-    """The mean log-probability of the tokens, and a share of the length's where that was guessed.
-
-    The share is the same for every canvas, so that no length counts for less the longer it is.
+    The weight does not depend on the number of tokens: otherwise the length would count less in long targets.
     """
-    return sum(gains) / max(1, len(gains)) + (0.0 if length is None else LENGTH_SHARE * length)
+    mean = sum(log_probs) / max(1, len(log_probs))
+    return mean if length_log_prob is None else mean + LENGTH_WEIGHT * length_log_prob
 
 
-def _canvas(found: TokenHypothesis) -> list[int]:
-    assert isinstance(found, NATHypothesis)
-    return found.canvas
+def _as_nat(hypothesis: TokenHypothesis) -> NATHypothesis:
+    assert isinstance(hypothesis, NATHypothesis)
+    return hypothesis
 
 
-def _snapshots(canvases: _Rows, written: Tensor) -> list[NATIteration]:
-    rows = zip(canvases.lengths, canvases.tokens.tolist(), canvases.gains.tolist(), written.tolist(), strict=True)
-    return [NATIteration(tokens[:n], gains[:n], marks[:n]) for n, tokens, gains, marks in rows]
+def _snapshots(tokens: Tensor, log_probs: Tensor, updated: Tensor, lengths: Sequence[int]) -> list[NATIteration]:
+    rows = zip(lengths, tokens.tolist(), log_probs.tolist(), updated.tolist(), strict=True)
+    return [NATIteration(row[:n], row_log_probs[:n], mask[:n]) for n, row, row_log_probs, mask in rows]

@@ -321,7 +321,7 @@ class Translator:
             names[self.model.config.blank_token] = "·"
         pieces = self.vocabularies.target.tokens(seen.tokens)
         shown = [names.get(token, piece) for token, piece in zip(seen.tokens, pieces, strict=True)]
-        return Round(shown, seen.token_log_probs, seen.written)
+        return Round(shown, seen.token_log_probs, seen.updated)
 
     def _tree(self, tree: Sequence[BeamNode]) -> list[Node]:
         pieces = self.vocabularies.target.tokens

@@ -11,7 +11,7 @@ from regard.decoding.stepper import TransformerStepper
 from regard.ops.quantization import Precision, choose_precision, supports
 from regard.pipelines.constraints import Constraints
 from tests.conftest import Command, toy_pairs
-from tests.decoding.cuda_graph.models import decided_model
+from tests.decoding.cuda_graph.models import peaked_model
 from tests.interop.random_models import random_translator
 
 TEXTS = ["I love apples", "", "You buy tea and books"]
@@ -123,7 +123,7 @@ def test_a_model_all_in_half_precision_can_do_all_that_others_can(trained_run: P
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
 def test_in_half_precision_what_nobody_looked_at_costs_no_more(precision: torch.dtype) -> None:
-    models = decided_model(), decided_model().to(precision)
+    models = peaked_model(), peaked_model().to(precision)
     a, b = (TransformerStepper(model, coverage=True).start([[5, 6, 7]], 2).uncovered() for model in models)
     assert torch.equal(a, b) and bool((a < 0).all()) and bool(a.isfinite().all())
 

@@ -1,52 +1,117 @@
-"""Work of a fixed size, recorded once on a GPU (a CUDA graph) and then replayed: what all programs have in common."""
+"""Capturing CUDA graphs of a fixed shape, and the reasons why decoding cannot be captured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from regard.attention.core import Full
+from regard.attention.multi_head import Attention
 from regard.attention.positions import Sinusoidal
+from regard.decoding.config import NATSettings, SearchSettings
+from regard.decoding.constraints import DecodingRequest
+from regard.models.nat import NATransformer
+from regard.models.transformer import EncoderDecoder, Transformer
 from regard.ops.modules import list_modules, list_tensors
 
-Pool = Any  # what torch.cuda.graph_pool_handle gives, or None
+Pool = Any  # result of torch.cuda.graph_pool_handle(), or None
+
+SMALL_BATCH = 16
+"""A step takes about as long for this many sentences as for one."""
+MAX_CAPTURED_TOKENS = 4096
+"""Up to this many tokens, encoding padding is cheaper than launching the encoder without a graph."""
+MAX_BEAM_WIDTH = 16
+"""For wider beams, the dense mask over all keys of a sentence dominates the cost of a step."""
+MAX_ITERATIONS = 16
+"""All mask-predict iterations are captured in one graph, so that capturing takes long for many iterations."""
 
 
-def record(do: Callable[[], object], pool: Pool, begin: Callable[[], object] = lambda: None) -> torch.cuda.CUDAGraph:
-    """The graph of what is done, which is done once before; `begin` makes ready for each of the two."""
-    begin()
-    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):  # libraries set themselves up, which cannot be recorded
-        do()
-    torch.cuda.current_stream().wait_stream(aside)
-    begin()
+def capture(
+    function: Callable[[], object], pool: Pool, prepare: Callable[[], object] = lambda: None
+) -> torch.cuda.CUDAGraph:
+    """Capture a CUDA graph of `function` after a warm-up call; `prepare` is called before each of the two."""
+    prepare()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # libraries initialise on the first call, which cannot be captured
+        function()
+    torch.cuda.current_stream().wait_stream(stream)
+    prepare()
     graph = torch.cuda.CUDAGraph()
-    # Other threads may be at work on the device meanwhile; what they do is none of this graph's business.
+    # "thread_local": other threads may use the device during the capture.
     with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-        do()
+        function()
     return graph
 
 
-def weight_places(model: nn.Module) -> tuple[int, ...]:
-    """Where in memory everything lies that a step reads of a model."""
-    return tuple([x.data_ptr() for x in list_tensors(model)])
+def weight_addresses(model: nn.Module) -> tuple[int, ...]:
+    """Return the addresses of all parameters and buffers. A captured graph is valid while they do not change."""
+    return tuple([tensor.data_ptr() for tensor in list_tensors(model)])
 
 
-def let_positions_grow(model: nn.Module, longest: int) -> None:
-    """Tables of positions are as long as they need be: growing they move, which must not happen to a recorded step."""
+def grow_position_tables(model: nn.Module, length: int) -> None:
+    """Extend sinusoidal tables to `length` positions. They grow on demand, which must not happen during a capture."""
     for module in list_modules(model):
         if isinstance(module, Sinusoidal):
-            module(torch.zeros_like(module.table[0, :1], dtype=torch.long), longest)
+            module(torch.zeros_like(module.table[0, :1], dtype=torch.long), length)
 
 
-def room_for(tokens: int, longest: int | None = None) -> int:
-    """So many tokens or somewhat more: few shapes are enough for all.
-
-    It ends at the longest that a model has positions for; tokens beyond that are for the model to refuse.
-    """
+def padded_length(tokens: int, max_length: int | None = None) -> int:
+    """Round up a number of tokens, so that few shapes cover all batches, but not beyond the model's `max_length`."""
     step = 32 if tokens <= 128 else 128
-    room = -(-tokens // step) * step
-    return room if longest is None else max(tokens, min(room, longest))
+    padded = -(-tokens // step) * step
+    return padded if max_length is None else max(tokens, min(padded, max_length))
+
+
+def padded_batch_size(sentences: int) -> int:
+    """Round up a number of sentences: to a power of two, or above `SMALL_BATCH` also to 3/4 of one."""
+    power = 1 << (sentences - 1).bit_length()
+    return power * 3 // 4 if sentences <= power * 3 // 4 and power > SMALL_BATCH else power
+
+
+# Why capture does not apply
+
+
+def why_not_capture_search(
+    models: Sequence[Transformer], requests: Sequence[DecodingRequest], settings: SearchSettings, trace: bool
+) -> str | None:
+    """Return the reason why a search cannot be captured, or None if it can."""
+    if any(request.prefix or request.required or request.forbidden for request in requests):
+        return "a request has a prefix, a required phrase or a forbidden phrase"
+    for applies, reason in (
+        (len(models) > 1, "an ensemble has several models"),
+        (trace, "the beam is traced"),
+        (settings.sampling, "sampling is enabled"),
+        (settings.coverage > 0, "coverage is enabled"),
+        (settings.groups > 1, "groups are enabled"),
+        (settings.no_repeat > 0, "no_repeat is enabled"),
+        (settings.beam_width > MAX_BEAM_WIDTH, f"the beam is wider than {MAX_BEAM_WIDTH}"),
+    ):
+        if applies:
+            return reason
+    return _why_not_capture_model(models[0])
+
+
+def why_not_capture_nat(model: NATransformer, settings: NATSettings, trace: bool) -> str | None:
+    """Return the reason why non-autoregressive decoding cannot be captured, or None if it can."""
+    if settings.beam > 1:
+        return "prefix search is enabled"
+    if (settings.iterations or 1) > MAX_ITERATIONS:
+        return f"there are more than {MAX_ITERATIONS} iterations"
+    if trace:
+        return "the iterations are traced"
+    return _why_not_capture_model(model)
+
+
+def _why_not_capture_model(model: EncoderDecoder) -> str | None:
+    attentions = [module for module in list_modules(model) if isinstance(module, Attention)]
+    if not all(isinstance(attention.kind, Full) for attention in attentions):
+        return f"the model has {model.config.attention.kind} attention"
+    if any(attention.qkv_hook is not None or attention.head_scales is not None for attention in attentions):
+        return "an attention module has a hook or scaled heads"
+    if torch.is_autocast_enabled(model.target_embedding.weight.device.type):
+        return "autocast copies the weights"
+    return None

@@ -10,7 +10,7 @@ import torch
 
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest, TokenConstraints
-from regard.decoding.cuda_graph.capture import Pool, let_positions_grow, room_for
+from regard.decoding.cuda_graph.capture import SMALL_BATCH, Pool, grow_position_tables, padded_batch_size, padded_length
 from regard.decoding.cuda_graph.model_step import Shape
 from regard.decoding.cuda_graph.step_graph import Program
 from regard.decoding.search import TokenHypothesis, refuse_nan
@@ -20,8 +20,6 @@ from regard.ops.dispatch import on_device
 
 SHARE_OF_MEMORY = 4
 """All programs together take at most the memory of the device divided by this."""
-FEW = 16
-"""So few sentences take a step as long as one does: they stay where they are until all are decided."""
 PATIENCE = 200
 """So many steps must have been wished for in a smaller program until it is made, which takes as long as many steps."""
 
@@ -31,12 +29,12 @@ class CapturedSearch:
 
     Args:
         model: what is searched with.
-        records: whether steps are recorded and replayed, which only a GPU can; it does unless told otherwise.
+        capture: whether steps are recorded and replayed, which only a GPU can; it does unless told otherwise.
         memory: how many bytes its programs may take; unless given, a share of the GPU's, elsewhere any number.
     """
 
-    def __init__(self, model: Transformer, records: bool | None = None, memory: int | None = None) -> None:
-        self.model, self.records, self.memory = model, records, memory
+    def __init__(self, model: Transformer, capture: bool | None = None, memory: int | None = None) -> None:
+        self.model, self.capture, self.memory = model, capture, memory
         self._programs: dict[Shape, Program] = {}  # the one used last stands last
         self._wishes: Counter[Shape] = Counter()
         self._pool: Pool = None
@@ -65,14 +63,14 @@ class CapturedSearch:
         longest = config.max_length if config.positions == "learned" else None
         rules = TokenConstraints.of(requests, settings, config.eos, self.device, longest)
         steps = int(rules.limits.max())
-        target = room_for(steps, longest)
-        source = room_for(max(len(request.source) for request in requests) + 1, longest)
-        shape = Shape(room_for_sentences(len(requests)), settings.beam_width, source, target)
+        target = padded_length(steps, longest)
+        source = padded_length(max(len(request.source) for request in requests) + 1, longest)
+        shape = Shape(padded_batch_size(len(requests)), settings.beam_width, source, target)
         if len(requests) > 1 and bytes_of(self.model, shape) > self._memory_there_is():
             half = len(requests) // 2
             return self._search(requests[:half], settings) + self._search(requests[half:], settings)
         rows, layout = pad_batch([[*request.source, config.eos] for request in requests], config.pad, self.device)
-        let_positions_grow(self.model, max(source, target))
+        grow_position_tables(self.model, max(source, target))
         program = self._program(shape)
         program.start(rows, layout, rules.limits, settings)
         return self._finish(program, len(requests), steps, settings.n_best)
@@ -108,7 +106,7 @@ class CapturedSearch:
     def _smaller(self, shape: Shape, undecided: int) -> Program | None:
         """A program of at most half the size for the sentences that are left, if there is one or it is worth one."""
         half = shape._replace(sentences=shape.sentences // 2)
-        if shape.sentences <= FEW or undecided > half.sentences:
+        if shape.sentences <= SMALL_BATCH or undecided > half.sentences:
             return None
         like = [other for other in self._programs if other[1:] == shape[1:]]
         if fitting := [other for other in like if undecided <= other.sentences <= half.sentences]:
@@ -120,10 +118,10 @@ class CapturedSearch:
         program = self._programs.pop(shape, None)
         if program is None or not program.valid:
             self._make_room(bytes_of(self.model, shape))
-            records = self.device.type == "cuda" if self.records is None else self.records
-            if records and self._pool is None:
+            capture = self.device.type == "cuda" if self.capture is None else self.capture
+            if capture and self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()
-            program = Program(self.model, shape, records, self._pool)
+            program = Program(self.model, shape, capture, self._pool)
         self._programs[shape] = program
         return program
 
@@ -141,12 +139,6 @@ class CapturedSearch:
         if self.device.type != "cuda":
             return float("inf")
         return torch.cuda.get_device_properties(self.device).total_memory // SHARE_OF_MEMORY
-
-
-def room_for_sentences(count: int) -> int:
-    """So many sentences or somewhat more: up to 16 a power of two, then two numbers between each and the next."""
-    power = 1 << (count - 1).bit_length()
-    return power * 3 // 4 if count <= power * 3 // 4 and power > FEW else power
 
 
 def bytes_of(model: Transformer, shape: Shape) -> int:

@@ -10,19 +10,16 @@ from torch import Tensor
 from regard.attention.masks import Padded
 from regard.decoding.config import SearchSettings
 from regard.decoding.cuda_graph.beam import Board
-from regard.decoding.cuda_graph.capture import Pool, record, weight_places
+from regard.decoding.cuda_graph.capture import MAX_CAPTURED_TOKENS, Pool, capture, weight_addresses
 from regard.decoding.cuda_graph.model_step import Reader, Shape
 from regard.models.transformer import Transformer
-
-FEW_TOKENS = 4096
-"""So many tokens are encoded sooner than they are launched: this is recorded too, at the price of padding."""
 
 
 class Program:
     """A reader and a board, and the step that joins them."""
 
-    def __init__(self, model: Transformer, shape: Shape, records: bool, pool: Pool = None) -> None:
-        """Where it `records`, kernels take their memory from a pool that several programs may share."""
+    def __init__(self, model: Transformer, shape: Shape, captures: bool, pool: Pool = None) -> None:
+        """Where it captures, kernels take their memory from a pool that several programs may share."""
         device = model.target_embedding.weight.device
         self.shape, self.model = shape, model
         self.reader = Reader(model, shape)
@@ -31,16 +28,16 @@ class Program:
         self.news = News(self.board.news)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._beginning: torch.cuda.CUDAGraph | None = None
-        if records:
+        if captures:
             self._graph = self._record(self._step, pool)
-            if shape.sentences * shape.source <= FEW_TOKENS:
+            if shape.sentences * shape.source <= MAX_CAPTURED_TOKENS:
                 self._beginning = self._record(self.reader.encode_room, pool)
-        self._places = weight_places(model)
+        self._places = weight_addresses(model)
 
     @property
     def valid(self) -> bool:
         """Whether the weights still lie where they lay when the step was recorded; their numbers may have changed."""
-        return self._graph is None or weight_places(self.model) == self._places
+        return self._graph is None or weight_addresses(self.model) == self._places
 
     def start(self, rows: Tensor, layout: Padded, limits: Tensor, settings: SearchSettings) -> None:
         """Begins a search with these sources, END included."""
@@ -70,7 +67,7 @@ class Program:
     def _record(self, do: Callable[[], None], pool: Pool) -> torch.cuda.CUDAGraph:
         """The graph of what is done, after which the state is that of some search that never was."""
         one = torch.ones_like(self.board.step)
-        return record(do, pool, lambda: self.start(one[None], Padded(one, 1), one, SearchSettings(beam=1)))
+        return capture(do, pool, lambda: self.start(one[None], Padded(one, 1), one, SearchSettings(beam=1)))
 
 
 class News:

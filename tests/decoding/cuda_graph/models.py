@@ -10,7 +10,7 @@ from regard.models.transformer import Transformer, TransformerConfig
 VOCAB = 60
 
 
-def decided_model(seed: int = 2, **changes: Any) -> Transformer:
+def peaked_model(seed: int = 2, **changes: Any) -> Transformer:
     torch.manual_seed(seed)
     layers = {"encoder_layers": 2, "decoder_layers": 2}
     sizes = {"source_vocab": VOCAB, "target_vocab": VOCAB, "width": 32, "heads": 2, "hidden": 64, **layers}

@@ -19,7 +19,7 @@ from regard.decoding.cuda_graph.beam_kernel import Launcher
 from regard.decoding.cuda_graph.model_step import FixedCache, Shape
 from regard.decoding.cuda_graph.search import CapturedSearch
 from regard.ops import dispatch
-from tests.decoding.cuda_graph.models import decided_model
+from tests.decoding.cuda_graph.models import peaked_model
 
 pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="there is no Triton")
 
@@ -108,14 +108,14 @@ def test_a_vocabulary_smaller_than_the_candidates_is_enough() -> None:
 
 
 def test_a_whole_search_by_kernels_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = decided_model(encoder_layers=1, decoder_layers=1).to(DEVICE)
+    model = peaked_model(encoder_layers=1, decoder_layers=1).to(DEVICE)
     requests = [DecodingRequest((5, 9, 30)), DecodingRequest((8, 50)), DecodingRequest((7,))]
     wanted = SearchSettings(beam=2, max_length=6, n_best=2)
     monkeypatch.setattr(launch, "ENABLED", False)
-    expected = CapturedSearch(model, records=False).search(requests, wanted)
+    expected = CapturedSearch(model, capture=False).search(requests, wanted)
     monkeypatch.setattr(board, "usable", lambda device, beam: True)
     monkeypatch.setattr(launch, "PART", 32)
-    found = CapturedSearch(model, records=False).search(requests, wanted)
+    found = CapturedSearch(model, capture=False).search(requests, wanted)
     assert [[one.tokens for one in best] for best in found] == [[one.tokens for one in best] for best in expected]
 
 

@@ -11,21 +11,21 @@ import torch
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.cuda_graph import search as module
-from regard.decoding.cuda_graph.capture import room_for
+from regard.decoding.cuda_graph.capture import padded_batch_size, padded_length
 from regard.decoding.cuda_graph.model_step import Reader, Shape
-from regard.decoding.cuda_graph.search import CapturedSearch, bytes_of, room_for_sentences
+from regard.decoding.cuda_graph.search import CapturedSearch, bytes_of
 from regard.decoding.cuda_graph.step_graph import Program
 from regard.decoding.search import TokenHypothesis, search
 from regard.decoding.stepper import TransformerStepper, pad_batch
 from regard.errors import UserError
 from regard.models.transformer import Transformer
-from tests.decoding.cuda_graph.models import VOCAB, decided_model
+from tests.decoding.cuda_graph.models import VOCAB, peaked_model
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="there is no CUDA device")
 DRAW = random.Random(5)
 SOURCES = [[DRAW.randrange(3, VOCAB) for _ in range(DRAW.randint(1, 12))] for _ in range(80)]
-MODEL = decided_model().to(DEVICE)
+MODEL = peaked_model().to(DEVICE)
 KINDS: list[dict[str, Any]] = [
     {},
     {"norm": "pre"},
@@ -71,7 +71,7 @@ def test_it_finds_what_the_reference_finds(given: dict[str, Any]) -> None:
 @pytest.mark.parametrize("changes", KINDS, ids=str)
 @pytest.mark.parametrize("beam", [1, 4])
 def test_it_does_so_with_every_kind_of_model(changes: dict[str, Any], beam: int) -> None:
-    model = decided_model(**changes).to(DEVICE)
+    model = peaked_model(**changes).to(DEVICE)
     settings = settings_of({"beam": beam, "n_best": min(beam, 2)})
     expected = search(TransformerStepper(model), SOURCES[:40], settings)
     assert len({len(best[0].tokens) for best in expected}) >= 4
@@ -101,7 +101,7 @@ def test_one_search_leaves_nothing_behind_for_the_next() -> None:
 @pytest.mark.parametrize("patience", [0, 2])
 def test_what_is_left_goes_on_in_a_smaller_program(patience: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PATIENCE", patience)
-    monkeypatch.setattr(module, "FEW", 4)
+    monkeypatch.setattr(module, "SMALL_BATCH", 4)
     moves = []
     monkeypatch.setattr(
         Program, "take_over", lambda self, *rest, do=Program.take_over: (moves.append(self.shape), do(self, *rest))
@@ -128,7 +128,7 @@ def test_too_many_sentences_for_the_memory_are_searched_in_parts() -> None:
 
 
 def test_a_model_that_gives_nan_is_refused_and_does_no_harm_to_later_searches() -> None:
-    model = decided_model().to(DEVICE)
+    model = peaked_model().to(DEVICE)
     settings = settings_of({"beam": 4})
     shared = CapturedSearch(model)
     kept = model.target_embedding.weight.clone()
@@ -141,24 +141,24 @@ def test_a_model_that_gives_nan_is_refused_and_does_no_harm_to_later_searches() 
 
 
 def test_weights_that_change_in_place_are_seen() -> None:
-    model = decided_model().to(DEVICE)
+    model = peaked_model().to(DEVICE)
     settings = settings_of({"beam": 2})
     shared = CapturedSearch(model)
     before = shared.search([DecodingRequest(SOURCES[0])], settings)
-    model.load_state_dict(decided_model(seed=3).state_dict())
+    model.load_state_dict(peaked_model(seed=3).state_dict())
     after = shared.search([DecodingRequest(SOURCES[0])], settings)
     assert_same(after, search(TransformerStepper(model), SOURCES[:1], settings))
     assert after[0][0].tokens != before[0][0].tokens
 
 
 def test_a_min_length_beyond_the_learned_positions_is_refused() -> None:
-    model = decided_model(positions="learned", max_length=16).to(DEVICE)
+    model = peaked_model(positions="learned", max_length=16).to(DEVICE)
     with pytest.raises(UserError, match="learned positions end at 16"):
         fixed(model, SOURCES[:1], SearchSettings(beam=2, min_length=16))
 
 
 def test_room_for_a_source_ends_where_learned_positions_do() -> None:
-    model = decided_model(positions="learned", max_length=24).to(DEVICE)
+    model = peaked_model(positions="learned", max_length=24).to(DEVICE)
     fixed_search = CapturedSearch(model)
     fixed_search.search([DecodingRequest([5] * 20)], SearchSettings(beam=1, max_length=3))
     assert [shape.source for shape in fixed_search._programs] == [24]
@@ -180,7 +180,7 @@ def test_sources_encoded_with_room_to_spare_are_the_same() -> None:
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_a_table_of_positions_that_must_grow_does(beam: int) -> None:
-    model = decided_model().to(DEVICE)
+    model = peaked_model().to(DEVICE)
     long = [DRAW.randrange(3, VOCAB) for _ in range(300)]
     shared = CapturedSearch(model)
     for sources in ([SOURCES[0]], [long], [SOURCES[0], long]):
@@ -190,30 +190,30 @@ def test_a_table_of_positions_that_must_grow_does(beam: int) -> None:
 
 
 def test_there_are_few_sizes() -> None:
-    sizes = {room_for_sentences(count) for count in range(1, 1025)}
+    sizes = {padded_batch_size(count) for count in range(1, 1025)}
     assert sorted(sizes) == [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024]
-    assert all(room_for_sentences(count) >= count for count in range(1, 1025))
-    assert {room_for(tokens) for tokens in range(1, 257)} == {32, 64, 96, 128, 256}
-    assert all(room_for(tokens) >= tokens for tokens in range(1, 600))
+    assert all(padded_batch_size(count) >= count for count in range(1, 1025))
+    assert {padded_length(tokens) for tokens in range(1, 257)} == {32, 64, 96, 128, 256}
+    assert all(padded_length(tokens) >= tokens for tokens in range(1, 600))
 
 
 @on_gpu
 @pytest.mark.parametrize("beam", [1, 4])
 def test_on_a_gpu_a_recorded_step_does_what_the_step_does(beam: int) -> None:
     settings = settings_of({"beam": beam})
-    recorded, done = fixed(MODEL, SOURCES, settings), fixed(MODEL, SOURCES, settings, records=False)
+    recorded, done = fixed(MODEL, SOURCES, settings), fixed(MODEL, SOURCES, settings, capture=False)
     assert_same(recorded, done)
-    on_cpu = search(TransformerStepper(decided_model()), SOURCES, settings)
+    on_cpu = search(TransformerStepper(peaked_model()), SOURCES, settings)
     assert_same(recorded, on_cpu)
 
 
 @on_gpu
 def test_on_a_gpu_weights_that_lie_elsewhere_are_recorded_anew() -> None:
-    model = decided_model().to(DEVICE)
+    model = peaked_model().to(DEVICE)
     settings = settings_of({"beam": 2})
     shared = CapturedSearch(model)
     shared.search([DecodingRequest(SOURCES[0])], settings)
-    other = decided_model(seed=3).to(DEVICE)
+    other = peaked_model(seed=3).to(DEVICE)
     for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
         mine.data = theirs.data
     assert_same(
@@ -238,7 +238,7 @@ def test_on_a_gpu_a_replayed_step_waits_for_nothing() -> None:
 @pytest.mark.parametrize("beam", [1, 4])
 def test_on_a_gpu_half_precision_seldom_says_anything_else(beam: int) -> None:
     settings = settings_of({"beam": beam})
-    half = decided_model().to(DEVICE, torch.bfloat16)
+    half = peaked_model().to(DEVICE, torch.bfloat16)
     expected = search(TransformerStepper(half), SOURCES, settings)
     found = fixed(half, SOURCES, settings)
     same = sum(one[0].tokens == other[0].tokens for one, other in zip(found, expected, strict=True))

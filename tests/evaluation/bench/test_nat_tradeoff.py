@@ -125,8 +125,8 @@ def test_what_is_to_be_launched_is_not_replayed(monkeypatch: pytest.MonkeyPatch)
     def replay(self: object, *given: object) -> None:
         raise AssertionError("it was replayed")
 
-    monkeypatch.setattr(script.parallel, "obstacle_to_canvases", lambda *given: None)  # as it is on a GPU
-    monkeypatch.setattr(CapturedNAT, "fill", replay)
+    monkeypatch.setattr(script.NATGenerator, "capture_devices", ("cpu", "cuda"))
+    monkeypatch.setattr(CapturedNAT, "decode", replay)
     vocabularies = random_translator("post").vocabularies
     sizes = {"width": 32, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "hidden": 64}
     config = NATransformerConfig.base(len(vocabularies.target), length="ctc", **sizes)
@@ -136,4 +136,4 @@ def test_what_is_to_be_launched_is_not_replayed(monkeypatch: pytest.MonkeyPatch)
         script.Contender("usual", translator, settings).translate(["the dog"])
     (said,) = script.Launched("launched", translator, settings).translate(["the dog"])
     assert isinstance(said, str)
-    assert script.parallel.obstacle_to_canvases(None, None, None) is None, "and then all is as it was"
+    assert script.NATGenerator.capture_devices == ("cpu", "cuda")
