@@ -76,7 +76,7 @@ class KVCache:
         self.kind, self.capacity, self.window = kind, capacity, window
         self.length = 0
         self.stored = 0  # the last of the `length` tokens, which are still in the buffer
-        self._buffer: Tensor | None = None  # keys and values, (2, B, H, capacity, D)
+        self._buffers: list[Tensor] = []  # keys and values, (B, H, capacity, D) each; empty before the first token
 
     @property
     def evicted(self) -> bool:
@@ -96,26 +96,25 @@ class KVCache:
     def append(self, k: Tensor, v: Tensor) -> KeyValues:
         """Store the keys and values of new tokens, and return views of all stored ones."""
         new = k.shape[-2]
-        if self._buffer is None or self.stored + new > self._buffer.shape[-2]:
-            self._grow(k)
-        assert self._buffer is not None
+        if not self._buffers or self.stored + new > self._buffers[0].shape[-2]:
+            self._grow(k, v)
         start, self.stored, self.length = self.stored, self.stored + new, self.length + new
-        keys, values = self._buffer[0], self._buffer[1]  # autograd forbids in-place writes to views from unbind()
-        keys.narrow(-2, start, new).copy_(k)
-        values.narrow(-2, start, new).copy_(v)
-        return KeyValues(keys.narrow(-2, 0, self.stored), values.narrow(-2, 0, self.stored))
+        for buffer, x in zip(self._buffers, (k, v), strict=True):
+            buffer.narrow(-2, start, new).copy_(x)
+        keys, values = (buffer.narrow(-2, 0, self.stored) for buffer in self._buffers)
+        return KeyValues(keys, values)
 
-    def _grow(self, k: Tensor) -> None:
-        """Allocate a buffer with room for the new tokens and copy the tokens that are still needed."""
-        needed = self.stored if self.window is None else min(self.stored, self.window)
-        B, H, new, D = k.shape
-        if self._buffer is not None and needed + new > self.capacity // 2:  # it would soon be full again
+    def _grow(self, *new: Tensor) -> None:
+        """Allocate buffers with room for new keys and values, and copy the tokens that are still needed."""
+        kept = self.stored if self.window is None else min(self.stored, self.window)
+        needed = kept + new[0].shape[-2]
+        if self._buffers and needed > self.capacity // 2:  # they would soon be full again
             self.capacity *= 2
-        self.capacity = max(self.capacity, needed + new)
-        grown = k.new_empty(2, B, H, self.capacity, D)
-        if self._buffer is not None:
-            grown[..., :needed, :] = self._buffer[..., self.stored - needed : self.stored, :]
-        self._buffer, self.stored = grown, needed
+        self.capacity = max(self.capacity, needed)
+        grown = [x.new_empty(*x.shape[:2], self.capacity, x.shape[-1]) for x in new]
+        for buffer, old in zip(grown, self._buffers, strict=False):
+            buffer[..., :kept, :] = old[..., self.stored - kept : self.stored, :]
+        self._buffers, self.stored = grown, kept
 
     def reorder(self, rows: Tensor, sentences: Tensor | None) -> KVCache:
         return self if sentences is None else self.select(sentences)
@@ -124,10 +123,10 @@ class KVCache:
         """Return a copy with the given rows, which may repeat."""
         selected = KVCache(self.kind, self.capacity, self.window)
         selected.length, selected.stored = self.length, self.stored
-        if self._buffer is not None:
-            _, _, H, capacity, D = self._buffer.shape
-            selected._buffer = self._buffer.new_empty(2, len(rows), H, capacity, D)
-            selected._buffer[..., : self.stored, :] = self._buffer[..., : self.stored, :].index_select(1, rows)
+        for buffer in self._buffers:
+            copy = buffer.new_empty(len(rows), *buffer.shape[1:])
+            copy[..., : self.stored, :] = buffer[..., : self.stored, :].index_select(0, rows)
+            selected._buffers.append(copy)
         return selected
 
 
@@ -164,7 +163,7 @@ class LinearCache:
     ) -> Tensor:
         if hook is not None:
             raise ValueError("linear attention stores no keys while decoding, so its weights cannot be observed")
-        B, H, T, D = q.shape
+        B, H, T, _ = q.shape
         self.length += T
         if self.beam_width == 1:
             context, self.state = self.advance(q, k, v, self.state)
@@ -173,9 +172,9 @@ class LinearCache:
             context, state = self.advance(q, k, v, None)
             self.state = LinearState(*(part.repeat_interleave(self.beam_width, 0) for part in state))
             return context
-        q, k, v = (x.transpose(1, 2).reshape(B * T, H, 1, D) for x in (q, k, v))
+        q, k, v = (x.transpose(1, 2).reshape(B * T, H, 1, x.shape[-1]) for x in (q, k, v))
         context, self.state = self.advance(q, k, v, self.state)
-        return context.view(B, T, H, D).transpose(1, 2)
+        return context.view(B, T, H, -1).transpose(1, 2)
 
     def reorder(self, rows: Tensor, sentences: Tensor | None) -> LinearCache:
         reordered = LinearCache(self.advance, self.beam_width)

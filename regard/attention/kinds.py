@@ -1,4 +1,4 @@
-"""Which kind of attention a model uses, as a recipe says it: `attention: {kind: local, window: 128}`."""
+"""Settings of the attention kinds by name, as recipes write them: `attention: {kind: local, window: 128}`."""
 
 from __future__ import annotations
 
@@ -18,43 +18,45 @@ from regard.errors import UserError
 
 def _both_sides(value: Any) -> Any:
     if any(isinstance(part, bool) for part in (value if isinstance(value, list | tuple) else [value])):
-        raise ValueError(f"must be one whole number or two, found {value}")
+        raise ValueError(f"must be one integer or two, found {value}")
     return (value, value) if isinstance(value, int) else value
 
 
 class FullSettings(Settings):
-    """Every token looks at every other."""
+    """Every token attends to every other token."""
 
     kind: Literal["full"] = "full"
 
     def build(self, heads: int, width: int, scale: float | None = None) -> Kind:
-        """The kind for heads of this width."""
+        """Build the kind for heads of this width."""
         return Full(scale)
 
 
 class LocalSettings(Settings):
-    """Every token looks at its neighbourhood."""
+    """Every token attends to a window around its position."""
 
     kind: Literal["local"] = "local"
     window: Annotated[tuple[NonNegativeInt, NonNegativeInt], BeforeValidator(_both_sides)] = Field(
-        (128, 128), description="tokens seen before and after one's own place: one number, or [before, after]"
+        (128, 128), description="tokens before and after the position of a token: one number, or [before, after]"
     )
-    dilation: int = Field(1, ge=1, description="distance from one token of the window to the next")
-    global_tokens: int = Field(0, ge=0, description="first tokens of a sequence that see all and are seen by all")
+    dilation: int = Field(1, ge=1, description="distance between consecutive tokens of the window")
+    global_tokens: int = Field(
+        0, ge=0, description="first tokens of a sequence, which attend to all tokens and to which all tokens attend"
+    )
 
     def build(self, heads: int, width: int, scale: float | None = None) -> Kind:
-        """The kind for heads of this width."""
+        """Build the kind for heads of this width."""
         return Local(*self.window, self.dilation, self.global_tokens, scale)
 
 
 class LinearSettings(Settings):
-    """Every token looks at a sum over all others, whose size does not grow."""
+    """Every token attends to all others through a sum of constant size."""
 
     kind: Literal["linear"] = "linear"
     features: Features = Field(
-        "elu", description="elu: elu(x) + 1; random: close to softmax in the mean; plain: V Kᵀ Q, no features at all"
+        "elu", description="feature map: elu (elu(x) + 1), random (approximates softmax) or plain (the identity)"
     )
-    size: int | None = Field(None, gt=0, description="how many random features; by default about D log D")
+    size: int | None = Field(None, gt=0, description="number of random features; about D log D by default")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -62,20 +64,20 @@ class LinearSettings(Settings):
         return self
 
     def build(self, heads: int, width: int, scale: float | None = None) -> Kind:
-        """The kind for heads of this width."""
+        """Build the kind for heads of this width."""
         return Linear(width, self.features, self.size, scale)
 
 
 class RoutingSettings(Settings):
-    """Every token looks at the tokens of its cluster; the clusters are learned."""
+    """Every token attends to the tokens of its cluster; clusters are learned."""
 
     kind: Literal["routing"] = "routing"
-    clusters: int = Field(8, gt=0, description="the square root of the usual length is a good choice")
-    decay: float = Field(0.99, ge=0, le=1, description="how much of a centroid stays at every step of training")
-    balance: float = Field(0.02, ge=0, description="how fast clusters are brought to equal size")
+    clusters: int = Field(8, gt=0, description="number of clusters; try the square root of the typical length")
+    decay: float = Field(0.99, ge=0, le=1, description="weight of the previous centroid in its moving average")
+    balance: float = Field(0.02, ge=0, description="step size of the bias that keeps clusters at equal size")
 
     def build(self, heads: int, width: int, scale: float | None = None) -> Kind:
-        """The kind for heads of this width."""
+        """Build the kind for heads of this width."""
         return Routing(heads, width, self.clusters, self.decay, self.balance, scale)
 
 
@@ -87,8 +89,8 @@ _SETTINGS: dict[str, type[Settings]] = {
 }
 
 
-def _choose(value: Any) -> Any:
-    """The settings of the kind that is named; `attention: linear` is short for `attention: {kind: linear}`."""
+def _parse(value: Any) -> Any:
+    """Parse the settings of the named kind; `attention: linear` is short for `attention: {kind: linear}`."""
     if isinstance(value, Settings):
         return value
     values = {"kind": value} if isinstance(value, str) else value
@@ -103,7 +105,7 @@ def _choose(value: Any) -> Any:
 
 
 def _check_owner(kind: str, values: Mapping[str, Any]) -> None:
-    """Refuses a key that another kind has: that says more than a key which is spelt a little like it."""
+    """Reject a key of another kind with a clearer message than that for an unknown key."""
     for key in values:
         owners = [other for other, settings in _SETTINGS.items() if key in settings.model_fields]
         if owners and kind not in owners:
@@ -111,12 +113,12 @@ def _check_owner(kind: str, values: Mapping[str, Any]) -> None:
 
 
 def check_attention(attention: Settings, qk_scale: float | None, attention_dropout: float) -> None:
-    """Refuses what a model says of all its attentions where their kind has no place for it."""
+    """Raise ValueError for settings of a model that its kind of attention does not support."""
     if not isinstance(attention, LinearSettings):
         return
     if attention_dropout:
-        raise ValueError("attention_dropout drops weights, which linear attention never makes; set it to 0")
+        raise ValueError("attention_dropout must be 0 for linear attention, which computes no attention weights")
     check_scale(attention.features, qk_scale)
 
 
-AttentionSettings = Annotated[FullSettings | LocalSettings | LinearSettings | RoutingSettings, BeforeValidator(_choose)]
+AttentionSettings = Annotated[FullSettings | LocalSettings | LinearSettings | RoutingSettings, BeforeValidator(_parse)]

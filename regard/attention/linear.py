@@ -1,8 +1,8 @@
-"""Linear attention: without the softmax, products may be taken in another order, V (Kᵀ Q) = (V Kᵀ) Q.
+"""Linear attention: without the softmax, (φ(q) φ(k)ᵀ) v = φ(q) (φ(k)ᵀ v) by associativity.
 
-The scores of a query and a key are a product of features, φ(q)·φ(k). All that a query needs of the keys is then one sum
-over them, Σ φ(k) vᵀ, which does not grow with their number. Three forms of one formula: quadratic (all scores, the
-reference), chunked (the causal sum by blocks), recurrent (token by token, as in decoding).
+The score of a query and a key is a product of features, φ(q)·φ(k). All that a query needs of the keys is then the sum
+Σ φ(k) vᵀ, whose size does not depend on their number. There are three forms of the same computation: quadratic (all
+scores, the reference), chunked (the causal sum by chunks of tokens) and recurrent (token by token, as in decoding).
 
 Shapes: B batch, H heads, T queries, S keys, D head width, F features, n chunks of c tokens.
 """
@@ -21,24 +21,24 @@ from regard.attention.kind import Kind, check_at_least, check_choice
 from regard.attention.masks import Mask, Padded
 from regard.attention.packing import pack_padded, pad_packed, self_attention_rows
 from regard.ops import dispatch
-from regard.ops.linear_attention import attend_linear
+from regard.ops.linear_attention import linear_attention
 
 Features = Literal["elu", "random", "plain"]
 LinearPath = Literal["auto", "quadratic", "chunked", "recurrent", "kernel"]
 CHUNK = 128
-"""Tokens of a chunk; a CPU, to which scores cost more than to a GPU, takes half of it where features are few."""
+"""Tokens per chunk on a GPU. On CPU, where scores are more expensive, half as many unless there are many features."""
 
 
 class Linear(nn.Module, Kind):
-    """Attention whose weights are φ(q)·φ(k), divided by their sum; "plain" is the bare product, not divided.
+    """Attention with the weights φ(q)·φ(k), divided by their sum over the keys; "plain" is not divided.
 
     Args:
-        width: of a head.
-        features: "elu" is elu(x) + 1; "random" are positive random features, whose products have the exponential of
-            softmax as their mean; "plain" is x itself.
-        size: how many random features; about D log D unless given.
-        scale: factor on q·k; unless given 1/√D, and 1 for "elu".
-        path: "auto" takes the fastest that fits; a named path is for tests and benchmarks.
+        width: Head width, D.
+        features: The feature map φ. "elu" is elu(x) + 1. "random" are positive random features, whose products
+            approximate the exponential of softmax attention in expectation. "plain" is the identity.
+        size: Number of random features; about D log D by default.
+        scale: Factor on q·k; 1/√D by default, 1 for "elu".
+        path: Implementation to use; "auto" selects the fastest.
     """
 
     directions: Tensor
@@ -65,13 +65,12 @@ class Linear(nn.Module, Kind):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
         if dropout:
-            raise ValueError("linear attention never makes the weights that attention dropout would drop")
+            raise ValueError("linear attention does not support attention dropout, because it computes no weights")
         rows = self_attention_rows(mask)
         if rows is not None and self.path != "quadratic":
             layout, mask = rows
-            return pack_padded(
-                self._attend(pad_packed(q, layout), pad_packed(k, layout), pad_packed(v, layout), mask), layout
-            )
+            q, k, v = (pad_packed(x, layout) for x in (q, k, v))
+            return pack_padded(self._attend(q, k, v, mask), layout)
         return self._attend(q, k, v, mask)
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
@@ -79,103 +78,110 @@ class Linear(nn.Module, Kind):
         return scores if self.features == "plain" else _divide(scores, scores.sum(-1))
 
     def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
-        wide = torch.promote_types(q.dtype, torch.float32)
-        scores = self._map_queries(q.to(wide)) @ self._map_keys(k.to(wide)).transpose(-2, -1)
-        may = mask.dense(q.shape[-2], k.shape[-2], q.device)
-        return scores if may is None else scores.masked_fill(~may, 0.0)
-
-    def advance(self, q: Tensor, k: Tensor, v: Tensor, sums: LinearState | None) -> tuple[Tensor, LinearState]:
-        """The context of the next tokens, each of which sees itself and all before it; and the sums behind them."""
-        phi_q, phi_k = self._map_queries(q), self._map_keys(k)
-        forward = self._recur if q.shape[-2] == 1 or self.path == "recurrent" else self._by_chunks
-        return forward(phi_q, phi_k, v, sums)
+        precise = torch.promote_types(q.dtype, torch.float32)
+        scores = self._map_queries(q.to(precise)) @ self._map_keys(k.to(precise)).transpose(-2, -1)
+        allowed = mask.dense(q.shape[-2], k.shape[-2], q.device)
+        return scores if allowed is None else scores.masked_fill(~allowed, 0.0)
 
     def start_cache(self, beam_width: int = 1, keep_all: bool = False) -> LinearCache:
         return LinearCache(self.advance, beam_width)
+
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None) -> tuple[Tensor, LinearState]:
+        """Return the causal context of the next tokens and the state after them."""
+        one_by_one = q.shape[-2] == 1 or (self.path == "recurrent" and q.shape[-2] > 0)
+        attend = self._attend_recurrent if one_by_one else self._attend_chunked
+        return attend(self._map_queries(q), self._map_keys(k), v, state)
 
     def extra_repr(self) -> str:
         return f"{self.features!r}, scale={self.scale:g}"
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
         T, S = q.shape[-2], k.shape[-2]
-        symbolic = mask.window is None and mask.allowed is None and not mask.packed
-        if self.path == "quadratic" or not symbolic or (mask.causal and T > S):
+        quadratic = self.path == "quadratic" or mask.window is not None or mask.allowed is not None or mask.packed
+        if quadratic or T == 0 or (mask.causal and T > S):
             weights = self.weights(q, k, mask)
             return (weights @ v.to(weights.dtype)).to(v.dtype)
-        if self.path == "kernel" or (self.path == "auto" and self._suits_kernel(q, k, v, mask)):
+        if self.path == "kernel" or (self.path == "auto" and self._kernel_applies(q, k, v, mask)):
             lengths = mask.keys.lengths if isinstance(mask.keys, Padded) else None
             elu = self.features == "elu"
-            return attend_linear(q, k, v, lengths, causal=mask.causal, elu=elu, scale=self.scale)
+            return linear_attention(q, k, v, lengths, causal=mask.causal, elu=elu, scale=self.scale)
         phi_q, phi_k = self._map_queries(q), self._map_keys(k)
         if isinstance(mask.keys, Padded):
             phi_k = phi_k.masked_fill(~mask.keys.real()[:, None, :, None], 0.0)
         if not mask.causal:
-            return self._read(phi_q, _add_up(phi_k, v)).to(v.dtype)
-        forward = self._recur if self.path == "recurrent" else self._by_chunks
-        earlier = _add_up(phi_k[..., : S - T, :], v[..., : S - T, :]) if S > T else None
-        return forward(phi_q, phi_k[..., S - T :, :], v[..., S - T :, :], earlier)[0]
+            return self._attend_to_state(phi_q, _sum_keys(phi_k, v)).to(v.dtype)
+        attend = self._attend_recurrent if self.path == "recurrent" else self._attend_chunked
+        earlier = _sum_keys(phi_k[..., : S - T, :], v[..., : S - T, :]) if S > T else None
+        return attend(phi_q, phi_k[..., S - T :, :], v[..., S - T :, :], earlier)[0]
 
-    def _suits_kernel(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> bool:
+    def _kernel_applies(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> bool:
         return self.features != "random" and dispatch.linear_attention_kernel_applies(q, k, v, mask.causal)
 
-    # The causal sum
+    # Forms of the causal sum
 
-    def _by_chunks(
-        self, phi_q: Tensor, phi_k: Tensor, v: Tensor, sums: LinearState | None
+    def _attend_chunked(
+        self, phi_q: Tensor, phi_k: Tensor, v: Tensor, state: LinearState | None
     ) -> tuple[Tensor, LinearState]:
-        """Within a chunk all scores, of the chunks before it their sums alone."""
+        """All scores within a chunk, and the sum over all earlier chunks."""
         T = v.shape[-2]
-        c = min(T, CHUNK // 2 if v.device.type == "cpu" and phi_k.shape[-1] <= CHUNK else CHUNK)
+        chunk = CHUNK // 2 if v.device.type == "cpu" and phi_k.shape[-1] <= CHUNK else CHUNK
+        c = max(1, min(T, chunk))
         phi_q, phi_k, values = (_cut(x, c) for x in (phi_q, phi_k, v.to(phi_k.dtype)))
         scores = (phi_q @ phi_k.transpose(-2, -1)).tril()
-        each = _add_up(phi_k, values)
-        start = _zeros_like(each) if sums is None else sums
-        running = LinearState(*(torch.cat((x[:, :, None], y), 2).cumsum(2) for x, y in zip(start, each, strict=True)))
+        sums = _sum_keys(phi_k, values)
+        start = (
+            LinearState(*(part.new_zeros(*part.shape[:2], *part.shape[3:]) for part in sums))
+            if state is None
+            else state
+        )
+        running = [torch.cat((x[:, :, None], y), 2).cumsum(2) for x, y in zip(start, sums, strict=True)]
         earlier = LinearState(*(part[:, :, :-1].to(phi_q.dtype) for part in running))
         context = scores @ values + phi_q @ earlier.key_values
         if self.features != "plain":
             context = _divide(context, scores.sum(-1) + (phi_q @ earlier.keys[..., None]).squeeze(-1))
         return context.flatten(2, 3)[:, :, :T].to(v.dtype), LinearState(*(part[:, :, -1] for part in running))
 
-    def _recur(self, phi_q: Tensor, phi_k: Tensor, v: Tensor, sums: LinearState | None) -> tuple[Tensor, LinearState]:
+    def _attend_recurrent(
+        self, phi_q: Tensor, phi_k: Tensor, v: Tensor, state: LinearState | None
+    ) -> tuple[Tensor, LinearState]:
         """Token by token."""
-        wide = torch.promote_types(v.dtype, torch.float32)
-        phi_q, phi_k = phi_q.to(wide), phi_k.to(wide)
-        context = []
+        precise = torch.promote_types(v.dtype, torch.float32)
+        phi_q, phi_k = phi_q.to(precise), phi_k.to(precise)
+        contexts = []
         for t in range(v.shape[-2]):
-            here = slice(t, t + 1)
-            added = _add_up(phi_k[..., here, :], v[..., here, :])
-            sums = added if sums is None else LinearState(sums.key_values + added.key_values, sums.keys + added.keys)
-            context.append(self._read(phi_q[..., here, :], sums))
-        assert sums is not None
-        return torch.cat(context, -2).to(v.dtype), sums
+            token = slice(t, t + 1)
+            added = _sum_keys(phi_k[..., token, :], v[..., token, :])
+            state = added if state is None else LinearState(*(x + y for x, y in zip(state, added, strict=True)))
+            contexts.append(self._attend_to_state(phi_q[..., token, :], state))
+        assert state is not None
+        return torch.cat(contexts, -2).to(v.dtype), state
 
-    def _read(self, phi_q: Tensor, sums: LinearState) -> Tensor:
-        """What queries get from keys that they all see."""
-        context = phi_q @ sums.key_values.to(phi_q.dtype)
+    def _attend_to_state(self, phi_q: Tensor, state: LinearState) -> Tensor:
+        """Return the context of queries that all attend to the same keys."""
+        context = phi_q @ state.key_values.to(phi_q.dtype)
         if self.features == "plain":
             return context
-        return _divide(context, (phi_q @ sums.keys[..., None].to(phi_q.dtype)).squeeze(-1))
+        return _divide(context, (phi_q @ state.keys[..., None].to(phi_q.dtype)).squeeze(-1))
 
-    # Features: products of them are taken in bfloat16 where q and k come so, else in float32 or better
+    # Feature maps; matmuls of features are in bfloat16 if q and k are, otherwise in float32 or better
 
     def _map_queries(self, q: Tensor) -> Tensor:
-        dtype = _fast(q)
+        dtype = _feature_dtype(q)
         if self.features == "plain":
             return (q * self.scale).to(dtype)
         if self.features == "elu":
             return _elu_plus_one(q.to(dtype), self.scale)
         exponent = self._exponent(q)
-        # A factor of its own for every query goes out again when the weights are divided by their sum.
+        # A factor per query cancels when the weights are divided by their sum.
         return (exponent - exponent.amax(-1, keepdim=True).detach()).exp().to(dtype)
 
     def _map_keys(self, k: Tensor) -> Tensor:
-        dtype = _fast(k)
+        dtype = _feature_dtype(k)
         if self.features == "plain":
             return k.to(dtype)
         if self.features == "elu":
             return _elu_plus_one(k.to(dtype), self.scale)
-        # No factor of the loudest key here: it would tell queries about later keys. Far beyond this float32 ends.
+        # Subtracting the maximum over the keys would let queries depend on later keys; clamp against overflow instead.
         return self._exponent(k).clamp(-40, 40).exp().to(dtype)
 
     def _exponent(self, x: Tensor) -> Tensor:
@@ -184,7 +190,7 @@ class Linear(nn.Module, Kind):
 
 
 def check_size(features: Features, size: int | None) -> None:
-    """Refuses a number of features where these are not random."""
+    """Raise ValueError if a number of features is given for features that are not random."""
     if size is None:
         return
     if features != "random":
@@ -193,53 +199,48 @@ def check_size(features: Features, size: int | None) -> None:
 
 
 def check_scale(features: Features, scale: float | None) -> None:
-    """Refuses a factor that cannot be shared between queries and keys."""
+    """Raise ValueError if the scale is negative and the features need its square root."""
     if scale is not None and scale < 0 and features != "plain":
         raise ValueError(
-            f"features {features!r} of queries and of keys each take the square root of qk_scale, so it must not be "
+            f"features {features!r} multiply queries and keys by the square root of qk_scale, so it must not be "
             f"negative, found {scale:g}"
         )
 
 
 def random_directions(size: int, width: int) -> Tensor:
-    """Gaussian vectors, (size, width), at right angles to each other within every group of `width`."""
+    """Draw Gaussian vectors, (size, width), that are orthogonal within every group of `width`."""
     axes, triangles = torch.linalg.qr(torch.randn(math.ceil(size / width), width, width))
-    # Without these signs the axes would favour some directions: QR leaves them to its algorithm.
-    turned: Tensor = axes * triangles.diagonal(dim1=1, dim2=2).sign()[:, None]
+    # QR does not determine the signs of the axes; without this correction they are not uniformly distributed.
+    signed: Tensor = axes * triangles.diagonal(dim1=1, dim2=2).sign()[:, None]
     lengths = torch.randn(size, width).square().sum(1, keepdim=True).sqrt()
-    return turned.transpose(1, 2).reshape(-1, width)[:size] * lengths
+    return signed.transpose(1, 2).reshape(-1, width)[:size] * lengths
 
 
 def _elu_plus_one(x: Tensor, scale: float) -> Tensor:
     x = x if scale == 1 else x * math.sqrt(scale)
-    if x.dtype == torch.bfloat16:  # near -1 it has so few numbers that little but rounding would be left of the sum
+    if x.dtype == torch.bfloat16:  # elu(x) is close to -1 for small x, so that adding 1 would leave rounding errors
         return x.clamp(max=0).exp() + x.relu()
     return F.elu(x).add_(1)
 
 
-def _add_up(phi_k: Tensor, v: Tensor) -> LinearState:
-    """The sums over the tokens in the last dimension but one."""
-    wide = torch.promote_types(v.dtype, torch.float32)
-    return LinearState((phi_k.transpose(-2, -1) @ v.to(phi_k.dtype)).to(wide), phi_k.sum(-2, dtype=wide))
-
-
-def _zeros_like(sums: LinearState) -> LinearState:
-    """As the sums of each chunk, but of no token at all."""
-    return LinearState(*(torch.zeros_like(part[:, :, 0]) for part in sums))
+def _sum_keys(phi_k: Tensor, v: Tensor) -> LinearState:
+    """Sum over the tokens, which are the second dimension from the end."""
+    precise = torch.promote_types(v.dtype, torch.float32)
+    return LinearState((phi_k.transpose(-2, -1) @ v.to(phi_k.dtype)).to(precise), phi_k.sum(-2, dtype=precise))
 
 
 def _divide(context: Tensor, total: Tensor) -> Tensor:
-    """Zero where there was nothing to add up."""
+    """Divide by the sum of the weights; fully masked rows stay zero."""
     return context / total.masked_fill(total == 0, 1)[..., None]
 
 
 def _cut(x: Tensor, c: int) -> Tensor:
-    """(B, H, T, ·) to (B, H, n, c, ·), filled up with zeros."""
+    """(B, H, T, ·) to (B, H, n, c, ·), padded with zeros."""
     B, H, T, width = x.shape
     x = F.pad(x, (0, 0, 0, -T % c)) if T % c else x
-    return x.reshape(B, H, -1, c, width)
+    return x.reshape(B, H, -(-T // c), c, width)
 
 
-def _fast(x: Tensor) -> torch.dtype:
-    """Features outgrow float16."""
+def _feature_dtype(x: Tensor) -> torch.dtype:
+    """bfloat16 or at least float32: features overflow float16."""
     return torch.bfloat16 if x.dtype == torch.bfloat16 else torch.promote_types(x.dtype, torch.float32)

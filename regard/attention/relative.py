@@ -1,6 +1,6 @@
-"""Attention within a window of a grid, with a learned bias for every offset from query to key.
+"""Attention within a window of a grid, with a learned bias for the offset between query and key, as in Swin.
 
-Shapes: B windows of the whole batch, H heads, T places of a window, D head width.
+Shapes: B windows of all images, H heads, T cells of a window, D head width.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from regard.attention.positions import grid_positions
 
 
 class Relative(nn.Module, Kind):
-    """Full attention among the places of a window, row after row, plus a number for how far apart two of them are.
+    """Full attention among the cells of a window, with a learned bias per head and relative position.
 
     Args:
-        window: rows and columns of a window.
-        heads: each has a bias of its own.
-        scale: factor on the scores; 1/√D unless given.
+        window: Rows and columns of a window.
+        heads: Number of heads.
+        scale: Factor on the scores; 1/√D by default.
     """
 
     def __init__(self, window: tuple[int, int], heads: int, scale: float | None = None) -> None:
@@ -42,7 +42,7 @@ class Relative(nn.Module, Kind):
         return attention_scores(q, k, mask, scale=self.scale, bias=self.bias())
 
     def bias(self) -> Tensor:
-        """What is added to the scores, (1, H, T, T)."""
+        """Return the bias of the scores, (1, H, T, T)."""
         T = self.window[0] * self.window[1]
         return self.table[self.offsets].view(1, T, T, -1).permute(0, 3, 1, 2)
 
@@ -51,7 +51,7 @@ class Relative(nn.Module, Kind):
 
 
 def relative_offsets(window: tuple[int, int]) -> Tensor:
-    """The row of the table for each pair of query and key, (T, T): their offsets, counted row after row from 0."""
-    places = grid_positions(*window)
-    y, x = (places[:, None] - places[None, :]).unbind(-1)
+    """Return the row of the bias table for each pair of query and key, (T, T)."""
+    cells = grid_positions(*window)
+    y, x = (cells[:, None] - cells[None, :]).unbind(-1)
     return (y + window[0] - 1) * (2 * window[1] - 1) + x + window[1] - 1

@@ -18,7 +18,7 @@ from regard.ops.operator import dense_last, strides
 from regard.ops.varlen_attention import Order
 
 
-def sort_by_group(
+def sort_by_cluster(
     of_query: Tensor,
     of_key: Tensor,
     groups: int,
@@ -68,7 +68,7 @@ def sort_by_group(
     return KeyRanges(lo, hi, first, last), order
 
 
-def nearest(x: Tensor, centroids: Tensor, leads: Tensor) -> Tensor:
+def nearest_centroid(x: Tensor, centroids: Tensor, leads: Tensor) -> Tensor:
     """The centroid that each token's direction is most like, (B, H, T), int32, leads added.
 
     Args:
@@ -97,7 +97,7 @@ def _nearest(x: Tensor, centroids: Tensor, leads: Tensor) -> Tensor:
 
 
 _nearest_node = torch.library.custom_op(
-    "regard::nearest", _nearest, mutates_args=(), schema="(Tensor x, Tensor centroids, Tensor leads) -> Tensor"
+    "regard::nearest_centroid", _nearest, mutates_args=(), schema="(Tensor x, Tensor centroids, Tensor leads) -> Tensor"
 )
 
 

@@ -23,7 +23,7 @@ MOST = 127
 """Stretches of one row, one less than are added up in one tile."""
 
 
-def attend_linear(
+def linear_attention(
     q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, *, causal: bool, elu: bool, scale: float
 ) -> Tensor:
     """The context, (B, H, T, D), for the features elu(x) + 1, or for q·k itself, which is not divided by its sum.
@@ -114,7 +114,7 @@ def _like_backward(grad: Tensor, *inputs: Any) -> list[Tensor]:
 
 
 _attend = Operator(
-    "attend_linear",
+    "linear_attention",
     "Tensor? lengths, bool causal, bool elu, float scale",
     tensors=1,
     outputs=3,

@@ -75,8 +75,8 @@ def test_models_share_no_learned_clusters() -> None:
         ({"kind": 1}, "kind must be one of full, local, linear, routing, found {'kind': 1}"),
         (["local"], "kind must be one of full, local, linear, routing, found ['local']"),
         ({"kind": "linear", "window": 3}, "linear: window is a key of kind local, not of linear"),
-        ({"kind": "local", "window": True}, "window: must be one whole number or two, found True"),
-        ({"kind": "local", "window": [True, 2]}, "window: must be one whole number or two, found [True, 2]"),
+        ({"kind": "local", "window": True}, "window: must be one integer or two, found True"),
+        ({"kind": "local", "window": [True, 2]}, "window: must be one integer or two, found [True, 2]"),
         ({"kind": "local", "window": [3, -1]}, "local: window.1: input should be greater than or equal to 0, found -1"),
         ({"kind": "linear", "features": "cos"}, "linear: features: input should be 'elu', 'random' or 'plain'"),
         ({"kind": "linear", "size": 30}, "size is the number of random features; features 'elu' has none"),
@@ -90,13 +90,13 @@ def test_a_wrong_setting_is_refused_by_its_name(attention: object, sentence: str
 
 
 def test_dropout_of_weights_that_are_never_made_is_refused_at_the_door() -> None:
-    with pytest.raises(UserError, match="attention_dropout drops weights, which linear attention never makes"):
+    with pytest.raises(UserError, match="attention_dropout must be 0 for linear attention"):
         config("linear", attention_dropout=0.1)
 
 
 @pytest.mark.parametrize("features", ["elu", "random"])
 def test_a_scale_whose_root_is_needed_may_not_be_negative(features: str) -> None:
-    sentence = f"features {features!r} of queries and of keys each take the square root of qk_scale"
+    sentence = f"features {features!r} multiply queries and keys by the square root of qk_scale"
     with pytest.raises(UserError) as refused:
         config({"kind": "linear", "features": features}, qk_scale=-0.5)
     assert sentence in str(refused.value)

@@ -9,8 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from regard.attention.core import Full, attend
 from regard.attention.masks import Mask, Packed, Padded
 from regard.attention.multi_head import Attention
-from regard.attention.routing import SMALL, Routing, RoutingPath
-from regard.ops.cluster_sort import sort_by_group
+from regard.attention.routing import MAX_FORMULA_MEMBERS, Routing, RoutingPath
+from regard.ops.cluster_sort import sort_by_cluster
 
 H, D, C = 2, 8, 3
 EXACT = {"atol": 1e-12, "rtol": 1e-12}
@@ -25,7 +25,7 @@ def tensors(batch: int, T: int, S: int | None = None, dtype: torch.dtype = torch
 def routing(clusters: int = C, path: RoutingPath = "auto", **changes: float) -> Routing:
     torch.manual_seed(0)
     kind = Routing(H, D, clusters, path=path, **changes).double().eval()  # type: ignore[arg-type]
-    kind.leads.copy_(0.1 * torch.randn(kind.leads.shape))
+    kind.balance_bias.copy_(0.1 * torch.randn(kind.balance_bias.shape))
     return kind
 
 
@@ -37,7 +37,7 @@ def nearest(kind: Routing, x: Tensor, side: int) -> list[list[list[int]]]:
                 max(
                     range(kind.clusters),
                     key=lambda c: float(
-                        torch.cosine_similarity(x[b, h, t], kind.centroids[h, c], 0) + kind.leads[side, h, c]
+                        torch.cosine_similarity(x[b, h, t], kind.centroids[h, c], 0) + kind.balance_bias[side, h, c]
                     ),
                 )
                 for t in range(x.shape[2])
@@ -73,10 +73,10 @@ def test_a_query_looks_at_the_keys_of_its_cluster(length: int, causal: bool, pat
     torch.testing.assert_close(kind(q, k, v, Mask(causal=causal)), expected, **EXACT)
 
 
-@pytest.fixture(params=[0, SMALL], ids=["fused", "by the formula"])
+@pytest.fixture(params=[0, MAX_FORMULA_MEMBERS], ids=["fused", "by the formula"])
 def of_small_clusters(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """How a CPU attends within them."""
-    monkeypatch.setattr("regard.attention.routing.SMALL", request.param)
+    monkeypatch.setattr("regard.attention.routing.MAX_FORMULA_MEMBERS", request.param)
 
 
 @pytest.mark.usefixtures("of_small_clusters")
@@ -164,7 +164,7 @@ class Launches(TorchDispatchMode):
 
 def test_clusters_take_few_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short sequences cost what it takes to launch it all: a third less than the 73 and 24 that it once was."""
-    monkeypatch.setattr("regard.attention.routing.SMALL", 0)  # as a GPU does it
+    monkeypatch.setattr("regard.attention.routing.MAX_FORMULA_MEMBERS", 0)  # as a GPU does it
     torch.manual_seed(0)
     q, k, v = (x.requires_grad_() for x in tensors(1, 128, dtype=torch.float32))
     kind = Routing(H, D, 11, path="clusters").eval()
@@ -185,7 +185,7 @@ def test_sorting_by_clusters_takes_few_launches() -> None:
     for learning, most in ((False, 17), (True, 21)):
         with Launches() as launches:
             places = mask.positions(128, 128, q.device)
-            sort_by_group(of_query, of_key, C + 2, *places, mask.reach, learning)
+            sort_by_cluster(of_query, of_key, C + 2, *places, mask.reach, learning)
         assert launches.number <= most
 
 
@@ -263,9 +263,9 @@ def test_a_long_sequence_is_taken_in_pieces_without_a_seam(monkeypatch: pytest.M
     q, k, v = tensors(2, 23)
     results = []
     for piece in (4096, 5):
-        monkeypatch.setattr("regard.attention.routing.PIECE", piece)
+        monkeypatch.setattr("regard.attention.routing.CHUNK", piece)
         kind = routing(path="clusters").train()
-        results.append((kind(q, k, v, Mask(causal=True)), kind.centroids, kind.leads))
+        results.append((kind(q, k, v, Mask(causal=True)), kind.centroids, kind.balance_bias))
     for whole, pieces in zip(*results, strict=True):
         torch.testing.assert_close(pieces, whole, **EXACT)
 
@@ -283,7 +283,7 @@ def test_padding_teaches_nothing() -> None:
         for inputs in ((q, k, v), noisy):
             kind = routing().train()
             kind(*inputs, mask)
-            learned.append((kind.centroids.clone(), kind.leads.clone()))
+            learned.append((kind.centroids.clone(), kind.balance_bias.clone()))
     for centroids, leads in learned[1:]:
         torch.testing.assert_close(centroids, learned[0][0])
         torch.testing.assert_close(leads, learned[0][1])
@@ -291,10 +291,10 @@ def test_padding_teaches_nothing() -> None:
 
 def test_a_batch_of_padding_alone_teaches_nothing() -> None:
     kind, layout = routing().train(), Padded.of([0, 0], 6)
-    before = [buffer.clone() for buffer in (kind.centroids, kind.leads)]
+    before = [buffer.clone() for buffer in (kind.centroids, kind.balance_bias)]
     kind(*tensors(2, 6), Mask(queries=layout, keys=layout))
     assert torch.equal(kind.centroids, before[0])
-    assert torch.equal(kind.leads, before[1])
+    assert torch.equal(kind.balance_bias, before[1])
 
 
 def test_numbers_that_are_none_teach_nothing_that_lasts() -> None:
@@ -309,11 +309,11 @@ def test_outside_training_nothing_is_learned() -> None:
     kind = routing()
     before = {name: buffer.clone() for name, buffer in kind.named_buffers()}
     kind(*tensors(2, 9), Mask())
-    assert before.keys() == {"centroids", "leads"}
+    assert before.keys() == {"centroids", "balance_bias"}
     for name, buffer in kind.named_buffers():
         assert torch.equal(buffer, before[name])
 
 
 def test_what_was_learned_is_part_of_a_models_state() -> None:
     module = Attention(16, 2, kind=Routing(2, 8, 4))
-    assert {"kind.centroids", "kind.leads"} <= module.state_dict().keys()
+    assert {"kind.centroids", "kind.balance_bias"} <= module.state_dict().keys()

@@ -7,7 +7,7 @@ from torch import Tensor
 from regard.attention.masks import Mask, Packed, Padded
 from regard.attention.routing import Routing
 from regard.ops import dispatch
-from regard.ops.cluster_sort import nearest
+from regard.ops.cluster_sort import nearest_centroid
 
 pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="there is no Triton")
 
@@ -80,7 +80,7 @@ def test_the_nearest_centroid_is_the_one_that_all_likenesses_say(centroids: int)
     points = torch.nn.functional.normalize(torch.randn(H, centroids, D, generator=source), dim=-1).to(DEVICE)
     leads = 0.1 * torch.randn(H, centroids, generator=source).to(DEVICE)
     likeness = torch.cosine_similarity(x[:, :, :, None].double(), points[:, None].double(), -1) + leads[:, None]
-    found = nearest(x, points, leads)
+    found = nearest_centroid(x, points, leads)
     assert found.dtype == torch.int32
     best = likeness.amax(-1)
     torch.testing.assert_close(likeness.gather(-1, found[..., None].long())[..., 0], best, atol=1e-5, rtol=0)

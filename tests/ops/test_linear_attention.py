@@ -73,4 +73,4 @@ def test_compiled_it_is_one_graph() -> None:
     kind = Linear(16, path="kernel")
     compiled = torch.compile(lambda q, k, v: kind(q, k, v, Mask(causal=True)), fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(*inputs), kind(*inputs, Mask(causal=True)))
-    torch.library.opcheck(torch.ops.regard.attend_linear.default, (*inputs, None, True, True, 1.0))
+    torch.library.opcheck(torch.ops.regard.linear_attention.default, (*inputs, None, True, True, 1.0))

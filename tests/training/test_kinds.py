@@ -72,7 +72,7 @@ def test_what_routing_has_learned_is_in_the_model_folder(builtin: Path, tmp_path
     changes: dict[str, Any] = {"model__attention": "routing", "tokenizer__size": 600}
     run_recipe(small_recipe(builtin / "train.en", builtin / "train.zh", **steps, **changes), tmp_path / "run")
     model = Translator.load(tmp_path / "run").model
-    leads = [tensor for name, tensor in model.state_dict().items() if name.endswith("leads")]
+    leads = [tensor for name, tensor in model.state_dict().items() if name.endswith("balance_bias")]
     assert len(leads) == 4
     assert all((lead != 0).any() for lead in leads)
     assert all(torch.isfinite(lead).all() for lead in leads)

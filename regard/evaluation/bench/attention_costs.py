@@ -60,7 +60,7 @@ def balanced_routing(heads: Heads, length: int, steps: int = 60) -> Routing:
     for step in range(steps):
         q, k = torch.randn(2, 1, heads.number, min(length, LEARNED_ON), heads.width, device=heads.device)
         kind.balance = 0.05 * (1 - step / steps)
-        kind.learn(q, k, *kind.assign(q, k, Mask()))
+        kind.update_centroids(q, k, *kind.assign(q, k, Mask()))
     return kind.eval()
 
 
