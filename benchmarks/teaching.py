@@ -27,7 +27,7 @@ import torch
 
 from regard.attention.masks import Padded
 from regard.data.builtin.corpus import Example, load_examples
-from regard.data.text.alignment import link_tokens
+from regard.data.text.encoding import link_tokens
 from regard.evaluation import Score, bleu
 from regard.inspection.probe import probe
 from regard.pipelines.translator import Translator

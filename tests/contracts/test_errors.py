@@ -68,7 +68,7 @@ REFUSED_TRAINING = {
     "target is missing": (train("--src", "good.en", "--tgt", "no.zh"), ["no.zh", "does not exist"]),
     "validation is missing": (train(*FILES, "--valid-src", "no.en", "--valid-tgt", "good.zh"), ["no.en"]),
     "different lengths": (train("--src", "good.en", "--tgt", "short.zh"), ["good.en has 500", "short.zh has 3"]),
-    "empty corpus": (train("--src", "empty.en", "--tgt", "empty.zh"), ["empty.en", "not a single pair"]),
+    "empty corpus": (train("--src", "empty.en", "--tgt", "empty.zh"), ["empty.en", "contains no pairs"]),
     "blank corpus": (train("--src", "blank.en", "--tgt", "blank.zh"), ["empty"]),
     "blank validation": (
         (*changed("tokenizer.size=300"), "--valid-src", "blank.en", "--valid-tgt", "blank.zh"),
@@ -331,7 +331,7 @@ REFUSED_USE = {
     "evaluate: missing source": (evaluate("no.en", "good.zh"), ["no.en", "does not exist"]),
     "evaluate: missing reference": (evaluate("good.en", "no.zh"), ["no.zh", "does not exist"]),
     "evaluate: different lengths": (evaluate("good.en", "short.zh"), ["good.en has 500", "short.zh has 3"]),
-    "evaluate: empty": (evaluate("empty.en", "empty.zh"), ["empty.en", "not a single pair"]),
+    "evaluate: empty": (evaluate("empty.en", "empty.zh"), ["empty.en", "contains no pairs"]),
     "evaluate: invalid utf-8": (evaluate("latin.en", "good.zh"), ["latin.en, line 7", "UTF-8"]),
     "evaluate: unknown tokeniser": (evaluate("few.en", "short.zh", "--tokenize", "moses"), ["--tokenize", "'moses'"]),
     "evaluate: beam 0": (evaluate("few.en", "short.zh", "--beam", "0"), ["beam", "found 0"]),

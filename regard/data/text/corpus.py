@@ -1,20 +1,28 @@
-"""A training corpus that can be read again and again: some shards, perhaps aligned, perhaps with pairs held out."""
+"""Training corpora: shards of pairs with optional word alignments, without the pairs held out for validation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
-from regard.data.text.alignment import align
 from regard.data.text.pairs import Pair, PairRecord
-from regard.data.text.readers import Shard
+from regard.data.text.readers import Shard, read_lines, require_nonempty
 from regard.errors import UserError
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Pairs in the order of their shards; those whose place in the whole is held out are passed over."""
+    """The pairs of several shards, which can be read repeatedly.
+
+    Attributes:
+        shards: Files in reading order.
+        alignments: File with the word alignment of each pair.
+        weight: How often an epoch contains a pair on average.
+        held_out: Indices of pairs that `pairs` and `records` omit.
+    """
 
     shards: Sequence[Shard]
     alignments: Path | None = None
@@ -23,38 +31,73 @@ class Corpus:
 
     @property
     def name(self) -> str:
-        """What to call it: its only shard, or the first of several."""
+        """Name of the first shard and number of the others, for messages."""
         more = f" and {len(self.shards) - 1} more" if len(self.shards) > 1 else ""
         return self.shards[0].name + more
 
     def pairs(self) -> Iterator[Pair]:
-        """The text alone, without what is held out."""
-        return (entry.pair for entry in self._kept(self.everything()))
+        """Read the pairs that are not held out, without alignments."""
+        return (record.pair for record in self._without_held_out(self.all_records()))
 
-    def entries(self) -> Iterator[PairRecord]:
-        """The pairs that are not held out, each with its links.
-
-        Raises:
-            UserError: the alignment cannot be read or does not belong to the pairs; or as `everything`.
-        """
-        entries = self.everything()
-        return self._kept(entries if self.alignments is None else align(entries, self.alignments))
-
-    def everything(self) -> Iterator[PairRecord]:
-        """All pairs with their places, what is held out among them.
+    def records(self) -> Iterator[PairRecord]:
+        """Read the pairs that are not held out, with alignments.
 
         Raises:
-            UserError: a shard cannot be read, or there is not a single pair.
+            UserError: If a file cannot be read, the alignments do not match the pairs, or there are no pairs.
         """
-        empty = True
-        for shard in self.shards:
-            for line, pair in enumerate(shard.read(), start=1):
-                empty = False
-                yield PairRecord(pair, shard.name, line)
-        if empty:
-            raise UserError(f"There is not a single pair in {self.name}; a corpus needs at least one.")
+        records = self.all_records()
+        return self._without_held_out(records if self.alignments is None else align(records, self.alignments))
 
-    def _kept(self, entries: Iterator[PairRecord]) -> Iterator[PairRecord]:
+    def all_records(self) -> Iterator[PairRecord]:
+        """Read all pairs, including those held out, without alignments.
+
+        Raises:
+            UserError: If a shard cannot be read or there are no pairs.
+        """
+        records = (
+            PairRecord(pair, shard.name, line)
+            for shard in self.shards
+            for line, pair in enumerate(shard.read(), start=1)
+        )
+        return require_nonempty(records, self.name)
+
+    def _without_held_out(self, records: Iterator[PairRecord]) -> Iterator[PairRecord]:
         if not self.held_out:
-            return entries
-        return (entry for place, entry in enumerate(entries) if place not in self.held_out)
+            return records
+        return (record for index, record in enumerate(records) if index not in self.held_out)
+
+
+def align(records: Iterable[PairRecord], path: Path) -> Iterator[PairRecord]:
+    """Add word alignments from a file in Pharaoh format: one line per pair, such as "0-0 1-2".
+
+    Words are separated by white space.
+
+    Raises:
+        UserError: If a link is malformed or refers to a missing word, or if the numbers of lines and pairs differ.
+    """
+    records, lines = iter(records), read_lines(path)
+    for number, (record, line) in enumerate(zip_longest(records, lines), start=1):
+        if record is None or line is None:
+            longer = number + sum(1 for _ in records) + sum(1 for _ in lines)
+            pair_count, line_count = (number - 1, longer) if record is None else (longer, number - 1)
+            raise UserError(
+                f"{path} has {line_count} lines but its corpus has {pair_count} pairs: an alignment needs one line "
+                f"for each pair."
+            )
+        word_counts = [len(text.split()) for text in record.pair]
+        where = f"{path}, line {number}"
+        yield record._replace(links=[_parse_link(link, word_counts, where) for link in line.split()])
+
+
+def _parse_link(link: str, word_counts: list[int], where: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d{1,9})-(\d{1,9})", link, re.ASCII)
+    if match is None:
+        raise UserError(f'{where}: "{link}" is not a link; write the indices of two words, such as 0-0.')
+    indices = int(match[1]), int(match[2])
+    for index, count, side in zip(indices, word_counts, ("source", "target"), strict=True):
+        if index >= count:
+            raise UserError(
+                f'{where}: the link "{link}" refers to {side} word {index}, but the sentence has {count} words, '
+                f"counted from 0."
+            )
+    return indices

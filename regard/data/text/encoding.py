@@ -1,75 +1,110 @@
-"""From text to tokens, some thousand pairs at a time; what training will not see is counted and listed."""
+"""Tokenisation of parallel corpora in chunks; pairs that training cannot use are skipped, counted and listed."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from regard.data.text.alignment import link_tokens
-from regard.data.text.pairs import Pair, PairRecord
+from regard.data.text.pairs import Links, Pair, PairRecord
 from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.tokens import ParallelTokens, RaggedArray
 
 CHUNK = 10_000
-LISTED = 10_000
-SHOWN = 80
-"""Characters of a sentence that stand in the list of what was left out."""
+"""Number of pairs tokenised at once."""
+MAX_LISTED = 10_000
+LISTED_CHARACTERS = 80
 
 
 class SkippedPairs:
-    """The pairs that are left out: all are counted by reason, the first ones kept to be listed."""
+    """Pairs that are not used for training: their number by reason, and the first ones with file and line."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._rows: list[str] = []
 
-    def add(self, entry: PairRecord, reason: str, source: int, target: int) -> None:
-        """Notes a pair and how many tokens its sides have."""
+    def add(self, record: PairRecord, reason: str, source_tokens: int, target_tokens: int) -> None:
         self.counts[reason] += 1
-        if len(self._rows) < LISTED:
-            texts = (" ".join(text[:SHOWN].split()) for text in entry.pair)
-            self._rows.append("\t".join((entry.file, str(entry.line), reason, str(source), str(target), *texts)))
+        if len(self._rows) < MAX_LISTED:
+            texts = (" ".join(text[:LISTED_CHARACTERS].split()) for text in record.pair)
+            lengths = str(source_tokens), str(target_tokens)
+            self._rows.append("\t".join((record.file, str(record.line), reason, *lengths, *texts)))
 
     def write(self, path: Path) -> None:
-        """Writes the list as tab-separated values."""
-        titles = "file\tline\treason\tsource_tokens\ttarget_tokens\tsource\ttarget"
+        """Write the list as tab-separated values."""
+        header = "file\tline\treason\tsource_tokens\ttarget_tokens\tsource\ttarget"
         total = self.counts.total()
         more = [f"# {total - len(self._rows)} more of {total} are not listed"] if total > len(self._rows) else []
-        path.write_text("".join(f"{row}\n" for row in (titles, *self._rows, *more)), encoding="utf-8")
+        path.write_text("".join(f"{row}\n" for row in (header, *self._rows, *more)), encoding="utf-8")
 
 
 def tokenise_corpus(
-    entries: Iterable[PairRecord], source: Tokenizer, target: Tokenizer, longest: int | None, left_out: SkippedPairs
+    records: Iterable[PairRecord],
+    source: Tokenizer,
+    target: Tokenizer,
+    max_tokens: int | None,
+    skipped: SkippedPairs,
 ) -> Iterator[ParallelTokens]:
-    """Tokenises a corpus as it streams by; pairs with an empty side, or over `longest` tokens, are left out."""
-    entries = iter(entries)
-    while chunk := list(islice(entries, CHUNK)):
+    """Tokenise a corpus in chunks.
+
+    Args:
+        records: Pairs of the corpus.
+        source: Tokenizer of the source side.
+        target: Tokenizer of the target side.
+        max_tokens: Pairs with more tokens on a side, EOS included, are skipped.
+        skipped: Receives the skipped pairs.
+    """
+    records = iter(records)
+    while chunk := list(islice(records, CHUNK)):
         sources: list[list[int]] = []
         targets: list[list[int]] = []
         links: list[list[int]] = []
-        encoded_sources = source.encode_batch([entry.pair.source for entry in chunk])
-        encoded_targets = target.encode_batch([entry.pair.target for entry in chunk])
-        for entry, s, t in zip(chunk, encoded_sources, encoded_targets, strict=True):
-            if not entry.pair.source.strip() or not entry.pair.target.strip():
-                left_out.add(entry, "an empty side", len(s), len(t))
-            elif longest is not None and max(len(s), len(t)) + 1 > longest:
-                left_out.add(entry, f"over {longest} tokens", len(s), len(t))
+        encoded_sources = source.encode_batch([record.pair.source for record in chunk])
+        encoded_targets = target.encode_batch([record.pair.target for record in chunk])
+        for record, s, t in zip(chunk, encoded_sources, encoded_targets, strict=True):
+            if not record.pair.source.strip() or not record.pair.target.strip():
+                skipped.add(record, "an empty side", len(s), len(t))
+            elif max_tokens is not None and max(len(s), len(t)) + 1 > max_tokens:
+                skipped.add(record, f"over {max_tokens} tokens", len(s), len(t))
             else:
                 sources.append([*s, source.EOS])
                 targets.append([target.BOS, *t, target.EOS])
-                words = source.word_ids(s), target.word_ids(t)
-                links.append([] if entry.links is None else link_tokens(entry.links, *words))
+                word_ids = source.word_ids(s), target.word_ids(t)
+                links.append([] if record.links is None else link_tokens(record.links, *word_ids))
         yield ParallelTokens(RaggedArray.of(sources), RaggedArray.of(targets), RaggedArray.of(links), (len(sources),))
 
 
 def tokenise_pairs(pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer) -> ParallelTokens:
-    """Tokenises a small corpus into memory; only pairs with an empty side are left out."""
-    entries = (PairRecord(pair, "", number) for number, pair in enumerate(pairs, start=1))
-    chunks = list(tokenise_corpus(entries, source, target, None, SkippedPairs()))
-    sources, targets = (
-        RaggedArray.concatenate([c.source for c in chunks]),
-        RaggedArray.concatenate([c.target for c in chunks]),
-    )
+    """Tokenise a small corpus in memory; only pairs with an empty side are skipped."""
+    records = (PairRecord(pair, "", number) for number, pair in enumerate(pairs, start=1))
+    chunks = list(tokenise_corpus(records, source, target, None, SkippedPairs()))
+    sources = RaggedArray.concatenate([chunk.source for chunk in chunks])
+    targets = RaggedArray.concatenate([chunk.target for chunk in chunks])
     return ParallelTokens(sources, targets, None, (len(sources),))
+
+
+def link_tokens(links: Links, source_words: Sequence[int], target_words: Sequence[int]) -> list[int]:
+    """Convert links between words to links between tokens.
+
+    Every token of a word is linked to every token of the words that it is linked to, and EOS to EOS.
+
+    Args:
+        links: Linked words.
+        source_words: Word of each source token, without EOS.
+        target_words: Word of each target token, without BOS and EOS.
+
+    Returns:
+        Target position, source position, target position, ... in ascending order without duplicates.
+    """
+    source_positions, target_positions = _positions_by_word(source_words), _positions_by_word(target_words)
+    token_links = {(t, s) for i, j in links for t in target_positions.get(j, []) for s in source_positions.get(i, [])}
+    token_links.add((len(target_words), len(source_words)))
+    return [position for link in sorted(token_links) for position in link]
+
+
+def _positions_by_word(words: Sequence[int]) -> dict[int, list[int]]:
+    positions: dict[int, list[int]] = {}
+    for position, word in enumerate(words):
+        positions.setdefault(word, []).append(position)
+    return positions

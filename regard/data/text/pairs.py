@@ -1,20 +1,20 @@
-"""The unit of parallel text."""
+"""Sentence pairs."""
 
 from typing import NamedTuple
 
 Links = list[tuple[int, int]]
-"""Linked words of a pair: the number of the source word and that of the target word, from 0."""
+"""Word alignment of a pair: indices of linked source and target words, counted from 0."""
 
 
 class Pair(NamedTuple):
-    """A text and its counterpart, for example a sentence and its translation."""
+    """A source text and a target text, for example a sentence and its translation."""
 
     source: str
     target: str
 
 
 class PairRecord(NamedTuple):
-    """A pair, the file and line (or row) that it comes from, and the links between its words where they are known."""
+    """A pair with the file and line (or row) that it was read from and, if available, its word alignment."""
 
     pair: Pair
     file: str

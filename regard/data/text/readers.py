@@ -1,7 +1,7 @@
-"""Parallel text from files, one line at a time.
+"""Readers of text files and of parallel text: line files, TSV, JSON lines and Parquet.
 
-Memory stays bounded by the longest line: no reader holds more of a file than the line it is at. All readers are lazy,
-so a file is opened, and what is wrong with it is refused, when the first line is asked for.
+All readers are lazy and hold only one line, or some thousand rows of a Parquet file, in memory. A file is opened, and
+errors are reported, when the first item is requested.
 """
 
 import gzip
@@ -13,22 +13,34 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 from regard.data.text.pairs import Pair
 from regard.errors import UserError
 
+COMPRESSION_SUFFIXES = (".gz", ".xz", ".zst")
+PAIR_SUFFIXES = (".tsv", ".jsonl", ".parquet")
+"""Suffixes of files that contain both sides of a parallel corpus."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-LONGEST_LINE = 16 * 2**20
-"""Bytes; a longer "line" is a binary file or a file without line ends, and would not stay within bounded memory."""
+MAX_LINE_BYTES = 16 * 2**20
+"""A longer line means that the file is not text with one sentence per line."""
+PARQUET_ROWS = 8192
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A file with pairs, or two side by side; read anew each time."""
+    """A file with pairs, or two line files, that can be read repeatedly."""
 
     name: str
     read: Callable[[], Iterator[Pair]]
+
+
+def format_suffix(path: Path) -> str:
+    """Return the lower-case suffix without a compression suffix: ".tsv" for corpus.TSV.gz, "" if there is none."""
+    if path.suffix.lower() in COMPRESSION_SUFFIXES:
+        path = path.with_suffix("")
+    return path.suffix.lower()
 
 
 def read_parallel(
@@ -38,15 +50,29 @@ def read_parallel(
     columns: tuple[int, int] = (0, 1),
     keys: tuple[str, str] = ("source", "target"),
 ) -> Iterator[Pair]:
-    """Read the pairs of all shards that `find_shards` finds, one after the other.
+    """Read the pairs of all shards found by `find_shards`.
 
     Raises:
-        UserError: At the call for whatever `find_shards` refuses; during iteration for whatever the readers of the
-            single formats refuse; at the end of the iteration, if there was not a single pair.
+        UserError: At the call, if `find_shards` raises it; during iteration, if a file cannot be read; at the end of
+            the iteration, if there are no pairs.
     """
     shards = find_shards(source, target, columns=columns, keys=keys)
     pairs = chain.from_iterable(shard.read() for shard in shards)
-    return _refuse_emptiness(pairs, str(source) if target is None else f"{source} and {target}")
+    return require_nonempty(pairs, str(source) if target is None else f"{source} and {target}")
+
+
+def require_nonempty(items: Iterable[Item], name: str) -> Iterator[Item]:
+    """Yield all items of a corpus.
+
+    Raises:
+        UserError: If there are none.
+    """
+    empty = True
+    for item in items:
+        empty = False
+        yield item
+    if empty:
+        raise UserError(f"{name} contains no pairs; a corpus needs at least one.")
 
 
 def find_shards(
@@ -56,53 +82,46 @@ def find_shards(
     columns: tuple[int, int] = (0, 1),
     keys: tuple[str, str] = ("source", "target"),
 ) -> list[Shard]:
-    """Find one .tsv, .jsonl or .parquet file, all such files of a folder by name, or two line files.
-
-    A compression suffix (.gz, .xz, .zst) may follow any but .parquet. Pairs with an empty side are yielded as they are.
+    """Find the files of a parallel corpus.
 
     Args:
-        source: A file that holds both sides, a folder of them, or the line file of the source side.
-        target: The line file of the target side, if `source` holds only one.
-        columns: The columns of source and target in a .tsv file, counted from 0.
-        keys: The keys of source and target in a .jsonl file, or the names of two columns of a .parquet file.
+        source: A .tsv, .jsonl or .parquet file, a folder of such files, or the line file of the source side. All but
+            .parquet files may be compressed (.gz, .xz, .zst).
+        target: Line file of the target side if `source` is a line file.
+        columns: Columns of source and target in a .tsv file, counted from 0.
+        keys: Keys of source and target in a .jsonl file, or names of two columns of a .parquet file.
 
     Raises:
-        UserError: If one file is given that cannot hold both sides, a second file next to one that does, or a folder
-            without a single shard.
+        UserError: If `target` is missing or superfluous, or the folder contains no shards.
     """
     if source.is_dir() and target is None:
         paths = sorted(path for path in source.iterdir() if _is_shard(path))
         if not paths:
-            raise UserError(
-                f"{source} is a folder without a single {', '.join(PAIR_SUFFIXES)} file; put the shards there."
-            )
+            raise UserError(f"{source} is a folder without {', '.join(PAIR_SUFFIXES)} files; it must contain shards.")
         return [shard for path in paths for shard in find_shards(path, columns=columns, keys=keys)]
-    kind = format_suffix(source)
+    suffix = format_suffix(source)
     if target is None:
-        read: dict[str, Callable[[], Iterator[Pair]]] = {
+        readers: dict[str, Callable[[], Iterator[Pair]]] = {
             ".tsv": lambda: read_tsv(source, *columns),
             ".jsonl": lambda: read_jsonl(source, *keys),
             ".parquet": lambda: read_parquet(source, *keys),
         }
-        if kind in read:
-            return [Shard(str(source), read[kind])]
+        if suffix in readers:
+            return [Shard(str(source), readers[suffix])]
         raise UserError(
-            f"{source} is given without a target file, so it must hold both sides and end in .parquet, .tsv or .jsonl "
-            f"(these two optionally with .gz, .xz or .zst behind), or be a folder of such files."
+            f"{source} is given without a target file, so it must contain both sides: a .parquet file, a .tsv or "
+            f".jsonl file (also compressed as .gz, .xz or .zst), or a folder of such files."
         )
-    if kind in PAIR_SUFFIXES:
-        raise UserError(
-            f"{source} is a {kind} file and holds both sides, so the target file {target} must be left out."
-        )
+    if suffix in PAIR_SUFFIXES:
+        raise UserError(f"{source} is a {suffix} file and contains both sides; omit the target file {target}.")
     return [Shard(str(source), lambda: read_pairs(source, target))]
 
 
 def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
-    """Read two line files side by side: line n of one is the counterpart of line n of the other.
+    """Read two line files side by side: line n of one file is the translation of line n of the other.
 
     Raises:
-        UserError: If one file has more lines than the other (the rest of the longer one is counted first), or for
-            whatever `read_lines` refuses.
+        UserError: If the files have different numbers of lines, or as in `read_lines`.
     """
     source_lines, target_lines = read_lines(source), read_lines(target)
     for count, (source_line, target_line) in enumerate(zip_longest(source_lines, target_lines)):
@@ -121,92 +140,112 @@ def read_tsv(path: Path, source_column: int = 0, target_column: int = 1) -> Iter
 
     Raises:
         UserError: If a column number is negative, if a line has too few columns (blank lines at the end of the file
-            are tolerated), or for whatever `read_lines` refuses.
+            are ignored), or as in `read_lines`.
     """
     if min(source_column, target_column) < 0:
-        raise UserError(
-            f"Columns {source_column} and {target_column} were asked of {path}, but columns are counted from 0."
-        )
-    wanted = max(source_column, target_column) + 1
+        raise UserError(f"{path}: columns {source_column} and {target_column} are invalid; columns are counted from 0.")
+    required = max(source_column, target_column) + 1
     for number, line in _number_lines(path):
         fields = line.split("\t")
-        if len(fields) < wanted:
+        if len(fields) < required:
             raise UserError(
                 f"{path}, line {number}: {len(fields)} tab-separated column(s) found, but columns {source_column} and "
-                f"{target_column} (counted from 0) need at least {wanted}."
+                f"{target_column} (counted from 0) need at least {required}."
             )
         yield Pair(fields[source_column], fields[target_column])
 
 
 def read_jsonl(path: Path, source: str = "source", target: str = "target") -> Iterator[Pair]:
-    """Read the values of two keys from a file with one JSON object per line; a dot reaches into an object within.
+    """Read the values of two keys from a file with one JSON object per line; "a.b" selects key b of the object a.
 
     Raises:
-        UserError: If a line is not a JSON object (blank lines at the end of the file are tolerated), if one of the
-            keys is missing, if its value is not a string or holds a lone surrogate, or for whatever `read_lines`
-            refuses.
+        UserError: If a line is not a JSON object (blank lines at the end of the file are ignored), if a key is missing
+            or its value is not valid text, or as in `read_lines`.
     """
     for number, line in _number_lines(path):
-        place = f"{path}, line {number}"
+        where = f"{path}, line {number}"
         try:
             row = json.loads(line)
-        except (ValueError, RecursionError) as error:  # RecursionError: brackets nested without end
-            raise UserError(f"{place}: not valid JSON ({error}); each line must be one JSON object.") from error
+        except (ValueError, RecursionError) as error:  # RecursionError: deeply nested brackets
+            raise UserError(f"{where}: not valid JSON ({error}); each line must be one JSON object.") from error
         if not isinstance(row, dict):
-            raise UserError(f'{place}: not a JSON object; a line must look like {{"{source}": "…", "{target}": "…"}}.')
-        yield Pair(_take_text(row, source, place), _take_text(row, target, place))
+            raise UserError(f'{where}: not a JSON object; a line must look like {{"{source}": "…", "{target}": "…"}}.')
+        yield Pair(_text_of(row, source, where), _text_of(row, target, where))
+
+
+def read_parquet(path: Path, source: str = "source", target: str = "target") -> Iterator[Pair]:
+    """Read two text columns of a Parquet file; "a.b" selects field b of the struct column a.
+
+    Raises:
+        UserError: If the file is missing, damaged or not Parquet, if a column is missing or not text, if a value is
+            null, or if pyarrow is not installed.
+    """
+    try:
+        import pyarrow  # an optional dependency
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UserError(f"{path} is a Parquet file; to read it, run: pip install 'regard[data]'.") from error
+    if not path.exists():
+        raise UserError(f"{path} does not exist; give the path of an existing file.")
+    try:
+        with pyarrow.parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
+            _check_columns(file.schema_arrow, (source, target), path)
+            row = 0
+            for batch in file.iter_batches(PARQUET_ROWS, columns=[source, target], use_threads=False):
+                table = pyarrow.Table.from_batches([batch])
+                while any(pyarrow.types.is_struct(field.type) for field in table.schema):
+                    table = table.flatten()
+                for texts in zip(table[source].to_pylist(), table[target].to_pylist(), strict=True):
+                    row += 1
+                    if None in texts:
+                        missing = (source, target)[texts.index(None)]
+                        raise UserError(f'{path}, row {row}: the value of "{missing}" is null, but must be text.')
+                    yield Pair(*texts)
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path} is damaged or not a Parquet file ({reason}); download it again.") from error
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    r"""Read a UTF-8 text file, plain or compressed as .gz, .xz or .zst, line by line.
+    r"""Read a UTF-8 text file, plain or compressed (.gz, .xz, .zst), line by line.
 
-    Only "\n" ends a line, with or without one "\r" before it: the other characters that Unicode counts as line ends
-    occur inside sentences, and splitting at them would shift one side of a corpus against the other. A byte order mark
-    at the start of the file is dropped.
+    A line ends with "\n" or "\r\n" only: other line separators of Unicode occur within sentences, and splitting there
+    would shift one side of a corpus against the other. A byte order mark at the start of the file is removed.
 
     Raises:
         UserError: If the file is missing, a directory, unreadable, truncated or damaged, if a line is not valid UTF-8
-            or longer than 16 MiB, or if the file ends in .zst and pyarrow is not installed.
+            or longer than 16 MiB, or if the suffix is .zst and pyarrow is not installed.
     """
-    return _decode_lines(_read_raw_lines(path), str(path))
+    return read_stream(_read_raw_lines(path), str(path))
 
 
-def read_stream(stream: Iterable[bytes], name: str) -> Iterator[str]:
-    """Read lines as `read_lines` does, from an open binary stream such as standard input; `name` stands in errors."""
-    return _decode_lines(stream, name)
-
-
-def _decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
+def read_stream(lines: Iterable[bytes], name: str) -> Iterator[str]:
+    """Decode lines as `read_lines` does, for example of standard input; errors contain `name`."""
     for number, line in enumerate(lines, start=1):
         if number == 1:
             line = line.removeprefix(BYTE_ORDER_MARK)
-            if not line:  # the file is a byte order mark and nothing else
+            if not line:  # the file contains only a byte order mark
                 return
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
-            doubt = "looks like UTF-16" if _looks_like_utf16(line) else "is not valid UTF-8"
+            is_utf16 = line.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in line
+            problem = "looks like UTF-16" if is_utf16 else "is not valid UTF-8"
             raise UserError(
-                f"{name}, line {number}: byte {error.start + 1} of the line {doubt}; save it as UTF-8"
+                f"{name}, line {number}: byte {error.start + 1} of the line {problem}; save it as UTF-8"
             ) from error
         yield text.removesuffix("\n").removesuffix("\r")
 
 
-def _looks_like_utf16(line: bytes) -> bool:
-    """Whether bytes begin with UTF-16's byte order mark, or hold the zeros that it gives to every Latin letter."""
-    return line.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in line
-
-
 def _read_raw_lines(path: Path) -> Iterator[bytes]:
-    """Yield the decompressed lines with their line ends, and turn what goes wrong on the way into a `UserError`."""
     try:
         with _open_decompressed(path) as stream:
             number = 0
-            while line := stream.readline(LONGEST_LINE + 1):
+            while line := stream.readline(MAX_LINE_BYTES + 1):
                 number += 1
-                if len(line) > LONGEST_LINE:
+                if len(line) > MAX_LINE_BYTES:
                     raise UserError(
-                        f"{path}, line {number}: longer than {LONGEST_LINE // 2**20} MiB; "
+                        f"{path}, line {number}: longer than {MAX_LINE_BYTES // 2**20} MiB; "
                         f"the file must be text with one sentence per line."
                     )
                 yield line
@@ -215,15 +254,14 @@ def _read_raw_lines(path: Path) -> Iterator[bytes]:
     except IsADirectoryError as error:
         raise UserError(f"{path} is a directory; give the path of a file in it.") from error
     except EOFError as error:
-        raise UserError(f"{path} is truncated: its compressed data stop before their end; fetch it again.") from error
+        raise UserError(f"{path} is truncated: its compressed data are incomplete; download it again.") from error
     except (gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
         raise UserError(
-            f"{path} is damaged or not compressed the way its suffix says ({error}); fetch or rename it."
+            f"{path} is damaged or not compressed as its suffix indicates ({error}); download or rename it."
         ) from error
     except OSError as error:
-        raise UserError(
-            f"{path} cannot be read ({error.strerror or error}); check the file and its permissions."
-        ) from error
+        reason = error.strerror or error
+        raise UserError(f"{path} cannot be read ({reason}); check the file and its permissions.") from error
 
 
 def _open_decompressed(path: Path) -> BinaryIO:
@@ -240,106 +278,54 @@ def _open_decompressed(path: Path) -> BinaryIO:
 
 def _open_zstandard(path: Path) -> BinaryIO:
     try:
-        import pyarrow  # an optional extra, and slow to import
+        import pyarrow  # an optional dependency
     except ImportError as error:
         raise UserError(f"{path} is compressed with zstd; to read it, run: pip install 'regard[data]'.") from error
-    # The file is opened here and not by pyarrow, so that a missing file or a directory is told apart as everywhere
-    # else; and pyarrow's streams cannot be read by lines, hence the BufferedReader around them.
+    # Path.open raises the same errors as for other files; BufferedReader adds readline to the stream of pyarrow.
     return io.BufferedReader(pyarrow.input_stream(path.open("rb"), compression="zstd"))
 
 
 def _number_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines with their numbers from 1, without the blank lines at the end of the file."""
+    """Yield lines with their numbers from 1, without the blank lines at the end of the file."""
     last_with_text = 0
     for number, line in enumerate(read_lines(path), start=1):
         if line.strip(" "):
-            # Text follows the blank lines held back so far, so they were not at the end.
-            yield from ((blank, "") for blank in range(last_with_text + 1, number))
+            yield from ((blank, "") for blank in range(last_with_text + 1, number))  # not at the end after all
             yield number, line
             last_with_text = number
 
 
-def _take_text(row: dict[str, object], key: str, place: str) -> str:
-    text: object = row
+def _text_of(row: dict[str, object], key: str, where: str) -> str:
+    value: object = row
     for part in [key] if key in row else key.split("."):
-        if not isinstance(text, dict) or part not in text:
-            raise UserError(f'{place}: the key "{key}" is missing; each line must have it.')
-        text = text[part]
-    if not isinstance(text, str):
-        raise UserError(f'{place}: the value of "{key}" is a {type(text).__name__}, but must be a string.')
+        if not isinstance(value, dict) or part not in value:
+            raise UserError(f'{where}: the key "{key}" is missing; each line must have it.')
+        value = value[part]
+    if not isinstance(value, str):
+        raise UserError(f'{where}: the value of "{key}" has type {type(value).__name__}, but must be a string.')
     try:
-        text.encode("utf-8")
+        value.encode("utf-8")
     except UnicodeEncodeError as error:
         raise UserError(
-            f'{place}: the value of "{key}" holds a lone surrogate (\\u{ord(text[error.start]):04x}), half of a '
-            f"character; both halves must be there."
+            f'{where}: the value of "{key}" contains a lone surrogate (\\u{ord(value[error.start]):04x}), which is '
+            f"half of a character; both halves must be present."
         ) from error
-    return text
+    return value
 
 
-def _is_shard(path: Path) -> bool:
-    return format_suffix(path) in PAIR_SUFFIXES and not path.name.startswith(".")
-
-
-def _refuse_emptiness(pairs: Iterator[Pair], name: str) -> Iterator[Pair]:
-    empty = True
-    for pair in pairs:
-        empty = False
-        yield pair
-    if empty:
-        raise UserError(f"There is not a single pair in {name}; a corpus needs at least one.")
-
-
-ROWS = 8192
-
-
-def read_parquet(path: Path, source: str = "source", target: str = "target") -> Iterator[Pair]:
-    """Read two columns of text; a dot reaches into a column of records, as in "translation.en".
-
-    Raises:
-        UserError: If the file is missing, damaged or not Parquet, if a column is missing or holds no text, if a value
-            is null or no valid text, or if pyarrow is not installed.
-    """
-    try:
-        import pyarrow  # an optional extra, and slow to import
-        import pyarrow.parquet
-    except ImportError as error:
-        raise UserError(f"{path} is a Parquet file; to read it, run: pip install 'regard[data]'.") from error
-    if not path.exists():
-        raise UserError(f"{path} does not exist; give the path of an existing file.")
-    try:
-        with pyarrow.parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
-            _check_columns(file.schema_arrow, (source, target), path)
-            row = 0
-            for batch in file.iter_batches(ROWS, columns=[source, target], use_threads=False):
-                table = pyarrow.Table.from_batches([batch])
-                while any(pyarrow.types.is_struct(field.type) for field in table.schema):
-                    table = table.flatten()
-                for texts in zip(table[source].to_pylist(), table[target].to_pylist(), strict=True):
-                    row += 1
-                    if None in texts:
-                        missing = (source, target)[texts.index(None)]
-                        raise UserError(f'{path}, row {row}: the value of "{missing}" is null, but must be text.')
-                    yield Pair(*texts)
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{path} is damaged or not a Parquet file ({reason}); fetch it again.") from error
-
-
-def _check_columns(schema: Any, wanted: tuple[str, str], path: Path) -> None:
-    """Refuses columns that are not there or are not text."""
+def _check_columns(schema: Any, names: tuple[str, str], path: Path) -> None:
     import pyarrow
 
-    kinds = dict(_flatten(schema))
-    for name in wanted:
-        if name not in kinds:
-            raise UserError(f'{path} has no column "{name}"; it has {", ".join(kinds)}, so set keys to two of them.')
-        if not (pyarrow.types.is_string(kinds[name]) or pyarrow.types.is_large_string(kinds[name])):
-            raise UserError(f'{path}: the column "{name}" holds {kinds[name]}, but must hold text (string).')
+    types = dict(_flatten(schema))
+    for name in names:
+        if name not in types:
+            raise UserError(f'{path} has no column "{name}"; it has {", ".join(types)}, so set keys to two of them.')
+        if not (pyarrow.types.is_string(types[name]) or pyarrow.types.is_large_string(types[name])):
+            raise UserError(f'{path}: the column "{name}" has type {types[name]}, but must be text (string).')
 
 
 def _flatten(fields: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The name and type of every column; those within a column of records have its name before theirs."""
+    """Yield name and type of every column; fields of struct columns are named "column.field"."""
     import pyarrow
 
     for field in fields:
@@ -349,13 +335,5 @@ def _flatten(fields: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield prefix + field.name, field.type
 
 
-COMPRESSION_SUFFIXES = (".gz", ".xz", ".zst")
-PAIR_SUFFIXES = (".tsv", ".jsonl", ".parquet")
-"""Kinds of file that hold a sentence and its translation together."""
-
-
-def format_suffix(path: Path) -> str:
-    """The suffix before a compression, in small letters: ".tsv" of corpus.TSV.gz, "" of a name without one."""
-    if path.suffix.lower() in COMPRESSION_SUFFIXES:
-        path = path.with_suffix("")
-    return path.suffix.lower()
+def _is_shard(path: Path) -> bool:
+    return format_suffix(path) in PAIR_SUFFIXES and not path.name.startswith(".")

@@ -471,3 +471,18 @@ def test_spans_of_any_ids_stay_within_the_text(ids: list[int]) -> None:
     tokenizer = TOKENIZERS["bpe"]
     longest = len(tokenizer.decode(ids))
     assert all(0 <= a <= b <= longest for a, b in tokenizer.char_spans(ids))
+
+
+def test_word_ids_number_the_words_separated_by_white_space() -> None:
+    tokenizer = Tokenizer.train(["don't stop", "naïve 练习"] * 3, 330, "bpe")
+    for text in ("don't stop", "  don't\u3000 stop!?  naïve\t练习 ", "Ünknown 🙂x", "x", "a\u0301 b"):
+        ids = tokenizer.encode(text)
+        ids_by_word: dict[int, list[int]] = {}
+        for index, word in zip(ids, tokenizer.word_ids(ids), strict=True):
+            ids_by_word.setdefault(word, []).append(index)
+        white_space = ids_by_word.pop(-1, [])
+        assert not tokenizer.decode(white_space).strip()
+        assert sorted(ids_by_word) == list(range(len(ids_by_word)))
+        words = [tokenizer.decode(ids).strip() for _, ids in sorted(ids_by_word.items())]
+        assert words == tokenizer.decode(ids).split()
+    assert tokenizer.word_ids([]) == []

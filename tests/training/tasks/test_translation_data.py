@@ -229,7 +229,7 @@ def test_a_wrong_alignment_is_refused_before_anything_is_learned(
     monkeypatch.setattr(training_data, "build_vocabularies", None)
     path = tmp_path / "a.links"
     path.write_text(path.read_text().replace("0-0", "0-99", 1))
-    with pytest.raises(UserError, match=r'a\.links, line 1: the link "0-99" names target word 99'):
+    with pytest.raises(UserError, match=r'a\.links, line 1: the link "0-99" refers to target word 99'):
         run_recipe(make_recipe(**aligned), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

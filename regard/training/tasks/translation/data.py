@@ -175,7 +175,7 @@ def open_corpora(data: DataSettings, seed: int, progress: Progress | None = None
         Corpus(find_shards(c.source, c.target, columns=c.columns, keys=c.keys), c.alignments, c.weight)
         for c in data.all_corpora()
     ]
-    sizes = [sum(1 for _ in _watch(corpus.entries(), "reading", progress)) for corpus in train]
+    sizes = [sum(1 for _ in _watch(corpus.records(), "reading", progress)) for corpus in train]
     total = sum(sizes)
     if data.valid_source is not None:
         valid = list(read_parallel(data.valid_source, data.valid_target, columns=data.columns, keys=data.keys))
@@ -187,7 +187,7 @@ def open_corpora(data: DataSettings, seed: int, progress: Progress | None = None
     valid, kept, start = [], [], 0
     for corpus, size in zip(train, sizes, strict=True):
         ours = frozenset((chosen[(start <= chosen) & (chosen < start + size)] - start).tolist())
-        valid += [entry.pair for place, entry in enumerate(corpus.everything()) if place in ours]
+        valid += [entry.pair for place, entry in enumerate(corpus.all_records()) if place in ours]
         kept.append(Corpus(corpus.shards, corpus.alignments, corpus.weight, ours))
         start += size
     return Corpora(tuple(kept), total - wanted, valid)
@@ -228,7 +228,7 @@ def write_tokens(
     def tokens(corpus: Corpus) -> Iterator[ParallelTokens]:
         before, kept = dict(left_out.counts), 0
         for chunk in tokenise_corpus(
-            _watch(corpus.entries(), "tokenising", progress), source, target, longest, left_out
+            _watch(corpus.records(), "tokenising", progress), source, target, longest, left_out
         ):
             kept += len(chunk)
             yield chunk
