@@ -155,7 +155,7 @@ def test_the_folder_is_whole_and_its_tokenizer_travels(imported: Translator, fol
     assert source.encode_continuation("the")[-1:] == source.encode("the")[-1:]
     (best,) = imported.hypotheses(["the tree"])[0]
     assert best.source_pieces[0].startswith("▁")
-    with pytest.raises(UserError, match="not be trained here"):
+    with pytest.raises(UserError, match="but not be trained"):
         _ = source.kind
 
 
@@ -177,12 +177,12 @@ def test_argos_takes_them_as_they_are(imported: Translator, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("source.spm", b"nonsense", "source.spm: damaged or not a model of SentencePiece"),
+        ("source.spm", b"nonsense", "source.spm: damaged or not a SentencePiece model"),
         ("target.spm", None, "target.spm: cannot be read"),
         ("vocab.json", b"[1", "vocab.json: damaged or not JSON"),
-        ("vocab.json", b'{"</s>": "0"}', "vocab.json: a vocabulary is pieces with their ids"),
-        ("vocab.json", b'{"</s>": 0, "<unk>": 2}', "gaps or doubles"),
-        ("vocab.json", b'{"</s>": 0, "<unk>": 1}', "no piece <pad>"),
+        ("vocab.json", b'{"</s>": "0"}', "vocab.json: a vocabulary must be a JSON object"),
+        ("vocab.json", b'{"</s>": 0, "<unk>": 2}', "gaps or duplicates"),
+        ("vocab.json", b'{"</s>": 0, "<unk>": 1}', "no token <pad>"),
     ],
 )
 def test_damaged_files_are_refused(whole: Path, name: str, content: bytes | None, reason: str, tmp_path: Path) -> None:

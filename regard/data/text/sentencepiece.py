@@ -1,7 +1,6 @@
-"""Tokenizers that come with models of others: cut by the `sentencepiece` library, numbered by a vocabulary beside it.
+"""SentencePiece tokenizers of imported models: SentencePiece splits the text, a separate vocabulary has the ids.
 
-That is how Marian's models have it: a piece that its vocabulary does not hold is unknown, whatever SentencePiece's own
-number for it is.
+This is how Marian models work: a token outside the vocabulary is unknown, even if SentencePiece has an id for it.
 """
 
 from __future__ import annotations
@@ -16,111 +15,108 @@ from typing import Any, Literal
 
 import tokenizers
 
-from regard.data.text.tokenizer import FOREIGN, SPACE_MARK, Tokenizer, check_surrogates
+from regard.data.text.tokenizer import SENTENCEPIECE_PREFIX, SPACE_MARK, Tokenizer, check_surrogates
 from regard.errors import UserError
 
-SPECIALS = ("<pad>", "</s>", "<unk>")
-_LANGUAGE = re.compile(r">>[^<>\s]+<<")
-"""How a text says into which language it is to be translated, where a model has several."""
+REQUIRED_TOKENS = ("<pad>", "</s>", "<unk>")
+_LANGUAGE_TOKEN = re.compile(r">>[^<>\s]+<<")
+"""A token that selects the target language of a multilingual model, such as ">>de<<"."""
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """A SentencePiece model and the ids of its pieces. Unlike ours it may change a text, and know no way to spell it.
+    """A SentencePiece model with a vocabulary. Unlike `Tokenizer`, it may be lossy.
 
     Args:
-        model: SentencePiece's own file, as bytes.
-        ids: of every piece, from 0 without gaps, with `SPECIALS` among them.
-        name: what to call it in an error.
+        model: Content of the SentencePiece model file.
+        ids: Id of every token, without gaps; contains `REQUIRED_TOKENS`.
+        name: Name of the tokenizer in error messages.
+
+    Raises:
+        UserError: If the model is damaged, the ids are invalid, or sentencepiece is not installed.
     """
 
     def __init__(self, model: bytes, ids: Mapping[str, int], name: str) -> None:
-        """Loads the model.
-
-        Raises:
-            UserError: it is damaged, the ids are not as they should be, or the library is not installed.
-        """
         self._model, self._ids = model, dict(ids)
         self._processor = _open(model, name)
         if sorted(self._ids.values()) != list(range(len(self._ids))):
-            raise UserError(f"{name}: the ids of the pieces have gaps or doubles, but must run from 0")
-        for piece in SPECIALS:
-            if piece not in self._ids:
-                raise UserError(f"{name}: the vocabulary has no piece {piece}")
+            raise UserError(f"{name}: the token ids have gaps or duplicates, but must be 0 to {len(self._ids) - 1}")
+        for token in REQUIRED_TOKENS:
+            if token not in self._ids:
+                raise UserError(f"{name}: the vocabulary has no token {token}")
         self._unknown = self._ids["<unk>"]
-        named = sorted(self._ids, key=self._ids.__getitem__)
-        self._pieces = [piece.replace(SPACE_MARK, " ") for piece in named]
-        self._bytes = [self._spell(piece) for piece in named]
+        tokens = sorted(self._ids, key=self._ids.__getitem__)
+        self._tokens = [token.replace(SPACE_MARK, " ") for token in tokens]
+        self._bytes = [self._decode_token(token) for token in tokens]
 
-    def _spell(self, piece: str) -> bytes:
-        """What a piece stands for in a text: nothing where it is a special one, or a single byte."""
-        if piece in SPECIALS or _LANGUAGE.fullmatch(piece):
+    def _decode_token(self, token: str) -> bytes:
+        if token in REQUIRED_TOKENS or _LANGUAGE_TOKEN.fullmatch(token):
             return b""
-        number = self._processor.piece_to_id(piece)
-        if self._processor.is_byte(number):
-            return bytes([int(piece[3:5], 16)])
-        if self._processor.is_control(number):
+        sentencepiece_id = self._processor.piece_to_id(token)
+        if self._processor.is_byte(sentencepiece_id):
+            return bytes([int(token[3:5], 16)])
+        if self._processor.is_control(sentencepiece_id):
             return b""
-        return piece.replace(SPACE_MARK, " ").encode("utf-8")
+        return token.replace(SPACE_MARK, " ").encode("utf-8")
 
     @property
     def kind(self) -> Literal["bpe", "word"]:
-        """Unknown: such a tokenizer is not learned here.
+        """Not available, because only tokenizers trained by regard have a kind.
 
         Raises:
-            UserError: always, for whoever asks wants to train with it.
+            UserError: Always.
         """
-        raise UserError("the tokenizer is one of SentencePiece; a model with it can translate, but not be trained here")
+        raise UserError("this is a SentencePiece tokenizer; a model with it can translate, but not be trained")
 
     @property
     def ids(self) -> dict[str, int]:
-        """The id of every piece, as SentencePiece calls it."""
+        """Id of every token, spelled as in SentencePiece."""
         return dict(self._ids)
 
     @property
     def model(self) -> bytes:
-        """SentencePiece's own file."""
+        """Content of the SentencePiece model file."""
         return self._model
 
     def encode(self, text: str) -> list[int]:
         check_surrogates(text, "the text")
-        return self._number(text)
+        return self._encode(text)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         for number, text in enumerate(texts):
             check_surrogates(text, f"text {number} of the batch")
-        return [self._number(text) for text in texts]
+        return [self._encode(text) for text in texts]
 
     def encode_continuation(self, text: str) -> list[int]:
         check_surrogates(text, "the text")
-        pieces = self._cut(text)
-        if pieces and pieces[0] == SPACE_MARK:
-            del pieces[0]
-        elif pieces and pieces[0].removeprefix(SPACE_MARK) in self._ids:
-            pieces[0] = pieces[0].removeprefix(SPACE_MARK)
-        return [self._ids.get(piece, self._unknown) for piece in pieces]
+        tokens = self._split(text)
+        if tokens and tokens[0] == SPACE_MARK:
+            del tokens[0]
+        elif tokens and tokens[0].removeprefix(SPACE_MARK) in self._ids:
+            tokens[0] = tokens[0].removeprefix(SPACE_MARK)
+        return [self._ids.get(token, self._unknown) for token in tokens]
 
-    def _number(self, text: str) -> list[int]:
-        language = _LANGUAGE.match(text)
+    def _encode(self, text: str) -> list[int]:
+        language = _LANGUAGE_TOKEN.match(text)
         if language and language[0] in self._ids:
-            return [self._ids[language[0]], *self._number(text[language.end() :])]
-        return [self._ids.get(piece, self._unknown) for piece in self._cut(text)]
+            return [self._ids[language[0]], *self._encode(text[language.end() :])]
+        return [self._ids.get(token, self._unknown) for token in self._split(text)]
 
-    def _cut(self, text: str) -> list[str]:
-        pieces: list[str] = self._processor.encode(text, out_type=str)
-        return pieces
+    def _split(self, text: str) -> list[str]:
+        tokens: list[str] = self._processor.encode(text, out_type=str)
+        return tokens
 
     def with_tokens(self, tokens: Sequence[str]) -> Tokenizer:
         if tokens:
-            raise UserError("a tokenizer of SentencePiece takes no new tokens")
+            raise UserError("tokens cannot be added to a SentencePiece tokenizer")
         return self
 
     def to_tokenizers(self) -> tokenizers.Tokenizer:
-        """Refused: the `tokenizers` library has it otherwise.
+        """Not available, because the `tokenizers` library has no equivalent.
 
         Raises:
-            UserError: always.
+            UserError: Always.
         """
-        raise UserError("the tokenizer is one of SentencePiece, which this format has no place for")
+        raise UserError("this is a SentencePiece tokenizer, which this format does not support")
 
     def save(self, path: Path) -> None:
         content = {"sentencepiece": base64.b64encode(self._model).decode("ascii"), "ids": self._ids}
@@ -131,12 +127,12 @@ class SentencePieceTokenizer(Tokenizer):
 
     @classmethod
     def parse(cls, content: str, path: Path) -> SentencePieceTokenizer:
-        """What `save` has written into a file.
+        """Parse the content of a file written by `save`.
 
         Raises:
-            UserError: the file is damaged.
+            UserError: If the content is damaged.
         """
-        assert content.startswith(FOREIGN)
+        assert content.startswith(SENTENCEPIECE_PREFIX)
         try:
             values = json.loads(content)
             model, ids = base64.b64decode(values["sentencepiece"], validate=True), values["ids"]
@@ -145,30 +141,30 @@ class SentencePieceTokenizer(Tokenizer):
         return cls(model, check_ids(ids, path), str(path))
 
     def fingerprint(self) -> str:
-        decisive = json.dumps(sorted(self._ids.items())).encode("utf-8") + self._model
-        return hashlib.sha256(decisive).hexdigest()[:16]
+        content = json.dumps(sorted(self._ids.items())).encode("utf-8") + self._model
+        return hashlib.sha256(content).hexdigest()[:16]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SentencePieceTokenizer, (self._model, self._ids, "the tokenizer")
 
 
 def check_ids(values: Any, path: Path) -> dict[str, int]:
-    """The ids of pieces as a file holds them.
+    """Return the vocabulary read from a JSON file.
 
     Raises:
-        UserError: they are not pieces with whole numbers.
+        UserError: If it is not an object with integer values.
     """
     if not isinstance(values, dict) or not all(type(number) is int for number in values.values()):
-        raise UserError(f"{path}: a vocabulary is pieces with their ids, which are whole numbers")
+        raise UserError(f"{path}: a vocabulary must be a JSON object of tokens with integer ids")
     return values
 
 
 def _open(model: bytes, name: str) -> Any:
     try:
-        import sentencepiece
+        import sentencepiece  # an optional dependency
     except ImportError:
-        raise UserError("this needs the package sentencepiece; to get it, run: pip install 'regard[export]'") from None
+        raise UserError("sentencepiece is not installed; to install it, run: pip install 'regard[export]'") from None
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=model)
     except (RuntimeError, ValueError, OSError) as error:
-        raise UserError(f"{name}: damaged or not a model of SentencePiece ({' '.join(str(error).split())})") from None
+        raise UserError(f"{name}: damaged or not a SentencePiece model ({' '.join(str(error).split())})") from None

@@ -1,7 +1,7 @@
-"""Text to ids and back, without loss.
+"""Lossless tokenizer: text to token ids and back.
 
-The pieces are learned and applied by the `tokenizers` library. This module fixes the order of the ids, keeps the names
-of the special pieces out of reach of the text, and decodes through bytes, so that every text comes back as it was.
+The `tokenizers` library learns and applies the subword units. This module fixes the order of the ids, prevents text
+such as "<eos>" from being read as a special token, and decodes through bytes, so that any text survives a round trip.
 """
 
 import hashlib
@@ -20,48 +20,47 @@ from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
 from regard.errors import UserError
 
 SPACE_MARK = "▁"
-"""How a space is shown. The vocabulary itself holds plain spaces, so a text with this character needs no escape."""
+"""Displays a space. The vocabulary itself contains plain spaces, so this character needs no escaping in text."""
 
 MIN_COUNT = 2
-"""What was seen less often (a character, a pair to merge, a word) gets no piece of its own."""
+"""Rarer characters, merges and words are not added to the vocabulary."""
 
 BATCH = 16_384
-"""Texts encoded at once: the library's results take far more memory than the ids kept of them."""
+"""Number of texts encoded at once; the results of the library need much more memory than their ids."""
 
-# A text is cut into words, and no piece crosses a cut. That letters and symbols never share a word is also what keeps
-# "<eos>" in a text from being looked up as a whole. The length of a word is limited, because the trainer's time grows
-# with its square.
+# Text is split into words, and no token crosses a word boundary. Letters and symbols are never in the same word, which
+# also prevents "<eos>" in a text from being found in the vocabulary. Words have a maximum length because the training
+# time is quadratic in it.
 _COMMON_WORDS = (
-    r" ?[\p{L}\p{M}&&[^\p{Han}]]{1,200}",  # letters with their marks
+    r" ?[\p{L}\p{M}&&[^\p{Han}]]{1,200}",  # letters and combining marks
     r" ?\p{N}",  # one digit
     r" ?[^\s\p{L}\p{M}\p{N}\p{Han}]{1,200}",  # symbols
-    r" {1,200}(?= )",  # of several spaces, all but the last: that one belongs to what follows
+    r" {1,200}(?= )",  # all but the last of several spaces: the last one belongs to the next word
     r" ",
     r"[^\S ]{1,200}",  # other white space
 )
-WORDS = {
+WORD_PATTERNS = {
     "bpe": "|".join((r" ?\p{Han}{1,200}", *_COMMON_WORDS)),
-    # No space is glued to a Han character, or each would be two words: with it and without.
+    # Han characters do not include a preceding space; otherwise each would be two words.
     "word": "|".join((r"\p{Han}", *_COMMON_WORDS)),
 }
 
-# A text that a file which is not one of ours would change or take for special pieces.
 _PROBE = f"  <eos> <0x41>É{SPACE_MARK}\n "
+"""A text that most tokenizers not made by this class would change."""
+_PREPEND_SPACE = {"type": "Prepend", "prepend": " "}
 
-_PREPENDING = {"type": "Prepend", "prepend": " "}
+SENTENCEPIECE_PREFIX = '{"sentencepiece":'
+"""Start of a file written by `SentencePieceTokenizer.save`."""
 
-FOREIGN = '{"sentencepiece":'
-"""How the file of a tokenizer begins that came with a model of another library."""
-
-_Entry = TypeVar("_Entry")
+_Value = TypeVar("_Value")
 
 
 class Tokenizer:
-    """A vocabulary of pieces and the rule that cuts a text into them.
+    """A vocabulary of tokens and the rules that split text into them.
 
-    The ids are, in this order: four specials, the 256 bytes, the learned pieces, those added later. A character that
-    is no piece is spelled in bytes, so `<unk>` never comes out of a text. For every text, `decode(encode(text))` is the
-    text in Unicode normal form C. Text is data: "<eos>" in a text is five characters, never the special piece.
+    The ids are, in this order: four special tokens, 256 bytes, learned tokens, tokens added later. Characters outside
+    the vocabulary are encoded as bytes, so that `<unk>` never occurs. For any text, `decode(encode(text))` is the text
+    in Unicode normalisation form NFC. Special tokens cannot be written in text: "<eos>" is five characters.
     """
 
     PAD: ClassVar[int] = 0
@@ -72,134 +71,131 @@ class Tokenizer:
     FIXED_TOKENS: ClassVar[tuple[str, ...]] = (*SPECIAL_TOKENS, *(f"<0x{byte:02X}>" for byte in range(256)))
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
-        """Wrap a tokenizer of the library; `train` and `load` make the ones that keep this class's promises."""
+        """Wrap a tokenizer of the library, which should come from `train` or `load`."""
         self._backend = backend
-        # The library would put the space before every part of a text that stands between two added pieces.
+        # This class adds the leading space itself: the normaliser of the library would add one after every added token.
         backend.normalizer = normalizers.Sequence([])
         vocabulary = backend.get_vocab()
-        self._pieces = sorted(vocabulary, key=vocabulary.__getitem__)
+        self._tokens = sorted(vocabulary, key=vocabulary.__getitem__)
         fixed = [b"" for _ in self.SPECIAL_TOKENS] + [bytes([byte]) for byte in range(256)]
-        self._bytes = fixed + [piece.encode("utf-8") for piece in self._pieces[len(fixed) :]]
+        self._bytes = fixed + [token.encode("utf-8") for token in self._tokens[len(fixed) :]]
 
     @classmethod
     def train(cls, lines: Iterable[str], size: int, kind: Literal["bpe", "word"] = "bpe") -> "Tokenizer":
-        """Learn a vocabulary of at most `size` pieces from text; the same lines always give the same one.
+        """Learn a vocabulary of at most `size` tokens; the same lines always give the same vocabulary.
 
         Args:
-            lines: The text, read once; what is held in memory are its distinct words.
-            size: The size of the vocabulary, with the specials and the bytes.
-            kind: "bpe" merges frequent neighbours into pieces; "word" takes frequent words whole, every Han character
-                being a word, and spells the others in characters.
+            lines: Training text, which is read once. Its distinct words are held in memory.
+            size: Maximum size of the vocabulary, including special tokens and bytes.
+            kind: "bpe" learns byte-pair merges. "word" uses frequent words, where every Han character is a word, and
+                spells other words as characters.
 
         Raises:
-            UserError: If `size` leaves no room for a learned piece, if the text is empty or holds a lone surrogate, or
-                if `kind` is neither of the two.
+            UserError: If `size` is too small, `kind` is unknown, or the text is empty or not valid Unicode.
         """
-        if kind not in WORDS:
+        if kind not in WORD_PATTERNS:
             raise UserError(f'The tokenizer kind "{kind}" is not known; it must be "bpe" or "word".')
-        room = size - len(cls.FIXED_TOKENS)
-        if room < 1:
+        num_learned = size - len(cls.FIXED_TOKENS)
+        if num_learned < 1:
             raise UserError(
-                f"A vocabulary of size {size} is too small: {len(cls.SPECIAL_TOKENS)} specials, 256 bytes and at least "
-                f"one learned piece need {len(cls.FIXED_TOKENS) + 1}."
+                f"A vocabulary of size {size} is too small: {len(cls.SPECIAL_TOKENS)} special tokens, 256 bytes and at "
+                f"least one learned token need {len(cls.FIXED_TOKENS) + 1}."
             )
-        splitter = pre_tokenizers.Split(Regex(WORDS[kind]), "isolated")
-        words = _count_words(lines, splitter)
-        alphabet = _choose_alphabet(words, room)
+        splitter = pre_tokenizers.Split(Regex(WORD_PATTERNS[kind]), "isolated")
+        word_counts = _count_words(lines, splitter)
+        alphabet = _choose_alphabet(word_counts, num_learned)
         if kind == "bpe":
-            learned, merges = _learn_merges(words, alphabet, room)
+            learned, merges = _learn_merges(word_counts, alphabet, num_learned)
         else:
-            learned, merges = _choose_words(words, alphabet, room), []
-        backend = tokenizers.Tokenizer(
-            models.BPE(
-                {piece: index for index, piece in enumerate([*cls.FIXED_TOKENS, *learned])},
-                merges,
-                unk_token=cls.SPECIAL_TOKENS[cls.UNK],
-                byte_fallback=True,
-                ignore_merges=kind == "word",  # look a word up whole before spelling it
-            )
+            learned, merges = _choose_words(word_counts, alphabet, num_learned), []
+        model = models.BPE(
+            {token: index for index, token in enumerate([*cls.FIXED_TOKENS, *learned])},
+            merges,
+            unk_token=cls.SPECIAL_TOKENS[cls.UNK],
+            byte_fallback=True,
+            ignore_merges=kind == "word",  # look up the complete word before spelling it
         )
+        backend = tokenizers.Tokenizer(model)
         backend.pre_tokenizer = splitter
         return cls(backend)
 
     def with_tokens(self, tokens: Sequence[str]) -> "Tokenizer":
-        """A tokenizer with further pieces, which are never split, wherever in a text they stand.
+        """Return a tokenizer with additional tokens, which are never split and match anywhere in a text.
 
-        A text that holds none of them is cut as before. A space at a token's beginning belongs to it.
+        Texts without these tokens are encoded as before. A leading space is part of a token.
 
         Raises:
-            UserError: If a token is blank, holds a control character or "▁", is given twice, or is one piece already.
+            UserError: If a token is blank, a duplicate or already in the vocabulary, or contains a control character
+                or "▁".
         """
         backend = self._copy()
-        new: list[str] = []
+        added: list[str] = []
         for token in tokens:
-            new.append(self._check_new(token, new))
-        backend.add_tokens([tokenizers.AddedToken(token, normalized=False) for token in new])
+            added.append(self._check_new(token, added))
+        backend.add_tokens([tokenizers.AddedToken(token, normalized=False) for token in added])
         return Tokenizer(backend)
 
     def _check_new(self, token: str, others: Sequence[str]) -> str:
-        """The token in normal form, if it can be added."""
         text, name = _normalise(token, f"the token {token!r}"), f"The new token {token!r}"
         if not text.strip():
             raise UserError(f"{name} is blank; a token needs at least one visible character.")
         if any(unicodedata.category(character) in ("Cc", "Zl", "Zp") for character in text):
-            raise UserError(f"{name} holds a control character or a line end; leave it away.")
+            raise UserError(f"{name} contains a control character or a line separator; remove it.")
         if SPACE_MARK in text:
-            raise UserError(f'{name} holds "{SPACE_MARK}", which stands for a space; write the space itself.')
+            raise UserError(f'{name} contains "{SPACE_MARK}", which stands for a space; write the space itself.')
         if text in others:
             raise UserError(f"{name} is given twice; give it once.")
-        whole = len(self.encode_continuation(text)) == 1 or len(self.encode(text)) == 1
-        if whole or text in self._backend.get_vocab():
-            raise UserError(f"{name} is a piece of this vocabulary already; leave it away.")
+        is_one_token = len(self.encode_continuation(text)) == 1 or len(self.encode(text)) == 1
+        if is_one_token or text in self._backend.get_vocab():
+            raise UserError(f"{name} is already in the vocabulary; omit it.")
         return text
 
     @property
     def kind(self) -> Literal["bpe", "word"]:
-        """How it was learned."""
+        """The `kind` that was passed to `train`."""
         return "word" if json.loads(self._backend.to_str())["model"]["ignore_merges"] else "bpe"
 
     @property
     def vocabulary(self) -> list[str]:
-        """The pieces in the order of their ids, as the file holds them: with plain spaces."""
-        return list(self._pieces)
+        """All tokens by id, with plain spaces as in the file."""
+        return list(self._tokens)
 
     def __len__(self) -> int:
-        return len(self._pieces)
+        return len(self._tokens)
 
     def encode(self, text: str) -> list[int]:
-        """Turn a text into ids, without `<bos>` and `<eos>`.
+        """Return the ids of a text, without `<bos>` and `<eos>`.
 
         Raises:
-            UserError: If the text holds a lone surrogate.
+            UserError: If the text contains a lone surrogate.
         """
-        return self._backend.encode(_after_space(_normalise(text, "the text"))).ids
+        return self._backend.encode(_prepend_space(_normalise(text, "the text"))).ids
 
     def encode_continuation(self, text: str) -> list[int]:
-        """Turn a text into ids as it stands within a longer one, close to what precedes it: no space is added.
+        """Return the ids of a text that directly follows other text: no leading space is added.
 
         Raises:
-            UserError: If the text holds a lone surrogate.
+            UserError: If the text contains a lone surrogate.
         """
         return self._backend.encode(_normalise(text, "the text")).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Turn many texts into ids, faster than one by one.
+        """Encode many texts faster than one by one.
 
         Raises:
-            UserError: If a text holds a lone surrogate.
+            UserError: If a text contains a lone surrogate.
         """
         ids: list[list[int]] = []
         for start in range(0, len(texts), BATCH):
-            batch = texts[start : start + BATCH]
             normalised = [
-                _after_space(_normalise(text, f"text {number} of the batch"))
-                for number, text in enumerate(batch, start=start)
+                _prepend_space(_normalise(text, f"text {number} of the batch"))
+                for number, text in enumerate(texts[start : start + BATCH], start=start)
             ]
             ids.extend(encoding.ids for encoding in self._backend.encode_batch_fast(normalised))
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Turn ids into the text they stand for; specials are skipped, bytes that form no character give U+FFFD.
+        """Return the text of ids; special tokens are skipped, invalid byte sequences give U+FFFD.
 
         Raises:
             ValueError: If an id is not in the vocabulary.
@@ -207,56 +203,56 @@ class Tokenizer:
         return b"".join(self._look_up(ids, self._bytes)).decode("utf-8", errors="replace").removeprefix(" ")
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Name the piece of every id, for display: a space is shown as "▁".
+        """Return the token of every id for display, with "▁" for a space.
 
         Raises:
             ValueError: If an id is not in the vocabulary.
         """
-        return [piece.replace(" ", SPACE_MARK) for piece in self._look_up(ids, self._pieces)]
+        return [token.replace(" ", SPACE_MARK) for token in self._look_up(ids, self._tokens)]
 
     def char_spans(self, ids: Iterable[int]) -> list[tuple[int, int]]:
-        """Say from which character of the decoded text up to which each piece goes; the bytes of one share its place.
+        """Return the start and end of every token in the decoded text; byte tokens have the span of their character.
 
-        Where bytes form no character, the places of what follows may be too great, but never beyond the text.
+        After an invalid byte sequence, spans may be shifted to the right, but they never exceed the text.
 
         Raises:
             ValueError: If an id is not in the vocabulary.
         """
         ids = list(ids)
-        spelled = list(self._look_up(ids, self._bytes))
-        characters = b"".join(spelled).decode("utf-8", errors="surrogateescape")
-        owners = [i for i, c in enumerate(characters) for _ in c.encode("utf-8", errors="surrogateescape")]
-        first = 1 if characters.startswith(" ") else 0  # the space that decoding takes away
-        longest = len(self.decode(ids))
-        ends = list(accumulate(map(len, spelled)))
-        places = [(owners[a] - first, owners[b - 1] + 1 - first) if a < b else (0, 0) for a, b in pairwise([0, *ends])]
-        return [(min(max(a, 0), longest), min(max(b, 0), longest)) for a, b in places]
+        token_bytes = list(self._look_up(ids, self._bytes))
+        characters = b"".join(token_bytes).decode("utf-8", errors="surrogateescape")
+        byte_owners = [i for i, c in enumerate(characters) for _ in c.encode("utf-8", errors="surrogateescape")]
+        shift = 1 if characters.startswith(" ") else 0  # the leading space that `decode` removes
+        length = len(self.decode(ids))
+        ends = list(accumulate(map(len, token_bytes)))
+        spans = [(byte_owners[a], byte_owners[b - 1] + 1) if a < b else (0, 0) for a, b in pairwise([0, *ends])]
+        return [(min(max(a - shift, 0), length), min(max(b - shift, 0), length)) for a, b in spans]
 
     def word_ids(self, ids: Iterable[int]) -> list[int]:
-        """Number, from 0, the white-space separated word that each piece of an encoded text belongs to.
+        """Return the index of the word, separated by white space, that each token of an encoded text belongs to.
 
-        The character of white space right before a word counts to it; a piece of other white space gets -1.
+        The last character of white space before a word belongs to it; tokens of other white space have index -1.
 
         Raises:
             ValueError: If an id is not in the vocabulary.
         """
-        spelled = list(self._look_up(ids, self._bytes))
-        owners: list[int] = []  # of each byte
-        for number, (space, word) in enumerate(re.findall(r"(\s*)(\S*)", b"".join(spelled).decode("utf-8"))):
+        token_bytes = list(self._look_up(ids, self._bytes))
+        byte_words: list[int] = []
+        for number, (space, word) in enumerate(re.findall(r"(\s*)(\S*)", b"".join(token_bytes).decode("utf-8"))):
             if word:
                 space, word = space[:-1], space[-1:] + word
-            owners += [-1] * len(space.encode("utf-8")) + [number] * len(word.encode("utf-8"))
-        # No piece goes on beyond a word.
-        return [owners[end - 1] if end else -1 for end in accumulate(map(len, spelled))]
+            byte_words += [-1] * len(space.encode("utf-8")) + [number] * len(word.encode("utf-8"))
+        # No token crosses a word boundary, so its last byte determines its word.
+        return [byte_words[end - 1] if end else -1 for end in accumulate(map(len, token_bytes))]
 
     def to_tokenizers(self) -> tokenizers.Tokenizer:
-        """Give a copy as the `tokenizers` library has it, which cuts a text in normal form C like this one.
+        """Return a tokenizer of the `tokenizers` library that gives the same ids for text in NFC.
 
-        Where pieces were added later, it puts a space before every part of a text between two of them.
+        If tokens were added, it differs in one point: it inserts a space after every added token.
         """
-        whole = self._copy()
-        whole.normalizer = normalizers.Prepend(" ")
-        return whole
+        copy = self._copy()
+        copy.normalizer = normalizers.Prepend(" ")
+        return copy
 
     def save(self, path: Path) -> None:
         """Write the tokenizer to a JSON file.
@@ -271,11 +267,11 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
-        """Read a tokenizer that `save` wrote, be it one that was learned here or one of SentencePiece.
+        """Read a tokenizer written by `save`, including one of class `SentencePieceTokenizer`.
 
         Raises:
-            UserError: If the file is missing or unreadable, is damaged, or holds a tokenizer that this class did not
-                make: other special ids, or one that takes text for special pieces or changes it.
+            UserError: If the file cannot be read, is damaged, or contains a tokenizer with other special ids or one
+                that is not lossless.
         """
         try:
             content = path.read_text(encoding="utf-8")
@@ -283,129 +279,124 @@ class Tokenizer:
             raise UserError(f"{path} cannot be read ({error.strerror}); give the path of a saved tokenizer.") from error
         except UnicodeDecodeError as error:
             raise UserError(f"{path} is not UTF-8 text; give the path of a saved tokenizer.") from error
-        if content.startswith(FOREIGN):
+        if content.startswith(SENTENCEPIECE_PREFIX):
             from regard.data.text.sentencepiece import SentencePieceTokenizer
 
             return SentencePieceTokenizer.parse(content, path)
         try:
             backend = tokenizers.Tokenizer.from_str(content)
-        except Exception as error:  # the library raises no narrower class
-            raise UserError(f"{path} is damaged or not a tokenizer ({error}); save or fetch it again.") from error
-        vocabulary = backend.get_vocab()
-        for index, piece in enumerate(cls.FIXED_TOKENS):
-            if vocabulary.get(piece) != index:
-                found = vocabulary.get(piece, "missing")
-                raise UserError(f"{path}: the id of {piece} is {found}, but must be {index}; train it with regard.")
-        if sorted(vocabulary.values()) != list(range(len(vocabulary))):
-            raise UserError(f"{path}: the ids have gaps or doubles, but must run from 0 to {len(vocabulary) - 1}.")
+        except Exception as error:  # the library raises no more specific class
+            raise UserError(f"{path} is damaged or not a tokenizer ({error}); save or download it again.") from error
+        cls._check_ids(backend.get_vocab(), path)
         normaliser = json.loads(content)["normalizer"]
         tokenizer = cls(backend)
-        if normaliser != _PREPENDING or not all(map(_is_ours, backend.get_added_tokens_decoder().values())):
-            raise UserError(f"{path} holds a tokenizer that does not keep the text as it is; train it with regard.")
-        if tokenizer.decode(tokenizer.encode(_PROBE)) != _PROBE:
-            raise UserError(f"{path} holds a tokenizer that does not keep the text as it is; train it with regard.")
+        lossless = normaliser == _PREPEND_SPACE and all(map(_is_exact, backend.get_added_tokens_decoder().values()))
+        if not lossless or tokenizer.decode(tokenizer.encode(_PROBE)) != _PROBE:
+            raise UserError(f"{path} contains a tokenizer that changes text; train it with regard.")
         return tokenizer
 
+    @classmethod
+    def _check_ids(cls, vocabulary: dict[str, int], path: Path) -> None:
+        for index, token in enumerate(cls.FIXED_TOKENS):
+            if vocabulary.get(token) != index:
+                found = vocabulary.get(token, "missing")
+                raise UserError(f"{path}: the id of {token} is {found}, but must be {index}; train it with regard.")
+        if sorted(vocabulary.values()) != list(range(len(vocabulary))):
+            raise UserError(f"{path}: the ids have gaps or duplicates, but must be 0 to {len(vocabulary) - 1}.")
+
     def fingerprint(self) -> str:
-        """Give 16 hexadecimal digits that are equal for tokenizers that cut every text alike."""
-        # Only what decides about the pieces goes in: the library may write further fields in its next version.
+        """Return 16 hexadecimal digits that are equal for tokenizers that encode every text alike."""
+        # Contains only what affects the encoding: new versions of the library may write further fields.
         state = json.loads(self._backend.to_str())
         model = state["model"]
-        decisive = [self._pieces, model["merges"], model["ignore_merges"], state["pre_tokenizer"]]
+        relevant = [self._tokens, model["merges"], model["ignore_merges"], state["pre_tokenizer"]]
         added = [token["content"] for token in state["added_tokens"]]
-        decisive += [added] if added else []
-        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode("utf-8")).hexdigest()[:16]
+        relevant += [added] if added else []
+        return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode("utf-8")).hexdigest()[:16]
 
     def _copy(self) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_str(self._backend.to_str())
 
-    def _look_up(self, ids: Iterable[int], table: Sequence[_Entry]) -> Iterator[_Entry]:
+    def _look_up(self, ids: Iterable[int], table: Sequence[_Value]) -> Iterator[_Value]:
         for index in ids:
             if not 0 <= index < len(table):
-                raise ValueError(f"id {index} is not in the vocabulary of {len(table)} pieces")
+                raise ValueError(f"id {index} is not in the vocabulary of {len(table)} tokens")
             yield table[index]
 
 
 def check_surrogates(text: str, name: str) -> None:
-    """Does nothing to Unicode text.
+    """Check that a text is valid Unicode.
 
     Raises:
-        UserError: it is none; says where.
+        UserError: If the text contains a lone surrogate.
     """
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise UserError(
-            f"In {name}, a lone surrogate (U+{ord(text[error.start]):04X}) stands at position {error.start}, counted "
-            f"from 0; it is half of a character, so the text must be decoded anew from its source."
+            f"In {name}, there is a lone surrogate (U+{ord(text[error.start]):04X}) at position {error.start}, counted "
+            f"from 0; it is half of a character, so the text must be decoded again from its source."
         ) from error
 
 
 def _normalise(text: str, name: str) -> str:
-    """Bring a text to normal form C and refuse what is no Unicode text.
-
-    Python does this and not the library's normaliser, whose Unicode tables are older and differ for some marks.
-    """
+    # The NFC normaliser of the library has older Unicode tables, which differ for some combining marks.
     check_surrogates(text, name)
     return unicodedata.normalize("NFC", text)
 
 
-def _after_space(text: str) -> str:
-    """The text as it is cut: its first word begins with a space like all others."""
+def _prepend_space(text: str) -> str:
+    """Make the first word start with a space like all others."""
     return f" {text}" if text else text
 
 
-def _is_ours(token: tokenizers.AddedToken) -> bool:
-    """Whether an added piece takes exactly its own characters out of a text, as those of `extended` do."""
+def _is_exact(token: tokenizers.AddedToken) -> bool:
+    """Return whether an added token matches exactly its own characters, as those of `with_tokens` do."""
     return not (token.special or token.normalized or token.single_word or token.lstrip or token.rstrip)
 
 
 def _count_words(lines: Iterable[str], splitter: pre_tokenizers.PreTokenizer) -> Counter[str]:
-    words: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for number, line in enumerate(lines, start=1):
         if line:
-            text = _after_space(_normalise(line, f"line {number} of the training text"))
-            words.update(word for word, _ in splitter.pre_tokenize_str(text))
-    if not any(word.strip() for word in words):
+            text = _prepend_space(_normalise(line, f"line {number} of the training text"))
+            counts.update(word for word, _ in splitter.pre_tokenize_str(text))
+    if not any(word.strip() for word in counts):
         raise UserError("The training text of the tokenizer is empty; it needs at least one line with a word.")
-    return words
+    return counts
 
 
-def _choose_alphabet(words: Counter[str], room: int) -> set[str]:
-    """Choose the characters that become pieces, the most frequent first.
-
-    They get at most half the room, so that a script of thousands of characters leaves some for longer pieces.
-    """
+def _choose_alphabet(word_counts: Counter[str], num_learned: int) -> set[str]:
+    """Choose the most frequent characters, at most half of the tokens so that longer tokens can be learned as well."""
     counts: Counter[str] = Counter()
-    for word, count in words.items():
+    for word, count in word_counts.items():
         for character in word:
             counts[character] += count
-    # In bytes, so that in `pieces` the mark always stands for a space.
-    del counts[SPACE_MARK]
-    return set(_rank(counts)[: (room + 1) // 2])
+    del counts[SPACE_MARK]  # encoded as bytes, so that the mark always stands for a space in `tokens`
+    return set(_rank(counts)[: (num_learned + 1) // 2])
 
 
-def _choose_words(words: Counter[str], alphabet: set[str], room: int) -> list[str]:
-    spelled = sorted(alphabet)
-    whole = [word for word in _rank(words) if word not in alphabet and SPACE_MARK not in word]
-    return spelled + whole[: room - len(spelled)]
+def _choose_words(word_counts: Counter[str], alphabet: set[str], num_learned: int) -> list[str]:
+    words = [word for word in _rank(word_counts) if word not in alphabet and SPACE_MARK not in word]
+    return sorted(alphabet) + words[: num_learned - len(alphabet)]
 
 
-def _learn_merges(words: Counter[str], alphabet: set[str], room: int) -> tuple[list[str], list[tuple[str, str]]]:
-    """Learn the pieces of a BPE vocabulary, in the order in which they were found, and the merges that make them.
+def _learn_merges(
+    word_counts: Counter[str], alphabet: set[str], num_learned: int
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """Learn the tokens and merges of a BPE vocabulary.
 
-    The trainer is given words of the alphabet only: a word is cut where it has other characters. Left to limit the
-    alphabet itself, the trainer would choose between equally frequent characters by chance, and would merge the two
-    neighbours of a character that it leaves out.
+    Words are split at characters outside the alphabet before training. The trainer itself would choose randomly between
+    equally frequent characters, and would merge the neighbours of a character that it omits.
     """
     parts = (
         repeat("".join(run), count)
-        for word, count in words.items()
-        for known, run in groupby(word, key=alphabet.__contains__)
-        if known
+        for word, count in word_counts.items()
+        for in_alphabet, run in groupby(word, key=alphabet.__contains__)
+        if in_alphabet
     )
     learner = tokenizers.Tokenizer(models.BPE())
-    trainer = trainers.BpeTrainer(vocab_size=room, min_frequency=MIN_COUNT, show_progress=False)
+    trainer = trainers.BpeTrainer(vocab_size=num_learned, min_frequency=MIN_COUNT, show_progress=False)
     learner.train_from_iterator(chain.from_iterable(parts), trainer)
     vocabulary = learner.get_vocab()
     merges = [(left, right) for left, right in json.loads(learner.to_str())["model"]["merges"]]
@@ -413,6 +404,6 @@ def _learn_merges(words: Counter[str], alphabet: set[str], room: int) -> tuple[l
 
 
 def _rank(counts: Counter[str]) -> list[str]:
-    """Sort by falling count, and equal counts by name, so that the order never depends on the order of the text."""
+    """Sort by descending count and then by name, so that the order of the training text does not matter."""
     frequent = [name for name, count in counts.items() if count >= MIN_COUNT]
     return sorted(frequent, key=lambda name: (-counts[name], name))

@@ -1,4 +1,4 @@
-"""`Vocabularies`: the tokenizers of both sides of a translator, and their files in a model folder."""
+"""The tokenizers of both sides of a translator, and their files in a model folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ JOINT, SOURCE, TARGET = "tokenizer.json", "source.tokenizer.json", "target.token
 
 @dataclass(frozen=True)
 class Vocabularies:
-    """The tokenizer of each side; one and the same object where the vocabulary is joint."""
+    """The tokenizer of each side; the same object if the vocabulary is joint."""
 
     source: Tokenizer
     target: Tokenizer
@@ -38,14 +38,14 @@ class Vocabularies:
 
     @property
     def tokens(self) -> tuple[list[str], list[str]]:
-        """The pieces of each side in the order of their ids."""
+        """The tokens of each side by id."""
         return self.source.vocabulary, self.target.vocabulary
 
     def with_tokens(self, tokens: Sequence[str]) -> Vocabularies:
-        """Both sides with further pieces, which are never split.
+        """Return vocabularies with additional tokens on both sides, which are never split.
 
         Raises:
-            UserError: a token cannot be added; it is named.
+            UserError: If a token cannot be added.
         """
         source = self.source.with_tokens(tokens)
         return Vocabularies(source, source if self.joint else self.target.with_tokens(tokens))
@@ -55,5 +55,5 @@ class Vocabularies:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether a model folder holds any tokenizer."""
+    """Return whether a model folder contains a tokenizer."""
     return any((folder / name).exists() for name in (JOINT, SOURCE, TARGET))

@@ -1,4 +1,4 @@
-"""Tokenizers of encoders such as BERT: they bring text into a form of their own, and only lead into the model."""
+"""Tokenizers of imported encoders such as BERT, which normalise text and only encode it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regard.errors import UserError
 
 
 class WordPieceTokenizer:
-    """A tokenizer of the `tokenizers` library with the pieces that it sets before and behind every text."""
+    """A tokenizer of the `tokenizers` library, including the special tokens that it adds to every text."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self._backend = tokenizers.Tokenizer.from_str(backend.to_str())
@@ -19,22 +19,26 @@ class WordPieceTokenizer:
         self._backend.no_padding()
 
     def __len__(self) -> int:
-        """Counts the pieces up to the last id; ids between may be free."""
+        """Return the largest id plus one; some ids may be unused."""
         return max(self._backend.get_vocab().values(), default=-1) + 1
 
     def encode_batch(self, texts: Sequence[str], first: int = 1) -> list[list[int]]:
-        """Cut texts into pieces and give their ids, those before and behind included.
+        """Return the ids of texts, including special tokens.
+
+        Args:
+            texts: Texts to encode.
+            first: Number of the first text in error messages.
 
         Raises:
-            UserError: If one of them is no Unicode text; `first` is the number of the first of them.
+            UserError: If a text contains a lone surrogate.
         """
         for number, text in enumerate(texts, first):
             if any("\ud800" <= character <= "\udfff" for character in text):
-                raise UserError(f"sentence {number} holds a lone surrogate, half of a character; decode it anew")
+                raise UserError(f"sentence {number} contains a lone surrogate, half of a character; decode it again")
         return [encoding.ids for encoding in self._backend.encode_batch(list(texts))]
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """Show pieces as the tokenizer names them."""
+        """Return the token of every id."""
         return [self._backend.id_to_token(index) or "" for index in ids]
 
     def save(self, path: Path) -> None:
@@ -43,7 +47,7 @@ class WordPieceTokenizer:
 
     @classmethod
     def load(cls, path: Path) -> WordPieceTokenizer:
-        """Read a tokenizer.json.
+        """Read a tokenizer.json file.
 
         Raises:
             UserError: If the file is missing or damaged.
@@ -54,5 +58,5 @@ class WordPieceTokenizer:
             raise UserError(f"{path}: cannot be read as text ({error})") from None
         try:
             return cls(tokenizers.Tokenizer.from_str(content))
-        except Exception as error:  # the library raises no narrower class
+        except Exception as error:  # the library raises no more specific class
             raise UserError(f"{path}: damaged or not a tokenizer ({error})") from None

@@ -1,3 +1,5 @@
+"""The lossless tokenizer: round trips, ids, training, files and added tokens."""
+
 import json
 import os
 import random
@@ -31,7 +33,7 @@ TOKENIZERS = {kind: Tokenizer.train(LINES, 500, kind) for kind in KINDS}
 TOKENIZERS["tiny"] = Tokenizer.train(LINES, 261)
 
 MARKUP = ["<eos>", "<pad> <bos><unk>", "<0x41>", "a<0x00>b", " <eos>", "<eos", "<0x41><0x41>", "<s></s>[UNK][PAD]"]
-TRICKY = [
+UNUSUAL = [
     "",
     " ",
     "   ",
@@ -60,13 +62,13 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     return TOKENIZERS[request.param]
 
 
-# Losslessness
+# Round trips
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 @settings(max_examples=400, derandomize=True)
 @given(text=st.text())
-def test_any_text_comes_back_in_normal_form(name: str, text: str) -> None:
+def test_any_text_survives_a_round_trip_in_nfc(name: str, text: str) -> None:
     tokenizer = TOKENIZERS[name]
     assert tokenizer.decode(tokenizer.encode(text)) == nfc(text)
 
@@ -74,18 +76,18 @@ def test_any_text_comes_back_in_normal_form(name: str, text: str) -> None:
 @pytest.mark.parametrize("name", TOKENIZERS)
 @settings(max_examples=400, derandomize=True)
 @given(text=st.text(alphabet="\u2581 <>0x41eosbikéTh.12\t\n我们\u0301\u0323\u07fd"))
-def test_texts_near_the_training_text_come_back_in_normal_form(name: str, text: str) -> None:
+def test_text_similar_to_the_training_text_survives_a_round_trip(name: str, text: str) -> None:
     tokenizer = TOKENIZERS[name]
     assert tokenizer.decode(tokenizer.encode(text)) == nfc(text)
 
 
-@pytest.mark.parametrize("text", TRICKY)
-def test_tricky_text_comes_back_in_normal_form(tokenizer: Tokenizer, text: str) -> None:
+@pytest.mark.parametrize("text", UNUSUAL)
+def test_unusual_characters_survive_a_round_trip(tokenizer: Tokenizer, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == nfc(text)
 
 
 @pytest.mark.parametrize("text", MARKUP)
-def test_markup_in_the_text_comes_back_verbatim(tokenizer: Tokenizer, text: str) -> None:
+def test_special_tokens_in_text_are_plain_characters(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
     assert not {Tokenizer.PAD, Tokenizer.BOS, Tokenizer.EOS, Tokenizer.UNK} & set(ids)
@@ -93,7 +95,7 @@ def test_markup_in_the_text_comes_back_verbatim(tokenizer: Tokenizer, text: str)
     assert 4 + 0x00 not in ids
 
 
-def test_every_character_of_the_basic_plane_comes_back(tokenizer: Tokenizer) -> None:
+def test_every_character_of_the_basic_plane_survives_a_round_trip(tokenizer: Tokenizer) -> None:
     characters = [chr(code) for code in range(0x10000) if not 0xD800 <= code < 0xE000]
     texts = [" ".join(characters[start : start + 64]) for start in range(0, len(characters), 64)]
     assert [tokenizer.decode(ids) for ids in tokenizer.encode_batch(texts)] == [nfc(text) for text in texts]
@@ -105,34 +107,34 @@ def test_any_ids_decode_without_exception(ids: list[int]) -> None:
     TOKENIZERS["bpe"].decode(ids).encode("utf-8")
 
 
-# Ids and pieces
+# Ids and tokens
 
 
-def test_specials_and_bytes_come_first(tokenizer: Tokenizer) -> None:
+def test_special_tokens_and_bytes_have_the_first_ids(tokenizer: Tokenizer) -> None:
     fixed = tokenizer.tokens(range(260))
     assert tuple(fixed[:4]) == Tokenizer.SPECIAL_TOKENS == ("<pad>", "<bos>", "<eos>", "<unk>")
     assert (fixed[4], fixed[4 + 0x41], fixed[259]) == ("<0x00>", "<0x41>", "<0xFF>")
     assert (Tokenizer.PAD, Tokenizer.BOS, Tokenizer.EOS, Tokenizer.UNK) == (0, 1, 2, 3)
 
 
-def test_a_space_is_shown_glued_to_its_word(tokenizer: Tokenizer) -> None:
+def test_a_space_is_displayed_at_the_start_of_its_word(tokenizer: Tokenizer) -> None:
     assert tokenizer.tokens(tokenizer.encode("the bike.")) == ["▁the", "▁bike", "."]
 
 
-def test_a_literal_space_mark_becomes_bytes(tokenizer: Tokenizer) -> None:
+def test_a_literal_space_mark_is_encoded_as_bytes(tokenizer: Tokenizer) -> None:
     assert tokenizer.tokens(tokenizer.encode("bike\u2581")) == ["▁bike", "<0xE2>", "<0x96>", "<0x81>"]
 
 
-def test_an_unseen_character_becomes_bytes(tokenizer: Tokenizer) -> None:
+def test_an_unseen_character_is_encoded_as_bytes(tokenizer: Tokenizer) -> None:
     assert tokenizer.tokens(tokenizer.encode("bike€"))[1:] == ["<0xE2>", "<0x82>", "<0xAC>"]
 
 
-def test_every_digit_is_a_piece_of_its_own() -> None:
+def test_every_digit_is_a_token() -> None:
     tokenizer = Tokenizer.train(["1999 1999 1999"] * 9, 400)
     assert tokenizer.tokens(tokenizer.encode("1999")) == ["▁1", "9", "9", "9"]
 
 
-def test_an_unknown_word_is_spelled_in_characters() -> None:
+def test_an_unknown_word_is_encoded_as_characters() -> None:
     tokenizer = TOKENIZERS["word"]
     assert tokenizer.tokens(tokenizer.encode("bikes, bi€")) == [*"▁bikes", ",", *"▁bi", "<0xE2>", "<0x82>", "<0xAC>"]
 
@@ -142,14 +144,14 @@ def test_every_han_character_is_a_word() -> None:
     assert tokenizer.tokens(tokenizer.encode("我们骑bike")) == ["▁", "我", "们", "骑", *"bike"]
 
 
-def test_words_seen_once_get_no_piece() -> None:
+def test_words_seen_once_are_not_in_the_vocabulary() -> None:
     tokenizer = Tokenizer.train(["again again", "once"], 400, "word")
     learned = tokenizer.tokens(range(260, len(tokenizer)))
     assert "▁again" in learned
     assert "▁once" not in learned
 
 
-def test_specials_are_skipped_in_decoding(tokenizer: Tokenizer) -> None:
+def test_special_tokens_are_skipped_in_decoding(tokenizer: Tokenizer) -> None:
     ids = [Tokenizer.BOS, *tokenizer.encode("the bike"), Tokenizer.EOS, Tokenizer.PAD, Tokenizer.PAD]
     assert tokenizer.decode(ids) == "the bike"
 
@@ -161,19 +163,19 @@ def test_stray_bytes_decode_to_the_replacement_character(tokenizer: Tokenizer) -
 
 
 @pytest.mark.parametrize("index", [-1, 500])
-def test_an_id_outside_the_vocabulary_is_refused(index: int) -> None:
+def test_an_id_outside_the_vocabulary_is_rejected(index: int) -> None:
     with pytest.raises(ValueError, match=f"id {index} "):
         TOKENIZERS["bpe"].decode([index])
 
 
 def test_a_batch_is_encoded_like_its_texts(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.data.text.tokenizer.BATCH", 5)
-    texts = [*LINES, *MARKUP, *TRICKY]
+    texts = [*LINES, *MARKUP, *UNUSUAL]
     assert tokenizer.encode_batch(texts) == [tokenizer.encode(text) for text in texts]
     assert tokenizer.encode_batch([]) == []
 
 
-def test_a_lone_surrogate_is_refused_with_its_position(tokenizer: Tokenizer) -> None:
+def test_a_lone_surrogate_is_rejected_with_its_position(tokenizer: Tokenizer) -> None:
     with pytest.raises(UserError, match=r"the text.*U\+D83D.*position 3"):
         tokenizer.encode("abc\ud83d")
     with pytest.raises(UserError, match=r"text 1 of the batch.*U\+DC00.*position 0"):
@@ -187,31 +189,31 @@ def test_a_lone_surrogate_is_refused_with_its_position(tokenizer: Tokenizer) -> 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [261, 262, 263, 270, 300, 340])
-def test_the_vocabulary_keeps_to_its_size(kind: Any, size: int) -> None:
+def test_the_vocabulary_has_the_requested_size(kind: Any, size: int) -> None:
     assert len(Tokenizer.train(LINES, size, kind)) == size
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_small_text_yields_fewer_pieces(kind: Any) -> None:
+def test_a_small_text_gives_a_smaller_vocabulary(kind: Any) -> None:
     tokenizer = Tokenizer.train(["x"], 1000, kind)
     assert len(tokenizer) == 260
     assert tokenizer.decode(tokenizer.encode("x y")) == "x y"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_size_without_room_is_refused_with_the_minimum(kind: Any) -> None:
+def test_a_size_that_is_too_small_is_rejected_with_the_minimum(kind: Any) -> None:
     with pytest.raises(UserError, match=r"size 260 .*need 261"):
         Tokenizer.train(LINES, 260, kind)
 
 
 @pytest.mark.parametrize("lines", [[], [""], ["", "  ", "\t"]])
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_empty_training_text_is_refused(lines: list[str], kind: Any) -> None:
+def test_an_empty_training_text_is_rejected(lines: list[str], kind: Any) -> None:
     with pytest.raises(UserError, match="training text of the tokenizer is empty"):
         Tokenizer.train(lines, 300, kind)
 
 
-def test_an_unknown_kind_is_refused() -> None:
+def test_an_unknown_kind_is_rejected() -> None:
     kind: Any = "unigram"
     with pytest.raises(UserError, match=r'"unigram".*"bpe" or "word"'):
         Tokenizer.train(LINES, 300, kind)
@@ -221,22 +223,22 @@ def test_the_lines_may_come_from_a_generator() -> None:
     assert Tokenizer.train((line for line in LINES), 500).fingerprint() == TOKENIZERS["bpe"].fingerprint()
 
 
-def test_merges_do_not_bridge_a_rare_character() -> None:
-    # "q" and "z" are only neighbours once the rare characters between them are gone.
+def test_merges_do_not_skip_a_rare_character() -> None:
+    # "q" and "z" would be neighbours only if the rare characters between them were removed.
     tokenizer = Tokenizer.train([f"q{chr(0x400 + n)}z" for n in range(50)], 300)
     assert "qz" not in tokenizer.tokens(range(len(tokenizer)))
 
 
-def test_endless_words_are_cut() -> None:
-    # Uncut, a word of this length would take the trainer minutes.
+def test_very_long_words_are_split() -> None:
+    # Training on an unsplit word of this length would take minutes.
     tokenizer = Tokenizer.train(["x" * 500_000], 280)
     assert max(map(len, tokenizer.tokens(range(len(tokenizer))))) <= 200
     assert tokenizer.decode(tokenizer.encode("x" * 1000)) == "x" * 1000
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_training_is_the_same_in_every_process(kind: str) -> None:
-    # Many equally frequent characters, pairs and words, so that whatever depends on the order of a hash table shows.
+def test_training_gives_the_same_result_in_every_process(kind: str) -> None:
+    # Many characters, pairs and words are equally frequent, so that a dependence on hash order would be visible.
     program = (
         "import random, sys; from regard.data.text.tokenizer import Tokenizer; draw = random.Random(0).choices; "
         "lines = [''.join(draw([chr(c) for c in range(0x4E00, 0x4F00)] + list('abcdefgh    '), k=60)) "
@@ -261,11 +263,11 @@ def test_training_does_not_depend_on_the_order_of_the_lines() -> None:
 # Files
 
 
-def test_a_saved_tokenizer_loads_as_it_was(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_a_saved_tokenizer_is_loaded_unchanged(tokenizer: Tokenizer, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     tokenizer.save(path)
     loaded = Tokenizer.load(path)
-    texts = [*LINES, *MARKUP, *TRICKY]
+    texts = [*LINES, *MARKUP, *UNUSUAL]
     assert loaded.encode_batch(texts) == tokenizer.encode_batch(texts)
     assert len(loaded) == len(tokenizer)
     assert loaded.fingerprint() == tokenizer.fingerprint()
@@ -274,26 +276,26 @@ def test_a_saved_tokenizer_loads_as_it_was(tokenizer: Tokenizer, tmp_path: Path)
     assert again.read_bytes() == path.read_bytes()
 
 
-def test_fingerprints_tell_tokenizers_apart() -> None:
+def test_different_tokenizers_have_different_fingerprints() -> None:
     fingerprints = {tokenizer.fingerprint() for tokenizer in TOKENIZERS.values()}
     assert len(fingerprints) == len(TOKENIZERS)
     assert all(len(fingerprint) == 16 for fingerprint in fingerprints)
 
 
-def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_missing_file_is_rejected_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"missing\.json cannot be read"):
         Tokenizer.load(tmp_path / "missing.json")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"version": "1.0", "model": 3}'])
-def test_a_damaged_file_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_file_is_rejected_with_its_name(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "damaged.json"
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"damaged\.json is "):
         Tokenizer.load(path)
 
 
-def test_a_truncated_file_is_refused_by_name(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_a_truncated_file_is_rejected_with_its_name(tokenizer: Tokenizer, tmp_path: Path) -> None:
     path = tmp_path / "cut.json"
     tokenizer.save(path)
     path.write_bytes(path.read_bytes()[:-100])
@@ -309,7 +311,7 @@ def change_saved(tokenizer: Tokenizer, path: Path, change: Any) -> Path:
     return path
 
 
-def test_special_ids_that_do_not_match_are_refused_by_name(tmp_path: Path) -> None:
+def test_other_special_ids_are_rejected_with_the_name(tmp_path: Path) -> None:
     def exchange(state: Any) -> None:
         state["model"]["vocab"].update({"<bos>": 2, "<eos>": 1})
 
@@ -318,7 +320,7 @@ def test_special_ids_that_do_not_match_are_refused_by_name(tmp_path: Path) -> No
         Tokenizer.load(path)
 
 
-def test_ids_with_a_gap_are_refused_by_name(tmp_path: Path) -> None:
+def test_ids_with_a_gap_are_rejected_with_the_name(tmp_path: Path) -> None:
     def leave_gap(state: Any) -> None:
         state["model"]["vocab"]["extra"] = 9999
 
@@ -327,22 +329,22 @@ def test_ids_with_a_gap_are_refused_by_name(tmp_path: Path) -> None:
         Tokenizer.load(path)
 
 
-def test_a_file_with_special_tokens_in_the_text_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_file_with_special_tokens_in_the_text_is_rejected_with_its_name(tmp_path: Path) -> None:
     def add_special(state: Any) -> None:
         flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
         state["added_tokens"] = [{"id": 2, "content": "<eos>", "special": True, **flags}]
 
     path = change_saved(TOKENIZERS["bpe"], tmp_path / "added.json", add_special)
-    with pytest.raises(UserError, match=r"added\.json holds a tokenizer that does not keep the text"):
+    with pytest.raises(UserError, match=r"added\.json contains a tokenizer that changes text"):
         Tokenizer.load(path)
 
 
-def test_an_unwritable_path_is_refused_by_name(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_an_unwritable_path_is_rejected_with_its_name(tokenizer: Tokenizer, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"absent.tokenizer\.json cannot be written"):
         tokenizer.save(tmp_path / "absent" / "tokenizer.json")
 
 
-# Pieces that are added
+# Added tokens
 
 
 NEW = ["<ent>", " Zoë", "苹果汁", "<ent", "a b", "🜚"]
@@ -353,7 +355,7 @@ def extended(request: pytest.FixtureRequest) -> Tokenizer:
     return TOKENIZERS[request.param].with_tokens(NEW)
 
 
-def test_added_tokens_are_one_piece_behind_the_others(extended: Tokenizer) -> None:
+def test_added_tokens_have_the_last_ids_and_are_not_split(extended: Tokenizer) -> None:
     old = len(extended) - len(NEW)
     for number, token in enumerate(NEW):
         assert extended.encode_continuation(token) == [old + number]
@@ -363,7 +365,7 @@ def test_added_tokens_are_one_piece_behind_the_others(extended: Tokenizer) -> No
 
 
 @given(parts=st.lists(st.one_of(st.text(max_size=8), st.sampled_from(NEW)), max_size=8))
-def test_text_with_added_tokens_comes_back_as_it_was(parts: list[str]) -> None:
+def test_text_with_added_tokens_survives_a_round_trip(parts: list[str]) -> None:
     text = "".join(parts)
     for kind in KINDS:
         tokenizer = TOKENIZERS[kind].with_tokens(NEW)
@@ -373,8 +375,8 @@ def test_text_with_added_tokens_comes_back_as_it_was(parts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_text_without_added_tokens_is_cut_as_before(kind: str, extended: Tokenizer) -> None:
-    texts = [text for text in [*LINES, *MARKUP, *TRICKY] if not any(token in f" {text}" for token in NEW)]
+def test_text_without_added_tokens_is_encoded_as_before(kind: str, extended: Tokenizer) -> None:
+    texts = [text for text in [*LINES, *MARKUP, *UNUSUAL] if not any(token in f" {text}" for token in NEW)]
     assert len(texts) > 10
     old = TOKENIZERS[kind]
     assert old.with_tokens(NEW).encode_batch(texts) == old.encode_batch(texts)
@@ -391,15 +393,17 @@ def test_a_saved_tokenizer_keeps_its_added_tokens(extended: Tokenizer, tmp_path:
     assert again.encode(text) == extended.encode(text)
 
 
-def test_added_and_learned_pieces_are_told_apart_by_the_fingerprint() -> None:
+def test_added_tokens_change_the_fingerprint() -> None:
     tokenizer = TOKENIZERS["bpe"]
-    prints = {t.fingerprint() for t in (tokenizer, tokenizer.with_tokens(["<a>"]), tokenizer.with_tokens(["<b>"]))}
-    assert len(prints) == 3
+    fingerprints = {
+        t.fingerprint() for t in (tokenizer, tokenizer.with_tokens(["<a>"]), tokenizer.with_tokens(["<b>"]))
+    }
+    assert len(fingerprints) == 3
     assert tokenizer.with_tokens([]).fingerprint() == tokenizer.fingerprint()
 
 
 @pytest.mark.parametrize(
-    ("token", "said"),
+    ("token", "problem"),
     [
         ("", "blank"),
         (" \u3000", "blank"),
@@ -413,57 +417,57 @@ def test_added_and_learned_pieces_are_told_apart_by_the_fingerprint() -> None:
         ("a\udc00", "lone surrogate"),
     ],
 )
-def test_tokens_that_cannot_be_added_are_refused_by_name(token: str, said: str, tokenizer: Tokenizer) -> None:
-    with pytest.raises(UserError, match=said):
+def test_invalid_added_tokens_are_rejected(token: str, problem: str, tokenizer: Tokenizer) -> None:
+    with pytest.raises(UserError, match=problem):
         tokenizer.with_tokens(["<fine>", token])
 
 
-def test_a_token_is_added_once_and_not_where_it_is_one_piece(tokenizer: Tokenizer) -> None:
+def test_an_existing_token_cannot_be_added(tokenizer: Tokenizer) -> None:
     with pytest.raises(UserError, match="'<a>' is given twice"):
         tokenizer.with_tokens(["<a>", "<a>"])
     with pytest.raises(UserError, match="already"):
         tokenizer.with_tokens(["<a>"]).with_tokens(["<a>"])
-    word = next(piece for piece in tokenizer.tokens(range(260, len(tokenizer))) if piece.startswith("▁") and piece[1:])
-    with pytest.raises(UserError, match="already"):  # its spelling within a sentence has the space
+    word = next(token for token in tokenizer.tokens(range(260, len(tokenizer))) if token.startswith("▁") and token[1:])
+    with pytest.raises(UserError, match="already"):  # within a sentence, it is spelled with a space
         tokenizer.with_tokens([word[1:]])
 
 
 @pytest.mark.parametrize("flag", ["single_word", "lstrip", "rstrip", "normalized", "special"])
-def test_a_file_whose_added_tokens_take_more_than_themselves_is_refused(flag: str, tmp_path: Path) -> None:
+def test_a_file_whose_added_tokens_match_more_than_themselves_is_rejected(flag: str, tmp_path: Path) -> None:
     def change(state: Any) -> None:
         state["added_tokens"][0][flag] = True
 
     path = change_saved(TOKENIZERS["bpe"].with_tokens(["<x>"]), tmp_path / "added.json", change)
-    with pytest.raises(UserError, match=r"added\.json holds a tokenizer that does not keep the text"):
+    with pytest.raises(UserError, match=r"added\.json contains a tokenizer that changes text"):
         Tokenizer.load(path)
 
 
-def test_a_file_that_changes_text_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_file_that_changes_text_is_rejected_with_its_name(tmp_path: Path) -> None:
     def lowercase(state: Any) -> None:
         state["normalizer"] = {"type": "Lowercase"}
 
     path = change_saved(TOKENIZERS["bpe"], tmp_path / "lower.json", lowercase)
-    with pytest.raises(UserError, match=r"lower\.json holds a tokenizer that does not keep the text"):
+    with pytest.raises(UserError, match=r"lower\.json contains a tokenizer that changes text"):
         Tokenizer.load(path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_tokenizer_knows_its_kind(kind: str) -> None:
+def test_the_kind_is_read_from_the_model(kind: str) -> None:
     assert TOKENIZERS[kind].kind == TOKENIZERS[kind].with_tokens(["<x>"]).kind == kind
 
 
 @pytest.mark.parametrize("name", sorted(TOKENIZERS))
-@given(text=st.text() | st.sampled_from(TRICKY + LINES))
+@given(text=st.text() | st.sampled_from(UNUSUAL + LINES))
 def test_spans_cover_the_text_in_order(name: str, text: str) -> None:
     tokenizer, text = TOKENIZERS[name], nfc(text)
     ids = tokenizer.encode(text)
     spans = tokenizer.char_spans(ids)
     assert len(spans) == len(ids)
-    assert {place for a, b in spans for place in range(a, b)} == set(range(len(text)))
+    assert {position for a, b in spans for position in range(a, b)} == set(range(len(text)))
     assert spans == sorted(spans)
-    for (a, b), piece in zip(spans, tokenizer.tokens(ids), strict=True):
-        if not piece.startswith("<0x"):
-            assert text[a:b].replace(" ", "\u2581") == (piece if b - a == len(piece) else piece[1:])
+    for (a, b), token in zip(spans, tokenizer.tokens(ids), strict=True):
+        if not token.startswith("<0x"):
+            assert text[a:b].replace(" ", "\u2581") == (token if b - a == len(token) else token[1:])
 
 
 @given(ids=st.lists(st.integers(0, len(TOKENIZERS["bpe"]) - 1)))
