@@ -1,1 +1,1 @@
-"""Trained folders put to work over HTTP: one process that speaks, and one for each model that computes."""
+"""HTTP server for trained models: one process answers requests, worker processes run the models."""

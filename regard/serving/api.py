@@ -1,196 +1,196 @@
-"""Our own endpoints under /api/: what LibreTranslate's form has no words for."""
+"""Our own API under /api/, for features that LibreTranslate's API does not have."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 
-from regard.serving.errors import Problem, bad
-from regard.serving.libretranslate import ERRORS
+from regard.serving import schemas
+from regard.serving.documents import TranslatedDocument
+from regard.serving.errors import ApiError, bad_request
 from regard.serving.messages import Job, Translation
 from regard.serving.parsing import read_images
-from regard.serving.schemas import (
-    ApiAlignment,
-    ApiClass,
-    ApiClassifyAnswer,
-    ApiClassifyRequest,
-    ApiEmbedAnswer,
-    ApiEmbedRequest,
-    ApiImage,
-    ApiModel,
-    ApiModels,
-    ApiSentence,
-    ApiText,
-    ApiTranslateAnswer,
-    ApiTranslateRequest,
-    ApiTranslation,
-)
-from regard.serving.served_models import Model
-from regard.serving.service import Service, Translated, facts, unless_gone
+from regard.serving.served_models import ServedModel
+from regard.serving.service import Service, ServiceDependency, cancel_on_disconnect, log_fields
 
-_FILES = {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}
-_FORM = {
+router = APIRouter(prefix="/api", tags=["regard"], responses=schemas.ERROR_RESPONSES)
+
+_IMAGE_FORM = {
     "type": "object",
     "required": ["image"],
-    "properties": {"image": _FILES, "top": {"type": "integer", "minimum": 1}, "model": {"type": "string"}},
+    "properties": {
+        "image": {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1},
+        "top": {"type": "integer", "minimum": 1},
+        "model": {"type": "string"},
+    },
 }
-IMAGES = {
+IMAGE_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
-            "multipart/form-data": {"schema": _FORM},
+            "multipart/form-data": {"schema": _IMAGE_FORM},
             "image/*": {"schema": {"type": "string", "format": "binary"}},
         },
     }
 }
-"""How OpenAPI describes a body of images."""
+"""OpenAPI description of a request body with images."""
 
 
-def make_router(service: Service) -> APIRouter:
-    """The routes, for one server."""
-    router = APIRouter(prefix="/api", tags=["regard"], responses=ERRORS)
+@router.get("/models")
+async def list_models(service: ServiceDependency) -> schemas.ApiModels:
+    """List the served models."""
+    return schemas.ApiModels(models=[_describe(model) for model in service.models.all])
 
-    @router.get("/models")
-    async def models() -> ApiModels:
-        """The models that are served."""
-        return ApiModels(models=[_describe(model) for model in service.models.all])
 
-    @router.post("/translate", response_model_exclude_none=True)
-    async def translate(request: Request, asked: ApiTranslateRequest) -> ApiTranslateAnswer:
-        """Translate texts sentence by sentence: n best, scores, alignments."""
-        texts = _admit(service, request, asked)
-        model = _choose(service, asked)
-        work = service.translate(model, texts, n_best=asked.n_best, split=asked.split, alignments=asked.alignments)
-        found = await unless_gone(request, work)
-        return ApiTranslateAnswer(model=model.order.name, texts=[_text(one) for one in found])
+@router.post("/translate", response_model_exclude_none=True)
+async def translate(
+    request: Request, body: schemas.ApiTranslateRequest, service: ServiceDependency
+) -> schemas.ApiTranslateResponse:
+    """Translate texts, with n-best lists, scores and alignments of each sentence."""
+    texts = _check_translation(service, request, body)
+    model = _select_model(service, body)
+    work = service.translate(model, texts, n_best=body.n_best, split=body.split, alignments=body.alignments)
+    documents = await cancel_on_disconnect(request, work)
+    return schemas.ApiTranslateResponse(model=model.name, texts=[_text_response(document) for document in documents])
 
-    @router.post(
-        "/translate/stream",
-        response_class=StreamingResponse,
-        responses={200: {"content": {"text/event-stream": {}}, "description": "An event for every sentence"}},
+
+@router.post(
+    "/translate/stream",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {}}, "description": "One event for each sentence"}},
+)
+async def stream_translation(
+    request: Request, body: schemas.ApiTranslateRequest, service: ServiceDependency
+) -> StreamingResponse:
+    """Translate texts, and send each sentence as a server-sent event as soon as it is translated.
+
+    The data of an event is `{"text": index, "sentence": index, "source": ..., "translations": [...]}`. The last event
+    is `done`, or `error` if the translation fails.
+    """
+    texts = _check_translation(service, request, body)
+    events = _sentence_events(_select_model(service, body), texts, body)
+    first = await anext(events)  # errors before the first event become error responses
+    return StreamingResponse(
+        _with_error_event(first, events), media_type="text/event-stream", headers={"cache-control": "no-store"}
     )
-    async def stream(request: Request, asked: ApiTranslateRequest) -> StreamingResponse:
-        """Translate texts; each sentence is sent as soon as it is there, as a server-sent event.
-
-        An event's data is `{"text": n, "sentence": m, "source": ..., "translations": [...]}`, numbers from 0. The last
-        event is `done`; where something goes wrong on the way it is `error`.
-        """
-        texts = _admit(service, request, asked)
-        events = _events(_choose(service, asked), texts, asked)
-        first = await anext(events)  # what goes wrong before anything is sent has a status of its own
-        return StreamingResponse(
-            _follow(first, events), media_type="text/event-stream", headers={"cache-control": "no-store"}
-        )
-
-    @router.post("/embed")
-    async def embed(request: Request, asked: ApiEmbedRequest) -> ApiEmbedAnswer:
-        """The encoder's context-aware vectors: one a text, or one a token."""
-        service.admit(request, asked.api_key)
-        texts = [asked.texts] if isinstance(asked.texts, str) else asked.texts
-        service.check_texts(request, texts)
-        model = service.models.named(asked.model, "embed")
-        assert model.reader is not None
-        jobs = model.reader.embedding_jobs(texts, asked.pool)
-        longest = max(job.size for job in jobs)
-        if longest > service.limits.sentence_tokens + 1:
-            raise bad(f"a text has {longest - 1} tokens; vectors are made of up to {service.limits.sentence_tokens}")
-        vectors = await unless_gone(request, model.batcher.submit(jobs))
-        return ApiEmbedAnswer(model=model.order.name, vectors=vectors)
-
-    @router.post("/classify", openapi_extra=IMAGES)
-    async def classify(request: Request) -> ApiClassifyAnswer:
-        """Tell images apart: a form with one or more files called `image`, or an image as the whole body."""
-        asked, images = await read_images(request, ApiClassifyRequest)
-        service.admit(request, asked.api_key)
-        facts(request).update(images=len(images), model=service.loggable(asked.model))
-        if not 0 < len(images) <= service.limits.items:
-            raise bad(f"Invalid request: {len(images)} images; send 1 to {service.limits.items}, called image")
-        model = service.models.named(asked.model, "classify")
-        options = (("top", asked.top), ("pixels", service.limits.image_pixels))
-        jobs = [Job("classify", image, options) for image in images]
-        found = await unless_gone(request, model.batcher.submit(jobs))
-        described = [[ApiClass(name=name, probability=share) for name, share in best] for best in found]
-        return ApiClassifyAnswer(model=model.order.name, images=[ApiImage(classes=one) for one in described])
-
-    return router
 
 
-def _admit(service: Service, request: Request, asked: ApiTranslateRequest) -> list[str]:
-    """The texts of a request that may pass."""
-    service.admit(request, asked.api_key)
-    texts = [asked.texts] if isinstance(asked.texts, str) else asked.texts
-    service.check_texts(request, texts, asked.n_best)
-    chosen = {"source": asked.source, "target": asked.target, "model": asked.model}
-    facts(request).update({field: service.loggable(word) for field, word in chosen.items()})
+@router.post("/embed")
+async def embed(
+    request: Request, body: schemas.ApiEmbedRequest, service: ServiceDependency
+) -> schemas.ApiEmbedResponse:
+    """Return the encoder outputs of texts."""
+    service.authenticate(request, body.api_key)
+    texts = [body.texts] if isinstance(body.texts, str) else body.texts
+    service.check_texts(request, texts)
+    model = service.models.find(body.model, "embed")
+    assert model.job_builder is not None
+    jobs = model.job_builder.embedding_jobs(texts, body.pool)
+    longest, limit = max(job.size for job in jobs) - 1, service.limits.sentence_tokens
+    if longest > limit:
+        raise bad_request(f"a text has {longest} tokens; at most {limit} tokens can be embedded")
+    vectors = await cancel_on_disconnect(request, model.batcher.submit(jobs))
+    return schemas.ApiEmbedResponse(model=model.name, vectors=vectors)
+
+
+@router.post("/classify", openapi_extra=IMAGE_BODY)
+async def classify(request: Request, service: ServiceDependency) -> schemas.ApiClassifyResponse:
+    """Classify images, sent as files named `image` of a form, or as the body of the request."""
+    fields, images = await read_images(request, schemas.ClassifyRequest)
+    service.authenticate(request, fields.api_key)
+    log_fields(request).update(images=len(images), model=service.loggable(fields.model))
+    if not 0 < len(images) <= service.limits.items:
+        raise bad_request(f"Invalid request: {len(images)} images; send 1 to {service.limits.items} as image")
+    model = service.models.find(fields.model, "classify")
+    options = (("top", fields.top), ("pixels", service.limits.image_pixels))
+    jobs = [Job("classify", image, options) for image in images]
+    rankings = await cancel_on_disconnect(request, model.batcher.submit(jobs))
+    classes = [[schemas.ApiClass(name=name, probability=share) for name, share in ranking] for ranking in rankings]
+    return schemas.ApiClassifyResponse(
+        model=model.name, images=[schemas.ApiImage(classes=ranking) for ranking in classes]
+    )
+
+
+def _check_translation(service: Service, request: Request, body: schemas.ApiTranslateRequest) -> list[str]:
+    """Check the key and the limits of a request, and return its texts."""
+    service.authenticate(request, body.api_key)
+    texts = [body.texts] if isinstance(body.texts, str) else body.texts
+    service.check_texts(request, texts, body.n_best)
+    names = {"source": body.source, "target": body.target, "model": body.model}
+    log_fields(request).update({field: service.loggable(name) for field, name in names.items()})
     return texts
 
 
-def _choose(service: Service, asked: ApiTranslateRequest) -> Model:
-    if asked.model is not None or (asked.source is None and asked.target is None):
-        model = service.models.named(asked.model, "translate")
-        for wanted, there in zip((asked.source, asked.target), model.about.languages or (), strict=True):
-            if wanted not in (None, there):
-                raise bad(f"model {model.order.name} does not translate from or into {wanted}")
+def _select_model(service: Service, body: schemas.ApiTranslateRequest) -> ServedModel:
+    if body.model is not None or (body.source is None and body.target is None):
+        model = service.models.find(body.model, "translate")
+        for requested, supported in zip((body.source, body.target), model.info.languages or (), strict=True):
+            if requested not in (None, supported):
+                raise bad_request(f"model {model.name} does not translate from or into {requested}")
         return model
-    if asked.source is None or asked.target is None:
-        raise bad("give both source and target, or the name of a model")
-    return service.models.for_pair(asked.source, asked.target)
+    if body.source is None or body.target is None:
+        raise bad_request("give both source and target, or the name of a model")
+    return service.models.for_pair(body.source, body.target)
 
 
-async def _events(model: Model, texts: Sequence[str], asked: ApiTranslateRequest) -> AsyncIterator[str]:
-    """The events of a stream."""
-    reader = model.reader
-    assert reader is not None
-    documents = [reader.read(text, split=asked.split, alignments=asked.alignments) for text in texts]
-    jobs = [(i, j, job) for i, one in enumerate(documents) for j, job in enumerate(reader.jobs(one, asked.n_best))]
-    places = iter(jobs)
-    async for best in model.batcher.stream([job for _, _, job in jobs]):
-        i, j, job = next(places)
-        sentence = _sentence(job.item, best).model_dump(exclude_none=True)
-        yield f"data: {json.dumps({'text': i, 'sentence': j} | sentence, ensure_ascii=False)}\n\n"
+async def _sentence_events(
+    model: ServedModel, texts: Sequence[str], body: schemas.ApiTranslateRequest
+) -> AsyncIterator[str]:
+    builder = model.job_builder
+    assert builder is not None
+    documents = [builder.parse(text, split=body.split, alignments=body.alignments) for text in texts]
+    jobs = [
+        (text_index, sentence_index, job)
+        for text_index, document in enumerate(documents)
+        for sentence_index, job in enumerate(builder.translation_jobs(document, body.n_best))
+    ]
+    indices = iter(jobs)
+    async for n_best in model.batcher.stream([job for _, _, job in jobs]):
+        text_index, sentence_index, job = next(indices)
+        event = {"text": text_index, "sentence": sentence_index}
+        event |= _sentence_response(job.item, n_best).model_dump(exclude_none=True)
+        yield f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
     yield "event: done\ndata: {}\n\n"
 
 
-async def _follow(first: str, events: AsyncIterator[str]) -> AsyncIterator[str]:
+async def _with_error_event(first: str, events: AsyncIterator[str]) -> AsyncIterator[str]:
     yield first
     try:
         async for event in events:
             yield event
-    except Problem as problem:
-        yield f"event: error\ndata: {json.dumps({'error': problem.sentence})}\n\n"
+    except ApiError as error:
+        yield f"event: error\ndata: {json.dumps({'error': error.message})}\n\n"
 
 
-def _text(one: Translated) -> ApiText:
-    sentences = [_sentence(text, best) for (text, _), best in zip(one.document.sentences, one.found, strict=True)]
-    return ApiText(text=one.document.render([best[0] for best in one.found]), sentences=sentences)
+def _text_response(translated: TranslatedDocument) -> schemas.ApiText:
+    sentences = [
+        _sentence_response(sentence.text, n_best)
+        for sentence, n_best in zip(translated.document.sentences, translated.n_best_lists, strict=True)
+    ]
+    return schemas.ApiText(text=translated.render(), sentences=sentences)
 
 
-def _sentence(source: str, best: Sequence[Translation]) -> ApiSentence:
-    return ApiSentence(
-        source=source,
-        translations=[
-            ApiTranslation(text=one.text, score=one.score, alignment=one.alignment and ApiAlignment.of(one.alignment))
-            for one in best
-        ],
-    )
+def _sentence_response(source: str, n_best: list[Translation]) -> schemas.ApiSentence:
+    return schemas.ApiSentence(source=source, translations=n_best)
 
 
-def _describe(model: Model) -> ApiModel:
-    about = model.about
-    source, target = about.languages or (None, None)
-    return ApiModel(
-        name=model.order.name,
-        kind=about.kind,
-        operations=list(about.operations),
-        parameters=about.parameters,
+def _describe(model: ServedModel) -> schemas.ApiModel:
+    info = model.info
+    source, target = info.languages or (None, None)
+    return schemas.ApiModel(
+        name=model.name,
+        kind=info.kind,
+        operations=list(info.operations),
+        parameters=info.parameters,
         source=source,
         target=target,
-        classes=list(about.classes),
-        sections=list(about.sections),
-        lacks=about.lacks,
-        engine=about.engine,
-        search={key: value for key, value in about.search.items() if key != "rerank"},  # a path, no stranger's business
+        classes=list(info.classes),
+        sections=list(info.sections),
+        lacks=info.lacks,
+        engine=info.engine,
+        search={key: value for key, value in info.search.items() if key != "rerank"},  # a path on the server
     )

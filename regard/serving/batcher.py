@@ -1,4 +1,4 @@
-"""One queue for one model: sentences of many requests go through it together, and none of them spoils another."""
+"""Dynamic batching: one queue per model, from which its workers take batches of jobs of many requests."""
 
 from __future__ import annotations
 
@@ -9,267 +9,254 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from regard.errors import UserError
 from regard.serving.config import Limits
-from regard.serving.errors import Problem, bad, broken, overloaded, too_late
-from regard.serving.logs import note
-from regard.serving.messages import Job, ModelInfo, Options
-from regard.serving.metrics import ModelMetrics
-from regard.serving.worker_process import WorkerError, WorkError
+from regard.serving.errors import ApiError, bad_request, deadline_exceeded, internal_error, overloaded
+from regard.serving.messages import Job, ModelInfo
+from regard.serving.telemetry import Metrics, log_event
+from regard.serving.worker import BatchFailedError, WorkerDiedError, WorkerProcess
 
-PATIENCE = 5
-"""How many times the usual wait a batch waits at the most while company keeps coming."""
-LONGEST_PAUSE = 30.0
-"""Seconds between two attempts to start a worker that does not start."""
-
-
-class AnyWorker(Protocol):
-    """What does the work of a batch: `process.Worker`, or a stand-in."""
-
-    about: ModelInfo
-
-    async def run(self, operation: str, options: Options, items: Sequence[Any]) -> list[Any]:
-        """A result for every item."""
-
-    def kill(self) -> None:
-        """Ends it at once."""
-
-    async def stop(self) -> None:
-        """Lets it end when it is idle."""
+MAX_WAIT_FACTOR = 5
+"""A batch waits for further jobs at most this many times `Limits.wait`."""
+MAX_RESTART_DELAY = 30.0
+"""Maximum delay in seconds between attempts to restart a worker."""
 
 
 @dataclass(eq=False)
-class Entry:
-    """A job that waits, until when it may, and where its result goes."""
+class QueuedJob:
+    """A job, its deadline, and the future of its result."""
 
     job: Job
     deadline: float
-    answer: asyncio.Future[Any]
+    result: asyncio.Future[Any]
     arrived: float = field(default_factory=time.monotonic)
 
 
 @dataclass(eq=False)
-class Lane:
-    """A worker and what it is at; `turn` is held as long as it has a batch."""
+class WorkerSlot:
+    """A worker and its state; the lock is held while the worker processes a batch."""
 
-    worker: AnyWorker
-    well: bool = True
-    free_since: float = 0.0
-    last: float | None = None  # seconds that its last batch took
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    worker: WorkerProcess
+    healthy: bool = True
+    idle_since: float = 0.0
+    last_duration: float | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Batcher:
-    """Jobs in, results out, by way of workers that take one batch at a time each.
+    """Queues jobs and runs them in batches on one or more workers.
 
-    A batch takes the oldest job and what keeps it company, up to so many tokens; workers that are free share what
-    waits. A worker that is free waits a few milliseconds for company, and a little longer while it keeps coming. A
-    batch that fails is done again one by one, so that only what is at fault fails; a worker that dies is started
-    again. Jobs whose client has left, or whose deadline has passed, are dropped.
+    A batch contains the oldest job and later jobs with the same `batch_key`, up to the limits; idle workers share the
+    queue evenly. An idle worker waits a few milliseconds for further jobs. The jobs of a failed batch are retried
+    one by one, so that only the faulty job fails. A worker that dies is restarted. Jobs of disconnected clients and
+    jobs whose deadline has passed are dropped.
     """
 
     def __init__(
         self,
-        start: Callable[[], Awaitable[AnyWorker]],
+        start_worker: Callable[[], Awaitable[WorkerProcess]],
         limits: Limits,
-        metrics: ModelMetrics,
-        workers: Sequence[AnyWorker],
+        metrics: Metrics,
+        workers: Sequence[WorkerProcess],
     ) -> None:
-        self._start, self._limits, self._metrics = start, limits, metrics
-        self._lanes = [Lane(worker) for worker in workers]
-        self._queue: deque[Entry] = deque()
-        self._tokens = 0  # of all that is in the queue
+        self._start_worker, self._limits, self._metrics = start_worker, limits, metrics
+        self._slots = [WorkerSlot(worker) for worker in workers]
+        self._queue: deque[QueuedJob] = deque()
+        self._queued_tokens = 0
         self._arrival = asyncio.Event()
         self._last_arrival = 0.0
-        self._speed = 0.0  # tokens a second, lately
-        metrics.watch_queue(self._queue.__len__)
-        self._tasks = [asyncio.create_task(self._loop(lane)) for lane in self._lanes]
+        self._tokens_per_second = 0.0
+        metrics.queue.labels(self.info.name).set_function(self._queue.__len__)
+        self._tasks = [asyncio.create_task(self._run_slot(slot)) for slot in self._slots]
 
     @property
-    def about(self) -> ModelInfo:
-        return self._lanes[0].worker.about
+    def info(self) -> ModelInfo:
+        return self._slots[0].worker.info
 
     @property
-    def well(self) -> bool:
-        """Whether all workers are at work, and none is being started again."""
-        return all(lane.well for lane in self._lanes)
+    def healthy(self) -> bool:
+        """Whether no worker is being restarted."""
+        return all(slot.healthy for slot in self._slots)
 
     async def submit(self, jobs: Sequence[Job]) -> list[Any]:
-        """The results of all jobs, in order.
+        """Return the results of all jobs, in order.
 
         Raises:
-            Problem: the queue is full, the deadline has passed, or a job cannot be done.
+            ApiError: The queue is full, the deadline has passed, or a job failed.
         """
         return [result async for result in self.stream(jobs)]
 
     async def stream(self, jobs: Sequence[Job]) -> AsyncIterator[Any]:
-        """The results of all jobs, in order, each as soon as it is there; whoever stops listening drops the rest.
+        """Yield the results of all jobs, in order, as they become available. Closing the iterator drops the rest.
 
         Raises:
-            Problem: the queue is full, the deadline has passed, or a job cannot be done.
+            ApiError: The queue is full, the deadline has passed, or a job failed.
         """
-        entries = self._enqueue(jobs)
+        queued_jobs = self._enqueue(jobs)
         try:
-            for entry in entries:
+            for queued in queued_jobs:
                 try:
-                    async with asyncio.timeout_at(_loop_time(entry.deadline)):
-                        result = await entry.answer
+                    async with asyncio.timeout_at(_event_loop_time(queued.deadline)):
+                        result = await queued.result
                 except TimeoutError:
-                    raise too_late(self._limits.deadline) from None
+                    raise deadline_exceeded(self._limits.deadline) from None
                 yield result
         finally:
-            for entry in entries:
-                if not entry.answer.cancel() and not entry.answer.cancelled():
-                    entry.answer.exception()  # looked at, or asyncio would complain that nobody has
+            for queued in queued_jobs:
+                if not queued.result.cancel() and not queued.result.cancelled():
+                    queued.result.exception()  # otherwise asyncio logs that the exception was never retrieved
 
-    def _enqueue(self, jobs: Sequence[Job]) -> list[Entry]:
+    def _enqueue(self, jobs: Sequence[Job]) -> list[QueuedJob]:
         waiting = len(self._queue)
         if waiting and waiting + len(jobs) > self._limits.queue:
-            seconds = self._tokens / self._speed if self._speed else 1.0
-            raise overloaded(f"{waiting} sentences are waiting already; try again later", min(seconds, 60))
+            seconds = self._queued_tokens / self._tokens_per_second if self._tokens_per_second else 1.0
+            raise overloaded(f"{waiting} sentences are queued already; try again later", min(seconds, 60))
         deadline = time.monotonic() + self._limits.deadline
         loop = asyncio.get_running_loop()
-        entries = [Entry(job, deadline, loop.create_future()) for job in jobs]
-        self._queue.extend(entries)
-        self._tokens += sum(job.size for job in jobs)
+        queued_jobs = [QueuedJob(job, deadline, loop.create_future()) for job in jobs]
+        self._queue.extend(queued_jobs)
+        self._queued_tokens += sum(job.size for job in jobs)
         self._last_arrival = time.monotonic()
         self._arrival.set()
-        return entries
+        return queued_jobs
 
-    async def replace(self, workers: Sequence[AnyWorker]) -> None:
-        """Other workers, each from its next batch on; those before end with the batch that they have."""
-        for lane, worker in zip(self._lanes, workers, strict=True):
-            async with lane.turn:
-                before, lane.worker = lane.worker, worker
-            await before.stop()
+    async def replace_workers(self, workers: Sequence[WorkerProcess]) -> None:
+        """Replace each worker after its current batch, and stop the old one."""
+        for slot, worker in zip(self._slots, workers, strict=True):
+            async with slot.lock:
+                old, slot.worker = slot.worker, worker
+            await old.stop()
 
     async def stop(self) -> None:
-        """Ends the workers; jobs that still wait are dropped."""
+        """Stop all workers and drop queued jobs."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(lane.worker.stop() for lane in self._lanes))
+        await asyncio.gather(*(slot.worker.stop() for slot in self._slots))
 
-    async def _loop(self, lane: Lane) -> None:
+    async def _run_slot(self, slot: WorkerSlot) -> None:
         while True:
-            await self._gather(lane)
-            async with lane.turn:
-                batch = self._pick()
+            await self._wait_for_batch(slot)
+            async with slot.lock:
+                batch = self._take_batch()
                 try:
                     if batch:
-                        await self._work(lane, batch)
-                except Exception:  # a mistake of ours must cost these clients an answer, not all clients all answers
-                    note("batch lost", logging.ERROR, exc_info=True, model=self.about.name)
-                    for entry in batch:
-                        _fail(entry, broken())
-            lane.free_since = time.monotonic()
+                        await self._run_batch(slot, batch)
+                except Exception:  # an error of the batcher itself fails this batch, but does not stop the loop
+                    log_event("batcher error", logging.ERROR, exc_info=True, model=self.info.name)
+                    for queued in batch:
+                        _fail(queued, internal_error())
+            slot.idle_since = time.monotonic()
 
-    async def _gather(self, lane: Lane) -> None:
-        """Returns when there is a batch to do: enough for a whole one, or nobody has come for a while."""
+    async def _wait_for_batch(self, slot: WorkerSlot) -> None:
+        """Wait until a full batch is queued, or until no further job arrives for a while."""
         while not self._queue:
             self._arrival.clear()
             await self._arrival.wait()
-        pause = self._limits.wait if lane.last is None else min(self._limits.wait, lane.last / 10)
-        while self._queue and self._is_small():
-            latest = max(self._queue[0].arrived, lane.free_since) + PATIENCE * pause
-            until = min(max(self._last_arrival, lane.free_since) + pause, latest)
-            if (left := until - time.monotonic()) <= 0:
+        wait = self._limits.wait
+        if slot.last_duration is not None:
+            wait = min(wait, slot.last_duration / 10)
+        while self._queue and self._is_below_limits():
+            latest = max(self._queue[0].arrived, slot.idle_since) + MAX_WAIT_FACTOR * wait
+            until = min(max(self._last_arrival, slot.idle_since) + wait, latest)
+            if (remaining := until - time.monotonic()) <= 0:
                 return
             self._arrival.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left):
+                async with asyncio.timeout(remaining):
                     await self._arrival.wait()
 
-    def _is_small(self) -> bool:
-        return len(self._queue) < self._limits.batch_items and self._tokens < self._limits.batch_tokens
+    def _is_below_limits(self) -> bool:
+        return len(self._queue) < self._limits.batch_items and self._queued_tokens < self._limits.batch_tokens
 
-    def _pick(self) -> list[Entry]:
-        """Takes the next batch from the queue: the oldest and its company, in order; the dropped go too."""
+    def _take_batch(self) -> list[QueuedJob]:
+        """Remove the next batch, and jobs that are cancelled or too late, from the queue."""
         limits, now = self._limits, time.monotonic()
-        free = 1 + sum(lane.well and not lane.turn.locked() for lane in self._lanes)
-        most = min(limits.batch_items, -(-len(self._queue) // free))
-        batch: list[Entry] = []
-        kept: list[Entry] = []
+        idle_workers = 1 + sum(slot.healthy and not slot.lock.locked() for slot in self._slots)
+        max_items = min(limits.batch_items, -(-len(self._queue) // idle_workers))
+        batch: list[QueuedJob] = []
+        skipped: list[QueuedJob] = []
         tokens = 0
-        while self._queue and len(batch) < most and tokens < limits.batch_tokens:
-            entry = self._queue.popleft()
-            self._tokens -= entry.job.size
-            if entry.answer.done():
-                self._metrics.dropped.inc()
-            elif entry.deadline <= now:
-                entry.answer.set_exception(too_late(limits.deadline))
-            elif batch and (entry.job.company != batch[0].job.company or tokens + entry.job.size > limits.batch_tokens):
-                kept.append(entry)
+        while self._queue and len(batch) < max_items and tokens < limits.batch_tokens:
+            queued = self._queue.popleft()
+            job = queued.job
+            self._queued_tokens -= job.size
+            if queued.result.done():
+                self._metrics.dropped.labels(self.info.name).inc()
+            elif queued.deadline <= now:
+                queued.result.set_exception(deadline_exceeded(limits.deadline))
+            elif batch and (job.batch_key != batch[0].job.batch_key or tokens + job.size > limits.batch_tokens):
+                skipped.append(queued)
             else:
-                batch.append(entry)
-                tokens += entry.job.size
-        self._queue.extendleft(reversed(kept))
-        self._tokens += sum(entry.job.size for entry in kept)
+                batch.append(queued)
+                tokens += job.size
+        self._queue.extendleft(reversed(skipped))
+        self._queued_tokens += sum(queued.job.size for queued in skipped)
         return batch
 
-    async def _work(self, lane: Lane, batch: Sequence[Entry], again: bool = False) -> None:
-        """Does a batch, if need be one by one; what was alone when its worker died is tried once more."""
+    async def _run_batch(self, slot: WorkerSlot, batch: Sequence[QueuedJob], is_retry: bool = False) -> None:
+        """Run a batch; if it fails, run its jobs one by one. A job whose worker died is retried once."""
         first = batch[0].job
-        began = time.monotonic()
-        died = False
-        problem: Problem
+        started = time.monotonic()
+        worker_died = False
+        error: ApiError
         try:
             async with asyncio.timeout(2 * self._limits.deadline):
-                results = await lane.worker.run(first.operation, first.options, [entry.job.item for entry in batch])
-        except UserError as error:
-            problem = bad(str(error), error.kind)
-        except WorkError as error:
-            note("work failed", model=self.about.name, sentences=len(batch), error=str(error))
-            problem = broken()
-        except (WorkerError, TimeoutError) as error:
-            await self._revive(lane, error)
-            problem, died = broken(), True
+                results = await slot.worker.run(first.operation, first.options, [queued.job.item for queued in batch])
+        except UserError as user_error:
+            error = bad_request(str(user_error), user_error.kind)
+        except BatchFailedError as failure:
+            log_event("batch failed", model=self.info.name, sentences=len(batch), error=str(failure))
+            error = internal_error()
+        except (WorkerDiedError, TimeoutError) as death:
+            await self._restart_worker(slot, death)
+            error, worker_died = internal_error(), True
         else:
-            lane.last = time.monotonic() - began
-            self._finish(batch, results, lane.last)
+            slot.last_duration = time.monotonic() - started
+            self._set_results(batch, results, slot.last_duration)
             return
-        if len(batch) == 1 and (again or not died):
-            _fail(batch[0], problem)
+        if len(batch) == 1 and (is_retry or not worker_died):
+            _fail(batch[0], error)
             return
-        for entry in batch:
-            if not entry.answer.done():
-                await self._work(lane, [entry], again=died)
+        for queued in batch:
+            if not queued.result.done():
+                await self._run_batch(slot, [queued], is_retry=worker_died)
 
-    def _finish(self, batch: Sequence[Entry], results: Sequence[Any], seconds: float) -> None:
-        tokens = sum(entry.job.size for entry in batch)
+    def _set_results(self, batch: Sequence[QueuedJob], results: Sequence[Any], seconds: float) -> None:
+        tokens = sum(queued.job.size for queued in batch)
         speed = tokens / max(seconds, 1e-6)
-        self._speed = speed if not self._speed else 0.8 * self._speed + 0.2 * speed
-        self._metrics.batch(len(batch), tokens, seconds)
-        for entry, result in zip(batch, results, strict=True):
-            if not entry.answer.done():
-                entry.answer.set_result(result)
+        self._tokens_per_second = 0.8 * self._tokens_per_second + 0.2 * speed if self._tokens_per_second else speed
+        self._metrics.record_batch(self.info.name, len(batch), tokens, seconds)
+        for queued, result in zip(batch, results, strict=True):
+            if not queued.result.done():
+                queued.result.set_result(result)
 
-    async def _revive(self, lane: Lane, error: Exception) -> None:
-        """Starts a worker again, however often that takes."""
-        lane.well = False
-        lane.worker.kill()
-        reason = str(error) or "it took too long, and was ended"
-        pause = 0.5
+    async def _restart_worker(self, slot: WorkerSlot, error: Exception) -> None:
+        """Restart a worker, with increasing delays until it starts."""
+        slot.healthy = False
+        slot.worker.kill()
+        reason = str(error) or "the batch took too long; the worker was killed"
+        delay = 0.5
         while True:
-            note("worker died", model=self.about.name, error=reason)
-            self._metrics.restarts.inc()
+            log_event("worker died", model=self.info.name, error=reason)
+            self._metrics.restarts.labels(self.info.name).inc()
             try:
-                lane.worker = await self._start()
-            except (UserError, WorkerError) as problem:
-                reason = str(problem)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
+                slot.worker = await self._start_worker()
+            except (UserError, WorkerDiedError) as start_error:
+                reason = str(start_error)
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, MAX_RESTART_DELAY)
             else:
                 break
-        lane.well = True
+        slot.healthy = True
 
 
-def _fail(entry: Entry, problem: Problem) -> None:
-    if not entry.answer.done():
-        entry.answer.set_exception(problem)
+def _fail(queued: QueuedJob, error: ApiError) -> None:
+    if not queued.result.done():
+        queued.result.set_exception(error)
 
 
-def _loop_time(monotonic: float) -> float:
+def _event_loop_time(monotonic: float) -> float:
     return asyncio.get_running_loop().time() + monotonic - time.monotonic()

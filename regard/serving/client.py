@@ -1,4 +1,4 @@
-"""A client of LibreTranslate's API, for `regard translate --server`; any server that speaks it will do."""
+"""Client of LibreTranslate's API, for `regard translate --server`."""
 
 from __future__ import annotations
 
@@ -13,87 +13,83 @@ from urllib.request import Request, urlopen
 
 from regard.errors import UserError
 
-LINES = 64
-"""Texts that are sent at once, if they are short."""
-PATIENCE = 600.0
-"""Seconds for which an overloaded server is asked again."""
+BATCH_LINES = 64
+RETRY_SECONDS = 600.0
+"""Time for which requests to an overloaded server are repeated."""
 
 
 class Client:
-    """Translates by way of a server."""
+    """Translates lines with a server that implements LibreTranslate's API."""
 
     def __init__(
-        self,
-        url: str,
-        key: str | None = None,
-        timeout: float = 120.0,
-        sleep: Callable[[float], object] = time.sleep,
+        self, url: str, key: str | None = None, timeout: float = 120.0, sleep: Callable[[float], object] = time.sleep
     ) -> None:
         if urlsplit(url).scheme not in ("http", "https"):
-            raise UserError(f"--server {url}: write a whole address, such as http://127.0.0.1:5000")
+            raise UserError(f"--server {url}: expected a complete URL, such as http://127.0.0.1:5000")
         self._url, self._key, self._timeout, self._sleep = url.rstrip("/"), key, timeout, sleep
 
     def choose_languages(self, source: str | None, target: str | None) -> tuple[str, str]:
-        """The languages that are given, or the only pair that fits what is given.
+        """Return the given languages; if one is missing, the only matching pair of the server.
 
         Raises:
-            UserError: none fits, or several do.
+            UserError: No pair or several pairs match.
         """
         if source is not None and target is not None:
             return source, target
         pairs = [
-            (one["code"], other)
-            for one in self._ask("/languages")
-            for other in one.get("targets", ())
-            if one["code"] != other and source in (None, one["code"]) and target in (None, other)
+            (language["code"], code)
+            for language in self._request("/languages")
+            for code in language.get("targets", ())
+            if language["code"] != code and source in (None, language["code"]) and target in (None, code)
         ]
         if len(pairs) != 1:
-            offered = ", ".join(f"{a} to {b}" for a, b in pairs) or "no such pair"
-            raise UserError(f"{self._url} offers {offered}; choose with --from and --to")
+            available = ", ".join(f"{a} to {b}" for a, b in pairs) or "no such pair"
+            raise UserError(f"{self._url} offers {available}; choose a pair with --from and --to")
         return pairs[0]
 
     def translate(self, lines: Iterable[str], source: str, target: str) -> Iterator[str]:
-        """The translation of every line, in order; blank lines stay as they are.
+        """Yield the translation of each line; blank lines are returned unchanged.
 
         Raises:
-            UserError: the server cannot be reached, or refuses.
+            UserError: The server cannot be reached, or returns an error.
         """
-        most = int(self._ask("/frontend/settings").get("charLimit", -1))
-        for batch in _batches(lines, LINES, most):
-            filled = [line for line in batch if line.strip()]
-            asked = {"q": filled, "source": source, "target": target, "format": "text"}
-            answers = iter(self._ask("/translate", asked)["translatedText"] if filled else ())
-            yield from (next(answers) if line.strip() else line for line in batch)
+        max_characters = int(self._request("/frontend/settings").get("charLimit", -1))
+        for batch in _batches(lines, BATCH_LINES, max_characters):
+            texts = [line for line in batch if line.strip()]
+            fields = {"q": texts, "source": source, "target": target, "format": "text"}
+            translations = iter(self._request("/translate", fields)["translatedText"] if texts else ())
+            yield from (next(translations) if line.strip() else line for line in batch)
 
-    def _ask(self, path: str, fields: dict[str, Any] | None = None) -> Any:
-        until = time.monotonic() + PATIENCE
+    def _request(self, path: str, fields: dict[str, Any] | None = None) -> Any:
+        """Send a request; repeat it while the server is overloaded or still loading."""
+        retry_until = time.monotonic() + RETRY_SECONDS
         while True:
             try:
                 return self._send(path, fields)
             except HTTPError as error:
-                wait = error.headers.get("Retry-After", "1")
-                if error.code not in (429, 503) or time.monotonic() > until:
-                    raise UserError(f"{self._url}{path} answers {error.code}: {_reason(error)}") from None
-                self._sleep(min(float(wait), 60) if wait.isdigit() else 1.0)
+                retry_after = error.headers.get("Retry-After", "1")
+                if error.code not in (429, 503) or time.monotonic() > retry_until:
+                    raise UserError(f"{self._url}{path} returned {error.code}: {_error_message(error)}") from None
+                self._sleep(min(float(retry_after), 60) if retry_after.isdigit() else 1.0)
             except (URLError, OSError, HTTPException, ValueError) as error:
                 reason = getattr(error, "reason", None) or error
-                raise UserError(f"{self._url}{path} cannot be asked ({reason})") from None
+                raise UserError(f"{self._url}{path} cannot be reached ({reason})") from None
 
     def _send(self, path: str, fields: dict[str, Any] | None) -> Any:
         data = None
         if fields is not None:
             data = json.dumps(fields | ({"api_key": self._key} if self._key else {})).encode()
         request = Request(self._url + path, data, {"Content-Type": "application/json"})
-        with urlopen(request, timeout=self._timeout) as answer:
-            return json.load(answer)
+        with urlopen(request, timeout=self._timeout) as response:
+            return json.load(response)
 
 
-def _batches(lines: Iterable[str], most_lines: int, most_characters: int) -> Iterator[Sequence[str]]:
-    """The lines in order, no more at once than a request may hold; -1 characters means as many as there are."""
+def _batches(lines: Iterable[str], max_lines: int, max_characters: int) -> Iterator[Sequence[str]]:
+    """Group lines so that each request stays within the limits; -1 means no limit of characters."""
     batch: list[str] = []
     characters = 0
     for line in lines:
-        if batch and (len(batch) == most_lines or 0 <= most_characters < characters + len(line)):
+        if batch and (len(batch) == max_lines or 0 <= max_characters < characters + len(line)):
             yield batch
             batch, characters = [], 0
         batch.append(line)
@@ -102,7 +98,7 @@ def _batches(lines: Iterable[str], most_lines: int, most_characters: int) -> Ite
         yield batch
 
 
-def _reason(error: HTTPError) -> str:
+def _error_message(error: HTTPError) -> str:
     try:
         return str(json.load(error)["error"])
     except (ValueError, KeyError, TypeError, OSError):

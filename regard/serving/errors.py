@@ -1,6 +1,6 @@
-"""What a client is told when it gets no answer: a status and one sentence, in LibreTranslate's form.
+"""Errors that become HTTP responses of the form `{"error": message}`, as in LibreTranslate.
 
-The reason, and the numbers of the sentence, stand in a header beside it, for whoever says it in another language.
+The header `X-Error` repeats the reason and the numbers of the message, so that the page can translate them.
 """
 
 from __future__ import annotations
@@ -12,31 +12,36 @@ from urllib.parse import urlencode
 
 from regard.errors import ErrorKind
 
-HEADER = "X-Problem"
-Access = Literal["key", "stranger", "quota"]
-Trouble = Literal["overload", "unavailable", "deadline", "failure", "gone"]
-Reason = Literal[ErrorKind, Access, Trouble, "size", "slow", "tokens", "characters", "model"]
-"""Why there is no answer, in one word."""
+HEADER = "X-Error"
+AccessReason = Literal["missing_key", "invalid_key", "rate_limit"]
+ServerReason = Literal["overload", "unavailable", "deadline", "internal", "disconnected"]
+Reason = Literal[ErrorKind, AccessReason, ServerReason, "body_size", "body_timeout", "tokens", "characters", "model"]
+"""Reason of an error response: a label of the metrics, and the key of the page's message."""
 
 
-class Problem(Exception):  # noqa: N818  it is an answer too, and no mistake of ours
-    """No answer, and why.
+class ApiError(Exception):
+    """An error response.
 
-    `reason` is one word for the metrics and the page, `retry_after` seconds after which to try again, `close` ends the
-    connection; `numbers` are those of the sentence.
+    Args:
+        status: HTTP status.
+        message: one sentence for the client.
+        reason: short reason for the log, the metrics and the page.
+        retry_after: seconds after which the client may try again.
+        close: whether to close the connection.
+        numbers: numbers in the message, for the page's translation of it.
     """
 
     def __init__(
         self,
         status: int,
-        sentence: str,
+        message: str,
         reason: Reason,
         retry_after: float | None = None,
         close: bool = False,
         numbers: Mapping[str, float] | None = None,
     ) -> None:
-        super().__init__(sentence)
-        self.status, self.sentence, self.reason = status, sentence, reason
+        super().__init__(message)
+        self.status, self.message, self.reason = status, message, reason
         self.headers = {HEADER: urlencode({"reason": reason, **(numbers or {})})}
         if retry_after is not None:
             self.headers["Retry-After"] = str(max(1, math.ceil(retry_after)))
@@ -44,27 +49,32 @@ class Problem(Exception):  # noqa: N818  it is an answer too, and no mistake of 
             self.headers["Connection"] = "close"
 
 
-def bad(sentence: str, reason: Reason = "bad", **numbers: float) -> Problem:
-    """A request that cannot be answered as it is."""
-    return Problem(400, sentence, reason, numbers=numbers)
+def bad_request(message: str, reason: Reason = "bad", **numbers: float) -> ApiError:
+    """Return the error for an invalid request."""
+    return ApiError(400, message, reason, numbers=numbers)
 
 
-def overloaded(sentence: str, retry_after: float) -> Problem:
-    """Too much at once; later it may do."""
-    return Problem(429, sentence, "overload", retry_after)
+def overloaded(message: str, retry_after: float) -> ApiError:
+    """Return the error for too many requests at once."""
+    return ApiError(429, message, "overload", retry_after)
 
 
-def unavailable(sentence: str) -> Problem:
-    """A model that is not there yet, or just now not."""
-    return Problem(503, sentence, "unavailable", 1)
+def unavailable(message: str) -> ApiError:
+    """Return the error for models that are not ready."""
+    return ApiError(503, message, "unavailable", 1)
 
 
-def too_late(seconds: float) -> Problem:
-    """The deadline has passed."""
-    sentence = f"no answer within {seconds:g} seconds; send less text at once, or try again later"
-    return Problem(504, sentence, "deadline", numbers={"seconds": seconds})
+def deadline_exceeded(seconds: float) -> ApiError:
+    """Return the error for a request that was not answered before its deadline."""
+    message = f"no answer within {seconds:g} seconds; send less text at once, or try again later"
+    return ApiError(504, message, "deadline", numbers={"seconds": seconds})
 
 
-def broken() -> Problem:
-    """Something went wrong here; the log says what."""
-    return Problem(500, "this text could not be worked on; the server's log says why", "failure")
+def internal_error() -> ApiError:
+    """Return the error for an unexpected exception; its details are only logged."""
+    return ApiError(500, "the request could not be processed; see the log of the server", "internal")
+
+
+def disconnected() -> ApiError:
+    """Return the error for a client that closed its connection. The status 499 is only logged."""
+    return ApiError(499, "the client closed the connection", "disconnected")

@@ -1,4 +1,4 @@
-"""Which language a text is written in."""
+"""Detection of the language of a text."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from typing import Any
 
 
 @cache
-def _read_tables() -> Any:
-    """The identifier of all languages; a second of work, and a hundred megabytes."""
+def _load_identifier() -> Any:
+    """Load the language identifier, which takes about a second and 100 MB."""
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 
-class Detector:
-    """Guesses the language of a text among a few.
+class LanguageDetector:
+    """Detects the language of a text among some candidates.
 
-    Languages that the identifier does not know are guessed only where there is no other candidate.
+    Candidates that the identifier does not know have the probability 0, unless it knows none of the candidates.
     """
 
     def __init__(self) -> None:
         self._identifier: Any = None
         self._known: frozenset[str] = frozenset()
-        self._among: list[str] = []
+        self._selected: list[str] = []
         self._loading = Lock()
 
     def load(self) -> None:
-        """Reads the tables, if that has not been done; also while another thread is at it, once."""
+        """Load the identifier once; concurrent calls wait for the first one."""
         with self._loading:
             if self._identifier is None:
-                self._identifier = copy(_read_tables())
+                self._identifier = copy(_load_identifier())
                 self._known = frozenset(self._identifier.labels)
 
     def rank(self, text: str, candidates: Sequence[str]) -> list[tuple[str, float]]:
-        """The candidates and how likely each is, in per cent, the likeliest first."""
+        """Return the candidates and their probabilities in per cent, the most likely first."""
         if len(candidates) < 2:
             return [(code, 100.0) for code in candidates]
         self.load()
         known = sorted(code for code in candidates if code in self._known)
         if not known:
             return [(code, round(100 / len(candidates), 1)) for code in candidates]
-        if known != self._among:
+        if known != self._selected:
             self._identifier.set_languages(known)
-            self._among = known
-        ranked = [(code, round(100 * share, 1)) for code, share in self._identifier.rank(text)]
+            self._selected = known
+        ranked = [(code, round(100 * probability, 1)) for code, probability in self._identifier.rank(text)]
         return ranked + [(code, 0.0) for code in candidates if code not in known]

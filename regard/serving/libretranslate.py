@@ -1,4 +1,4 @@
-"""The API of LibreTranslate, which translators' clients speak."""
+"""LibreTranslate's API, and the endpoints for monitoring."""
 
 from __future__ import annotations
 
@@ -9,155 +9,131 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from regard.data.text.languages import language_name
-from regard.serving.documents import render_all
-from regard.serving.errors import bad, unavailable
+from regard.serving import schemas
+from regard.serving.errors import bad_request, unavailable
 from regard.serving.parsing import read_fields
-from regard.serving.schemas import (
-    Choice,
-    Detection,
-    DetectRequest,
-    Error,
-    FrontendSettings,
-    Language,
-    LanguageName,
-    Status,
-    TranslateAnswer,
-    TranslateRequest,
-)
-from regard.serving.served_models import Model
-from regard.serving.service import Service, facts, unless_gone
+from regard.serving.service import Service, ServiceDependency, cancel_on_disconnect, log_fields
 
-ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": Error, "description": "The request cannot be answered as it is"},
-    403: {"model": Error, "description": "No key, or a wrong one"},
-    408: {"model": Error, "description": "The request arrived too slowly"},
-    413: {"model": Error, "description": "The request is too large"},
-    429: {"model": Error, "description": "Too much at once, see Retry-After"},
-    500: {"model": Error, "description": "Something went wrong here"},
-    503: {"model": Error, "description": "The models are not there yet, or the server is about to end"},
-    504: {"model": Error, "description": "No answer in time"},
-}
 AUTO = "auto"
 
-
-def fields_of(name: str) -> dict[str, Any]:
-    """How OpenAPI describes a body in one of three forms; the query string is taken too."""
-    forms = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
-    schema = {"$ref": f"#/components/schemas/{name}"}
-    return {"requestBody": {"required": True, "content": {form: {"schema": schema} for form in forms}}}
+router = APIRouter(tags=["LibreTranslate"], responses=schemas.ERROR_RESPONSES)
 
 
-def make_router(service: Service) -> APIRouter:
-    """The routes, for one server."""
-    router = APIRouter(tags=["LibreTranslate"], responses=ERRORS)
+def _form_body(schema: str) -> dict[str, Any]:
+    """Return the OpenAPI description of a body that `read_fields` parses."""
+    types = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
+    reference = {"$ref": f"#/components/schemas/{schema}"}
+    return {"requestBody": {"required": True, "content": {type_: {"schema": reference} for type_ in types}}}
 
-    @router.post(
-        "/translate",
-        response_model=TranslateAnswer,
-        openapi_extra=fields_of("TranslateRequest"),
+
+@router.post("/translate", response_model=schemas.TranslateResponse, openapi_extra=_form_body("TranslateRequest"))
+async def translate(request: Request, service: ServiceDependency) -> Response:
+    """Translate a text or a list of texts."""
+    fields = await read_fields(request, schemas.TranslateRequest)
+    service.authenticate(request, fields.api_key)
+    is_list = isinstance(fields.q, list)
+    texts = fields.q if isinstance(fields.q, list) else [fields.q]
+    service.check_texts(request, texts, 1 + fields.alternatives)
+    detected = _detect_sources(service, texts, fields.target) if fields.source == AUTO else None
+    sources = [detection.language for detection in detected] if detected else [fields.source] * len(texts)
+    logged_sources = sorted({str(service.loggable(code)) for code in sources})
+    log_fields(request).update(source=logged_sources, target=service.loggable(fields.target))
+    versions = await cancel_on_disconnect(request, _translate(service, texts, sources, fields))
+    best = [text_versions[0] for text_versions in versions]
+    others = [text_versions[1:] for text_versions in versions] if fields.alternatives else None
+    response = schemas.TranslateResponse(
+        translatedText=best if is_list else best[0],
+        detectedLanguage=detected if is_list or detected is None else detected[0],
+        alternatives=others if is_list or others is None else others[0],
     )
-    async def translate(request: Request) -> Response:
-        """Translate a text, or a list of texts."""
-        asked = await read_fields(request, TranslateRequest)
-        service.admit(request, asked.api_key)
-        texts = asked.q if isinstance(asked.q, list) else [asked.q]
-        service.check_texts(request, texts, 1 + asked.alternatives)
-        detected = _detect_sources(service, texts, asked) if asked.source == AUTO else None
-        sources = [one.language for one in detected] if detected else [asked.source] * len(texts)
-        named = sorted({str(service.loggable(code)) for code in sources})
-        facts(request).update(source=named, target=service.loggable(asked.target))
-        versions = await unless_gone(request, _translate(service, texts, sources, asked))
-        best = [some[0] for some in versions]
-        others = [some[1:] for some in versions] if asked.alternatives else None
-        several = isinstance(asked.q, list)
-        answer = TranslateAnswer(
-            translatedText=best if several else best[0],
-            detectedLanguage=detected if several or detected is None else detected[0],
-            alternatives=others if several or others is None else others[0],
-        )
-        # Written here, as FastAPI would check it once more on its way.
-        return Response(answer.model_dump_json(exclude_none=True), media_type="application/json")
-
-    @router.post("/detect", response_model=list[Detection], openapi_extra=fields_of("DetectRequest"))
-    async def detect(request: Request) -> list[Detection]:
-        """Guess the language of a text, among those of the loaded models."""
-        asked = await read_fields(request, DetectRequest)
-        service.admit(request, asked.api_key)
-        service.check_texts(request, [asked.q])
-        service.models.check_loaded()
-        if not service.models.languages:
-            raise bad("no model here translates")
-        ranked = service.detector.rank(asked.q, list(service.models.languages))
-        return [Detection(confidence=share, language=code) for code, share in ranked]
-
-    @router.get("/languages")
-    async def languages() -> list[Language]:
-        """The languages of the loaded models."""
-        known = service.models.languages.items()
-        return [Language(code=code, name=language_name(code), targets=targets) for code, targets in known]
-
-    @router.get("/frontend/settings")
-    async def frontend_settings() -> FrontendSettings:
-        """What a page has to know."""
-        pairs = list(service.models.pairs)
-        source, target = pairs[0] if pairs else (AUTO, AUTO)
-        return FrontendSettings(
-            charLimit=service.limits.characters,
-            frontendTimeout=round(1000 * service.limits.deadline),
-            apiKeys=service.keys is not None,
-            keyRequired=service.keys is not None,
-            language=Choice(
-                source=LanguageName(code=source, name=language_name(source)),
-                target=LanguageName(code=target, name=language_name(target)),
-            ),
-        )
-
-    @router.get("/health")
-    async def health() -> Status:
-        """Whether the server is alive."""
-        return Status(status="ok")
-
-    @router.get("/ready")
-    async def ready() -> Status:
-        """Whether requests are welcome: all models are loaded and warm, and no end is near."""
-        if not service.ready:
-            raise unavailable("draining" if service.draining else "the models are not ready")
-        return Status(status="ok")
-
-    @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
-    async def metrics() -> Response:
-        """Figures for Prometheus."""
-        return Response(service.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
-
-    return router
+    # Serialised here, because FastAPI would validate the response a second time.
+    return Response(response.model_dump_json(exclude_none=True), media_type="application/json")
 
 
-def _detect_sources(service: Service, texts: list[str], asked: TranslateRequest) -> list[Detection]:
-    """The likeliest source of every text, among those from which the target can be reached."""
+@router.post("/detect", openapi_extra=_form_body("DetectRequest"))
+async def detect(request: Request, service: ServiceDependency) -> list[schemas.Detection]:
+    """Detect the language of a text, among the languages of the served models."""
+    fields = await read_fields(request, schemas.DetectRequest)
+    service.authenticate(request, fields.api_key)
+    service.check_texts(request, [fields.q])
     service.models.check_loaded()
-    sources = [code for code, targets in service.models.languages.items() if asked.target in targets]
+    if not service.models.languages:
+        raise bad_request("no model supports translate")
+    ranked = service.detector.rank(fields.q, list(service.models.languages))
+    return [schemas.Detection(confidence=share, language=code) for code, share in ranked]
+
+
+@router.get("/languages")
+async def list_languages(service: ServiceDependency) -> list[schemas.LanguageTargets]:
+    """List the languages of the served models."""
+    languages = service.models.languages.items()
+    return [
+        schemas.LanguageTargets(code=code, name=language_name(code), targets=targets) for code, targets in languages
+    ]
+
+
+@router.get("/frontend/settings")
+async def frontend_settings(service: ServiceDependency) -> schemas.FrontendSettings:
+    """Return the settings that web pages of LibreTranslate read."""
+    source, target = next(iter(service.models.pairs), (AUTO, AUTO))
+    return schemas.FrontendSettings(
+        charLimit=service.limits.characters,
+        frontendTimeout=round(1000 * service.limits.deadline),
+        apiKeys=service.keys is not None,
+        keyRequired=service.keys is not None,
+        language=schemas.DefaultLanguages(
+            source=schemas.LanguageName(code=source, name=language_name(source)),
+            target=schemas.LanguageName(code=target, name=language_name(target)),
+        ),
+    )
+
+
+@router.get("/health")
+async def health() -> schemas.Status:
+    """Report that the server process is alive."""
+    return schemas.Status(status="ok")
+
+
+@router.get("/ready")
+async def ready(service: ServiceDependency) -> schemas.Status:
+    """Report whether the server is ready for requests: all models are loaded, and it is not shutting down."""
+    if not service.ready:
+        raise unavailable("the server is shutting down" if service.draining else "the models are not ready")
+    return schemas.Status(status="ok")
+
+
+@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+async def metrics(service: ServiceDependency) -> Response:
+    """Return the metrics in the text format of Prometheus."""
+    return Response(service.metrics.render(), headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+def _detect_sources(service: Service, texts: list[str], target: str) -> list[schemas.Detection]:
+    """Detect the language of each text, among those that can be translated into the target language."""
+    service.models.check_loaded()
+    sources = [code for code, targets in service.models.languages.items() if target in targets]
     if not sources:
-        service.models.for_pair(AUTO, asked.target)  # says what is wrong
-        raise bad(f"{asked.target} is not available as a target language")
+        service.models.for_pair(AUTO, target)  # raises an error that lists the languages
+        raise bad_request(f"{target} is not available as a target language")
     ranked = [service.detector.rank(text, sources)[0] for text in texts]
-    return [Detection(confidence=share, language=code) for code, share in ranked]
+    return [schemas.Detection(confidence=share, language=code) for code, share in ranked]
 
 
 async def _translate(
-    service: Service, texts: list[str], sources: list[str], asked: TranslateRequest
+    service: Service, texts: list[str], sources: list[str], fields: schemas.TranslateRequest
 ) -> list[list[str]]:
-    """Every text's best versions; a text that is in the target language already is its own."""
+    """Return the translation and alternatives of each text. Texts in the target language are returned unchanged."""
     versions: list[list[str]] = [[text] for text in texts]
-    n_best = 1 + asked.alternatives
+    n_best = 1 + fields.alternatives
     for source in sorted(set(sources)):
-        if source == asked.target and source in service.models.languages:
+        if source == fields.target and source in service.models.languages:
             continue
-        model: Model = service.models.for_pair(source, asked.target)
-        places = [i for i, code in enumerate(sources) if code == source]
-        found = await service.translate(model, [texts[i] for i in places], asked.format, n_best)
-        for i, one in zip(places, found, strict=True):
-            if asked.format == "html":  # in a thread, as it may take a while
-                versions[i] = await asyncio.to_thread(render_all, one.document, one.found, n_best)
+        model = service.models.for_pair(source, fields.target)
+        indices = [i for i, code in enumerate(sources) if code == source]
+        documents = await service.translate(model, [texts[i] for i in indices], fields.format, n_best)
+        for i, document in zip(indices, documents, strict=True):
+            if fields.format == "html":  # in a thread, because it can take long
+                versions[i] = await asyncio.to_thread(document.render_n_best, n_best)
             else:
-                versions[i] = render_all(one.document, one.found, n_best)
+                versions[i] = document.render_n_best(n_best)
     return versions

@@ -1,4 +1,4 @@
-"""What the process that speaks HTTP and those that own a model say to each other. Nothing here imports torch."""
+"""Messages between the server process and its worker processes. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,20 @@ from regard.data.text.tokenizer import Tokenizer
 from regard.errors import ErrorKind, UserError
 
 Options = tuple[tuple[str, Any], ...]
+"""Keyword arguments of an operation, as pairs so that they can be hashed."""
 
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """What a worker is to load, and how it is to work."""
+    """The model that a worker should load, and how to run it.
+
+    Attributes:
+        name: name of the model in the API.
+        run: model folder or training run.
+        search: changed search settings, by key.
+        engine: `"regard"` or `"ctranslate2"`; None selects the engine by the format of the folder.
+        precision: precision of the weights, such as `"int8"`.
+    """
 
     name: str
     run: Path
@@ -28,17 +37,17 @@ class LoadRequest:
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What a worker says of the model that it has loaded and warmed up.
+    """Description of a loaded model, sent by its worker.
 
     Attributes:
-        operations: what it can be asked for, as `Job.operation` names it.
-        languages: from which into which, where it translates.
-        tokenizer: of the source, where it reads text.
-        longest: the most source tokens that it can read, where there is a limit.
-        search: its settings of the search, where it translates.
-        sections: which of the page's sections it can fill.
-        lacks: what its folder is missing, without which it cannot do what such models do.
-        engine: what computes: regard, or ctranslate2, which does not show its attention and gives no vectors.
+        operations: operations of the API that the model supports; see `Job.operation`.
+        languages: source and target language of a translation model.
+        tokenizer: source tokenizer of a translation model.
+        max_source_tokens: longest source that the model can encode, if it has a limit.
+        search: search settings of a translation model.
+        sections: sections of the page that the model supports.
+        lacks: missing part of the model folder, such as `"tokenizer"`.
+        engine: `"regard"`, or `"ctranslate2"`, which provides neither attention weights nor embeddings.
     """
 
     name: str
@@ -48,7 +57,7 @@ class ModelInfo:
     device: str
     languages: tuple[str, str] | None = None
     tokenizer: Tokenizer | None = None
-    longest: int | None = None
+    max_source_tokens: int | None = None
     search: dict[str, Any] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     sections: tuple[str, ...] = ()
@@ -58,7 +67,11 @@ class ModelInfo:
 
 @dataclass(frozen=True)
 class Job:
-    """One item and what is to be done with it; jobs of one operation and the same options can share a batch."""
+    """One item and the operation to run on it.
+
+    Attributes:
+        size: number of source tokens, for limiting the size of a batch.
+    """
 
     operation: str
     item: Any
@@ -66,14 +79,17 @@ class Job:
     size: int = 1
 
     @property
-    def company(self) -> tuple[str, Options, int]:
-        """What jobs of one batch have in common: also, roughly, their size, or the short would wait for the long."""
+    def batch_key(self) -> tuple[str, Options, int]:
+        """Jobs with equal keys can share a batch.
+
+        The key contains the order of magnitude of the size, so that short sentences do not wait for long ones.
+        """
         return self.operation, self.options, max(0, self.size.bit_length() - 6) // 2
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Items that go through the model together."""
+    """Items that the model processes together."""
 
     operation: str
     options: Options
@@ -82,34 +98,36 @@ class Batch:
 
 @dataclass(frozen=True)
 class BatchResult:
-    """The answer to a batch: a result for each item."""
+    """One result for each item of a batch."""
 
     results: list[Any]
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """A batch, or an order, with something in it that the user can put right; `kind` as `UserError` has it."""
+    """Answer to a batch or a `LoadRequest` with invalid input; `kind` is that of the `UserError`."""
 
-    sentence: str
+    message: str
     kind: ErrorKind = UserError.kind
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A batch that went wrong within the model."""
+    """Answer to a batch that raised an unexpected exception."""
 
-    sentence: str
+    message: str
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """How much each target token looked at each source token, and where in the two texts the tokens stand.
+    """Cross-attention weights between a translation and its source.
 
     Attributes:
-        weights: a row for each target token, END last if there is one; in a row, source tokens, END last.
-        source: the pieces of the source; `source_spans` says which characters each covers.
-        target: the pieces of the translation; `target_spans` says which characters each covers.
+        weights: one row per target token, the row of END last; one column per source token, the column of END last.
+        source: source tokens as text.
+        target: target tokens as text.
+        source_spans: first character and end of each source token.
+        target_spans: first character and end of each target token.
     """
 
     weights: list[list[float]]
@@ -125,5 +143,4 @@ class Translation:
 
     text: str
     score: float
-    tokens: int
     alignment: Alignment | None = None

@@ -1,8 +1,11 @@
-"""What a worker does with its model. Operations take items of one batch and plain options, and give plain results."""
+"""Model runners: the operations that a worker runs on its model.
+
+Operations take the items of one batch and plain options, and return plain results.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -19,262 +22,249 @@ from regard.pipelines.loading import is_exported
 from regard.pipelines.translator import Translator
 from regard.runtime import choose_device
 from regard.serving.messages import Alignment, LoadRequest, ModelInfo, Translation
-from regard.serving.views.arithmetic import show_arithmetic
-from regard.serving.views.attention import show_attention, show_map
-from regard.serving.views.beam import show_beam
-from regard.serving.views.change import show_change
-from regard.serving.views.image import PATCHES, show_image, show_views
-from regard.serving.views.positions import show_positions
-from regard.serving.views.translation import show_translation
+from regard.serving.views import images, text
+from regard.serving.views.positions import view_positions
 
-WARM_UP = ("Warm", "up: the first batches are slower than the rest, because much is set up when it is first needed.")
+WARM_UP_SENTENCES = (
+    "Warm",
+    "up: the first batches are slower than the others, because memory is allocated and kernels are selected.",
+)
+TEXT_VIEWS = {
+    "translation": text.view_translation,
+    "attention": text.view_attention,
+    "map": text.view_map,
+    "arithmetic": text.view_arithmetic,
+    "beam": text.view_beam,
+    "change": text.view_change,
+}
+"""Operations of the page on a translator, besides "positions"."""
+TEXT_SECTIONS = ("translate", "attention", "arithmetic", "beam", "change", "positions")
 DIGITS = 6
 
 
-class Engine(Protocol):
-    """A loaded model and what can be asked of it."""
+class ModelRunner(Protocol):
+    """A loaded model and its operations."""
 
-    about: ModelInfo
+    info: ModelInfo
 
     def warm_up(self) -> None:
-        """Does a little of everything, so that no user is the first."""
+        """Run all operations once, so that the first requests are not slower than others."""
 
     def run(self, operation: str, items: Sequence[Any], options: dict[str, Any]) -> list[Any]:
-        """A result for every item.
+        """Run an operation on a batch and return one result per item.
 
         Raises:
-            UserError: an item, or an option, is not what the model takes.
+            UserError: The model does not support the operation, or an item is invalid.
         """
 
 
-def open_engine(order: LoadRequest) -> Engine:
-    """Loads what is ordered.
+def load_runner(request: LoadRequest) -> ModelRunner:
+    """Load a model.
 
     Raises:
-        UserError: it cannot be loaded.
+        UserError: The model cannot be loaded.
     """
-    if order.threads is not None:
-        torch.set_num_threads(order.threads)
-    if is_exported(order.run):
-        return TranslationEngine(order)
-    folder = find_model_folder(order.run)
-    reads = model_input_type(folder)
-    if reads == "text" and (has_tokenizer(folder) or order.engine == "ctranslate2"):
-        return TranslationEngine(order)
-    if order.engine not in (None, "regard") or order.precision is not None:
-        raise UserError(f"{order.run} does not translate; --engine and --precision are for models that do")
-    if reads == "text":
-        return BareEngine(order)
-    if reads == "images":
-        return ClassificationEngine(order)
+    if request.threads is not None:
+        torch.set_num_threads(request.threads)
+    if is_exported(request.run):
+        return TranslationRunner(request)
+    folder = find_model_folder(request.run)
+    input_type = model_input_type(folder)
+    if input_type == "text" and (has_tokenizer(folder) or request.engine == "ctranslate2"):
+        return TranslationRunner(request)
+    if request.engine not in (None, "regard") or request.precision is not None:
+        raise UserError(f"{request.run} is not a translation model; omit --engine and --precision")
+    if input_type == "text":
+        return InspectionRunner(request, is_two_view=False)
+    if request.search:
+        raise UserError(f"{request.run} is an image model and has no search settings; omit --search")
+    if input_type == "images":
+        return ClassificationRunner(request)
     check_input_type(folder, "pairs")
-    return ViewsEngine(order)
+    return InspectionRunner(request, is_two_view=True)
 
 
-class TranslationEngine:
-    """A translator: its operations are "translate" and, with our own engine, "embed", both on sentences."""
+class TranslationRunner:
+    """A translator with the operations "translate", "embed" and those of the page.
 
-    def __init__(self, order: LoadRequest) -> None:
-        device = choose_device(order.device)
-        self.translator = Translator.load(order.run, device=device, engine=order.engine, precision=order.precision)
-        self.sees = self.translator.generator.has_attention
-        search = parse_settings(self.translator.generator.settings_class, order.search, "search")
+    Engines without attention weights support only "translate" and the section of the page with the translation.
+    """
+
+    def __init__(self, request: LoadRequest) -> None:
+        device = choose_device(request.device)
+        self.translator = Translator.load(
+            request.run, device=device, engine=request.engine, precision=request.precision
+        )
+        self.has_attention = self.translator.generator.has_attention
+        search = parse_settings(self.translator.generator.settings_class, request.search, "search")
         self.settings = self.translator.fit(search)
         config = self.translator.model.config
-        self.about = ModelInfo(
-            name=order.name,
-            kind=config.kind,
-            operations=("translate", "embed") if self.sees else ("translate",),
-            parameters=sum(parameter.numel() for parameter in self.translator.model.parameters()),
-            device=str(device),
+        self.info = _describe(
+            request,
+            self.translator.model,
+            device,
+            operations=("translate", "embed") if self.has_attention else ("translate",),
             languages=self.translator.languages,
             tokenizer=self.translator.vocabularies.source,
-            longest=config.max_length - 1 if config.positions == "learned" else None,
+            max_source_tokens=config.max_length - 1 if config.positions == "learned" else None,
             search=self.settings.resolved(),
-            sections=("translate", "attention", "arithmetic", "beam", "change", "positions")
-            if self.sees
-            else ("translate",),
-            engine="regard" if self.sees else "ctranslate2",
+            sections=TEXT_SECTIONS if self.has_attention else ("translate",),
+            engine="regard" if self.has_attention else "ctranslate2",
         )
 
     def warm_up(self) -> None:
-        for items in (WARM_UP, WARM_UP * 8):
-            self.translate(items, alignments=self.sees)
-            if self.sees:
-                self.embed(items)
+        for sentences in (WARM_UP_SENTENCES, WARM_UP_SENTENCES * 8):
+            self.translate(sentences, alignments=self.has_attention)
+            if self.has_attention:
+                self.embed(sentences)
 
     def run(self, operation: str, items: Sequence[Any], options: dict[str, Any]) -> list[Any]:
         if operation == "translate":
             return self.translate(items, **options)
-        if operation == "embed" and self.sees:
+        if operation == "embed" and self.has_attention:
             return self.embed(items, **options)
-        if operation in TRANSLATOR_SECTIONS and (self.sees or operation == "translation"):
-            return [TRANSLATOR_SECTIONS[operation](self, item) for item in items]
-        raise UserError(f"{self.about.name}: it can {' and '.join(self.about.operations)}, but not {operation}")
+        if operation == "translation" or (self.has_attention and operation in (*TEXT_VIEWS, "positions")):
+            return [self._view(operation, item) for item in items]
+        raise _unsupported(self.info, operation)
 
     def translate(self, sentences: Sequence[str], n_best: int = 1, alignments: bool = False) -> list[list[Translation]]:
-        """The n best translations of every sentence, best first."""
-        settings = widen(self.settings, n_best)
-        found = self.translator.hypotheses(sentences, settings, alignments=alignments)
-        pairs = zip(sentences, found, strict=True)
-        return [[self._translation(one, sentence) for one in best] for sentence, best in pairs]
+        """Return the n best translations of each sentence, best first."""
+        settings = widen_search(self.settings, n_best)
+        n_best_lists = self.translator.hypotheses(sentences, settings, alignments=alignments)
+        return [
+            [self._translation(hypothesis, sentence) for hypothesis in hypotheses]
+            for sentence, hypotheses in zip(sentences, n_best_lists, strict=True)
+        ]
 
     def embed(self, sentences: Sequence[str], pool: Literal["mean", "none"] = "mean") -> list[Any]:
-        """A vector of every sentence, or with "none" of each of its tokens."""
+        """Return one vector per sentence (mean) or one per token (none)."""
         vectors = self.translator.embed(sentences, pool)
         return [(vector.double() * 10**DIGITS).round().div(10**DIGITS).tolist() for vector in vectors]
 
-    def best(self, n_best: int) -> DecodingSettings:
-        """The server's own search with so many results, or as many as it has: a wider one might find another best."""
-        return self.settings.changed(n_best=min(n_best, self.settings.candidates))
+    def _view(self, operation: str, request: dict[str, Any]) -> Any:
+        if operation == "positions":
+            return view_positions(self.translator.model, request)
+        settings = self.settings
+        if "n_best" in request:  # not more than the beam: a wider beam could change the best result
+            settings = settings.changed(n_best=min(request["n_best"], settings.candidates))
+        if "search" in request:
+            settings = change_search(settings, request["search"])
+        return TEXT_VIEWS[operation](self.translator, settings, request)
 
-    def _translation(self, found: Hypothesis, sentence: str) -> Translation:
+    def _translation(self, hypothesis: Hypothesis, sentence: str) -> Translation:
         alignment = None
-        if found.alignment is not None:
+        if hypothesis.alignment is not None:
             vocabularies = self.translator.vocabularies
             alignment = Alignment(
-                weights=[[round(weight, 4) for weight in row] for row in found.alignment],
-                source=found.source_pieces,
-                target=found.pieces,
+                weights=[[round(weight, 4) for weight in row] for row in hypothesis.alignment],
+                source=hypothesis.source_pieces,
+                target=hypothesis.pieces,
                 source_spans=vocabularies.source.char_spans(vocabularies.source.encode(sentence)),
-                target_spans=vocabularies.target.char_spans(found.tokens),
+                target_spans=vocabularies.target.char_spans(hypothesis.tokens),
             )
-        return Translation(found.text, round(found.score, DIGITS), len(found.tokens), alignment)
+        return Translation(hypothesis.text, round(hypothesis.score, DIGITS), alignment)
 
 
-class ClassificationEngine:
-    """A classifier: its operation is "classify", on the bytes of image files."""
+class ClassificationRunner:
+    """An image classifier with the operation "classify" on encoded images."""
 
-    def __init__(self, order: LoadRequest) -> None:
-        if order.search:
-            raise UserError(f"{order.run} is an image model, which searches nothing; leave --search away")
-        device = choose_device(order.device)
-        self.classifier = Classifier.load(order.run, device)
-        self.about = ModelInfo(
-            name=order.name,
-            kind=self.classifier.model.config.kind,
+    def __init__(self, request: LoadRequest) -> None:
+        device = choose_device(request.device)
+        self.classifier = Classifier.load(request.run, device)
+        self.info = _describe(
+            request,
+            self.classifier.model,
+            device,
             operations=("classify",),
-            parameters=sum(parameter.numel() for parameter in self.classifier.model.parameters()),
-            device=str(device),
             classes=self.classifier.classes,
             sections=("image", "positions"),
         )
 
     def warm_up(self) -> None:
         blank = self.classifier.preprocessing.open(np.zeros((8, 8, 3), np.uint8))
-        for number in (1, 16):
-            self.classifier.predict([blank] * number)
+        for batch_size in (1, 16):
+            self.classifier.predict([blank] * batch_size)
 
     def run(self, operation: str, items: Sequence[Any], options: dict[str, Any]) -> list[Any]:
         if operation == "classify":
             return list(self.classify(items, **options))
         if operation == "image":
-            return [show_image(self.classifier, item) for item in items]
+            return [images.view_image(self.classifier, item) for item in items]
         if operation == "positions":
-            return [show_positions(self.classifier.model, item) for item in items]
-        raise UserError(f"{self.about.name}: it can classify, but not {operation}")
+            return [view_positions(self.classifier.model, item) for item in items]
+        raise _unsupported(self.info, operation)
 
-    def classify(self, images: Sequence[bytes], top: int = 5, pixels: int = MAX_PIXELS) -> list[Ranked]:
-        """The likeliest classes of every image."""
+    def classify(self, files: Sequence[bytes], top: int = 5, pixels: int = MAX_PIXELS) -> list[Ranked]:
+        """Return the most probable classes of each image."""
         preprocessing = self.classifier.preprocessing
-        opened = [
-            preprocessing.open(
-                decode_image(data, preprocessing.mode, max_pixels=pixels, min_side=preprocessing.resize.min_side)
-            )
-            for data in images
+        min_side = preprocessing.resize.min_side
+        decoded = (decode_image(file, preprocessing.mode, max_pixels=pixels, min_side=min_side) for file in files)
+        probabilities = self.classifier.predict([preprocessing.open(image) for image in decoded])
+        return [
+            [(name, round(probability, DIGITS)) for name, probability in ranking]
+            for ranking in self.classifier.rank(probabilities, top)
         ]
-        ranked = self.classifier.rank(self.classifier.predict(opened), top)
-        return [[(name, round(share, DIGITS)) for name, share in best] for best in ranked]
 
 
-class ViewsEngine:
-    """A model of two views, which can only be looked at."""
+class InspectionRunner:
+    """A model that supports only the page: a two-view model, or a text model without a tokenizer."""
 
-    def __init__(self, order: LoadRequest) -> None:
-        if order.search:
-            raise UserError(f"{order.run} is a model of two views, which searches nothing; leave --search away")
-        device = choose_device(order.device)
-        self.model, _ = load_model(find_model_folder(order.run), device)
-        self.about = ModelInfo(
-            name=order.name,
-            kind=self.model.config.kind,
-            operations=(),
-            parameters=sum(parameter.numel() for parameter in self.model.parameters()),
-            device=str(device),
-            sections=("views", "positions"),
-        )
+    def __init__(self, request: LoadRequest, is_two_view: bool) -> None:
+        device = choose_device(request.device)
+        self.model, _ = load_model(find_model_folder(request.run), device)
+        sections = ("views", "positions") if is_two_view else ("positions",)
+        lacks = None if is_two_view else "tokenizer"
+        self.info = _describe(request, self.model, device, operations=(), sections=sections, lacks=lacks)
 
     def warm_up(self) -> None:
-        size = PATCHES * self.model.config.patch
-        blank = torch.zeros(1, self.model.config.channels, size, size, device=self.model.mask_token.device)
-        with torch.no_grad():
-            self.model.both(blank, blank)
+        if "views" in self.info.sections:
+            size = images.PATCHES_PER_SIDE * self.model.config.patch
+            blank = torch.zeros(1, self.model.config.channels, size, size, device=self.model.mask_token.device)
+            with torch.no_grad():
+                self.model.both(blank, blank)
 
     def run(self, operation: str, items: Sequence[Any], options: dict[str, Any]) -> list[Any]:
-        if operation == "views":
-            return [show_views(self.model, item) for item in items]
+        if operation == "views" and "views" in self.info.sections:
+            return [images.view_image_pair(self.model, item) for item in items]
         if operation == "positions":
-            return [show_positions(self.model, item) for item in items]
-        raise UserError(f"{self.about.name}: a model of two views can only be looked at; it cannot {operation}")
+            return [view_positions(self.model, item) for item in items]
+        raise _unsupported(self.info, operation)
 
 
-class BareEngine:
-    """A translation model without a tokenizer: it cannot read, and says so; its positions can be looked at."""
-
-    def __init__(self, order: LoadRequest) -> None:
-        folder = find_model_folder(order.run)
-        device = choose_device(order.device)
-        self.model, _ = load_model(folder, device)
-        self.about = ModelInfo(
-            name=order.name,
-            kind=self.model.config.kind,
-            operations=(),
-            parameters=sum(parameter.numel() for parameter in self.model.parameters()),
-            device=str(device),
-            sections=("positions",),
-            lacks="tokenizer",
-        )
-
-    def warm_up(self) -> None:
-        pass
-
-    def run(self, operation: str, items: Sequence[Any], options: dict[str, Any]) -> list[Any]:
-        if operation == "positions":
-            return [show_positions(self.model, item) for item in items]
-        raise UserError(f"{self.about.name}: its folder has no tokenizer, so that it cannot {operation}")
+def _describe(request: LoadRequest, model: Any, device: torch.device, **fields: Any) -> ModelInfo:
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return ModelInfo(name=request.name, kind=model.config.kind, parameters=parameters, device=str(device), **fields)
 
 
-def choose_search(settings: DecodingSettings, asked: dict[str, Any]) -> DecodingSettings:
-    """The settings with what was asked for; whoever samples searches no beam, and one result needs no judge."""
-    given = {key: value for key, value in asked["search"].items() if value is not None}
-    if isinstance(settings, SearchSettings) and "temperature" in given:
-        given |= {"beam": None, "groups": 1, "diversity": 0.5, "coverage": 0.0}
+def _unsupported(info: ModelInfo, operation: str) -> UserError:
+    supported = ", ".join(info.operations) or "only the page"
+    return UserError(f"{info.name} does not support {operation}; it supports {supported}")
+
+
+def change_search(settings: DecodingSettings, options: dict[str, Any]) -> DecodingSettings:
+    """Return the settings with the given options, and without settings that conflict with them.
+
+    Raises:
+        UserError: The model does not support an option.
+    """
+    changes = {key: value for key, value in options.items() if value is not None}
+    if isinstance(settings, SearchSettings) and "temperature" in changes:  # sampling excludes beam search
+        changes |= {"beam": None, "groups": 1, "diversity": 0.5, "coverage": 0.0}
     if isinstance(settings, NATSettings):
-        results = given.get("lengths", settings.lengths) * given.get("beam", settings.beam)
-        given |= {"n_best": min(settings.n_best, results)} | ({"rerank": None} if results == 1 else {})
-    unknown = [key for key in given if key not in type(settings).model_fields]
-    if unknown:
-        raise UserError(f"{unknown[0]}: this model searches in another way")
-    return settings.changed(**given)
+        candidates = changes.get("lengths", settings.lengths) * changes.get("beam", settings.beam)
+        changes["n_best"] = min(settings.n_best, candidates)
+        if candidates == 1:
+            changes["rerank"] = None
+    for key in changes:
+        if key not in type(settings).model_fields:
+            raise UserError(f"{key}: this model does not have this search setting")
+    return settings.changed(**changes)
 
 
-TRANSLATOR_SECTIONS: dict[str, Callable[[TranslationEngine, dict[str, Any]], Any]] = {
-    "translation": lambda own, asked: show_translation(own.translator, own.best(asked["n_best"]), asked),
-    "attention": lambda own, asked: show_attention(own.translator, own.settings, asked),
-    "map": lambda own, asked: show_map(own.translator, own.settings, asked),
-    "arithmetic": lambda own, asked: show_arithmetic(own.translator, own.settings, asked),
-    "beam": lambda own, asked: show_beam(own.translator, choose_search(own.settings, asked), asked),
-    "change": lambda own, asked: show_change(own.translator, choose_search(own.settings, asked), asked),
-    "positions": lambda own, asked: show_positions(own.translator.model, asked),
-}
-"""What the page may ask of a translator."""
-
-
-def widen(settings: DecodingSettings, n_best: int) -> DecodingSettings:
-    """The settings with so many hypotheses, or as many as such a model can give; no wider a search than that needs."""
+def widen_search(settings: DecodingSettings, n_best: int) -> DecodingSettings:
+    """Return the settings with `n_best` results, with a wider beam only if it is needed."""
     if isinstance(settings, SearchSettings):
         if settings.sampling or n_best <= settings.beam_width:
             return settings.changed(n_best=n_best)
         return settings.changed(n_best=n_best, beam=n_best)
-    assert isinstance(settings, NATSettings)
     return settings.changed(n_best=min(n_best, settings.candidates))

@@ -1,4 +1,7 @@
-"""Bodies of requests: bounded in size and in time, and for LibreTranslate's endpoints in all the forms clients send."""
+"""Parsing of request bodies: JSON, forms, query strings and images.
+
+Clients of LibreTranslate send JSON, form fields or a query string, so its endpoints accept all of them.
+"""
 
 from __future__ import annotations
 
@@ -14,140 +17,138 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope
 
-from regard.serving.errors import Problem, bad
+from regard.serving.errors import ApiError, bad_request, disconnected
 
-FIELDS = 1000
-Model = TypeVar("Model", bound=BaseModel)
+MAX_FIELDS = 1000
+MAX_PART_BYTES = 10**9  # the size of the whole body is limited by `read_body`
+Schema = TypeVar("Schema", bound=BaseModel)
 
 
-async def read_body(scope: Scope, receive: Receive, most: int, seconds: float) -> Receive:
-    """Reads the whole body; gives a `receive` that hands it out once, and then waits for the client to leave.
+async def read_body(scope: Scope, receive: Receive, max_bytes: int, seconds: float) -> Receive:
+    """Read the whole request body, and return a `receive` function that replays it.
 
     Raises:
-        Problem: it is too large, or does not arrive in time.
+        ApiError: The body is too large, or does not arrive in time.
     """
-    sentence = f"the request is larger than {most} bytes; send less at once"
-    too_large = Problem(413, sentence, "size", numbers={"most": most})
+    message = f"the request is larger than {max_bytes} bytes; send less at once"
+    too_large = ApiError(413, message, "body_size", numbers={"limit": max_bytes})
     headers = dict(scope["headers"])
-    if b"content-length" in headers and b"transfer-encoding" in headers:  # a proxy may have believed the other one
-        raise Problem(400, "send Content-Length or Transfer-Encoding, not both", "bad", close=True)
+    if b"content-length" in headers and b"transfer-encoding" in headers:  # request smuggling
+        raise ApiError(400, "send Content-Length or Transfer-Encoding, not both", "bad", close=True)
     length = headers.get(b"content-length", b"0")
-    if length.isdigit() and int(length) > most:
+    if length.isdigit() and int(length) > max_bytes:
         raise too_large
     body = bytearray()
     try:
         async with asyncio.timeout(seconds):
-            while True:
-                message = await receive()
-                if message["type"] != "http.request":
-                    raise Problem(499, "the client has left", "gone")
-                body += message.get("body", b"")
-                if len(body) > most:
+            more = True
+            while more:
+                event = await receive()
+                if event["type"] != "http.request":
+                    raise disconnected()
+                body += event.get("body", b"")
+                if len(body) > max_bytes:
                     raise too_large
-                if not message.get("more_body", False):
-                    break
+                more = event.get("more_body", False)
     except TimeoutError:
-        raise Problem(408, f"the request did not arrive within {seconds:g} seconds", "slow") from None
-    whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+        raise ApiError(408, f"the request did not arrive within {seconds:g} seconds", "body_timeout") from None
+    events: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
     async def replay() -> Message:
-        return whole.pop() if whole else await receive()
+        return events.pop() if events else await receive()
 
     return replay
 
 
-async def read_fields(request: Request, model: type[Model]) -> Model:
-    """The fields of a request, as JSON, as a form, or in the query string.
+async def read_fields(request: Request, schema: type[Schema]) -> Schema:
+    """Parse the fields of a request from JSON, a form or the query string.
 
     Raises:
-        Problem: they are malformed, or not what the model takes.
+        ApiError: The request is malformed, or does not match the schema.
     """
-    kind = _kind_of(request)
-    with _explaining():
-        if kind == "application/json" or kind.endswith("+json"):
-            return model.model_validate_json(await request.body())
-        fields = _several(_parse(request.scope["query_string"]))
-        if kind == "multipart/form-data":
-            form = await request.form(max_files=0, max_fields=FIELDS, max_part_size=10**9)  # the body is bounded
-            fields |= _several(form.multi_items())
-        elif kind == "application/x-www-form-urlencoded" or not kind:
-            fields |= _several(_parse(await request.body()))
+    content_type = _content_type(request)
+    with _validation_errors():
+        if content_type == "application/json" or content_type.endswith("+json"):
+            return schema.model_validate_json(await request.body())
+        fields = _group(_parse_query(request.scope["query_string"]))
+        if content_type == "multipart/form-data":
+            form = await request.form(max_files=0, max_fields=MAX_FIELDS, max_part_size=MAX_PART_BYTES)
+            fields |= _group(form.multi_items())
+        elif content_type == "application/x-www-form-urlencoded" or not content_type:
+            fields |= _group(_parse_query(await request.body()))
         elif await request.body():
-            raise bad(f"Invalid request: send JSON or a form, not {kind[:80]}")
-        return model.model_validate(fields)
+            raise bad_request(f"Invalid request: send JSON or a form, not {content_type[:80]}")
+        return schema.model_validate(fields)
 
 
-async def read_images(request: Request, model: type[Model]) -> tuple[Model, list[bytes]]:
-    """The fields of a request in its query string or in a form, and its images: the form's files, or the whole body.
+async def read_images(request: Request, schema: type[Schema]) -> tuple[Schema, list[bytes]]:
+    """Parse the fields and images of a request.
+
+    Images are the files named `image` of a form, or the whole body. Fields are those of the form and the query string.
 
     Raises:
-        Problem: they are malformed, or not what the model takes.
+        ApiError: The request is malformed, or does not match the schema.
     """
-    kind = _kind_of(request)
-    with _explaining():
-        fields = _several(_parse(request.scope["query_string"]))
-        if kind.startswith("image/"):
-            return model.model_validate(fields), [await request.body()]
-        if kind != "multipart/form-data":
-            raise bad("Invalid request: send images in a form (multipart/form-data), or one as the body (image/...)")
-        form = await request.form(max_files=FIELDS, max_fields=FIELDS, max_part_size=10**9)
+    content_type = _content_type(request)
+    with _validation_errors():
+        fields = _group(_parse_query(request.scope["query_string"]))
+        if content_type.startswith("image/"):
+            return schema.model_validate(fields), [await request.body()]
+        if content_type != "multipart/form-data":
+            raise bad_request("Invalid request: send a form (multipart/form-data) with images, or an image (image/*)")
+        form = await request.form(max_files=MAX_FIELDS, max_fields=MAX_FIELDS, max_part_size=MAX_PART_BYTES)
         files = [value for name, value in form.multi_items() if name == "image" and isinstance(value, UploadFile)]
-        fields |= _several((name, value) for name, value in form.multi_items() if not isinstance(value, UploadFile))
-        return model.model_validate(fields), [await file.read() for file in files]
+        fields |= _group((name, value) for name, value in form.multi_items() if not isinstance(value, UploadFile))
+        return schema.model_validate(fields), [await file.read() for file in files]
 
 
-def _kind_of(request: Request) -> str:
+def _content_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 @contextmanager
-def _explaining() -> Iterator[None]:
-    """What is wrong with fields becomes one sentence."""
+def _validation_errors() -> Iterator[None]:
+    """Convert parsing errors to error responses."""
     try:
         yield
     except ValidationError as error:
-        raise bad(explain(error)) from None
+        raise bad_request(explain(error.errors(include_input=False, include_url=False))) from None
     except UnicodeDecodeError:
-        raise bad("Invalid request: the form is not valid UTF-8") from None
+        raise bad_request("Invalid request: the form is not valid UTF-8") from None
     except HTTPException as error:
-        raise bad(f"Invalid request: {error.detail}") from None
+        raise bad_request(f"Invalid request: {error.detail}") from None
 
 
-def explain(error: ValidationError) -> str:
-    """One sentence about what is wrong with the first wrong field; it quotes nothing that was sent."""
-    return explain_mistakes(error.errors(include_input=False, include_url=False))
-
-
-def explain_mistakes(mistakes: Iterable[Any]) -> str:
-    """One sentence about the first mistake of pydantic's list."""
-    first, *others = mistakes
+def explain(errors: Iterable[Any]) -> str:
+    """Return one sentence about the first of pydantic's errors, without quoting the input."""
+    first, *others = errors
     path = [str(part) for part in first["loc"] if part != "body"]
-    fields = [part for part in path if part.isidentifier() or part.isdigit()]  # not the names of pydantic's own parts
-    place = ".".join(fields) or "the body"
+    field_path = [part for part in path if part.isidentifier() or part.isdigit()]  # without pydantic's own type names
+    name = ".".join(field_path) or "the body"
     if first["type"] in ("missing", "string_too_short", "too_short"):
-        return f"Invalid request: missing {place} parameter"
-    if first["type"] == "string_type" and fields != path and others:
-        return f"Invalid request: {place} should be a text, or a list of texts"
-    return f"Invalid request: {place}: {first['msg'][0].lower()}{first['msg'][1:]}"
+        return f"Invalid request: missing {name} parameter"
+    if first["type"] == "string_type" and field_path != path and others:
+        return f"Invalid request: {name} must be a string or a list of strings"
+    return f"Invalid request: {name}: {first['msg'][0].lower()}{first['msg'][1:]}"
 
 
-def _parse(text: bytes) -> list[tuple[str, str]]:
+def _parse_query(text: bytes) -> list[tuple[str, str]]:
     try:
-        pairs = parse_qsl(text.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=FIELDS)
+        pairs = parse_qsl(text.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
     except UnicodeDecodeError:
         raise
     except ValueError:
-        raise bad(f"Invalid request: more than {FIELDS} fields") from None
+        raise bad_request(f"Invalid request: more than {MAX_FIELDS} fields") from None
     return [(name, value.replace("\r\n", "\n")) for name, value in pairs]
 
 
-def _several(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Fields by name; one that comes several times is a list."""
+def _group(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return fields by name; a repeated field becomes a list."""
     fields: dict[str, Any] = {}
     for name, value in pairs:
         if name in fields:
-            before = fields[name]
-            fields[name] = [*before, value] if isinstance(before, list) else [before, value]
+            previous = fields[name]
+            fields[name] = [*previous, value] if isinstance(previous, list) else [previous, value]
         else:
             fields[name] = value
     return fields

@@ -1,69 +1,95 @@
-"""What requests and answers look like: LibreTranslate's, and our own under /api/."""
+"""Schemas of requests and responses: LibreTranslate's API, our API under /api/, and the inspection API of the page."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from regard.serving.messages import Alignment
+from regard.serving.messages import Translation
 
 
-def _is_text(text: str) -> str:
+def _check_encodable(text: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise ValueError("holds half of a character, a lone surrogate") from None
+        raise ValueError("contains an unpaired surrogate") from None
     return text
 
 
-Text = Annotated[str, AfterValidator(_is_text)]
-Code = Annotated[Text, Field(min_length=1, max_length=40)]
+Text = Annotated[str, AfterValidator(_check_encodable)]
+Name = Annotated[Text, Field(min_length=1, max_length=40)]
+ModelName = Annotated[
+    Name | None, Field(description="name of a model from /api/models; default: the first suitable model")
+]
+Language = Annotated[Name | None, Field(description="language code; or give model")]
+AttentionName = Annotated[Text, Field(min_length=1, max_length=80, examples=["decoder.1.cross"])]
+Index = Annotated[int, Field(ge=0, le=100_000)]
 
 
-class Request(BaseModel):
-    """Base of what is sent to us; keys that are not known are passed over, as clients add their own."""
+class BaseRequest(BaseModel):
+    """Base of all requests. Unknown fields are ignored, because clients of LibreTranslate send their own."""
 
-    api_key: Text | None = Field(None, max_length=400, description="where the server asks for one")
-
-
-class TranslateRequest(Request):
-    """LibreTranslate's request."""
-
-    q: Text | list[Text] = Field(description="a text, or several", min_length=1)
-    source: Code = Field(description="code of the language, or auto", examples=["en"])
-    target: Code = Field(examples=["zh"])
-    format: Literal["text", "html"] = Field("text", description="html keeps its tags")
-    alternatives: int = Field(0, ge=0, le=1000, description="further translations a text")
+    api_key: Text | None = Field(None, max_length=400, description="required if the server uses keys")
 
 
-class DetectRequest(Request):
-    """LibreTranslate's request for the language of a text."""
+class StrictRequest(BaseRequest):
+    """Base of the requests of our own API, which rejects unknown fields."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ErrorResponse(BaseModel):
+    """An error message."""
+
+    error: str
+
+
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+    400: {"model": ErrorResponse, "description": "The request is invalid"},
+    403: {"model": ErrorResponse, "description": "The API key is missing or invalid"},
+    408: {"model": ErrorResponse, "description": "The request did not arrive in time"},
+    413: {"model": ErrorResponse, "description": "The request is too large"},
+    429: {"model": ErrorResponse, "description": "Too many requests; see Retry-After"},
+    500: {"model": ErrorResponse, "description": "Internal error"},
+    503: {"model": ErrorResponse, "description": "The models are still loading, or the server is shutting down"},
+    504: {"model": ErrorResponse, "description": "The request was not answered before its deadline"},
+}
+"""Error responses of every endpoint, for the OpenAPI schema."""
+
+
+# LibreTranslate's API
+
+
+class TranslateRequest(BaseRequest):
+    """Texts to translate."""
+
+    q: Text | list[Text] = Field(description="a text or a list of texts", min_length=1)
+    source: Name = Field(description="language code, or auto", examples=["en"])
+    target: Name = Field(examples=["zh"])
+    format: Literal["text", "html"] = Field("text", description="html keeps tags")
+    alternatives: int = Field(0, ge=0, le=1000, description="number of alternative translations per text")
+
+
+class DetectRequest(BaseRequest):
+    """A text whose language is detected."""
 
     q: Text = Field(min_length=1)
 
 
 class Detection(BaseModel):
-    """A language and how likely it is, in per cent."""
+    """A language and its probability in per cent."""
 
     confidence: float
     language: str
 
 
-class TranslateAnswer(BaseModel):
-    """LibreTranslate's answer: lists where `q` was one, `detectedLanguage` where the source was "auto"."""
+class TranslateResponse(BaseModel):
+    """Translations; lists if `q` is a list. `detectedLanguage` is present if the source is auto."""
 
     translatedText: str | list[str]  # noqa: N815  LibreTranslate's name
     detectedLanguage: Detection | list[Detection] | None = None  # noqa: N815
     alternatives: list[str] | list[list[str]] | None = None
-
-
-class Language(BaseModel):
-    """A language and into which it can be translated."""
-
-    code: str
-    name: str
-    targets: list[str]
 
 
 class LanguageName(BaseModel):
@@ -73,15 +99,21 @@ class LanguageName(BaseModel):
     name: str
 
 
-class Choice(BaseModel):
-    """The languages that a page chooses at first."""
+class LanguageTargets(LanguageName):
+    """A language and its target languages."""
+
+    targets: list[str]
+
+
+class DefaultLanguages(BaseModel):
+    """The languages that a page selects first."""
 
     source: LanguageName
     target: LanguageName
 
 
 class FrontendSettings(BaseModel):
-    """LibreTranslate's settings for pages."""
+    """Settings of the server for web pages."""
 
     charLimit: int  # noqa: N815
     frontendTimeout: int  # noqa: N815
@@ -90,124 +122,100 @@ class FrontendSettings(BaseModel):
     suggestions: bool = False
     filesTranslation: bool = False  # noqa: N815
     supportedFilesFormat: list[str] = []  # noqa: N815
-    language: Choice
+    language: DefaultLanguages
 
 
 class Status(BaseModel):
-    """How the server is."""
+    """Status of the server."""
 
     status: str
 
 
-class Error(BaseModel):
-    """Why there is no answer."""
-
-    error: str
+# Our API
 
 
-class ApiTranslateRequest(Request):
-    """A text or several, with all that can be asked about their translations."""
-
-    model_config = ConfigDict(extra="forbid")
+class ApiTranslateRequest(StrictRequest):
+    """Texts to translate, and details to return."""
 
     texts: Text | list[Text] = Field(min_length=1)
-    source: Code | None = Field(None, description="code of the language; or give model")
-    target: Code | None = Field(None, description="code of the language; or give model")
-    model: Code | None = Field(None, description="name of a model, as /api/models lists them")
-    n_best: int = Field(1, ge=1, le=1000, description="translations a sentence")
-    alignments: bool = Field(False, description="how much each token looked at each source token")
-    split: bool = Field(True, description="split texts into sentences; else each goes through as one")
-
-
-class ApiAlignment(BaseModel):
-    """How much each target token looked at each source token, and which characters the tokens cover."""
-
-    weights: list[list[float]] = Field(description="a row for each target token and END, source tokens and END in it")
-    source: list[str]
-    target: list[str]
-    source_spans: list[tuple[int, int]]
-    target_spans: list[tuple[int, int]]
-
-    @classmethod
-    def of(cls, alignment: Alignment) -> ApiAlignment:
-        return cls(**vars(alignment))
-
-
-class ApiTranslation(BaseModel):
-    """One translation of a sentence, its score, and what it looked at."""
-
-    text: str
-    score: float
-    alignment: ApiAlignment | None = None
+    source: Language = None
+    target: Language = None
+    model: ModelName = None
+    n_best: int = Field(1, ge=1, le=1000, description="number of translations per sentence")
+    alignments: bool = Field(False, description="return cross-attention weights between target and source tokens")
+    split: bool = Field(True, description="split texts into sentences")
 
 
 class ApiSentence(BaseModel):
     """A sentence and its translations, best first."""
 
     source: str
-    translations: list[ApiTranslation]
+    translations: list[Translation]
 
 
 class ApiText(BaseModel):
-    """A text's translation, and its sentences."""
+    """The translation of a text, and its sentences."""
 
     text: str
     sentences: list[ApiSentence]
 
 
-class ApiTranslateAnswer(BaseModel):
-    """An answer for each text."""
+class ApiTranslateResponse(BaseModel):
+    """Translations of all texts."""
 
     model: str
     texts: list[ApiText]
 
 
-class ApiEmbedRequest(Request):
-    """Texts for their vectors."""
-
-    model_config = ConfigDict(extra="forbid")
+class ApiEmbedRequest(StrictRequest):
+    """Texts to embed."""
 
     texts: Text | list[Text] = Field(min_length=1)
-    model: Code | None = Field(None, description="name of a model, as /api/models lists them")
-    pool: Literal["mean", "none"] = Field("mean", description="a vector a text, or one a token")
+    model: ModelName = None
+    pool: Literal["mean", "none"] = Field("mean", description="one vector per text (mean) or per token (none)")
 
 
-class ApiEmbedAnswer(BaseModel):
-    """The encoder's context-aware vectors."""
+class ApiEmbedResponse(BaseModel):
+    """Encoder outputs."""
 
     model: str
     vectors: list[list[float]] | list[list[list[float]]]
 
 
-class ApiClassifyRequest(Request):
-    """Fields beside the images, in a form or in the query string."""
+class ImageRequest(BaseRequest):
+    """Form or query fields of a request with images."""
 
-    model: Code | None = Field(None, description="name of a model, as /api/models lists them")
-    top: int = Field(5, ge=1, le=1000, description="classes an image")
+    model: ModelName = None
+
+
+class ClassifyRequest(ImageRequest):
+    """Form or query fields of a request to classify images."""
+
+    top: int = Field(5, ge=1, le=1000, description="number of classes per image")
 
 
 class ApiClass(BaseModel):
-    """A class and how likely it is."""
+    """A class and its probability."""
 
     name: str
     probability: float
 
 
 class ApiImage(BaseModel):
-    """The likeliest classes of an image, the likeliest first."""
+    """The most probable classes of an image, in descending order."""
 
     classes: list[ApiClass]
 
 
-class ApiClassifyAnswer(BaseModel):
-    """An answer for each image."""
+class ApiClassifyResponse(BaseModel):
+    """Classes of all images."""
 
     model: str
     images: list[ApiImage]
 
 
 class ApiModel(BaseModel):
-    """A model that is served."""
+    """A served model."""
 
     name: str
     kind: str
@@ -216,13 +224,152 @@ class ApiModel(BaseModel):
     source: str | None
     target: str | None
     classes: list[str]
-    sections: list[str] = Field(description="of the page, which it can fill")
-    lacks: str | None = Field(description="what its folder is missing, such as a tokenizer")
-    engine: str = Field(description="what computes: regard, or ctranslate2, into which nobody can look")
-    search: dict[str, str | int | float | bool | None] = Field(description="how it searches unless it is asked to")
+    sections: list[str] = Field(description="supported sections of the page")
+    lacks: str | None = Field(description="missing part of the model folder, such as tokenizer")
+    engine: str = Field(description="regard, or ctranslate2, which does not support inspection")
+    search: dict[str, str | int | float | bool | None] = Field(description="default search settings")
 
 
 class ApiModels(BaseModel):
-    """The models that are served."""
+    """All served models."""
 
     models: list[ApiModel]
+
+
+# Inspection API
+
+
+class InspectRequest(StrictRequest):
+    """A sentence and the model to inspect."""
+
+    text: Text = Field(min_length=1, description="a sentence; it is not split")
+    model: ModelName = None
+
+
+class TranslationRequest(InspectRequest):
+    """Request for translations with their alignments."""
+
+    n_best: int = Field(1, ge=1, le=1000)
+
+
+class AttentionRequest(InspectRequest):
+    """Request for the attention maps of all heads."""
+
+    target: list[Index] | None = Field(
+        None, max_length=8192, description="token ids of the translation, from /api/inspect/translation"
+    )
+
+
+class MapRequest(AttentionRequest):
+    """Request for the attention map of one head."""
+
+    name: AttentionName
+    head: Index | None = Field(None, description="default: the mean of all heads")
+    quantity: Literal["weights", "scores"] = "weights"
+
+
+class ArithmeticRequest(AttentionRequest):
+    """Request for the intermediate results of one query of one head."""
+
+    name: AttentionName
+    head: Index
+    query: Index
+
+
+class SearchOptions(BaseModel):
+    """Changed search settings; the others are those of the server."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    beam: int | None = Field(None, ge=1, le=16)
+    length_penalty: Literal["average", "wu", "none"] | None = None
+    alpha: float | None = Field(None, ge=0, le=10)
+    temperature: float | None = Field(None, ge=0.01, le=100, description="sample instead of using beam search")
+    seed: int | None = Field(None, ge=0, le=2**31, description="seed for sampling")
+    iterations: int | None = Field(None, ge=1, le=20, description="iterations of a non-autoregressive model")
+    lengths: int | None = Field(None, ge=1, le=16, description="length candidates of a non-autoregressive model")
+
+
+class BeamRequest(InspectRequest):
+    """Request for the steps of a search."""
+
+    search: SearchOptions = SearchOptions()
+
+
+class ChangeRequest(InspectRequest):
+    """Request for a translation by a modified model."""
+
+    factors: dict[AttentionName, dict[Index, Annotated[float, Field(ge=-10, le=10)]]] = Field(
+        default_factory=dict, description="factors of head outputs: {attention: {head: factor}}", max_length=1000
+    )
+    sharpness: float = Field(1.0, ge=0.01, le=10, description="factor of all attention scores")
+    search: SearchOptions = SearchOptions()
+
+
+class PositionsRequest(StrictRequest):
+    """Request for the position encodings of a model."""
+
+    model: ModelName = None
+    length: int = Field(64, ge=2, le=512, description="number of positions")
+
+
+class PatchRequest(ImageRequest):
+    """Form or query fields of a request to inspect an image."""
+
+    patch: Index | None = Field(None, description="show the attention of this patch instead of the class token")
+
+
+class HypothesisView(BaseModel):
+    """A translation with its tokens."""
+
+    text: str
+    score: float
+    tokens: list[int]
+    labels: list[str]
+    probabilities: list[float]
+
+
+class BeamNode(BaseModel):
+    """A hypothesis of a beam search; `parent` is the index of another node, or -1."""
+
+    parent: int
+    step: int
+    token: str
+    fate: str
+    log_prob: float | None
+    cumulative_log_prob: float | None
+    score: float | None
+
+
+class NATIteration(BaseModel):
+    """Tokens after one iteration; `predicted` marks those that were predicted in this iteration."""
+
+    tokens: list[str]
+    probabilities: list[float]
+    predicted: list[bool]
+
+
+class NATCandidate(BaseModel):
+    """A translation of a non-autoregressive model, and its iterations."""
+
+    text: str
+    score: float
+    iterations: list[NATIteration]
+
+
+class BeamResponse(BaseModel):
+    """Steps of a search: the tree of a beam search, or the iterations of a non-autoregressive model."""
+
+    text: str
+    score: float
+    settings: dict[str, str | int | float | bool | None]
+    length: str | None = Field(description="how a non-autoregressive model determines the target length")
+    tree: list[BeamNode]
+    candidates: list[NATCandidate] = Field(description="best first")
+
+
+class ChangeResponse(BaseModel):
+    """The translation, and the number of heads of each attention module."""
+
+    translation: HypothesisView
+    heads: dict[str, int]

@@ -1,132 +1,133 @@
-"""The models that are served: started, found by their languages or their name, and exchanged while at work."""
+"""The served models: loading, selection by language pair or name, and reloading."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from regard.errors import UserError
-from regard.serving.batcher import AnyWorker, Batcher
+from regard.serving.batcher import Batcher
 from regard.serving.config import Limits
-from regard.serving.documents import Reader
-from regard.serving.errors import bad, unavailable
-from regard.serving.logs import note
+from regard.serving.documents import JobBuilder
+from regard.serving.errors import bad_request, unavailable
 from regard.serving.messages import LoadRequest, ModelInfo
-from regard.serving.metrics import Metrics
-from regard.serving.worker_process import Worker, WorkerError
-
-Start = Callable[[LoadRequest], Awaitable[AnyWorker]]
+from regard.serving.telemetry import Metrics, log_event
+from regard.serving.worker import WorkerDiedError, WorkerProcess
 
 
 @dataclass
-class Model:
-    """A model at work, and what reads texts for it."""
+class ServedModel:
+    """A loaded model with its queue; `job_builder` is None if the model does not read text."""
 
-    order: LoadRequest
+    request: LoadRequest
     batcher: Batcher
-    reader: Reader | None
+    job_builder: JobBuilder | None
 
     @property
-    def about(self) -> ModelInfo:
-        return self.batcher.about
+    def name(self) -> str:
+        return self.request.name
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.batcher.info
+
+    def supports(self, operation: str) -> bool:
+        """Whether the model supports an operation, or a section of the page."""
+        return operation in self.info.operations or operation in self.info.sections
 
 
-class Models:
-    """Every model that is served, in the order in which they were given: of two for one pair, the first is chosen."""
+class ServedModels:
+    """All served models, in the order in which they were given."""
 
     def __init__(
         self,
-        orders: Sequence[LoadRequest],
+        load_requests: Sequence[LoadRequest],
         limits: Limits,
         metrics: Metrics,
-        start: Start = Worker.start,
+        start_worker: Callable[[LoadRequest], Awaitable[WorkerProcess]] = WorkerProcess.start,
         workers: int = 1,
     ) -> None:
-        self._orders, self._limits, self._metrics = orders, limits, metrics
-        self._start, self._workers = start, workers
-        self._models: dict[str, Model] = {}
-        self._changing = asyncio.Lock()
+        self._load_requests, self._limits, self._metrics = load_requests, limits, metrics
+        self._start_worker, self._workers = start_worker, workers
+        self._models: dict[str, ServedModel] = {}
+        self._loading = asyncio.Lock()
 
     async def start(self) -> None:
-        """Loads and warms up all models, side by side.
+        """Load and warm up all models in parallel.
 
         Raises:
-            UserError: one of them cannot be loaded.
+            UserError: A model cannot be loaded.
         """
-        async with self._changing:
-            teams = await asyncio.gather(*map(self._team, self._orders), return_exceptions=True)
-            errors = [one for one in teams if isinstance(one, BaseException)]
-            started = [one for one in teams if not isinstance(one, BaseException)]
-            if errors:
-                await asyncio.gather(*(worker.stop() for team in started for worker in team))
-                raise errors[0]
-            self._models = {
-                order.name: self._set_up(order, team) for order, team in zip(self._orders, started, strict=True)
-            }
+        async with self._loading:
+            requests = [request for request in self._load_requests for _ in range(self._workers)]
+            workers = iter(await self._start_workers(requests))
+            for request in self._load_requests:
+                self._models[request.name] = self._create_model(request, list(islice(workers, self._workers)))
 
-    async def _team(self, order: LoadRequest) -> list[AnyWorker]:
-        """The workers of one model, all of them or none."""
-        workers = await asyncio.gather(*(self._start(order) for _ in range(self._workers)), return_exceptions=True)
-        errors = [one for one in workers if isinstance(one, BaseException)]
-        started = [one for one in workers if not isinstance(one, BaseException)]
-        if errors:
-            await asyncio.gather(*(worker.stop() for worker in started))
-            raise errors[0]
-        return started
+    async def _start_workers(self, requests: Sequence[LoadRequest]) -> list[WorkerProcess]:
+        """Start one worker per request; if one of them does not start, stop the others."""
+        outcomes = await asyncio.gather(*map(self._start_worker, requests), return_exceptions=True)
+        workers = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                await asyncio.gather(*(worker.stop() for worker in workers))
+                raise outcome
+        return workers
 
-    def _set_up(self, order: LoadRequest, team: Sequence[AnyWorker]) -> Model:
-        batcher = Batcher(lambda: self._start(order), self._limits, self._metrics.model(order.name), team)
-        return Model(order, batcher, self._reader(team[0]))
+    def _create_model(self, request: LoadRequest, workers: Sequence[WorkerProcess]) -> ServedModel:
+        batcher = Batcher(lambda: self._start_worker(request), self._limits, self._metrics, workers)
+        return ServedModel(request, batcher, self._create_job_builder(workers[0].info))
 
-    def _reader(self, worker: AnyWorker) -> Reader | None:
-        return None if worker.about.tokenizer is None else Reader(worker.about, self._limits)
+    def _create_job_builder(self, info: ModelInfo) -> JobBuilder | None:
+        return None if info.tokenizer is None else JobBuilder(info, self._limits)
 
     async def reload(self) -> None:
-        """Loads every folder again; a model that does not load stays as it was."""
-        async with self._changing:
+        """Load every model folder again. A model that cannot be loaded is not replaced."""
+        async with self._loading:
             for model in self.all:
                 try:
-                    team = await self._team(model.order)
-                except (UserError, WorkerError) as error:
-                    note("model not replaced", model=model.order.name, error=str(error))
+                    workers = await self._start_workers([model.request] * self._workers)
+                except (UserError, WorkerDiedError) as error:
+                    log_event("model reload failed", model=model.name, error=str(error))
                     continue
-                await model.batcher.replace(team)
-                model.reader = self._reader(team[0])
-                note("model replaced", model=model.order.name)
+                await model.batcher.replace_workers(workers)
+                model.job_builder = self._create_job_builder(workers[0].info)
+                log_event("model reloaded", model=model.name)
 
     async def stop(self) -> None:
         await asyncio.gather(*(model.batcher.stop() for model in self.all))
 
     @property
-    def well(self) -> bool:
-        """Whether all models are there and can be asked."""
-        return bool(self._models) and all(model.batcher.well for model in self._models.values())
+    def healthy(self) -> bool:
+        """Whether all models are loaded and no worker is being restarted."""
+        return bool(self._models) and all(model.batcher.healthy for model in self._models.values())
 
     @property
-    def all(self) -> list[Model]:
+    def all(self) -> list[ServedModel]:
         return list(self._models.values())
 
     @property
-    def pairs(self) -> dict[tuple[str, str], Model]:
-        """The model of every pair of languages."""
-        pairs: dict[tuple[str, str], Model] = {}
+    def pairs(self) -> dict[tuple[str, str], ServedModel]:
+        """The model of each language pair; the first one if there are several."""
+        pairs: dict[tuple[str, str], ServedModel] = {}
         for model in self.all:
-            if model.about.languages is not None:
-                pairs.setdefault(model.about.languages, model)
+            if model.info.languages is not None:
+                pairs.setdefault(model.info.languages, model)
         return pairs
 
     @property
     def languages(self) -> dict[str, list[str]]:
-        """Every language that is read or written, and into which it can be translated; itself is one of them."""
+        """The target languages of each language, which include the language itself."""
         codes = sorted({code for pair in self.pairs for code in pair})
         return {code: sorted({code, *(t for s, t in self.pairs if s == code)}) for code in codes}
 
-    def for_pair(self, source: str, target: str) -> Model:
-        """The model that translates from one language into another.
+    def for_pair(self, source: str, target: str) -> ServedModel:
+        """Return the model of a language pair.
 
         Raises:
-            Problem: there is none.
+            ApiError: No model translates between these languages.
         """
         self.check_loaded()
         pairs = self.pairs
@@ -135,41 +136,45 @@ class Models:
         languages = self.languages
         for code in (source, target):
             if code not in languages:
-                raise bad(f"{_show(code)} is not supported; the languages here are {', '.join(languages) or 'none'}")
-        served = ", ".join(f"{s} to {t}" for s, t in pairs)
-        raise bad(f"{target} is not available as a target language from {source}; there is {served}")
+                supported = ", ".join(languages) or "none"
+                raise bad_request(f"{_shorten(code)} is not supported; supported languages: {supported}")
+        available = ", ".join(f"{s} to {t}" for s, t in pairs)
+        raise bad_request(f"{target} is not available as a target language from {source}; available: {available}")
 
-    def named(self, name: str | None, operation: str) -> Model:
-        """The model of that name, or the first that can do the operation, or fill the section of the page.
+    def find(self, name: str | None, operation: str) -> ServedModel:
+        """Return the model with a name, or without a name the first model that supports the operation.
+
+        Args:
+            operation: an operation, or a section of the page.
 
         Raises:
-            Problem: there is none, or it cannot.
+            ApiError: There is no such model, or it does not support the operation.
         """
         self.check_loaded()
-        able = [model for model in self.all if operation in (*model.about.operations, *model.about.sections)]
+        candidates = [model for model in self.all if model.supports(operation)]
         if name is None:
-            if not able:
-                raise bad(f"no model here can {operation}")
-            return able[0]
-        for model in able:
-            if model.order.name == name:
+            if not candidates:
+                raise bad_request(f"no model supports {operation}")
+            return candidates[0]
+        for model in candidates:
+            if model.name == name:
                 return model
         for model in self.all:
-            if model.order.name == name and model.about.engine != "regard":
-                raise bad(f"{name} runs in the engine {model.about.engine}, which has no {operation}")
-        names = ", ".join(model.order.name for model in able) or "none"
-        raise bad(f"no model {_show(name)} that can {operation}; there is {names}", "model")
+            if model.name == name and model.info.engine != "regard":
+                raise bad_request(f"{name} runs on {model.info.engine}, which does not support {operation}")
+        names = ", ".join(model.name for model in candidates) or "none"
+        raise bad_request(f"no model {_shorten(name)} that supports {operation}; available: {names}", "model")
 
     def check_loaded(self) -> None:
-        """Does nothing once the models are there.
+        """Check that the models are loaded.
 
         Raises:
-            Problem: they are still being loaded.
+            ApiError: They are still loading.
         """
         if not self._models:
-            raise unavailable("the models are still being loaded; try again in a moment")
+            raise unavailable("the models are still loading; try again in a moment")
 
 
-def _show(text: str) -> str:
-    """What a client has sent, short enough to be sent back."""
+def _shorten(text: str) -> str:
+    """Limit the length of a client's text in an error message."""
     return text if len(text) <= 40 else f"{text[:40]}..."

@@ -1,178 +1,172 @@
-"""What every endpoint shares: the models, the limits, who may ask, and texts that become translations."""
+"""State and functions that all endpoints share."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
+from fastapi import Depends
 from starlette.requests import Request
 
 from regard.errors import UserError
 from regard.serving.config import ServingConfig
-from regard.serving.documents import Document, Format
-from regard.serving.errors import Problem, bad
+from regard.serving.documents import Format, TranslatedDocument
+from regard.serving.errors import bad_request, disconnected
 from regard.serving.keys import Keys
-from regard.serving.language_detection import Detector
-from regard.serving.logs import note
-from regard.serving.messages import Translation
-from regard.serving.metrics import Metrics
-from regard.serving.served_models import Model, Models
+from regard.serving.language_detection import LanguageDetector
+from regard.serving.served_models import ServedModel, ServedModels
+from regard.serving.telemetry import Metrics, log_event
 
-Answer = TypeVar("Answer")
+T = TypeVar("T")
 BEARER = "bearer "
 
 
-@dataclass
-class Translated:
-    """A document with the n best translations of each of its sentences."""
-
-    document: Document
-    found: list[list[Translation]]
-
-
 class Service:
-    """The state of a server from its start to its end.
+    """Models, limits, keys, metrics and language detection of one server.
 
     Attributes:
-        draining: whether the end is near: what has come is answered, but nobody should send more.
-        fatal: why it cannot go on, as one sentence.
+        draining: True after SIGTERM: running requests are finished, and clients should not send new ones.
+        fatal_error: error message that makes the server exit, such as that of a model that cannot be loaded.
     """
 
-    def __init__(self, offer: ServingConfig, models: Models | None = None) -> None:
-        self.offer, self.limits = offer, offer.limits
+    def __init__(self, config: ServingConfig, models: ServedModels | None = None) -> None:
+        self.config, self.limits = config, config.limits
         self.metrics = Metrics()
-        self.models = models or Models(offer.orders, offer.limits, self.metrics, workers=offer.workers)
-        self.keys = Keys.load(offer.keys) if offer.keys else None
+        self.models = models or ServedModels(config.load_requests, config.limits, self.metrics, workers=config.workers)
+        self.keys = Keys.load(config.keys) if config.keys else None
         if self.keys is not None and not self.keys:
-            raise UserError(f"{offer.keys}: holds no key, so nobody could ask; `regard key` makes one")
-        self.detector = Detector()
+            raise UserError(f"{config.keys}: the file contains no keys; add one with `regard key`")
+        self.detector = LanguageDetector()
         self.draining = False
-        self.fatal: str | None = None
+        self.fatal_error: str | None = None
         self.metrics.ready.set_function(lambda: self.ready)
 
     @property
     def ready(self) -> bool:
-        """Whether requests are welcome: all models are warm, and no end is near."""
-        return self.models.well and not self.draining
+        """Whether all models are loaded and the server is not shutting down."""
+        return self.models.healthy and not self.draining
 
     async def start(self) -> None:
-        """Loads everything.
+        """Load all models and the language detector.
 
         Raises:
-            UserError: a model cannot be loaded.
+            UserError: A model cannot be loaded.
         """
         await asyncio.gather(self.models.start(), asyncio.to_thread(self.detector.load))
         for model in self.models.all:
-            about = model.about
-            note("model ready", model=about.name, kind=about.kind, languages=about.languages, device=about.device)
+            info = model.info
+            log_event("model ready", model=info.name, kind=info.kind, languages=info.languages, device=info.device)
 
     async def reload(self) -> None:
-        """Reads the models and the keys again; what cannot be read stays as it was."""
-        if self.offer.keys is not None and self.keys is not None:
+        """Read the keys and the models again. What cannot be read is not replaced."""
+        if self.config.keys is not None and self.keys is not None:
             try:
-                fresh = Keys.load(self.offer.keys)
+                keys = Keys.load(self.config.keys)
             except UserError as error:
-                note("keys not replaced", error=str(error))
+                log_event("keys reload failed", error=str(error))
             else:
-                fresh.keep_counting(self.keys)
-                self.keys = fresh
+                keys.copy_usage(self.keys)
+                self.keys = keys
         await self.models.reload()
 
-    def admit(self, request: Request, key: str | None) -> None:
-        """Lets a request pass whose key is good, be it in its fields or in its headers.
+    def authenticate(self, request: Request, key: str | None) -> None:
+        """Check the API key of a request, given as a field or in the header `Authorization: Bearer`.
 
         Raises:
-            Problem: it is not.
+            ApiError: The key is missing or invalid, or its rate limit is exceeded.
         """
         if self.keys is None:
             return
-        bearer = request.headers.get("authorization", "")
-        if key is None and bearer.lower().startswith(BEARER):
-            key = bearer[len(BEARER) :].strip()
-        facts(request)["key"] = self.keys.admit(key)
+        authorization = request.headers.get("authorization", "")
+        if key is None and authorization.lower().startswith(BEARER):
+            key = authorization[len(BEARER) :].strip()
+        log_fields(request)["key"] = self.keys.admit(key)
 
-    def loggable(self, word: str | None) -> str | None:
-        """A language's code or a model's name as the log may hold it: as it was sent only where it is one of ours."""
-        ours = ((model.order.name, *(model.about.languages or ())) for model in self.models.all)
-        return word if word is None or any(word in some for some in ours) else "unknown"
+    def loggable(self, name: str | None) -> str | None:
+        """Return a language code or model name for the log; unknown names could be texts of users."""
+        known = {word for model in self.models.all for word in (model.name, *(model.info.languages or ()))}
+        return name if name is None or name in known else "unknown"
 
     def check_texts(self, request: Request, texts: Sequence[str], n_best: int = 1) -> None:
-        """Refuses more than a request may hold.
+        """Check the number and size of the texts of a request, and log them.
 
         Raises:
-            Problem: it holds more.
+            ApiError: The request exceeds a limit.
         """
         characters = sum(map(len, texts))
-        facts(request).update(texts=len(texts), characters=characters)
-        if self.offer.log_text:
-            facts(request)["text"] = list(texts)
+        log_fields(request).update(texts=len(texts), characters=characters)
+        if self.config.log_text:
+            log_fields(request)["text"] = list(texts)
         limits = self.limits
         if len(texts) > limits.items:
-            raise bad(f"Invalid request: request ({len(texts)}) exceeds text limit ({limits.items})")
+            raise bad_request(f"Invalid request: request ({len(texts)}) exceeds text limit ({limits.items})")
         if characters > limits.characters:
-            sentence = f"Invalid request: request ({characters}) exceeds character limit ({limits.characters})"
-            raise bad(sentence, "characters", characters=characters, most=limits.characters)
+            message = f"Invalid request: request ({characters}) exceeds character limit ({limits.characters})"
+            raise bad_request(message, "characters", characters=characters, limit=limits.characters)
         if n_best - 1 > limits.alternatives:
-            raise bad(f"Invalid request: alternatives ({n_best - 1}) exceed the limit ({limits.alternatives})")
+            raise bad_request(f"Invalid request: alternatives ({n_best - 1}) exceed the limit ({limits.alternatives})")
 
     async def translate(
         self,
-        model: Model,
+        model: ServedModel,
         texts: Sequence[str],
-        form: Format = "text",
+        format: Format = "text",
         n_best: int = 1,
         split: bool = True,
         alignments: bool = False,
-    ) -> list[Translated]:
-        """Every text as a document, and translations of its sentences.
+    ) -> list[TranslatedDocument]:
+        """Split each text into sentences and translate them.
 
         Raises:
-            Problem: there is no answer.
+            ApiError: The texts cannot be translated.
         """
-        reader = model.reader
-        assert reader is not None
-        # In a thread: hostile markup can take a quarter of a second, in which others are to be answered.
-        documents = [
-            await asyncio.to_thread(reader.read, text, form)
-            if form == "html"
-            else reader.read(text, form, split, alignments)
-            for text in texts
-        ]
-        if model.about.engine != "regard" and any(aligned for one in documents for _, aligned in one.sentences):
-            what = "alignments, by which markup within a sentence finds its place" if form == "html" else "alignments"
-            raise bad(f"{model.order.name} runs in the engine {model.about.engine}, which has no {what}")
-        jobs = [reader.jobs(document, n_best) for document in documents]
-        results = iter(await model.batcher.submit([job for some in jobs for job in some]))
-        return [
-            Translated(document, [next(results) for _ in some]) for document, some in zip(documents, jobs, strict=True)
-        ]
+        builder = model.job_builder
+        assert builder is not None
+        if format == "html":  # in a thread: malicious markup can take 250 ms to parse
+            documents = [await asyncio.to_thread(builder.parse, text, format) for text in texts]
+        else:
+            documents = [builder.parse(text, format, split, alignments) for text in texts]
+        if model.info.engine != "regard" and any(s.needs_alignment for one in documents for s in one.sentences):
+            feature = "markup within sentences" if format == "html" else "alignments"
+            raise bad_request(f"{model.name} runs on {model.info.engine}, which does not support {feature}")
+        jobs = [builder.translation_jobs(document, n_best) for document in documents]
+        results = iter(await model.batcher.submit([job for document_jobs in jobs for job in document_jobs]))
+        return [TranslatedDocument(document, [next(results) for _ in document.sentences]) for document in documents]
 
 
-def facts(request: Request) -> dict[str, Any]:
-    """What the log will say of a request."""
-    known: dict[str, Any] = request.scope.setdefault("regard.facts", {})
-    return known
+async def _get_service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
 
 
-async def unless_gone(request: Request, work: Awaitable[Answer]) -> Answer:
-    """The result of the work, which is dropped when the client leaves.
+ServiceDependency = Annotated[Service, Depends(_get_service)]
+"""Parameter type with which FastAPI passes the service to an endpoint."""
+
+
+def log_fields(request: Request) -> dict[str, Any]:
+    """Return the fields of the log line of a request, to be extended."""
+    fields: dict[str, Any] = request.scope.setdefault("regard.log_fields", {})
+    return fields
+
+
+async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
+    """Await the result of some work, and cancel it when the client disconnects.
 
     Raises:
-        Problem: the client has left.
+        ApiError: The client disconnected.
     """
-    task, departure = asyncio.ensure_future(work), asyncio.ensure_future(_departure(request))
+    task, disconnect = asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_disconnect(request))
     try:
-        await asyncio.wait({task, departure}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise Problem(499, "the client has left", "gone")
+            raise disconnected()
         return task.result()
     finally:
         task.cancel()
-        departure.cancel()
+        disconnect.cancel()
 
 
-async def _departure(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -1,62 +1,174 @@
-"""The process that owns one model: an order, then batches come in, answers go out, until the other side hangs up.
+"""Worker processes. Each owns one model and processes one batch at a time.
 
-python -m regard.serving.worker DESCRIPTOR
+`WorkerProcess` is the server's handle of a worker. `main` runs in the worker process itself:
+
+    python -m regard.serving.worker SOCKET_DESCRIPTOR
 """
 
 from __future__ import annotations
 
+import asyncio
 import signal
+import socket
+import subprocess
 import sys
 import traceback
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Self
 
 from regard.errors import UserError
-from regard.serving.messages import Batch, BatchResult, Failed, LoadRequest, Rejected
+from regard.serving.messages import Batch, BatchResult, Failed, LoadRequest, ModelInfo, Options, Rejected
+
+STOP_SECONDS = 10.0
+"""Time that a worker has to exit before it is killed."""
+
+
+class WorkerDiedError(Exception):
+    """The worker process exited or was killed."""
+
+
+class BatchFailedError(Exception):
+    """A batch raised an unexpected exception; the worker process is still running."""
+
+
+class WorkerProcess:
+    """A process that owns one model.
+
+    Workers are processes, not threads, so that models do not compete with the server for the interpreter lock, and
+    so that a model that runs out of memory or crashes does not stop the server.
+    """
+
+    info: ModelInfo
+
+    def __init__(self) -> None:
+        server_end, worker_end = socket.socketpair()
+        command = [sys.executable, "-m", "regard.serving.worker", str(worker_end.fileno())]
+        with worker_end:
+            self._process = subprocess.Popen(command, pass_fds=(worker_end.fileno(),), stdin=subprocess.DEVNULL)
+        self._connection: Connection[Any, Any] = Connection(server_end.detach())
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="worker")
+        self._busy = False
+
+    @classmethod
+    async def start(cls, request: LoadRequest) -> Self:
+        """Start a worker, load its model and warm it up.
+
+        Raises:
+            UserError: The model cannot be loaded.
+            WorkerDiedError: The process exited.
+        """
+        worker = cls()
+        try:
+            reply = await worker._send(request)
+        except BaseException:
+            worker.kill()
+            raise
+        if isinstance(reply, Rejected):
+            await worker.stop()
+            raise UserError(reply.message)
+        worker.info = reply
+        return worker
+
+    async def run(self, operation: str, options: Options, items: Sequence[Any]) -> list[Any]:
+        """Run an operation on a batch and return one result per item.
+
+        Raises:
+            UserError: An item is invalid.
+            BatchFailedError: The model raised an unexpected exception.
+            WorkerDiedError: The process exited.
+        """
+        reply = await self._send(Batch(operation, options, items))
+        if isinstance(reply, Rejected):
+            error = UserError(reply.message)
+            error.kind = reply.kind
+            raise error
+        if isinstance(reply, Failed):
+            raise BatchFailedError(reply.message)
+        assert isinstance(reply, BatchResult)
+        return reply.results
+
+    async def _send(self, message: LoadRequest | Batch) -> Any:
+        self._busy = True
+        reply = await asyncio.get_running_loop().run_in_executor(self._thread, self._exchange, message)
+        self._busy = False  # not in `finally`: after a cancellation, the process is still computing
+        return reply
+
+    def _exchange(self, message: LoadRequest | Batch) -> Any:
+        try:
+            self._connection.send(message)
+            return self._connection.recv()
+        except (EOFError, OSError):
+            self._connection.close()
+            self._process.kill()
+            code = self._process.wait()
+            raise WorkerDiedError(f"worker {self._process.pid} exited with code {code}") from None
+
+    def kill(self) -> None:
+        """Kill the process. A running batch raises `WorkerDiedError`."""
+        self._process.kill()
+        self._thread.shutdown(wait=False)
+
+    async def stop(self) -> None:
+        """Let an idle process exit by closing its connection; kill a busy one."""
+        if self._busy:
+            self._process.kill()
+        else:
+            self._connection.close()
+        await asyncio.get_running_loop().run_in_executor(None, self._wait)
+        self._thread.shutdown(wait=False)
+
+    def _wait(self) -> None:
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
 def main() -> None:
-    """Serves the connection with the given descriptor."""
-    # A terminal and systemd tell the whole family to stop; the parent lets this process end once its work is done.
+    """Run a worker process on the socket whose descriptor is the first argument."""
+    # A terminal or systemd sends these signals to all processes. The server stops its workers after the last batch.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
     try:
-        serve(connection)
+        run_batches(connection)
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        return  # the other side has left
+        return  # the server closed the connection
 
 
-def serve(connection: Connection[Any, Any]) -> None:
-    """Answers the order, then one batch after another.
+def run_batches(connection: Connection[Any, Any]) -> None:
+    """Load the requested model, then process batches until the server closes the connection.
 
     Raises:
-        EOFError: the other side has hung up.
+        EOFError: The server closed the connection.
     """
-    from regard.serving.model_runner import open_engine
+    from regard.serving.model_runner import load_runner  # imports torch
 
-    order: LoadRequest = connection.recv()
+    request: LoadRequest = connection.recv()
     try:
-        engine = open_engine(order)
-        engine.warm_up()
+        runner = load_runner(request)
+        runner.warm_up()
     except UserError as error:
         connection.send(Rejected(str(error)))
         return
-    connection.send(engine.about)
+    connection.send(runner.info)
     while True:
         batch: Batch = connection.recv()
-        answer: BatchResult | Rejected | Failed
+        reply: BatchResult | Rejected | Failed
         try:
-            answer = BatchResult(engine.run(batch.operation, batch.items, dict(batch.options)))
+            reply = BatchResult(runner.run(batch.operation, batch.items, dict(batch.options)))
         except UserError as error:
-            answer = Rejected(str(error), error.kind)
+            reply = Rejected(str(error), error.kind)
         except Exception as error:
-            answer = Failed(describe(error))
-        connection.send(answer)
+            reply = Failed(describe_error(error))
+        connection.send(reply)
 
 
-def describe(error: BaseException) -> str:
-    """The kind of an error and where it was raised; not its message, which may quote a user's text."""
+def describe_error(error: BaseException) -> str:
+    """Return the type and location of an exception, without its message, which may quote a user's text."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} in {frame.name}, {frame.filename}:{frame.lineno}"
 

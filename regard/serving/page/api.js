@@ -49,7 +49,7 @@ async function reach(address, options) {
 
 /** What the page has words for, by the reason and the numbers in a header; else what the server says. */
 async function sentenceOf(answer) {
-  const numbers = Object.fromEntries(new URLSearchParams(answer.headers.get("x-problem") ?? ""));
+  const numbers = Object.fromEntries(new URLSearchParams(answer.headers.get("x-error") ?? ""));
   const known = tongue.words.refusals[numbers.reason];
   if (known) return known(numbers);
   try {

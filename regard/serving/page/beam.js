@@ -66,5 +66,5 @@ function tellNode(node, became, settings, words) {
   const alpha = settings.alpha;
   const by = { average: `${n}^${alpha}`, wu: `((5+${n})/6)^${alpha}`, none: "1" }[settings.length_penalty];
   const fate = words.fates[became] ?? became;
-  return `${node.piece}: log p ${number(node.logp)} · Σ ${number(node.total)} ÷ ${by} = ${number(node.score)} · ${fate}`;
+  return `${node.token}: log p ${number(node.log_prob)} · Σ ${number(node.cumulative_log_prob)} ÷ ${by} = ${number(node.score)} · ${fate}`;
 }

@@ -7,13 +7,13 @@ export function readPacket(buffer) {
   const length = new DataView(buffer).getUint32(0, true);
   const head = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
   const arrays = {};
-  for (const [name, { shape, type, at, low, high }] of Object.entries(head.arrays)) {
+  for (const [name, { shape, type, offset, low, high }] of Object.entries(head.arrays)) {
     const [View, last] = READERS[type];
     const count = shape.reduce((product, size) => product * size, 1);
-    const numbers = new View(buffer, 4 + length + at, count);
+    const numbers = new View(buffer, 4 + length + offset, count);
     arrays[name] = { shape, values: last ? widen(numbers, low, high, last) : numbers };
   }
-  return { about: head.about, arrays };
+  return { about: head.content, arrays };
 }
 
 /** A part of an array along its first dimension. */

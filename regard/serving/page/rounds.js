@@ -14,9 +14,9 @@ export function showRounds(card, controls, found, words, change, signal) {
   const place = make("div");
   const show = (canvas) => place.replaceChildren(...showCanvas(canvas, words, signal));
   card.append(make("p", { class: "answer", text: found.text }));
-  if (found.canvases.length > 1) card.append(makeResults(found.canvases, words, show));
+  if (found.candidates.length > 1) card.append(makeResults(found.candidates, words, show));
   card.append(place);
-  show(found.canvases[0]);
+  show(found.candidates[0]);
 }
 
 function makeChoices({ length, settings }, words, change) {
@@ -31,7 +31,7 @@ function makeResults(canvases, words, show) {
   const rows = canvases.map((canvas, i) => {
     const button = make("button", { class: "alternative", "aria-pressed": i === 0 });
     button.append(make("span", { class: "score", text: canvas.score.toFixed(3) }));
-    button.append(make("span", { class: "score", text: `${canvas.rounds[0].pieces.length} ${words.canvasPlaces}` }));
+    button.append(make("span", { class: "score", text: `${canvas.iterations[0].tokens.length} ${words.canvasPlaces}` }));
     button.append(make("span", { text: canvas.text || "∅" }));
     button.addEventListener("click", () => {
       rows.forEach((row) => row.firstChild.setAttribute("aria-pressed", String(row.firstChild === button)));
@@ -42,11 +42,11 @@ function makeResults(canvases, words, show) {
   return make("ol", { class: "alternatives" }, ...rows);
 }
 
-function showCanvas({ rounds }, words, signal) {
+function showCanvas({ iterations: rounds }, words, signal) {
   const scale = makeScale(isDark(), false);
   const told = make("p", { class: "told", "aria-live": "polite", text: words.pointAtPlace });
   const rows = rounds.map((round, number) => {
-    const cells = round.pieces.map((piece, at) => makeCell(rounds, number, at, scale, (sentence) => (told.textContent = sentence), words));
+    const cells = round.tokens.map((piece, at) => makeCell(rounds, number, at, scale, (sentence) => (told.textContent = sentence), words));
     return make("tr", {}, make("th", { text: words.round(number + 1) }), ...cells);
   });
   const table = make("table", { class: "rounds" }, make("tbody", {}, ...rows));
@@ -67,7 +67,7 @@ function showCanvas({ rounds }, words, signal) {
 
 /** A place after a round: above, what was masked before the round wrote again; below, what stands there now. */
 function makeCell(rounds, number, at, scale, say, words) {
-  const { pieces, probabilities, written } = rounds[number];
+  const { tokens: pieces, probabilities, predicted: written } = rounds[number];
   const again = number > 0 && written[at];
   const share = probabilities[at];
   const token = make("button", { class: `token ${again ? "again" : ""}`, text: pieces[at] });
@@ -77,9 +77,9 @@ function makeCell(rounds, number, at, scale, say, words) {
   let sentence = `${words.round(number + 1)} · ${pieces[at]} ${percent(share)} · ${words.canvasFates[again ? "again" : number ? "kept" : "first"]}`;
   if (again) {
     const before = rounds[number - 1];
-    cell.append(make("s", { class: "was", text: before.pieces[at] }));
-    token.classList.toggle("other", before.pieces[at] !== pieces[at]);
-    sentence += `: ${before.pieces[at]} ${percent(before.probabilities[at])} → ${pieces[at]} ${percent(share)}`;
+    cell.append(make("s", { class: "was", text: before.tokens[at] }));
+    token.classList.toggle("other", before.tokens[at] !== pieces[at]);
+    sentence += `: ${before.tokens[at]} ${percent(before.probabilities[at])} → ${pieces[at]} ${percent(share)}`;
   }
   for (const event of ["pointerenter", "focus", "click"]) token.addEventListener(event, () => say(sentence));
   cell.append(token);

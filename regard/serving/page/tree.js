@@ -67,10 +67,10 @@ function drawNode(node, spot, parent, onPoint) {
   const group = draw("g", { "data-part": "node", tabindex: "0", role: "button" });
   const box = draw("rect", { x: spot.x, y: spot.y, width: WIDTH, height: HEIGHT, rx: 7 });
   const name = draw("text", { x: spot.x + 8, y: spot.y + 17.5 });
-  name.textContent = shorten(node.piece);
+  name.textContent = shorten(node.token);
   const score = draw("text", { x: spot.x + WIDTH - 6, y: spot.y + 17.5, class: "score" });
   score.textContent = node.score === null ? "−∞" : node.score.toFixed(2);
-  group.setAttribute("aria-label", `${node.piece} ${score.textContent}`);
+  group.setAttribute("aria-label", `${node.token} ${score.textContent}`);
   group.append(box, name, score);
   for (const event of ["pointerenter", "focus", "click"]) group.addEventListener(event, onPoint);
   drawn.push(group);

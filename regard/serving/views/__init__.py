@@ -1,1 +1,1 @@
-"""What the page shows of a model, a file a section: questions and answers are plain, and no section knows HTTP."""
+"""Contents of the page's sections, computed in the workers from plain request fields."""

@@ -1,4 +1,7 @@
-"""Arrays for the page, with what is to be said of them: JSON, then bytes, which page/packet.js reads."""
+"""Packets: a binary format for JSON with arrays, which page/packet.js reads.
+
+A packet consists of the length of the JSON part (4 bytes, little-endian), the JSON part, and the data of the arrays.
+"""
 
 from __future__ import annotations
 
@@ -9,55 +12,58 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-ALIGNED = 4
+ALIGNMENT = 4
 Array = npt.NDArray[Any]
-Precision = Literal["u1", "u2", "f4", "b1"]
+Encoding = Literal["u1", "u2", "f4", "b1"]
+"""`u1` and `u2`: 8-bit and 16-bit quantisation; `f4`: float32; `b1`: bytes."""
+Arrays = dict[str, tuple[Array, Encoding]]
 
 
-def pack(about: Mapping[str, Any], arrays: Mapping[str, tuple[Array, Precision]]) -> bytes:
-    """A packet: the length of the JSON as four bytes, the JSON, and each array where the JSON says.
+def pack(content: Mapping[str, Any], arrays: Arrays) -> bytes:
+    """Return a packet with JSON content and arrays.
 
-    Arrays of "u1" and "u2" are steps between their lowest and highest finite value, the last step being what is not
-    finite; "f4" keeps every number as it is, and so does "b1" bytes.
+    `u1` and `u2` quantise the range of the finite values linearly; the largest code stands for values that are not
+    finite. `f4` and `b1` are exact.
     """
-    described: dict[str, dict[str, Any]] = {}
-    body = bytearray()
-    for name, (array, precision) in arrays.items():
-        scale, data = _steps(array, precision)
-        described[name] = {"shape": list(array.shape), "type": precision, "at": len(body)} | scale
-        body += data + b"\0" * (-len(data) % ALIGNED)
-    head = json.dumps({"about": about, "arrays": described}, ensure_ascii=False, allow_nan=False).encode("utf-8")
-    head += b" " * (-len(head) % ALIGNED)
-    return len(head).to_bytes(4, "little") + head + bytes(body)
+    headers: dict[str, dict[str, Any]] = {}
+    data = bytearray()
+    for name, (array, encoding) in arrays.items():
+        value_range, encoded = _encode(array, encoding)
+        headers[name] = {"shape": list(array.shape), "type": encoding, "offset": len(data)} | value_range
+        data += encoded + b"\0" * (-len(encoded) % ALIGNMENT)
+    head = json.dumps({"content": content, "arrays": headers}, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    head += b" " * (-len(head) % ALIGNMENT)
+    return len(head).to_bytes(4, "little") + head + bytes(data)
 
 
 def unpack(packet: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.float64]]]:
-    """What `pack` was given, as closely as it was kept."""
+    """Return the content and the arrays of a packet; values that were not finite are NaN."""
     start = 4 + int.from_bytes(packet[:4], "little")
     head = json.loads(packet[4:start])
     arrays = {}
-    for name, one in head["arrays"].items():
-        count = int(np.prod(one["shape"]))
-        kind = "u1" if one["type"] == "b1" else f"<{one['type']}"
-        numbers = np.frombuffer(packet, kind, count, start + one["at"]).astype(float)
-        if "low" in one:
-            last = _last(one["type"])
-            steps = np.where(numbers == last, np.nan, numbers)
-            numbers = one["low"] + steps * (one["high"] - one["low"]) / (last - 1)
-        arrays[name] = numbers.reshape(one["shape"])
-    return head["about"], arrays
+    for name, header in head["arrays"].items():
+        dtype = "u1" if header["type"] == "b1" else f"<{header['type']}"
+        size = int(np.prod(header["shape"]))
+        values = np.frombuffer(packet, dtype, size, start + header["offset"]).astype(float)
+        if "low" in header:
+            not_finite = _largest_code(header["type"])
+            step = (header["high"] - header["low"]) / (not_finite - 1)
+            values = header["low"] + np.where(values == not_finite, np.nan, values) * step
+        arrays[name] = values.reshape(header["shape"])
+    return head["content"], arrays
 
 
-def _steps(array: Array, precision: Precision) -> tuple[dict[str, float], bytes]:
-    if precision in ("f4", "b1"):
-        return {}, array.astype("<f4" if precision == "f4" else "u1").tobytes()
+def _encode(array: Array, encoding: Encoding) -> tuple[dict[str, float], bytes]:
+    """Return the range of a quantised array (empty for exact encodings), and its data."""
+    if encoding in ("f4", "b1"):
+        return {}, array.astype("<f4" if encoding == "f4" else "u1").tobytes()
     finite = np.isfinite(array)
     low = float(array.min(where=finite, initial=0.0))
     high = float(array.max(where=finite, initial=low + 1e-9))
-    last = _last(precision)
-    steps = np.rint((np.where(finite, array, low) - low) / (high - low) * (last - 1))
-    return {"low": low, "high": high}, np.where(finite, steps, last).astype(f"<{precision}").tobytes()
+    not_finite = _largest_code(encoding)
+    codes = np.rint((np.where(finite, array, low) - low) / (high - low) * (not_finite - 1))
+    return {"low": low, "high": high}, np.where(finite, codes, not_finite).astype(f"<{encoding}").tobytes()
 
 
-def _last(precision: str) -> int:
-    return 255 if precision == "u1" else 65535
+def _largest_code(encoding: str) -> int:
+    return 255 if encoding == "u1" else 65535

@@ -1,0 +1,167 @@
+"""The web page at /: its files, and the endpoints under /api/inspect/ that it calls."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib import resources
+from pathlib import PurePath
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from regard.serving import schemas
+from regard.serving.api import IMAGE_BODY
+from regard.serving.errors import ApiError, bad_request
+from regard.serving.messages import Job
+from regard.serving.parsing import read_images
+from regard.serving.service import Service, ServiceDependency, cancel_on_disconnect, log_fields
+
+MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+PACKAGES = ("regard.inspection", "regard.serving")
+"""Packages with a folder page/. Their files share one URL path, so that modules can import each other."""
+INDEX = "index.html"
+BINARY = "application/octet-stream"
+PACKET_RESPONSE: dict[str, Any] = {
+    "response_class": Response,
+    "responses": {200: {"content": {BINARY: {}}, "description": "JSON and arrays; see regard/serving/views/packet.py"}},
+}
+SECTIONS = {"translation": "translate", "map": "attention"}
+"""Section of the page of each operation, if it is not the operation's name."""
+
+inspect_router = APIRouter(prefix="/api/inspect", tags=["page"], responses=schemas.ERROR_RESPONSES)
+file_router = APIRouter(include_in_schema=False)
+
+
+@inspect_router.post("/translation", **PACKET_RESPONSE)
+async def translation(request: Request, body: schemas.TranslationRequest, service: ServiceDependency) -> Response:
+    """Return the best translations of a sentence and their alignments."""
+    return _packet(await _inspect_text(service, request, "translation", body, body.n_best))
+
+
+@inspect_router.post("/attention", **PACKET_RESPONSE)
+async def attention(request: Request, body: schemas.AttentionRequest, service: ServiceDependency) -> Response:
+    """Return a small attention map of every head."""
+    return _packet(await _inspect_text(service, request, "attention", body))
+
+
+@inspect_router.post("/map", **PACKET_RESPONSE)
+async def attention_map(request: Request, body: schemas.MapRequest, service: ServiceDependency) -> Response:
+    """Return the attention map of one head, or the mean over all heads of an attention module."""
+    return _packet(await _inspect_text(service, request, "map", body))
+
+
+@inspect_router.post("/arithmetic", **PACKET_RESPONSE)
+async def arithmetic(request: Request, body: schemas.ArithmeticRequest, service: ServiceDependency) -> Response:
+    """Return all intermediate results of the attention of one query."""
+    return _packet(await _inspect_text(service, request, "arithmetic", body))
+
+
+@inspect_router.post("/beam")
+async def beam(request: Request, body: schemas.BeamRequest, service: ServiceDependency) -> schemas.BeamResponse:
+    """Return the tree of a beam search, or the iterations of a non-autoregressive model."""
+    return schemas.BeamResponse(**await _inspect_text(service, request, "beam", body))
+
+
+@inspect_router.post("/change")
+async def change(request: Request, body: schemas.ChangeRequest, service: ServiceDependency) -> schemas.ChangeResponse:
+    """Return the translation by a model with scaled heads, other attention scores or other search settings."""
+    return schemas.ChangeResponse(**await _inspect_text(service, request, "change", body))
+
+
+@inspect_router.post("/positions", **PACKET_RESPONSE)
+async def positions(request: Request, body: schemas.PositionsRequest, service: ServiceDependency) -> Response:
+    """Return the position encodings of a model, their similarities, and the angles of rotary encodings."""
+    service.authenticate(request, body.api_key)
+    return _packet(await _inspect(service, request, "positions", body.model, {"length": body.length}))
+
+
+@inspect_router.post("/image", openapi_extra=IMAGE_BODY, **PACKET_RESPONSE)
+async def image(request: Request, service: ServiceDependency) -> Response:
+    """Return the classes of an image, and the attention of the class token or of a patch."""
+    fields, images = await read_images(request, schemas.PatchRequest)
+    service.authenticate(request, fields.api_key)
+    _check_count(images, 1)
+    item = {"image": images[0], "patch": fields.patch, "pixels": service.limits.image_pixels}
+    return _packet(await _inspect(service, request, "image", fields.model, item))
+
+
+@inspect_router.post("/views", openapi_extra=IMAGE_BODY, **PACKET_RESPONSE)
+async def views(request: Request, service: ServiceDependency) -> Response:
+    """Return the cross-attention between the patches of two views of a scene."""
+    fields, images = await read_images(request, schemas.ImageRequest)
+    service.authenticate(request, fields.api_key)
+    _check_count(images, 2)
+    item = {"images": images, "pixels": service.limits.image_pixels}
+    return _packet(await _inspect(service, request, "views", fields.model, item))
+
+
+async def _inspect_text(
+    service: Service, request: Request, operation: str, body: schemas.InspectRequest, n_best: int = 1
+) -> Any:
+    """Check the sentence of a request, and run an operation on it."""
+    service.authenticate(request, body.api_key)
+    service.check_texts(request, [body.text], n_best)
+    model = service.models.find(body.model, SECTIONS.get(operation, operation))
+    assert model.job_builder is not None
+    tokens = model.job_builder.count_tokens(body.text)
+    limit = min(service.limits.inspect_tokens, model.info.max_source_tokens or service.limits.inspect_tokens)
+    if tokens > limit:
+        message = f"the sentence has {tokens} tokens; at most {limit} tokens can be inspected"
+        raise bad_request(message, "tokens", tokens=tokens, limit=limit)
+    item = body.model_dump(exclude={"model", "api_key"})
+    return await _inspect(service, request, operation, body.model, item, tokens + 1)
+
+
+async def _inspect(
+    service: Service, request: Request, operation: str, model_name: str | None, item: dict[str, Any], size: int = 1
+) -> Any:
+    """Run an operation in a worker of the model."""
+    log_fields(request).update(model=model_name)
+    model = service.models.find(model_name, SECTIONS.get(operation, operation))
+    (result,) = await cancel_on_disconnect(request, model.batcher.submit([Job(operation, item, size=size)]))
+    return result
+
+
+def _check_count(images: list[bytes], count: int) -> None:
+    if len(images) != count:
+        raise bad_request(f"Invalid request: {len(images)} images; send {count} as image")
+
+
+def _packet(content: bytes) -> Response:
+    return Response(content, media_type=BINARY)
+
+
+@file_router.get("/")
+async def index(request: Request) -> Response:
+    """Return the page."""
+    return _file_response(request, INDEX)
+
+
+@file_router.get("/page/{name}")
+async def page_file(request: Request, name: str) -> Response:
+    """Return a module or style sheet of the page."""
+    if name not in read_page_files() or name == INDEX:
+        raise ApiError(404, "Not Found", "bad")
+    return _file_response(request, name)
+
+
+@cache
+def read_page_files() -> dict[str, bytes]:
+    """Return the contents of all files of the page by name."""
+    return {
+        path.name: path.read_bytes()
+        for package in PACKAGES
+        for path in (resources.files(package) / "page").iterdir()
+        if path.is_file() and PurePath(path.name).suffix in MEDIA_TYPES
+    }
+
+
+def _file_response(request: Request, name: str) -> Response:
+    content = read_page_files()[name]
+    tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+    headers = {"etag": tag, "cache-control": "no-cache"}  # browsers revalidate, and receive only changed files
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    media_type = MEDIA_TYPES[PurePath(name).suffix]
+    return Response(content, media_type=f"{media_type}; charset=utf-8", headers=headers)

@@ -1,0 +1,80 @@
+"""Views of image models: classes and attention of a classifier, cross-attention of a two-view model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from regard.data.images.datasets import Resize
+from regard.data.images.decoding import Pixels, decode_image
+from regard.inspection.patches import WindowAttention, check_patch, global_attention, patch_grid, window_attention
+from regard.inspection.probe import probe
+from regard.inspection.two_view import cross_attention_names
+from regard.models.croco import CroCo
+from regard.models.vit import ViT
+from regard.pipelines.classifier import Classifier
+from regard.serving.views.packet import Arrays, pack
+
+TOP_CLASSES = 5
+PATCHES_PER_SIDE = 12
+"""Size to which the images for a two-view model, which accepts any size, are resized."""
+
+
+def view_image(classifier: Classifier, request: dict[str, Any]) -> bytes:
+    """Return a packet with the classes, the array `pixels` of the model's input, and its attention.
+
+    Without a patch in the request, the attention of a ViT is that of the class token (or of the mean over patches):
+    `rollout` (layers, patches) and `heads` (layers, heads, patches). For a Swin, `layerN` (heads, tokens) contains the
+    attention that each token receives within its window, or that the patch pays; `windows` describes the layers.
+    """
+    preprocessing, model = classifier.preprocessing, classifier.model
+    decoded = decode_image(
+        request["image"], preprocessing.mode, max_pixels=request["pixels"], min_side=preprocessing.resize.min_side
+    )
+    pixels = preprocessing.open(decoded)
+    grid = patch_grid(model, pixels.shape[:2])
+    patch = None if request["patch"] is None else divmod(request["patch"], grid[1])
+    check_patch(patch, grid)
+    with probe(model) as records:
+        probabilities = classifier.predict([pixels])
+    classes = [(name, round(probability, 4)) for name, probability in classifier.rank(probabilities, TOP_CLASSES)[0]]
+    arrays: Arrays = {"pixels": (pixels, "b1")}
+    content = {"classes": classes, "grid": grid, "patch": model.config.patch, "windows": None}
+    if isinstance(model, ViT):
+        attention = global_attention(model, records, patch)
+        arrays |= {"rollout": (attention.rollout, "u2"), "heads": (attention.heads, "u2")}
+    else:
+        layers = window_attention(model, records, pixels.shape[:2], patch)
+        content["windows"] = [_window_layer(layer) for layer in layers]
+        arrays |= {f"layer{number}": (layer.heads, "u2") for number, layer in enumerate(layers)}
+    return pack(content, arrays)
+
+
+def _window_layer(layer: WindowAttention) -> dict[str, Any]:
+    return {"stage": layer.stage, "layer": layer.layer, "grid": layer.grid, "patch": layer.patch, "reach": layer.reach}
+
+
+@torch.no_grad()
+def view_image_pair(model: CroCo, request: dict[str, Any]) -> bytes:
+    """Return a packet with the pixels of two views and the cross-attention between their patches.
+
+    The array `crossN` (patches of view 1, patches of view 2) contains the mean weights of layer N.
+    """
+    resize = Resize(PATCHES_PER_SIDE * model.config.patch)
+    views = [
+        resize(decode_image(image, "RGB", max_pixels=request["pixels"], min_side=resize.min_side))
+        for image in request["images"]
+    ]
+    device = model.mask_token.device
+    first, second = (_to_tensor(view).to(device) for view in views)
+    with probe(model, cross_attention_names(model)) as records:
+        model.both(first, second)
+    arrays: Arrays = {"pixels0": (views[0], "b1"), "pixels1": (views[1], "b1")}
+    for layer, record in enumerate(records.values()):
+        arrays[f"cross{layer}"] = record.weights[0].float().mean(0).cpu().numpy(), "u2"
+    return pack({"grid": [PATCHES_PER_SIDE, PATCHES_PER_SIDE], "layers": len(records)}, arrays)
+
+
+def _to_tensor(view: Pixels) -> torch.Tensor:
+    return torch.from_numpy(view.copy()).permute(2, 0, 1)[None].float() / 255

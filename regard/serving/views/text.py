@@ -1,0 +1,208 @@
+"""Views of a translator: translations, attention maps, search steps and interventions.
+
+Shapes: H heads, T queries, S keys, D head width, W model width.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.decoding.config import DecodingSettings, SearchSettings
+from regard.errors import UserError
+from regard.inspection.interventions import scale_heads, scale_scores, score_scale
+from regard.inspection.maps import distance, entropy
+from regard.inspection.probe import QUANTITIES, check_heads, find_attentions
+from regard.inspection.scene import readable_labels
+from regard.inspection.translation import MAP_AXES, check_not_blank, parse_attention_name, record_translation
+from regard.models.nat import NATransformer
+from regard.pipelines.hypothesis import Hypothesis, Node, Round
+from regard.pipelines.translator import Translator
+from regard.serving.views.packet import Array, Arrays, pack
+
+DIGITS = 4
+THUMBNAIL_SIZE = 52
+"""Maximum number of rows and columns of a small attention map: its size on the page in pixels."""
+
+
+def view_translation(translator: Translator, settings: DecodingSettings, request: dict[str, Any]) -> bytes:
+    """Return a packet with the source tokens and the hypotheses, best first.
+
+    The array `alignmentN` contains the alignment of hypothesis N; an engine without attention weights has none.
+    """
+    check_not_blank(request["text"])
+    has_attention = translator.generator.has_attention
+    hypotheses = translator.hypotheses([request["text"]], settings, alignments=has_attention)[0]
+    source = [*readable_labels(hypotheses[0].source_pieces), "END"]
+    arrays: Arrays = {}
+    if has_attention:
+        for number, hypothesis in enumerate(hypotheses):
+            weights = np.array(hypothesis.alignment, float).reshape(len(hypothesis.labels), len(source))
+            arrays[f"alignment{number}"] = weights, "u2"
+    return pack({"source": source, "hypotheses": [_hypothesis(one) for one in hypotheses]}, arrays)
+
+
+def view_attention(translator: Translator, settings: DecodingSettings, request: dict[str, Any]) -> bytes:
+    """Return a packet with small maps of each attention module, (H + 1, T, S); the last is the mean of the heads."""
+    record = record_translation(translator, request["text"], request["target"], settings)
+    arrays: Arrays = {}
+    modules = []
+    for name, module_record in record.seen.items():
+        weights_HTS = module_record.weights[0].float().cpu()
+        maps = torch.cat([weights_HTS, weights_HTS.mean(0, keepdim=True)])
+        arrays[name] = _shrink(maps).numpy(), "u1"
+        modules.append(_attention_module(name, weights_HTS.numpy()))
+    return pack({"labels": record.labels, "views": modules}, arrays)
+
+
+def view_map(translator: Translator, settings: DecodingSettings, request: dict[str, Any]) -> bytes:
+    """Return a packet with the array `map`, (T, S): weights or scores of one head, or the mean weights of all heads."""
+    name, head, quantity = request["name"], request["head"], request["quantity"]
+    attention = find_attentions(translator.model, [name])[name]
+    if head is not None:
+        check_heads(name, attention, [head])
+    elif quantity == "scores":
+        raise UserError("the scores of different heads are not comparable and have no mean; choose a head")
+    record = record_translation(translator, request["text"], request["target"], settings, [name], [quantity])
+    maps_HTS = getattr(record.seen[name], quantity)[0].float()
+    map_TS = (maps_HTS.mean(0) if head is None else maps_HTS[head]).cpu().numpy()
+    group, _ = parse_attention_name(name)
+    rows, columns = MAP_AXES[group]
+    return pack({"rows": record.labels[rows], "columns": record.labels[columns]}, {"map": (map_TS, "u2")})
+
+
+@torch.no_grad()
+def view_arithmetic(translator: Translator, settings: DecodingSettings, request: dict[str, Any]) -> bytes:
+    """Return a packet with all intermediate results of one query of one head.
+
+    The arrays are `q` (D), `k` and `v` (S, D), `products` q·k (S), `scores` after scaling and masking (S), `weights`
+    (S), `heads`, the output of each head (H, D), and `output`, that of the output projection (W).
+    """
+    name, head, query = request["name"], request["head"], request["query"]
+    attention = find_attentions(translator.model, [name])[name]
+    check_heads(name, attention, [head])
+    text, target = request["text"], request["target"]
+    record = record_translation(translator, text, target, settings, [name], QUANTITIES)
+    group, _ = parse_attention_name(name)
+    rows, columns = (record.labels[axis] for axis in MAP_AXES[group])
+    if not 0 <= query < len(rows):
+        raise UserError(f"{name} has no query {query}; the queries are 0 to {len(rows) - 1}")
+    seen = record.seen[name]
+    q_D, k_SD, v_SD = seen.q[0, head, query].double(), seen.k[0, head].double(), seen.v[0, head].double()
+    heads_HD = seen.context[0, :, query]
+    scores_S, weights_S = seen.scores[0, head, query], seen.weights[0, head, query]
+    tensors = {
+        "q": q_D,
+        "k": k_SD,
+        "v": v_SD,
+        "products": k_SD @ q_D,
+        "scores": scores_S,
+        "weights": weights_S,
+        "heads": heads_HD,
+        "output": attention.out(heads_HD.reshape(1, -1))[0],
+    }
+    content = {
+        "rows": rows,
+        "columns": columns,
+        "scale": score_scale(attention),
+        "softmax": torch.allclose(scores_S.softmax(-1), weights_S.float(), atol=1e-3),
+    }
+    return pack(content, {key: (tensor.float().cpu().numpy(), "f4") for key, tensor in tensors.items()})
+
+
+def view_beam(translator: Translator, settings: DecodingSettings, request: dict[str, Any]) -> dict[str, Any]:
+    """Return the tree of a beam search, or the candidates of a non-autoregressive model with their iterations."""
+    check_not_blank(request["text"])
+    model, is_search = translator.model, isinstance(settings, SearchSettings)
+    all_candidates = settings if is_search else settings.changed(n_best=settings.candidates)
+    hypotheses = translator.hypotheses([request["text"]], all_candidates, trees=is_search, snapshots=not is_search)[0]
+    best = hypotheses[0]
+    return {
+        "text": best.text,
+        "score": round(best.score, DIGITS),
+        "settings": {key: value for key, value in settings.resolved().items() if key != "rerank"},
+        "length": model.config.length if isinstance(model, NATransformer) else None,
+        "tree": [_beam_node(node) for node in best.tree or ()],
+        "candidates": [_nat_candidate(hypothesis) for hypothesis in hypotheses if hypothesis.rounds],
+    }
+
+
+def view_change(translator: Translator, settings: DecodingSettings, request: dict[str, Any]) -> dict[str, Any]:
+    """Return the best translation with head outputs scaled by `factors` and attention scores by `sharpness`."""
+    check_not_blank(request["text"])
+    model = translator.model
+    factors = {
+        name: {int(head): factor for head, factor in head_factors.items()}
+        for name, head_factors in request["factors"].items()
+    }
+    with scale_heads(model, factors), scale_scores(model, request["sharpness"]):
+        best = translator.hypotheses([request["text"]], settings)[0][0]
+    heads = {name: attention.heads for name, attention in find_attentions(model).items()}
+    return {"translation": _hypothesis(best), "heads": heads}
+
+
+def _hypothesis(hypothesis: Hypothesis) -> dict[str, Any]:
+    log_probs = hypothesis.log_probabilities[: len(hypothesis.labels)]
+    return {
+        "text": hypothesis.text,
+        "score": round(hypothesis.score, DIGITS),
+        "tokens": hypothesis.tokens,
+        "labels": readable_labels(hypothesis.labels),
+        "probabilities": [round(math.exp(log_prob), DIGITS) for log_prob in log_probs],
+    }
+
+
+def _attention_module(name: str, weights_HTS: Array) -> dict[str, Any]:
+    group, layer = parse_attention_name(name)
+    is_distribution = not (weights_HTS < 0).any()
+    has_distance = is_distribution and group != "cross"
+    return {
+        "name": name,
+        "group": group,
+        "layer": layer,
+        "heads": len(weights_HTS),
+        "entropy": np.round(entropy(weights_HTS), 2).tolist() if is_distribution else None,
+        "distance": np.round(distance(weights_HTS), 2).tolist() if has_distance else None,
+    }
+
+
+def _shrink(maps: Tensor) -> Tensor:
+    """Reduce maps to the size of a thumbnail by max pooling."""
+    rows, columns = (min(THUMBNAIL_SIZE, size) for size in maps.shape[1:])
+    return F.adaptive_max_pool2d(maps, (rows, columns)) if maps.numel() else maps
+
+
+def _beam_node(node: Node) -> dict[str, Any]:
+    expansion = node.expansion
+    return {
+        "parent": expansion.parent,
+        "step": expansion.step,
+        "token": node.piece if node.piece == "END" else readable_labels([node.piece])[0],
+        "fate": expansion.fate,
+        "log_prob": _finite(expansion.log_probability),
+        "cumulative_log_prob": _finite(expansion.total),
+        "score": _finite(expansion.score),
+    }
+
+
+def _finite(value: float) -> float | None:
+    """Round a value for JSON, which has no infinity."""
+    return round(value, DIGITS) if math.isfinite(value) else None
+
+
+def _nat_candidate(hypothesis: Hypothesis) -> dict[str, Any]:
+    iterations = [_nat_iteration(iteration) for iteration in hypothesis.rounds or ()]
+    return {"text": hypothesis.text, "score": round(hypothesis.score, DIGITS), "iterations": iterations}
+
+
+def _nat_iteration(iteration: Round) -> dict[str, Any]:
+    return {
+        "tokens": readable_labels(iteration.pieces),
+        "probabilities": [round(math.exp(log_prob), DIGITS) for log_prob in iteration.log_probabilities],
+        "predicted": iteration.written,
+    }
