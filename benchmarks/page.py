@@ -27,7 +27,7 @@ import torch
 from regard.data.text.vocabularies import Vocabularies
 from regard.evaluation.bench.speed import describe_machine
 from regard.models.folder import find_model_folder
-from tests.browser import Visit, launched
+from tests.browser import Visit, launch_chromium
 
 SENTENCE = "Yesterday my older brother bought three books at the market and read them on the train."
 WORDS = SENTENCE.split()
@@ -72,7 +72,7 @@ def main() -> None:
     command = [sys.executable, "-m", "regard.cli", *words]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
-        with launched() as browser:
+        with launch_chromium() as browser:
             measured = measure(browser, wait_for(server), sentence, options.times)
     finally:
         server.terminate()
@@ -82,8 +82,8 @@ def main() -> None:
     print(text)
     if options.out:
         options.out.write_text(text + "\n", encoding="utf-8")
-    if complaints := judge(report):
-        sys.exit("; ".join(complaints))
+    if failures := judge(report):
+        sys.exit("; ".join(failures))
 
 
 def describe(tokens: int) -> dict[str, Any]:
@@ -103,15 +103,15 @@ def describe(tokens: int) -> dict[str, Any]:
 
 def judge(report: dict[str, Any]) -> list[str]:
     """What is slower than it may be, in sentences."""
-    complaints = []
+    failures = []
     if report["slowest"] > MOST_SECONDS:
-        complaints.append(f"the section took {report['slowest']} s, more than {MOST_SECONDS:g} s")
+        failures.append(f"the section took {report['slowest']} s, more than {MOST_SECONDS:g} s")
     for name, frames in report["frames"].items():
         if frames["mean"] < LEAST_FRAMES:
-            complaints.append(f"{name}: {frames['mean']} frames a second, fewer than {LEAST_FRAMES:g}")
+            failures.append(f"{name}: {frames['mean']} frames a second, fewer than {LEAST_FRAMES:g}")
     if not {"matrix", "lines"} <= report["frames"].keys():
-        complaints.append("the matrix and the lines were too short to be scrolled; give more tokens")
-    return complaints
+        failures.append("the matrix and the lines were too short to be scrolled; give more tokens")
+    return failures
 
 
 def make_sentence(run: Path, tokens: int) -> str:
@@ -166,7 +166,7 @@ def measure(browser: Any, url: str, sentence: str, times: int) -> dict[str, Any]
             "page": page.evaluate(SCROLL, ["html", 120]),
             "pointing": page.evaluate(POINT, ["canvas.matrix", 60]),
         }
-        assert not visit.complaints, visit.complaints
+        assert not visit.console, visit.console
     return {
         "browser": f"Chromium {browser.version}",
         "seconds": round(statistics.median(seconds), 3),

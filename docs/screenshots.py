@@ -22,7 +22,7 @@ from typing import Any
 from regard.inspection.output import save_scene
 from regard.inspection.translation import translation_scene
 from regard.pipelines.translator import Translator
-from tests.browser import Visit, launched
+from tests.browser import Visit, launch_chromium
 
 IMAGES = Path(__file__).parent / "images"
 SENTENCE = "Yesterday my older brother bought three books at the market."
@@ -63,7 +63,7 @@ def main() -> None:
     about = f"{options.run} · {' → '.join(translator.languages)}"
     scene = translation_scene(translator, SENTENCE, about=about)
     save_scene(translation_scene(translator, "I love apples", about=about), options.out / "look-apples.png")
-    with tempfile.TemporaryDirectory() as folder, launched() as browser:
+    with tempfile.TemporaryDirectory() as folder, launch_chromium() as browser:
         page_file = Path(folder, "look.html")
         save_scene(scene, page_file)
         for name, screen in SCREENS.items():
@@ -74,13 +74,13 @@ def main() -> None:
                 page.locator(".tokens.target .token").nth(3).focus()
                 page.wait_for_timeout(500)  # until the maps in sight are drawn
                 page.screenshot(path=options.out / f"{name}.png")
-                assert not visit.complaints, visit.complaints
+                assert not visit.console, visit.console
         runs = {name: getattr(options, name) for name in ("images", "windows", "views", "parallel")}
         with served({"demo": options.run} | {name: run for name, run in runs.items() if run}) as url:
             for name, screen in PAGES.items():
                 with Visit(browser, **screen) as visit:
                     draw_sections(visit.page, url, options.out, name, options)
-                    assert not visit.complaints, visit.complaints
+                    assert not visit.console, visit.console
 
 
 def draw_sections(page: Any, url: str, out: Path, name: str, options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Coroutines in tests: Playwright keeps a loop running in the tests' thread, so they get a thread of their own."""
+"""Coroutines in tests. Playwright keeps an event loop running in the main thread, so they run in another thread."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,6 +8,6 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def run_apart(coroutine: Coroutine[Any, Any, T]) -> T:
+def run_in_thread(coroutine: Coroutine[Any, Any, T]) -> T:
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, coroutine).result()

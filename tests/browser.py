@@ -1,4 +1,4 @@
-"""A real browser for tests of pages: the system's Chromium, headless, by Playwright."""
+"""Headless Chromium for tests of web pages, controlled by Playwright."""
 
 import shutil
 from collections.abc import Iterator
@@ -17,16 +17,16 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-MISSING = "no Chromium: install it with `apt-get install chromium` to run the tests of pages"
+MISSING = "Chromium is not installed; install it with `apt-get install chromium` to run the tests of web pages"
 
 
 @contextmanager
-def launched() -> Iterator[Any]:
-    """Chromium, until the block ends.
+def launch_chromium() -> Iterator[Any]:
+    """Run the system's Chromium.
 
     Raises:
-        ImportError: Playwright is missing.
-        FileNotFoundError: Chromium is.
+        ImportError: Playwright is not installed.
+        FileNotFoundError: Chromium is not installed.
     """
     from playwright.sync_api import sync_playwright
 
@@ -41,33 +41,38 @@ def launched() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """Chromium; tests that need it are skipped where there is none, and say what to install."""
-    pytest.importorskip("playwright", reason="no Playwright: pip install playwright")
+    """Chromium. Tests that use it are skipped if it is not installed."""
+    pytest.importorskip("playwright", reason="Playwright is not installed; run pip install playwright")
     try:
-        with launched() as chromium:
+        with launch_chromium() as chromium:
             yield chromium
     except FileNotFoundError as missing:
         pytest.skip(str(missing))
 
 
 class Visit:
-    """A page opened in a browser, with all that went wrong on it and all that it asked for."""
+    """A page in a browser context of its own.
+
+    Attributes:
+        console: messages of the console, and uncaught errors.
+        requests: URLs that the page requested.
+    """
 
     def __init__(self, browser: Any, **options: Any) -> None:
         self.context = browser.new_context(**options)
         self.page = self.context.new_page()
-        self.complaints: list[str] = []
+        self.console: list[str] = []
         self.requests: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("console", lambda message: self.console.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.console.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
 
     def open(self, path: Path, fragment: str = "") -> Any:
-        """Opens a file from disk and waits until the page says that it is ready."""
+        """Open a file and wait until the page sets `data-ready`."""
         self.page.goto(f"{path.resolve().as_uri()}{fragment}")
         self.page.wait_for_function("document.documentElement.dataset.ready || document.readyState === 'complete'")
         self.page.wait_for_timeout(0)
-        assert not self.complaints, self.complaints
+        assert not self.console, self.console
         self.page.wait_for_selector("html[data-ready]", state="attached", timeout=20_000)
         return self.page
 

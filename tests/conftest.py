@@ -3,6 +3,7 @@
 import io
 import lzma
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -24,6 +25,9 @@ from tests.images import WINDOWED, image_recipe, paint
 # How long an example takes says more of what else the machine does than of what is tested.
 settings.register_profile("regard", deadline=None)
 settings.load_profile("regard")
+
+# A shell starts background jobs with SIGINT ignored. Tests and the processes they start need Python's default handler.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SUBJECTS = {"I": "我", "You": "你", "They": "他们", "We": "我们", "Children": "孩子"}
 VERBS = {"love": "喜欢", "buy": "买", "see": "看见", "want": "要"}

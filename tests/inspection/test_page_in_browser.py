@@ -51,7 +51,7 @@ def test_the_page_opens_from_disk_and_asks_nobody_for_anything(browser: Any, fil
         assert is_drawn(page, ".cell canvas")
         width, shown = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
         assert width <= shown
-        assert visit.complaints == []
+        assert visit.console == []
         assert visit.requests == [file.resolve().as_uri()]
 
 
@@ -68,7 +68,7 @@ def test_a_head_is_chosen_by_a_click_and_by_the_arrow_keys(browser: Any, file: P
         page.keyboard.press("ArrowDown")
         page.wait_for_function("document.getElementById('chosen').textContent === 'decoder.1.attention · head 0'")
         assert page.locator('[aria-pressed="true"]').count() == 1
-        assert visit.complaints == []
+        assert visit.console == []
 
 
 def test_an_address_names_a_head(browser: Any, file: Path) -> None:
@@ -99,7 +99,7 @@ def test_pointing_at_a_cell_tells_its_weight(browser: Any, file: Path, scene: Sc
         wanted = f"{scene.labels['decoder_output'][row]} → {scene.labels['source'][column]}: "
         numbers = [float(one.removeprefix(wanted)) for one in told if one.startswith(wanted)]
         assert any(number == pytest.approx(view.weights[0, row, column], abs=1e-3) for number in numbers)
-        assert visit.complaints == []
+        assert visit.console == []
 
 
 def test_a_token_of_the_translation_shows_where_it_comes_from(browser: Any, file: Path, scene: Scene) -> None:
@@ -124,7 +124,7 @@ def test_the_language_and_the_theme_change(browser: Any, file: Path) -> None:
         page.locator("#theme").click()
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
         assert is_drawn(page, "#matrix")
-        assert visit.complaints == []
+        assert visit.console == []
 
 
 def test_markup_in_a_sentence_is_text(browser: Any, trained_run: Path, tmp_path: Path) -> None:
@@ -139,4 +139,4 @@ def test_markup_in_a_sentence_is_text(browser: Any, trained_run: Path, tmp_path:
         assert page.locator("#about").text_content() == EVIL
         assert page.locator("script").count() == 2
         assert page.locator("b").count() == 0
-        assert (alerts, visit.complaints) == ([], [])
+        assert (alerts, visit.console) == ([], [])

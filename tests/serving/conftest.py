@@ -1,4 +1,4 @@
-"""A server that the tests share, which serves three models, and a stand-in for a worker."""
+"""A server with three models that the tests share, and a fake worker."""
 
 import json
 import shutil
@@ -11,11 +11,11 @@ import pytest
 from regard import Translator
 from regard.data.text.tokenizer import Tokenizer
 from regard.serving.messages import ModelInfo, Options, Translation
-from tests.serving.running import Running
+from tests.serving.server_process import ServerProcess
 
 
-def with_languages(run: Path, folder: Path, source: str, target: str) -> Path:
-    """A copy of a run's model that says it translates between other languages."""
+def copy_with_languages(run: Path, folder: Path, source: str, target: str) -> Path:
+    """Copy the model of a run and change its language pair."""
     shutil.copytree(run / "best", folder)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config["languages"] = [source, target]
@@ -23,39 +23,42 @@ def with_languages(run: Path, folder: Path, source: str, target: str) -> Path:
     return folder
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever asks the shared server does so from one process, where tests are spread over several."""
+    """Run all tests of the shared server in one process of pytest-xdist."""
     for item in items:
         if "server" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("server"))
 
 
 @pytest.fixture(scope="session")
-def server(trained_run: Path, image_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server with the trained model, en to zh, one that is called zh to en, and a classifier."""
-    other = with_languages(trained_run, tmp_path_factory.mktemp("served") / "back", "zh", "en")
-    limits = ("body_seconds=2", "drain=0", "sentence_tokens=64")  # so that tests of these limits take less time
-    words = [word for limit in limits for word in ("--limit", limit)]
-    running = Running(trained_run, other, image_run, *words).until_ready()
-    yield running
-    assert running.end() == 0
+def server(trained_run: Path, image_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with the model "toy" (en to zh), a copy of it for zh to en, and a classifier."""
+    reverse = copy_with_languages(trained_run, tmp_path_factory.mktemp("served") / "reverse", "zh", "en")
+    limits = ("body_seconds=2", "drain=0", "sentence_tokens=64")  # low, so that tests of these limits are fast
+    options = [word for limit in limits for word in ("--limit", limit)]
+    process = ServerProcess(trained_run, reverse, image_run, *options).wait_until_ready()
+    yield process
+    assert process.stop() == 0
 
 
 @pytest.fixture(scope="session")
-def offline(trained_run: Path) -> Translator:
-    """The same model without a server."""
+def translator(trained_run: Path) -> Translator:
+    """The model "toy" of the server, in this process."""
     return Translator.load(trained_run)
 
 
-class Echo:
-    """A worker without a model: translations are the sentences in capitals."""
+class FakeWorker:
+    """A worker without a model. Its translations are the sentences in capital letters.
+
+    `before` is called with the items of each batch; it may raise an error, or return an awaitable to wait for.
+    """
 
     def __init__(self, tokenizer: Tokenizer, languages: tuple[str, str] = ("en", "zh")) -> None:
-        self.about = ModelInfo("echo", "transformer", ("translate", "embed"), 0, "cpu", languages, tokenizer)
+        self.info = ModelInfo("fake", "transformer", ("translate", "embed"), 0, "cpu", languages, tokenizer)
         self.batches: list[list[Any]] = []
         self.before: Callable[[Sequence[Any]], Any] = lambda items: None
-        self.ended = False
+        self.stopped = False
 
     async def run(self, operation: str, options: Options, items: Sequence[Any]) -> list[Any]:
         self.batches.append(list(items))
@@ -64,13 +67,13 @@ class Echo:
             await waiting
         if operation == "embed":
             return [[float(len(item))] for item in items]
-        return [[Translation(item.upper(), -1.0, len(item))] * dict(options)["n_best"] for item in items]
+        return [[Translation(item.upper(), -1.0)] * dict(options)["n_best"] for item in items]
 
     def kill(self) -> None:
-        self.ended = True
+        self.stopped = True
 
     async def stop(self) -> None:
-        self.ended = True
+        self.stopped = True
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The app on a local Ray cluster: two replicas, and one that becomes two. Not part of the suite: `make ray` runs it."""
+"""The application on a local Ray cluster. Not part of the test suite; run it with `make ray`."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from regard import Translator
-from tests.serving.running import wait_until
+from tests.serving.server_process import wait_until
 
 ray = pytest.importorskip("ray")
 
@@ -20,15 +20,15 @@ LINES = [f"{s} {v} {o}" for s in ("I", "You", "They", "We") for v in ("love", "b
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    """A cluster of this machine alone, which looks at its load every half second, and its address."""
+def cluster_url() -> Iterator[str]:
+    """A cluster on this machine that measures its load every half second."""
     from ray import serve
 
-    often = {f"RAY_SERVE_{who}_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.5" for who in ("REPLICA", "HANDLE")}
+    intervals = {f"RAY_SERVE_{name}_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.5" for name in ("REPLICA", "HANDLE")}
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in often.items():
+        for name, value in intervals.items():
             patch.setenv(name, value)
-        ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", runtime_env={"env_vars": often})
+        ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", runtime_env={"env_vars": intervals})
         serve.start(http_options={"host": "127.0.0.1", "port": 8123})
         yield "http://127.0.0.1:8123"
         serve.shutdown()
@@ -47,80 +47,82 @@ def deployed(name: str, **arguments: object) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def url(cluster: str, trained_run: Path) -> Iterator[str]:
-    """Two replicas."""
+def url(cluster_url: str, trained_run: Path) -> Iterator[str]:
+    """A deployment with two replicas."""
     with deployed("two", runs=str(trained_run), min_replicas=2, max_replicas=2):
-        yield f"{cluster}/two"
+        yield f"{cluster_url}/two"
 
 
-def test_replicas_answer_as_the_translator_does(url: str, offline: Translator) -> None:
-    expected = offline(LINES)
-    assert httpx.get(f"{url}/ready").json() == {"status": "ok"}
-
-    async def main() -> list[str]:
-        async with httpx.AsyncClient(timeout=60) as client:
-            asked = [{"q": line, "source": "en", "target": "zh"} for line in LINES * 5]
-            answers = await asyncio.gather(*(client.post(f"{url}/translate", json=one) for one in asked))
-        return [answer.json()["translatedText"] for answer in answers]
-
-    assert asyncio.run(main()) == expected * 5
-
-
-def running(name: str = "two") -> int:
+def count_replicas(name: str = "two") -> int:
     from ray import serve
 
     (deployment,) = serve.status().applications[name].deployments.values()
     return int(deployment.replica_states.get("RUNNING", 0))
 
 
-def test_refusals_have_the_same_form(url: str) -> None:
+def test_replicas_translate_like_the_translator(url: str, translator: Translator) -> None:
+    expected = translator(LINES)
+    assert httpx.get(f"{url}/ready").json() == {"status": "ok"}
+
+    async def main() -> list[str]:
+        async with httpx.AsyncClient(timeout=60) as client:
+            bodies = [{"q": line, "source": "en", "target": "zh"} for line in LINES * 5]
+            responses = await asyncio.gather(*(client.post(f"{url}/translate", json=body) for body in bodies))
+        return [response.json()["translatedText"] for response in responses]
+
+    assert asyncio.run(main()) == expected * 5
+
+
+def test_error_responses_have_the_same_format(url: str) -> None:
     assert httpx.post(f"{url}/translate", content=b"\xff").status_code == 400
-    big = httpx.post(f"{url}/translate", content=bytes(2_000_000))
-    assert (big.status_code, list(big.json())) == (413, ["error"])
+    too_large = httpx.post(f"{url}/translate", content=bytes(2_000_000))
+    assert (too_large.status_code, list(too_large.json())) == (413, ["error"])
 
 
-def test_streams_pass(url: str) -> None:
-    asked = {"texts": "I love tea. We see cats."}
-    answer = httpx.post(f"{url}/api/translate/stream", json=asked, timeout=60)
-    assert answer.text.count("data: ") == 3
+def test_streams_are_supported(url: str) -> None:
+    body = {"texts": "I love tea. We see cats."}
+    response = httpx.post(f"{url}/api/translate/stream", json=body, timeout=60)
+    assert response.text.count("data: ") == 3
 
 
-def test_a_replica_that_is_killed_is_replaced(url: str, offline: Translator) -> None:
-    assert running() == 2
-    known = ray.util.list_named_actors(all_namespaces=True)
-    name = next(one["name"] for one in known if "REPLICA" in one["name"])
+def test_killed_replica_is_replaced(url: str, translator: Translator) -> None:
+    assert count_replicas() == 2
+    name = next(name for name in actor_names() if "REPLICA" in name)
     ray.kill(ray.get_actor(name, namespace="serve"), no_restart=True)
-    wait_until(lambda: name not in [one["name"] for one in ray.util.list_named_actors(all_namespaces=True)])
-    wait_until(lambda: running() == 2, what="another replica")
-    asked = {"q": LINES, "source": "en", "target": "zh"}
-    assert httpx.post(f"{url}/translate", json=asked, timeout=60).json()["translatedText"] == offline(LINES)
+    wait_until(lambda: name not in actor_names())
+    wait_until(lambda: count_replicas() == 2, what="a new replica")
+    body = {"q": LINES, "source": "en", "target": "zh"}
+    assert httpx.post(f"{url}/translate", json=body, timeout=60).json()["translatedText"] == translator(LINES)
 
 
-def test_load_brings_another_replica_and_idleness_lets_it_go(
-    cluster: str, trained_run: Path, offline: Translator
-) -> None:
-    grows = {"min_replicas": 1, "max_replicas": 2, "ongoing": 1, "grow_after": 1, "shrink_after": 1}
-    expected = offline(LINES)
-    enough = threading.Event()
-    seen: Counter[int] = Counter()
+def actor_names() -> list[str]:
+    return [actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)]
 
-    def ask_until_enough() -> None:
+
+def test_number_of_replicas_follows_the_load(cluster_url: str, trained_run: Path, translator: Translator) -> None:
+    scaling = {"min_replicas": 1, "max_replicas": 2, "ongoing": 1, "grow_after": 1, "shrink_after": 1}
+    expected = translator(LINES)
+    stop = threading.Event()
+    statuses: Counter[int] = Counter()
+    body = {"q": LINES, "source": "en", "target": "zh"}
+
+    def send_requests() -> None:
         with httpx.Client(timeout=60) as client:
-            while not enough.is_set():
-                answer = client.post(f"{cluster}/grows/translate", json={"q": LINES, "source": "en", "target": "zh"})
-                assert answer.json() == {"translatedText": expected}
-                seen[answer.status_code] += 1
+            while not stop.is_set():
+                response = client.post(f"{cluster_url}/scaled/translate", json=body)
+                assert response.json() == {"translatedText": expected}
+                statuses[response.status_code] += 1
 
-    with deployed("grows", runs=str(trained_run), **grows), ThreadPoolExecutor(6) as pool:
-        assert running("grows") == 1
-        clients = [pool.submit(ask_until_enough) for _ in range(6)]
+    with deployed("scaled", runs=str(trained_run), **scaling), ThreadPoolExecutor(6) as pool:
+        assert count_replicas("scaled") == 1
+        clients = [pool.submit(send_requests) for _ in range(6)]
         try:
-            wait_until(lambda: running("grows") == 2, what="a second replica")
+            wait_until(lambda: count_replicas("scaled") == 2, what="a second replica")
         finally:
-            enough.set()
+            stop.set()
         for client in clients:
             client.result()
-        wait_until(lambda: running("grows") == 1, what="an end of the second")
-        answer = httpx.post(f"{cluster}/grows/translate", json={"q": LINES, "source": "en", "target": "zh"})
-        assert answer.json() == {"translatedText": expected}
-    assert set(seen) == {200}
+        wait_until(lambda: count_replicas("scaled") == 1, what="the removal of the second replica")
+        response = httpx.post(f"{cluster_url}/scaled/translate", json=body)
+        assert response.json() == {"translatedText": expected}
+    assert set(statuses) == {200}

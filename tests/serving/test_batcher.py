@@ -1,7 +1,6 @@
-"""The queue of one model: batches, bounds, deadlines, and faults that stay where they belong."""
+"""The queue of a model: batches, limits, deadlines, and isolation of faults."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -10,16 +9,15 @@ import pytest
 
 from regard.data.text.tokenizer import Tokenizer
 from regard.errors import UserError
+from regard.serving import batcher as batcher_module
 from regard.serving.batcher import Batcher
 from regard.serving.config import Limits
-from regard.serving.errors import Problem
+from regard.serving.errors import ApiError
 from regard.serving.messages import Job
-from regard.serving.metrics import Metrics
-from regard.serving.worker_process import WorkerError, WorkError
-from tests.asynchronous import run_apart
-from tests.serving.conftest import Echo
-
-Again = Callable[[], Any] | None
+from regard.serving.telemetry import Metrics
+from regard.serving.worker import BatchFailedError, WorkerDiedError
+from tests.asynchronous import run_in_thread
+from tests.serving.conftest import FakeWorker
 
 
 def job(text: str, size: int = 1, n_best: int = 1) -> Job:
@@ -27,281 +25,295 @@ def job(text: str, size: int = 1, n_best: int = 1) -> Job:
 
 
 def texts(results: Sequence[Any]) -> list[str]:
-    return [best[0].text for best in results]
+    return [n_best[0].text for n_best in results]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let other tasks run until a condition is true."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 @pytest.fixture
-def echo(tokenizer: Tokenizer) -> Echo:
-    return Echo(tokenizer)
+def worker(tokenizer: Tokenizer) -> FakeWorker:
+    return FakeWorker(tokenizer)
 
 
 def run(
-    work: Callable[[Batcher], Awaitable[Any]],
-    echo: Echo,
-    again: Again = None,
-    others: Sequence[Echo] = (),
+    test: Callable[[Batcher], Awaitable[Any]],
+    worker: FakeWorker,
+    restart: Callable[[], Any] | None = None,
+    others: Sequence[FakeWorker] = (),
     **limits: Any,
 ) -> Any:
-    """What comes of some work with a batcher."""
+    """Run a coroutine with a batcher, and return its result. `restart` creates the successor of a dead worker."""
 
-    async def start() -> Echo:
-        return again() if again else echo
+    async def start_worker() -> FakeWorker:
+        return restart() if restart else worker
 
     async def main() -> Any:
-        batcher = Batcher(start, Limits(**limits), Metrics().model("echo"), [echo, *others])
+        batcher = Batcher(start_worker, Limits(**limits), Metrics(), [worker, *others])
         try:
-            return await asyncio.wait_for(work(batcher), 20)
+            return await asyncio.wait_for(test(batcher), 20)
         finally:
             await batcher.stop()
 
-    return run_apart(main())
+    return run_in_thread(main())
 
 
-def test_requests_that_come_together_go_through_the_model_together(echo: Echo) -> None:
-    async def work(batcher: Batcher) -> Any:
+def test_concurrent_requests_share_a_batch(worker: FakeWorker) -> None:
+    async def test(batcher: Batcher) -> Any:
         return await asyncio.gather(*(batcher.submit([job(f"a{i}"), job(f"b{i}")]) for i in range(5)))
 
-    answers = run(work, echo)
-    assert [texts(answer) for answer in answers] == [[f"A{i}", f"B{i}"] for i in range(5)]
-    assert [len(batch) for batch in echo.batches] == [10]
+    results = run(test, worker)
+    assert [texts(result) for result in results] == [[f"A{i}", f"B{i}"] for i in range(5)]
+    assert [len(batch) for batch in worker.batches] == [10]
 
 
-def test_what_comes_while_the_model_is_busy_waits_and_goes_together(echo: Echo) -> None:
-    gate = asyncio.Event()
-
-    async def work(batcher: Batcher) -> Any:
-        echo.before = lambda items: gate.wait()
+def test_jobs_that_arrive_during_a_batch_form_the_next_batch(worker: FakeWorker) -> None:
+    async def test(batcher: Batcher) -> Any:
+        release = asyncio.Event()
+        worker.before = lambda items: release.wait()
         first = asyncio.create_task(batcher.submit([job("first")]))
-        while not echo.batches:
-            await asyncio.sleep(0.001)
+        await until(lambda: worker.batches)
         others = [asyncio.create_task(batcher.submit([job(f"x{i}")])) for i in range(7)]
-        await asyncio.sleep(0.01)
-        gate.set()
+        await until(lambda: len(batcher._queue) == 7)
+        release.set()
         return await asyncio.gather(first, *others)
 
-    assert len(run(work, echo)) == 8
-    assert list(map(len, echo.batches)) == [1, 7]
+    assert len(run(test, worker)) == 8
+    assert list(map(len, worker.batches)) == [1, 7]
 
 
-def test_batches_hold_no_more_tokens_and_sentences_than_they_may(echo: Echo) -> None:
-    async def work(batcher: Batcher) -> Any:
+def test_batches_respect_the_limits_of_tokens_and_items(worker: FakeWorker) -> None:
+    async def test(batcher: Batcher) -> Any:
         return await batcher.submit([job(f"{i}", size=9) for i in range(7)])
 
-    assert texts(run(work, echo, batch_tokens=30)) == [str(i) for i in range(7)]
-    assert list(map(len, echo.batches)) == [3, 3, 1]
-    echo.batches.clear()
-    run(work, echo, batch_items=2)
-    assert list(map(len, echo.batches)) == [2, 2, 2, 1]
+    assert texts(run(test, worker, batch_tokens=30)) == [str(i) for i in range(7)]
+    assert list(map(len, worker.batches)) == [3, 3, 1]
+    worker.batches.clear()
+    run(test, worker, batch_items=2)
+    assert list(map(len, worker.batches)) == [2, 2, 2, 1]
 
 
-def test_only_jobs_of_one_kind_and_of_like_size_keep_company(echo: Echo) -> None:
-    async def work(batcher: Batcher) -> Any:
+def test_only_jobs_with_equal_options_and_similar_size_share_a_batch(worker: FakeWorker) -> None:
+    async def test(batcher: Batcher) -> Any:
         return await batcher.submit([job("a"), job("b", n_best=2), job("c"), job("long", size=200), job("d", n_best=2)])
 
-    assert texts(run(work, echo)) == ["A", "B", "C", "LONG", "D"]
-    assert echo.batches == [["a", "c"], ["b", "d"], ["long"]]
+    assert texts(run(test, worker)) == ["A", "B", "C", "LONG", "D"]
+    assert worker.batches == [["a", "c"], ["b", "d"], ["long"]]
 
 
-def test_a_full_queue_refuses_all_of_a_request_and_says_when_to_come_back(echo: Echo) -> None:
-    async def work(batcher: Batcher) -> Problem:
-        gate = asyncio.Event()
-        echo.before = lambda items: gate.wait()
-        waiting = [asyncio.create_task(batcher.submit([job("a")])) for _ in range(4)]
-        await asyncio.sleep(0.05)  # one is with the model, three wait
-        with pytest.raises(Problem) as refused:
+def test_full_queue_rejects_the_whole_request_with_retry_after(worker: FakeWorker) -> None:
+    async def test(batcher: Batcher) -> ApiError:
+        release = asyncio.Event()
+        worker.before = lambda items: release.wait()
+        tasks = [asyncio.create_task(batcher.submit([job("a")])) for _ in range(4)]
+        await until(lambda: worker.batches and len(batcher._queue) == 3)
+        with pytest.raises(ApiError) as rejected:
             await batcher.submit([job("b"), job("c")])
-        gate.set()
-        await asyncio.gather(*waiting)
-        return refused.value
+        release.set()
+        await asyncio.gather(*tasks)
+        return rejected.value
 
-    problem = run(work, echo, queue=4, batch_items=1)
-    assert problem.status == 429
-    assert int(problem.headers["Retry-After"]) >= 1
-    assert ["b"] not in echo.batches
+    error = run(test, worker, queue=4, batch_items=1)
+    assert error.status == 429
+    assert int(error.headers["Retry-After"]) >= 1
+    assert ["b"] not in worker.batches
 
 
-def test_a_request_larger_than_the_queue_is_taken_when_the_queue_is_empty(echo: Echo) -> None:
-    async def work(batcher: Batcher) -> Any:
+def test_empty_queue_accepts_a_request_larger_than_the_queue(worker: FakeWorker) -> None:
+    async def test(batcher: Batcher) -> Any:
         return await batcher.submit([job("a") for _ in range(9)])
 
-    assert len(run(work, echo, queue=4)) == 9
+    assert len(run(test, worker, queue=4)) == 9
 
 
-def test_a_deadline_that_passes_is_a_504_and_what_waited_is_not_done(echo: Echo) -> None:
-    async def work(batcher: Batcher) -> list[int]:
-        gate = asyncio.Event()
-        echo.before = lambda items: gate.wait()
-        both = await asyncio.gather(batcher.submit([job("a")]), batcher.submit([job("b")]), return_exceptions=True)
-        gate.set()
-        await asyncio.sleep(0.02)
-        return [problem.status for problem in both]
+def test_exceeded_deadlines_fail_and_queued_jobs_are_not_run(worker: FakeWorker) -> None:
+    async def test(batcher: Batcher) -> list[int]:
+        release = asyncio.Event()
+        worker.before = lambda items: release.wait()
+        errors = await asyncio.gather(batcher.submit([job("a")]), batcher.submit([job("b")]), return_exceptions=True)
+        release.set()
+        await until(lambda: not batcher._queue)
+        return [error.status for error in errors]
 
-    assert run(work, echo, deadline=0.1, batch_items=1) == [504, 504]
-    assert echo.batches == [["a"]]
+    assert run(test, worker, deadline=0.1, batch_items=1) == [504, 504]
+    assert worker.batches == [["a"]]
 
 
-def test_work_of_a_client_that_left_is_dropped(echo: Echo) -> None:
-    async def work(batcher: Batcher) -> Any:
-        gate = asyncio.Event()
-        echo.before = lambda items: gate.wait()
+def test_queued_jobs_of_cancelled_requests_are_not_run(worker: FakeWorker) -> None:
+    async def test(batcher: Batcher) -> Any:
+        release = asyncio.Event()
+        worker.before = lambda items: release.wait()
         tasks = [asyncio.create_task(batcher.submit([job(name)])) for name in "abc"]
-        await asyncio.sleep(0.05)
+        await until(lambda: worker.batches and len(batcher._queue) == 2)
         tasks[1].cancel()
         await asyncio.sleep(0)
-        gate.set()
+        release.set()
         return await asyncio.gather(*tasks, return_exceptions=True)
 
-    answers = run(work, echo, batch_items=1)
-    assert isinstance(answers[1], asyncio.CancelledError)
-    assert echo.batches == [["a"], ["c"]]
+    results = run(test, worker, batch_items=1)
+    assert isinstance(results[1], asyncio.CancelledError)
+    assert worker.batches == [["a"], ["c"]]
 
 
-@pytest.mark.parametrize(("error", "status"), [(UserError("no"), 400), (WorkError("x"), 500), (WorkerError("y"), 500)])
-def test_a_poisoned_input_fails_alone(echo: Echo, tokenizer: Tokenizer, error: Exception, status: int) -> None:
-    def poison(items: Sequence[str]) -> None:
-        if "poison" in items:
+@pytest.mark.parametrize(
+    ("error", "status"), [(UserError("no"), 400), (BatchFailedError("x"), 500), (WorkerDiedError("y"), 500)]
+)
+def test_faulty_job_fails_alone(worker: FakeWorker, tokenizer: Tokenizer, error: Exception, status: int) -> None:
+    def fail(items: Sequence[str]) -> None:
+        if "faulty" in items:
             raise error
 
-    echo.before = poison
-    started: list[Echo] = []
+    worker.before = fail
+    started: list[FakeWorker] = []
 
-    def again() -> Echo:
-        started.append(Echo(tokenizer))
-        started[-1].before = poison
+    def restart() -> FakeWorker:
+        started.append(FakeWorker(tokenizer))
+        started[-1].before = fail
         return started[-1]
 
-    async def work(batcher: Batcher) -> Any:
-        names = ["a", "poison", "b", "c"]
+    async def test(batcher: Batcher) -> Any:
+        names = ["a", "faulty", "b", "c"]
         return await asyncio.gather(*(batcher.submit([job(name)]) for name in names), return_exceptions=True)
 
-    a, poisoned, b, c = run(work, echo, again)
+    a, faulty, b, c = run(test, worker, restart)
     assert texts([*a, *b, *c]) == ["A", "B", "C"]
-    assert isinstance(poisoned, Problem)
-    assert poisoned.status == status
-    assert len(started) == (2 if isinstance(error, WorkerError) else 0)  # for the batch, and for the poison alone
-    assert echo.ended
+    assert isinstance(faulty, ApiError)
+    assert faulty.status == status
+    assert len(started) == (2 if isinstance(error, WorkerDiedError) else 0)  # after the batch and after the retry
+    assert worker.stopped
 
 
-def test_a_worker_that_does_not_start_is_tried_again(echo: Echo, tokenizer: Tokenizer) -> None:
+def test_failed_worker_start_is_repeated(worker: FakeWorker, tokenizer: Tokenizer) -> None:
     def die(items: Sequence[str]) -> None:
-        echo.before = lambda items: None
-        raise WorkerError("killed")
+        worker.before = lambda items: None
+        raise WorkerDiedError("killed")
 
     attempts = []
 
-    def again() -> Echo:
+    def restart() -> FakeWorker:
         attempts.append(1)
         if len(attempts) == 1:
             raise UserError("the folder is being replaced")
-        return Echo(tokenizer)
+        return FakeWorker(tokenizer)
 
-    echo.before = die
+    worker.before = die
 
-    async def work(batcher: Batcher) -> Any:
-        return await asyncio.gather(batcher.submit([job("a")]), batcher.submit([job("b")])), batcher.well
+    async def test(batcher: Batcher) -> Any:
+        return await asyncio.gather(batcher.submit([job("a")]), batcher.submit([job("b")])), batcher.healthy
 
-    answers, well = run(work, echo, again)
-    assert [texts(answer) for answer in answers] == [["A"], ["B"]]
-    assert (len(attempts), well) == (2, True)
+    results, healthy = run(test, worker, restart)
+    assert [texts(result) for result in results] == [["A"], ["B"]]
+    assert (len(attempts), healthy) == (2, True)
 
 
-def test_a_worker_that_hangs_is_ended(echo: Echo, tokenizer: Tokenizer) -> None:
-    async def work(batcher: Batcher) -> Any:
-        echo.before = lambda items: asyncio.Event().wait()
-        with pytest.raises(Problem) as late:
+def test_hanging_worker_is_killed_and_replaced(worker: FakeWorker, tokenizer: Tokenizer) -> None:
+    async def test(batcher: Batcher) -> Any:
+        worker.before = lambda items: asyncio.Event().wait()
+        with pytest.raises(ApiError) as late:
             await batcher.submit([job("a")])
-        while not echo.ended:
-            await asyncio.sleep(0.01)
+        await until(lambda: worker.stopped)
         return late.value.status, texts(await batcher.submit([job("b")]))
 
-    assert run(work, echo, lambda: Echo(tokenizer), deadline=0.1) == (504, ["B"])
+    assert run(test, worker, lambda: FakeWorker(tokenizer), deadline=0.1) == (504, ["B"])
 
 
-def test_another_worker_takes_over_between_two_batches(echo: Echo, tokenizer: Tokenizer) -> None:
-    other = Echo(tokenizer)
+def test_workers_are_replaced_between_two_batches(worker: FakeWorker, tokenizer: Tokenizer) -> None:
+    successor = FakeWorker(tokenizer)
 
-    async def work(batcher: Batcher) -> Any:
-        gate = asyncio.Event()
-        echo.before = lambda items: gate.wait()
+    async def test(batcher: Batcher) -> Any:
+        release = asyncio.Event()
+        worker.before = lambda items: release.wait()
         first = asyncio.create_task(batcher.submit([job("a")]))
-        while not echo.batches:
-            await asyncio.sleep(0.001)
-        replacing = asyncio.create_task(batcher.replace([other]))
+        await until(lambda: worker.batches)
+        replacing = asyncio.create_task(batcher.replace_workers([successor]))
         second = asyncio.create_task(batcher.submit([job("b")]))
-        await asyncio.sleep(0.02)
-        assert not echo.ended
-        gate.set()
+        await until(lambda: batcher._queue)
+        assert not worker.stopped
+        release.set()
         await asyncio.gather(first, second, replacing)
 
-    run(work, echo)
-    assert (echo.batches, other.batches, echo.ended) == ([["a"]], [["b"]], True)
+    run(test, worker)
+    assert (worker.batches, successor.batches, worker.stopped) == ([["a"]], [["b"]], True)
 
 
-def test_a_lone_sentence_waits_no_longer_than_it_should(echo: Echo) -> None:
-    async def work(batcher: Batcher) -> float:
-        began = time.monotonic()
+def test_single_job_waits_only_for_the_configured_time(worker: FakeWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    timeout = asyncio.timeout
+
+    def record(seconds: float) -> Any:
+        waits.append(seconds)
+        return timeout(seconds)
+
+    async def test(batcher: Batcher) -> None:
+        monkeypatch.setattr(batcher_module.asyncio, "timeout", record)
         await batcher.submit([job("a")])
-        return time.monotonic() - began
+        monkeypatch.undo()
 
-    assert 0.05 <= run(work, echo, wait=0.05) < 2
+    run(test, worker, wait=0.05, deadline=100)
+    assert waits[-1] == 200  # twice the deadline, for the batch itself
+    assert waits[:-1]
+    assert all(0 < wait <= 0.05 for wait in waits[:-1])
 
 
-def test_results_stream_in_order_as_they_come(echo: Echo) -> None:
-    async def work(batcher: Batcher) -> Any:
-        seen = []
+def test_results_are_streamed_in_order_and_the_rest_is_dropped(worker: FakeWorker) -> None:
+    async def test(batcher: Batcher) -> Any:
+        third_batch = asyncio.Event()
+        worker.before = lambda items: third_batch.wait() if items == ["c"] else None
+        received = []
         async with aclosing(batcher.stream([job(name) for name in "abcd"])) as results:
-            async for best in results:
-                seen.append(best[0].text)
-                if len(seen) == 2:
+            async for n_best in results:
+                received.append(n_best[0].text)
+                if len(received) == 2:
                     break
-        await asyncio.sleep(0.05)
-        return seen
+        await until(lambda: ["c"] in worker.batches)
+        third_batch.set()
+        await until(lambda: not batcher._queue)
+        return received
 
-    echo.before = lambda items: asyncio.sleep(0.01)
-    assert run(work, echo, batch_items=1) == ["A", "B"]
-    assert echo.batches == [["a"], ["b"], ["c"]]  # the third had begun, the fourth was dropped
+    assert run(test, worker, batch_items=1) == ["A", "B"]
+    assert ["d"] not in worker.batches
 
 
-def test_workers_that_are_free_share_what_waits(echo: Echo, tokenizer: Tokenizer) -> None:
-    other = Echo(tokenizer)
-    for one in (echo, other):
-        one.before = lambda items: asyncio.sleep(0.01)
+def test_idle_workers_share_the_queue(worker: FakeWorker, tokenizer: Tokenizer) -> None:
+    other = FakeWorker(tokenizer)
 
-    async def work(batcher: Batcher) -> Any:
+    async def test(batcher: Batcher) -> Any:
+        both_busy = asyncio.Barrier(2)
+        for one in (worker, other):
+            one.before = lambda items: both_busy.wait()
         return await asyncio.gather(*(batcher.submit([job(f"{i}")]) for i in range(9)))
 
-    assert [texts(answer) for answer in run(work, echo, others=[other])] == [[str(i)] for i in range(9)]
-    assert sorted(map(len, echo.batches + other.batches)) == [4, 5]
+    assert [texts(result) for result in run(test, worker, others=[other])] == [[str(i)] for i in range(9)]
+    assert sorted(map(len, worker.batches + other.batches)) == [4, 5]
 
 
-def test_while_one_worker_is_started_again_the_other_goes_on(echo: Echo, tokenizer: Tokenizer) -> None:
-    other = Echo(tokenizer)
+def test_other_worker_continues_while_one_is_restarted(worker: FakeWorker, tokenizer: Tokenizer) -> None:
+    other = FakeWorker(tokenizer)
 
     def die(items: Sequence[str]) -> None:
-        raise WorkerError("killed")
+        raise WorkerDiedError("killed")
 
-    async def work(batcher: Batcher) -> Any:
-        gate = asyncio.Event()
-        other.before = lambda items: None if gate.is_set() else gate.wait()
-        echo.before = die
-        tasks = [asyncio.create_task(batcher.submit([job(name)])) for name in "ab"]
-        while batcher.well:
-            await asyncio.sleep(0.001)
-        gate.set()
-        assert texts(await batcher.submit([job("c")])) == ["C"]
-        return tasks, batcher.well
-
-    async def never() -> Echo:
+    async def never_start() -> FakeWorker:
         await asyncio.Event().wait()
         raise AssertionError
 
     async def main() -> None:
-        batcher = Batcher(never, Limits(), Metrics().model("echo"), [echo, other])
-        tasks, well = await asyncio.wait_for(work(batcher), 20)
-        assert not well
+        batcher = Batcher(never_start, Limits(), Metrics(), [worker, other])
+        release = asyncio.Event()
+        other.before = lambda items: release.wait()
+        worker.before = die
+        tasks = [asyncio.create_task(batcher.submit([job(name)])) for name in "ab"]
+        await until(lambda: not batcher.healthy)
+        release.set()
+        assert texts(await asyncio.wait_for(batcher.submit([job("c")]), 20)) == ["C"]
+        assert not batcher.healthy
         assert sum(task.done() for task in tasks) == 1
         for task in tasks:
             task.cancel()
         await batcher.stop()
 
-    run_apart(main())
+    run_in_thread(main())

@@ -1,4 +1,4 @@
-"""Clients that people already use, unchanged, against a running server; every answer is the offline translation."""
+"""Existing clients of LibreTranslate's API, unchanged, with a running server."""
 
 import os
 import re
@@ -11,133 +11,131 @@ from deep_translator import LibreTranslator
 from libretranslatepy import LibreTranslateAPI
 
 from regard import Translator
+from regard.serving.client import Client
 from tests.conftest import Command
-from tests.serving.running import Running
+from tests.serving.server_process import ServerProcess
 
 LINES = ["I love apples", "We want tea and dogs", "They see cats", "Children buy books and apples"]
 
 
-def test_libretranslatepy(server: Running, offline: Translator) -> None:
+def test_libretranslatepy(server: ServerProcess, translator: Translator) -> None:
     client = LibreTranslateAPI(server.url)
-    assert [client.translate(line, "en", "zh") for line in LINES] == offline(LINES)
+    assert [client.translate(line, "en", "zh") for line in LINES] == translator(LINES)
     assert client.detect("I love apples")[0]["language"] == "en"
-    assert [one["code"] for one in client.languages()] == ["en", "zh"]
+    assert [language["code"] for language in client.languages()] == ["en", "zh"]
 
 
-def test_deep_translator(server: Running, offline: Translator) -> None:
+def test_deep_translator(server: ServerProcess, translator: Translator) -> None:
     client = LibreTranslator(source="en", target="zh", api_key="x", custom_url=f"{server.url}/")
-    assert [client.translate(line) for line in LINES] == offline(LINES)
-    assert client.translate_batch(LINES) == offline(LINES)
+    assert [client.translate(line) for line in LINES] == translator(LINES)
+    assert client.translate_batch(LINES) == translator(LINES)
 
 
-def test_weblate_in_both_its_forms(server: Running, offline: Translator) -> None:
-    codes = [one["code"] for one in httpx.get(f"{server.url}/languages").json()]
+def test_weblate_with_json_and_forms(server: ServerProcess, translator: Translator) -> None:
+    codes = [language["code"] for language in httpx.get(f"{server.url}/languages").json()]
     assert {"en", "zh"} <= set(codes)
-    many = {"api_key": "", "q": LINES, "source": "en", "target": "zh"}
-    answer = httpx.post(f"{server.url}/translate", json=many)
-    assert answer.json()["translatedText"] == offline(LINES)
-    one = {"api_key": "", "q": LINES[0], "source": "en", "target": "zh"}  # older releases, a form
-    assert httpx.post(f"{server.url}/translate", data=one).json()["translatedText"] == offline(LINES[0])
+    texts = {"api_key": "", "q": LINES, "source": "en", "target": "zh"}
+    response = httpx.post(f"{server.url}/translate", json=texts)
+    assert response.json()["translatedText"] == translator(LINES)
+    text = {"api_key": "", "q": LINES[0], "source": "en", "target": "zh"}  # older releases send a form
+    assert httpx.post(f"{server.url}/translate", data=text).json()["translatedText"] == translator(LINES[0])
 
 
-def test_mastodon_a_list_of_html_with_the_language_unknown(server: Running, offline: Translator) -> None:
+def test_mastodon_with_html_and_language_detection(server: ServerProcess, translator: Translator) -> None:
     posts = ['<p>We want tea <a href="https://a.example" rel="tag">and dogs</a></p>', "<p>They see cats</p>", ""]
-    asked = {"q": posts, "source": "auto", "target": "zh", "format": "html", "api_key": None}
-    answer = httpx.post(f"{server.url}/translate", json=asked, headers={"content-type": "application/json"})
-    assert answer.status_code == 200
-    data = answer.json()
-    assert data["translatedText"][1] == f"<p>{offline('They see cats')}</p>"
-    assert data["translatedText"][2] == ""
-    linked = data["translatedText"][0]
-    assert '<a href="https://a.example" rel="tag">' in linked
-    assert without_tags(linked) == offline("We want tea and dogs")
+    body = {"q": posts, "source": "auto", "target": "zh", "format": "html", "api_key": None}
+    response = httpx.post(f"{server.url}/translate", json=body, headers={"content-type": "application/json"})
+    assert response.status_code == 200
+    data = response.json()
+    with_link, plain, empty = data["translatedText"]
+    assert (plain, empty) == (f"<p>{translator('They see cats')}</p>", "")
+    assert '<a href="https://a.example" rel="tag">' in with_link
+    assert re.sub(r"<[^>]*>", "", with_link) == translator("We want tea and dogs")
     assert data["detectedLanguage"][0]["language"] == "en"
     languages = httpx.get(f"{server.url}/languages").json()
     assert {one["code"]: set(one["targets"]) - {one["code"]} for one in languages} == {"en": {"zh"}, "zh": {"en"}}
 
 
-def without_tags(text: str) -> str:
-    return re.sub(r"<[^>]*>", "", text)
-
-
-def test_the_command_line_as_a_client(
-    server: Running, offline: Translator, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_command_line_client_translates_and_resumes(
+    server: ServerProcess, translator: Translator, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("REGARD_API_KEY", raising=False)
     words = ("translate", "--server", server.url, "--from", "en", "--to", "zh")
-    told = command(*words, *LINES)
-    assert (told.code, told.err) == (0, "")
-    assert told.out.splitlines() == offline(LINES)
+    printed = command(*words, *LINES)
+    assert (printed.code, printed.err) == (0, "")
+    assert printed.out.splitlines() == translator(LINES)
     source, output = tmp_path / "in.en", tmp_path / "out.zh"
     source.write_text("".join(f"{line}\n" for line in (*LINES * 40, "", LINES[0])), encoding="utf-8")
     assert command(*words, "--input", source, "--output", output).code == 0
-    whole = output.read_bytes()
-    assert whole.decode().splitlines() == [*offline(LINES) * 40, "", offline(LINES[0])]
-    output.write_bytes(whole[:1000])
+    complete = output.read_bytes()
+    assert complete.decode().splitlines() == [*translator(LINES) * 40, "", translator(LINES[0])]
+    output.write_bytes(complete[:1000])
     assert command(*words, "--input", source, "--output", output, "--resume").code == 0
-    assert output.read_bytes() == whole
+    assert output.read_bytes() == complete
 
 
-def test_what_the_command_line_cannot_ask_a_server_is_said(server: Running, command: Command) -> None:
+def test_command_line_client_reports_errors(server: ServerProcess, command: Command) -> None:
     words = ("translate", "--server", server.url)
-    assert "en to zh, zh to en; choose with --from and --to" in command(*words, "I love apples").refusal
+    assert "en to zh, zh to en; choose a pair with --from and --to" in command(*words, "I love apples").refusal
     pair = ("--from", "en", "--to", "de")
-    assert "answers 400: de is not supported" in command(*words, *pair, "I love apples").refusal
+    assert "returned 400: de is not supported" in command(*words, *pair, "I love apples").refusal
     assert "--beam is nothing that --server" in command(*words, "--beam", 3, "I love apples").refusal
-    assert "cannot be asked" in command("translate", "--server", "http://127.0.0.1:9", "x").refusal
-    assert "write a whole address" in command("translate", "--server", "localhost:5000", "x").refusal
+    assert "cannot be reached" in command("translate", "--server", "http://127.0.0.1:9", "x").refusal
+    assert "expected a complete URL" in command("translate", "--server", "localhost:5000", "x").refusal
     assert "--from and --to go with --server" in command("translate", "run", "--from", "en", "x").refusal
     assert "needs a model folder" in command("translate").refusal
 
 
-def test_alternatives_are_the_other_hypotheses(server: Running, offline: Translator) -> None:
-    asked = {"q": "I love apples", "source": "en", "target": "zh", "alternatives": 2}
-    answer = httpx.post(f"{server.url}/translate", json=asked).json()
-    best = [one.text for one in offline("I love apples", n_best=3)]
-    assert [answer["translatedText"], *answer["alternatives"]] == best
-
-
-def test_n_best_alignments_and_vectors_are_the_translators(server: Running, offline: Translator) -> None:
-    asked = {"texts": LINES, "model": "toy", "n_best": 3, "alignments": True, "split": False}
-    answer = httpx.post(f"{server.url}/api/translate", json=asked).json()
-    for line, text in zip(LINES, answer["texts"], strict=True):
-        found = offline(line, n_best=3)
-        (sentence,) = text["sentences"]
-        assert [one["text"] for one in sentence["translations"]] == [one.text for one in found]
-        for sent, known in zip(sentence["translations"], found, strict=True):
-            assert sent["score"] == pytest.approx(known.score, abs=1e-4)
-            assert sent["alignment"]["weights"] == [pytest.approx(row, abs=1e-3) for row in known.alignment]
-            assert covered(sent["alignment"]["target_spans"]) == set(range(len(sent["text"])))
-            assert covered(sent["alignment"]["source_spans"]) == set(range(len(line)))
-    vectors = httpx.post(f"{server.url}/api/embed", json={"texts": LINES, "model": "toy"}).json()["vectors"]
-    for vector, known in zip(vectors, offline.embed(LINES), strict=True):
-        assert vector == pytest.approx(known.tolist(), abs=1e-4)
-
-
-def covered(spans: list[list[int]]) -> set[int]:
-    return {place for a, b in spans for place in range(a, b)}
-
-
-def test_a_long_text_is_split_and_keeps_its_spacing(server: Running, offline: Translator) -> None:
-    text = "  I love apples.\n\n\tThey see cats.  We want tea and dogs\n"
-    found = {line: offline(line) for line in ("I love apples.", "They see cats.", "We want tea and dogs")}
-    assert server.translate(text) == "  {}\n\n\t{}  {}\n".format(*found.values())
-
-
-def test_a_stream_sends_sentences_one_by_one(server: Running, offline: Translator) -> None:
-    asked: dict[str, Any] = {"texts": [". ".join(LINES)], "source": "en", "target": "zh"}
-    with httpx.stream("POST", f"{server.url}/api/translate/stream", json=asked, timeout=60) as answer:
-        events = [line for line in answer.iter_lines() if line.startswith("data: ")]
-    assert len(events) == len(LINES) + 1
-
-
-def test_the_key_of_the_command_line_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    from regard.serving.client import Client
-
-    sent = []
-    monkeypatch.setattr(Client, "_ask", lambda self, path, fields=None: sent.append(self._key) or {})
-    monkeypatch.setitem(os.environ, "REGARD_API_KEY", "secret")
+def test_command_line_client_reads_the_key_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     from regard.cli.translate_remote import translate_at
 
+    keys = []
+    monkeypatch.setattr(Client, "_request", lambda self, path, fields=None: keys.append(self._key) or {})
+    monkeypatch.setitem(os.environ, "REGARD_API_KEY", "secret")
     translate_at("http://x", [], 0, None, False, ("en", "zh"), False)
-    assert sent == ["secret"]
+    assert keys == ["secret"]
+
+
+def test_alternatives_are_the_next_hypotheses(server: ServerProcess, translator: Translator) -> None:
+    body = {"q": "I love apples", "source": "en", "target": "zh", "alternatives": 2}
+    response = httpx.post(f"{server.url}/translate", json=body).json()
+    n_best = [hypothesis.text for hypothesis in translator("I love apples", n_best=3)]
+    assert [response["translatedText"], *response["alternatives"]] == n_best
+
+
+def test_n_best_lists_alignments_and_embeddings_equal_the_translators(
+    server: ServerProcess, translator: Translator
+) -> None:
+    body = {"texts": LINES, "model": "toy", "n_best": 3, "alignments": True, "split": False}
+    response = httpx.post(f"{server.url}/api/translate", json=body).json()
+    for line, text in zip(LINES, response["texts"], strict=True):
+        hypotheses = translator(line, n_best=3)
+        (sentence,) = text["sentences"]
+        assert [one["text"] for one in sentence["translations"]] == [one.text for one in hypotheses]
+        for translation, expected in zip(sentence["translations"], hypotheses, strict=True):
+            alignment = translation["alignment"]
+            assert translation["score"] == pytest.approx(expected.score, abs=1e-4)
+            assert alignment["weights"] == [pytest.approx(row, abs=1e-3) for row in expected.alignment]
+            assert covered_characters(alignment["target_spans"]) == set(range(len(translation["text"])))
+            assert covered_characters(alignment["source_spans"]) == set(range(len(line)))
+    vectors = httpx.post(f"{server.url}/api/embed", json={"texts": LINES, "model": "toy"}).json()["vectors"]
+    for vector, expected in zip(vectors, translator.embed(LINES), strict=True):
+        assert vector == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def covered_characters(spans: list[list[int]]) -> set[int]:
+    return {position for start, end in spans for position in range(start, end)}
+
+
+def test_texts_are_split_into_sentences_and_keep_their_spacing(server: ServerProcess, translator: Translator) -> None:
+    text = "  I love apples.\n\n\tThey see cats.  We want tea and dogs\n"
+    sentences = ("I love apples.", "They see cats.", "We want tea and dogs")
+    expected = "  {}\n\n\t{}  {}\n".format(*(translator(sentence) for sentence in sentences))
+    assert server.translate(text) == expected
+
+
+def test_stream_sends_sentences_separately(server: ServerProcess) -> None:
+    body: dict[str, Any] = {"texts": [". ".join(LINES)], "source": "en", "target": "zh"}
+    with httpx.stream("POST", f"{server.url}/api/translate/stream", json=body, timeout=60) as response:
+        events = [line for line in response.iter_lines() if line.startswith("data: ")]
+    assert len(events) == len(LINES) + 1

@@ -18,7 +18,7 @@ from regard.training.run import run_recipe
 from tests.browser import Visit
 from tests.conftest import small_recipe
 from tests.inspection.test_page_in_browser import is_drawn
-from tests.serving.running import Running
+from tests.serving.server_process import ServerProcess
 
 DESKTOP = {"viewport": {"width": 1400, "height": 900}, "locale": "en-GB"}
 EVIL = '<script>alert(1)</script><b>I</b> love <img src=x onerror=alert(2)> apples & "tea"'
@@ -60,9 +60,9 @@ def url(
     (folder / "keys").write_text(LINE)
     (folder / "keys").chmod(0o600)
     runs = [f"{name}={run}" for name, run in named.items()]
-    running = Running(*runs, "--keys", folder / "keys", "--limit", "drain=0")
-    yield running.until_ready().url
-    assert running.end() == 0
+    running = ServerProcess(*runs, "--keys", folder / "keys", "--limit", "drain=0")
+    yield running.wait_until_ready().url
+    assert running.stop() == 0
 
 
 class Page:
@@ -107,7 +107,7 @@ class Page:
 
     def check(self) -> None:
         """Nothing went wrong, and nobody else was asked for anything."""
-        assert self.visit.complaints == []
+        assert self.visit.console == []
         assert self.alerts == []
         assert all(request.startswith(self.url) for request in self.visit.requests)
 
@@ -262,7 +262,7 @@ def test_a_comparison_that_fails_can_be_removed(page: Page) -> None:
     assert page.text(".beside .problem") == "one: no such sentence"
     page.page.get_by_role("button", name="remove").click()
     assert page.page.locator(".beside > div").count() == 0
-    page.visit.complaints = [one for one in page.visit.complaints if "Failed to load resource" not in one]
+    page.visit.console = [one for one in page.visit.console if "Failed to load resource" not in one]
 
 
 def test_of_scores_there_is_no_mean(page: Page) -> None:
@@ -481,7 +481,7 @@ def test_every_script_and_style_comes_from_here(page: Page) -> None:
     )
     assert complaint.startswith("script-src")
     assert page.page.evaluate("window.evil") is None
-    page.visit.complaints.clear()
+    page.visit.console.clear()
 
 
 def test_what_the_server_refuses_is_said_in_the_language_of_the_page(page: Page) -> None:
@@ -500,20 +500,20 @@ def test_what_the_server_refuses_is_said_in_the_language_of_the_page(page: Page)
     page.page.route("**/api/inspect/image", lambda route: route.abort())
     page.page.locator("#language").click()
     page.until(lambda: "服务器没有回答" in page.text("#problem"))
-    page.visit.complaints = [one for one in page.visit.complaints if "Failed to load resource" not in one]
+    page.visit.console = [one for one in page.visit.console if "Failed to load resource" not in one]
 
 
 def test_every_reason_to_refuse_has_a_sentence_in_chinese(page: Page) -> None:
     refusals = page.page.evaluate(
         """async () => {
           const { phrasesOf } = await import("/page/phrases.js");
-          const numbers = { most: 1, tokens: 2, characters: 2, seconds: 3 };
+          const numbers = { limit: 1, tokens: 2, characters: 2, seconds: 3 };
           const tell = ([reason, say]) => [reason, say(numbers)];
           return ["en", "zh"].map((language) => Object.entries(phrasesOf(language).refusals).map(tell));
         }"""
     )
     english, chinese = map(dict, refusals)
-    assert chinese.keys() == set(get_args(Reason)) - {"bad", "gone"}
+    assert chinese.keys() == set(get_args(Reason)) - {"bad", "disconnected"}
     assert english.keys() < chinese.keys()
     assert not any("undefined" in said or "NaN" in said for said in (*english.values(), *chinese.values()))
 
@@ -537,5 +537,5 @@ def test_a_key_is_asked_for_where_the_server_wants_one(browser: Any, url: str) -
         page.page.reload()  # it is remembered as long as the tab is open
         page.page.wait_for_selector(".cell")
         assert page.page.locator("#unlock").is_hidden()
-        assert [one for one in visit.complaints if "403" not in one] == []
+        assert [one for one in visit.console if "403" not in one] == []
         assert KEY not in page.page.url

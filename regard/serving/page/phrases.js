@@ -16,7 +16,7 @@ const PHRASES = {
       invalid_key: () => "This server does not know that API key; type another above.",
     },
     lacksTokenizer: (name) => `The folder of ${name} has no tokenizer, so it cannot read text; its positions can be looked at.`,
-    lacksProbe: (name, engine) => `${name} runs in the engine ${engine}, into which nobody can look; serve it with --engine regard to see inside.`,
+    lacksProbe: (name, engine) => `${name} runs on ${engine}, which does not support inspection. Serve it with --engine regard.`,
     isImage: (name) => `${name} tells images apart and does not translate; open Image, or choose another model.`,
     isViews: (name) => `${name} compares two views of a scene and does not translate; open Image, or choose another model.`,
     isText: (name) => `${name} reads text, not images; open Translate, or choose another model.`,

@@ -52,7 +52,7 @@ def view_attention(translator: Translator, settings: DecodingSettings, request: 
     record = record_translation(translator, request["text"], request["target"], settings)
     arrays: Arrays = {}
     modules = []
-    for name, module_record in record.seen.items():
+    for name, module_record in record.records.items():
         weights_HTS = module_record.weights[0].float().cpu()
         maps = torch.cat([weights_HTS, weights_HTS.mean(0, keepdim=True)])
         arrays[name] = _shrink(maps).numpy(), "u1"
@@ -69,7 +69,7 @@ def view_map(translator: Translator, settings: DecodingSettings, request: dict[s
     elif quantity == "scores":
         raise UserError("the scores of different heads are not comparable and have no mean; choose a head")
     record = record_translation(translator, request["text"], request["target"], settings, [name], [quantity])
-    maps_HTS = getattr(record.seen[name], quantity)[0].float()
+    maps_HTS = getattr(record.records[name], quantity)[0].float()
     map_TS = (maps_HTS.mean(0) if head is None else maps_HTS[head]).cpu().numpy()
     group, _ = parse_attention_name(name)
     rows, columns = MAP_AXES[group]
@@ -92,7 +92,7 @@ def view_arithmetic(translator: Translator, settings: DecodingSettings, request:
     rows, columns = (record.labels[axis] for axis in MAP_AXES[group])
     if not 0 <= query < len(rows):
         raise UserError(f"{name} has no query {query}; the queries are 0 to {len(rows) - 1}")
-    seen = record.seen[name]
+    seen = record.records[name]
     q_D, k_SD, v_SD = seen.q[0, head, query].double(), seen.k[0, head].double(), seen.v[0, head].double()
     heads_HD = seen.context[0, :, query]
     scores_S, weights_S = seen.scores[0, head, query], seen.weights[0, head, query]

@@ -1,4 +1,4 @@
-"""A server as a process of its own, on a free port of the loopback interface."""
+"""A `regard serve` process on a free port of the loopback interface."""
 
 import json
 import signal
@@ -13,34 +13,34 @@ import httpx
 
 from tests.conftest import ENVIRONMENT, SHELL
 
-SECONDS = 120.0
+TIMEOUT = 120.0
 
 
-def wait_until(true: Callable[[], object], seconds: float = SECONDS, what: str = "it") -> None:
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until, f"{what} did not come true within {seconds} seconds"
+def wait_until(condition: Callable[[], object], seconds: float = TIMEOUT, what: str = "the condition") -> None:
+    """Poll a condition that another process or thread fulfils."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} was not fulfilled within {seconds} seconds"
         time.sleep(0.02)
 
 
-class Running:
-    """`regard serve ...`, its address and its log."""
+class ServerProcess:
+    """A running server, its URL and its log."""
 
-    def __init__(self, *words: object) -> None:
-        command = [*SHELL, "serve", *map(str, words), "--port", "0", "--workers", "1", "--threads", "1"]
+    def __init__(self, *arguments: object) -> None:
+        command = [*SHELL, "serve", *map(str, arguments), "--port", "0", "--workers", "1", "--threads", "1"]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
         self.lines: list[str] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
 
-    def _read(self) -> None:
+    def _read_log(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.lines.append(line)
 
     @property
     def log(self) -> list[dict[str, Any]]:
-        """What was logged, as objects."""
         return [json.loads(line) for line in list(self.lines) if line.startswith("{")]
 
     def events(self, name: str) -> list[dict[str, Any]]:
@@ -51,32 +51,31 @@ class Running:
         wait_until(lambda: self.events("listening") or self.process.poll() is not None, what="listening")
         return str(self.events("listening")[0]["url"])
 
-    def until_ready(self) -> "Running":
-        wait_until(lambda: self.events("ready") or self.process.poll() is not None, what="ready")
+    def wait_until_ready(self) -> "ServerProcess":
+        wait_until(lambda: self.events("ready") or self.process.poll() is not None, what="readiness")
         assert self.process.poll() is None, self.lines
         return self
 
     @property
-    def workers(self) -> list[int]:
-        """The processes that own its models."""
+    def worker_pids(self) -> list[int]:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return [int(pid) for pid in children.read_text().split()]
 
     def translate(self, text: str | list[str], **fields: object) -> Any:
-        asked = {"q": text, "source": "en", "target": "zh"} | fields
-        answer = httpx.post(f"{self.url}/translate", json=asked, timeout=SECONDS)
-        assert answer.status_code == 200, answer.text
-        return answer.json()["translatedText"]
+        body = {"q": text, "source": "en", "target": "zh"} | fields
+        response = httpx.post(f"{self.url}/translate", json=body, timeout=TIMEOUT)
+        assert response.status_code == 200, response.text
+        return response.json()["translatedText"]
 
     def metric(self, name: str) -> float:
-        """The sum of a figure over its labels."""
-        lines = httpx.get(f"{self.url}/metrics", timeout=SECONDS).text.splitlines()
+        """Return the sum of a metric over its labels."""
+        lines = httpx.get(f"{self.url}/metrics", timeout=TIMEOUT).text.splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
 
-    def end(self, number: int = signal.SIGTERM) -> int:
-        """Asks it to end, and gives its exit code."""
+    def stop(self) -> int:
+        """Send SIGTERM and return the exit code."""
         if self.process.poll() is None:
-            self.process.send_signal(number)
-        code = self.process.wait(SECONDS)
+            self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(TIMEOUT)
         self._reader.join(10)
         return code

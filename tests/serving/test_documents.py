@@ -1,22 +1,21 @@
-"""HTML keeps its tags, and its text is the translation of the text."""
+"""HTML documents keep their tags, which follow the words that they enclose."""
 
 import html
 import re
 import time
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.serving.html_documents import Page
+from regard.serving.documents import HtmlDocument
 from regard.serving.messages import Alignment, Translation
 
 WORD = re.compile(r"\S+")
 
 
-def swap(sentence: str) -> Translation:
-    """A translation into capitals with the words in the opposite order, and its alignment."""
+def reverse(sentence: str) -> Translation:
+    """Translate into capital letters in reverse word order, with an alignment."""
     words = list(WORD.finditer(sentence))
     text = " ".join(word[0].upper() for word in reversed(words))
     spans = [match.span() for match in WORD.finditer(text)]
@@ -24,12 +23,12 @@ def swap(sentence: str) -> Translation:
     weights = [[float(j == size - 1 - i) for j in range(size)] + [0.0] for i in range(size)]
     sources = [word.span() for word in words]
     alignment = Alignment(weights, [word[0] for word in words], text.split(), sources, spans)
-    return Translation(text, 0.0, size, alignment)
+    return Translation(text, 0.0, alignment)
 
 
 def translate(text: str) -> str:
-    page = Page(text, lambda sentence: True)
-    return page.render([swap(sentence) for sentence, _ in page.sentences])
+    document = HtmlDocument(text, lambda sentence: True)
+    return document.render([reverse(sentence) for sentence, _ in document.sentences])
 
 
 @pytest.mark.parametrize(
@@ -58,16 +57,16 @@ def translate(text: str) -> str:
         ("<B>one</B> two", "TWO <B>ONE</B>"),
     ],
 )
-def test_tags_go_with_their_words(source: str, target: str) -> None:
+def test_tags_enclose_the_translations_of_their_words(source: str, target: str) -> None:
     assert translate(source) == target
 
 
-def test_only_sentences_with_elements_within_need_their_alignment() -> None:
-    page = Page("<p>one two. Three.</p><p>four <b>five</b></p>", lambda sentence: True)
-    assert page.sentences == [("one two.", False), ("Three.", False), ("four five", True)]
+def test_only_text_blocks_with_inline_elements_need_alignments() -> None:
+    document = HtmlDocument("<p>one two. Three.</p><p>four <b>five</b></p>", lambda sentence: True)
+    assert document.sentences == [("one two.", False), ("Three.", False), ("four five", True)]
 
 
-PIECES = st.lists(
+FRAGMENTS = st.lists(
     st.sampled_from(
         [
             *("one", "two ", " three. ", "Four", "é", "\n", "&amp;", "<", ">", "<!-- c -->", "<img>"),
@@ -83,31 +82,28 @@ def tags(text: str) -> list[str]:
     return sorted(re.findall(r"<!--.*?-->|</?[a-z][^<>]*>", text))
 
 
-@given(PIECES)
-def test_no_tag_is_lost_or_made_up(text: str) -> None:
+@given(FRAGMENTS)
+def test_all_tags_are_kept(text: str) -> None:
     assert tags(translate(text)) == tags(text)
 
 
-@given(PIECES)
-def test_the_text_of_the_answer_is_the_translation_of_the_text(text: str) -> None:
-    page = Page(text, lambda sentence: True)
-    translations = [swap(sentence) for sentence, _ in page.sentences]
-    words = [word for one in translations for word in one.text.split()]
-    answer = page.render(translations)
-    shown = html.unescape(re.sub(r"<code>.*?(</code>|\Z)|<!--.*?-->|</?[a-z][^>]*>", "", answer, flags=re.S | re.I))
-    assert [word for word in words if word not in shown] == []
+@given(FRAGMENTS)
+def test_all_translated_words_are_kept(text: str) -> None:
+    document = HtmlDocument(text, lambda sentence: True)
+    translations = [reverse(sentence) for sentence, _ in document.sentences]
+    words = [word for translation in translations for word in translation.text.split()]
+    markup = r"<code>.*?(</code>|\Z)|<!--.*?-->|</?[a-z][^>]*>"
+    plain = html.unescape(re.sub(markup, "", document.render(translations), flags=re.S | re.I))
+    assert [word for word in words if word not in plain] == []
 
 
 @pytest.mark.parametrize("unit", ["<b>a</b>", "<a '", '<a "', "<!--", "<code>", "<", "<b>", "</b>", "a<b>"])
-def test_hostile_markup_takes_no_long_time(unit: str) -> None:
-    began = time.process_time()
+def test_malicious_markup_is_parsed_in_reasonable_time(unit: str) -> None:
+    started = time.process_time()
     translate(unit * (10_000 // len(unit)))
-    assert time.process_time() - began < 5
+    assert time.process_time() - started < 5
 
 
-def sentences_of(texts: Sequence[str]) -> list[str]:
-    return [sentence for text in texts for sentence, _ in Page(text, lambda s: True).sentences]
-
-
-def test_white_space_of_markup_ends_no_sentence() -> None:
-    assert sentences_of(["<p>one\n   two\nthree</p>"]) == ["one two three"]
+def test_line_breaks_in_markup_do_not_end_sentences() -> None:
+    document = HtmlDocument("<p>one\n   two\nthree</p>", lambda sentence: True)
+    assert document.sentences == [("one two three", False)]

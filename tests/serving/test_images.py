@@ -1,0 +1,121 @@
+"""Image classification over HTTP."""
+
+import asyncio
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient
+
+from regard.pipelines.classifier import Classifier
+from regard.serving.app import make_app
+from regard.serving.config import Limits, ServingConfig
+from regard.serving.messages import LoadRequest, Options
+from regard.serving.model_runner import load_runner
+from regard.serving.served_models import ServedModels
+from regard.serving.service import Service
+from regard.serving.telemetry import Metrics
+from tests.serving.server_process import ServerProcess, wait_until
+
+
+class ThreadWorker:
+    """A worker that runs the model in a thread of this process."""
+
+    def __init__(self, request: LoadRequest) -> None:
+        self._runner = load_runner(request)
+        self._runner.warm_up()
+        self.info = self._runner.info
+
+    async def run(self, operation: str, options: Options, items: Sequence[Any]) -> list[Any]:
+        return await asyncio.to_thread(self._runner.run, operation, items, dict(options))
+
+    def kill(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def client(image_run: Path) -> Iterator[TestClient]:
+    async def start_worker(request: LoadRequest) -> ThreadWorker:
+        return ThreadWorker(request)
+
+    requests = [LoadRequest("paint", image_run, "cpu")]
+    limits = Limits(image_pixels=10_000, items=4, image_bytes=100_000)
+    service = Service(ServingConfig(requests, limits=limits), ServedModels(requests, limits, Metrics(), start_worker))
+    with TestClient(make_app(service)) as client:
+        wait_until(lambda: service.ready or service.fatal_error)
+        yield client
+
+
+def test_classes_equal_the_classifiers(client: TestClient, image_run: Path, painted: Path) -> None:
+    classifier = Classifier.load(image_run)
+    paths = [painted / "test" / colour / "004.png" for colour in ("red", "blue")]
+    files = [("image", (path.name, path.read_bytes())) for path in paths]
+    response = client.post("/api/classify", files=files, data={"top": "2"}).json()
+    assert response["model"] == "paint"
+    for image, path in zip(response["images"], paths, strict=True):
+        check_classes(image, classifier(path, top=2))
+    headers = {"content-type": "image/png"}
+    single = client.post("/api/classify?top=2", content=paths[0].read_bytes(), headers=headers).json()
+    assert single["images"] == response["images"][:1]
+    (model,) = client.get("/api/models").json()["models"]
+    assert (model["operations"], model["classes"]) == (["classify"], list(classifier.classes))
+
+
+def check_classes(image: dict[str, Any], expected: Sequence[tuple[str, float]]) -> None:
+    assert [one["name"] for one in image["classes"]] == [name for name, _ in expected]
+    probabilities = [one["probability"] for one in image["classes"]]
+    assert probabilities == pytest.approx([probability for _, probability in expected], abs=1e-4)
+
+
+def png(width: int, height: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("L", (width, height)).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"some text", "a text file, not an image"),
+        (png(200, 200), "10,000 pixels"),
+        (png(20, 20)[:48], "truncated or damaged"),
+    ],
+)
+def test_invalid_images_are_rejected_with_a_message(content: bytes, message: str, client: TestClient) -> None:
+    response = client.post("/api/classify", content=content, headers={"content-type": "image/png"})
+    assert response.status_code == 400
+    assert message in response.json()["error"]
+
+
+def test_forms_without_images_or_with_too_many_are_rejected(client: TestClient) -> None:
+    assert client.post("/api/classify", files={"photo": b"x"}).status_code == 400
+    assert client.post("/api/classify", data={"top": "3"}).status_code == 400
+    assert client.post("/api/classify", json={"image": "x"}).status_code == 400
+    assert client.post("/api/classify", files=[("image", png(1, 1))] * 5).status_code == 400
+    assert client.post("/api/classify", files={"image": png(1, 1)}, data={"top": "0"}).status_code == 400
+    assert client.post("/api/classify", files={"image": bytes(100_001)}).status_code == 413
+
+
+def test_image_model_does_not_translate(client: TestClient) -> None:
+    assert client.post("/translate", json={"q": "a", "source": "en", "target": "zh"}).status_code == 400
+    assert client.post("/api/translate", json={"texts": "a"}).json() == {"error": "no model supports translate"}
+    assert client.post("/api/embed", json={"texts": "a", "model": "paint"}).status_code == 400
+    assert client.post("/detect", json={"q": "a"}).json() == {"error": "no model supports translate"}
+    assert client.get("/frontend/settings").status_code == 200
+
+
+def test_worker_process_returns_the_same_classes(server: ServerProcess, image_run: Path, painted: Path) -> None:
+    path = painted / "test" / "green" / "004.png"
+    files = [("image", path.read_bytes()), ("image", path.read_bytes()[:60])]
+    valid, damaged = (httpx.post(f"{server.url}/api/classify", files=[file], timeout=60) for file in files)
+    assert valid.json()["model"] == "images"
+    check_classes(valid.json()["images"][0], Classifier.load(image_run)(path, top=5))
+    assert (damaged.status_code, list(damaged.json())) == (400, ["error"])
