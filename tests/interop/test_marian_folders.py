@@ -18,9 +18,9 @@ from regard.data.text.sentencepiece import SentencePieceTokenizer
 from regard.data.text.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.interop.argos import write_argos
-from regard.interop.huggingface_marian import HuggingFacePeer, write_huggingface
+from regard.interop.huggingface_marian import NEVER, HuggingFacePeer, write_huggingface
 from regard.interop.import_model import import_model
-from regard.interop.verification import SEARCHES
+from regard.interop.verification import SEARCHES, check, compare
 from regard.pipelines.translator import Translator
 
 ENGLISH = [
@@ -97,7 +97,7 @@ def make_folder(folder: Path, kind: str, separate: bool) -> Path:
             torch.nn.init.normal_(tensor, std=0.5)
     model.final_logits_bias.normal_()
     model.final_logits_bias[0, ids["<pad>"]] = 30.0  # so that it would be said at once if it were not forbidden
-    model.final_logits_bias[0, 0] = 3.0
+    model.final_logits_bias[0, 0] = 7.0
     model.generation_config.bad_words_ids = [[target_ids["<pad>"]]]
     model.save_pretrained(folder)
     return folder
@@ -135,14 +135,17 @@ def test_texts_are_cut_and_numbered_as_transformers_does(folder: Path, imported:
     assert source.encode_batch(SAMPLES) == [source.encode(text) for text in SAMPLES]
 
 
-def test_what_comes_in_translates_as_it_did(folder: Path, imported: Translator) -> None:
-    theirs = HuggingFacePeer(transformers.MarianMTModel.from_pretrained(folder))
-    sources = imported.vocabularies.source.encode_batch(ENGLISH)
-    from regard.decoding.constraints import DecodingRequest
-
-    found = imported.generator.generate([DecodingRequest(source) for source in sources], SEARCHES["greedy"])
-    assert theirs.write(sources, SEARCHES["greedy"]) == [best[0].tokens for best in found]
-    assert imported.model.config.pad not in {token for best in found for token in best[0].tokens}
+def test_imported_model_agrees_with_transformers(folder: Path, imported: Translator) -> None:
+    model, pad = transformers.MarianMTModel.from_pretrained(folder), imported.model.config.pad
+    sources = imported.vocabularies.source.encode_batch([*ENGLISH, "the sea", "a tree", "red book"])
+    with_banned_pad = HuggingFacePeer(model).write(sources, SEARCHES["greedy"])
+    model.final_logits_bias[0, pad] = NEVER  # as imported; bad_words_ids changes no probabilities
+    agreement = compare(imported, HuggingFacePeer(model), sources)
+    check(agreement, "the imported model")
+    assert all(ended >= 3 for _, ended in agreement.same.values()), agreement
+    assert HuggingFacePeer(model).write(sources, SEARCHES["greedy"]) == with_banned_pad
+    generated = imported.hypotheses(ENGLISH, SEARCHES["greedy"])
+    assert pad not in {token for (best,) in generated for token in best.tokens}
 
 
 def test_the_folder_is_whole_and_its_tokenizer_travels(imported: Translator, folder: Path, tmp_path: Path) -> None:
