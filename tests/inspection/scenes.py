@@ -1,4 +1,4 @@
-"""Scenes to draw, of random weights."""
+"""Scenes with random attention weights."""
 
 import numpy as np
 

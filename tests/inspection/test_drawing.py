@@ -16,7 +16,7 @@ def weights(H: int = 4, T: int = 2, S: int = 3) -> np.ndarray:
 
 
 def cells(svg: str) -> list[ElementTree.Element]:
-    """The rectangles that say what they stand for."""
+    """Return the rectangles with a tooltip, one per weight."""
     return [rect for rect in ElementTree.fromstring(svg).iter(f"{SVG}rect") if rect.find(f"{SVG}title") is not None]
 
 
@@ -24,20 +24,20 @@ def texts(svg: str) -> list[str]:
     return ["".join(text.itertext()) for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
 
 
-def test_the_picture_is_xml_with_a_cell_for_every_weight() -> None:
+def test_svg_has_a_cell_for_every_weight() -> None:
     given = weights()
     found = cells(draw_heads(given, SOURCES, TARGETS, "title"))
     assert len(found) == given.size
-    said = [float(cell.findtext(f"{SVG}title").rpartition(": ")[2]) for cell in found]
-    assert said == pytest.approx(given.flatten().tolist(), abs=5e-4)
+    values = [float(cell.findtext(f"{SVG}title").rpartition(": ")[2]) for cell in found]
+    assert values == pytest.approx(given.flatten().tolist(), abs=5e-4)
 
 
-def test_cells_are_named_by_target_and_source() -> None:
+def test_tooltips_name_target_and_source() -> None:
     first = cells(draw_heads(weights(), SOURCES, TARGETS, "title"))[4]
     assert first.findtext(f"{SVG}title").startswith("喜欢 → love: ")
 
 
-def test_every_head_has_its_labels_and_the_picture_its_title() -> None:
+def test_every_head_has_labels_and_the_drawing_a_title() -> None:
     shown = texts(draw_heads(weights(H=3), SOURCES, TARGETS, "I love apples → 我喜欢苹果"))
     assert shown[0] == "I love apples → 我喜欢苹果"
     for head in ("head 0", "head 1", "head 2"):
@@ -46,7 +46,7 @@ def test_every_head_has_its_labels_and_the_picture_its_title() -> None:
         assert shown.count(label) == 3
 
 
-def test_markup_in_the_text_stays_text() -> None:
+def test_markup_in_labels_is_escaped() -> None:
     evil = '<script>alert("1")</script>&amp;'
     svg = draw_heads(weights(), [evil, "b", "c"], [evil, "d"], evil)
     assert "<script" not in svg
@@ -54,25 +54,25 @@ def test_markup_in_the_text_stays_text() -> None:
     assert not list(ElementTree.fromstring(svg).iter(f"{SVG}script"))
 
 
-def test_characters_that_xml_cannot_hold_are_replaced() -> None:
+def test_characters_that_xml_does_not_allow_are_replaced() -> None:
     svg = draw_heads(weights(), ["\x00", "\x0b", "\ud800"], ["\ufffe", "好"], "a\x1bb")
     assert texts(svg)[0] == "a\ufffdb"
     assert "好" in texts(svg)
     svg.encode("utf-8")
 
 
-def test_more_weight_is_darker() -> None:
+def test_larger_weights_are_darker() -> None:
     ramp = np.array([[[0.0, 0.25, 0.5, 0.75, 1.0, 2.0, -1.0]]])
     fills = [cell.attrib["fill"] for cell in cells(draw_heads(ramp, list("abcdefg"), ["x"], ""))]
     assert all(re.fullmatch("#[0-9a-f]{6}", fill) for fill in fills)
     brightness = [sum(bytes.fromhex(fill[1:])) for fill in fills]
     assert brightness[:5] == sorted(set(brightness[:5]), reverse=True)
-    assert fills[5] == fills[4]  # beyond the range is its end
+    assert fills[5] == fills[4]  # values outside 0 to 1 are clamped
     assert fills[6] == fills[0]
 
 
 @pytest.mark.parametrize("heads", [1, 3, 8])
-def test_everything_lies_within_the_picture(heads: int) -> None:
+def test_all_cells_lie_within_the_drawing(heads: int) -> None:
     root = ElementTree.fromstring(draw_heads(weights(H=heads), SOURCES, TARGETS, "title"))
     _, _, width, height = map(float, root.attrib["viewBox"].split())
     for group in root.iter(f"{SVG}g"):
@@ -84,13 +84,13 @@ def test_everything_lies_within_the_picture(heads: int) -> None:
 
 def test_panels_do_not_overlap() -> None:
     root = ElementTree.fromstring(draw_heads(weights(H=5), SOURCES, TARGETS, "title", columns=2))
-    places = [tuple(map(float, re.findall(r"[\d.]+", g.attrib["transform"]))) for g in root.iter(f"{SVG}g")]
-    assert len(set(places)) == 5
-    assert len({x for x, _ in places}) == 2
-    assert len({y for _, y in places}) == 3
+    origins = [tuple(map(float, re.findall(r"[\d.]+", g.attrib["transform"]))) for g in root.iter(f"{SVG}g")]
+    assert len(set(origins)) == 5
+    assert len({x for x, _ in origins}) == 2
+    assert len({y for _, y in origins}) == 3
 
 
 @pytest.mark.parametrize(("sources", "targets"), [(SOURCES[:2], TARGETS), (SOURCES, [*TARGETS, "苹果"]), ([], [])])
-def test_labels_that_do_not_fit_the_map_are_refused(sources: list[str], targets: list[str]) -> None:
+def test_wrong_number_of_labels_is_rejected(sources: list[str], targets: list[str]) -> None:
     with pytest.raises(ValueError, match=f"2 × 3 do not fit {len(targets)} × {len(sources)}"):
         draw_heads(weights(), sources, targets, "title")

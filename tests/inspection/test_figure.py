@@ -8,7 +8,7 @@ from regard.inspection.figure import draw_figure, render_figure
 from tests.inspection.scenes import EVIL, make_scene
 
 
-def test_every_layer_and_head_is_drawn_with_its_own_weights() -> None:
+def test_every_head_of_every_layer_is_drawn() -> None:
     scene = make_scene()
     figure = draw_figure(scene)
     drawn = [np.asarray(axes.images[0].get_array()) for part in figure.subfigs for axes in part.axes if axes.images]
@@ -18,7 +18,7 @@ def test_every_layer_and_head_is_drawn_with_its_own_weights() -> None:
         assert any(one.shape == other.shape and np.allclose(one, other) for other in drawn)
 
 
-def test_a_picture_is_large_enough_to_read() -> None:
+def test_png_is_large_enough_to_read() -> None:
     scene = make_scene("我喜欢苹果")
     picture = Image.open(io.BytesIO(render_figure(scene, "png")))
     assert picture.format == "PNG"
@@ -26,14 +26,14 @@ def test_a_picture_is_large_enough_to_read() -> None:
     assert len(np.unique(picture.convert("L"))) > 50
 
 
-def test_signs_of_markup_and_of_formulas_stay_text() -> None:
+def test_markup_and_formulas_are_drawn_as_text() -> None:
     for text in (EVIL, r"$\frac{1$ and $x^2$", "100%", "a_b", "\x00\ud800"):
         svg = render_figure(make_scene(text), "svg").decode("utf-8")
         assert "<script" not in svg
         assert not re.search(r"<b>", svg)
 
 
-def test_long_sentences_and_signed_weights_are_drawn_too() -> None:
+def test_long_sentences_and_negative_weights_are_drawn() -> None:
     scene = make_scene()
     scene.labels["source"] = [f"token {i}" for i in range(120)]
     views = [view for view in scene.views if view.group == "decoder"]

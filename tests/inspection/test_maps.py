@@ -1,10 +1,12 @@
-"""Maps of attention: rollout, patches, windows put back."""
+"""Attention maps: entropy, distance, rollout, patches and windows."""
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from regard.inspection.maps import layer_weights, patch_map, rollout
+from regard.inspection.maps import distance, entropy, layer_weights, patch_map, rollout
 from regard.inspection.patches import attention_from, attention_received, reachable_region, windows_to_grid
 from regard.inspection.probe import probe
 from regard.models.swin import Swin, SwinConfig
@@ -16,12 +18,52 @@ def random_weights(*shape: int) -> np.ndarray:
     return torch.randn(shape, generator=torch.Generator().manual_seed(0)).softmax(-1).numpy()
 
 
-def test_a_rollout_of_one_layer_is_half_the_token_itself() -> None:
+def test_entropy_is_zero_for_one_key_and_maximal_for_uniform_weights() -> None:
+    weights = np.stack([np.eye(4), np.full((4, 4), 0.25)])
+    assert entropy(weights) == pytest.approx([0, 2])
+
+
+def test_fully_masked_queries_are_excluded() -> None:
+    weights = np.array([[0.5, 0.5], [0.0, 0.0]])
+    assert entropy(weights) == pytest.approx(1)
+    assert distance(weights) == pytest.approx(0.5)
+    assert entropy(np.zeros((3, 2, 2))) == pytest.approx([0, 0, 0])
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(1, 6))
+def test_entropy_is_bounded_and_independent_of_scale(seed: int, T: int, S: int) -> None:
+    raw = np.random.default_rng(seed).random((2, T, S)) + 1e-3
+    bits = entropy(raw)
+    assert (bits >= -1e-12).all()
+    assert (bits <= np.log2(S) + 1e-9).all()
+    assert bits == pytest.approx(entropy(raw * 3))
+
+
+def test_distance_uses_the_given_positions() -> None:
+    previous = np.eye(5, k=-1)
+    assert distance(previous) == pytest.approx(1)
+    assert distance(previous, np.arange(5) * 2, np.arange(5) * 2) == pytest.approx(2)
+    grid = [(0, 0), (0, 3), (4, 0), (4, 3)]
+    assert distance(np.eye(4)[::-1], grid, grid) == pytest.approx(5)
+
+
+def test_distance_of_a_single_decoding_step() -> None:
+    assert distance([[0.0, 0.0, 1.0]], queries=[2]) == 0
+
+
+def test_negative_weights_and_wrong_positions_are_rejected() -> None:
+    with pytest.raises(ValueError, match="negative"):
+        entropy([[-0.1, 1.1]])
+    with pytest.raises(ValueError, match="do not fit"):
+        distance(np.eye(3), queries=[1, 2])
+
+
+def test_rollout_of_one_layer_is_half_the_identity() -> None:
     weights = random_weights(2, 3, 4, 4)
     np.testing.assert_allclose(rollout([weights]), 0.5 * np.eye(4) + 0.5 * weights.mean(1), rtol=1e-6)
 
 
-def test_a_rollout_multiplies_later_layers_from_the_left_and_keeps_shares() -> None:
+def test_rollout_multiplies_later_layers_from_the_left() -> None:
     layers = [random_weights(1, 2, 4, 4), random_weights(1, 2, 4, 4)[:, :, ::-1]]
     first, second = (0.5 * np.eye(4) + 0.5 * layer[0].mean(0) for layer in layers)
     got = rollout(layers)
@@ -29,46 +71,46 @@ def test_a_rollout_multiplies_later_layers_from_the_left_and_keeps_shares() -> N
     np.testing.assert_allclose(got.sum(-1), 1, rtol=1e-6)
 
 
-def test_strongest_heads_count_alone_and_their_shares_are_made_whole() -> None:
+def test_rollout_of_the_maximum_over_heads_is_normalised() -> None:
     weights = random_weights(1, 3, 4, 4)
     strongest = weights.max(1) / weights.max(1).sum(-1, keepdims=True)
     np.testing.assert_allclose(rollout([weights], heads="max", residual=0), strongest, rtol=1e-6)
 
 
-def test_a_token_that_saw_nothing_owes_all_to_itself() -> None:
+def test_fully_masked_token_keeps_its_own_input() -> None:
     weights = random_weights(1, 2, 3, 3)
     weights[:, :, 1] = 0
     np.testing.assert_allclose(rollout([weights])[0, 1], [0, 1, 0])
 
 
-def test_a_rollout_is_refused_where_it_means_nothing() -> None:
+def test_rollout_rejects_cross_attention_and_no_layers() -> None:
     with pytest.raises(ValueError, match="3 queries and 4 keys"):
         rollout([random_weights(1, 2, 3, 4)])
     with pytest.raises(ValueError, match="at least one layer"):
         rollout([])
 
 
-def test_layers_come_in_the_order_of_their_numbers() -> None:
+def test_layers_are_sorted_numerically() -> None:
     model = ViT(ViTConfig.micro(2, image=8, layers=11, width=8, heads=2, hidden=8)).eval()
-    with probe(model) as seen, torch.no_grad():
+    with probe(model) as records, torch.no_grad():
         model(torch.randn(1, 3, 8, 8))
-    layers = layer_weights(dict(sorted(seen.items())))  # 10 before 2, as strings go
+    layers = layer_weights(dict(sorted(records.items())))  # as strings, 10 comes before 2
     for number, weights in enumerate(layers):
-        np.testing.assert_array_equal(weights, seen[f"encoder.{number}.attention"].weights.numpy())
+        np.testing.assert_array_equal(weights, records[f"encoder.{number}.attention"].weights.numpy())
     with pytest.raises(KeyError, match="no attention of 'decoder' was recorded"):
-        layer_weights(seen, "decoder")
+        layer_weights(records, "decoder")
 
 
-def test_a_rollout_of_a_text_encoder() -> None:
+def test_rollout_of_a_text_encoder() -> None:
     model = Transformer(TransformerConfig.tiny(20)).eval()
-    with probe(model) as seen, torch.no_grad():
+    with probe(model) as records, torch.no_grad():
         model.encode(torch.tensor([[3, 4, 5, 6]]))
-    rolled_out = rollout(layer_weights(seen))
-    assert rolled_out.shape == (1, 4, 4)
-    np.testing.assert_allclose(rolled_out.sum(-1), 1, rtol=1e-5)
+    shares = rollout(layer_weights(records))
+    assert shares.shape == (1, 4, 4)
+    np.testing.assert_allclose(shares.sum(-1), 1, rtol=1e-5)
 
 
-def test_a_map_of_patches_leaves_out_what_is_no_patch() -> None:
+def test_patch_map_ignores_tokens_before_the_patches() -> None:
     weights = random_weights(3, 8, 8)  # two leading tokens, then 2 × 3 patches
     np.testing.assert_array_equal(patch_map(weights, (2, 3), head=1), weights[1, 0, 2:].reshape(2, 3))
     np.testing.assert_array_equal(patch_map(weights, (2, 3), (1, 2)), weights.mean(0)[7, 2:].reshape(2, 3))
@@ -80,34 +122,39 @@ def test_a_map_of_patches_leaves_out_what_is_no_patch() -> None:
 
 
 @pytest.mark.parametrize("size", [(32, 32), (30, 22)])
-def test_windows_are_put_back_where_they_were(size: tuple[int, int]) -> None:
+def test_windows_are_scattered_back_to_the_grid(size: tuple[int, int]) -> None:
     torch.manual_seed(0)
     model = Swin(SwinConfig.mini(2, width=8, layers=(2, 2), heads=(2, 4))).eval()
     x = torch.randn(2, 3, *size)
-    with probe(model) as seen, torch.no_grad():
+    with probe(model) as records, torch.no_grad():
         model(x)
-    cuts = model.windows(size)
-    assert cuts.keys() == seen.keys()
+    windows_by_name = model.windows(size)
+    assert windows_by_name.keys() == records.keys()
     rows, columns = size[0] // 2, size[1] // 2
     for shift, name in enumerate(("stages.0.blocks.0.attention", "stages.0.blocks.1.attention")):
-        whole = windows_to_grid(seen[name].weights.numpy(), cuts[name])
-        assert whole.shape == (2, 2, rows * columns, rows * columns)
-        np.testing.assert_allclose(whole.sum(-1), 1, rtol=1e-5)
-        seen_by = patch_map(whole[1], (rows, columns), (5, 6)) > 0
-        # A window of 4 × 4 that holds row 5 and column 6: it begins at 4, 4, or shifted by 2, at 2, 6.
+        full = windows_to_grid(records[name].weights.numpy(), windows_by_name[name])
+        assert full.shape == (2, 2, rows * columns, rows * columns)
+        np.testing.assert_allclose(full.sum(-1), 1, rtol=1e-5)
+        attended = patch_map(full[1], (rows, columns), (5, 6)) > 0
+        # The 4 × 4 window that contains row 5 and column 6 begins at 4, 4, or at 2, 6 if shifted by 2.
         top, left = ((4, 4), (2, 6))[shift]
         expected = np.zeros((rows, columns), bool)
         expected[top : top + 4, left : left + 4] = True
-        np.testing.assert_array_equal(seen_by, expected)
-        # The same without the whole square: one row of it, its frame, and the sums of its columns.
-        windows = seen[name].weights.numpy()[len(cuts[name].tokens) :]
+        np.testing.assert_array_equal(attended, expected)
+        # One row, its bounding box and the column sums, computed without the full matrix.
+        weights = records[name].weights.numpy()[len(windows_by_name[name].tokens) :]
         token = 5 * columns + 6
-        np.testing.assert_array_equal(attention_from(token, windows, cuts[name]), whole[1, :, token])
-        assert reachable_region(token, cuts[name], columns) == (top, left, top + 3, min(left + 3, columns - 1))
-        np.testing.assert_allclose(attention_received(windows, cuts[name]), whole[1].sum(1), rtol=1e-5)
+        np.testing.assert_array_equal(attention_from(token, weights, windows_by_name[name]), full[1, :, token])
+        assert reachable_region(token, windows_by_name[name], columns) == (
+            top,
+            left,
+            top + 3,
+            min(left + 3, columns - 1),
+        )
+        np.testing.assert_allclose(attention_received(weights, windows_by_name[name]), full[1].sum(1), rtol=1e-5)
 
 
-def test_windows_of_another_image_are_refused() -> None:
-    cut = Swin(SwinConfig.mini(2)).windows((32, 32))["stages.0.blocks.0.attention"]
+def test_wrong_number_of_windows_is_rejected() -> None:
+    windows = Swin(SwinConfig.mini(2)).windows((32, 32))["stages.0.blocks.0.attention"]
     with pytest.raises(ValueError, match="15 windows are not a multiple of the 16 windows"):
-        windows_to_grid(random_weights(15, 2, 16, 16), cut)
+        windows_to_grid(random_weights(15, 2, 16, 16), windows)

@@ -1,4 +1,4 @@
-"""The page as text: what it is made of, and what it can never become."""
+"""The HTML page of a scene: its data, its script, and its Content-Security-Policy."""
 
 import base64
 import hashlib
@@ -21,24 +21,24 @@ def data_of(page: str) -> dict:
     return json.loads(found)
 
 
-def test_the_page_holds_the_scene() -> None:
+def test_page_contains_the_scene() -> None:
     scene = make_scene()
     data = data_of(render_page(scene))
     assert (data["source"], data["labels"]) == (scene.source, scene.labels)
     assert [view["name"] for view in data["views"]] == [view.name for view in scene.views]
-    for told, view in zip(data["views"], scene.views, strict=True):
-        assert np.abs(unpack(told["data"]) - view.weights).max() < 1e-4
+    for data_of_view, view in zip(data["views"], scene.views, strict=True):
+        assert np.abs(unpack(data_of_view["data"]) - view.weights).max() < 1e-4
     assert data["views"][data["initial"]["view"]]["group"] == "cross"
 
 
-def test_text_cannot_leave_its_place_in_the_page() -> None:
+def test_markup_in_texts_is_escaped() -> None:
     page = render_page(make_scene(EVIL))
     assert data_of(page)["source"] == EVIL
     assert page.count("<script") == page.count("</script>") == 2
     assert "<!--" not in page
 
 
-def test_the_policy_allows_the_pages_own_script_and_style_and_nothing_else() -> None:
+def test_policy_allows_only_the_own_script_and_style() -> None:
     page = render_page(make_scene())
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
     (script,) = re.findall(r'<script type="module">(.*?)</script>', page, re.S)
@@ -54,7 +54,7 @@ def digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def test_every_module_comes_once_and_behind_what_it_needs() -> None:
+def test_bundle_contains_every_module_once_after_its_dependencies() -> None:
     script = bundle("look.js")
     assert not re.search(r"^(import|export) ", script, re.M)
     names = re.findall(r"^(?:async )?(?:function|class|const) (\w+)", script, re.M)
@@ -64,33 +64,33 @@ def test_every_module_comes_once_and_behind_what_it_needs() -> None:
     assert all((PAGE / name).read_text("utf-8").splitlines()[0] in script for name in modules)
 
 
-def test_modules_touch_no_markup() -> None:
+def test_modules_do_not_use_html_strings() -> None:
     for path in PAGE.iterdir():
         if path.name.endswith(".js"):
             assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", path.read_text())
 
 
-def unpack(told: dict) -> np.ndarray:
-    numbers = np.frombuffer(zlib.decompress(base64.b64decode(told["packed"])), "<u2")
-    shape = told["heads"], told["rows"], told["columns"]
-    return (told["low"] + numbers / 65535 * (told["high"] - told["low"])).reshape(shape)
+def unpack(packed: dict) -> np.ndarray:
+    numbers = np.frombuffer(zlib.decompress(base64.b64decode(packed["packed"])), "<u2")
+    shape = packed["heads"], packed["rows"], packed["columns"]
+    return (packed["low"] + numbers / 65535 * (packed["high"] - packed["low"])).reshape(shape)
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(1e-3, 1e3), st.booleans())
-def test_packed_maps_keep_their_numbers(seed: int, size: float, signed: bool) -> None:
+def test_packing_preserves_values_within_16_bits(seed: int, size: float, signed: bool) -> None:
     given = np.random.default_rng(seed).random((2, 3, 4)) * size - signed * size / 2
-    told = pack(given)
-    assert np.abs(unpack(told) - given).max() <= (told["high"] - told["low"]) / 65535
+    packed = pack(given)
+    assert np.abs(unpack(packed) - given).max() <= (packed["high"] - packed["low"]) / 65535
     if not signed:
-        assert told["low"] == 0
+        assert packed["low"] == 0
 
 
-def test_pieces_become_labels() -> None:
+def test_tokens_become_readable_labels() -> None:
     assert readable_labels(["▁love", "s", "▁", "a\x00", "\ud800"]) == ["love", "s", "␣", "a\ufffd", "\ufffd"]
     assert readable_labels(["<0x3C>", "<0x7E>", "<0x0A>", "<0xE6>"]) == ["<", "~", "<0x0A>", "<0xE6>"]
 
 
-def test_maps_that_do_not_fit_their_labels_are_refused() -> None:
+def test_scene_rejects_maps_that_do_not_fit_their_labels() -> None:
     scene = make_scene()
     with pytest.raises(ValueError, match=r"encoder\.0"):
         Scene("a", "b", scene.labels | {"source": ["x"]}, scene.alignment, [], scene.views)

@@ -1,4 +1,4 @@
-"""The page in a real browser, opened from disk."""
+"""The HTML page of a scene in Chromium, opened from disk."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def file(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def is_drawn(page: Any, selector: str) -> bool:
-    """Whether a canvas has more than one colour."""
+    """Return whether a canvas contains more than three colours."""
     return page.evaluate(
         """(selector) => {
           const canvas = document.querySelector(selector);
@@ -41,7 +41,7 @@ def is_drawn(page: Any, selector: str) -> bool:
 
 
 @pytest.mark.parametrize("options", [DESKTOP, PHONE], ids=["desktop", "phone"])
-def test_the_page_opens_from_disk_and_asks_nobody_for_anything(browser: Any, file: Path, options: dict) -> None:
+def test_page_opens_from_disk_without_requests(browser: Any, file: Path, options: dict) -> None:
     with Visit(browser, **options) as visit:
         page = visit.open(file)
         assert page.title().startswith("I love apples and books → 我喜欢苹果和书")
@@ -49,35 +49,35 @@ def test_the_page_opens_from_disk_and_asks_nobody_for_anything(browser: Any, fil
         assert is_drawn(page, "#lines")
         page.wait_for_timeout(200)
         assert is_drawn(page, ".cell canvas")
-        width, shown = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-        assert width <= shown
+        width, visible = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+        assert width <= visible
         assert visit.console == []
         assert visit.requests == [file.resolve().as_uri()]
 
 
-def test_a_head_is_chosen_by_a_click_and_by_the_arrow_keys(browser: Any, file: Path) -> None:
+def test_head_is_selected_by_click_and_arrow_keys(browser: Any, file: Path) -> None:
     with Visit(browser, **DESKTOP) as visit:
         page = visit.open(file)
         before = page.locator("#matrix").screenshot()
         page.get_by_role("button", name="decoder.0.attention, head 1").click()
-        page.wait_for_function("document.getElementById('chosen').textContent === 'decoder.0.attention · head 1'")
+        page.wait_for_function("document.getElementById('selected').textContent === 'decoder.0.attention · head 1'")
         assert page.url.endswith("#decoder.0.attention/1")
         assert page.locator("#matrix").screenshot() != before
-        assert "tokens away" in page.locator("#facts").text_content()
+        assert "mean distance" in page.locator("#facts").text_content()
         page.keyboard.press("ArrowLeft")
         page.keyboard.press("ArrowDown")
-        page.wait_for_function("document.getElementById('chosen').textContent === 'decoder.1.attention · head 0'")
+        page.wait_for_function("document.getElementById('selected').textContent === 'decoder.1.attention · head 0'")
         assert page.locator('[aria-pressed="true"]').count() == 1
         assert visit.console == []
 
 
-def test_an_address_names_a_head(browser: Any, file: Path) -> None:
+def test_fragment_of_the_address_selects_a_head(browser: Any, file: Path) -> None:
     with Visit(browser, **DESKTOP) as visit:
         page = visit.open(file, "#encoder.1.attention/mean")
-        assert page.locator("#chosen").text_content() == "encoder.1.attention · mean"
+        assert page.locator("#selected").text_content() == "encoder.1.attention · mean"
 
 
-def test_pointing_at_a_cell_tells_its_weight(browser: Any, file: Path, scene: Scene) -> None:
+def test_pointing_at_a_cell_shows_its_weight(browser: Any, file: Path, scene: Scene) -> None:
     with Visit(browser, **DESKTOP) as visit:
         page = visit.open(file, "#decoder.1.cross/0")
         view = next(view for view in scene.views if view.name == "decoder.1.cross")
@@ -86,40 +86,40 @@ def test_pointing_at_a_cell_tells_its_weight(browser: Any, file: Path, scene: Sc
             """([row, column]) => {
               const canvas = document.getElementById("matrix");
               const box = canvas.getBoundingClientRect();
-              window.told = new Set();
+              window.readouts = new Set();
               for (let x = 0; x < box.width; x += 6) for (let y = 0; y < box.height; y += 6) {
                 canvas.dispatchEvent(new PointerEvent("pointermove",
                   {clientX: box.left + x, clientY: box.top + y, bubbles: true}));
-                window.told.add(document.getElementById("told").textContent);
+                window.readouts.add(document.getElementById("readout").textContent);
               }
             }""",
             [row, column],
         )
-        told = page.evaluate("[...window.told]")
-        wanted = f"{scene.labels['decoder_output'][row]} → {scene.labels['source'][column]}: "
-        numbers = [float(one.removeprefix(wanted)) for one in told if one.startswith(wanted)]
+        readouts = page.evaluate("[...window.readouts]")
+        prefix = f"{scene.labels['decoder_output'][row]} → {scene.labels['source'][column]}: "
+        numbers = [float(text.removeprefix(prefix)) for text in readouts if text.startswith(prefix)]
         assert any(number == pytest.approx(view.weights[0, row, column], abs=1e-3) for number in numbers)
         assert visit.console == []
 
 
-def test_a_token_of_the_translation_shows_where_it_comes_from(browser: Any, file: Path, scene: Scene) -> None:
+def test_token_of_the_translation_shows_its_alignment(browser: Any, file: Path, scene: Scene) -> None:
     with Visit(browser, **DESKTOP) as visit:
         page = visit.open(file)
         row = next(i for i, label in enumerate(scene.labels["translation"]) if "书" in label)
         page.locator(".tokens.target .token").nth(row).focus()
-        told = page.locator("#aligned").text_content()
-        most = scene.labels["source"][int(scene.alignment[row].argmax())]
-        assert f"looks at {most} {scene.alignment[row].max():.3f}" in told
-        assert "probability" in told
+        readout = page.locator("#aligned").text_content()
+        strongest = scene.labels["source"][int(scene.alignment[row].argmax())]
+        assert f"attends to {strongest} {scene.alignment[row].max():.3f}" in readout
+        assert "probability" in readout
 
 
-def test_the_language_and_the_theme_change(browser: Any, file: Path) -> None:
+def test_language_and_theme_can_be_changed(browser: Any, file: Path) -> None:
     with Visit(browser, **DESKTOP, color_scheme="light") as visit:
         page = visit.open(file)
         assert page.locator("h2").first.text_content() == "Translation"
         page.locator("#language").click()
         assert page.locator("h2").first.text_content() == "翻译"
-        assert "头" in page.locator("#chosen").text_content()
+        assert "头" in page.locator("#selected").text_content()
         light = page.evaluate("getComputedStyle(document.body).backgroundColor")
         page.locator("#theme").click()
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
@@ -127,7 +127,7 @@ def test_the_language_and_the_theme_change(browser: Any, file: Path) -> None:
         assert visit.console == []
 
 
-def test_markup_in_a_sentence_is_text(browser: Any, trained_run: Path, tmp_path: Path) -> None:
+def test_markup_in_a_sentence_is_escaped(browser: Any, trained_run: Path, tmp_path: Path) -> None:
     translator = regard.Translator.load(trained_run)
     path = tmp_path / "evil.html"
     save_scene(translation_scene(translator, EVIL, about=EVIL), path)

@@ -1,4 +1,4 @@
-"""Contract 7: attention weights are materialised only under `probe`, and seeing them changes no output."""
+"""Attention weights are materialised only under `probe`, which does not change outputs."""
 
 from pathlib import Path
 
@@ -46,13 +46,13 @@ def tokens(rows: int, length: int) -> Tensor:
     return torch.randint(3, 13, (rows, length), generator=torch.Generator().manual_seed(length))
 
 
-def test_every_attention_is_seen_by_its_name_in_the_model(model: Transformer) -> None:
-    with regard.probe(model) as seen:
+def test_every_attention_module_is_recorded_by_name(model: Transformer) -> None:
+    with regard.probe(model) as records:
         model(tokens(3, 5), tokens(3, 4))
-    assert sorted(seen) == sorted(NAMES)
-    sides = {"encoder": (5, 5), "decoder": (4, 4)}
-    for name, record in seen.items():
-        T, S = (4, 5) if name.endswith("cross") else sides[name.split(".")[0]]
+    assert sorted(records) == sorted(NAMES)
+    lengths = {"encoder": (5, 5), "decoder": (4, 4)}
+    for name, record in records.items():
+        T, S = (4, 5) if name.endswith("cross") else lengths[name.split(".")[0]]
         assert record.weights.shape == (3, 2, T, S)
 
 
@@ -61,76 +61,76 @@ def test_weights_are_the_softmax_of_the_scores() -> None:
     attention = Attention(8, 2, qk_scale=0.3)
     model = nn.ModuleDict({"only": attention})
     x = torch.randn(2, 5, 8)
-    with regard.probe(model) as seen:
+    with regard.probe(model) as records:
         attention(x, mask=Mask(causal=True))
     q, k, _ = (part.view(2, 5, 2, 4).transpose(1, 2) for part in attention.qkv(x).chunk(3, -1))
     scores = (q @ k.transpose(-2, -1)) * 0.3
     expected = scores.masked_fill(torch.ones(5, 5).triu(1).bool(), -torch.inf).softmax(-1)
-    assert torch.allclose(seen["only"].weights, expected, atol=1e-6)
-    assert torch.equal(seen["only"].weights, attention_weights(q, k, Mask(causal=True), scale=0.3))
-    assert not seen["only"].weights.requires_grad
+    assert torch.allclose(records["only"].weights, expected, atol=1e-6)
+    assert torch.equal(records["only"].weights, attention_weights(q, k, Mask(causal=True), scale=0.3))
+    assert not records["only"].weights.requires_grad
 
 
-def test_rows_sum_to_one_and_nothing_is_given_to_padding_or_the_future(model: Transformer) -> None:
+def test_weights_sum_to_one_and_are_zero_for_padding_and_future_tokens(model: Transformer) -> None:
     source, target = Padded.of([5, 2]), Padded.of([3, 4])
-    with regard.probe(model) as seen:
+    with regard.probe(model) as records:
         model(tokens(2, 5), tokens(2, 4), source, target)
-    for name, record in seen.items():
+    for name, record in records.items():
         assert torch.allclose(record.weights.sum(-1), torch.ones(()), atol=1e-6), name
-    assert (seen["decoder.1.cross"].weights[1, :, :, 2:] == 0).all()
-    assert (seen["decoder.0.attention"].weights.triu(1) == 0).all()
+    assert (records["decoder.1.cross"].weights[1, :, :, 2:] == 0).all()
+    assert (records["decoder.0.attention"].weights.triu(1) == 0).all()
 
 
-def test_a_packed_batch_is_seen_too(model: Transformer) -> None:
+def test_packed_batches_are_recorded(model: Transformer) -> None:
     source, target = Packed.of([3, 2]), Packed.of([2, 2])
-    with regard.probe(model) as seen:
+    with regard.probe(model) as records:
         model(tokens(1, 5), tokens(1, 4), source, target)
-    weights = seen["decoder.0.cross"].weights
+    weights = records["decoder.0.cross"].weights
     assert weights.shape == (1, 2, 4, 5)
     assert (weights[:, :, :2, 3:] == 0).all()
     assert torch.allclose(weights.sum(-1), torch.ones(()), atol=1e-6)
 
 
-def test_a_translators_records_hold_the_whole_sentence(translator: regard.Translator) -> None:
-    with regard.probe(translator.model) as seen:
+def test_records_of_a_translator_hold_complete_sentences(translator: regard.Translator) -> None:
+    with regard.probe(translator.model) as records:
         (best,) = translator("I love apples and books", n_best=1)
     S = len(translator.vocabularies.source.encode("I love apples and books")) + 1
     T = len(best.tokens) + 1
     assert T > 3
-    assert seen["decoder.1.cross"].weights.shape == (1, 2, T, S)
-    assert seen["decoder.1.attention"].weights.shape == (1, 2, T, T)
-    assert seen["encoder.0.attention"].weights.shape == (1, 2, S, S)
-    for record in seen.values():
+    assert records["decoder.1.cross"].weights.shape == (1, 2, T, S)
+    assert records["decoder.1.attention"].weights.shape == (1, 2, T, T)
+    assert records["encoder.0.attention"].weights.shape == (1, 2, S, S)
+    for record in records.values():
         assert torch.allclose(record.weights.sum(-1), torch.ones(()), atol=1e-5)
 
 
-def test_several_sentences_are_rows_in_the_order_given(translator: regard.Translator) -> None:
+def test_sentences_are_recorded_in_the_given_order(translator: regard.Translator) -> None:
     texts = ["You buy tea", "", "I love apples and books"]
-    with regard.probe(translator.model, ["decoder.1.cross"]) as together:
+    with regard.probe(translator.model, ["decoder.1.cross"]) as batch:
         translator(texts)
-    with regard.probe(translator.model, ["decoder.1.cross"]) as alone:
+    with regard.probe(translator.model, ["decoder.1.cross"]) as single:
         translator(texts[0])
-    _, _, T, S = alone["decoder.1.cross"].weights.shape
-    first = together["decoder.1.cross"].weights[0]
-    assert together["decoder.1.cross"].weights.shape[0] == 2  # a blank text is not read
-    assert torch.allclose(first[:, :T, :S], alone["decoder.1.cross"].weights[0], atol=1e-5)
+    _, _, T, S = single["decoder.1.cross"].weights.shape
+    first = batch["decoder.1.cross"].weights[0]
+    assert batch["decoder.1.cross"].weights.shape[0] == 2  # blank texts are not translated
+    assert torch.allclose(first[:, :T, :S], single["decoder.1.cross"].weights[0], atol=1e-5)
     assert (first[:, :, S:] == 0).all()
 
 
-def test_the_trained_model_looks_at_the_word_it_translates(translator: regard.Translator) -> None:
+def test_trained_model_attends_to_the_word_it_translates(translator: regard.Translator) -> None:
     source = translator.vocabularies.source
-    with regard.probe(translator.model) as seen:
+    with regard.probe(translator.model) as records:
         (best,) = translator("I love dogs", n_best=1)
     assert best.text == "我喜欢狗"
     words = source.tokens(source.encode("I love dogs"))
     dog = next(t for t, piece in enumerate(best.pieces) if "狗" in piece)
-    most = max(float(seen[f"decoder.{i}.cross"].weights[0, :, dog, -2:].sum(-1).max()) for i in range(2))
+    weight = max(float(records[f"decoder.{i}.cross"].weights[0, :, dog, -2:].sum(-1).max()) for i in range(2))
     assert words[-1].endswith("s")
-    assert most > 0.5
+    assert weight > 0.5
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_looking_changes_no_translation(beam: int, translator: regard.Translator) -> None:
+def test_probe_does_not_change_translations(beam: int, translator: regard.Translator) -> None:
     texts = ["I love apples", "They see dogs and cats"]
     before = translator(texts, beam=beam, n_best=beam)
     with regard.probe(translator.model):
@@ -138,49 +138,49 @@ def test_looking_changes_no_translation(beam: int, translator: regard.Translator
     assert during == before
 
 
-def test_looking_changes_no_logit(model: Transformer) -> None:
+def test_probe_does_not_change_logits(model: Transformer) -> None:
     before = model(tokens(2, 5), tokens(2, 4))
     with regard.probe(model):
         during = model(tokens(2, 5), tokens(2, 4))
     assert torch.equal(before, during)
 
 
-def test_only_the_named_attentions_are_seen(model: Transformer) -> None:
-    with regard.probe(model, ["decoder.1.cross"]) as seen:
+def test_only_the_named_modules_are_recorded(model: Transformer) -> None:
+    with regard.probe(model, ["decoder.1.cross"]) as records:
         model(tokens(1, 5), tokens(1, 4))
-    assert list(seen) == ["decoder.1.cross"]
+    assert list(records) == ["decoder.1.cross"]
 
 
-def test_an_unknown_name_is_refused_with_the_known_ones(model: Transformer) -> None:
+def test_unknown_name_is_rejected_with_the_known_names(model: Transformer) -> None:
     known = r"decoder\.7\.cross.*decoder\.1\.cross"
     with pytest.raises(UserError, match=known), regard.probe(model, ["decoder.7.cross"]):
         pass
     assert all(module.qkv_hook is None for module in model.modules() if isinstance(module, Attention))
 
 
-def test_observers_are_put_back_also_after_an_error(model: Transformer) -> None:
+def test_hooks_are_removed_after_an_error(model: Transformer) -> None:
     attentions = [module for module in model.modules() if isinstance(module, Attention)]
-    with pytest.raises(RuntimeError, match="inner"), regard.probe(model) as seen:
+    with pytest.raises(RuntimeError, match="inner"), regard.probe(model) as records:
         assert all(module.qkv_hook is not None for module in attentions)
         raise RuntimeError("inner")
     assert all(module.qkv_hook is None for module in attentions)
     model(tokens(1, 5), tokens(1, 4))
-    assert seen == {}
+    assert records == {}
 
 
-def test_an_error_in_a_translation_leaves_the_probe_in_place(
+def test_error_in_a_translation_does_not_remove_the_probe(
     translator: regard.Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with regard.probe(translator.model) as seen:
+    with regard.probe(translator.model) as records:
         with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
             patch.setattr("regard.decoding.autoregressive.search", lambda *_: 1 / 0)
             translator("I love apples")
-        assert not seen
+        assert not records
         translator("I love apples")
-        assert seen
+        assert records
 
 
-def test_the_outer_of_two_probes_sees_again_once_the_inner_is_done(model: Transformer) -> None:
+def test_inner_probe_replaces_the_outer_one_temporarily(model: Transformer) -> None:
     with regard.probe(model) as outer:
         with regard.probe(model) as inner:
             model(tokens(1, 5), tokens(1, 4))
@@ -190,18 +190,18 @@ def test_the_outer_of_two_probes_sees_again_once_the_inner_is_done(model: Transf
     assert inner["decoder.0.cross"].weights.shape[0] == 1
 
 
-def test_without_a_probe_no_weights_are_made(translator: regard.Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    def made(*_: object, **__: object) -> Tensor:
-        raise AssertionError("weights were made")
+def test_no_weights_are_computed_without_a_probe(
+    translator: regard.Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> Tensor:
+        raise AssertionError("weights were computed")
 
-    monkeypatch.setattr(Full, "weights", made)
-    monkeypatch.setattr(core, "attention_weights", made)
+    monkeypatch.setattr(Full, "weights", fail)
+    monkeypatch.setattr(core, "attention_weights", fail)
     assert translator("I love apples") == "我喜欢苹果"
-    with regard.probe(translator.model), pytest.raises(AssertionError, match="weights were made"):
+    with regard.probe(translator.model), pytest.raises(AssertionError, match="weights were computed"):
         translator("I love apples")
 
-
-# More than weights
 
 KINDS = {
     "full": Full(),
@@ -215,12 +215,12 @@ KINDS = {
 }
 
 
-def test_windows_with_a_learned_bias_are_seen_too() -> None:
+def test_scores_include_the_relative_position_bias() -> None:
     torch.manual_seed(1)
     attention = Attention(16, 2, kind=Relative((2, 3), 2)).eval()
-    with regard.probe(attention, record=QUANTITIES) as seen:
+    with regard.probe(attention, record=QUANTITIES) as records:
         attention(torch.randn(4, 6, 16))
-    (record,) = seen.values()
+    (record,) = records.values()
     torch.testing.assert_close(record.scores.softmax(-1), record.weights)
     torch.testing.assert_close(record.weights @ record.v, record.context, atol=1e-5, rtol=1e-4)
 
@@ -232,96 +232,97 @@ def layouts(packed: bool) -> Mask:
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("name", KINDS)
-def test_weights_times_values_are_the_context_of_every_kind(name: str, packed: bool) -> None:
+def test_context_equals_weights_times_values_for_every_kind(name: str, packed: bool) -> None:
     torch.manual_seed(1)
     attention = Attention(16, 2, kind=KINDS[name], rotary=Rotary(8)).eval()
     mask = layouts(packed)
     x = torch.randn(1 if packed else 2, 7, 16)
-    with regard.probe(attention, record=QUANTITIES) as seen:
+    with regard.probe(attention, record=QUANTITIES) as records:
         y = attention(x, mask=mask, positions=torch.arange(7)[None])
-    (record,) = seen.values()
+    (record,) = records.values()
     torch.testing.assert_close(record.weights @ record.v, record.context, atol=1e-5, rtol=1e-4)
-    joined = record.context.transpose(1, 2).flatten(2)
-    torch.testing.assert_close(attention.out(joined), y)
+    concatenated = record.context.transpose(1, 2).flatten(2)
+    torch.testing.assert_close(attention.out(concatenated), y)
     assert (record.q @ record.k.transpose(-2, -1)).shape == record.scores.shape
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_scores_become_weights(name: str) -> None:
+def test_normalised_scores_equal_the_weights(name: str) -> None:
     torch.manual_seed(1)
     attention = Attention(16, 2, kind=KINDS[name]).eval()
-    with regard.probe(attention, record=["weights", "scores"]) as seen:
+    with regard.probe(attention, record=["weights", "scores"]) as records:
         attention(torch.randn(2, 7, 16), mask=Mask(causal=True))
-    (record,) = seen.values()
+    (record,) = records.values()
     future = torch.ones(7, 7).triu(1).bool()
     if name.startswith("linear"):
-        made = record.scores if name.endswith("plain") else record.scores / record.scores.sum(-1, keepdim=True)
+        expected = record.scores if name.endswith("plain") else record.scores / record.scores.sum(-1, keepdim=True)
         assert (record.scores[..., future] == 0).all()
     else:
-        made = record.scores.softmax(-1).nan_to_num()  # a query that routing leaves alone has nothing but -inf
+        expected = record.scores.softmax(-1).nan_to_num()  # routing may leave a query without keys
         assert (record.scores[..., future] == -torch.inf).all()
-    torch.testing.assert_close(made, record.weights, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(expected, record.weights, atol=1e-5, rtol=1e-4)
 
 
-def test_the_notes_worked_example() -> None:
-    """Item 1 of the mission: scores 2 and 0, divided by √4, become 0.73 and 0.27."""
+def test_worked_example_of_scaled_dot_product_attention() -> None:
+    """Scores 2 and 0 divided by √4 give the weights 0.73 and 0.27."""
     attention = Attention(4, 1, qkv_bias=False)
     x = torch.tensor([[[1.0, 0, 1, 0], [0, 1, 0, 1]]])
     with torch.no_grad():
         attention.qkv.weight.copy_(torch.eye(4).repeat(3, 1))
-    with regard.probe(attention, record=("scores", "weights")) as seen:
+    with regard.probe(attention, record=("scores", "weights")) as records:
         attention(x)
-    (record,) = seen.values()
+    (record,) = records.values()
     torch.testing.assert_close(record.scores[0, 0], torch.eye(2))
     torch.testing.assert_close(record.weights[0, 0], torch.tensor([[0.73, 0.27], [0.27, 0.73]]), atol=5e-3, rtol=0)
 
 
-def test_only_the_heads_that_are_asked_for_are_kept(model: Transformer) -> None:
+def test_only_the_selected_heads_are_kept(model: Transformer) -> None:
     names = ["decoder.0.cross", "decoder.1.cross"]
-    with regard.probe(model, names, heads={"decoder.0.cross": [1]}, record=QUANTITIES) as seen:
+    with regard.probe(model, names, heads={"decoder.0.cross": [1]}, record=QUANTITIES) as records:
         model(tokens(3, 5), tokens(3, 4))
-    with regard.probe(model, names, record=QUANTITIES) as whole:
+    with regard.probe(model, names, record=QUANTITIES) as full_pass:
         model(tokens(3, 5), tokens(3, 4))
-    assert [seen[name].heads for name in names] == [[1], [0, 1]]
+    assert [records[name].heads for name in names] == [[1], [0, 1]]
     for quantity in QUANTITIES:
-        some, every = getattr(seen[names[0]], quantity), getattr(whole[names[0]], quantity)
-        assert torch.equal(some, every[:, 1:])
-        assert some.untyped_storage().size() <= some.numel() * 4
+        selected, full = getattr(records[names[0]], quantity), getattr(full_pass[names[0]], quantity)
+        assert torch.equal(selected, full[:, 1:])
+        assert selected.untyped_storage().size() <= selected.numel() * 4
 
 
-def test_what_was_not_asked_for_is_not_made(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quantities_that_are_not_recorded_are_not_computed(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Full, "weights", lambda *_: 1 / 0)
-    with regard.probe(model, record=["q"]) as seen:
+    with regard.probe(model, record=["q"]) as records:
         model(tokens(1, 5), tokens(1, 4))
     with pytest.raises(UserError, match=r"not recorded; record it with probe\(model, record=\['weights'\]\)"):
-        seen["decoder.0.cross"].weights  # noqa: B018
+        records["decoder.0.cross"].weights  # noqa: B018
 
 
-def test_steps_of_decoding_join_to_what_reading_the_whole_shows(model: Transformer) -> None:
+def test_concatenated_decoding_steps_equal_a_full_pass(model: Transformer) -> None:
     source, target = tokens(2, 5), tokens(2, 4)
-    with regard.probe(model, record=QUANTITIES) as whole:
+    with regard.probe(model, record=QUANTITIES) as full_pass:
         model(source, target)
-    with regard.probe(model, record=QUANTITIES, keep=None) as seen:
+    with regard.probe(model, record=QUANTITIES, keep=None) as records:
         state = model.start(model.encode(source))
         for t in range(4):
             model.step(target[:, t : t + 1], state)
     for name in ("decoder.0.attention", "decoder.1.cross"):
-        assert len(seen[name].calls) == 4
-        assert seen[name].weights.shape[2] == 1
+        assert len(records[name].calls) == 4
+        assert records[name].weights.shape[2] == 1
         for quantity in QUANTITIES:
-            torch.testing.assert_close(seen[name].concatenated(quantity), getattr(whole[name], quantity), msg=quantity)
+            actual, expected = records[name].concatenated(quantity), getattr(full_pass[name], quantity)
+            torch.testing.assert_close(actual, expected, msg=quantity)
 
 
-def test_only_the_last_calls_are_kept(model: Transformer) -> None:
+def test_only_the_most_recent_calls_are_kept(model: Transformer) -> None:
     for keep in (1, 2):
-        with regard.probe(model, keep=keep) as seen:
+        with regard.probe(model, keep=keep) as records:
             for length in (3, 4, 5):
                 model(tokens(1, length), tokens(1, 2))
-        assert [call["weights"].shape[-1] for call in seen["encoder.0.attention"].calls] == [3, 4, 5][-keep:]
+        assert [call["weights"].shape[-1] for call in records["encoder.0.attention"].calls] == [3, 4, 5][-keep:]
 
 
 @pytest.mark.parametrize(
-    ("wishes", "sentence"),
+    ("options", "message"),
     [
         ({"names": ["decoder.0.cross"], "heads": [2]}, "decoder.0.cross has no head 2; it has heads 0 to 1"),
         ({"heads": {"decoder.7.cross": [0]}}, "decoder.7.cross.*not among.*decoder.1.cross"),
@@ -330,13 +331,13 @@ def test_only_the_last_calls_are_kept(model: Transformer) -> None:
         ({"keep": 0}, "keep: 0"),
     ],
 )
-def test_what_cannot_be_probed_is_refused(model: Transformer, wishes: dict[str, object], sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence), regard.probe(model, **wishes):
+def test_invalid_options_are_rejected(model: Transformer, options: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message), regard.probe(model, **options):
         pass
 
 
-def test_a_translators_search_is_not_recorded_only_its_result(translator: regard.Translator) -> None:
-    with regard.probe(translator.model, ["decoder.1.cross"], record=QUANTITIES, keep=None) as seen:
+def test_only_the_final_pass_of_a_translator_is_recorded(translator: regard.Translator) -> None:
+    with regard.probe(translator.model, ["decoder.1.cross"], record=QUANTITIES, keep=None) as records:
         translator("I love apples", beam=3)
-    (call,) = seen["decoder.1.cross"].calls
+    (call,) = records["decoder.1.cross"].calls
     torch.testing.assert_close(call["weights"] @ call["v"], call["context"], atol=1e-5, rtol=1e-4)

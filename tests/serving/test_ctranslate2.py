@@ -74,7 +74,7 @@ def test_page_explains_what_the_engine_does_not_support(browser: Any, ct2_server
         tab.locator("#text").fill("I love apples")
         tab.locator("#text").press("Enter")
         tab.wait_for_function("document.querySelector('.answer')?.textContent === '我喜欢苹果'")
-        assert "--engine regard" in tab.locator(".told").text_content()
+        assert "--engine regard" in tab.locator(".readout").text_content()
     finally:
         tab.close()
 

@@ -128,8 +128,8 @@ def test_a_sentence_is_translated_and_a_word_says_what_it_looked_at(page: Page) 
     assert len(scores) == 4
     assert scores == sorted(scores, reverse=True)
     page.page.locator(".tokens.target .token").last.focus()
-    assert "looks at" in page.text(".told")
-    assert "probability" in page.text(".told")
+    assert "attends to" in page.text(".readout")
+    assert "probability" in page.text(".readout")
     page.page.locator(".alternative").nth(1).click()
     assert page.text(".answer") == page.page.locator(".alternative span:last-child").nth(1).text_content() != "你买茶"
 
@@ -192,7 +192,7 @@ def test_the_beam_is_stepped(page: Page) -> None:
     page.page.get_by_role("button", name="next").click()
     assert later.count() == columns - 2
     page.page.locator(".tree .dropped").first.focus()
-    assert "dropped" in page.text(".told")
+    assert "dropped" in page.text(".readout")
     assert page.page.locator(".tree .node.won").count() == 0
     for _ in range(columns):
         page.page.get_by_role("button", name="next").click()
@@ -223,7 +223,7 @@ def test_the_beam_is_shown_without_hindsight_and_rests_where_the_answer_ended(pa
     page.page.get_by_role("button", name="next").click()
     assert dropped.count() == last_dropped[0]
     page.page.get_by_role("button", name="Play").click()
-    page.until(lambda: "The answer ended here, at step 4" in page.text(".told"))
+    page.until(lambda: "The answer ended here, at step 4" in page.text(".readout"))
     assert page.page.locator(".tree .later").count() == steps.count() - 4 == 1
 
 
@@ -305,7 +305,7 @@ def test_the_rounds_of_writing_at_once_are_stepped_and_played(page: Page) -> Non
         piece for piece, cell in zip(before, cells, strict=True) if cell.locator(".again").count()
     ]
     rows.nth(1).locator(".again").first.focus()
-    assert "masked again" in page.text(".told")
+    assert "masked again" in page.text(".readout")
     page.page.get_by_role("button", name="to the first step").click()
     assert page.page.locator("table.rounds .later").count() == 3
     page.page.get_by_role("button", name="next", exact=True).click()

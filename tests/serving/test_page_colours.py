@@ -23,7 +23,7 @@ READ_PALETTE = """async () => {
     canvas.fillStyle = style.getPropertyValue(name);
     return [1, 3, 5].map((start) => parseInt(canvas.fillStyle.slice(start, start + 2), 16));
   };
-  const names = ["page", "card", "text", "faint", "line", "accent", "chosen"];
+  const names = ["page", "card", "text", "faint", "line", "accent", "selected"];
   const scale = (dark, signed) => Array.from(makeScale(dark, signed));
   const { isDark } = await import("/page/theme.js");
   return {
@@ -63,14 +63,14 @@ def palette(browser: Any, request: pytest.FixtureRequest) -> Iterator[Palette]:
 @pytest.mark.parametrize("vision", COLOUR_VISIONS)
 def test_colours_with_different_meanings_are_distinguishable(palette: Palette, vision: str) -> None:
     colours = palette.colours
-    for first, second in combinations(("accent", "chosen", "text", "faint"), 2):
+    for first, second in combinations(("accent", "selected", "text", "faint"), 2):
         assert colour_difference(colours[first], colours[second], vision) > MIN_DIFFERENCE, (first, second)
-    for name in ("accent", "chosen"):
+    for name in ("accent", "selected"):
         assert colour_difference(colours[name], colours["line"], vision) > MIN_DIFFERENCE, name
 
 
 def test_text_has_sufficient_contrast(palette: Palette) -> None:
-    for text in ("text", "faint", "accent", "chosen"):
+    for text in ("text", "faint", "accent", "selected"):
         for background in ("page", "card"):
             ratio = contrast_ratio(palette.colours[text], palette.colours[background])
             assert ratio >= 4.5, (text, background)

@@ -1,12 +1,12 @@
-// What every drawing on a canvas needs: sharp pixels, the page's fonts, labels that fit.
+// Shared helpers for drawing on canvases: device pixel ratio, fonts, labels and theme colours.
 
 export const FONT = "system-ui, 'Noto Sans CJK SC', 'PingFang SC', 'Microsoft YaHei', sans-serif";
-export const LONGEST_LABEL = 110;
-const MOST_PIXELS = 12000; // along a side; browsers refuse much larger canvases
+export const MAX_LABEL_WIDTH = 110;
+const MAX_SIDE = 12000; // in device pixels; browsers reject much larger canvases
 
-/** Gives a canvas a size in CSS pixels and returns its context, scaled for the screen. */
+/** Sets the size of a canvas in CSS pixels and returns its context, scaled for the screen. */
 export function prepare(canvas, width, height) {
-  const ratio = Math.min(window.devicePixelRatio || 1, MOST_PIXELS / Math.max(width, height, 1));
+  const ratio = Math.min(window.devicePixelRatio || 1, MAX_SIDE / Math.max(width, height, 1));
   canvas.width = Math.max(1, Math.round(width * ratio));
   canvas.height = Math.max(1, Math.round(height * ratio));
   canvas.style.width = `${width}px`;
@@ -16,20 +16,20 @@ export function prepare(canvas, width, height) {
   return context;
 }
 
-/** The text, cut with an ellipsis where it is wider than it may be. */
-export function fit(context, text, width) {
+/** Truncates a text to a width, with an ellipsis. */
+export function truncate(context, text, width) {
   if (context.measureText(text).width <= width) return text;
   const characters = Array.from(text);
   while (characters.length > 1 && context.measureText(`${characters.join("")}…`).width > width) characters.pop();
   return `${characters.join("")}…`;
 }
 
-/** How wide the widest of these labels is, up to a limit. */
-export function widest(context, labels, limit) {
-  return Math.min(limit, labels.reduce((most, label) => Math.max(most, context.measureText(label).width), 0));
+/** Returns the width of the widest label, up to a limit. */
+export function maxWidth(context, labels, limit) {
+  return Math.min(limit, labels.reduce((width, label) => Math.max(width, context.measureText(label).width), 0));
 }
 
-/** The page's own colours, by the names its style sheet gives them. */
+/** Returns the colours of the current theme, as defined in the style sheet. */
 export function pageColours() {
   const style = getComputedStyle(document.documentElement);
   const read = (name) => style.getPropertyValue(name).trim();

@@ -1,33 +1,35 @@
-// What is pointed at on a map, in words and numbers, and what its colours mean.
+// Text for the row, column or cell under the pointer, and the legend of a colour scale.
 
 import { strongest } from "./maps.js";
 
-/** A sentence about a row, a column or both of a map. */
-export function describePoint(map, rows, columns, point, words) {
+const SHOWN = 4; // weights listed for a row or column
+
+/** Describes a cell, the largest weights of a row, or the largest weights of a column. */
+export function describePoint(map, rows, columns, point, strings) {
   if (!point) return "";
   const { row, column } = point;
-  const number = (value) => (Number.isNaN(value) ? "−∞" : value.toFixed(3));
+  const format = (value) => (Number.isNaN(value) ? "−∞" : value.toFixed(3));
   if (row !== undefined && column !== undefined) {
-    return `${rows[row]} → ${columns[column]}: ${number(map.values[row * map.columns + column])}`;
+    return `${rows[row]} → ${columns[column]}: ${format(map.values[row * map.columns + column])}`;
   }
   if (row !== undefined) {
-    const most = strongest(map, row, 4).map(([place, weight]) => `${columns[place]} ${number(weight)}`);
-    return `${rows[row]} ${words.looks} ${most.join(", ")}`;
+    const keys = strongest(map, row, SHOWN).map(([key, weight]) => `${columns[key]} ${format(weight)}`);
+    return `${rows[row]} ${strings.attendsTo} ${keys.join(", ")}`;
   }
-  const received = rows.map((label, place) => [label, map.values[place * map.columns + column]]);
-  const seen = received.filter(([, weight]) => !Number.isNaN(weight)).sort((a, b) => b[1] - a[1]);
-  const most = seen.slice(0, 4).map(([label, weight]) => `${label} ${number(weight)}`);
-  return `${columns[column]} ${words.lookedAt} ${most.join(", ")}`;
+  const received = rows.map((label, query) => [label, map.values[query * map.columns + column]]);
+  const sorted = received.filter(([, weight]) => !Number.isNaN(weight)).sort((a, b) => b[1] - a[1]);
+  const queries = sorted.slice(0, SHOWN).map(([label, weight]) => `${label} ${format(weight)}`);
+  return `${columns[column]} ${strings.attendedToBy} ${queries.join(", ")}`;
 }
 
-/** Draws a map's colours from its lowest to its highest value, and writes these beside them. */
+/** Draws the colour scale of a map with its lowest and highest value. */
 export function drawLegend(canvas, low, high, map, scale) {
   drawScale(canvas, scale);
   low.textContent = map.signed ? (-map.high).toFixed(2) : "0";
   high.textContent = map.high.toFixed(2);
 }
 
-/** The colours of a scale side by side. */
+/** Draws the 256 colours of a scale side by side. */
 export function drawScale(canvas, scale) {
   canvas.width = 256;
   canvas.height = 1;

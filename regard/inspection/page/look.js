@@ -1,4 +1,4 @@
-// The page of one sentence: its translation, every layer and head at a glance, and one of them at large.
+// The page of one sentence: its translation, an overview of all heads, and the selected head in detail.
 
 import { makeScale } from "./colours.js";
 import { HeadGrid } from "./grid.js";
@@ -12,48 +12,48 @@ import { browserLanguage, stringsFor } from "./strings.js";
 
 const GROUPS = ["cross", "decoder", "encoder"];
 const scene = JSON.parse(document.getElementById("scene").textContent);
-const unpacked = new Map();
+const loadedMaps = new Map(); // promises of the maps by view
 const state = { view: null, head: 0, zoom: 1, language: browserLanguage() };
 const element = (id) => document.getElementById(id);
-let words = stringsFor(state.language);
+let strings = stringsFor(state.language);
 let grid, pair, pairMap;
 const matrix = new Matrix(element("matrix"), (point) => pointAt(point));
 const lines = new Lines(element("lines"), (point) => pointAt(point));
 
 const load = (view) => {
-  if (!unpacked.has(view)) unpacked.set(view, unpackHeads(view.data));
-  return unpacked.get(view);
+  if (!loadedMaps.has(view)) loadedMaps.set(view, unpackHeads(view.data));
+  return loadedMaps.get(view);
 };
 const scaleOf = (map) => makeScale(isDark(), map.signed);
 
 function build() {
-  words = stringsFor(state.language);
+  strings = stringsFor(state.language);
   document.documentElement.lang = state.language;
   document.title = `${scene.source} → ${scene.translation}`;
   element("about").textContent = scene.about;
-  for (const node of document.querySelectorAll("[data-word]")) node.textContent = words[node.dataset.word];
-  for (const node of document.querySelectorAll("[data-name]")) {
-    node.setAttribute("aria-label", words[node.dataset.name]);
-    node.title = words[node.dataset.name];
+  for (const node of document.querySelectorAll("[data-text]")) node.textContent = strings[node.dataset.text];
+  for (const node of document.querySelectorAll("[data-label]")) {
+    node.setAttribute("aria-label", strings[node.dataset.label]);
+    node.title = strings[node.dataset.label];
   }
   element("pair").replaceChildren();
   pair = new SentencePair(element("pair"), scene.labels.source, scene.labels.translation, pointAtTranslation);
   element("grid").replaceChildren();
   const groups = GROUPS.map((name) => ({
-    title: words[name],
-    hint: words[`${name}Hint`],
+    title: strings[name],
+    hint: strings[`${name}Hint`],
     views: scene.views.filter((view) => view.group === name),
   })).filter((group) => group.views.length);
-  grid = new HeadGrid(element("grid"), groups, words, choose);
+  grid = new HeadGrid(element("grid"), groups, strings, select);
   grid.refresh(load, scaleOf);
-  grid.choose(state.view, state.head);
+  grid.select(state.view, state.head);
   pointAtTranslation(null);
 }
 
-async function choose(view, head) {
+async function select(view, head) {
   Object.assign(state, { view, head });
   if (matchMedia("(max-width: 900px)").matches) element("detail").scrollIntoView({ behavior: "smooth" });
-  grid.choose(view, head);
+  grid.select(view, head);
   history.replaceState(null, "", `#${view.name}/${head === view.heads ? "mean" : head}`);
   await redraw();
 }
@@ -61,12 +61,12 @@ async function choose(view, head) {
 async function redraw() {
   const { view, head } = state;
   const map = (await load(view))[head];
-  if (view !== state.view || head !== state.head) return; // somebody was quicker
-  element("chosen").textContent = `${view.name} · ${head === view.heads ? words.mean : `${words.head} ${head}`}`;
+  if (view !== state.view || head !== state.head) return; // another head was selected meanwhile
+  element("selected").textContent = `${view.name} · ${head === view.heads ? strings.mean : `${strings.head} ${head}`}`;
   const facts = [];
-  if (head < view.heads && view.entropy) facts.push(`${view.entropy[head].toFixed(1)} ${words.bits}`);
-  if (head < view.heads && view.distance) facts.push(`${view.distance[head].toFixed(1)} ${words.away}`);
-  element("facts").textContent = [...facts, words.rowsAre].join(" · ");
+  if (head < view.heads && view.entropy) facts.push(strings.entropy(view.entropy[head].toFixed(1)));
+  if (head < view.heads && view.distance) facts.push(strings.distance(view.distance[head].toFixed(1)));
+  element("facts").textContent = [...facts, strings.axes].join(" · ");
   const rows = scene.labels[view.rows];
   const columns = scene.labels[view.columns];
   matrix.show(map, rows, columns, scaleOf(map), element("matrix").parentElement.clientWidth - 4, state.zoom);
@@ -79,20 +79,20 @@ function pointAt(point) {
   if (!matrix.map) return;
   matrix.draw(point);
   lines.draw(point);
-  element("told").textContent = describePoint(matrix.map, matrix.rows, matrix.columns, point, words);
+  element("readout").textContent = describePoint(matrix.map, matrix.rows, matrix.columns, point, strings);
 }
 
 function pointAtTranslation(point) {
   if (!pairMap) return;
   pair.show(pairMap, makeScale(isDark(), false), point);
-  const told = describePoint(pairMap, scene.labels.translation, scene.labels.source, point, words);
-  const said = scene.probabilities[point?.row];
-  const probability = said === undefined ? "" : `${words.probability} ${(100 * said).toFixed(0)}% · `;
-  element("aligned").textContent = told ? `${probability}${told}` : words.pointAtToken;
+  const description = describePoint(pairMap, scene.labels.translation, scene.labels.source, point, strings);
+  const value = scene.probabilities[point?.row];
+  const probability = value === undefined ? "" : `${strings.probability} ${(100 * value).toFixed(0)}% · `;
+  element("aligned").textContent = description ? `${probability}${description}` : strings.pointAtToken;
 }
 
-/** The head that the address names, as in #decoder.1.cross/3, or the one that the scene begins with. */
-function firstChoice() {
+/** Returns the head in the address, such as #decoder.1.cross/3, or the initial head of the scene. */
+function initialHead() {
   const [name, head] = decodeURIComponent(location.hash.slice(1)).split("/");
   const named = scene.views.find((view) => view.name === name);
   const number = head === "mean" ? named?.heads : Number(head);
@@ -117,15 +117,15 @@ function listen() {
       redraw();
     });
   }
-  let waiting;
+  let timer;
   window.addEventListener("resize", () => {
-    clearTimeout(waiting);
-    waiting = setTimeout(redraw, 120);
+    clearTimeout(timer);
+    timer = setTimeout(redraw, 120);
   });
 }
 
 [pairMap] = await unpackHeads(scene.alignment);
-[state.view, state.head] = firstChoice();
+[state.view, state.head] = initialHead();
 build();
 listen();
 await redraw();

@@ -1,10 +1,11 @@
-// Maps of attention: how much each row looked at each column.
+// Attention maps.
 //
-// A map is {rows, columns, values, high, signed}: values row by row, NaN where nobody may look, high the largest by size.
+// A map is {rows, columns, values, high, signed}: row-major values, NaN where attention is masked; `high` is the
+// largest absolute value.
 
-/** The maps of all heads from one record {heads, rows, columns, low, high, packed}, and their mean behind them. */
+/** Unpacks the maps of all heads from {heads, rows, columns, low, high, packed} and appends their mean. */
 export async function unpackHeads(record) {
-  const numbers = new Uint16Array(await inflate(record.packed));
+  const levels = new Uint16Array(await inflate(record.packed));
   const { heads, rows, columns, low, high } = record;
   const size = rows * columns;
   const step = (high - low) / 65535;
@@ -13,7 +14,7 @@ export async function unpackHeads(record) {
   for (let head = 0; head < heads; head++) {
     const values = new Float32Array(size);
     for (let i = 0; i < size; i++) {
-      values[i] = low + numbers[head * size + i] * step;
+      values[i] = low + levels[head * size + i] * step;
       mean[i] += values[i] / heads;
     }
     maps.push(makeMap(values, rows, columns));
@@ -32,7 +33,7 @@ export function makeMap(values, rows, columns) {
   return { values, rows, columns, high: high || 1, signed };
 }
 
-/** The map in at most `size` rows and columns; each keeps the strongest of what it stands for. */
+/** Reduces a map to at most `size` rows and columns, keeping the largest absolute value of each cell. */
 export function shrink(map, size) {
   const rows = Math.min(map.rows, size);
   const columns = Math.min(map.columns, size);
@@ -41,18 +42,18 @@ export function shrink(map, size) {
   for (let i = 0; i < map.values.length; i++) {
     const row = Math.floor((Math.floor(i / map.columns) * rows) / map.rows);
     const column = Math.floor(((i % map.columns) * columns) / map.columns);
-    const place = row * columns + column;
-    if (Math.abs(map.values[i]) > Math.abs(values[place])) values[place] = map.values[i];
+    const target = row * columns + column;
+    if (Math.abs(map.values[i]) > Math.abs(values[target])) values[target] = map.values[i];
   }
   return { ...map, values, rows, columns };
 }
 
-/** Where a value stands on the map's scale, from 0 to 1. */
+/** Returns the position of a value on the map's colour scale, from 0 to 1. */
 export function shareOf(map, value) {
   return map.signed ? (value / map.high + 1) / 2 : value / map.high;
 }
 
-/** The columns that a row looked at most, [column, weight], most first. */
+/** Returns the columns with the largest weights of a row as [column, weight], largest first. */
 export function strongest(map, row, count) {
   const weights = Array.from(map.values.subarray(row * map.columns, (row + 1) * map.columns), (w, i) => [i, w]);
   return weights.filter(([, weight]) => !Number.isNaN(weight)).sort((a, b) => b[1] - a[1]).slice(0, count);

@@ -1,21 +1,21 @@
-// A sentence and its translation, token by token: point at one and see what it looked at, or who looked at it.
+// A sentence and its translation as tokens; pointing at a token colours the tokens it is aligned with.
 
 import { colourOf, needsLightText } from "./colours.js";
 
-/** Two lines of tokens, the source above, joined by a map (translation × source); `onPoint(point)` as in Matrix. */
+/** Source tokens above target tokens. Calls `onPoint` with {row} of a target or {column} of a source token, or null. */
 export class SentencePair {
-  constructor(place, source, target, onPoint) {
+  constructor(container, source, target, onPoint) {
     this.sources = source.map((label, column) => this.makeToken(label, { column }, onPoint));
     this.targets = target.map((label, row) => this.makeToken(label, { row }, onPoint));
     for (const [name, tokens] of [["source", this.sources], ["target", this.targets]]) {
       const line = document.createElement("p");
       line.className = `tokens ${name}`;
       line.append(...tokens);
-      place.append(line);
+      container.append(line);
     }
   }
 
-  /** Colours the tokens of the other side by how strongly they are joined to the one pointed at. */
+  /** Colours the tokens of the other sentence by their weights in `map`, (target × source). */
   show(map, scale, point) {
     for (const token of [...this.sources, ...this.targets]) {
       token.classList.remove("pointed");
@@ -26,8 +26,8 @@ export class SentencePair {
     const byRow = point.row !== undefined;
     const others = byRow ? this.sources : this.targets;
     (byRow ? this.targets[point.row] : this.sources[point.column])?.classList.add("pointed");
-    others.forEach((token, place) => {
-      const weight = map.values[byRow ? point.row * map.columns + place : place * map.columns + point.column];
+    others.forEach((token, index) => {
+      const weight = map.values[byRow ? point.row * map.columns + index : index * map.columns + point.column];
       const share = Math.min(1, Math.max(0, weight));
       token.style.backgroundColor = colourOf(scale, share);
       token.style.color = needsLightText(scale, share) ? "#fff" : "#111";

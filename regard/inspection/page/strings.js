@@ -1,62 +1,62 @@
-// What the page says, in English and in Chinese.
+// Texts of the page in English and Chinese.
 
-const WORDS = {
+const STRINGS = {
   en: {
     translation: "Translation",
-    pointAtToken: "Point at a token to see where it comes from.",
+    pointAtToken: "Point at a token to see its alignment.",
     attention: "Attention",
-    encoder: "Encoder",
-    encoderHint: "the source looks at itself",
-    decoder: "Decoder",
-    decoderHint: "each token to be written looks at what is written",
-    cross: "From target to source",
-    crossHint: "each token to be written looks at the source",
+    encoder: "Encoder self-attention",
+    encoderHint: "the source attends to itself",
+    decoder: "Decoder self-attention",
+    decoderHint: "each predicted token attends to the decoder input",
+    cross: "Cross-attention",
+    crossHint: "each predicted token attends to the source",
     layer: "layer",
     head: "head",
     mean: "mean",
-    bits: "bits wide",
-    away: "tokens away",
-    looks: "looks at",
-    lookedAt: "is looked at by",
-    rowsAre: "rows look, columns are looked at",
-    zoomIn: "larger",
-    zoomOut: "smaller",
-    theme: "light or dark",
+    entropy: (bits) => `entropy ${bits} bits`,
+    distance: (tokens) => `mean distance ${tokens} tokens`,
+    attendsTo: "attends to",
+    attendedToBy: "is attended to by",
+    axes: "rows are queries, columns are keys",
+    zoomIn: "zoom in",
+    zoomOut: "zoom out",
+    theme: "light or dark theme",
     language: "中文",
     probability: "probability",
   },
   zh: {
     translation: "翻译",
-    pointAtToken: "指向一个词元，看看它来自哪里。",
+    pointAtToken: "指向一个词元，查看它与另一侧词元的对齐。",
     attention: "注意力",
-    encoder: "编码器",
-    encoderHint: "原文看自身",
-    decoder: "解码器",
-    decoderHint: "要写的词元看已写的词元",
-    cross: "从译文到原文",
-    crossHint: "要写的词元看原文",
+    encoder: "编码器自注意力",
+    encoderHint: "源句词元之间的注意力",
+    decoder: "解码器自注意力",
+    decoderHint: "每个预测词元对解码器输入的注意力",
+    cross: "交叉注意力",
+    crossHint: "每个预测词元对源句的注意力",
     layer: "层",
     head: "头",
     mean: "平均",
-    bits: "比特宽",
-    away: "个词元远",
-    looks: "看向",
-    lookedAt: "被这些看到：",
-    rowsAre: "行是看的词元，列是被看的词元",
+    entropy: (bits) => `熵 ${bits} 比特`,
+    distance: (tokens) => `平均距离 ${tokens} 个词元`,
+    attendsTo: "关注",
+    attendedToBy: "受到以下词元关注：",
+    axes: "行为查询，列为键",
     zoomIn: "放大",
     zoomOut: "缩小",
-    theme: "明暗",
+    theme: "切换浅色或深色主题",
     language: "English",
     probability: "概率",
   },
 };
 
-/** The words of a language; English where it is none of ours. */
+/** Returns the texts of a language, English for unknown languages. */
 export function stringsFor(language) {
-  return WORDS[language] ?? WORDS.en;
+  return STRINGS[language] ?? STRINGS.en;
 }
 
-/** The language to begin with: that of the browser, if it is ours. */
+/** Returns the browser's language if the page supports it, otherwise English. */
 export function browserLanguage() {
   return navigator.language.startsWith("zh") ? "zh" : "en";
 }

@@ -1,13 +1,13 @@
-// Light or dark: as the system has it, until somebody chooses.
+// Light and dark theme: that of the system until the user changes it.
 
 const query = window.matchMedia("(prefers-color-scheme: dark)");
 
 export function isDark() {
-  const chosen = document.documentElement.dataset.theme;
-  return chosen ? chosen === "dark" : query.matches;
+  const selected = document.documentElement.dataset.theme;
+  return selected ? selected === "dark" : query.matches;
 }
 
-/** Changes the theme when the button is pressed; `onChange()` also when the system's changes. */
+/** Toggles the theme when the button is pressed. Calls `onChange` then, and when the system's theme changes. */
 export function watchTheme(button, onChange) {
   button.addEventListener("click", () => {
     document.documentElement.dataset.theme = isDark() ? "light" : "dark";

@@ -41,7 +41,7 @@ async function show(place, page, signal) {
 
   const drawFirst = async () => {
     const view = seen.views.find((one) => one.name === kept.name);
-    grid.choose(view, kept.head);
+    grid.select(view, kept.head);
     markQuantity(kept.head === view.heads);
     await drawHead(panel, seen, view, kept.head, words, signal);
   };
@@ -123,10 +123,10 @@ async function drawHead(panel, seen, view, head, words, signal) {
   const weights = quantity === "weights" ? arrays : (await ask("inspect/map", question, signal)).arrays;
   if (signal.aborted) return;
   const facts = [words[quantity]];
-  if (!mean && view.entropy) facts.push(`${view.entropy[head].toFixed(1)} ${words.bits}`);
-  if (!mean && view.distance) facts.push(`${view.distance[head].toFixed(1)} ${words.away}`);
+  if (!mean && view.entropy) facts.push(words.entropy(view.entropy[head].toFixed(1)));
+  if (!mean && view.distance) facts.push(words.distance(view.distance[head].toFixed(1)));
   const title = `${seen.model} · ${view.name} · ${mean ? words.mean : `${words.head} ${head}`}`;
-  panel.show(title, [...facts, words.rowsAre].join(" · "), mapOf(arrays.map), mapOf(weights.map), about.rows, about.columns, kept.zoom);
+  panel.show(title, [...facts, words.axes].join(" · "), mapOf(arrays.map), mapOf(weights.map), about.rows, about.columns, kept.zoom);
 }
 
 /** The last layer across, or the last there is. */

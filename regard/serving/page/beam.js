@@ -40,7 +40,7 @@ function showTree(card, controls, found, words, change, signal) {
     controls.append(field("α", choice(alphas, alpha, (value) => change({ alpha: Number(value) }))));
   }
   const last = Math.max(...found.tree.map((node) => node.step));
-  const told = make("p", { class: "told", "aria-live": "polite", text: words.pointAtNode });
+  const told = make("p", { class: "readout", "aria-live": "polite", text: words.pointAtNode });
   const answer = make("p", { class: "answer", text: found.text });
   const scroll = make("div", { class: "scroll treeplace", tabindex: 0, "aria-label": words.beamTitle });
   const tree = drawTree(scroll, found.tree, (node, fate) => (told.textContent = tellNode(node, fate, found.settings, words)));

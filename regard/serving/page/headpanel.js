@@ -12,7 +12,7 @@ export class HeadPanel {
     this.words = words;
     this.title = make("h3", { class: "chosen" });
     this.facts = make("p", { class: "hint" });
-    this.told = make("p", { class: "told", "aria-live": "polite" });
+    this.readout = make("p", { class: "readout", "aria-live": "polite" });
     this.low = make("span");
     this.high = make("span");
     this.colours = make("canvas");
@@ -24,7 +24,7 @@ export class HeadPanel {
     this.narrow = make("div", { class: "picture narrow" }, this.lines.canvas);
     const bar = make("div", { class: "bar" }, this.title, legend);
     const pictures = make("div", { class: "pictures" }, this.wide, this.narrow);
-    this.place = make("div", { class: "headpanel" }, bar, this.facts, this.told, pictures);
+    this.place = make("div", { class: "headpanel" }, bar, this.facts, this.readout, pictures);
   }
 
   /** The matrix of `map`; lines are always drawn from `weights`, for a score is strong or weak beside others only. */

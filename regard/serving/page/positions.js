@@ -45,7 +45,7 @@ function makeCard(encoding, arrays, i, words) {
 /** A map without labels; what is pointed at is written below. */
 function makePicture(title, map, most) {
   const canvas = make("canvas");
-  const told = make("span", { class: "told" });
+  const told = make("span", { class: "readout" });
   const width = Math.min(most, innerWidth - 60);
   const height = Math.min(420, Math.max(120, (width * map.rows) / map.columns));
   const context = prepare(canvas, width, height);

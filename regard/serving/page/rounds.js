@@ -44,7 +44,7 @@ function makeResults(canvases, words, show) {
 
 function showCanvas({ iterations: rounds }, words, signal) {
   const scale = makeScale(isDark(), false);
-  const told = make("p", { class: "told", "aria-live": "polite", text: words.pointAtPlace });
+  const told = make("p", { class: "readout", "aria-live": "polite", text: words.pointAtPlace });
   const rows = rounds.map((round, number) => {
     const cells = round.tokens.map((piece, at) => makeCell(rounds, number, at, scale, (sentence) => (told.textContent = sentence), words));
     return make("tr", {}, make("th", { text: words.round(number + 1) }), ...cells);

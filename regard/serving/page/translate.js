@@ -16,7 +16,7 @@ async function show(place, page, signal) {
   const found = await translationOf(page.model.name, page.text, signal);
   if (signal.aborted) return;
   const pair = make("div", { class: "pair" });
-  const told = make("p", { class: "told", "aria-live": "polite" });
+  const told = make("p", { class: "readout", "aria-live": "polite" });
   const answer = make("p", { class: "answer", lang: page.model.target ?? "" });
   card.append(answer, pair, told);
   const rows = make("ol", { class: "alternatives" });

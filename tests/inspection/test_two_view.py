@@ -1,4 +1,4 @@
-"""What a patch attends to in the other view, as numbers and as a picture; and completions as pictures."""
+"""Attention peaks between two views, and drawings of matches and reconstructions."""
 
 import numpy as np
 import pytest
@@ -30,28 +30,28 @@ def view(seed: int, height: int = 12, width: int = 16) -> Tensor:
     return torch.rand(2, 3, height, width, generator=torch.Generator().manual_seed(seed))
 
 
-def test_the_peak_is_that_of_the_mean_over_heads(model: CroCo) -> None:
-    one, other = view(1), view(2, 8, 20)
+def test_peak_is_the_maximum_of_the_mean_over_heads(model: CroCo) -> None:
+    view1, view2 = view(1), view(2, 8, 20)
     seen = torch.tensor([[0, 3], [1, 7]])
     with probe(model) as records, torch.no_grad():
-        model.both(one, other, seen)
-    found = find_peaks(model, one, other, seen)
-    assert list(found) == cross_attention_names(model) == ["decoder.0.cross", "decoder.1.cross"]
-    for name, attended in found.items():
+        model.both(view1, view2, seen)
+    peaks_by_name = find_peaks(model, view1, view2, seen)
+    assert list(peaks_by_name) == cross_attention_names(model) == ["decoder.0.cross", "decoder.1.cross"]
+    for name, peaks in peaks_by_name.items():
         mean = records[name].weights.mean(1)
-        peak = attended.patch[..., 0] * 5 + attended.patch[..., 1]
-        assert attended.patch.shape == (2, 12, 2)
-        assert torch.equal(peak, mean.argmax(-1))
-        assert torch.allclose(attended.weight, mean.amax(-1))
-    assert list(find_peaks(model, one, other, names=["decoder.1.cross"])) == ["decoder.1.cross"]
+        index = peaks.patch[..., 0] * 5 + peaks.patch[..., 1]
+        assert peaks.patch.shape == (2, 12, 2)
+        assert torch.equal(index, mean.argmax(-1))
+        assert torch.allclose(peaks.weight, mean.amax(-1))
+    assert list(find_peaks(model, view1, view2, names=["decoder.1.cross"])) == ["decoder.1.cross"]
 
 
-def test_an_attention_that_there_is_not_is_named(model: CroCo) -> None:
+def test_unknown_attention_module_is_rejected(model: CroCo) -> None:
     with pytest.raises(UserError, match=r"decoder\.7\.cross"):
         find_peaks(model, view(1), view(2), names=["decoder.7.cross"])
 
 
-def test_a_line_leads_from_a_patch_to_its_match() -> None:
+def test_line_connects_a_patch_with_its_match() -> None:
     grey = torch.full((1, 3, 12, 16), 0.5)
     weight = torch.zeros(1, 12)
     weight[0, 5] = 1.0  # row 1, column 1
@@ -68,10 +68,10 @@ def test_a_line_leads_from_a_patch_to_its_match() -> None:
     assert rows.min() >= ends[0][0] - 5 and rows.max() <= ends[1][0] + 5
 
 
-def test_completions_show_seen_patches_as_they_are(model: CroCo) -> None:
-    one, other = view(1), view(2)
+def test_reconstructions_keep_visible_patches(model: CroCo) -> None:
+    view1, view2 = view(1), view(2)
     seen = torch.tensor([[0, 3], [1, 7]])
-    sheet = np.asarray(draw_reconstructions(model, one, seen, [other, view(3)]))
+    sheet = np.asarray(draw_reconstructions(model, view1, seen, [view2, view(3)]))
     height, width = 12 * 2, 16 * 2
     assert sheet.shape == (2 * height + GAP, 6 * width + 5 * GAP, 3)
 
@@ -79,10 +79,10 @@ def test_completions_show_seen_patches_as_they_are(model: CroCo) -> None:
         top, left = row * (height + GAP), column * (width + GAP)
         return sheet[top : top + height : 2, left : left + width : 2].astype(int)
 
-    true = (one * 255).round().permute(0, 2, 3, 1).numpy().astype(int)
+    true = (view1 * 255).round().permute(0, 2, 3, 1).numpy().astype(int)
     assert (cell(1, 5) == true[1]).all()
     for column in (0, 2, 4):
-        assert (cell(0, column)[:4, :4] == true[0, :4, :4]).all()  # patch 0 is seen
+        assert (cell(0, column)[:4, :4] == true[0, :4, :4]).all()  # patch 0 is visible
         assert (cell(0, column)[4:8, :4] != true[0, 4:8, :4]).mean() > 0.5  # patch 4 is not
-    assert (cell(0, 1) == (other[0] * 255).round().permute(1, 2, 0).numpy().astype(int)).all()
+    assert (cell(0, 1) == (view2[0] * 255).round().permute(1, 2, 0).numpy().astype(int)).all()
     assert (cell(0, 2) != cell(0, 4)).any()
