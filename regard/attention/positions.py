@@ -1,8 +1,10 @@
-"""Where a token stands: encodings that are added to the embeddings, and rotations of queries and keys.
+"""Position encodings: additive ones for embeddings, and rotary ones for queries and keys.
 
-Every encoding takes explicit integer positions, so that packed rows, cached steps and image patches are all the same to
-it. Added ones map positions (B, T) to (B, T, width); rotary ones turn q or k, (B, H, T, D). On a grid a position is a
-pair (y, x), the row first.
+All of them take explicit integer positions, so packed rows, cached steps and image patches need no special treatment.
+Additive encodings map positions (B, T) to (B, T, width); rotary embeddings rotate q or k, (B, H, T, D). A position on a
+grid is a pair (y, x).
+
+Shapes: B batch, T tokens, H heads, D head width.
 """
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ from regard.errors import UserError
 
 
 class Sinusoidal(nn.Module):
-    """The paper's encoding: sines and cosines of geometrically falling frequency, for sequences of any length.
+    """Sinusoidal encoding of "Attention Is All You Need", for sequences of any length.
 
     Args:
-        width: of the embedding it is added to.
-        order: "interleaved" puts each sine beside its cosine, as the paper does; "halves" puts all sines first.
+        width: Width of the embedding.
+        order: "interleaved" alternates sines and cosines, as the paper does; "halves" puts all sines first.
     """
 
     def __init__(self, width: int, order: Literal["interleaved", "halves"] = "interleaved") -> None:
@@ -32,24 +34,24 @@ class Sinusoidal(nn.Module):
         self.width, self.order = width, order
         self.table: Tensor
         self.register_buffer("table", sinusoid(torch.arange(256), width, order), persistent=False)
-        # Tables that were outgrown, by their length: a step that a GPU has recorded still reads where its table was.
+        # Captured CUDA graphs read the table at its address, so tables that were replaced by longer ones are kept.
         self._outgrown: dict[int, Tensor] = {}
 
     def forward(self, positions: Tensor, longest: int) -> Tensor:
-        """The encoding of each position; `longest` bounds them, known without asking the device."""
+        """Return the encoding of each position; all positions are below `longest`."""
         return self.up_to(longest)[positions]
 
     def up_to(self, longest: int) -> Tensor:
-        """The encodings of so many places or more."""
+        """Return a table of at least `longest` positions."""
         if longest > len(self.table):
             self._outgrown[len(self.table)] = self.table
-            grown = torch.arange(max(longest, 2 * len(self.table)), device=self.table.device)
-            self.table = sinusoid(grown, self.width, self.order).to(self.table.dtype)
+            positions = torch.arange(max(longest, 2 * len(self.table)), device=self.table.device)
+            self.table = sinusoid(positions, self.width, self.order).to(self.table.dtype)
         return self.table
 
 
 def sinusoid(positions: Tensor, width: int, order: str = "interleaved") -> Tensor:
-    """PE(p, 2i) = sin(p / 10000^(2i/width)), PE(p, 2i+1) = cos(...), computed in float64: far positions stay exact."""
+    """Compute PE(p, 2i) = sin(p / 10000^(2i/width)) and PE(p, 2i+1) = cos(...), in float64 for large positions."""
     frequency = 10_000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64, device=positions.device) / width)
     angle = positions[..., None].double() * frequency
     pair = (angle.sin(), angle.cos())
@@ -58,7 +60,7 @@ def sinusoid(positions: Tensor, width: int, order: str = "interleaved") -> Tenso
 
 
 class Sinusoidal2D(nn.Module):
-    """Sines and cosines on a grid, for any size of it: one half of the features tells the column, the other the row."""
+    """Sinusoidal encoding on a grid of any size: the first half of the features encodes x, the second half y."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -67,13 +69,13 @@ class Sinusoidal2D(nn.Module):
         self.axis = Sinusoidal(width // 2, "halves")
 
     def forward(self, positions: Tensor, longest: int) -> Tensor:
-        """The encoding of each (y, x), (…, 2) to (…, width); `longest` bounds rows and columns."""
+        """Return the encoding of each (y, x), (..., 2) to (..., width); all coordinates are below `longest`."""
         y, x = positions.unbind(-1)
         return torch.cat((self.axis(x, longest), self.axis(y, longest)), -1)
 
 
 class Learned(nn.Module):
-    """One trained vector for each position up to a limit; anything longer is refused."""
+    """A learned vector for each position up to a maximum length."""
 
     def __init__(self, size: int, width: int) -> None:
         super().__init__()
@@ -81,6 +83,11 @@ class Learned(nn.Module):
         nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, positions: Tensor, longest: int) -> Tensor:
+        """Return the encoding of each position.
+
+        Raises:
+            UserError: The sequence is longer than the maximum length.
+        """
         if longest > len(self.weight):
             raise UserError(
                 f"a sequence of {longest} tokens is longer than this model's {len(self.weight)} learned positions; "
@@ -90,9 +97,9 @@ class Learned(nn.Module):
 
 
 class Diagonal(nn.Module):
-    """The plain toy form: position p is the p-th unit vector. Distinct, but it says nothing of distance.
+    """One-hot encoding for teaching: position p is the p-th unit vector.
 
-    A teaching contrast to `Sinusoidal`: it ends at `width` positions, and every two of them are equally far apart.
+    In contrast to `Sinusoidal` it supports only `width` positions, and all pairs of positions are equally distant.
     """
 
     def __init__(self, width: int) -> None:
@@ -108,9 +115,9 @@ class Diagonal(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Rotary positions in one dimension: each pair of features turns by an angle that grows with the position.
+    """Rotary embedding (RoPE): rotate each pair of features by an angle proportional to the position.
 
-    The product of a rotated query and a rotated key depends only on how far apart they stand. Feature i is paired with
+    The product of a rotated query and a rotated key depends only on the distance between them. Feature i is paired with
     feature i + D/2.
     """
 
@@ -127,18 +134,18 @@ class Rotary(nn.Module):
         return (self.base**exponent).float()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Moves with its model but stays in float32: in half precision the angle of a far position would be wrong."""
+        """Keep the frequencies in float32 when the model is converted: half precision is too coarse for the angles."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.frequency = self._frequency(self.frequency.device)
         return self
 
     def forward(self, x_BHTD: Tensor, positions: Tensor) -> Tensor:
-        """Turns q or k; positions are (B, T) or (1, T)."""
-        return _turn(x_BHTD, positions[:, None, :, None].float() * self.frequency)
+        """Rotate q or k; positions are (B, T) or (1, T)."""
+        return _rotate(x_BHTD, positions[:, None, :, None].float() * self.frequency)
 
 
 class Rotary2D(nn.Module):
-    """Rotary positions on a grid: the first half of each head turns with the row y, the second with the column x."""
+    """Rotary embedding on a grid: the first half of each head is rotated by y, the second half by x."""
 
     def __init__(self, head_width: int, base: float = 100.0) -> None:
         super().__init__()
@@ -148,37 +155,37 @@ class Rotary2D(nn.Module):
 
     @property
     def frequency(self) -> Tensor:
-        """Of rows and of columns."""
+        """Frequencies of either axis."""
         return self.axis.frequency
 
     def forward(self, x_BHTD: Tensor, positions: Tensor) -> Tensor:
-        """Turns q or k; positions are (B, T, 2) or (1, T, 2), each (y, x)."""
+        """Rotate q or k; positions are (B, T, 2) or (1, T, 2), each (y, x)."""
         angle = positions[:, None, :, :, None].float() * self.axis.frequency
         by_axis = x_BHTD.reshape(*x_BHTD.shape[:-1], 2, -1)
-        return _turn(by_axis, angle).flatten(-2)
+        return _rotate(by_axis, angle).flatten(-2)
 
 
-def _turn(x: Tensor, angle: Tensor) -> Tensor:
-    """Features i and i + D/2 of the last axis as a pair, turned by angle i."""
+def _rotate(x: Tensor, angle: Tensor) -> Tensor:
+    """Rotate features i and i + D/2 of the last dimension by angle i."""
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     a, b = x.chunk(2, -1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
 def grid_positions(rows: int, columns: int, device: torch.device | None = None) -> Tensor:
-    """The (y, x) of every place of a grid, row after row, (rows · columns, 2)."""
+    """Return the (y, x) of every cell of a grid in row-major order, (rows · columns, 2)."""
     y, x = torch.arange(rows, device=device), torch.arange(columns, device=device)
     return torch.stack(torch.meshgrid(y, x, indexing="ij"), -1).flatten(0, 1)
 
 
 def resize_grid(table: Tensor, old: tuple[int, int], new: tuple[int, int], antialias: bool = True) -> Tensor:
-    """Learned positions of one grid, (rows · columns, width), brought to another by bicubic interpolation.
+    """Resize the learned positions of a grid by bicubic interpolation.
 
     Args:
-        table: the positions, row after row.
-        old: rows and columns that the table is for.
-        new: rows and columns wanted.
-        antialias: whether a smaller grid is smoothed, as timm does; others do not.
+        table: Positions in row-major order, (rows · columns, width).
+        old: Rows and columns of the table.
+        new: Rows and columns of the result.
+        antialias: Whether to smooth when the grid becomes smaller, as timm does.
     """
     if old == new:
         return table
