@@ -197,10 +197,10 @@ def test_a_note_stays_with_the_steps_that_it_is_about(
 @pytest.mark.parametrize(
     ("module", "kernel", "group"),
     [
-        ("ops/triton/varlen_attention.py", "forward", "attention"),
-        ("ops/triton/varlen_attention_backward.py", "whole_backward", "attention"),
-        ("ops/triton/varlen_attention_backward.py", "backward_keys", "attention"),
-        ("ops/triton/key_ranges.py", "find_runs", "attention"),
+        ("ops/triton/varlen_attention.py", "varlen_forward", "attention"),
+        ("ops/triton/varlen_attention.py", "varlen_backward_sequences", "attention"),
+        ("ops/triton/varlen_attention.py", "varlen_backward_keys", "attention"),
+        ("ops/triton/key_ranges.py", "find_key_ranges", "attention"),
         ("ops/triton/add_norm.py", "add_norm_backward", "Add & Norm"),
         ("ops/triton/feed_forward_backward.py", "multiply_and_pass", "products with weights"),
         ("ops/triton/cross_entropy.py", "turn_into_gradient", "logits to loss and gradient"),

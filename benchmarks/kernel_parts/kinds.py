@@ -39,7 +39,7 @@ def measure_routing(bench: Bench) -> None:
 
 def measure_linear(bench: Bench) -> None:
     """Stretches against chunks, in errors and in time."""
-    usual = linear_kernels.ENOUGH
+    usual = linear_kernels.MIN_PROGRAMS
     for length in (150,) if bench.toy else (1024, 16384, 65536):
         inputs = row_inputs(bench, length)
         for causal in (True, False):
@@ -51,10 +51,10 @@ def measure_linear(bench: Bench) -> None:
                 call = partial(Linear(WIDTH, path=path), mask=mask)  # type: ignore[arg-type]
                 bench.attempt("linear", f"{title}, {path}", partial(errors, call, inputs, grad, exact))
                 for enough in (256, 512, 1024) if path == "kernel" else (usual,):
-                    linear_kernels.ENOUGH = enough
+                    linear_kernels.MIN_PROGRAMS = enough
                     name = f"{title}, {path}" + (f" {enough}" if path == "kernel" else "")
                     bench.compare("linear", name, call, inputs)
-                linear_kernels.ENOUGH = usual
+                linear_kernels.MIN_PROGRAMS = usual
             del exact
         tokens_first = [x.detach().transpose(1, 2).contiguous().requires_grad_() for x in inputs]
         bench.compare("linear", f"{length}, causal, flash-linear-attention", Peer(peer_fla, length), tokens_first)

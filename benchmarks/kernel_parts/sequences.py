@@ -86,7 +86,7 @@ TILES = {
         (64, 64, 4, 2), (64, 64, 4, 1), (64, 32, 4, 2), (64, 128, 4, 1), (64, 128, 8, 1), (32, 64, 4, 1),
         (32, 64, 2, 1), (32, 32, 2, 2),
     ],
-    "whole_backward": [
+    "backward_sequences": [
         (64, 64, 4, 1, 168), (64, 64, 4, 1), (64, 64, 4, 1, 128), (64, 64, 4, 2, 168), (64, 64, 8, 1),
         (64, 64, 8, 1, 128), (32, 64, 4, 1), (128, 128, 8, 1),
     ],
@@ -106,7 +106,7 @@ def measure_tiles(bench: Bench, kernel: str) -> None:
     for kind in ("causal", "self"):
         mask = make_mask(bench, kind)
         inputs = [x.detach() for x in make_inputs(bench, mask)]
-        runs = KeyRanges.of(mask) if kernel == "whole_backward" else _tiled(mask)
+        runs = KeyRanges.of(mask) if kernel == "backward_sequences" else _tiled(mask)
         rest = (*runs, None, None, None, WIDTH**-0.5, 0.0)
         run = partial(forward, *inputs, *rest)
         if "backward" in kernel:
@@ -120,7 +120,7 @@ def measure_tiles(bench: Bench, kernel: str) -> None:
 
 def _tiled(mask: Mask) -> KeyRanges:
     """Without slots the way back is by tiles of the row, too."""
-    return KeyRanges.of(mask)._replace(slots=None)
+    return KeyRanges.of(mask)._replace(programs=None)
 
 
 def measure_slots(bench: Bench) -> None:

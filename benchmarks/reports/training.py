@@ -10,7 +10,7 @@ from .results import Result
 
 GROUPS = {
     "products with weights": rf"{PRODUCTS}|^multiply_and_pass$",  # which lets its gradient through ReLU as well
-    "attention": r"^(forward|whole_backward|backward_keys|backward_queries|find_runs)$|flash|fmha",
+    "attention": r"^(varlen_forward|varlen_backward_\w+|find_key_ranges)$|flash|fmha",
     "Add & Norm": r"layer_norm|LayerNorm|add_norm|GammaBeta",
     "logits to loss and gradient": r"turn_into_gradient|turn_held_rows|softmax|nll_loss",
     "optimiser": r"multi_tensor_apply",

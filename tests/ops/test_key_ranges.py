@@ -42,8 +42,8 @@ def test_runs_say_what_the_mask_says(row: list[tuple[int, int]], reach: Window) 
     may = mask.dense(queries.size, keys.size, DEVICE)
     assert may is not None
     runs = find_by_formula(queries, keys, mask.reach)
-    assert torch.equal(stands_between(runs.lo, runs.hi, keys.size), may[0, 0])
-    assert torch.equal(stands_between(runs.first, runs.last, queries.size), may[0, 0].T)
+    assert torch.equal(stands_between(runs.first_key, runs.end_key, keys.size), may[0, 0])
+    assert torch.equal(stands_between(runs.first_query, runs.end_query, queries.size), may[0, 0].T)
 
 
 @settings(max_examples=12, derandomize=True)
@@ -63,8 +63,8 @@ def test_the_kernel_finds_what_the_formula_finds(row: list[tuple[int, int]], rea
 def test_slots_have_whole_sequences_and_between_them_every_place_once(row: list[tuple[int, int]], slot: int) -> None:
     queries, keys = layouts(row)
     runs = find_by_formula(queries, keys, (None, None), slot)
-    assert runs.slots is not None
-    table = runs.slots.tolist()
+    assert runs.programs is not None
+    table = runs.programs.tolist()
     for layout, begin, end in ((queries, 0, 1), (keys, 2, 3)):
         owned = [(slots[begin], slots[end]) for slots in table if slots[4] == 0]
         assert [first for first, _ in owned] == [0, *(last for _, last in owned[:-1])]
@@ -78,7 +78,7 @@ def test_slots_have_whole_sequences_and_between_them_every_place_once(row: list[
 
 def test_no_slot_has_much_more_work_than_the_others() -> None:
     queries, keys = layouts([(10, 12)] * 20 + [(300, 3), (0, 90), (1, 1)])
-    slots = find_by_formula(queries, keys, (None, None), 32).slots
+    slots = find_by_formula(queries, keys, (None, None), 32).programs
     assert slots is not None
     work = (slots[:, 1] - slots[:, 0] + slots[:, 3] - slots[:, 2]) / slots[:, 5]
     assert work.max() < 2 * 64  # places of both sides: what begins in a slot, and the sequence that leads out of it
@@ -87,8 +87,8 @@ def test_no_slot_has_much_more_work_than_the_others() -> None:
 def test_sequences_of_padding_at_the_end_and_empty_ones_behind_them_are_found() -> None:
     offsets = torch.tensor([0, 5, 9, 39, 64, 64, 64], dtype=torch.int32, device=DEVICE)
     layout = Packed(offsets, 30, 64)
-    runs = KeyRanges.of(Mask(queries=layout, keys=layout), slot=16)
-    assert runs.slots is not None
-    assert runs.slots.tolist() == [
+    runs = KeyRanges.of(Mask(queries=layout, keys=layout), 16)
+    assert runs.programs is not None
+    assert runs.programs.tolist() == [
         [0, 39, 0, 39, 0, 2], [0, 39, 0, 39, 1, 2], [39, 64, 39, 64, 0, 2], [39, 64, 39, 64, 1, 2],
     ]  # fmt: skip

@@ -50,7 +50,7 @@ MASKS = {
 def test_stretches_and_chunks_mean_the_same_as_all_scores(
     features: Features, mask: str, stretches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linear_kernels, "ENOUGH", 4 * stretches)
+    monkeypatch.setattr(linear_kernels, "MIN_PROGRAMS", 4 * stretches)
     compare(features, MASKS[mask](150), tensors(150, 150), 2e-6)
 
 

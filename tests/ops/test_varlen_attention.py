@@ -73,7 +73,7 @@ def assert_close(got: list[Tensor], expected: list[Tensor], tolerance: float = 2
 def test_lengths_round_the_borders_of_tiles(keys: list[int] | None, causal: bool, whole: bool) -> None:
     mask = packed_mask(BORDERS, keys, causal)
     inputs = tensors(mask)
-    runs = KeyRanges.of(mask) if whole else KeyRanges.of(mask)._replace(slots=None)
+    runs = KeyRanges.of(mask) if whole else KeyRanges.of(mask)._replace(programs=None)
     got = with_gradients(attend_key_ranges(*inputs, runs, 0.25), inputs)
     assert_close(got, by_formula(inputs, mask, 0.25))
 
@@ -314,7 +314,7 @@ def test_on_a_gpu_whole_sequences_have_the_gradients_of_tiles_of_the_row_every_t
         return with_gradients(short._attend(*inputs, *runs, None, None, seed, 0.125, dropout), inputs)
 
     runs = KeyRanges.of(mask)
-    first, again, apart = gradients(runs), gradients(runs), gradients(runs._replace(slots=None))
+    first, again, apart = gradients(runs), gradients(runs), gradients(runs._replace(programs=None))
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
     assert_close(first, [x.double() for x in apart], 2e-2)
 

@@ -16,7 +16,6 @@ from regard.attention.masks import Mask, Padded
 from regard.layers import DecoderBlock
 from regard.models.transformer import Transformer
 from regard.ops import dispatch
-from regard.ops.operator import dense_last, strides
 
 
 class Shape(NamedTuple):
@@ -57,9 +56,10 @@ class FixedCache(KVCache):
         from regard.ops.triton import kv_cache as cache_triton
 
         (B, H, K, D), room = k.shape, self.room
-        k, v = dense_last(k), dense_last(v)
+        k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (k, v))
+        strides = [stride for x in (k, v, room) for stride in x.stride()[:-1]]
         cache_triton.append[(B * H,)](
-            k, v, room, self.step, *strides(k, v, room), K, H, D=D, KP=1 << (K - 1).bit_length(), num_warps=1
+            k, v, room, self.step, *strides, K, H, D=D, KP=1 << (K - 1).bit_length(), num_warps=1
         )
 
 

@@ -1,66 +1,70 @@
-"""The kernel of `runs`: what follows from the offsets of a packed row, searched by halving, all of it in one launch."""
+"""Kernel of `regard.ops.key_ranges`: ranges and programs of a packed row, by binary search in its offsets."""
 
 import triton
 import triton.language as tl
 
 
 @triton.jit
-def first_from(x, y, value, sequences, steps):
-    """The first sequence whose offset, or sum of two, is not below a value; the last offset of all is not."""
+def first_at_least(x, y, value, sequences, steps):
+    """Return the first index at which the offsets x, or the sum x + y, are not below a value.
+
+    The last offset never is below it.
+    """
     low = tl.zeros(value.shape, tl.int32)
     high = low + sequences
     for _ in range(steps):
         middle = (low + high) // 2
-        found = tl.load(x + middle)
+        offset = tl.load(x + middle)
         if y is not None:
-            found += tl.load(y + middle)
-        below = found < value
+            offset += tl.load(y + middle)
+        below = offset < value
         low = tl.where(below, middle, low)
         high = tl.where(below, high, middle)
     return tl.where(value <= 0, 0, high)
 
 
 @triton.jit
-def find_run(mine, theirs, begins, ends, size, before, after, sequences, steps, BLOCK: tl.constexpr):
-    """Between which places of the other side stands what a token sees, or what sees it."""
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    real = place < size
-    sequence = first_from(mine, None, tl.minimum(place, size - 1) + 1, sequences, steps) - 1
-    start, end = tl.load(theirs + sequence, mask=real), tl.load(theirs + sequence + 1, mask=real)
-    aligned = place + end - tl.load(mine + sequence + 1, mask=real)
-    tl.store(begins + place, tl.minimum(tl.maximum(aligned - before, start), end), mask=real)
-    tl.store(ends + place, tl.minimum(tl.maximum(aligned + after + 1, start), end), mask=real)
+def find_ranges(offsets, other_offsets, first, end, size, before, after, sequences, steps, BLOCK: tl.constexpr):
+    """Compute the range of the other side in the window of each token."""
+    token = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = token < size
+    sequence = first_at_least(offsets, None, tl.minimum(token, size - 1) + 1, sequences, steps) - 1
+    other_start = tl.load(other_offsets + sequence, mask=mask)
+    other_end = tl.load(other_offsets + sequence + 1, mask=mask)
+    aligned = token + other_end - tl.load(offsets + sequence + 1, mask=mask)
+    tl.store(first + token, tl.minimum(tl.maximum(aligned - before, other_start), other_end), mask=mask)
+    tl.store(end + token, tl.minimum(tl.maximum(aligned + after + 1, other_start), other_end), mask=mask)
 
 
 @triton.jit
-def find_slots(queries, keys, slots, T, S, width, number, sequences, steps, BLOCK: tl.constexpr):
-    """The sequences of each slot, by their first and last places, and which share of them is this slot's."""
-    slot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    real = slot < number
-    end = first_from(queries, keys, tl.minimum((slot + 1) * width, T + S), sequences, steps)
-    latest = tl.maximum(end - 1, 0)
-    owner = (tl.load(queries + latest, mask=real) + tl.load(keys + latest, mask=real)) // width
-    begin = first_from(queries, keys, owner * width, sequences, steps)
-    q_end, k_end = tl.load(queries + end, mask=real), tl.load(keys + end, mask=real)
-    following = tl.where(q_end + k_end < T + S, (q_end + k_end) // width, number)
-    row = slots + slot * 6
-    tl.store(row, tl.load(queries + begin, mask=real), mask=real)
-    tl.store(row + 1, q_end, mask=real)
-    tl.store(row + 2, tl.load(keys + begin, mask=real), mask=real)
-    tl.store(row + 3, k_end, mask=real)
-    tl.store(row + 4, slot - owner, mask=real)
-    tl.store(row + 5, following - owner, mask=real)
+def assign_programs(queries, keys, programs, T, S, interval, count, sequences, steps, BLOCK: tl.constexpr):
+    """Compute the table of `regard.ops.key_ranges.assign_programs`."""
+    program = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = program < count
+    end = first_at_least(queries, keys, tl.minimum((program + 1) * interval, T + S), sequences, steps)
+    last = tl.maximum(end - 1, 0)
+    owner = (tl.load(queries + last, mask=mask) + tl.load(keys + last, mask=mask)) // interval
+    begin = first_at_least(queries, keys, owner * interval, sequences, steps)
+    q_end, k_end = tl.load(queries + end, mask=mask), tl.load(keys + end, mask=mask)
+    next_owner = tl.where(q_end + k_end < T + S, (q_end + k_end) // interval, count)
+    row = programs + program * 6
+    tl.store(row, tl.load(queries + begin, mask=mask), mask=mask)
+    tl.store(row + 1, q_end, mask=mask)
+    tl.store(row + 2, tl.load(keys + begin, mask=mask), mask=mask)
+    tl.store(row + 3, k_end, mask=mask)
+    tl.store(row + 4, program - owner, mask=mask)
+    tl.store(row + 5, next_owner - owner, mask=mask)
 
 
-@triton.jit(do_not_specialize=["T", "S", "before", "after", "number", "sequences", "steps"])
-def find_runs(
-    queries, keys, lo, hi, first, last, slots, T, S, before, after, width, number, sequences, steps,
-    BLOCK: tl.constexpr,
+@triton.jit(do_not_specialize=["T", "S", "before", "after", "count", "sequences", "steps"])
+def find_key_ranges(
+    queries, keys, first_key, end_key, first_query, end_query, programs,
+    T, S, before, after, interval, count, sequences, steps, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Programs (·, 0) are for queries, (·, 1) for keys, (·, 2) for slots."""
+    """Compute the key ranges in programs (·, 0), the query ranges in (·, 1) and the table of programs in (·, 2)."""
     if tl.program_id(1) == 0:
-        find_run(queries, keys, lo, hi, T, before, after, sequences, steps, BLOCK)
+        find_ranges(queries, keys, first_key, end_key, T, before, after, sequences, steps, BLOCK)
     elif tl.program_id(1) == 1:
-        find_run(keys, queries, first, last, S, after, before, sequences, steps, BLOCK)
+        find_ranges(keys, queries, first_query, end_query, S, after, before, sequences, steps, BLOCK)
     else:
-        find_slots(queries, keys, slots, T, S, width, number, sequences, steps, BLOCK)
+        assign_programs(queries, keys, programs, T, S, interval, count, sequences, steps, BLOCK)

@@ -1,36 +1,35 @@
-"""The kernel of `grouping.nearest`: M tokens against all centroids, N at a time; likenesses never reach the memory."""
+"""Kernel of `regard.ops.cluster_sort.nearest_centroid`: M tokens against all centroids, N at a time."""
 
 import triton
 import triton.language as tl
 
+from regard.ops.triton.varlen_attention import head_start, load_tokens
+
 
 @triton.jit(do_not_specialize=["T", "C"])
-def nearest(
-    x, centroids, leads, found, x_b, x_h, x_t, T, C, H, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr
+def nearest_centroid(
+    x, centroids, bias, nearest, x_t, T, C, H, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr
 ):  # fmt: skip
-    """Which centroid each of M tokens is most like."""
+    """Compute the index of the most similar centroid of M tokens; similarities are never written to memory."""
     row = tl.program_id(0)
     b, h = row // H, row % H
     d = tl.arange(0, D)
     i = tl.program_id(1) * M + tl.arange(0, M)
-    real = i < T
-    start = x + b.to(tl.int64) * x_b + h.to(tl.int64) * x_h
-    tokens = tl.load(start + (i[:, None] * x_t + d[None, :]), mask=real[:, None], other=0.0).to(tl.float32)
+    is_token = i < T
+    tokens = load_tokens(head_start(x, b, h, T, x_t, D), i, x_t, d, is_token).to(tl.float32)
     length = tl.sqrt(tl.sum(tokens * tokens, 1))
     tokens = tokens / tl.maximum(length, 1e-12)[:, None]
-    best = tl.full([M], float("-inf"), tl.float32)
-    which = tl.zeros([M], tl.int32)
-    for begin in range(0, C, N):
-        c = begin + tl.arange(0, N)
-        there = c < C
-        some = tl.load(centroids + (h * C + c)[:, None] * D + d[None, :], mask=there[:, None], other=0.0)
-        lead = tl.load(leads + h * C + c, mask=there, other=float("-inf"))
-        # Three products of shortened numbers are as good as one of whole ones, and faster.
-        likeness = tl.dot(tokens, tl.trans(some.to(tl.float32)), input_precision="tf32x3") + lead[None, :].to(
-            tl.float32
-        )
-        top = tl.max(likeness, 1)
-        here = begin + tl.argmax(likeness, 1)
-        which = tl.where(top > best, here, which)
-        best = tl.maximum(top, best)
-    tl.store(found + row.to(tl.int64) * T + i, which, mask=real)
+    best_similarity = tl.full([M], float("-inf"), tl.float32)
+    best = tl.zeros([M], tl.int32)
+    for start in range(0, C, N):
+        c = start + tl.arange(0, N)
+        is_centroid = c < C
+        rows = (h * C + c)[:, None] * D + d[None, :]
+        directions = tl.load(centroids + rows, mask=is_centroid[:, None], other=0.0).to(tl.float32)
+        biases = tl.load(bias + h * C + c, mask=is_centroid, other=float("-inf")).to(tl.float32)
+        # Three TF32 products are as precise as one in float32, and faster.
+        similarity = tl.dot(tokens, tl.trans(directions), input_precision="tf32x3") + biases[None, :]
+        top = tl.max(similarity, 1)
+        best = tl.where(top > best_similarity, start + tl.argmax(similarity, 1), best)
+        best_similarity = tl.maximum(top, best_similarity)
+    tl.store(nearest + row.to(tl.int64) * T + i, best, mask=is_token)
