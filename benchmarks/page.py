@@ -1,37 +1,33 @@
-"""How quickly the page shows a long sentence: seconds until the section of attention stands, and frames of scrolling.
+"""Speed of the web page with a long sentence: time until the attention section is rendered, and frame rates.
 
     python benchmarks/page.py runs/demo --tokens 512 --out benchmarks/results/page.json
 
-The sentence repeats SENTENCE until the model reads so many tokens. It is translated first, which is not counted; then
-the section is opened in the system's Chromium, and its parts that scroll are scrolled, a step a frame. It fails, after
-the results are written, where the section takes longer than MOST_SECONDS, or a part scrolls at less than LEAST_FRAMES.
+SENTENCE is repeated up to the given number of tokens and translated, which is not timed. Then the section is opened in
+Chromium and its scrollable parts are scrolled frame by frame. Fails, after writing the result, if the section takes
+longer than MAX_SECONDS or a part scrolls at less than MIN_FRAMES per second.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import platform
 import re
 import statistics
 import subprocess
 import sys
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
+from harness import environment, save_result
 
 from regard.data.text.vocabularies import Vocabularies
-from regard.evaluation.bench.speed import describe_machine
 from regard.models.folder import find_model_folder
 from tests.browser import Visit, launch_chromium
 
 SENTENCE = "Yesterday my older brother bought three books at the market and read them on the train."
 WORDS = SENTENCE.split()
-MOST_SECONDS, LEAST_FRAMES = 2.0, 30.0
+MAX_SECONDS, MIN_FRAMES = 2.0, 30.0
 SCROLL = """([selector, frames]) => new Promise((resolve) => {
   const place = document.querySelector(selector);
   const times = [];
@@ -77,45 +73,33 @@ def main() -> None:
     finally:
         server.terminate()
         server.wait()
-    report = describe(options.tokens) | measured
-    text = json.dumps(report, indent=2)
-    print(text)
+    report = {
+        "what": f"a sentence of {options.tokens} tokens in the attention section",
+        **measured,
+        **environment("cpu", "playwright"),
+    }
+    print(json.dumps(report, indent=1))
     if options.out:
-        options.out.write_text(text + "\n", encoding="utf-8")
-    if failures := judge(report):
+        save_result(report, options.out)
+    if failures := find_failures(report):
         sys.exit("; ".join(failures))
 
 
-def describe(tokens: int) -> dict[str, Any]:
-    """What was measured, where and how."""
-    return {
-        "what": f"a sentence of {tokens} tokens in the section of attention",
-        "machine": describe_machine(torch.device("cpu")),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "playwright": version("playwright"),
-        },
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": "python " + " ".join(sys.argv),
-    }
-
-
-def judge(report: dict[str, Any]) -> list[str]:
-    """What is slower than it may be, in sentences."""
+def find_failures(report: dict[str, Any]) -> list[str]:
+    """Bounds that are missed, one sentence each."""
     failures = []
-    if report["slowest"] > MOST_SECONDS:
-        failures.append(f"the section took {report['slowest']} s, more than {MOST_SECONDS:g} s")
+    if report["slowest"] > MAX_SECONDS:
+        failures.append(f"the section took {report['slowest']} s, more than {MAX_SECONDS:g} s")
     for name, frames in report["frames"].items():
-        if frames["mean"] < LEAST_FRAMES:
-            failures.append(f"{name}: {frames['mean']} frames a second, fewer than {LEAST_FRAMES:g}")
+        if frames["mean"] < MIN_FRAMES:
+            failures.append(f"{name}: {frames['mean']} frames per second, below {MIN_FRAMES:g}")
     if not {"matrix", "lines"} <= report["frames"].keys():
-        failures.append("the matrix and the lines were too short to be scrolled; give more tokens")
+        failures.append("the matrix and the lines are too small to scroll; use more tokens")
     return failures
 
 
 def make_sentence(run: Path, tokens: int) -> str:
-    """Words of so many tokens, or a few fewer."""
+    """A sentence of at most this number of tokens."""
     tokenizer = Vocabularies.load(find_model_folder(run)).source
     words: list[str] = []
     while len(tokenizer.encode(" ".join([*words, WORDS[len(words) % len(WORDS)]]))) <= tokens:
@@ -124,7 +108,7 @@ def make_sentence(run: Path, tokens: int) -> str:
 
 
 def wait_for(server: subprocess.Popen[str]) -> str:
-    """The server's address, once it is ready."""
+    """Wait until the server is ready and return its address."""
     assert server.stderr is not None
     url = ""
     for line in server.stderr:
@@ -132,11 +116,11 @@ def wait_for(server: subprocess.Popen[str]) -> str:
             url = found[1]
         if '"event": "ready"' in line:
             return url
-    raise SystemExit("the server has ended")
+    raise SystemExit("the server exited")
 
 
 def measure(browser: Any, url: str, sentence: str, times: int) -> dict[str, Any]:
-    """Seconds and frames a second, the middle of several and the worst."""
+    """Median and maximum seconds, and frames per second."""
     seconds = []
     with Visit(browser, viewport={"width": 1400, "height": 900}) as visit:
         page = visit.page
@@ -157,7 +141,9 @@ def measure(browser: Any, url: str, sentence: str, times: int) -> dict[str, Any]
             page.locator("[data-section=attention]").click()
             ready("attention")
             seconds.append(time.perf_counter() - began)
-        page.get_by_role("button", name="encoder.0.attention, head 0").click()  # every token against every token
+        page.get_by_role(
+            "button", name="encoder.0.attention, head 0"
+        ).click()  # the largest map: all tokens against all tokens
         page.wait_for_timeout(2000)
         frames = {
             "matrix": page.evaluate(SCROLL, [".picture.wide", 120]),
@@ -176,7 +162,7 @@ def measure(browser: Any, url: str, sentence: str, times: int) -> dict[str, Any]
 
 
 def count_frames(gaps: list[float]) -> dict[str, float]:
-    """Frames a second over all, and what the slowest frame in twenty comes to."""
+    """Mean frames per second, and the rate of the slowest 5 % of frames."""
     return {
         "mean": round(1000 / statistics.mean(gaps), 1),
         "slow": round(1000 / sorted(gaps)[int(0.95 * len(gaps))], 1),

@@ -18,9 +18,9 @@ from regard.models.swin import SwinConfig
 from regard.models.vit import ViTConfig
 
 ROOT = Path(__file__).parent.parent
-TRANSLATION = of_all(["multi30k-recorded-seed*", "multi30k-en-de-seed*"], translation.write_multi30k)
+TRANSLATION = of_all(["multi30k-captured-seed*", "multi30k-en-de-seed*"], translation.write_multi30k)
 HEADLINE = of_all(
-    ["multi30k-recorded-seed*", "vision-mnist", "vision-cifar10", "training-gpu", "decoding-gpu", "engines"],
+    ["multi30k-captured-seed*", "vision-mnist", "vision-cifar10", "training-gpu", "decoding-gpu", "engines"],
     headline.write_headline,
 )
 PAGES: dict[str, dict[str, Writer]] = {

@@ -1,18 +1,14 @@
-"""Translates a long file with `regard translate` and watches the memory of the process.
+"""Translate a long file with `regard translate` and measure the memory of the process.
 
     python benchmarks/translate_file.py RUN [--lines 100000] [--threads 1] [--beam 1]
 
-The built-in corpus, repeated to so many lines, is translated by a process of its own. Its resident memory is
-read from /proc while it works. It goes up and down within a window of 2048 lines, so peaks are compared with peaks:
-after the first tenth of the lines, the highest one may be no more than 50 MB above the highest before. Writes
-benchmarks/results/translate-file-beamN.json.
+The built-in corpus, repeated to the given number of lines, is translated in a separate process whose resident memory is
+read from /proc. Memory varies within a window of 2048 lines, so peaks are compared: after the first tenth of the lines
+the peak may exceed the earlier peak by at most 50 MB. Writes benchmarks/results/translate-file-beamN.json.
 """
 
 import argparse
-import datetime
-import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -21,11 +17,12 @@ from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 
+from harness import environment, save_result
+
 from regard.data.builtin.corpus import load_pairs
 
 ALLOWED_MB = 50
 SECONDS_BETWEEN_SAMPLES = 0.25
-RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
@@ -41,22 +38,22 @@ def main() -> None:
         source.write_text("".join(f"{line}\n" for line in islice(cycle(sentences), arguments.lines)), encoding="utf-8")
         samples = watch(arguments.run, source, output, arguments.threads, arguments.beam)
         written = output.read_bytes().count(b"\n")
-    assert written == arguments.lines, f"{written} lines were written of {arguments.lines}"
+    assert written == arguments.lines, f"{written} of {arguments.lines} lines were written"
     early, late = split(samples, arguments.lines / 10)
     growth = max(late) - max(early)
-    # From the first lines in the output on: starting Python and loading the model are not a matter of lines.
+    # Measured from the first output lines, which excludes starting Python and loading the model.
     seconds = samples[-1]["seconds"] - next(sample["seconds"] for sample in samples if sample["lines"])
     first = next(sample["lines"] for sample in samples if sample["lines"])
     speed = (arguments.lines - first) / seconds
     print(
-        f"{arguments.lines} lines, {speed:.0f} lines/s, {max(early):.0f} MB in the first tenth, {growth:+.0f} MB then"
+        f"{arguments.lines} lines, {speed:.0f} lines/s, {max(early):.0f} MB in the first tenth, {growth:+.0f} MB after"
     )
     result = {
         "what": f"regard translate of {arguments.lines} lines, beam {arguments.beam}: resident memory and speed",
         "lines": arguments.lines,
         "lines_per_second": round(speed, 1),
-        "highest_mb_in_the_first_tenth": round(max(early), 1),
-        "highest_mb_afterwards": round(max(late), 1),
+        "peak_mb_in_first_tenth": round(max(early), 1),
+        "peak_mb_afterwards": round(max(late), 1),
         "growth_mb": round(growth, 1),
         "median_mb_by_tenths": [
             round(median(s["mb"] for s in samples if tenth < 10 * s["lines"] / arguments.lines <= tenth + 1), 1)
@@ -65,18 +62,15 @@ def main() -> None:
         "allowed_mb": ALLOWED_MB,
         "samples": thin(samples, 40),
         "threads": arguments.threads,
+        **environment(),
         "command": f"python benchmarks/translate_file.py RUN --beam {arguments.beam} --lines {arguments.lines}",
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "python": platform.python_version(),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
-    path = RESULTS / f"translate-file-beam{arguments.beam}.json"
-    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    save_result(result, f"translate-file-beam{arguments.beam}")
     assert growth < ALLOWED_MB, f"memory grew by {growth:.0f} MB after the first tenth"
 
 
 def watch(run: Path, source: Path, output: Path, threads: int, beam: int) -> list[dict[str, float]]:
-    """Translates in a process of its own; seconds, lines in the output and resident megabytes, again and again."""
+    """Translate in a separate process and sample (seconds, output lines, resident megabytes)."""
     files = ["--input", str(source), "--output", str(output)]
     words = ["translate", str(run), *files, "--beam", str(beam), "--device", "cpu"]
     samples: list[dict[str, float]] = []
@@ -87,14 +81,14 @@ def watch(run: Path, source: Path, output: Path, threads: int, beam: int) -> lis
         while process.poll() is None:
             resident = resident_mb(process.pid)
             if output.exists():
-                with output.open("rb") as file:  # only what is new
+                with output.open("rb") as file:  # only the new part
                     file.seek(position)
                     new = file.read()
                 lines, position = lines + new.count(b"\n"), position + len(new)
             if resident is not None:
                 samples.append({"seconds": round(time.perf_counter() - started, 2), "lines": lines, "mb": resident})
             time.sleep(SECONDS_BETWEEN_SAMPLES)
-    assert process.returncode == 0, f"regard translate ended with code {process.returncode}"
+    assert process.returncode == 0, f"regard translate exited with code {process.returncode}"
     return samples
 
 
@@ -102,11 +96,11 @@ def resident_mb(pid: int) -> float | None:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
-    return None  # it has just ended
+    return None  # the process has just ended
 
 
 def split(samples: list[dict[str, float]], lines: float) -> tuple[list[float], list[float]]:
-    """The megabytes up to so many lines in the output, and afterwards."""
+    """Memory samples up to this number of output lines, and afterwards."""
     early = [sample["mb"] for sample in samples if sample["lines"] <= lines]
     return early, [sample["mb"] for sample in samples if sample["lines"] > lines]
 

@@ -6,7 +6,7 @@ import statistics
 from .markdown import begin_sentence, cite, paragraphs, show, table
 from .results import Result
 
-KINDS = {"recorded": "multi30k-recorded-seed", "plain": "multi30k-en-de-seed"}
+KINDS = {"captured": "multi30k-captured-seed", "eager": "multi30k-en-de-seed"}
 """Ways to take the steps of Multi30k's recipe, and how the files of their results begin."""
 
 
