@@ -71,7 +71,7 @@ def test_an_empty_folder_is_named_and_the_others_go_on(
     out, first, last = tmp_path / "found.csv", painted / "test" / "red", painted / "test" / "blue"
     answer = command("classify", image_run, first, tmp_path / "empty", last, "--out", out)
     assert answer.code == 2
-    assert f"regard: {tmp_path}/empty: not a single image in it" in answer.err
+    assert f"regard: {tmp_path}/empty: contains no images" in answer.err
     assert answer.err.endswith("regard: 1 of 21 could not be read and were left out\n")
     with out.open(newline="") as file:
         assert [Path(row["image"]).parent.name for row in csv.DictReader(file)] == ["red"] * 10 + ["blue"] * 10
@@ -94,7 +94,7 @@ def test_what_cannot_be_written_is_refused(
 def test_no_image_at_all_is_refused(command: Command, image_run: Path, tmp_path: Path) -> None:
     assert "not a single image was given" in command("classify", image_run).refusal
     answer = command("classify", image_run, tmp_path)
-    assert (answer.code, answer.out) == (2, "") and f"regard: {tmp_path}: not a single image in it" in answer.err
+    assert (answer.code, answer.out) == (2, "") and f"regard: {tmp_path}: contains no images" in answer.err
 
 
 def test_a_command_says_that_a_model_is_of_the_other_sort(
@@ -152,7 +152,7 @@ def test_evaluation_names_what_it_cannot_score(
     for name in ("red", "pink"):
         shutil.copytree(painted / "test" / "red", tmp_path / "set" / name)
     assert (
-        "class pink is unknown; known are blue, green, red"
+        "class pink is unknown; the known classes are blue, green, red"
         in command("evaluate", run, "--data", tmp_path / "set").refusal
     )
     assert "either --src" in command("evaluate", run).refusal

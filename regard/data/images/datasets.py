@@ -1,4 +1,4 @@
-"""Images of one size with labels, taken in batches: from a mapped file, from memory, or decoded when asked for."""
+"""Image datasets: labelled images of one size in batches, from memory, a memory-mapped file, or decoded on access."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Resize:
 
 
 class ImageDataset(Protocol):
-    """Images of one size, with labels."""
+    """Labelled images of one size."""
 
     @property
     def classes(self) -> tuple[str, ...]: ...
 
     @property
     def labels(self) -> Tensor:
-        """(number,), on the CPU."""
+        """Index of the class of each image, (N,), on the CPU."""
         ...
 
     @property
@@ -68,18 +68,21 @@ class ImageDataset(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, indices: Tensor) -> Tensor:
-        """The images at some places, on the CPU or where all images are: uint8 (batch, channels, height, width)."""
+        """Return a batch of images, uint8 (B, C, H, W), on the CPU or on the device of the dataset."""
         ...
 
 
 @dataclass(frozen=True)
 class TensorImages:
-    """All images in one tensor: in memory, in a mapped file, or on a GPU."""
+    """Images in one tensor, in memory, memory-mapped or on a GPU.
+
+    Attributes:
+        pixels: uint8 (N, C, H, W).
+    """
 
     classes: tuple[str, ...]
     labels: Tensor
     pixels: Tensor
-    """uint8 (number, channels, height, width)"""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -93,12 +96,12 @@ class TensorImages:
         return self.pixels[indices.to(self.pixels.device)]
 
     def to(self, device: torch.device | str) -> TensorImages:
-        """All images at once on a device, where they fit."""
+        """Return the dataset with all pixels on a device."""
         return TensorImages(self.classes, self.labels, self.pixels.to(device))
 
 
 class StreamedImages:
-    """Images that are decoded whenever they are asked for, by several threads."""
+    """Images that several threads decode on every access."""
 
     def __init__(self, images: ImageSet, resize: Resize, threads: int | None = None) -> None:
         self.images, self.resize = images, resize
@@ -110,15 +113,15 @@ class StreamedImages:
         return len(self.images)
 
     def take(self, indices: Tensor) -> Tensor:
-        """The images at some places.
+        """Return a batch of images, uint8 (B, C, H, W), on the CPU.
 
         Raises:
-            ImageError: one of them has become bad; it is named.
+            ImageError: If an image can no longer be decoded.
         """
         batch = np.empty((len(indices), *self.shape), np.uint8)
-        pixels = self._pool.map(lambda index: read_resized(self.images, index, self.resize), indices.tolist())
-        for place, one in enumerate(pixels):
-            batch[place] = one.transpose(2, 0, 1)
+        decoded = self._pool.map(lambda index: read_resized(self.images, index, self.resize), indices.tolist())
+        for row, pixels in enumerate(decoded):
+            batch[row] = pixels.transpose(2, 0, 1)
         return torch.from_numpy(batch)
 
 
@@ -131,6 +134,6 @@ def read_resized(images: ImageSet, index: int, resize: Resize) -> Pixels:
     return resize(images.read(index, resize.min_side))
 
 
-def prefetch_batches(pictures: ImageDataset, plan: Iterable[Tensor], batches: int = 2) -> Iterator[Tensor]:
-    """The batches of a plan, in its order, some of them made in the background while others are used."""
-    return prefetch(pictures.take, plan, threads=1, ahead=batches)
+def prefetch_batches(dataset: ImageDataset, batches: Iterable[Tensor], ahead: int = 2) -> Iterator[Tensor]:
+    """Yield the images of each batch of indices, loading up to `ahead` batches in the background."""
+    return prefetch(dataset.take, batches, threads=1, ahead=ahead)

@@ -1,4 +1,4 @@
-"""From the bytes of an image file to an array of pixels, the way a person would see it."""
+"""Image decoding: from encoded images to arrays of 8-bit pixels."""
 
 from __future__ import annotations
 
@@ -16,18 +16,15 @@ from regard.errors import ErrorKind, UserError
 Pixels = npt.NDArray[np.uint8]
 """(height, width, channels)"""
 Mode = Literal["RGB", "L"]
+"""Colour or grey."""
 
-IMAGE_SUFFIXES = frozenset(
-    f".{name}"
-    for names in ("jpg jpeg jpe jfif png gif bmp webp", "tif tiff ppm pgm pbm pnm avif jp2")
-    for name in names.split()
-)
+_SUFFIX_LIST = "jpg jpeg jpe jfif png gif bmp webp tif tiff ppm pgm pbm pnm avif jp2"
+IMAGE_SUFFIXES = frozenset(f".{name}" for name in _SUFFIX_LIST.split())
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000")
-"""Those that are only pictures: EPS, for one, would start another program."""
+"""Formats of Pillow that only contain pixels. EPS, for example, would start another program."""
 MAX_PIXELS = 80_000_000
-ORIENTATION = 0x0112
-"""The EXIF tag that says how the camera was held."""
-UPRIGHT = {
+EXIF_ORIENTATION = 0x0112
+_UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -36,10 +33,11 @@ UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+"""Transposition that makes an image upright, by EXIF orientation."""
 
 
 class ImageError(UserError):
-    """An image that cannot be used; names the file and what is wrong with it."""
+    """An image that cannot be used, with its name and the reason."""
 
     kind: ErrorKind = "image"
 
@@ -49,7 +47,7 @@ class ImageError(UserError):
 
 
 class ImageSizeError(ImageError):
-    """An image of more pixels than are allowed."""
+    """An image with too many pixels."""
 
     kind: ErrorKind = "pixels"
 
@@ -62,121 +60,120 @@ def decode_image(
     max_pixels: int = MAX_PIXELS,
     min_side: int | None = None,
 ) -> Pixels:
-    """Decodes an image: upright, on white where it is transparent, the first frame of several, 8 bits a channel.
+    """Decode the first frame of an image: upright, with 8 bits per channel and a white background.
 
     Args:
-        data: The content of a file, or the path of one.
-        mode: Colour, or grey.
-        name: What to call the image in an error; a path names itself.
-        max_pixels: The most that an image may have; checked from its header, before memory is taken.
-        min_side: The shorter side may be decoded smaller than it is, but no smaller than this.
+        data: Encoded image, or path of a file.
+        mode: Colour or grey.
+        name: Name of the image in errors, if `data` is not a path.
+        max_pixels: Maximum number of pixels, checked in the header before memory is allocated.
+        min_side: If given, the image may be decoded at reduced size, but its shorter side is at least this long.
 
     Raises:
-        ImageError: the file is missing, no image, truncated, damaged or too large.
+        ImageError: If the file is missing, not an image, truncated, damaged or too large.
     """
     name = str(data) if isinstance(data, Path) else name
     with open_image(data, name, max_pixels) as image:
         if min_side is not None:
             width, height = image.size
             scale = min_side / min(width, height)
-            image.draft(None, (int(width * scale), int(height * scale)))  # JPEG decodes 1/2, 1/4 or 1/8 at once
+            image.draft(None, (int(width * scale), int(height * scale)))  # JPEG only: 1/2, 1/4 or 1/8 of the size
         return image_to_array(image, mode, name)
 
 
 def image_to_array(image: Image.Image, mode: Mode, name: str) -> Pixels:
-    """The pixels of an image of Pillow, as `decode` gives them.
+    """Convert a Pillow image to pixels as `decode_image` does.
 
     Raises:
-        ImageError: it is truncated or damaged, has no pixels, or such as say nothing about how bright they are.
+        ImageError: If the image is truncated, damaged or empty, or its values are out of range.
     """
     if not all(image.size):
         raise ImageError(name, f"is {image.width}×{image.height}, without a single pixel")
     try:
         image.load()
-        upright = UPRIGHT.get(_orientation(image))
-        plain = _to_mode(_on_white(_to_eight_bits(image, name)), mode)
-        array = np.asarray(plain if upright is None else plain.transpose(upright))
+        transposition = _UPRIGHT.get(_orientation(image))
+        converted = _to_mode(_on_white(_to_eight_bits(image, name)), mode)
+        array = np.asarray(converted if transposition is None else converted.transpose(transposition))
     except ImageError:
         raise
-    except Exception as error:  # damaged files make Pillow raise nearly anything
-        raise ImageError(name, f"truncated or damaged ({_sentence(error)})") from None
+    except Exception as error:  # Pillow raises many exception types for damaged files
+        raise ImageError(name, f"truncated or damaged ({_describe(error)})") from None
     return array if array.ndim == 3 else array[:, :, None]
 
 
-def open_image(data: bytes | Path, name: str, pixels: int = MAX_PIXELS) -> Image.Image:
-    """An image of which only the header has been read.
+def open_image(data: bytes | Path, name: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """Read the header of an image.
 
     Raises:
-        ImageError: the file is missing, no image, or too large.
+        ImageError: If the file is missing, not an image, or too large.
     """
     try:
         image = Image.open(io.BytesIO(data) if isinstance(data, bytes) else data, formats=_formats())
     except Image.DecompressionBombError:
-        raise ImageSizeError(name, f"has more than the {pixels:,} pixels that are allowed; make it smaller") from None
+        raise ImageSizeError(name, f"has more than the allowed {max_pixels:,} pixels; reduce its size") from None
     except UnidentifiedImageError:
         raise ImageError(name, _explain_unidentified(data)) from None
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise ImageError(name, f"cannot be read ({error.strerror})") from None
-    except Exception as error:  # damaged files make Pillow raise nearly anything
-        raise ImageError(name, f"damaged ({_sentence(error)})") from None
+    except Exception as error:  # Pillow raises many exception types for damaged files
+        raise ImageError(name, f"damaged ({_describe(error)})") from None
     width, height = image.size
-    if width * height > pixels:
+    if width * height > max_pixels:
         image.close()
-        raise ImageSizeError(name, f"is {width:,}×{height:,}, more than the {pixels:,} pixels allowed; make it smaller")
+        raise ImageSizeError(name, f"is {width:,}×{height:,}, more than the allowed {max_pixels:,} pixels; reduce it")
     return image
 
 
-def is_grey(data: bytes | Path, name: str, pixels: int = MAX_PIXELS) -> bool:
-    """Whether an image's header says that it has no colours.
+def is_grey(data: bytes | Path, name: str, max_pixels: int = MAX_PIXELS) -> bool:
+    """Return whether an image is greyscale according to its header.
 
     Raises:
-        ImageError: the file is missing, no image, or too large.
+        ImageError: If the file is missing, not an image, or too large.
     """
-    with open_image(data, name, pixels) as image:
+    with open_image(data, name, max_pixels) as image:
         return image.mode in ("1", "L", "LA", "I", "F") or image.mode.startswith("I;16")
 
 
 @cache
 def _formats() -> tuple[str, ...]:
-    """The formats that the installed Pillow was built with."""
+    """Return the formats that the installed version of Pillow supports."""
     Image.init()
     return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
 def _orientation(image: Image.Image) -> int:
     try:
-        return int(image.getexif().get(ORIENTATION, 1))
-    except Exception:  # what a camera wrote about an image may be damaged while the image is not
+        return int(image.getexif().get(EXIF_ORIENTATION, 1))
+    except Exception:  # the EXIF data may be damaged while the image is not
         return 1
 
 
 def _on_white(image: Image.Image) -> Image.Image:
     if not image.has_transparency_data:
         return image
-    seen = image.convert("RGBA")
-    return Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen)
+    rgba = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
 
 
 def _to_eight_bits(image: Image.Image, name: str) -> Image.Image:
-    """Grey of 8 bits where there were more; a number that the file calls transparent is white.
+    """Scale a grey image with 16-bit integers (0 to 65535) or floats (0 to 1) to 8 bits; transparent values are white.
 
     Raises:
-        ImageError: its numbers say nothing about how bright they are.
+        ImageError: If values are out of range, so that their scale is unknown.
     """
     if image.mode != "F" and not image.mode.startswith("I"):
         return image
-    numbers = np.asarray(image)
-    low, high = (numbers.min(), numbers.max())
-    whole = 1 if image.mode == "F" else 65535
-    if not 0 <= low <= high <= whole:
-        raise ImageError(name, f"its pixels go from {low} to {high}, not from 0 to {whole}; save it with 8 bits")
-    scaled = (numbers * 255 if image.mode == "F" else numbers // 257).round().astype(np.uint8)
-    clear = image.info.get("transparency")
-    return Image.fromarray(scaled if clear is None else np.where(numbers == clear, np.uint8(255), scaled))
+    values = np.asarray(image)
+    low, high = values.min(), values.max()
+    white = 1 if image.mode == "F" else 65535
+    if not 0 <= low <= high <= white:
+        raise ImageError(name, f"its values are between {low} and {high}, not 0 and {white}; save it with 8 bits")
+    scaled = (values.astype(np.float64) * (255 / white)).round().astype(np.uint8)
+    transparent = image.info.get("transparency")
+    return Image.fromarray(scaled if transparent is None else np.where(values == transparent, np.uint8(255), scaled))
 
 
 def _to_mode(image: Image.Image, mode: Mode) -> Image.Image:
-    """Colour or grey, whatever the file had."""
     if image.mode in ("RGBA", "P", "CMYK", "YCbCr") and mode == "L":
         image = image.convert("RGB")
     return image if image.mode == mode else image.convert(mode)
@@ -192,10 +189,10 @@ def _explain_unidentified(data: bytes | Path) -> str:
     try:
         start.decode("utf-8")
     except UnicodeDecodeError as error:
-        if error.start < len(start) - 3:  # a character may be cut at the end of what was read
-            return f"not an image in a format that is known ({', '.join(_formats())}), or damaged at its beginning"
+        if error.start < len(start) - 3:  # the last character may be incomplete
+            return f"not an image in a supported format ({', '.join(_formats())}), or its header is damaged"
     return "a text file, not an image"
 
 
-def _sentence(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__

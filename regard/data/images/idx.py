@@ -1,115 +1,93 @@
-"""Idx files, as MNIST is published: bare pixels in one file, labels in another beside it, plain or with .gz."""
+"""Idx files, the format of MNIST: pixels in one file, labels in another, plain or compressed with gzip."""
 
 from __future__ import annotations
 
 import gzip
-import io
 import math
 import re
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
-from regard.data.images.sources import Listing, Raw, Spool, natural, split_of_shard
+from regard.data.images.sources import (
+    Listing,
+    Location,
+    RawSource,
+    TemporaryStorage,
+    natural_sort_key,
+    split_of_file,
+)
 from regard.errors import UserError
 
-BYTES = 8
-"""The code for numbers of one byte, the only ones that images have."""
+UNSIGNED_BYTE = 8
+"""Type code of idx files with one byte per number."""
 
 
 def find_idx(path: Path) -> list[tuple[Path, Path]]:
-    """Files of images, each with the file of its labels: those in a folder, or one that is given.
+    """Return image files with their label files: all in a folder, or the given one.
 
     Raises:
-        UserError: labels are missing.
+        UserError: If a label file is missing.
     """
     found: dict[str, Path] = {}
-    for file in sorted(path.iterdir() if path.is_dir() else [path], key=lambda file: natural(file.name)):
+    for file in sorted(path.iterdir() if path.is_dir() else [path], key=lambda file: natural_sort_key(file.name)):
         if re.search(r"images.*idx[34]", file.name, re.I) and not file.name.startswith("."):
-            found.setdefault(file.name.lower().removesuffix(".gz"), file)  # a set may lie there twice, also unpacked
-    return [(file, _labels_beside(file)) for file in found.values()]
+            found.setdefault(file.name.lower().removesuffix(".gz"), file)  # a file may exist with and without .gz
+    return [(file, _label_file(file)) for file in found.values()]
 
 
 def read_idx(path: Path, pairs: list[tuple[Path, Path]]) -> Listing:
-    """The images of idx files.
+    """List the images of pairs of image files and label files.
 
     Raises:
-        UserError: a file is damaged, or has not as many labels as images.
+        UserError: If a file is damaged, or the numbers of images and labels differ.
     """
-    spool = Spool()
+    storage = TemporaryStorage()
     names: list[str] = []
-    which: list[int] = []
-    offsets: list[int] = []
-    sizes: list[int] = []
+    locations: list[Location] = []
     labels: list[str] = []
     splits: list[str | None] = []
-    shapes = []
-    files: list[Path | Spool] = []
-    for number, (images, labelled) in enumerate(pairs):
-        (count, *shape), start, file = _open(images, spool)
+    shapes: list[tuple[int, int, int]] = []
+    for image_file, label_file in pairs:
+        (count, *shape), image_data = _open(image_file, storage)
         if len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] not in (1, 3)):
-            raise UserError(f"{images}: holds arrays of {shape}; images are height × width, or that × 1 or 3")
-        (labels_count, *rest), begin, other = _open(labelled, spool)
-        if rest or labels_count != count:
-            raise UserError(f"{labelled}: has {labels_count} labels, but {images.name} {count} images")
-        size = math.prod(shape)
-        names += [f"{images.name}[{index}]" for index in range(count)]
-        which += [number] * count
-        offsets += range(start, start + count * size, size)
-        sizes += [size] * count
-        labels += map(str, _read(other, begin, count))
-        splits += [split_of_shard(images) if len(pairs) > 1 else None] * count
-        shapes.append((shape[0], shape[1], shape[2] if len(shape) == 3 else 1))
-        files.append(file)
-    source = Raw(path if path.is_dir() else path.parent, names, files, which, offsets, sizes, shapes)
-    return Listing(source, labels, splits)
+            raise UserError(f"{image_file}: has arrays of shape {shape}; images have height × width (× 1 or 3)")
+        (label_count, *rest), label_data = _open(label_file, storage)
+        if rest or label_count != count:
+            raise UserError(f"{label_file}: has {label_count} labels, but {image_file.name} has {count} images")
+        size, (file, start, _) = math.prod(shape), image_data
+        names += [f"{image_file.name}[{index}]" for index in range(count)]
+        locations += [Location(file, start + index * size, size) for index in range(count)]
+        labels += map(str, label_data.read())
+        splits += [split_of_file(image_file) if len(pairs) > 1 else None] * count
+        shapes += [(shape[0], shape[1], shape[2] if len(shape) == 3 else 1)] * count
+    return Listing(RawSource(path if path.is_dir() else path.parent, names, locations, shapes), labels, splits)
 
 
-def _labels_beside(images: Path) -> Path:
-    name = re.sub("idx[34]", "idx1", re.sub("images", "labels", images.name, flags=re.I), flags=re.I)
+def _label_file(image_file: Path) -> Path:
+    name = re.sub("idx[34]", "idx1", re.sub("images", "labels", image_file.name, flags=re.I), flags=re.I)
     plain = name.removesuffix(".gz")
     for candidate in (name, plain, f"{plain}.gz"):
-        if (images.parent / candidate).is_file():
-            return images.parent / candidate
-    raise UserError(f"{images}: its labels are missing; {name} must lie beside it")
+        if (image_file.parent / candidate).is_file():
+            return image_file.parent / candidate
+    raise UserError(f"{image_file}: the labels are missing; {name} must be in the same folder")
 
 
-def _open(path: Path, spool: Spool) -> tuple[list[int], int, Path | Spool]:
-    """The dimensions of an idx file, where its numbers begin, and in what: a compressed one is unpacked first."""
+def _open(path: Path, storage: TemporaryStorage) -> tuple[list[int], Location]:
+    """Return the dimensions of an idx file and the location of its numbers; a compressed file is unpacked first."""
     try:
         if path.suffix.lower() == ".gz":
             with gzip.open(path, "rb") as stream:
-                start, length = spool.append(stream)
-            spool.finish()
-            head = io.BytesIO(spool.read(start, 64))
-            file: Path | Spool = spool
+                complete = storage.append(stream)
         else:
-            start, length, file = 0, path.stat().st_size, path
-            with path.open("rb") as plain:
-                head = io.BytesIO(plain.read(64))
+            complete = Location(path, 0, path.stat().st_size)
+        header = complete._replace(size=min(complete.size, 64)).read()
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: truncated, damaged or not readable ({error})") from None
-    dimensions = list(_dimensions(head, path))
-    begin = head.tell()
-    if length != begin + math.prod(dimensions):
-        raise UserError(
-            f"{path}: has {length:,} bytes, but {begin + math.prod(dimensions):,} by its header; fetch it again"
-        )
-    return dimensions, start + begin, file
-
-
-def _dimensions(head: IO[bytes], path: Path) -> Iterator[int]:
-    magic = head.read(4)
-    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] != BYTES or not 1 <= magic[3] <= 4:
-        raise UserError(f"{path}: not an idx file of bytes (it begins with {magic.hex(' ')})")
-    for _ in range(magic[3]):
-        yield int.from_bytes(head.read(4), "big")
-
-
-def _read(file: Path | Spool, start: int, size: int) -> bytes:
-    if isinstance(file, Spool):
-        return file.read(start, size)
-    with file.open("rb") as stream:
-        stream.seek(start)
-        return stream.read(size)
+    if len(header) < 4 or header[:2] != b"\0\0" or header[2] != UNSIGNED_BYTE or not 1 <= header[3] <= 4:
+        raise UserError(f"{path}: not an idx file of bytes (it begins with {header[:4].hex(' ')})")
+    start = 4 + 4 * header[3]
+    dimensions = [int.from_bytes(header[i : i + 4], "big") for i in range(4, start, 4)]
+    expected = start + math.prod(dimensions)
+    if complete.size != expected:
+        raise UserError(f"{path}: has {complete.size:,} bytes, but its header requires {expected:,}; download it again")
+    return dimensions, Location(complete.file, complete.offset + start, expected - start)

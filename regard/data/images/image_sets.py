@@ -1,4 +1,4 @@
-"""Image sets: images with classes, opened from whatever form they come in, and split for training."""
+"""Image sets: labelled images in any supported format, and their splits for training."""
 
 from __future__ import annotations
 
@@ -16,137 +16,150 @@ from regard.config import Settings
 from regard.data.images.decoding import MAX_PIXELS, ImageError, Pixels
 from regard.data.images.folders import read_folder
 from regard.data.images.idx import find_idx, read_idx
-from regard.data.images.sources import Listing, Source, find_shards, natural
+from regard.data.images.sources import ImageSource, Listing, find_shards, natural_sort_key
 from regard.data.images.tables import read_csv, read_parquet
-from regard.data.images.tar import TARS, read_tars
+from regard.data.images.tar import TAR_SUFFIXES, read_tars
 from regard.errors import UserError
 
 Indices = npt.NDArray[np.int64]
 Split = Literal["train", "valid", "test"]
-SAMPLED = 64
-"""Images that are looked at where all would take too long."""
+SAMPLES = 64
+"""Number of images that are inspected to find out properties of a set."""
 
 
 class ImageSettings(Settings):
     """How images are read."""
 
     channels: Literal[1, 3] | None = Field(
-        None, description="3 for colour, 1 for grey; by default 1 where all of 64 images have no colours"
+        None, description="3 for colour, 1 for grey; by default 1 if each of 64 sampled images is grey"
     )
     columns: tuple[str, str] | None = Field(
-        None, description="columns of a .csv or .parquet with images (or their paths) and labels; found by their names"
+        None, description="image column and label column of a .csv or .parquet file; by default detected by name"
     )
     hold_out: float = Field(
         0.1,
         ge=0,
         lt=1,
-        description="share of each class held out for validation where there is no valid split; 0: test validates",
+        description="fraction of each class used for validation if there is no valid split; 0 uses the test split",
     )
     max_bad: float = Field(
-        0.01, ge=0, le=1, description="share of images that may be bad and are left out; with more, the set is refused"
+        0.01, ge=0, le=1, description="fraction of images that may be skipped because they cannot be decoded"
     )
-    max_pixels: int = Field(MAX_PIXELS, gt=0, le=2 * 89_478_485, description="most pixels that an image may have")
+    max_pixels: int = Field(MAX_PIXELS, gt=0, le=2 * 89_478_485, description="maximum number of pixels of an image")
 
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images with labels: `labels[i]` is the place in `classes` of the class of `read(i)`."""
+    """Labelled images of any size, decoded on access: `classes[labels[i]]` is the class of `read(i)`.
+
+    Attributes:
+        where: Path of the set, for messages.
+        source: Encoded images.
+        rows: Row of each image in the source.
+        labels: Index of the class of each image.
+        classes: Names of the classes.
+        channels: 1 for grey, 3 for colour.
+        max_pixels: Maximum number of pixels of an image.
+    """
 
     where: str
-    source: Source
+    source: ImageSource
     rows: Indices
     labels: Indices
     classes: tuple[str, ...]
     channels: int
-    pixels: int = MAX_PIXELS
+    max_pixels: int = MAX_PIXELS
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def read(self, index: int, detail: int | None = None) -> Pixels:
-        """An image as (height, width, channels); with `detail`, perhaps smaller, but its sides no shorter than that.
+    def read(self, index: int, min_side: int | None = None) -> Pixels:
+        """Decode an image: (height, width, channels). `min_side` is as in `decode_image`.
 
         Raises:
-            ImageError: the image is bad; it is named.
+            ImageError: If the image cannot be decoded.
         """
-        return self.source.read(int(self.rows[index]), self.channels, self.pixels, detail)
+        return self.source.read(int(self.rows[index]), self.channels, self.max_pixels, min_side)
 
     def name(self, index: int) -> str:
-        """Where an image lies, as far as its set is concerned."""
+        """Return the name of an image relative to the set."""
         return self.source.names[int(self.rows[index])]
 
     def names(self) -> Iterator[str]:
         return (self.source.names[row] for row in self.rows.tolist())
 
-    def select(self, chosen: Indices | Sequence[int]) -> ImageSet:
-        """Some of the images, in the order given."""
-        chosen = np.asarray(chosen, np.int64)
-        return replace(self, rows=self.rows[chosen], labels=self.labels[chosen])
+    def select(self, indices: Indices | Sequence[int]) -> ImageSet:
+        """Return the set of the given images, in this order."""
+        indices = np.asarray(indices, np.int64)
+        return replace(self, rows=self.rows[indices], labels=self.labels[indices])
 
     def with_classes(self, classes: Sequence[str]) -> ImageSet:
-        """The same images, with classes in the order of a model that has learned them.
+        """Return the same images with labels that refer to `classes`.
 
         Raises:
-            UserError: a class of these images is not among them.
+            UserError: If a class of these images is not in `classes`.
         """
-        known = {name: place for place, name in enumerate(classes)}
-        present = np.unique(self.labels)
-        if unknown := [self.classes[label] for label in present.tolist() if self.classes[label] not in known]:
-            raise UserError(f"{self.where}: class {unknown[0]} is unknown; known are {', '.join(classes)}")
-        table = np.array([known.get(name, -1) for name in self.classes], np.int64)
+        new_labels = {name: label for label, name in enumerate(classes)}
+        used = np.unique(self.labels).tolist()
+        if unknown := [self.classes[label] for label in used if self.classes[label] not in new_labels]:
+            raise UserError(f"{self.where}: class {unknown[0]} is unknown; the known classes are {', '.join(classes)}")
+        table = np.array([new_labels.get(name, -1) for name in self.classes], np.int64)
         return replace(self, labels=table[self.labels], classes=tuple(classes))
 
     def fingerprint(self) -> str:
-        """A checksum of names, sizes, classes, and the content of a few images spread over the set.
+        """Return a checksum of the names, sizes and classes of all images and the contents of evenly spaced ones.
 
-        Neither where the set lies nor the times of its files matter.
+        It does not depend on the location of the set or on file times.
         """
-        digest = hashlib.sha256(repr((self.classes, self.channels)).encode())
-        digest.update(self.labels.astype("<i8").tobytes())
+        checksum = hashlib.sha256(repr((self.classes, self.channels)).encode())
+        checksum.update(self.labels.astype("<i8").tobytes())
         for row in self.rows.tolist():
-            digest.update(f"{self.source.names[row]}\0{self.source.size(row)}\0".encode("utf-8", "surrogateescape"))
-        for index in _spread(len(self), SAMPLED):
+            checksum.update(f"{self.source.names[row]}\0{self.source.size(row)}\0".encode("utf-8", "surrogateescape"))
+        for index in _evenly_spaced(len(self), SAMPLES):
             try:
-                digest.update(self.source.content(int(self.rows[index])))
+                checksum.update(self.source.content(int(self.rows[index])))
             except ImageError as error:
-                digest.update(error.reason.encode())
-        return digest.hexdigest()
+                checksum.update(error.reason.encode())
+        return checksum.hexdigest()
 
 
 @dataclass(frozen=True)
 class Splits:
-    """What a run reads: images to learn from, to validate with and, if there are any, to test with at the end."""
+    """Training, validation and, if available, test images.
+
+    Attributes:
+        validation: Origin of the validation images. "test" means that they are the test images.
+        ignored: Number of files among the images that are not images.
+    """
 
     train: ImageSet
     valid: ImageSet
     test: ImageSet | None
     validation: Literal["given", "held out", "test"]
-    """Where the validation images come from; "test": they are the test images, so a score on them is not a new one."""
     ignored: int
-    """Files that lay among the images and are none."""
 
 
 def open_splits(path: Path, settings: ImageSettings) -> Splits:
-    """Opens the images at a path for training; without a validation split, some of each class are held out.
+    """Open images for training; if there is no validation split, images of each class are held out.
 
     Raises:
-        UserError: there are no images, fewer than two classes, a class without images to train on, or images that
-            belong to no split beside others that do.
+        UserError: If there are no images or fewer than two classes, a class has no training images, or only some of
+            the images belong to a split.
     """
-    listing, everything = _open(path, settings)
-    if len(everything.classes) < 2:
-        raise UserError(f"{path}: only one class, {everything.classes[0]}; there must be two")
+    listing, images = _open(path, settings)
+    if len(images.classes) < 2:
+        raise UserError(f"{path}: has only one class, {images.classes[0]}; at least two are necessary")
     if not any(listing.splits):
-        train, valid = _hold_out(everything, settings.hold_out)
+        train, valid = _hold_out(images, settings.hold_out)
         return Splits(train, valid, None, "held out", listing.ignored)
-    _refuse_strays(everything, listing)
-    train, given, test = (_part(everything, listing, split) for split in ("train", "valid", "test"))
-    missing = set(range(len(everything.classes))) - set(train.labels.tolist())
+    _check_splits(images, listing)
+    train, valid, test = (_select_split(images, listing, split) for split in ("train", "valid", "test"))
+    missing = set(range(len(images.classes))) - set(train.labels.tolist())
     if missing:
-        name = everything.classes[min(missing)]
-        raise UserError(f"{path}: class {name} has no training image; add some to train, or leave the class out")
-    if len(given):
-        return Splits(train, given, test if len(test) else None, "given", listing.ignored)
+        name = images.classes[min(missing)]
+        raise UserError(f"{path}: class {name} has no training images; add some to train, or remove the class")
+    if len(valid):
+        return Splits(train, valid, test if len(test) else None, "given", listing.ignored)
     if len(test) and not settings.hold_out:
         return Splits(train, test, test, "test", listing.ignored)
     train, valid = _hold_out(train, settings.hold_out)
@@ -154,39 +167,34 @@ def open_splits(path: Path, settings: ImageSettings) -> Splits:
 
 
 def open_images(path: Path, settings: ImageSettings, split: Split | None = None) -> ImageSet:
-    """Opens the images at a path: all of them, or those of a split.
+    """Open all images, or those of a split.
 
     Raises:
-        UserError: there are no images, or there is no such split.
+        UserError: If there are no images or no such split.
     """
-    listing, everything = _open(path, settings)
+    listing, images = _open(path, settings)
     if split is None:
-        return everything
-    part = _part(everything, listing, split)
-    if not len(part):
+        return images
+    selected = _select_split(images, listing, split)
+    if not len(selected):
         present = sorted({name for name in listing.splits if name})
-        raise UserError(f"{path}: no split {split}; " + (f"it has {', '.join(present)}" if present else "it has none"))
-    return part
+        raise UserError(f"{path}: no split {split}; it has {', '.join(present) if present else 'no splits'}")
+    return selected
 
 
 def _open(path: Path, settings: ImageSettings) -> tuple[Listing, ImageSet]:
-    """What is at a path, and all of its images.
-
-    Raises:
-        UserError: nothing that is known.
-    """
-    listing = _read(path, settings)
+    listing = _read_listing(path, settings)
     if not listing.labels:
-        raise UserError(f"{path}: not a single image in it")
-    classes = listing.classes or tuple(sorted(set(listing.labels), key=natural))
-    places = {name: place for place, name in enumerate(classes)}
-    labels = np.array([places[label] for label in listing.labels], np.int64)
+        raise UserError(f"{path}: contains no images")
+    classes = listing.classes or tuple(sorted(set(listing.labels), key=natural_sort_key))
+    label_of = {name: label for label, name in enumerate(classes)}
+    labels = np.array([label_of[name] for name in listing.labels], np.int64)
     rows = np.arange(len(labels))
     channels = settings.channels or (1 if _all_grey(listing.source, len(rows)) else 3)
     return listing, ImageSet(str(path), listing.source, rows, labels, classes, channels, settings.max_pixels)
 
 
-def _read(path: Path, settings: ImageSettings) -> Listing:
+def _read_listing(path: Path, settings: ImageSettings) -> Listing:
     if not path.exists():
         raise UserError(f"{path}: no such file or folder")
     name = path.name.lower()
@@ -195,73 +203,66 @@ def _read(path: Path, settings: ImageSettings) -> Listing:
             return read_idx(path, pairs)
         if shards := find_shards(path, (".parquet",)):
             return read_parquet(path, shards, settings.columns)
-        if shards := find_shards(path, TARS):
+        if shards := find_shards(path, TAR_SUFFIXES):
             return read_tars(path, shards)
         return read_folder(path)
     if name.endswith((".csv", ".tsv")):
         return read_csv(path, settings.columns)
     if name.endswith(".parquet"):
         return read_parquet(path, [path], settings.columns)
-    if name.endswith(TARS):
+    if name.endswith(TAR_SUFFIXES):
         return read_tars(path, [path])
     if pairs := find_idx(path):
         return read_idx(path, pairs)
     raise UserError(
-        f"{path}: not a set of images; it must be a folder of classes, a .csv, a .parquet, a .tar (with .gz, .xz or "
-        f".bz2 behind), a file like train-images-idx3-ubyte, or a folder of those"
+        f"{path}: not an image set; it must be a folder of class folders, a .csv, .tsv, .parquet or .tar file (also "
+        f".tar.gz, .tar.xz, .tar.bz2), an idx file such as train-images-idx3-ubyte, or a folder of such files"
     )
 
 
-def _refuse_strays(everything: ImageSet, listing: Listing) -> None:
-    """Does nothing where every image belongs to a split.
-
-    Raises:
-        UserError: some belong to none, and would be used for nothing.
-    """
-    strays = [row for row, split in enumerate(listing.splits) if split is None]
-    if strays:
+def _check_splits(images: ImageSet, listing: Listing) -> None:
+    without = [row for row, split in enumerate(listing.splits) if split is None]
+    if without:
         raise UserError(
-            f"{everything.where}: {len(strays)} of {len(everything)} images belong to no split, such as "
-            f"{everything.name(strays[0])}; say train, valid or test of all images, or of none"
+            f"{images.where}: {len(without)} of {len(images)} images belong to no split, for example "
+            f"{images.name(without[0])}; assign train, valid or test to all images or to none"
         )
 
 
-def _part(everything: ImageSet, listing: Listing, split: Split) -> ImageSet:
-    return everything.select(np.flatnonzero(np.array([name == split for name in listing.splits], bool)))
+def _select_split(images: ImageSet, listing: Listing, split: Split) -> ImageSet:
+    return images.select(np.flatnonzero(np.array([name == split for name in listing.splits], bool)))
 
 
-def _hold_out(images: ImageSet, share: float) -> tuple[ImageSet, ImageSet]:
-    """Takes a share of each class away, at least one image; which, depends on their names alone.
+def _hold_out(images: ImageSet, fraction: float) -> tuple[ImageSet, ImageSet]:
+    """Divide images into training and validation images.
 
-    Raises:
-        UserError: the share is 0, or a class has a single image.
+    The choice depends on the image names only, so that it stays the same when images of other classes are added.
     """
-    if not share:
-        raise UserError(f"{images.where}: has no valid or test split, so hold_out must be more than 0")
-    order = [hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest() for name in images.names()]
-    held: list[int] = []
+    if not fraction:
+        raise UserError(f"{images.where}: has no valid or test split, so hold_out must be greater than 0")
+    hashes = [hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest() for name in images.names()]
+    is_held_out = np.zeros(len(images), bool)
     for label, name in enumerate(images.classes):
         members = np.flatnonzero(images.labels == label).tolist()
         if len(members) < 2:
-            raise UserError(f"{images.where}: class {name} has {len(members)} images; it needs 2, one to validate with")
-        wanted = min(max(1, round(share * len(members))), len(members) - 1)
-        held += sorted(members, key=order.__getitem__)[:wanted]
-    chosen = np.zeros(len(images), bool)
-    chosen[held] = True
-    return images.select(np.flatnonzero(~chosen)), images.select(np.flatnonzero(chosen))
+            raise UserError(
+                f"{images.where}: class {name} has {len(members)} images; it needs 2, one of them for validation"
+            )
+        count = min(max(1, round(fraction * len(members))), len(members) - 1)
+        is_held_out[sorted(members, key=hashes.__getitem__)[:count]] = True
+    return images.select(np.flatnonzero(~is_held_out)), images.select(np.flatnonzero(is_held_out))
 
 
-def _all_grey(source: Source, count: int) -> bool:
-    """Whether none of some images has colours; a bad one says nothing."""
-    seen = []
-    for row in _spread(count, SAMPLED):
+def _all_grey(source: ImageSource, count: int) -> bool:
+    """Return whether all sampled images that can be decoded are grey."""
+    grey = []
+    for row in _evenly_spaced(count, SAMPLES):
         try:
-            seen.append(source.grey(row))
+            grey.append(source.is_grey(row))
         except ImageError:
             continue
-    return bool(seen) and all(seen)
+    return bool(grey) and all(grey)
 
 
-def _spread(count: int, wanted: int) -> list[int]:
-    """Evenly spaced places, first and last among them."""
+def _evenly_spaced(count: int, wanted: int) -> list[int]:
     return sorted(set(np.linspace(0, count - 1, min(count, wanted)).round().astype(int).tolist()))

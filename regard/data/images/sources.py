@@ -1,4 +1,4 @@
-"""Where the images of a set lie: files of their own, or stretches of larger files."""
+"""Image sources: where the encoded images of a set are stored, as separate files or as parts of larger files."""
 
 from __future__ import annotations
 
@@ -6,82 +6,93 @@ import os
 import re
 import shutil
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from PIL import Image
 
 from regard.data.images.decoding import MAX_PIXELS, ImageError, Mode, Pixels, decode_image, is_grey
 
-
-class Source(Protocol):
-    """Images in an order of their own, with names by which a person finds them."""
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Relative to where the set lies, so that a set may move."""
-        ...
-
-    def size(self, row: int) -> int:
-        """Bytes."""
-        ...
-
-    def content(self, row: int) -> bytes:
-        """The bytes as they are stored.
-
-        Raises:
-            ImageError: they cannot be read.
-        """
-        ...
-
-    def grey(self, row: int) -> bool:
-        """Whether an image has no colours.
-
-        Raises:
-            ImageError: it cannot be read.
-        """
-        ...
-
-    def read(self, row: int, channels: int, pixels: int = MAX_PIXELS, detail: int | None = None) -> Pixels:
-        """One image; `detail` as in `decode`.
-
-        Raises:
-            ImageError: it cannot be read or decoded.
-        """
-        ...
+_SPLIT_NAMES = {
+    "train": "train",
+    "training": "train",
+    "val": "valid",
+    "valid": "valid",
+    "validation": "valid",
+    "dev": "valid",
+    "test": "test",
+    "testing": "test",
+    "t10k": "test",
+}
 
 
 @dataclass(frozen=True)
-class Files:
-    """Each image a file."""
+class ImageSource(ABC):
+    """Encoded images by row.
 
-    folder: Path
+    Attributes:
+        root: Folder or file of the image set.
+        names: Name of each image, relative to the root.
+    """
+
+    root: Path
     names: Sequence[str]
+
+    @abstractmethod
+    def size(self, row: int) -> int:
+        """Return the number of bytes of an image, or -1 if it cannot be read."""
+
+    @abstractmethod
+    def content(self, row: int) -> bytes:
+        """Return the encoded image.
+
+        Raises:
+            ImageError: If it cannot be read.
+        """
+
+    @abstractmethod
+    def title(self, row: int) -> str:
+        """Return the name of an image in messages."""
+
+    def is_grey(self, row: int) -> bool:
+        """Return whether an image is greyscale.
+
+        Raises:
+            ImageError: If it cannot be read.
+        """
+        return is_grey(self.content(row), self.title(row))
+
+    def read(self, row: int, channels: int, max_pixels: int = MAX_PIXELS, min_side: int | None = None) -> Pixels:
+        """Decode an image; arguments are as in `decode_image`.
+
+        Raises:
+            ImageError: If it cannot be read or decoded.
+        """
+        mode: Mode = "L" if channels == 1 else "RGB"
+        return decode_image(self.content(row), mode, self.title(row), max_pixels=max_pixels, min_side=min_side)
+
+
+class FileSource(ImageSource):
+    """Images in separate files."""
 
     def size(self, row: int) -> int:
         try:
-            return (self.folder / self.names[row]).stat().st_size
+            return (self.root / self.names[row]).stat().st_size
         except OSError:
-            return -1  # the reason is said when it is read
+            return -1
 
     def content(self, row: int) -> bytes:
-        path = self.folder / self.names[row]
         try:
-            return path.read_bytes()
+            return (self.root / self.names[row]).read_bytes()
         except OSError as error:
-            raise ImageError(str(path), f"cannot be read ({error.strerror})") from None
+            raise ImageError(self.title(row), f"cannot be read ({error.strerror})") from None
 
-    def grey(self, row: int) -> bool:
-        path = self.folder / self.names[row]
-        return is_grey(path, str(path))
-
-    def read(self, row: int, channels: int, pixels: int = MAX_PIXELS, detail: int | None = None) -> Pixels:
-        return decode_image(
-            self.folder / self.names[row], "L" if channels == 1 else "RGB", max_pixels=pixels, min_side=detail
-        )
+    def title(self, row: int) -> str:
+        return str(self.root / self.names[row])
 
 
 class Readable(Protocol):
@@ -90,80 +101,69 @@ class Readable(Protocol):
     def read(self, size: int = -1, /) -> bytes: ...
 
 
-class Spool:
-    """A nameless temporary file, gone with the process: compressed images are unpacked there and not into memory."""
+class Location(NamedTuple):
+    """A part of a file that contains one image."""
+
+    file: Path | TemporaryStorage
+    offset: int
+    size: int
+
+    def read(self) -> bytes:
+        if isinstance(self.file, TemporaryStorage):
+            return self.file.read(self.offset, self.size)
+        with self.file.open("rb", buffering=0) as stream:
+            return os.pread(stream.fileno(), self.size, self.offset)
+
+
+class TemporaryStorage:
+    """An unnamed temporary file for images from compressed archives; it is deleted when the process ends."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile(prefix="regard-")  # noqa: SIM115 - lives as long as the images are read
-        self._end = 0
+        self._file = tempfile.TemporaryFile(prefix="regard-", buffering=0)  # noqa: SIM115 - stays open
 
-    def append(self, stream: Readable) -> tuple[int, int]:
-        """Copies a stream; where it begins and how long it is."""
-        start = self._end
+    def append(self, stream: Readable) -> Location:
+        """Copy a stream to the end of the file."""
+        start = self._file.tell()
         shutil.copyfileobj(stream, self._file, 2**20)
-        self._end = self._file.tell()
-        return start, self._end - start
-
-    def finish(self) -> None:
-        """Everything is there from now on."""
-        self._file.flush()
+        return Location(self, start, self._file.tell() - start)
 
     def read(self, offset: int, size: int) -> bytes:
         return os.pread(self._file.fileno(), size, offset)
 
 
 @dataclass(frozen=True)
-class Packed:
-    """Each image a stretch of a file that holds many."""
+class PackedSource(ImageSource):
+    """Images that are parts of larger files."""
 
-    where: Path
-    names: Sequence[str]
-    files: Sequence[Path | Spool]
-    which: Sequence[int]
-    """In which of the files each image lies."""
-    offsets: Sequence[int]
-    sizes: Sequence[int]
+    locations: Sequence[Location]
 
     def size(self, row: int) -> int:
-        return self.sizes[row]
+        return self.locations[row].size
 
     def content(self, row: int) -> bytes:
-        file, offset, size = self.files[self.which[row]], self.offsets[row], self.sizes[row]
         try:
-            if isinstance(file, Spool):
-                content = file.read(offset, size)
-            else:
-                with file.open("rb", buffering=0) as stream:
-                    content = os.pread(stream.fileno(), size, offset)
+            content = self.locations[row].read()
         except OSError as error:
             raise ImageError(self.title(row), f"cannot be read ({error.strerror})") from None
-        if len(content) < size:
+        if len(content) < self.locations[row].size:
             raise ImageError(self.title(row), "its file has become shorter")
         return content
 
     def title(self, row: int) -> str:
-        """What an image is called in a message."""
-        return f"{self.where}: {self.names[row]}"
-
-    def grey(self, row: int) -> bool:
-        return is_grey(self.content(row), self.title(row))
-
-    def read(self, row: int, channels: int, pixels: int = MAX_PIXELS, detail: int | None = None) -> Pixels:
-        mode: Mode = "L" if channels == 1 else "RGB"
-        return decode_image(self.content(row), mode, self.title(row), max_pixels=pixels, min_side=detail)
+        return f"{self.root}: {self.names[row]}"
 
 
 @dataclass(frozen=True)
-class Raw(Packed):
-    """Stretches of bare pixels: (height, width, channels) of the images of each file."""
+class RawSource(PackedSource):
+    """Images stored as bare pixels of the given shapes (height, width, channels)."""
 
     shapes: Sequence[tuple[int, int, int]]
 
-    def grey(self, row: int) -> bool:
-        return self.shapes[self.which[row]][2] == 1
+    def is_grey(self, row: int) -> bool:
+        return self.shapes[row][2] == 1
 
-    def read(self, row: int, channels: int, pixels: int = MAX_PIXELS, detail: int | None = None) -> Pixels:
-        array = np.frombuffer(self.content(row), np.uint8).reshape(self.shapes[self.which[row]])
+    def read(self, row: int, channels: int, max_pixels: int = MAX_PIXELS, min_side: int | None = None) -> Pixels:
+        array = np.frombuffer(self.content(row), np.uint8).reshape(self.shapes[row])
         if array.shape[2] == channels:
             return array
         if channels == 3:
@@ -171,50 +171,45 @@ class Raw(Packed):
         return np.asarray(Image.fromarray(array).convert("L"))[:, :, None]
 
 
-_SPLITS = {
-    name: split
-    for split, names in {
-        "train": "train training",
-        "valid": "val valid validation dev",
-        "test": "test testing t10k",
-    }.items()
-    for name in names.split()
-}
-"""What people call the parts of a set, and what they are called here."""
-
-
-def split_of(name: str) -> str | None:
-    """The split that a folder or a word of a file's name means: train, valid, test or none."""
-    return _SPLITS.get(name.lower())
-
-
-def split_of_shard(path: Path) -> str | None:
-    """The split that a file means by its own name or its folder's: train-00000-of-00002.parquet, val/3.tar."""
-    words = [*re.split(r"[^a-z0-9]+", path.name.lower()), path.parent.name]
-    return next((split for word in words if (split := split_of(word))), None)
-
-
-def find_shards(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
-    """The files with some suffixes in a folder, or in those of its folders that are splits or called data."""
-    inner = [path for path in folder.iterdir() if path.is_dir() and (split_of(path.name) or path.name == "data")]
-    found = [path for place in (folder, *inner) for path in place.iterdir() if path.name.lower().endswith(suffixes)]
-    return sorted((path for path in found if not path.name.startswith(".")), key=lambda path: natural(str(path)))
-
-
-def natural(name: str) -> tuple[list[tuple[int, int, str]], str]:
-    """A key that sorts 2 before 10, whatever stands round them."""
-    parts = re.split(r"(\d+)", name.casefold())
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part], name
-
-
 @dataclass(frozen=True)
 class Listing:
-    """Images with the names of their classes and, where there are any, of their splits."""
+    """The images of a set as a reader found them.
 
-    source: Source
+    Attributes:
+        source: The encoded images.
+        labels: Class name of each image.
+        splits: Split of each image (train, valid or test), or None.
+        ignored: Number of other files among the images.
+        classes: Class names in the order defined by the format, if it defines one.
+    """
+
+    source: ImageSource
     labels: Sequence[str]
     splits: Sequence[str | None]
     ignored: int = 0
-    """Files that lay among the images and are none."""
     classes: tuple[str, ...] | None = None
-    """Where the format states an order of its own."""
+
+
+def parse_split(name: str) -> str | None:
+    """Return the split (train, valid or test) that a folder name or a word stands for, or None."""
+    return _SPLIT_NAMES.get(name.lower())
+
+
+def split_of_file(path: Path) -> str | None:
+    """Return the split that the name of a file or its folder contains: train-00000-of-00002.parquet, val/3.tar."""
+    words = [*re.split(r"[^a-z0-9]+", path.name.lower()), path.parent.name]
+    return next((split for word in words if (split := parse_split(word))), None)
+
+
+def find_shards(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """Return the files with the given suffixes in a folder, its split folders and its folder "data"."""
+    inner = [path for path in folder.iterdir() if path.is_dir() and (parse_split(path.name) or path.name == "data")]
+    paths = [path for parent in (folder, *inner) for path in parent.iterdir() if path.name.lower().endswith(suffixes)]
+    visible = [path for path in paths if not path.name.startswith(".")]
+    return sorted(visible, key=lambda path: natural_sort_key(str(path)))
+
+
+def natural_sort_key(name: str) -> tuple[list[tuple[int, int, str]], str]:
+    """Return a sort key that orders "image2" before "image10"."""
+    parts = re.split(r"(\d+)", name.casefold())
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part], name

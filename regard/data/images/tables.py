@@ -1,4 +1,4 @@
-"""Tables of images: CSV with paths and labels, Parquet with the images themselves."""
+"""Tables of images: CSV files with paths and labels, Parquet files with the images themselves."""
 
 from __future__ import annotations
 
@@ -6,37 +6,39 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regard.data.images.sources import Files, Listing, Packed, Spool, split_of, split_of_shard
+from regard.data.images.sources import (
+    FileSource,
+    Listing,
+    Location,
+    PackedSource,
+    TemporaryStorage,
+    parse_split,
+    split_of_file,
+)
 from regard.errors import UserError
 
+# fmt: off
 IMAGE_COLUMNS = (
-    "image",
-    "img",
-    "path",
-    "file",
-    "filename",
-    "file_name",
-    "filepath",
-    "image_path",
-    "bytes",
-    "jpg",
-    "png",
+    "image", "img", "path", "file", "filename", "file_name", "filepath", "image_path", "bytes", "jpg", "png"
 )
+# fmt: on
 LABEL_COLUMNS = ("label", "labels", "class", "category", "target", "fine_label", "cls")
 SPLIT_COLUMN = "split"
-ROWS = 64
-"""Rows of a Parquet file that are in memory at a time."""
+PARQUET_ROWS = 64
+"""Number of rows of a Parquet file in memory at a time."""
 Columns = tuple[str, str] | None
+"""Names of the image column and the label column; None to detect them."""
 
 
 def read_csv(path: Path, columns: Columns = None) -> Listing:
-    """The images that a CSV names, relative to itself; a column `split` may say train, valid or test.
+    """List the images named in a CSV or TSV file, with paths relative to it and an optional column `split`.
 
     Raises:
-        UserError: the file is not text, a column is missing, or a row lacks a value; it is named.
+        UserError: If the file is not UTF-8 text, or a column or value is missing.
     """
     names: list[str] = []
     labels: list[str] = []
@@ -45,142 +47,137 @@ def read_csv(path: Path, columns: Columns = None) -> Listing:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
             if not rows.fieldnames:
-                raise UserError(f"{path}: is empty; its first line must name the columns, such as path,label")
-            image, label = _choose(rows.fieldnames, columns, path)
+                raise UserError(f"{path}: is empty; the first line must contain the column names, such as path,label")
+            image, label = _choose_columns(rows.fieldnames, columns, path)
             for row in rows:
+                where = f"{path}, line {rows.line_num}"
                 name, value = ((row[column] or "").strip() for column in (image, label))
                 if not name or not value:
-                    raise UserError(f"{path}, line {rows.line_num}: {image} and {label} must both be there")
+                    raise UserError(f"{where}: {image} and {label} must not be empty")
                 names.append(row[image])
                 labels.append(value)
-                splits.append(_read_split(row.get(SPLIT_COLUMN), f"{path}, line {rows.line_num}"))
+                splits.append(_parse_split_value(row.get(SPLIT_COLUMN), where))
     except (UnicodeDecodeError, csv.Error, OSError) as error:
         raise UserError(f"{path}: not a table in UTF-8 ({error})") from None
-    return Listing(Files(path.parent, names), labels, splits)
+    return Listing(FileSource(path.parent, names), labels, splits)
 
 
-def _read_split(value: object, where: str) -> str | None:
-    """What a row says of its split, if it does.
+@dataclass
+class _ParquetImages:
+    """Images of all shards; the lists have one element per image."""
 
-    Raises:
-        UserError: it says something else.
-    """
-    word = str("" if value is None else value).strip()
-    split = split_of(word)
-    if word and split is None:
-        raise UserError(f"{where}: split is {value!r}, but must be train, valid or test")
-    return split
+    storage: TemporaryStorage = field(default_factory=TemporaryStorage)
+    names: list[str] = field(default_factory=list)
+    locations: list[Location] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    splits: list[str | None] = field(default_factory=list)
+    classes: dict[str, None] = field(default_factory=dict)
+    """Class names in the order of the metadata (an ordered set)."""
 
 
 def read_parquet(path: Path, shards: Sequence[Path], columns: Columns = None) -> Listing:
-    """The images in Parquet files, as bytes or as records with `bytes`; they are unpacked into a temporary file.
+    """List the images in Parquet files, stored as bytes or as structs with a field `bytes`.
 
-    Labels are text or whole numbers; where the files state the names of classes, as those of `datasets` do, the numbers
-    stand for these. A column `split` may say train, valid or test; else the name of a file among several may.
+    The images are copied to a temporary file. Labels are text or integers; integers refer to the class names in the
+    metadata, if there are any, as in files of Hugging Face `datasets`. The split is taken from the column `split`, or
+    from the file name if there are several files.
 
     Raises:
-        UserError: pyarrow is not installed, a file is damaged, a column missing or of the wrong type, a label null, or
-            a split unknown.
+        UserError: If pyarrow is not installed, a file is damaged, or a column, label or split is invalid.
     """
     try:
-        import pyarrow  # an optional extra, and slow to import
-        import pyarrow.parquet
+        import pyarrow  # an optional dependency
     except ImportError:
         raise UserError(f"{path} is a Parquet file; to read it, run: pip install 'regard[data]'.") from None
-    spool = Spool()
-    names: list[str] = []
-    labels: list[str] = []
-    splits: list[str | None] = []
-    offsets: list[int] = []
-    sizes: list[int] = []
-    order: dict[str, None] = {}
+    images = _ParquetImages()
     for shard in shards:
-        of_shard = split_of_shard(shard) if len(shards) > 1 else None
         try:
-            with pyarrow.parquet.ParquetFile(shard, buffer_size=2**20, pre_buffer=False) as file:
-                image, label = _choose(file.schema_arrow.names, columns, shard)
-                classes = _class_names(file.schema_arrow, label)
-                order |= dict.fromkeys(classes)
-                wanted = _column_of_bytes(file.schema_arrow.field(image), shard)
-                columns_read = [wanted, label, *({SPLIT_COLUMN} & set(file.schema_arrow.names))]
-                row = 0
-                for batch in file.iter_batches(ROWS, columns=columns_read, use_threads=False):
-                    for content, value, split in zip(
-                        _contents(batch.column(image)), batch.column(label), _splits(batch), strict=True
-                    ):
-                        row += 1
-                        where = f"{shard}, row {row}"
-                        labels.append(_label(value.as_py(), classes, where))
-                        splits.append(_read_split(split, where) or of_shard)
-                        start, size = spool.append(io.BytesIO(content))
-                        names.append(f"{shard.name}, row {row}")
-                        offsets.append(start)
-                        sizes.append(size)
+            _read_shard(shard, split_of_file(shard) if len(shards) > 1 else None, columns, images)
         except (pyarrow.ArrowException, OSError) as error:
             reason = " ".join(str(error).split())
-            raise UserError(f"{shard}: damaged or not a Parquet file ({reason}); fetch it again") from None
-    spool.finish()
-    present = set(labels)
-    stated = tuple(name for name in order if name in present) if present <= order.keys() else None
-    home = path if path.is_dir() else path.parent
-    return Listing(Packed(home, names, [spool], [0] * len(names), offsets, sizes), labels, splits, classes=stated)
+            raise UserError(f"{shard}: damaged or not a Parquet file ({reason}); download it again") from None
+    labels = set(images.labels)
+    named = labels <= images.classes.keys()
+    classes = tuple(name for name in images.classes if name in labels) if named else None
+    root = path if path.is_dir() else path.parent
+    return Listing(PackedSource(root, images.names, images.locations), images.labels, images.splits, classes=classes)
 
 
-def _choose(present: Iterable[str], columns: Columns, path: Path) -> tuple[str, str]:
-    """The columns with images and labels: those that are asked for, or those whose names are known."""
+def _read_shard(shard: Path, shard_split: str | None, columns: Columns, images: _ParquetImages) -> None:
+    import pyarrow.parquet
+
+    with pyarrow.parquet.ParquetFile(shard, buffer_size=2**20, pre_buffer=False) as file:
+        schema = file.schema_arrow
+        image, label = _choose_columns(schema.names, columns, shard)
+        classes = _class_names(schema, label)
+        images.classes |= dict.fromkeys(classes)
+        wanted = [_bytes_column(schema.field(image), shard), label, *({SPLIT_COLUMN} & set(schema.names))]
+        row = 0
+        for batch in file.iter_batches(PARQUET_ROWS, columns=wanted, use_threads=False):
+            has_splits = SPLIT_COLUMN in batch.schema.names
+            splits = batch.column(SPLIT_COLUMN).to_pylist() if has_splits else [None] * batch.num_rows
+            contents, values = batch.column(image).to_pylist(), batch.column(label).to_pylist()
+            for content, value, split in zip(contents, values, splits, strict=True):
+                row += 1
+                where = f"{shard}, row {row}"
+                data = content["bytes"] if isinstance(content, dict) else content
+                images.labels.append(_parse_label(value, classes, where))
+                images.splits.append(_parse_split_value(split, where) or shard_split)
+                images.locations.append(images.storage.append(io.BytesIO(data or b"")))  # null: fails to decode
+                images.names.append(f"{shard.name}, row {row}")
+
+
+def _choose_columns(present: Iterable[str], columns: Columns, path: Path) -> tuple[str, str]:
     present = list(present)
     candidates = ((columns[0],), (columns[1],)) if columns else (IMAGE_COLUMNS, LABEL_COLUMNS)
     chosen = [next((name for name in names if name in present), None) for names in candidates]
-    for found, names, what in zip(chosen, candidates, ("images", "labels"), strict=True):
+    for found, names, kind in zip(chosen, candidates, ("images", "labels"), strict=True):
         if found is None:
             raise UserError(
-                f"{path}: no column with {what} ({' or '.join(names)}); it has {', '.join(map(str, present))}: "
+                f"{path}: no column with {kind} ({' or '.join(names)}); it has {', '.join(map(str, present))}: "
                 f"set data.columns to two of them"
             )
     return str(chosen[0]), str(chosen[1])
 
 
-def _column_of_bytes(field: Any, path: Path) -> str:
-    """The name under which the bytes of a column of images are read."""
+def _bytes_column(field: Any, path: Path) -> str:
+    """Return the name of the column, or of the field of a struct column, that contains the encoded images."""
     import pyarrow
 
-    kinds, name = field.type, str(field.name)
-    if pyarrow.types.is_struct(kinds):
-        inner = {each.name: each.type for each in kinds}
-        kinds, name = inner.get("bytes"), f"{name}.bytes"
-    if kinds is None or not (pyarrow.types.is_binary(kinds) or pyarrow.types.is_large_binary(kinds)):
-        raise UserError(f"{path}: the column {field.name} holds {field.type}, but must hold images as bytes")
+    column_type, name = field.type, str(field.name)
+    if pyarrow.types.is_struct(column_type):
+        field_types = {inner.name: inner.type for inner in column_type}
+        column_type, name = field_types.get("bytes"), f"{name}.bytes"
+    is_bytes = column_type is not None and (
+        pyarrow.types.is_binary(column_type) or pyarrow.types.is_large_binary(column_type)
+    )
+    if not is_bytes:
+        raise UserError(f"{path}: the column {field.name} has type {field.type}, but must contain images as bytes")
     return name
 
 
-def _contents(column: Any) -> Iterable[bytes]:
-    """The bytes of a column; none where they are null, which is found when the image is decoded."""
-    for value in column:
-        content = value.as_py()
-        content = content["bytes"] if isinstance(content, dict) else content
-        yield content or b""
-
-
-def _splits(batch: Any) -> list[object]:
-    """What the rows say of their splits: nothing, where there is no such column."""
-    named = SPLIT_COLUMN in batch.schema.names
-    return batch.column(SPLIT_COLUMN).to_pylist() if named else [None] * batch.num_rows
-
-
 def _class_names(schema: Any, label: str) -> list[str]:
-    """The names that `datasets` keeps beside numbers for classes."""
+    """Return the class names in the metadata of Hugging Face `datasets`, or []."""
     try:
-        stated = json.loads(schema.metadata[b"huggingface"])["info"]["features"][label]["names"]
-        return [str(name) for name in stated]
+        names = json.loads(schema.metadata[b"huggingface"])["info"]["features"][label]["names"]
+        return [str(name) for name in names]
     except (KeyError, TypeError, ValueError):
         return []
 
 
-def _label(value: object, classes: list[str], where: str) -> str:
+def _parse_label(value: object, classes: list[str], where: str) -> str:
     if isinstance(value, str) and value.strip():
         return value.strip()
     if isinstance(value, int):
         if classes and not 0 <= value < len(classes):
-            raise UserError(f"{where}: label {value}, but there are {len(classes)} classes")
+            raise UserError(f"{where}: the label is {value}, but there are {len(classes)} classes")
         return classes[value] if classes else str(value)
-    raise UserError(f"{where}: the label is {value!r}, but must be text or a whole number")
+    raise UserError(f"{where}: the label is {value!r}, but must be text or an integer")
+
+
+def _parse_split_value(value: object, where: str) -> str | None:
+    word = str("" if value is None else value).strip()
+    split = parse_split(word)
+    if word and split is None:
+        raise UserError(f"{where}: split is {value!r}, but must be train, valid or test")
+    return split

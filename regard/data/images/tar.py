@@ -1,4 +1,4 @@
-"""Tar files of images: class folders packed up, or KEY.jpg beside KEY.cls or KEY.json, as WebDataset has it."""
+"""Tar archives of images: class folders, or WebDataset shards with KEY.jpg and KEY.cls or KEY.json."""
 
 from __future__ import annotations
 
@@ -12,61 +12,56 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from regard.data.images.decoding import IMAGE_SUFFIXES
-from regard.data.images.folders import Tree, is_hidden, label_by_folder
-from regard.data.images.sources import Listing, Packed, Spool, split_of_shard
+from regard.data.images.folders import FileTree, is_hidden, label_by_folder
+from regard.data.images.sources import Listing, Location, PackedSource, TemporaryStorage, split_of_file
 from regard.errors import UserError
 
-TARS = tuple(f".{name}" for name in ("tar", "tar.gz", "tgz", "tar.xz", "txz", "tar.bz2"))
+TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
 LABEL_KEYS = ("label", "cls", "class", "class_name", "target")
-LONGEST_NOTE = 2**20
-"""Bytes of a file that says what an image shows."""
+MAX_LABEL_BYTES = 2**20
 
 
 @dataclass
 class _Members:
-    """What lies in the shards."""
+    """Contents of all shards; the lists have one element per image."""
 
-    tree: Tree = field(default_factory=Tree)
-    shard: list[int] = field(default_factory=list)
-    which: list[int] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    notes: dict[tuple[int, str], str] = field(default_factory=dict)
-    """Labels by shard and key."""
+    tree: FileTree = field(default_factory=FileTree)
+    shards: list[Path] = field(default_factory=list)
+    locations: list[Location] = field(default_factory=list)
+    labels: dict[tuple[Path, str], str] = field(default_factory=dict)
+    """Labels of WebDataset shards by shard and key."""
 
 
 def read_tars(path: Path, shards: list[Path]) -> Listing:
-    """The images of tar files; compressed ones are unpacked into a temporary file first.
+    """List the images of tar archives; the images of compressed archives are copied to a temporary file.
 
     Raises:
-        UserError: a file is damaged, images have no label, or there are none.
+        UserError: If an archive is damaged, an image has no label, or there are no images.
     """
-    members, spool = _Members(), Spool()
-    for number, shard in enumerate(shards):
+    members, storage = _Members(), TemporaryStorage()
+    for shard in shards:
         try:
-            _read_tar(shard, number, members, spool)
+            _read_tar(shard, members, storage)
         except (tarfile.TarError, OSError, EOFError, lzma.LZMAError, zlib.error) as error:
             raise UserError(f"{shard}: truncated, damaged or not a tar file ({error})") from None
-    spool.finish()
     images = members.tree.images
     if not images:
-        raise UserError(f"{path}: not a single image in it; known are {', '.join(sorted(IMAGE_SUFFIXES))}")
-    if members.notes:
-        kept = list(range(len(images)))
-        labels = [_label(members, row, shards) for row in kept]
-        splits = [split_of_shard(shards[members.shard[row]]) if len(shards) > 1 else None for row in kept]
+        raise UserError(f"{path}: contains no images; supported are {', '.join(sorted(IMAGE_SUFFIXES))}")
+    if members.labels:
+        rows = list(range(len(images)))
+        labels = [_label(members, row) for row in rows]
+        splits: list[str | None] = [None] * len(rows)
     else:
-        kept, labels, splits = label_by_folder(members.tree, str(path))
-        if not any(splits) and len(shards) > 1:
-            splits = [split_of_shard(shards[members.shard[row]]) for row in kept]
-    names = [images[row] if len(shards) == 1 else f"{shards[members.shard[row]].name}/{images[row]}" for row in kept]
-    which, offsets, sizes = ([each[row] for row in kept] for each in (members.which, members.offsets, members.sizes))
-    source = Packed(path, names, [*shards, spool], which, offsets, sizes)
-    return Listing(source, labels, splits, members.tree.others + len(images) - len(kept))
+        rows, labels, splits = label_by_folder(members.tree, str(path))
+    if not any(splits) and len(shards) > 1:
+        splits = [split_of_file(members.shards[row]) for row in rows]
+    names = [images[row] if len(shards) == 1 else f"{members.shards[row].name}/{images[row]}" for row in rows]
+    source = PackedSource(path, names, [members.locations[row] for row in rows])
+    return Listing(source, labels, splits, members.tree.others + len(images) - len(rows))
 
 
-def _read_tar(shard: Path, number: int, members: _Members, spool: Spool) -> None:
-    plain = shard.suffix.lower() == ".tar"
+def _read_tar(shard: Path, members: _Members, storage: TemporaryStorage) -> None:
+    compressed = shard.suffix.lower() != ".tar"
     folders = dict.fromkeys(members.tree.folders)
     with tarfile.open(shard) as archive:
         for member in archive:
@@ -83,45 +78,43 @@ def _read_tar(shard: Path, number: int, members: _Members, spool: Spool) -> None
             content = archive.extractfile(member)
             assert content is not None
             if suffix in IMAGE_SUFFIXES:
-                start, size = (member.offset_data, member.size) if plain else spool.append(content)
+                location = storage.append(content) if compressed else Location(shard, member.offset_data, member.size)
                 members.tree.images.append(name)
-                members.shard.append(number)
-                members.which.append(number if plain else -1)  # the last file is the temporary one
-                members.offsets.append(start)
-                members.sizes.append(size)
-            elif suffix in (".cls", ".json") and member.size <= LONGEST_NOTE:
-                note = _read_note(content.read(), suffix)
-                if note is None:
+                members.shards.append(shard)
+                members.locations.append(location)
+            elif suffix in (".cls", ".json") and member.size <= MAX_LABEL_BYTES:
+                label = _parse_label(content.read(), suffix)
+                if label is None:
                     members.tree.others += 1
                 else:
-                    members.notes[number, _key(name)] = note
+                    members.labels[shard, _key(name)] = label
             else:
                 members.tree.others += 1
     members.tree.folders = list(folders)
 
 
-def _read_note(content: bytes, suffix: str) -> str | None:
-    """The label that a file beside an image states, if it does."""
+def _parse_label(content: bytes, suffix: str) -> str | None:
+    """Return the label in a .cls or .json file, or None if there is none."""
     try:
         text = content.decode("utf-8").strip()
         if suffix == ".cls":
             return text or None
-        note = json.load(io.StringIO(text))
+        values = json.load(io.StringIO(text))
     except ValueError:
         return None
-    found = [note[key] for key in LABEL_KEYS if key in note] if isinstance(note, dict) else []
-    return str(found[0]) if found and isinstance(found[0], (str, int)) else None
+    labels = [values[key] for key in LABEL_KEYS if key in values] if isinstance(values, dict) else []
+    return str(labels[0]) if labels and isinstance(labels[0], (str, int)) else None
 
 
-def _label(members: _Members, row: int, shards: list[Path]) -> str:
-    name, shard = members.tree.images[row], members.shard[row]
+def _label(members: _Members, row: int) -> str:
+    name, shard = members.tree.images[row], members.shards[row]
     try:
-        return members.notes[shard, _key(name)]
+        return members.labels[shard, _key(name)]
     except KeyError:
-        raise UserError(f"{shards[shard]}: {name} has no label; {_key(name)}.cls or .json must say it") from None
+        raise UserError(f"{shard}: {name} has no label; {_key(name)}.cls or .json must contain it") from None
 
 
 def _key(name: str) -> str:
-    """The part of a name that an image and its label share: all before the first dot of the last part."""
+    """Return the part of a name that an image and its label have in common, up to the first dot of the file name."""
     folder, slash, last = name.rpartition("/")
     return folder + slash + last.split(".")[0]

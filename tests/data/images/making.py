@@ -1,4 +1,4 @@
-"""Small sets of images on the disk."""
+"""Helpers that create small image sets."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from PIL import Image
 
 
 def picture(seed: int = 0, width: int = 8, height: int = 6, channels: int = 3) -> np.ndarray:
-    """Pixels that are like no other seed's."""
+    """Return random pixels that depend on the seed."""
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width, channels), np.uint8)
     return pixels if channels > 1 else pixels[..., 0]
 
 
 def encoded(seed: int = 0, form: str = "PNG", **shape: int) -> bytes:
-    """The same pixels as a file."""
+    """Return the same pixels as an encoded image."""
     file = io.BytesIO()
     Image.fromarray(picture(seed, **shape)).save(file, form)
     return file.getvalue()
@@ -29,7 +29,7 @@ def write(path: Path, content: bytes) -> Path:
 
 
 def folder_of_classes(root: Path, counts: dict[str, int], form: str = "PNG") -> Path:
-    """CLASS/0.png, CLASS/1.png, ...; every image of a set its own."""
+    """Create CLASS/0.png, CLASS/1.png, ... with different images."""
     seed = 0
     for name, count in counts.items():
         (root / name).mkdir(parents=True, exist_ok=True)

@@ -1,3 +1,5 @@
+"""Image decoding: formats, orientation, transparency, bit depths, limits and damaged files."""
+
 import io
 import struct
 import zlib
@@ -17,7 +19,7 @@ def save(image: Image.Image, form: str, **options: object) -> bytes:
 
 
 def quarters(width: int = 40, height: int = 24) -> Image.Image:
-    """Red, green, blue and yellow, so that every orientation looks different."""
+    """Return an image with four colours, which looks different in every orientation."""
     image = Image.new("RGB", (width, height), "red")
     image.paste("lime", (width // 2, 0, width, height // 2))
     image.paste("blue", (0, height // 2, width // 2, height))
@@ -25,8 +27,8 @@ def quarters(width: int = 40, height: int = 24) -> Image.Image:
     return image
 
 
-def bomb(width: int, height: int) -> bytes:
-    """A PNG that is all header: what it says of its size, and a few bytes of image."""
+def decompression_bomb(width: int, height: int) -> bytes:
+    """Return a PNG whose header announces far more pixels than the file contains."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
@@ -38,19 +40,19 @@ def bomb(width: int, height: int) -> bytes:
 
 
 @pytest.mark.parametrize("form", ["PNG", "BMP", "TIFF", "PPM", "GIF"])
-def test_formats_without_loss_give_their_pixels(form: str) -> None:
+def test_lossless_formats_are_decoded_exactly(form: str) -> None:
     assert np.array_equal(decode_image(save(quarters(), form)), np.asarray(quarters()))
 
 
 @pytest.mark.parametrize("form", ["JPEG", "WEBP", "AVIF", "JPEG2000"])
-def test_formats_with_loss_come_near(form: str) -> None:
+def test_lossy_formats_are_decoded_approximately(form: str) -> None:
     error = decode_image(save(quarters(), form, quality=95)).astype(int) - np.asarray(quarters())
     assert np.abs(error).mean() < 8
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "TIFF", "WEBP"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_images_are_upright_whichever_way_the_camera_was_held(form: str, orientation: int) -> None:
+def test_the_exif_orientation_is_applied(form: str, orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = save(quarters(), form, exif=exif)
@@ -60,17 +62,17 @@ def test_images_are_upright_whichever_way_the_camera_was_held(form: str, orienta
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF")
-def test_damaged_notes_of_a_camera_do_not_spoil_an_image() -> None:
+def test_damaged_exif_data_are_ignored() -> None:
     data = save(quarters(), "JPEG", exif=b"Exif\0\0MM\0*\xff\xff\xff\xff")
     assert decode_image(data).shape == (24, 40, 3)
 
 
-def test_palettes_become_colours() -> None:
+def test_palettes_are_converted_to_colours() -> None:
     data = save(quarters().quantize(4), "PNG")
     assert np.array_equal(decode_image(data), np.asarray(quarters()))
 
 
-def test_transparent_parts_are_white() -> None:
+def test_transparent_pixels_are_white() -> None:
     image = quarters().convert("RGBA")
     image.putalpha(Image.new("L", image.size, 0))
     assert (decode_image(save(image, "PNG")) == 255).all()
@@ -90,28 +92,35 @@ def test_grey_with_alpha_is_white_where_transparent() -> None:
     assert (decode_image(data, "L") == 255).all()
 
 
-def test_sixteen_bits_become_eight() -> None:
-    numbers = np.array([[0, 257, 32896, 65535]], np.uint16)
-    assert decode_image(save(Image.fromarray(numbers), "PNG"), "L")[0, :, 0].tolist() == [0, 1, 128, 255]
-    assert decode_image(save(Image.fromarray(numbers), "PNG"))[0, :, 2].tolist() == [0, 1, 128, 255]
+def test_sixteen_bits_are_scaled_to_eight_with_rounding() -> None:
+    values = np.array([[0, 128, 129, 257, 32896, 33023, 33025, 65406, 65407, 65535]], np.uint16)
+    expected = [0, 0, 1, 1, 128, 128, 129, 254, 255, 255]
+    assert decode_image(save(Image.fromarray(values), "PNG"), "L")[0, :, 0].tolist() == expected
+    assert decode_image(save(Image.fromarray(values), "PNG"))[0, :, 2].tolist() == expected
+    assert decode_image(save(Image.fromarray(values), "TIFF"), "L")[0, :, 0].tolist() == expected
 
 
-def test_a_number_of_sixteen_bits_may_be_transparent() -> None:
-    numbers = Image.fromarray(np.array([[1000, 20000, 40000]], np.uint16))
-    data = save(numbers, "PNG", transparency=1000)
-    assert decode_image(data, "L")[0, :, 0].tolist() == [255, 77, 155]
-    assert decode_image(data)[0, :, 1].tolist() == [255, 77, 155]
+def test_all_eight_bit_values_survive_scaling_to_sixteen_bits() -> None:
+    values = np.arange(256, dtype=np.uint16)[None] * 257
+    assert decode_image(save(Image.fromarray(values), "PNG"), "L")[0, :, 0].tolist() == list(range(256))
 
 
-def test_numbers_without_a_scale_are_refused() -> None:
-    wild = Image.fromarray(np.array([[0.0, 900.0]], np.float32))
-    with pytest.raises(ImageError, match=r"depth.tif: its pixels go from 0.0 to 900.0, not from 0 to 1"):
-        decode_image(save(wild, "TIFF"), name="depth.tif")
-    tame = Image.fromarray(np.array([[0.0, 1.0]], np.float32))
-    assert decode_image(save(tame, "TIFF"), "L")[0, :, 0].tolist() == [0, 255]
+def test_a_sixteen_bit_value_may_be_transparent() -> None:
+    values = Image.fromarray(np.array([[1000, 20000, 40000]], np.uint16))
+    data = save(values, "PNG", transparency=1000)
+    assert decode_image(data, "L")[0, :, 0].tolist() == [255, 78, 156]
+    assert decode_image(data)[0, :, 1].tolist() == [255, 78, 156]
 
 
-def test_grey_becomes_colour_and_colour_grey() -> None:
+def test_values_of_unknown_scale_are_rejected() -> None:
+    out_of_range = Image.fromarray(np.array([[0.0, 900.0]], np.float32))
+    with pytest.raises(ImageError, match=r"depth.tif: its values are between 0.0 and 900.0, not 0 and 1"):
+        decode_image(save(out_of_range, "TIFF"), name="depth.tif")
+    in_range = Image.fromarray(np.array([[0.0, 1.0]], np.float32))
+    assert decode_image(save(in_range, "TIFF"), "L")[0, :, 0].tolist() == [0, 255]
+
+
+def test_grey_and_colour_are_converted() -> None:
     grey = Image.new("L", (4, 3), 77)
     assert (decode_image(save(grey, "PNG")) == 77).all()
     assert decode_image(save(quarters(), "PNG"), "L").shape == (24, 40, 1)
@@ -123,49 +132,49 @@ def test_black_and_white_is_grey() -> None:
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
-def test_printers_colours_are_seen_as_on_a_screen(mode: str) -> None:
+def test_cmyk_is_converted(mode: str) -> None:
     data = save(quarters().convert("CMYK"), "JPEG", quality=98)
     error = decode_image(data, mode).astype(int) - decode_image(save(quarters(), "PNG"), mode)
     assert np.abs(error).mean() < 8
 
 
-def test_the_first_frame_of_an_animation_is_read() -> None:
+def test_the_first_frame_of_an_animation_is_decoded() -> None:
     frames = [Image.new("RGB", (5, 5), colour) for colour in ("red", "blue")]
     data = save(frames[0], "GIF", save_all=True, append_images=frames[1:])
     assert (decode_image(data) == [255, 0, 0]).all()
 
 
-def test_one_pixel_is_an_image() -> None:
+def test_an_image_may_have_one_pixel() -> None:
     assert decode_image(save(Image.new("RGB", (1, 1), "lime"), "PNG")).tolist() == [[[0, 255, 0]]]
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize("size", [(20_000, 20_000), (10_000, 9_000), (2**31 - 1, 2**31 - 1)])
-def test_a_bomb_is_refused_by_its_header(size: tuple[int, int], tmp_path: Path) -> None:
+def test_too_many_pixels_are_rejected_before_decoding(size: tuple[int, int], tmp_path: Path) -> None:
     path = tmp_path / "bomb.png"
-    path.write_bytes(bomb(*size))
+    path.write_bytes(decompression_bomb(*size))
     with pytest.raises(ImageError, match=r"bomb\.png: .*80,000,000 pixels"):
         decode_image(path)
 
 
-def test_the_limit_of_pixels_is_a_choice() -> None:
+def test_the_maximum_number_of_pixels_can_be_set() -> None:
     data = save(quarters(), "PNG")
     assert decode_image(data, max_pixels=960).shape == (24, 40, 3)
-    with pytest.raises(ImageError, match=r"x.png: is 40×24, more than the 959 pixels allowed"):
+    with pytest.raises(ImageError, match=r"x.png: is 40×24, more than the allowed 959 pixels"):
         decode_image(data, name="x.png", max_pixels=959)
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "GIF", "WEBP", "TIFF", "BMP", "PPM"])
-def test_a_truncated_file_is_refused(form: str, tmp_path: Path) -> None:
+def test_a_truncated_file_is_rejected(form: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    whole = save(Image.fromarray(rng.integers(0, 256, (64, 64, 3), np.uint8)), form)
+    content = save(Image.fromarray(rng.integers(0, 256, (64, 64, 3), np.uint8)), form)
     path = tmp_path / "cut"
-    path.write_bytes(whole[: len(whole) * 2 // 3])
+    path.write_bytes(content[: len(content) * 2 // 3])
     with pytest.raises(ImageError, match=r"cut: (truncated or )?damaged"):
         decode_image(path)
 
 
-def test_what_is_no_image_is_told_apart(tmp_path: Path) -> None:
+def test_files_that_are_not_images_are_described(tmp_path: Path) -> None:
     for content, reason in ((b"hello\n", "a text file"), (b"", "is empty"), (bytes(range(256)), "not an image")):
         path = tmp_path / "notes.png"
         path.write_bytes(content)
@@ -182,7 +191,7 @@ def test_files_that_would_start_another_program_are_not_opened() -> None:
         decode_image(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n")
 
 
-def test_less_detail_is_decoded_where_less_is_enough() -> None:
+def test_a_jpeg_is_decoded_at_reduced_size() -> None:
     data = save(quarters(1600, 800), "JPEG")
     assert decode_image(data, min_side=100).shape == (100, 200, 3)
     assert min(decode_image(data, min_side=101).shape[:2]) >= 101

@@ -1,3 +1,5 @@
+"""Image folders: classes, splits, hidden files, held-out images and fingerprints."""
+
 import os
 from pathlib import Path
 
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from regard.data.images.folders import list_images
 from regard.data.images.image_sets import ImageSettings, open_images, open_splits
-from regard.data.images.sources import natural
+from regard.data.images.sources import natural_sort_key
 from regard.errors import UserError
 from tests.data.images.making import encoded, folder_of_classes, picture, write
 
@@ -24,11 +26,11 @@ def test_classes_are_folders_in_natural_order(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.integers(0, 10**6)))
-def test_numbers_in_names_are_in_order(numbers: list[int]) -> None:
-    assert sorted((f"a{n}.png" for n in numbers), key=natural) == [f"a{n}.png" for n in sorted(numbers)]
+def test_natural_sort_orders_by_number(numbers: list[int]) -> None:
+    assert sorted((f"a{n}.png" for n in numbers), key=natural_sort_key) == [f"a{n}.png" for n in sorted(numbers)]
 
 
-def test_images_may_lie_deeper_and_suffixes_have_any_case(tmp_path: Path) -> None:
+def test_images_in_subfolders_and_upper_case_suffixes_are_found(tmp_path: Path) -> None:
     write(tmp_path / "a" / "x" / "y" / "1.PNG", encoded())
     write(tmp_path / "b" / "2.JpEg", encoded(1, "JPEG"))
     images = open_images(tmp_path, SETTINGS)
@@ -36,7 +38,7 @@ def test_images_may_lie_deeper_and_suffixes_have_any_case(tmp_path: Path) -> Non
     assert images.name(0) == "a/x/y/1.PNG"
 
 
-def test_other_files_are_ignored_but_counted(tmp_path: Path) -> None:
+def test_other_files_are_ignored_and_counted(tmp_path: Path) -> None:
     folder_of_classes(tmp_path, {"a": 4, "b": 4})
     write(tmp_path / "a" / "notes.txt", b"x")
     write(tmp_path / "README.md", b"x")
@@ -50,9 +52,9 @@ def test_other_files_are_ignored_but_counted(tmp_path: Path) -> None:
     assert splits.ignored == 3
 
 
-def test_a_class_folder_without_images_is_named(tmp_path: Path) -> None:
+def test_an_empty_class_folder_is_rejected(tmp_path: Path) -> None:
     folder_of_classes(tmp_path, {"a": 2, "b": 2, "zebra": 0})
-    with pytest.raises(UserError, match=r"zebra: a class folder with no image in it; put some there or take it away"):
+    with pytest.raises(UserError, match=r"zebra: this class folder contains no images; add some or remove the folder"):
         open_splits(tmp_path, SETTINGS)
 
 
@@ -61,7 +63,7 @@ def test_a_class_may_be_missing_from_the_test_split_only(tmp_path: Path) -> None
     folder_of_classes(tmp_path / "test", {"a": 2, "b": 0})
     assert open_images(tmp_path, SETTINGS, "test").classes == ("a", "b")
     folder_of_classes(tmp_path / "test", {"c": 1})
-    with pytest.raises(UserError, match="class c has no training image"):
+    with pytest.raises(UserError, match="class c has no training images"):
         open_splits(tmp_path, SETTINGS)
 
 
@@ -77,13 +79,13 @@ def test_splits_are_folders_above_the_classes(tmp_path: Path, outer: str) -> Non
     assert open_images(tmp_path, SETTINGS, "valid").name(0) == f"{outer}val/a/0.png"
 
 
-def test_a_class_may_be_called_like_a_split(tmp_path: Path) -> None:
+def test_a_class_may_have_the_name_of_a_split(tmp_path: Path) -> None:
     splits = open_splits(folder_of_classes(tmp_path, {"test": 3, "run": 3}), SETTINGS)
     assert splits.train.classes == ("run", "test")
     assert splits.test is None
 
 
-def test_without_validation_images_some_of_each_class_are_held_out(tmp_path: Path) -> None:
+def test_images_of_each_class_are_held_out_if_there_is_no_validation_split(tmp_path: Path) -> None:
     folder_of_classes(tmp_path / "train", {"a": 40, "b": 3})
     folder_of_classes(tmp_path / "test", {"a": 1, "b": 1})
     splits = open_splits(tmp_path, SETTINGS)
@@ -93,19 +95,19 @@ def test_without_validation_images_some_of_each_class_are_held_out(tmp_path: Pat
     assert not set(splits.valid.names()) & set(splits.train.names())
 
 
-def test_what_is_held_out_stays_so_when_images_come_elsewhere(tmp_path: Path) -> None:
+def test_held_out_images_stay_the_same_when_another_class_is_added(tmp_path: Path) -> None:
     before = set(open_splits(folder_of_classes(tmp_path, {"a": 20, "b": 10}), SETTINGS).valid.names())
     folder_of_classes(tmp_path, {"a": 20, "c": 50})
     after = set(open_splits(tmp_path, SETTINGS).valid.names())
     assert {name for name in after if not name.startswith("c")} == before
 
 
-def test_test_images_validate_where_nothing_is_held_out(tmp_path: Path) -> None:
+def test_test_images_are_used_for_validation_if_nothing_is_held_out(tmp_path: Path) -> None:
     folder_of_classes(tmp_path / "train", {"a": 2, "b": 2})
     folder_of_classes(tmp_path / "test", {"a": 1, "b": 1})
     splits = open_splits(tmp_path, ImageSettings(hold_out=0))
     assert (len(splits.train), len(splits.valid), splits.validation) == (4, 2, "test")
-    with pytest.raises(UserError, match="hold_out must be more than 0"):
+    with pytest.raises(UserError, match="hold_out must be greater than 0"):
         open_splits(tmp_path / "train", ImageSettings(hold_out=0))
 
 
@@ -114,26 +116,26 @@ def test_a_class_with_one_image_is_too_small_to_split(tmp_path: Path) -> None:
         open_splits(folder_of_classes(tmp_path, {"a": 2, "b": 1}), SETTINGS)
 
 
-def test_one_class_is_not_enough(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="only one class, a; there must be two"):
+def test_a_single_class_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has only one class, a; at least two"):
         open_splits(folder_of_classes(tmp_path, {"a": 5}), SETTINGS)
 
 
-def test_images_without_class_folders_are_refused(tmp_path: Path) -> None:
+def test_images_without_class_folders_are_rejected(tmp_path: Path) -> None:
     write(tmp_path / "1.png", encoded())
-    with pytest.raises(UserError, match=r"no images in class folders .* 1 images and 0 other files"):
+    with pytest.raises(UserError, match=r"no images in class folders .* found 1 images and 0 other files"):
         open_images(tmp_path, SETTINGS)
     with pytest.raises(UserError, match="no such file or folder"):
         open_images(tmp_path / "gone", SETTINGS)
 
 
-def test_a_split_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_split_is_rejected(tmp_path: Path) -> None:
     folder_of_classes(tmp_path / "train", {"a": 2, "b": 2})
     with pytest.raises(UserError, match="no split test; it has train"):
         open_images(tmp_path, SETTINGS, "test")
 
 
-def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+def test_symbolic_links_are_followed_without_cycles(tmp_path: Path) -> None:
     folder_of_classes(tmp_path / "elsewhere", {"a": 1})
     folder_of_classes(tmp_path / "set", {"b": 1})
     (tmp_path / "set" / "a").symlink_to(tmp_path / "elsewhere" / "a")
@@ -141,7 +143,7 @@ def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
     assert [path.name for path in list_images(tmp_path / "set")] == ["0.png", "0.png"]
 
 
-def test_grey_images_have_one_channel_unless_asked_otherwise(tmp_path: Path) -> None:
+def test_grey_images_have_one_channel_by_default(tmp_path: Path) -> None:
     for name in "ab":
         write(tmp_path / name / "1.png", encoded(channels=1))
     assert open_images(tmp_path, SETTINGS).read(0).shape == (6, 8, 1)
@@ -150,7 +152,7 @@ def test_grey_images_have_one_channel_unless_asked_otherwise(tmp_path: Path) -> 
     assert open_images(tmp_path, SETTINGS).channels == 3
 
 
-def test_a_fingerprint_follows_the_content_and_not_the_place(tmp_path: Path) -> None:
+def test_the_fingerprint_depends_on_the_contents_and_not_on_the_location(tmp_path: Path) -> None:
     first = open_images(folder_of_classes(tmp_path / "one", {"a": 2, "b": 2}), SETTINGS).fingerprint()
     second = open_images(folder_of_classes(tmp_path / "two", {"a": 2, "b": 2}), SETTINGS)
     os.utime(tmp_path / "two" / "a" / "0.png", (1, 1))
@@ -161,14 +163,14 @@ def test_a_fingerprint_follows_the_content_and_not_the_place(tmp_path: Path) -> 
     assert second.fingerprint() != first
 
 
-def test_labels_follow_the_classes_of_a_model(tmp_path: Path) -> None:
+def test_labels_can_refer_to_the_classes_of_a_model(tmp_path: Path) -> None:
     images = open_images(folder_of_classes(tmp_path, {"a": 1, "b": 2}), SETTINGS)
     assert images.with_classes(["c", "b", "a"]).labels.tolist() == [2, 1, 1]
-    with pytest.raises(UserError, match="class a is unknown; known are b, c"):
+    with pytest.raises(UserError, match="class a is unknown; the known classes are b, c"):
         images.with_classes(["b", "c"])
     assert images.select([1]).with_classes(["b", "c"]).labels.tolist() == [0]
 
 
-def test_a_folder_with_no_image_at_all_cannot_be_classified(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="not a single image"):
+def test_a_folder_without_images_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="contains no images"):
         list_images(tmp_path)

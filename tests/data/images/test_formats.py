@@ -1,3 +1,5 @@
+"""Image sets in idx, CSV, Parquet and tar files."""
+
 import gzip
 import io
 import json
@@ -21,7 +23,7 @@ SETTINGS = ImageSettings()
 
 
 def contents(images: ImageSet) -> list[tuple[str, bytes]]:
-    """The class and the pixels of every image."""
+    """Return the class and the pixels of every image."""
     return [(images.classes[images.labels[index]], images.read(index).tobytes()) for index in range(len(images))]
 
 
@@ -58,7 +60,7 @@ def test_idx_files_in_a_folder_are_splits(tmp_path: Path, suffix: str) -> None:
     assert splits.test.name(2) == f"t10k-images-idx3-ubyte{suffix}[2]"
 
 
-def test_one_idx_file_may_be_given_and_grey_be_read_as_colour(tmp_path: Path) -> None:
+def test_a_single_idx_file_can_be_read_as_colour(tmp_path: Path) -> None:
     train = write_idx(tmp_path, "train", 6, ".gz")
     write_idx(tmp_path, "t10k", 3)
     images = open_images(tmp_path / "train-images-idx3-ubyte.gz", ImageSettings(channels=3))
@@ -69,23 +71,23 @@ def test_one_idx_file_may_be_given_and_grey_be_read_as_colour(tmp_path: Path) ->
 def test_damaged_idx_files_are_named(tmp_path: Path) -> None:
     write_idx(tmp_path, "train", 6)
     path = tmp_path / "train-images-idx3-ubyte"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1])
-    with pytest.raises(UserError, match=r"train-images-idx3-ubyte: has 135 bytes, but 136 by its header"):
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    with pytest.raises(UserError, match=r"train-images-idx3-ubyte: has 135 bytes, but its header requires 136"):
         open_images(tmp_path, SETTINGS)
     path.write_bytes(b"hello world")
     with pytest.raises(UserError, match="not an idx file of bytes"):
         open_images(tmp_path, SETTINGS)
-    path.write_bytes(whole)
+    path.write_bytes(content)
     write(tmp_path / "train-labels-idx1-ubyte", idx(np.arange(5)))
-    with pytest.raises(UserError, match=r"train-labels-idx1-ubyte: has 5 labels, but train-images-idx3-ubyte 6 images"):
+    with pytest.raises(UserError, match=r"train-labels-idx1-ubyte: has 5 labels, but train-images-idx3-ubyte has 6"):
         open_images(tmp_path, SETTINGS)
     (tmp_path / "train-labels-idx1-ubyte").unlink()
-    with pytest.raises(UserError, match="its labels are missing; train-labels-idx1-ubyte must lie beside it"):
+    with pytest.raises(UserError, match="the labels are missing; train-labels-idx1-ubyte must be in the same folder"):
         open_images(tmp_path, SETTINGS)
 
 
-def test_a_truncated_gzip_is_named(tmp_path: Path) -> None:
+def test_a_truncated_gzip_file_is_named(tmp_path: Path) -> None:
     write_idx(tmp_path, "train", 6, ".gz")
     path = tmp_path / "train-images-idx3-ubyte.gz"
     path.write_bytes(path.read_bytes()[:-20])
@@ -96,7 +98,7 @@ def test_a_truncated_gzip_is_named(tmp_path: Path) -> None:
 # CSV
 
 
-def test_a_csv_names_images_beside_it(tmp_path: Path) -> None:
+def test_csv_and_tsv_files_contain_relative_paths(tmp_path: Path) -> None:
     for seed in range(3):
         write(tmp_path / "files" / f"{seed}.png", encoded(seed))
     rows = "\ufeffid,path,label\n7,files/0.png,dog\n8,files/1.png,cat\n9,files/2.png,dog\n"
@@ -114,47 +116,47 @@ def test_a_csv_names_images_beside_it(tmp_path: Path) -> None:
     [
         (b"where,what\na.png,x\n", r"no column with images \(.*path.*\); it has where, what: set data.columns"),
         (b"path,what\na.png,x\n", r"no column with labels"),
-        (b"path,label\na.png,x\nb.png,\n", r"set.csv, line 3: path and label must both be there"),
-        (b"path,label\na.png\n", r"set.csv, line 2: path and label must both be there"),
+        (b"path,label\na.png,x\nb.png,\n", r"set.csv, line 3: path and label must not be empty"),
+        (b"path,label\na.png\n", r"set.csv, line 2: path and label must not be empty"),
         (b"path,label,split\na.png,x,tomorrow\n", r"line 2: split is 'tomorrow', but must be train, valid or test"),
-        (b"path,label\n", r"not a single image"),
-        (b"path,label\na.png,x\nb.png,  \n", r"set.csv, line 3: path and label must both be there"),
-        (b"path,label\n ,x\n", r"set.csv, line 2: path and label must both be there"),
-        (b"", r"set.csv: is empty; its first line must name the columns"),
+        (b"path,label\n", r"contains no images"),
+        (b"path,label\na.png,x\nb.png,  \n", r"set.csv, line 3: path and label must not be empty"),
+        (b"path,label\n ,x\n", r"set.csv, line 2: path and label must not be empty"),
+        (b"", r"set.csv: is empty; the first line must contain the column names"),
         (b"path,label\n\xff\xfe,x\n", r"not a table in UTF-8"),
     ],
 )
-def test_a_wrong_csv_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_an_invalid_csv_file_is_rejected(tmp_path: Path, content: bytes, reason: str) -> None:
     with pytest.raises(UserError, match=reason):
         open_images(write(tmp_path / "set.csv", content), SETTINGS)
 
 
-def test_images_of_no_split_beside_others_are_refused(tmp_path: Path) -> None:
+def test_images_without_a_split_are_rejected_if_others_have_one(tmp_path: Path) -> None:
     for seed in range(4):
         write(tmp_path / f"{seed}.png", encoded(seed))
     rows = "path,label,split\n0.png,a,train\n1.png,b,train\n2.png,a,\n3.png,b,test\n"
     write(tmp_path / "set.csv", rows.encode())
     with pytest.raises(
-        UserError, match=r"set\.csv: 1 of 4 images belong to no split, such as 2\.png; say train, valid"
+        UserError, match=r"set\.csv: 1 of 4 images belong to no split, for example 2\.png; assign train, valid"
     ):
         open_splits(tmp_path / "set.csv", SETTINGS)
     assert len(open_images(tmp_path / "set.csv", SETTINGS)) == 4
     write_parquet(tmp_path / "shards" / "train-0.parquet", [0, 1, 0, 1])
     write_parquet(tmp_path / "shards" / "more.parquet", [0, 1])
-    with pytest.raises(UserError, match=r"shards: 2 of 6 images belong to no split, such as more\.parquet, row 1"):
+    with pytest.raises(UserError, match=r"shards: 2 of 6 images belong to no split, for example more\.parquet, row 1"):
         open_splits(tmp_path / "shards", SETTINGS)
     for name in ("train.tar", "more.tar"):
-        write_tar(tmp_path / "tars" / name, {f"{n}.{kind}": data for n in "01" for kind, data in note(n).items()})
-    with pytest.raises(UserError, match=r"tars: 2 of 4 images belong to no split, such as more\.tar/0\.png"):
+        write_tar(tmp_path / "tars" / name, {f"{n}.{kind}": data for n in "01" for kind, data in sample(n).items()})
+    with pytest.raises(UserError, match=r"tars: 2 of 4 images belong to no split, for example more\.tar/0\.png"):
         open_splits(tmp_path / "tars", SETTINGS)
 
 
-def note(label: str) -> dict[str, bytes]:
-    """An image and its label, as WebDataset has them."""
+def sample(label: str) -> dict[str, bytes]:
+    """Return an image and its label in the format of WebDataset."""
     return {"png": encoded(int(label)), "cls": label.encode()}
 
 
-def test_an_image_that_a_csv_names_in_vain_is_bad(tmp_path: Path) -> None:
+def test_a_missing_file_in_a_csv_is_an_image_error(tmp_path: Path) -> None:
     write(tmp_path / "set.csv", b"path,label\ngone.png,x\n")
     with pytest.raises(ImageError, match=r"gone\.png: cannot be read \(No such file"):
         open_images(tmp_path / "set.csv", SETTINGS).read(0)
@@ -184,21 +186,21 @@ def write_parquet(
 
 @pytest.mark.parametrize("record", [True, False])
 @pytest.mark.parametrize("labels", [[2, 0, 10], ["b", "a", "c"]])
-def test_parquet_holds_images(tmp_path: Path, labels: list[object], record: bool) -> None:
+def test_parquet_files_contain_images(tmp_path: Path, labels: list[object], record: bool) -> None:
     images = open_images(write_parquet(tmp_path / "set.parquet", labels, record=record), SETTINGS)
     assert contents(images) == [(str(label), pixels(seed)) for seed, label in enumerate(labels)]
     assert images.classes == (("0", "2", "10") if labels[0] == 2 else ("a", "b", "c"))
     assert images.name(2) == "set.parquet, row 3"
 
 
-def test_parquet_may_state_the_names_and_order_of_classes(tmp_path: Path) -> None:
+def test_parquet_metadata_define_the_names_and_order_of_classes(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "set.parquet", [1, 0, 1], names=["zebra", "ape", "unused"])
     images = open_images(path, SETTINGS)
     assert images.classes == ("zebra", "ape")
     assert images.labels.tolist() == [1, 0, 1]
 
 
-def test_parquet_shards_are_splits_by_their_names(tmp_path: Path) -> None:
+def test_the_names_of_parquet_shards_define_splits(tmp_path: Path) -> None:
     write_parquet(tmp_path / "data" / "train-00000-of-00002.parquet", [0, 1, 0, 1])
     write_parquet(tmp_path / "data" / "train-00001-of-00002.parquet", [0, 1])
     write_parquet(tmp_path / "data" / "validation-00000-of-00001.parquet", [1])
@@ -206,7 +208,7 @@ def test_parquet_shards_are_splits_by_their_names(tmp_path: Path) -> None:
     assert (len(splits.train), len(splits.valid), splits.validation) == (6, 1, "given")
 
 
-def test_a_column_of_a_parquet_says_the_split(tmp_path: Path) -> None:
+def test_a_parquet_column_defines_splits(tmp_path: Path) -> None:
     words = ["train", "train", "test", "train", "train", "validation", None, "test"]
     path = write_parquet(tmp_path / "set.parquet", [0, 1, 0, 1, 0, 1], split=words[:6])
     splits = open_splits(path, SETTINGS)
@@ -215,22 +217,22 @@ def test_a_column_of_a_parquet_says_the_split(tmp_path: Path) -> None:
     assert splits.test.name(0) == "set.parquet, row 3"
     write_parquet(tmp_path / "shards" / "train.parquet", [0, 1, 1, 0], split=words[4:])
     write_parquet(tmp_path / "shards" / "test.parquet", [0, 1])
-    shards = open_splits(tmp_path / "shards", SETTINGS)  # a row says more than the name of its file
+    shards = open_splits(tmp_path / "shards", SETTINGS)  # the column takes precedence over the file name
     assert shards.test is not None
     assert (len(shards.train), len(shards.valid), len(shards.test)) == (2, 1, 3)
     with pytest.raises(UserError, match=r"a\.parquet, row 2: split is 'later', but must be train, valid or test"):
         open_images(write_parquet(tmp_path / "a.parquet", [0, 1], split=["train", "later"]), SETTINGS)
 
 
-def test_a_wrong_parquet_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_parquet_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="row 2: the label is None"):
         open_images(write_parquet(tmp_path / "a.parquet", [1, None]), SETTINGS)
     with pytest.raises(UserError, match="row 1: the label is '  '"):
         open_images(write_parquet(tmp_path / "a.parquet", ["  ", "b"]), SETTINGS)
-    with pytest.raises(UserError, match="row 1: label 5, but there are 2 classes"):
+    with pytest.raises(UserError, match="row 1: the label is 5, but there are 2 classes"):
         open_images(write_parquet(tmp_path / "a.parquet", [5], names=["x", "y"]), SETTINGS)
     pyarrow.parquet.write_table(pyarrow.table({"image": ["a.png"], "label": [1]}), tmp_path / "b.parquet")
-    with pytest.raises(UserError, match="the column image holds string, but must hold images as bytes"):
+    with pytest.raises(UserError, match="the column image has type string, but must contain images as bytes"):
         open_images(tmp_path / "b.parquet", SETTINGS)
     with pytest.raises(UserError, match="no column with labels"):
         open_images(tmp_path / "b.parquet", ImageSettings(columns=("image", "kind")))
@@ -238,7 +240,9 @@ def test_a_wrong_parquet_is_refused(tmp_path: Path) -> None:
         open_images(write(tmp_path / "c.parquet", b"x"), SETTINGS)
 
 
-def test_without_pyarrow_what_to_install_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_pyarrow_is_reported_with_the_extra_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UserError, match=r"pip install 'regard\[data\]'"):
         open_images(write(tmp_path / "c.parquet", b"x"), SETTINGS)
@@ -261,7 +265,7 @@ def write_tar(path: Path, members: dict[str, bytes], mode: str = "w") -> Path:
     ("suffix", "mode"), [(".tar", "w"), (".tar.gz", "w:gz"), (".tar.xz", "w:xz"), (".tgz", "w:gz")]
 )
 @pytest.mark.parametrize("outer", ["", "./cifar/"])
-def test_a_tar_of_class_folders(tmp_path: Path, suffix: str, mode: str, outer: str) -> None:
+def test_tar_archives_of_class_folders(tmp_path: Path, suffix: str, mode: str, outer: str) -> None:
     members = {
         f"{outer}train/cat/1.png": encoded(0),
         f"{outer}train/dog/x/2.PNG": encoded(1),
@@ -274,17 +278,17 @@ def test_a_tar_of_class_folders(tmp_path: Path, suffix: str, mode: str, outer: s
     assert contents(open_images(path, SETTINGS, "test")) == [("dog", pixels(2))]
 
 
-def test_a_folder_with_one_tar_is_enough(tmp_path: Path) -> None:
+def test_a_folder_with_one_tar_archive(tmp_path: Path) -> None:
     write_tar(tmp_path / "set.tar.xz", {"a/1.png": encoded(0), "b/1.png": encoded(1)}, "w:xz")
     write(tmp_path / "README.md", b"x")
     assert open_images(tmp_path, SETTINGS).classes == ("a", "b")
 
 
-def test_an_empty_class_folder_in_a_tar_is_named(tmp_path: Path) -> None:
+def test_an_empty_class_folder_in_a_tar_archive_is_rejected(tmp_path: Path) -> None:
     folder_of_classes(tmp_path / "set", {"a": 1, "b": 1, "zebra": 0})
     with tarfile.open(tmp_path / "set.tar", "w") as archive:
         archive.add(tmp_path / "set", "set")
-    with pytest.raises(UserError, match="zebra: a class folder with no image in it"):
+    with pytest.raises(UserError, match="zebra: this class folder contains no images"):
         open_images(tmp_path / "set.tar", SETTINGS)
 
 
@@ -301,14 +305,14 @@ def test_webdataset_shards(tmp_path: Path) -> None:
     assert test.name(0) == "set-test-000.tar/0001.seg.png"
 
 
-def test_an_image_without_a_label_is_named(tmp_path: Path) -> None:
+def test_an_image_without_a_label_is_rejected(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "s.tar", {"1.png": encoded(0), "1.cls": b"3", "2.png": encoded(0), "2.json": b"[1]"})
-    with pytest.raises(UserError, match=r"s\.tar: 2\.png has no label; 2\.cls or \.json must say it"):
+    with pytest.raises(UserError, match=r"s\.tar: 2\.png has no label; 2\.cls or \.json must contain it"):
         open_images(path, SETTINGS)
 
 
 @pytest.mark.parametrize(("suffix", "mode"), [(".tar", "w"), (".tar.gz", "w:gz"), (".tar.xz", "w:xz")])
-def test_a_damaged_tar_is_named(tmp_path: Path, suffix: str, mode: str) -> None:
+def test_a_damaged_tar_archive_is_named(tmp_path: Path, suffix: str, mode: str) -> None:
     members = {f"{name}/{seed}.png": encoded(seed, width=40, height=40) for seed in range(4) for name in "ab"}
     path = write_tar(tmp_path / f"set{suffix}", members, mode)
     content = path.read_bytes()
@@ -320,21 +324,21 @@ def test_a_damaged_tar_is_named(tmp_path: Path, suffix: str, mode: str) -> None:
         open_images(path, SETTINGS)
 
 
-def test_a_bad_image_in_a_tar_is_named(tmp_path: Path) -> None:
+def test_a_bad_image_in_a_tar_archive_is_named(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "set.tar", {"a/1.png": b"text", "b/1.png": encoded(0)})
     with pytest.raises(ImageError, match=r"set\.tar: a/1\.png: a text file, not an image"):
         open_images(path, SETTINGS).read(0)
 
 
-# Whatever it is
+# All formats
 
 
-def test_other_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="not a set of images; it must be a folder of classes"):
+def test_other_files_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not an image set; it must be a folder of class folders"):
         open_images(write(tmp_path / "notes.txt", b"x"), SETTINGS)
 
 
-def test_the_same_images_have_the_same_pixels_in_every_form(tmp_path: Path) -> None:
+def test_the_same_images_have_the_same_pixels_in_every_format(tmp_path: Path) -> None:
     folder = folder_of_classes(tmp_path / "folder", {"a": 2, "b": 2})
     files = {f"{name}/{n}.png": (folder / name / f"{n}.png").read_bytes() for name in "ab" for n in range(2)}
     write_tar(tmp_path / "set.tar.gz", files, "w:gz")
@@ -345,7 +349,7 @@ def test_the_same_images_have_the_same_pixels_in_every_form(tmp_path: Path) -> N
     assert all(other == first for other in others)
 
 
-def test_colours_in_idx_files_may_be_read_as_grey(tmp_path: Path) -> None:
+def test_colour_idx_files_can_be_read_as_grey(tmp_path: Path) -> None:
     colour = picture(0, 4, 5)
     write(tmp_path / "train-images-idx4-ubyte", idx(colour[None]))
     write(tmp_path / "train-labels-idx1-ubyte", idx(np.zeros(1)))

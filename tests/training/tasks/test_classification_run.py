@@ -112,7 +112,7 @@ def test_validation_images_of_their_own(painted: Path, tmp_path: Path, capsys: p
     run_recipe(recipe, tmp_path / "run")
     assert "60 training images, 30 for validation" in capsys.readouterr().out
     paint(tmp_path / "other", 2, 1, classes={"red": (200, 0, 0), "violet": (200, 0, 200)})
-    with pytest.raises(UserError, match="class violet is unknown; known are blue, green, red"):
+    with pytest.raises(UserError, match="class violet is unknown; the known classes are blue, green, red"):
         run_recipe(image_recipe(painted, data__valid=str(tmp_path / "other"), **SHORT), tmp_path / "second")
 
 
