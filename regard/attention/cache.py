@@ -31,20 +31,16 @@ class Cache(Protocol):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0, hook: Hook | None = None
     ) -> Tensor:
-        """Store the new tokens and return their context, (B, H, T, D).
+        """Store the keys and values of new tokens, (B, H, T, D), and return the context of their queries.
 
-        Args:
-            q: Queries of the new tokens, (B, H, T, D); keys and values likewise.
-            mask: Which queries may attend to which of all stored keys.
-            dropout: Dropout probability of the attention weights.
-            hook: Called with the queries and all stored keys and values.
+        The mask refers to all stored keys, and the hook receives all of them.
         """
 
     def reorder(self, rows: Tensor, sentences: Tensor | None) -> Cache:
-        """Return the cache after beam search has reordered its hypotheses.
+        """Return the cache after beam search has reordered the hypotheses.
 
         Args:
-            rows: Previous index of every hypothesis, (sentences · beam width,).
+            rows: Previous index of every hypothesis.
             sentences: Previous index of every remaining sentence; None if all remain.
         """
 

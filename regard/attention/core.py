@@ -44,6 +44,7 @@ def attend(
     scale: float | None = None,
     dropout: float = 0.0,
     bias: Tensor | None = None,
+    finite_bias: bool = False,
     path: AttentionPath = "auto",
 ) -> Tensor:
     """Compute scaled dot-product attention, softmax(q kᵀ · scale + bias) v.
@@ -56,6 +57,7 @@ def attend(
         scale: Factor on the scores; 1/√D by default.
         dropout: Dropout probability of the attention weights; pass 0 outside training.
         bias: Added to the scores before the softmax, broadcastable to (B, H, T, S). A bias of -inf excludes a key.
+        finite_bias: Whether the bias is known to contain no -inf, which makes attention faster.
         path: Implementation to use; "auto" selects the fastest.
 
     Returns:
@@ -67,22 +69,8 @@ def attend(
     """
     mask = ALLOW_ALL if mask is None else mask
     _check_arguments(q, k, v, mask, path)
-    bias, mask = _move_exclusions(bias, mask)
-    return attend_unchecked(q, k, v, mask, scale=scale, dropout=dropout, bias=bias, path=path)
-
-
-def attend_unchecked(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Mask,
-    *,
-    scale: float | None = None,
-    dropout: float = 0.0,
-    bias: Tensor | None = None,
-    path: AttentionPath = "auto",
-) -> Tensor:
-    """Compute `attend` without checking its arguments. The bias must be finite."""
+    if not finite_bias:
+        bias, mask = _move_exclusions(bias, mask)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     if path == "auto":
         path = select_attention(q, k, v, mask, dropout, bias)
@@ -169,7 +157,7 @@ def _attend_sdpa(
             return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=scale)
     if device.type != "cpu":
         return _attend_sdpa_masked(q, k, v, mask, scale, dropout, bias)
-    # The CPU kernel returns zeros for fully masked rows, and reads additive masks faster than boolean ones.
+    # On CPU, SDPA returns zeros for fully masked rows, and additive masks are faster than boolean ones.
     additive = mask.cached(("additive", T, S, q.dtype), lambda: _additive_mask(allowed, q.dtype))
     additive = additive if bias is None else additive + bias
     return F.scaled_dot_product_attention(q, k, v, attn_mask=additive, dropout_p=dropout, scale=scale)
@@ -261,7 +249,7 @@ def _attend_padded(
     query_index = mask.cached(("query index",), partial(PaddedIndex.of, queries))
     key_index = query_index if keys is queries else mask.cached(("key index",), partial(PaddedIndex.of, keys))
     q, k, v = pad_packed(q, query_index), pad_packed(k, key_index), pad_packed(v, key_index)
-    return pack_padded(attend_unchecked(q, k, v, rows, scale=scale, dropout=dropout), query_index)
+    return pack_padded(attend(q, k, v, rows, scale=scale, dropout=dropout), query_index)
 
 
 def _attend_flash_varlen(
@@ -273,22 +261,12 @@ def _attend_flash_varlen(
     queries, keys = packed_layouts(mask)
     if bias is not None or mask.allowed is not None or dropout:
         raise ValueError("path='flash_varlen' supports no bias, no dense mask and no dropout")
-    V = v.shape[-1]
-    q, k, v = _equal_widths(q, k, v)
-    before, after = mask.reach
-    context = varlen_attn(
-        q[0].transpose(0, 1),
-        k[0].transpose(0, 1),
-        v[0].transpose(0, 1),
-        queries.offsets,
-        keys.offsets,
-        queries.longest,
-        keys.longest,
-        scale=scale,
-        window_size=(-1 if before is None else before, -1 if after is None else after),
-    )
+    q_THD, k_SHD, v_SHD = (x[0].transpose(0, 1) for x in _equal_widths(q, k, v))
+    offsets, lengths = (queries.offsets, keys.offsets), (queries.longest, keys.longest)
+    before, after = (-1 if limit is None else limit for limit in mask.reach)
+    context = varlen_attn(q_THD, k_SHD, v_SHD, *offsets, *lengths, scale=scale, window_size=(before, after))
     assert isinstance(context, Tensor)
-    return context.transpose(0, 1)[None, ..., :V]
+    return context.transpose(0, 1)[None, ..., : v.shape[-1]]
 
 
 def _attend_triton_varlen(
@@ -298,8 +276,8 @@ def _attend_triton_varlen(
     packed_layouts(mask)
     if bias is not None or mask.allowed is not None:
         raise ValueError("path='triton_varlen' supports no bias and no dense mask")
-    V = v.shape[-1]
-    return attend_key_ranges(*_equal_widths(q, k, v), _key_ranges(mask), scale, dropout)[..., :V]
+    context = attend_key_ranges(*_equal_widths(q, k, v), _key_ranges(mask), scale, dropout)
+    return context[..., : v.shape[-1]]
 
 
 def _key_ranges(mask: Mask) -> KeyRanges:

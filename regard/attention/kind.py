@@ -44,14 +44,9 @@ class Kind(ABC):
     def attend_projected(
         self, projections: Sequence[Tensor], heads: int, mask: Mask, dropout: float = 0.0
     ) -> Tensor | None:
-        """Return the context computed from fused projections, or None if separate q, k and v are needed.
+        """Return the context computed from fused projections, or None to request separate q, k and v.
 
-        Args:
-            projections: For self-attention one tensor, q, k and v side by side, (B, T, 3 · H · D). For cross-attention
-                q, (B, T, H · D), and k and v side by side, (B, S, 2 · H · D).
-            heads: Number of heads, H.
-            mask: Which queries may attend to which keys.
-            dropout: Dropout probability of the attention weights.
+        The projections are [qkv], (B, T, 3 · H · D), for self-attention and [q, kv] for cross-attention.
         """
         return None
 
@@ -66,9 +61,3 @@ def check_choice(kind: str, name: str, value: object, choices: Collection[str]) 
     """Raise ValueError unless the value is one of the choices."""
     if value not in choices:
         raise ValueError(f"{kind}: {name} must be one of {', '.join(choices)}, not {value!r}")
-
-
-def check_fraction(kind: str, name: str, value: float) -> None:
-    """Raise ValueError unless the value is between 0 and 1."""
-    if not 0 <= value <= 1:
-        raise ValueError(f"{kind}: {name} must be between 0 and 1, not {value!r}")

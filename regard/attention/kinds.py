@@ -45,7 +45,6 @@ class LocalSettings(Settings):
     )
 
     def build(self, heads: int, width: int, scale: float | None = None) -> Kind:
-        """Build the kind for heads of this width."""
         return Local(*self.window, self.dilation, self.global_tokens, scale)
 
 
@@ -64,7 +63,6 @@ class LinearSettings(Settings):
         return self
 
     def build(self, heads: int, width: int, scale: float | None = None) -> Kind:
-        """Build the kind for heads of this width."""
         return Linear(width, self.features, self.size, scale)
 
 
@@ -77,7 +75,6 @@ class RoutingSettings(Settings):
     balance: float = Field(0.02, ge=0, description="step size of the bias that keeps clusters at equal size")
 
     def build(self, heads: int, width: int, scale: float | None = None) -> Kind:
-        """Build the kind for heads of this width."""
         return Routing(heads, width, self.clusters, self.decay, self.balance, scale)
 
 

@@ -83,10 +83,6 @@ class Local(Kind):
         """Largest distance to a key of the window, before and after the query."""
         return self.before * self.dilation, self.after * self.dilation
 
-    @property
-    def _settings(self) -> tuple[int, ...]:
-        return self.before, self.after, self.dilation, self.global_tokens
-
     def _select(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float) -> LocalPath:
         T, S = q.shape[-2], k.shape[-2]
         aligned = T == S and mask.beam_width == 1 and (mask.queries is mask.keys or not mask.packed)
@@ -107,7 +103,7 @@ class Local(Kind):
             query_positions, key_positions = mask.positions(T, S, device)
             return mask & Mask(allowed=self._allowed(query_positions[:, None], key_positions[None, :]))
 
-        return mask.cached(("local", *self._settings, T, S, device), build)
+        return mask.cached(("local", self, T, S, device), build)
 
     def _allowed(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         """Which keys each query attends to, from positions that broadcast against each other."""
@@ -145,7 +141,7 @@ class Local(Kind):
     def _attend_blocks(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float) -> Tensor:
         B, _, N, _ = q.shape
         blocks = _Blocks.of(self, N, mask.causal)
-        key = ("local blocks", *self._settings, N, q.device)
+        key = ("local blocks", self, N, q.device)
         allowed = mask.cached(key, lambda: self._allowed_in_blocks(blocks, mask, q.device))
         allowed = allowed.expand(B, *allowed.shape[1:]).flatten(0, 2)[:, None]
         global_tokens = min(self.global_tokens, N)

@@ -249,12 +249,6 @@ def in_window(window: Window, query_positions: Tensor, key_positions: Tensor) ->
 
 
 def _intersect(one: Window | None, other: Window | None) -> Window:
-    if one is None or other is None:
-        return one or other or (None, None)
-    return _minimum(one[0], other[0]), _minimum(one[1], other[1])
-
-
-def _minimum(one: int | None, other: int | None) -> int | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
+    sides = zip(one or (None, None), other or (None, None), strict=True)
+    before, after = (min((limit for limit in side if limit is not None), default=None) for side in sides)
+    return before, after

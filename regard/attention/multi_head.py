@@ -6,7 +6,7 @@ Shapes: B batch, T query tokens, S source tokens, H heads, D head width, W = H Â
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 from torch import Tensor, nn
@@ -127,19 +127,16 @@ class Attention(nn.Module):
         mask = Mask() if mask is None else mask
         dropout = self.attention_dropout if self.training else 0.0
         projections = self._project(x, source)
-
         context_BHTD = None
-        separate = self.rotary is not None or self.qkv_hook is not None or cache is not None
-        if not separate and not isinstance(source, KeyValues):
+        if self.rotary is None and self.qkv_hook is None and cache is None and not isinstance(source, KeyValues):
             context_BHTD = self.kind.attend_projected(projections, self.heads, mask, dropout)
         if context_BHTD is None:
             if source is None:
                 q_BHTD, k_BHSD, v_BHSD = self._split_qkv(projections[0], positions)
             else:
                 q_BHTD = self._rotate(self._split_heads(projections[0]), positions)
-                k_BHSD, v_BHSD = (
-                    source if isinstance(source, KeyValues) else self._split_kv(projections[1], source_positions)
-                )
+                kv = source if isinstance(source, KeyValues) else self._split_kv(projections[1], source_positions)
+                k_BHSD, v_BHSD = kv
             context_BHTD = self._attend(q_BHTD, k_BHSD, v_BHSD, mask, dropout, cache)
         if self.head_scales is not None:
             context_BHTD = context_BHTD * self.head_scales.to(context_BHTD)[:, None, None]
@@ -224,36 +221,35 @@ class Attention(nn.Module):
         return f"{self.width}, heads={self.heads}{kind}"
 
 
-@contextmanager
-def use_qkv_hook(attentions: Iterable[Attention], hook: QKVHook | None) -> Iterator[None]:
-    """Set the hook of these attentions inside the block; afterwards restore the previous hooks."""
-    previous = {attention: attention.qkv_hook for attention in attentions}
-    try:
-        for attention in previous:
-            attention.qkv_hook = hook
-        yield
-    finally:
-        for attention, hook_before in previous.items():
-            attention.qkv_hook = hook_before
+def use_qkv_hook(attentions: Iterable[Attention], hook: QKVHook | None) -> AbstractContextManager[None]:
+    """Set the hook of these attentions inside a `with` block."""
+    return _set_attribute("qkv_hook", dict.fromkeys(attentions, hook))
 
 
-@contextmanager
-def use_head_scales(scales: Mapping[Attention, Tensor]) -> Iterator[None]:
-    """Multiply the head scales of these attentions by the given ones, (H,) each, inside the block."""
-    previous = {attention: attention.head_scales for attention in scales}
-    try:
-        for attention, scale in scales.items():
-            outer = previous[attention]
-            attention.head_scales = scale if outer is None else outer * scale.to(outer)
-        yield
-    finally:
-        for attention, outer in previous.items():
-            attention.head_scales = outer
+def use_head_scales(scales: Mapping[Attention, Tensor]) -> AbstractContextManager[None]:
+    """Multiply the head scales of these attentions by the given ones, (H,) each, inside a `with` block."""
+    products = {
+        attention: scale if attention.head_scales is None else attention.head_scales * scale.to(attention.head_scales)
+        for attention, scale in scales.items()
+    }
+    return _set_attribute("head_scales", products)
 
 
 @contextmanager
 def disable_qkv_hooks(model: nn.Module) -> Iterator[bool]:
-    """Remove the hooks of all attentions of a model inside the block; yield whether there were any."""
+    """Remove the hooks of all attentions of a model inside a `with` block; yield whether there were any."""
     hooked = [m for m in list_modules(model) if isinstance(m, Attention) and m.qkv_hook is not None]
     with use_qkv_hook(hooked, None):
         yield bool(hooked)
+
+
+@contextmanager
+def _set_attribute(name: str, values: Mapping[Attention, object]) -> Iterator[None]:
+    previous = {attention: getattr(attention, name) for attention in values}
+    try:
+        for attention, value in values.items():
+            setattr(attention, name, value)
+        yield
+    finally:
+        for attention, value in previous.items():
+            setattr(attention, name, value)

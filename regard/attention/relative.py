@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.attention.core import attend_unchecked, attention_scores, attention_weights
+from regard.attention.core import attend, attention_scores, attention_weights
 from regard.attention.kind import Kind
 from regard.attention.masks import Mask
 from regard.attention.positions import grid_positions
@@ -33,7 +33,7 @@ class Relative(nn.Module, Kind):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
         bias = self.bias().to(q.dtype)
-        return attend_unchecked(q, k, v, mask, scale=self.scale, dropout=dropout, bias=bias)
+        return attend(q, k, v, mask, scale=self.scale, dropout=dropout, bias=bias, finite_bias=True)
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         return attention_weights(q, k, mask, scale=self.scale, bias=self.bias())

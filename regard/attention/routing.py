@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.core import attend, attention_scores, attention_weights
-from regard.attention.kind import Kind, check_at_least, check_choice, check_fraction
+from regard.attention.kind import Kind, check_at_least, check_choice
 from regard.attention.masks import Mask, Packed, Padded, in_window
 from regard.attention.packing import pack_padded, pad_packed, self_attention_rows
 from regard.ops import dispatch
@@ -71,7 +71,8 @@ class Routing(nn.Module, Kind):
         super().__init__()
         for name, value in (("heads", heads), ("width", width), ("clusters", clusters)):
             check_at_least("routing attention", name, value, 1)
-        check_fraction("routing attention", "decay", decay)
+        if not 0 <= decay <= 1:
+            raise ValueError(f"routing attention: decay must be between 0 and 1, not {decay!r}")
         if balance < 0:
             raise ValueError(f"routing attention: balance must not be negative, found {balance:g}")
         check_choice("routing attention", "path", path, get_args(RoutingPath))
@@ -113,7 +114,7 @@ class Routing(nn.Module, Kind):
             path = "dense"
         if path in ("auto", "clusters"):
             padded = mask.keys is not None or mask.queries is not None
-            queries, keys = _Members.of_both(query_clusters, key_clusters, self.clusters, padded)
+            queries, keys = _Members.of(query_clusters, key_clusters, self.clusters, padded)
             if path == "clusters" or 2 * self.clusters * queries.largest * keys.largest < T * S:
                 return self._attend_clusters(q, k, v, mask, queries, keys, dropout)
         masked = mask & _same_cluster(query_clusters, key_clusters)
@@ -215,17 +216,14 @@ class _Members(NamedTuple):
         return self.tokens.shape[-1]
 
     @classmethod
-    def of_both(
-        cls, query_clusters: Tensor, key_clusters: Tensor, clusters: int, padded: bool
-    ) -> tuple[_Members, _Members]:
+    def of(cls, query_clusters: Tensor, key_clusters: Tensor, clusters: int, padded: bool) -> list[_Members]:
+        """Return the members of the clusters of queries and of keys."""
         if query_clusters.shape != key_clusters.shape:
-            (queries,), (keys,) = (cls.of([side], clusters, padded) for side in (query_clusters, key_clusters))
-        else:  # computed together, so that the host waits for the sizes of the clusters once
-            queries, keys = cls.of([query_clusters, key_clusters], clusters, padded)
-        return queries, keys
+            return [*cls._of([query_clusters], clusters, padded), *cls._of([key_clusters], clusters, padded)]
+        return cls._of([query_clusters, key_clusters], clusters, padded)  # the host waits for both sizes at once
 
     @classmethod
-    def of(cls, sides: Sequence[Tensor], clusters: int, padded: bool) -> list[_Members]:
+    def _of(cls, sides: Sequence[Tensor], clusters: int, padded: bool) -> list[_Members]:
         """Return the members of each side; sides are cluster indices of equal shape, (B, H, T)."""
         B, H, T = sides[0].shape
         n, R, device = len(sides), B * H, sides[0].device
