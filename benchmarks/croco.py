@@ -26,12 +26,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import bare  # noqa: F401  # before all that imports regard
+import stubs  # noqa: F401  # before all that imports regard
 import torch
 from croco_check import check
-from croco_proof import prove, score_choice
-from croco_race import race
+from croco_evaluation import prove, score_choice
 from croco_training import disparity, load, train
+from croco_variants import race
 
 from regard.data.two_view import SceneSettings, render_pairs
 from regard.runtime import choose_device

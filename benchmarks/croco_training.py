@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from croco_evaluation import load_croco
 from croco_planning import TRIAL, count_steps, fitted, measure_speed
-from croco_proof import load_croco
 from torch import Tensor
 
 from regard.data.two_view.stereo import read_scenes

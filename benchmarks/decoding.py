@@ -25,8 +25,8 @@ from typing import Any
 
 import torch
 import transformers
-from decoding_peers import their_decoder
 from decoding_profile import profile_decoding
+from decoding_transformers import their_decoder
 from marian import as_transformer, random_marian, random_sources
 
 from regard.decoding.config import SearchSettings

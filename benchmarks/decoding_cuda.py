@@ -14,8 +14,8 @@ from statistics import median
 from typing import Any, Literal
 
 import torch
-from decoding_peers import their_decoder
 from decoding_profile import profile_decoding
+from decoding_transformers import their_decoder
 from marian import as_transformer, random_marian, random_sources
 from transformers import MarianMTModel
 
@@ -32,7 +32,7 @@ Tokens = list[list[int]]
 Decode = Callable[[Tokens, int], Tokens]
 Kernels = Literal["none", "attention", "all"]
 SettingsOf = Callable[[int], SearchSettings]
-BEST = "regard, recorded"
+BEST = "regard, captured"
 WORKLOADS = ((1, 1), (32, 4), (128, 4), (512, 4), (128, 1))
 STATIC_PEER_AT = ((128, 1), (1, 1))
 LEAST = {(32, 4): 50_000, (512, 4): 200_000}  # target tokens a second
@@ -188,9 +188,9 @@ def race(contest: Contest, repetitions: int) -> list[dict[str, Any]]:
     contenders: dict[str, Decode] = {
         "huggingface": their_decoder(contest.marian(torch.bfloat16), contest.target),
         "regard, reference": by_reference(model, settings_of),
-        "regard, fixed": by_fixed(model, settings_of, records=False),
-        "regard, recorded, no kernels of its own": by_fixed(model, settings_of, contest.records, "none"),
-        "regard, recorded, attention's kernel": by_fixed(model, settings_of, contest.records, "attention"),
+        "regard, static cache, eager": by_fixed(model, settings_of, records=False),
+        "regard, captured, torch kernels only": by_fixed(model, settings_of, contest.records, "none"),
+        "regard, captured, attention kernel": by_fixed(model, settings_of, contest.records, "attention"),
         BEST: by_fixed(model, settings_of, contest.records),
     }
     pairs = [(size, name) for size in contest.workloads for name in contenders]

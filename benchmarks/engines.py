@@ -31,7 +31,7 @@ import ctranslate2
 import torch
 import transformers
 from decoding import SOURCE, TARGET, VOCAB, Decode, our_decoder, processor
-from decoding_peers import their_decoder
+from decoding_transformers import their_decoder
 from marian import as_transformer, random_marian, random_sources
 
 from regard.interop.ctranslate2 import to_ctranslate2

@@ -28,8 +28,8 @@ import torch
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]  # this checkout, whatever else is installed
 
-from kernel_parts import beside, feed, kinds, pictures, sequences, tokens  # noqa: E402
-from kernel_parts.bench import HEADS, WIDTH, Bench  # noqa: E402
+from kernel_suites import beside, feed, kinds, pictures, sequences, tokens  # noqa: E402
+from kernel_suites.bench import HEADS, WIDTH, Bench  # noqa: E402
 
 PARTS: dict[str, Callable[[Bench], None]] = {
     "agreement": sequences.measure_agreement,

@@ -1,9 +1,9 @@
-"""Writes the tables of README.md and the pages in docs from benchmarks/results and from the settings themselves.
+"""Generate the tables of README.md and docs/*.md from benchmarks/results and from the settings classes.
 
-python benchmarks/tables.py           writes them
-python benchmarks/tables.py --check   only says whether they are up to date
+    python benchmarks/tables.py           update the pages
+    python benchmarks/tables.py --check   exit with code 1 if a page is out of date
 
-A table stands between <!-- its name --> and <!-- /its name -->; PAGES says who writes it, and from which results.
+A table is placed between <!-- name --> and <!-- /name -->; PAGES maps names to writers and results.
 """
 
 import re
@@ -11,7 +11,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from reports import attention, croco, decoding, headline, parallel, serving, settings, training, translation, vision
+from reports import attention, croco, decoding, headline, nat, serving, settings, training, translation, vision
 from reports.results import Writer, of, of_all
 
 from regard.models.swin import SwinConfig
@@ -49,18 +49,18 @@ PAGES: dict[str, dict[str, Writer]] = {
         "augmentation": settings.write_augmentation,
         "speed": of_all(["images-*"], vision.write_reading),
     },
-    "docs/web-page.md": {"speed of the page": of("page", serving.write_page)},
+    "docs/web-page.md": {"speed of the page": of("web-page", serving.write_page)},
     "docs/nat.md": {
-        "parallel": settings.write_parallel,
-        "trade": of_all([f"parallel-{name}" for name in ("builtin", "gpu", "cpu")], parallel.write_trade),
-        "verdict": of_all([f"parallel-{name}" for name in ("gpu", "cpu")], parallel.write_verdict),
+        "settings of NAT": settings.write_nat,
+        "trade-off": of_all([f"nat-{name}" for name in ("builtin", "gpu", "cpu")], nat.write_trade_off),
+        "claims": of_all([f"nat-{name}" for name in ("gpu", "cpu")], nat.write_claims),
     },
     "docs/quantisation.md": {
-        "quantised": of("quantised", decoding.write_quantised),
+        "quantisation": of("quantisation", decoding.write_quantisation),
         "engines": of("engines", decoding.write_engines),
     },
     "docs/serving.md": {"serving": of("serving", serving.write_serving)},
-    "docs/objectives.md": {"teaching": of("teaching", translation.write_teaching)},
+    "docs/objectives.md": {"effects": of("objectives", translation.write_objectives)},
     "docs/training-speed.md": {
         "recipe": TRANSLATION,
         "curves": of("training-curve", training.write_curves),
@@ -78,12 +78,12 @@ PAGES: dict[str, dict[str, Writer]] = {
 
 
 def put(text: str, name: str, written: str) -> str:
-    """The text of a page with what was written in the place of that name."""
+    """Return the page with the table of this name replaced."""
     begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
     pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.S)
-    new, places = pattern.subn(lambda _: f"{begin}{written}\n{end}" if written else f"{begin}{end}", text)
-    if places != 1:
-        sys.exit(f"{places} places for the table {name!r} in a page that should have one")
+    new, count = pattern.subn(lambda _: f"{begin}{written}\n{end}" if written else f"{begin}{end}", text)
+    if count != 1:
+        sys.exit(f"the page has {count} places for the table {name!r}, expected one")
     return new
 
 
@@ -99,7 +99,7 @@ def main() -> None:
             if "--check" not in sys.argv:
                 path.write_text(new, "utf-8")
     if "--check" in sys.argv and stale:
-        sys.exit(f"{', '.join(stale)}: not up to date; run python benchmarks/tables.py")
+        sys.exit(f"{', '.join(stale)}: out of date; run python benchmarks/tables.py")
 
 
 if __name__ == "__main__":

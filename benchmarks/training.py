@@ -12,10 +12,8 @@ the median; warm-up is what the first steps took beyond that.
 --who chooses contenders, --within is the time for all of them, and --merge keeps the earlier rows of the file, so that
 several calls can share the work. --profile adds the kernels of a step, --largest the largest batch that fits. --curve
 trains 500 steps on the built-in corpus, our fastest path and the float32 reference, each with three seeds of dropout.
-With --together contenders share one process and take turns, step by step, as a busy machine wants it. A compiled peer
-takes minutes before its steps are timed: --halt names a session (the number of a process begun with setsid) that may
-use the machine until then, and stands still while steps are timed, with all that it begins but what makes a session of
-its own. --quick is a toy, to see that the script runs.
+With --together systems share one process and alternate step by step, which suits a busy machine. --quick uses a tiny
+model, to see that the script runs.
 
 Writes benchmarks/results/training-gpu.json, -cpu.json or -curve.json, or --out.
 """
@@ -43,12 +41,10 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]  # this checkout, whatever else is installed
 
-from training_sessions import find_fault, send  # noqa: E402
-
 NAMES = (
-    "regard-recorded-half",
-    "regard-recorded-half-dropouts",
-    "regard-recorded",
+    "regard-captured-bf16",
+    "regard-captured-bf16-dropouts",
+    "regard-captured",
     "regard-compiled",
     "regard-packed-kernels",
     "regard-packed",
@@ -59,7 +55,7 @@ NAMES = (
     "marian-compiled",
     "nn-compiled",
 )
-FASTEST = "regard-recorded-half"
+FASTEST = "regard-captured-bf16"
 TOGETHER = ("regard-padded", "regard-packed", "regard-packed-dropouts", "nn")
 REFERENCE = "reference"
 CURVES = ((FASTEST, 1), (REFERENCE, 1), (REFERENCE, 2), (FASTEST, 2), (REFERENCE, 3), (FASTEST, 3))
@@ -86,9 +82,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--curve", action="store_true", help="only compare losses with the float32 reference")
     parser.add_argument("--curve-steps", type=int, default=500)
     parser.add_argument("--curve-tokens", type=int, default=8192, help="places of each side of a batch")
-    parser.add_argument(
-        "--halt", action="append", type=int, default=[], metavar="SESSION", help="while steps are timed"
-    )
     parser.add_argument("--together", action="store_true", help="contenders take turns in one process")
     parser.add_argument("--merge", action="store_true", help="keep the other rows of the file")
     parser.add_argument("--quick", action="store_true", help="toy sizes")
@@ -96,12 +89,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if options.halt and (options.together or options.curve):
-        parser.error("--halt is for contenders that are timed one by one, so leave out --together and --curve")
-    if options.halt and options.largest:
-        parser.error("--halt: whoever stands still keeps its memory, so ask for --largest in a call without it")
-    if options.halt and not options.child and (fault := find_fault(options.halt)):  # one may end before a child begins
-        parser.error(f"--halt: {fault}")
     if options.quick:
         options.preset, options.tokens, options.batches, options.steps = "toy", 256, 3, 6
         options.curve_steps, options.curve_tokens = 20, 128
@@ -114,7 +101,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def measure_together(names: list[str], options: argparse.Namespace) -> list[Row]:
     """Step by step in turns, every one on batches of the same sentences, padded or packed as it likes."""
     import torch
-    from training_contenders import CONTENDERS, SIZES, Trainer
+    from training_systems import CONTENDERS, SIZES, Trainer
     from training_workload import Workload
 
     device, size = torch.device(options.device), SIZES[options.preset]
@@ -159,7 +146,7 @@ class Deadline:
 
 def run_child(name: str, options: argparse.Namespace, deadline: Deadline, *further: str) -> Row:
     """One contender in a process of its own; whatever it found before it failed is kept."""
-    from training_contenders import CONTENDERS
+    from training_systems import CONTENDERS
 
     limit = min(options.limit, int(deadline.left))
     print(f"{name} {' '.join(further)}", flush=True)
@@ -170,17 +157,13 @@ def run_child(name: str, options: argparse.Namespace, deadline: Deadline, *furth
         same += ["--batches", str(options.batches), "--steps", str(options.steps), "--limit", str(limit)]
         same += ["--curve-steps", str(options.curve_steps), "--curve-tokens", str(options.curve_tokens)]
         same += [f"--{flag}" for flag in ("profile", "largest", "curve") if getattr(options, flag)]
-        same += [f"--halt={session}" for session in options.halt]
         command = [sys.executable, str(Path(__file__)), "--child", name, "--out", str(out), *same, *further]
         # Caches of its own: whoever comes second must not warm up at the expense of the first.
         caches = {key: str(folder / key) for key in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
         environment = os.environ | caches | {"REGARD_KERNELS": "1" if CONTENDERS[name].kernels else "0"}
         with errors.open("wb") as said:
             child = subprocess.Popen(command, env=environment, stderr=said, process_group=0)
-            try:
-                failure = wait_for(child, limit, deadline)
-            finally:
-                send(signal.SIGCONT, options.halt)  # whoever was ended while it timed its steps could not
+            failure = wait_for(child, limit, deadline)
         said_last = errors.read_text("utf-8", "replace").strip()
         if failure:
             print(said_last[-3000:], flush=True)  # where it was
@@ -255,13 +238,14 @@ def compare_curves(rows: list[Row]) -> Row:
 
 
 def command() -> str:
-    """What was called, wherever it writes to, and whatever numbers other processes have."""
+    """The command line without the output file."""
     words = ["python benchmarks/training.py"]
     given = iter(part for word in sys.argv[1:] for part in (word.split("=", 1) if word.startswith("--") else [word]))
     for word in given:
-        if word in ("--out", "--halt"):
+        if word == "--out":
             next(given)
-        words += {"--out": [], "--halt": ["--halt", "SESSION"]}.get(word, [word])
+        else:
+            words.append(word)
     return " ".join(words)
 
 
@@ -269,7 +253,7 @@ class Results:
     """The file, which is written anew whenever something is found."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        import bare  # noqa: F401  # before all that imports regard
+        import stubs  # noqa: F401  # before anything imports regard
         import torch
 
         from regard.evaluation.bench.speed import describe_machine
@@ -318,7 +302,7 @@ def describe(options: argparse.Namespace) -> str:
 def main() -> None:
     options = parse()
     if options.child:
-        from training_measuring import work_as_child
+        from training_measurement import work_as_child
 
         work_as_child(options)
         sys.stdout.flush()

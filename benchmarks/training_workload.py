@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-import bare  # noqa: F401
 import numpy as np
+import stubs  # noqa: F401
 import torch
 
 from regard.data.batching import plan_packed, plan_padded

@@ -155,13 +155,13 @@ def build(config: ViTConfig, device: torch.device, compiled: bool) -> list[list[
 
     stages = [
         [Contender("regard", ours()), Contender("transformers", theirs())],
-        [Contender("regard, recorded", ours())],
+        [Contender("regard, captured", ours())],
     ]
     if compiled:
         mine, other = ours(), theirs()
         run = torch.compile(mine)
         stages += [
-            [Contender("regard, compiled", mine, run), Contender("regard, compiled and recorded", mine, run)],
+            [Contender("regard, compiled", mine, run), Contender("regard, compiled and captured", mine, run)],
             [Contender("transformers, compiled", other, torch.compile(other))],
         ]
     return stages

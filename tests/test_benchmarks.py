@@ -44,7 +44,7 @@ def test_rows_that_are_not_measured_again_keep_their_date(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("change", [{"machine": "another"}, {"versions": {"torch": "2.13"}}, {"what": "more work"}])
-def test_times_of_another_machine_or_version_are_not_put_beside_these(change: dict[str, Any], tmp_path: Path) -> None:
+def test_results_of_another_machine_or_version_are_not_merged(change: dict[str, Any], tmp_path: Path) -> None:
     target = tmp_path / "attention-gpu.json"
     attention.add(target, result("2026-01-01", full=1.0))
     before = target.read_text("utf-8")
@@ -53,7 +53,7 @@ def test_times_of_another_machine_or_version_are_not_put_beside_these(change: di
     assert target.read_text("utf-8") == before
 
 
-def test_results_tell_the_command_that_measures_them_again() -> None:
+def test_results_contain_the_command() -> None:
     given = Namespace(device="cuda", lengths=[256, 512], budget=1.0, peers=Path("somewhere"))
     command = attention.describe(torch.device("cpu"), given, ["device", "lengths"])["command"]
     assert command == "python benchmarks/attention.py --peers FOLDER --device cuda --lengths 256 512"
@@ -61,7 +61,7 @@ def test_results_tell_the_command_that_measures_them_again() -> None:
     assert command == "python benchmarks/kernels.py --parts agreement workload --peers FOLDER --out FILE"
 
 
-def test_every_row_of_quality_says_where_and_when_it_comes_from(tmp_path: Path) -> None:
+def test_rows_of_the_quality_table_have_machine_and_date(tmp_path: Path) -> None:
     target = tmp_path / "quality.json"
     row = {"task": "copy", "kind": "full", "seed": 1, "machine": "a machine", "accuracy": 1.0}
     attention_quality.save(target, row | {"date": "2026-01-01", "torch": "2.0"}, "cuda")
@@ -75,7 +75,7 @@ def test_every_row_of_quality_says_where_and_when_it_comes_from(tmp_path: Path) 
     assert found["command"] == "python benchmarks/attention_quality.py --device cpu"
 
 
-def test_a_power_law_is_found_within_its_range() -> None:
+def test_power_law_is_fitted_within_its_range() -> None:
     series = {n: (n**1.5 if n >= 64 else 500.0) for n in (16, 64, 256, 1024, 4096)}
     law = fit(series, 64, 1024)
     assert law is not None
@@ -84,7 +84,7 @@ def test_a_power_law_is_found_within_its_range() -> None:
     assert fit(series, 1024) is None, "of two points"
 
 
-def test_curves_cross_where_their_laws_meet() -> None:
+def test_crossover_is_interpolated() -> None:
     square, line = {n: n * n / 1000 for n in (100, 10_000)}, {n: float(n) for n in (100, 10_000)}
     assert crossover(line, square) == 1000
     assert crossover(square, line) is None
@@ -107,16 +107,16 @@ def costs(local: float, peer: float) -> str:
     return write_costs({"attention-gpu": ABOUT | {"date": "2026-01-01", "rows": rows}})
 
 
-def test_the_table_of_costs_names_ranges_flat_times_and_quicker_peers() -> None:
+def test_cost_table_names_ranges_constant_times_and_faster_libraries() -> None:
     text = costs(local=2.0, peer=1.5)
     assert "n^2.00 (4,096 to 16,384) | not measured |" in text
     assert "| local | n^0.00 | n^0.18 | n^1.00 |" in text
-    assert "nearly flat: local takes 1.0 times as long for 16 times as many." in text
+    assert "nearly constant: local takes 1.0 times as long for 16 times as many." in text
     assert "peer in forward at 4,096 (1500.00 against 2000.00 ms); peer in forward and backward at 4,096" in text
-    assert "No peer does the same work sooner" in costs(local=2.0, peer=2.5)
+    assert "No other library is faster" in costs(local=2.0, peer=2.5)
 
 
-def test_the_table_of_quality_says_who_is_worse_whatever_the_seed() -> None:
+def test_quality_table_names_kinds_worse_with_every_seed() -> None:
     scores = {"full": (99.8, 100.0), "local": (99.6, 99.9), "routing": (99.4, 99.7)}
     rows = [
         {"task": "corpus", "kind": kind, "seed": seed, "bleu": bleu}
@@ -124,27 +124,28 @@ def test_the_table_of_quality_says_who_is_worse_whatever_the_seed() -> None:
         for seed, bleu in enumerate(both)
     ]
     found = ABOUT | {"date": "2026-01-01", "rows": rows, "kinds": {kind: {"kind": kind} for kind in scores}}
-    assert "their best below its worst: in the demo corpus routing." in write_quality(found)
+    assert "Worse than full attention with every seed: in the demo corpus routing." in write_quality(found)
 
 
 @pytest.mark.parametrize(
-    ("distance", "said"), [(0.2, "no further apart than two seeds"), (0.4, "further apart, by 0.1000, than two seeds")]
+    ("distance", "expected"),
+    [(0.2, "is not larger than between two seeds"), (0.4, "is larger by 0.1000 than between two seeds")],
 )
-def test_losses_are_judged_by_the_distance_of_two_seeds(distance: float, said: str) -> None:
+def test_loss_curves_are_compared_with_the_distance_of_two_seeds(distance: float, expected: str) -> None:
     distances = {"mean_distance_of_two_seeds": 0.3, "largest_distance_of_two_seeds": 0.5, "compared_steps": 40}
     distances |= {"mean_distance_of_ours": distance, "largest_distance_of_ours": 0.5}
     curves = {"reference 1": [9.0, 8.0, 7.0, 6.0], "ours 1": [9.0, 8.0, 6.5, 5.5], "reference 2": [9.0, 8.0, 6.0, 5.0]}
     rows = [{"name": name, "losses": losses, "last": losses[-1]} for name, losses in curves.items()]
     text = write_curves(ABOUT | {"date": "2026-01-01", "rows": rows, "distances": distances})
-    assert said in text
-    assert "over the second half, by seed: ours 6.00; the reference 5.50, 6.50." in text
-    assert "All of ours" not in text
+    assert expected in text
+    assert "of the second half by seed: regard 6.00; reference 5.50, 6.50." in text
+    assert "All curves" not in text
     rows[1]["losses"] = [9.0, 8.0, 5.0, 4.0]
     text = write_curves(ABOUT | {"date": "2026-01-01", "rows": rows, "distances": distances})
-    assert "All of ours lie below all of the reference; in 2 of 3 orders all lie on one side." in text
+    assert "All curves of regard lie below the reference, which happens by chance in 2 of 3 orders." in text
 
 
-def test_all_of_ours_are_compared_with_all_references(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_curves_are_compared_with_all_references(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(attention.__file__).parent))
     training = importlib.import_module("training")
     ends = {"reference 1": 6.0, "reference 2": 5.0, f"{training.FASTEST} 1": 5.5, f"{training.FASTEST} 2": 7.0}
@@ -162,7 +163,7 @@ def make_options(out: Path) -> Namespace:
     return Namespace(device="cpu", preset="toy", tokens=256, curve=False, merge=True, out=out)
 
 
-def test_steps_that_are_not_measured_again_keep_their_date(
+def test_training_rows_that_are_not_measured_again_keep_their_date(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(str(Path(attention.__file__).parent))
@@ -182,7 +183,7 @@ def test_steps_that_are_not_measured_again_keep_their_date(
         training.Results(make_options(target))
 
 
-def test_a_note_stays_with_the_steps_that_it_is_about(
+def test_note_is_kept_with_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(str(Path(attention.__file__).parent))
@@ -202,23 +203,23 @@ def test_a_note_stays_with_the_steps_that_it_is_about(
         ("ops/triton/varlen_attention.py", "varlen_backward_keys", "attention"),
         ("ops/triton/key_ranges.py", "find_key_ranges", "attention"),
         ("ops/triton/add_norm.py", "add_norm_backward", "Add & Norm"),
-        ("ops/triton/feed_forward_backward.py", "multiply_and_pass", "products with weights"),
-        ("ops/triton/cross_entropy.py", "turn_into_gradient", "logits to loss and gradient"),
-        ("ops/triton/cross_entropy.py", "turn_held_rows", "logits to loss and gradient"),
+        ("ops/triton/feed_forward_backward.py", "multiply_and_pass", "linear layers"),
+        ("ops/triton/cross_entropy.py", "turn_into_gradient", "cross-entropy"),
+        ("ops/triton/cross_entropy.py", "turn_held_rows", "cross-entropy"),
     ],
 )
-def test_a_profile_knows_what_our_kernels_are_for(module: str, kernel: str, group: str) -> None:
+def test_profile_groups_know_our_kernels(module: str, kernel: str, group: str) -> None:
     assert f"def {kernel}(" in (Path(regard.__file__).parent / module).read_text("utf-8")
     assert sum_by_group([(kernel, 2.0)], GROUPS, 3.0)[group] == 2.0
 
 
-def test_a_compiler_meets_a_batch_of_unlike_sizes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_systems_see_a_batch_of_different_sizes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(attention.__file__).parent))
     workload = importlib.import_module("training_workload")
     begin_with_unlike_sizes = workload.begin_with_unlike_sizes
     batches = workload.Workload(100, 512, 16, torch.device("cpu")).make("padded")
     alike = [i for i, batch in enumerate(batches) if batch.source.shape[1] == batch.inputs.shape[1]]
-    assert alike, "or there is nothing to see here"
+    assert alike, "the test needs such a batch"
     turned = batches[alike[0] :] + batches[: alike[0]]
     found = begin_with_unlike_sizes(turned)
     assert len({*found[0].source.shape, *found[0].inputs.shape}) == 3
@@ -226,7 +227,7 @@ def test_a_compiler_meets_a_batch_of_unlike_sizes_first(monkeypatch: pytest.Monk
     assert begin_with_unlike_sizes(batches[alike[0] : alike[0] + 1]) == batches[alike[0] : alike[0] + 1]
 
 
-def test_a_result_of_images_comes_with_how_it_was_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_results_contain_the_training_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(attention.__file__).parent))
     vision = importlib.import_module("vision")
     entries = [

@@ -1,1 +1,1 @@
-"""What benchmarks/tables.py writes, by topic: each function makes the Markdown of one table of a page."""
+"""Writers of the tables in README.md and docs/*.md."""

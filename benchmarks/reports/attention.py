@@ -1,4 +1,4 @@
-"""The tables of docs/attention.md: kernels, cost by length, and what other kinds of attention cost in quality."""
+"""The tables of docs/attention.md: kernels, cost by length, and quality of the attention kinds."""
 
 import json
 import statistics
@@ -15,27 +15,27 @@ MEASURES = {"forward": "forward", "both": "forward and backward"}
 FITTED = (4096, 65536)
 TAIL = 16384
 Row = dict[str, Any]
-Costs = dict[str, dict[str, dict[int, float]]]  # of everyone, each measure, by length
+Costs = dict[str, dict[str, dict[int, float]]]  # by system, measure and length
 
 
 def write_kernels(result: Result) -> str:
-    """Attention of short sequences, ours beside PyTorch's."""
+    """Varlen attention, our kernel and torch's."""
     found = {(row["part"], row["name"]): row for row in result["rows"]}
-    heads = ("attention of short sequences", "who", "forward", "both", "both, host included")
+    heads = ("attention", "kernel", "forward", "forward + backward", "same, with host overhead")
     rows = []
     for kind in ("self", "causal", "cross"):
-        for path, who in (("short", "ours"), ("varlen", "PyTorch's varlen_attn")):
+        for path, who in (("short", "ours"), ("varlen", "torch varlen_attn")):
             time, error = (found[part, f"{kind}, {path}"] for part in ("workload", "agreement"))
             times = (f"{time[key]:.2f}" for key in ("forward device", "both device", "both eager"))
             rows.append((kind, who, *times, *(f"{error[key]:.5f}" for key in ("out", "dq"))))
     return paragraphs(
-        table((*heads, "error of the context", "of dq"), rows),
+        table((*heads, "error of the output", "error of dq"), rows),
         f"{result['what']}; {cite(result)}.",
     )
 
 
 def write_costs(found: dict[str, Result]) -> str:
-    """How cost grows, where each kind overtakes full attention, and how it stands beside its fastest peer."""
+    """Growth of cost, crossover with full attention, and other libraries."""
     picture = "![Time and memory of each kind by the number of tokens](images/attention-cost.svg)"
     return paragraphs(*map(_write_cost, found.values()), picture if PICTURE.exists() else "")
 
@@ -46,16 +46,16 @@ def _write_cost(result: Result) -> str:
     heads = (
         "kind",
         "time grows as",
-        f"time from {TAIL:,} tokens on",
+        f"time from {TAIL:,} tokens",
         "memory grows as",
         "faster than full from",
         "at the longest",
     )
     return paragraphs(
-        f"{cite(result | {'date': dates_of(result)})}: {result['what']}. What the table says is of forward and "
-        f"backward together. Exponents are fitted over {FITTED[0]:,} to {FITTED[1]:,} tokens, unless a row "
-        "names other lengths.",
-        table((*heads, "same work by peers"), (_cost_of(kind, costs, result) for kind in kinds)),
+        f"{cite(result | {'date': dates_of(result)})}: {result['what']}. Figures are of forward plus "
+        f"backward. Exponents are fitted over {FITTED[0]:,} to {FITTED[1]:,} tokens, unless a row "
+        "states other lengths.",
+        table((*heads, "other libraries, same work"), (_cost_of(kind, costs, result) for kind in kinds)),
         _write_flat(kinds, costs),
         _write_quicker(costs, result["peers"]),
     )
@@ -73,7 +73,7 @@ def _costs(result: Result) -> Costs:
 def _cost_of(kind: str, costs: Costs, result: Result) -> tuple[str, ...]:
     time, memory = costs[kind]["both"], costs[kind]["both_bytes"]
     at, longest = crossover(time, costs["full"]["both"]), max(time)
-    overtakes = f"{at:,} tokens{' or fewer' if at == min(time) else ''}" if at else "no length measured"
+    overtakes = f"{at:,} tokens{' or fewer' if at == min(time) else ''}" if at else "not in the measured range"
     return (
         kind,
         _show_law(fit(time, *FITTED), FITTED[1]),
@@ -86,24 +86,24 @@ def _cost_of(kind: str, costs: Costs, result: Result) -> tuple[str, ...]:
 
 
 def _show_law(law: Law | None, longest: int) -> str:
-    """The law, and its range where it ends earlier than others."""
+    """The power law, with its range if it ends earlier than others."""
     if law is None:
         return "not measured"
     return str(law) if law.longest == longest else f"{law} ({law.shortest:,} to {law.longest:,})"
 
 
 def _compare(costs: Costs, kind: str, peer: str, result: Result) -> str:
-    """A peer beside ours at the longest length that both have been measured at."""
+    """Another library relative to ours at the longest common length."""
     if peer not in costs:
         failed = any(row["name"] == peer for row in result["rows"])
-        return f"{peer}: {'does not run here' if failed else 'not measured'}"
+        return f"{peer}: {'does not run on this machine' if failed else 'not measured'}"
     longest = max(costs[peer]["both"].keys() & costs[kind]["both"].keys())
     time, memory = (costs[peer][what][longest] / costs[kind][what][longest] for what in ("both", "both_bytes"))
     return f"{peer} at {longest:,}: {time:.2f}× our time, {memory:.2f}× our memory"
 
 
 def _write_flat(kinds: list[str], costs: Costs) -> str:
-    """Warns of exponents that only say how long it takes to launch kernels."""
+    """Note on exponents that reflect kernel launches rather than work."""
     flat = []
     for kind in kinds:
         time = costs[kind]["both"]
@@ -113,14 +113,13 @@ def _write_flat(kinds: list[str], costs: Costs) -> str:
     if not flat:
         return ""
     return (
-        f"From {FITTED[0]:,} to {FITTED[1]:,} tokens some of these times are nearly flat: {_join(flat)}. Most of such "
-        "a time is the host's, which launches kernels for a device that has little to do. Exponents far below 1 say "
-        "that, not how cost grows; the end of the curve shows more of the growth, though not all of it."
+        f"From {FITTED[0]:,} to {FITTED[1]:,} tokens some times are nearly constant: {_join(flat)}. They are dominated "
+        "by kernel launches, so exponents far below 1 do not describe the growth of the work."
     )
 
 
 def _write_quicker(costs: Costs, peers: dict[str, str]) -> str:
-    """Everywhere that a peer does the same work sooner than we do."""
+    """Lengths at which another library is faster."""
     found = []
     for peer, kind in peers.items():
         if not kind or peer not in costs or kind not in costs:
@@ -132,8 +131,8 @@ def _write_quicker(costs: Costs, peers: dict[str, str]) -> str:
                 times = (f"{n:,} ({theirs[n] * 1e3:.2f} against {ours[n] * 1e3:.2f} ms)" for n in quicker)
                 found.append(f"{peer} in {name} at {_join(list(times))}")
     if not found:
-        return "No peer does the same work sooner at any length that was measured."
-    return f"Where a peer does the same work sooner than ours: {'; '.join(found)}. At all other lengths ours is sooner."
+        return "No other library is faster at any measured length."
+    return f"Other libraries are faster in these cases: {'; '.join(found)}."
 
 
 def _join(parts: list[str]) -> str:
@@ -141,7 +140,7 @@ def _join(parts: list[str]) -> str:
 
 
 def write_quality(result: Result) -> str:
-    """What each kind of attention learns, over several seeds."""
+    """Quality of each attention kind over several seeds."""
 
     def cell(task: str, kind: str) -> str:
         return _show_seeds([row for row in result["rows"] if (row["task"], row["kind"]) == (task, kind)])
@@ -151,14 +150,14 @@ def write_quality(result: Result) -> str:
         for kind, settings in result["kinds"].items()
     )
     seeds = len({row["seed"] for row in result["rows"]})
-    how = f"{begin_sentence(result['what'])}; means of {seeds} seeds, in brackets the worst and the best"
+    how = f"{begin_sentence(result['what'])}; means of {seeds} seeds, range in parentheses"
     return paragraphs(
         table(("kind", "recall", "copying", "demo corpus, BLEU"), rows), _write_worse(result), f"{how}; {cite(result)}."
     )
 
 
 def _write_worse(result: Result) -> str:
-    """Which kinds are worse than full attention whatever the seed."""
+    """Kinds that are worse than full attention with every seed."""
     said = []
     for task, name in (("recall", "recall"), ("copy", "copying"), ("corpus", "the demo corpus")):
         values = {
@@ -168,7 +167,7 @@ def _write_worse(result: Result) -> str:
         worse = [kind for kind, scores in values.items() if scores and max(scores) < min(values["full"])]
         if worse:
             said.append(f"in {name} {_join(worse)}")
-    return f"Worse than full attention with any seed, their best below its worst: {'; '.join(said)}." if said else ""
+    return f"Worse than full attention with every seed: {'; '.join(said)}." if said else ""
 
 
 def _score(row: Row) -> float:
@@ -177,7 +176,7 @@ def _score(row: Row) -> float:
 
 
 def _show_seeds(rows: list[Row]) -> str:
-    """The mean over seeds, with its range."""
+    """Mean over seeds with the range."""
     values = [_score(row) for row in rows]
     if not values:
         return ""

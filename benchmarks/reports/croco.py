@@ -1,23 +1,23 @@
-"""What benchmarks/croco.py found: whether the second view helps, where the attention looks, disparity."""
+"""Results of benchmarks/croco.py: completion, cross-attention, disparity."""
 
 from .markdown import cite, paragraphs, table, without_folders
 from .results import Result
 
 SCENES = {
     "scenes": "rendered, as in training",
-    "far": "rendered, cameras as far apart as they get",
-    "apart": "rendered, nothing in common",
-    "photographs": "crops of Middlebury's photographs",
-    "photographs_apart": "such crops, nothing in common",
+    "far": "rendered, largest baselines",
+    "apart": "rendered, no overlap",
+    "photographs": "Middlebury crops",
+    "photographs_apart": "Middlebury crops, no overlap",
 }
 VIEWS = ("true", "shuffled", "none")
 LOSSES = ("loss, true second view", "another pair's", "none")
-HITS = ("peaks that hit", "own place would", "peaks of moved patches that hit")
-BY_SIGHT = ("covisible: true", "another pair's", "none", "not in the second view: true", "another pair's", "none")
+HITS = ("attention peaks correct", "same position correct", "peaks of moved patches correct")
+BY_SIGHT = ("visible in both: true", "another pair's", "none", "not visible: true", "another pair's", "none")
 
 
 def write_croco(result: Result) -> str:
-    """The parts that have been measured, in order."""
+    """The measured parts, in order."""
     writers = {"train": _write_training, "prove": _write_proof, "disparity": _write_disparity}
     parts = [write(result[part]) for part, write in writers.items() if part in result]
     if not parts:
@@ -31,7 +31,7 @@ def _write_training(found: Result) -> str:
     return (
         f"A model of {found['parameters'] / 1e6:.1f} M parameters, trained for {steps:,} "
         f"{'' if steps == planned else f'of {planned:,} planned '}steps on {found['pairs']:,} rendered pairs in "
-        f"{found['seconds']:,.0f} s, {found['pairs_per_second']:,.0f} pairs a second:"
+        f"{found['seconds']:,.0f} s, {found['pairs_per_second']:,.0f} pairs per second:"
     )
 
 
@@ -46,18 +46,18 @@ def _write_proof(found: Result) -> str:
             rows.append((title, f"{scores['pairs']:,}", f"{scores['overlap']:.0%}", *_cells(scores["losses"]), *hits))
             by_sight.append((title, *_cells(scores["covisible_losses"]), *_cells(scores["unseen_losses"])))
     return paragraphs(
-        table(("pairs", "how many", "overlap", *LOSSES, *HITS), rows),
-        "Losses are of masked patches, each in its own mean and deviation. A peak of the cross-attention hits where it "
-        f"is the true patch or next to it; it is that of `{layer}`, which did best on scenes set aside for the choice. "
-        "A patch has moved where looking at its own place is no hit.",
-        "The same losses by what the second view shows of a patch, at least half of it or nothing:",
+        table(("pairs", "number", "overlap", *LOSSES, *HITS), rows),
+        "Losses are of masked patches, normalised per patch. An attention peak is correct at the true patch or next "
+        f"to it; the layer is `{layer}`, chosen on separate scenes. A patch has moved if the same position is not "
+        "correct.",
+        "Losses by whether at least half of a patch, or nothing of it, is visible in the second view:",
         table(("pairs", *BY_SIGHT), by_sight),
         _write_verdicts(found["shows"]),
     )
 
 
 def _cells(losses: dict[str, float]) -> list[str]:
-    """Losses with each second view; nothing where there was no such patch."""
+    """Losses with each second view; empty if there was no such patch."""
     return [f"{losses[view]:.3f}" if losses else "" for view in VIEWS]
 
 
@@ -67,25 +67,25 @@ def _write_disparity(found: Result) -> str:
     flat = runs["scratch"]["pixels_off_flat"]
     rows = [
         ("rendered, mean error in pixels", *(f"{run['pixels_off']:.3f}" for run in runs.values()), f"{flat:.3f}"),
-        ("rendered, off by more than 1", *(f"{run['share_off_by_one']:.1%}" for run in runs.values()), ""),
+        ("rendered, error above 1 pixel", *(f"{run['share_off_by_one']:.1%}" for run in runs.values()), ""),
     ]
     photographs = [found[name].get("photographs") for name in runs]
     if all(photographs):
         rows += [
             ("photographs, mean error in pixels", *(f"{one['pixels_off']:.2f}" for one in photographs if one), ""),
-            ("photographs, off by more than 1", *(f"{one['share_off_by_one']:.1%}" for one in photographs if one), ""),
+            ("photographs, error above 1 pixel", *(f"{one['share_off_by_one']:.1%}" for one in photographs if one), ""),
         ]
     return paragraphs(
         f"Disparity after {' and '.join(f'{step:,}' for step in dict.fromkeys(steps))} steps:",
-        table(("disparity", "from these weights", "from random ones", "the best single disparity"), rows),
+        table(("disparity", "pretrained", "random initialisation", "best constant"), rows),
         _write_verdicts(found["shows"]),
     )
 
 
 def _write_verdicts(shows: dict[str, bool]) -> str:
-    """What was asked beforehand, by what came of it."""
+    """Criteria set in advance, by outcome."""
     answers = {
-        "Asked beforehand and shown": [what for what, shown in shows.items() if shown],
-        "Asked beforehand and not shown": [what for what, shown in shows.items() if not shown],
+        "Criteria met": [what for what, shown in shows.items() if shown],
+        "Criteria not met": [what for what, shown in shows.items() if not shown],
     }
     return " ".join(f"{title}: {'; '.join(found)}." for title, found in answers.items() if found)

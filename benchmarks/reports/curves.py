@@ -1,14 +1,14 @@
-"""How cost grows with length: power laws through what was measured, and where two of them meet."""
+"""Growth of cost with sequence length: fitted power laws and their crossover."""
 
 import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-Series = Mapping[int, float]  # what each length took
+Series = Mapping[int, float]  # cost by length
 
 
 class Law(NamedTuple):
-    """Cost grows as the length to this power, from one length to another."""
+    """Cost grows as length ** exponent between two lengths."""
 
     exponent: float
     shortest: int
@@ -19,7 +19,7 @@ class Law(NamedTuple):
 
 
 def fit(series: Series, shortest: int, longest: int | None = None) -> Law | None:
-    """The power law through all lengths within these bounds; None where fewer than three have been measured."""
+    """Fit a power law to the lengths within these bounds; None if fewer than three were measured."""
     lengths = [n for n in sorted(series) if shortest <= n <= (longest or n)]
     if len(lengths) < 3:
         return None
@@ -30,7 +30,7 @@ def fit(series: Series, shortest: int, longest: int | None = None) -> Law | None
 
 
 def crossover(one: Series, other: Series) -> int | None:
-    """The length from which on one takes less than the other, between two lengths by their power laws."""
+    """The length from which `one` costs less than `other`, interpolated between measured lengths."""
     lengths = sorted(one.keys() & other.keys())
     gaps = [(n, math.log(one[n] / other[n])) for n in lengths]
     if not gaps or gaps[-1][1] > 0:

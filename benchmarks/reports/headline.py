@@ -5,9 +5,9 @@ import statistics
 from .markdown import paragraphs, table
 from .results import Result
 
-OURS_TRAINING = "regard-recorded-half-dropouts"
+OURS_TRAINING = "regard-captured-bf16-dropouts"
 OTHERS_TRAINING = ("nn-compiled", "marian-compiled", "marian", "nn")
-OURS_DECODING = "regard, recorded"
+OURS_DECODING = "regard, captured"
 OTHERS_DECODING = ("huggingface", "huggingface, static cache")
 
 

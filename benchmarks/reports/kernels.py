@@ -1,16 +1,16 @@
-"""What a step spends its time on, by what the names of its kernels say that they are for."""
+"""Time of a step by the purpose of its kernels, inferred from their names."""
 
 import re
 from collections.abc import Iterable
 
-PRODUCTS = r"nvjet|gemm|(?<!fmha_)cutlass|splitK"
-REST = "the rest"
+MATMULS = r"nvjet|gemm|(?<!fmha_)cutlass|splitK"
+REST = "other"
 
 
 def sum_by_group(times: Iterable[tuple[str, float]], groups: dict[str, str], total: float) -> dict[str, float]:
-    """The time of each group, whose pattern is the first that fits, and of the rest of the total.
+    """Time of each group of kernels, and of the rest.
 
-    Names are as much as was kept of them, so that several kernels may have the same.
+    A kernel belongs to the first group whose pattern matches. Names are truncated, so several kernels may share one.
     """
     sums = dict.fromkeys(groups, 0.0)
     for kernel, time in times:

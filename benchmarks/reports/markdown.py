@@ -1,4 +1,4 @@
-"""The pieces that all tables are made of."""
+"""Markdown tables and citations of results."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -13,12 +13,12 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def paragraphs(*parts: str) -> str:
-    """Those that say something, with an empty line between them."""
+    """Join non-empty parts by blank lines."""
     return "\n\n".join(part for part in parts if part)
 
 
 def cite(result: Result, *libraries: str, with_command: bool = True) -> str:
-    """On which machine, with which versions, when and by which command something was measured."""
+    """Machine, versions, date and command of a result."""
     versions = (f"{name} {result['versions'][name]}" for name in ("torch", *libraries))
     machine = [result["machine"]] if "machine" in result else []
     where = ", ".join((*machine, *versions, result["date"]))
@@ -26,13 +26,13 @@ def cite(result: Result, *libraries: str, with_command: bool = True) -> str:
 
 
 def dates_of(result: Result) -> str:
-    """When the rows of a result were measured, which may have been on several days."""
+    """The date, or range of dates, on which the rows were measured."""
     dates = sorted({row.get("date", result["date"]) for row in result["rows"]})
     return str(dates[0]) if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
 
 
 def without_folders(command: str) -> str:
-    """The command, with the bare names of files that lay elsewhere on the machine that ran it."""
+    """The command without the folders of absolute paths."""
     return re.sub(r"(?<!\S)/\S*/", "", command)
 
 
@@ -41,7 +41,7 @@ def begin_sentence(text: str) -> str:
 
 
 def show(value: Any) -> str:
-    """A number in full if it is whole, else with one decimal; words as they are; nothing where there is nothing."""
+    """Format integers in full, floats with one decimal, and None as an empty string."""
     if value is None or isinstance(value, str):
         return value or ""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"

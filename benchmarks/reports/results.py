@@ -1,4 +1,4 @@
-"""What the benchmarks found, read for those who write about it."""
+"""Result files of the benchmarks."""
 
 import json
 from collections.abc import Callable
@@ -12,12 +12,12 @@ Writer = Callable[[], str]
 
 
 def of(name: str, write: Callable[[Result], str], otherwise: str = NOTHING) -> Writer:
-    """Writes about one result, or says otherwise where it is not there or has nothing about this."""
+    """A writer for one result; returns `otherwise` if there is none."""
     return of_all([name], lambda found: write(found[name]), otherwise)
 
 
 def of_all(patterns: list[str], write: Callable[[dict[str, Result]], str], otherwise: str = NOTHING) -> Writer:
-    """Writes about those of several results that are there, by their names, in the order of the patterns."""
+    """A writer for all existing results that match the patterns, by name, in the order of the patterns."""
 
     def written() -> str:
         paths = [path for pattern in patterns for path in sorted(FOLDER.glob(f"{pattern}.json"))]

@@ -1,4 +1,4 @@
-"""Tables of settings: every key with its default and its description, from the settings themselves."""
+"""Tables of settings: key, default and description, from the settings classes."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ from regard.training.tasks.translation.recipe import TranslationRecipe
 from .markdown import paragraphs, table
 
 HIDDEN = {f"model.{name}" for name in ("source_vocab", "target_vocab", "kind", "pad", "bos", "eos")}
-PRESET = ("`model.preset`", "`small`", "tiny, small, base or big: where the model's other keys start from")
+PRESET = ("`model.preset`", "`small`", "tiny, small, base or big: defaults of the other model keys")
 Row = tuple[str, str, str]
 
 
@@ -37,8 +37,8 @@ def write_translation() -> str:
     return _tabulate(rows)
 
 
-def write_parallel() -> str:
-    """What a model that writes all tokens at once has beside, or instead of, the usual settings."""
+def write_nat() -> str:
+    """Settings of non-autoregressive models."""
     known = TransformerConfig.model_fields
     own = {name: field for name, field in NATransformerConfig.model_fields.items() if name not in known}
     groups = {
@@ -52,7 +52,7 @@ def write_parallel() -> str:
 
 
 def write_classification() -> str:
-    """What recipes of classifiers have beside the usual settings of training."""
+    """Settings specific to classification."""
     return _tabulate(
         _row(f"{group}.{name}", field)
         for group in ("data", "batch", "training")
@@ -62,7 +62,7 @@ def write_classification() -> str:
 
 
 def write_image_model(config: type[ViTConfig | SwinConfig]) -> str:
-    """What an image model is built from."""
+    """Settings of an image model."""
     defaults = config.parse({}, config.__name__).model_dump(mode="json")
     return _tabulate(
         (f"`model.{name}`", f"`{json.dumps(defaults[name])}`", field.description or "")
@@ -107,13 +107,13 @@ def _group_of(recipe: type[BaseModel], group: str) -> type[BaseModel]:
 
 
 def _flatten(settings: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
-    """Every key with its field; a group that may be off stands with its own keys."""
+    """Yield keys and fields, with optional groups flattened."""
     for attribute, field in settings.model_fields.items():
         name = field.alias or attribute
         groups = [kind for kind in get_args(field.annotation) if isinstance(kind, type) and issubclass(kind, BaseModel)]
         if len(groups) == 1:
             yield from _flatten(groups[0], f"{prefix}{name}.")
-        else:  # a plain value, or a choice among groups, which has a page of its own
+        else:  # a plain value, or a choice among groups, which is documented elsewhere
             yield prefix + name, field
 
 

@@ -1,4 +1,4 @@
-"""How good translators are: the recipe of Multi30k, and ways to teach."""
+"""Translation quality: the Multi30k recipe and training objectives."""
 
 import re
 import statistics
@@ -7,18 +7,18 @@ from .markdown import begin_sentence, cite, paragraphs, show, table
 from .results import Result
 
 KINDS = {"captured": "multi30k-captured-seed", "eager": "multi30k-en-de-seed"}
-"""Ways to take the steps of Multi30k's recipe, and how the files of their results begin."""
+"""Training modes and the prefixes of their result files."""
 
 
 def write_multi30k(found: dict[str, Result]) -> str:
-    """BLEU of every seed and what its training took, with steps that are recorded and that are not."""
+    """BLEU and training time of every seed, with captured and with eager steps."""
     runs = {kind: [run for name, run in found.items() if name.startswith(stem)] for kind, stem in KINDS.items()}
     runs = {kind: of for kind, of in runs.items() if of}
     first = next(iter(runs.values()))[0]
-    heads = ("steps", "BLEU, mean of seeds", "each seed", "training of each, s")
+    heads = ("steps", "BLEU, mean of seeds", "each seed", "training time of each, s")
     about = (
-        f"Signature `{first['score']['signature']}`; recipe `multi30k-en-de`, {first['steps']:,} steps with their "
-        "validations, weights averaged over the last fifth."
+        f"Signature `{first['score']['signature']}`; recipe `multi30k-en-de`, {first['steps']:,} steps including "
+        "validation, weights averaged over the last fifth."
     )
     return paragraphs(
         f"{first['what']}:",
@@ -34,7 +34,7 @@ def _score_of(kind: str, runs: list[Result]) -> tuple[str, ...]:
 
 
 def _cite_runs(kind: str, runs: list[Result]) -> str:
-    """How runs were made, and what is noted of them: each note once, with the seeds that it is about if not all."""
+    """Citation of the runs with their notes; a note that does not apply to all seeds names its seeds."""
     command = re.sub(r"--seed \d+", "--seed N", runs[0]["command"])
     seeds: dict[str, list[str]] = {}
     for run in runs:
@@ -47,7 +47,7 @@ def _cite_runs(kind: str, runs: list[Result]) -> str:
     return begin_sentence(f"{kind}: {cite(runs[0] | {'command': command})}{''.join(notes)}.")
 
 
-def write_teaching(result: Result) -> str:
+def write_objectives(result: Result) -> str:
     rows = (
         (
             row["method"],
@@ -58,6 +58,6 @@ def write_teaching(result: Result) -> str:
         for row in result["rows"]
     )
     return paragraphs(
-        table(("method", "BLEU", "what it should change", "with it", "without"), rows),
+        table(("method", "BLEU", "quantity that it should change", "with", "without"), rows),
         f"{begin_sentence(result['what'])}; signature `{result['rows'][0]['bleu']['signature']}`; {cite(result)}.",
     )

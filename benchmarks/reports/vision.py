@@ -1,4 +1,4 @@
-"""How quickly images are read, and how good the recipes of images are."""
+"""Speed of image data and results of the image recipes."""
 
 import shlex
 from itertools import pairwise
@@ -13,7 +13,7 @@ HEADS = ("recipe", "parameters", "test images", "accuracy, % (95 % interval)", "
 
 
 def write_reading(found: dict[str, Result]) -> str:
-    """Images a second, by set and by preset."""
+    """Images per second by data set and augmentation preset."""
     return paragraphs(*map(_write_reading_on, found.values()))
 
 
@@ -24,14 +24,14 @@ def _write_reading_on(result: Result) -> str:
     )
     changed = (f"{row['preset']} at {row['size']}: {row['per_second']:,}" for row in result["augmentation"])
     return paragraphs(
-        f"Images a second on {cite(result, with_command=False)}:",
-        table(("set", "size", "stored", "read from the store", "decoded as asked for"), rows),
-        f"Augmentation in batches of 256: {'; '.join(changed)}. Shapes drawn: {result['shapes']:,}.",
+        f"Images per second on {cite(result, with_command=False)}:",
+        table(("set", "size", "decoded and stored", "read from the store", "decoded on demand"), rows),
+        f"Augmentation in batches of 256: {'; '.join(changed)}. Rendered shapes: {result['shapes']:,}.",
     )
 
 
 def write_speed(result: Result) -> str:
-    """Training steps beside transformers with the same weights, and each of ours over each of theirs."""
+    """Training steps next to transformers with the same weights."""
     timed = sorted((row for row in result["rows"] if "error" not in row), key=lambda row: -row["images_per_second"])
     theirs = [row for row in timed if row["name"].startswith(THEIRS)]
     rows = (
@@ -46,36 +46,23 @@ def write_speed(result: Result) -> str:
     )
     failed = (f"{row['name']} failed: {row['error']}." for row in result["rows"] if "error" in row)
     return paragraphs(
-        table(("who", "images/s", "ms a step", "GiB a step", *(f"over {row['name']}" for row in theirs)), rows),
+        table(("system", "images/s", "ms per step", "GiB per step", *(f"× {row['name']}" for row in theirs)), rows),
         " ".join((*failed, f"{begin_sentence(result['what'])}; {cite(result, 'transformers')}.")),
     )
 
 
 def write_recipes(found: dict[str, Result]) -> str:
-    """What each recipe reached on test images that it has never seen."""
+    """Test accuracy of each recipe."""
     runs = {name.removeprefix("vision-"): result for name, result in found.items()}
-    jpeg = (
-        f"{JPEG} is CIFAR-10 kept as JPEGs of about quality 75, which lose something: these are not figures of the "
-        "original images."
-    )
+    jpeg = f"{JPEG} is CIFAR-10 stored as JPEG of about quality 75, so figures do not compare with the original images."
     return paragraphs(
-        "What came of them, trained from scratch, on test images never trained on:",
-        table((*HEADS, "beside it"), (_row(name, run) for name, run in runs.items())),
+        "Test accuracy after training from scratch:",
+        table((*HEADS, "run in parallel with"), (_row(name, run) for name, run in runs.items())),
         _write_mirrored(runs),
         jpeg if any(_set_of(name) == JPEG for name in runs) else "",
         _write_changes(runs),
         f"{'; '.join(dict.fromkeys(cite(run, with_command=False) for run in runs.values()))}; "
         "`python benchmarks/vision.py --data DATA --out OUT`.",
-    )
-
-
-def write_recipes_in_brief(found: dict[str, Result]) -> str:
-    """Parameters, accuracy and seconds of some recipes."""
-    runs = {name.removeprefix("vision-"): result for name, result in found.items()}
-    rows = [_row(name, run) for name, run in runs.items()]
-    return paragraphs(
-        table((*HEADS[:4], HEADS[5]), ((*row[:4], row[5]) for row in rows)),
-        f"{'; '.join(dict.fromkeys(cite(run, with_command=False) for run in runs.values()))}.",
     )
 
 
@@ -90,18 +77,18 @@ def _row(name: str, run: Result) -> tuple[str, ...]:
         f"{run['steps']:,}{'' if run['finished'] else ', stopped'}",
         f"{run['training_seconds']:,.0f}",
         "" if run["images_per_second"] is None else f"{run['images_per_second']:,.0f}",
-        ", ".join(f"`{other}`" for other in run["beside"]) or "nothing",
+        ", ".join(f"`{other}`" for other in run["beside"]) or "",
     )
 
 
 def _write_mirrored(runs: dict[str, Result]) -> str:
-    """What runs reached with each image seen twice, beside the table, in which it is seen once."""
+    """Accuracy with mirror averaging."""
     twice = {name: run["test_seen_both_ways_round"] for name, run in runs.items() if "test_seen_both_ways_round" in run}
     found = ", ".join(
         f"`{name}` {both['accuracy']:.2f} % ({both['interval'][0]:.2f} to {both['interval'][1]:.2f})"
         for name, both in twice.items()
     )
-    return f"There each image is seen once. Seen both ways round, with `--mirrored`: {found}." if found else ""
+    return f"With `--mirrored`: {found}." if found else ""
 
 
 def _set_of(recipe: str) -> str:
@@ -109,7 +96,7 @@ def _set_of(recipe: str) -> str:
 
 
 def _write_changes(runs: dict[str, Result]) -> str:
-    """What runs were given that their recipes do not say."""
+    """Settings of the runs that differ from their recipes."""
     names: dict[str, list[str]] = {}
     for name, run in runs.items():
         changes = [f"`{value}`" for flag, value in pairwise(shlex.split(run["command"])) if flag == "--set"]

@@ -56,10 +56,10 @@ STEPWISE: dict[str, Callable[[], Transformer]] = {
 # write all tokens at once, a later token may of course change an earlier output.
 TRANSLATORS: dict[str, Callable[[], EncoderDecoder]] = {
     **STEPWISE,
-    "parallel-classifier-post-sinusoidal": parallel(length="classifier"),
-    "parallel-end-pre-learned-target": parallel(length="end", norm="pre", positions="learned", tie="target"),
-    "parallel-ctc-pre-rotary-none": parallel(length="ctc", norm="pre", positions="rotary", tie="none"),
-    "parallel-ctc-local": parallel(length="ctc", attention={"kind": "local", "window": [2, 1]}),
+    "nat-classifier-post-sinusoidal": parallel(length="classifier"),
+    "nat-end-pre-learned-target": parallel(length="end", norm="pre", positions="learned", tie="target"),
+    "nat-ctc-pre-rotary-none": parallel(length="ctc", norm="pre", positions="rotary", tie="none"),
+    "nat-ctc-local": parallel(length="ctc", attention={"kind": "local", "window": [2, 1]}),
 }
 
 

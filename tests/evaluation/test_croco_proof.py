@@ -37,7 +37,7 @@ GOOD = (scores(0.4, 0.9, 0.85), scores(0.5, 0.9, 0.85), scores(0.86, 0.86, 0.85)
 
 
 def test_a_model_that_does_what_was_asked_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert all(module("croco_proof", monkeypatch).judge(*GOOD, LAYER).values())
+    assert all(module("croco_evaluation", monkeypatch).judge(*GOOD, LAYER).values())
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_each_claim_can_fail(
     place: int, other: CompletionScores, claims: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = [other if number == place else good for number, good in enumerate(GOOD)]
-    shows = module("croco_proof", monkeypatch).judge(*given, LAYER)
+    shows = module("croco_evaluation", monkeypatch).judge(*given, LAYER)
     failed = [claim for claim, shown in shows.items() if not shown]
     assert len(failed) == len(claims)
     assert all(claim.startswith(start) for claim, start in zip(failed, claims, strict=True))
@@ -71,7 +71,7 @@ def own_place(pairs: LabelledPairs, patch: int) -> float:
 
 
 def test_matches_of_the_recipe_lie_elsewhere_than_at_their_own_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    proof = module("croco_proof", monkeypatch)
+    proof = module("croco_evaluation", monkeypatch)
     recipe = CroCoRecipe.load(Path("croco-scenes"), [], {})
     far = recipe.data.scenes.changed(disjoint=0.0, gradual=False)
     patch = recipe.model_settings().patch
@@ -90,7 +90,7 @@ def photo(seed: int) -> StereoPair:
 
 
 def test_crops_of_photographs_know_what_is_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    proof, photos = module("croco_proof", monkeypatch), [photo(1), photo(2)]
+    proof, photos = module("croco_evaluation", monkeypatch), [photo(1), photo(2)]
     first, *others = proof.cut_photos(photos, (8, 16), torch.device("cpu"))
     assert len(others) == 5 and len(first.view1) == 2
     assert torch.equal(first.view1[1], photos[1].left[:, :8, :16])
@@ -204,7 +204,7 @@ def test_steps_that_are_given_need_no_trial(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_models_of_several_patches_do_not_race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    racing = module("croco_race", monkeypatch)
+    racing = module("croco_variants", monkeypatch)
     arguments = Namespace(variant=["plain", "coarse model.patch=8"], out=tmp_path, set=[], device="cpu")
     with pytest.raises(SystemExit, match=r"coarse: model\.patch= cannot differ within a race"):
         racing.race(arguments, 1.0, lambda run: {})

@@ -1,4 +1,4 @@
-"""benchmarks/parallel.py and what is written about it: settings to train by, and figures that are the results' own."""
+"""benchmarks/nat.py and what is written about it: settings to train by, and figures that are the results' own."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_results_and_their_command_name_no_place_of_this_machine(
     monkeypatch.setattr(script, "write_down", watch)
     script.main()
     assert seen == [[1, 0], [2, 0], [2, 1], [2, 2], [2, 2]]  # timings and scores, as far as there are any
-    text = (tmp_path / "parallel-cpu.json").read_text()
+    text = (tmp_path / "nat-cpu.json").read_text()
     assert not [place for place in (tmp_path, trained_run) if str(place) in text]
     result = json.loads(text)
     assert "--data DATA --out OUT --teacher TEACHER --device cpu" in result["command"]
@@ -98,7 +98,7 @@ def test_what_is_written_follows_from_the_results() -> None:
     rows += [row(f"mask-predict, {n} rounds, 5 lengths, reranked", 39.2, 90, 400) for n in (4, 10)]
     students = {name: {"warm": name == "ctc"} for name in ("deep", "end", "ctc")}
     result = {"machine": "M", "results": rows, "rounded_to_bfloat16": ["end", "ctc"], "students": students}
-    said = report.write_verdict({"parallel-cpu": result})
+    said = report.write_verdict({"nat-cpu": result})
     assert "one pass is 2.9 to 5.0 times as fast in batches of 1 and 1.2 to 5.0 times as fast in batches of 8" in said
     assert "ten rounds 1.5 and 0.5 times as fast" in said
     assert "launched" not in said
@@ -109,11 +109,11 @@ def test_what_is_written_follows_from_the_results() -> None:
     assert "15 times for one pass does not hold and 2 times for ten rounds does not hold" in said
     launched = [row(name + report.LAUNCHED, 38, 1200, 600) for name in (report.GREEDY, *report.ONE_PASS)]
     launched[1:] = [row(one["name"], 36, 60, 100) for one in launched[1:]]
-    said = report.write_verdict({"parallel-gpu": result | {"results": rows + launched}})
+    said = report.write_verdict({"nat-gpu": result | {"results": rows + launched}})
     assert "one pass is 20.0 to 20.0 times as fast in batches of 1 and 6.0 to 6.0 times as fast in batches of 8" in said
-    assert "60.0 in place of 1200.0 ms, and mask-predict, 1 round 12.0 in place of 60.0" in said
+    assert "60.0 in place of 1200.0 ms, and mask-predict, 1 iteration 12.0 in place of 60.0" in said
     assert "15 times for one pass holds and 2 times for ten rounds does not hold" in said
-    table = report.write_trade({"parallel-cpu": result | {"what": "W", "versions": {"torch": "1"}, "date": "D"}})
+    table = report.write_trade({"nat-cpu": result | {"what": "W", "versions": {"torch": "1"}, "date": "D"}})
     assert "| 12+1 layers, greedy | 39.00 | 2.6 M | 24.0 ± 1.5 (2.50×) | 18.0 ± 1.5 (5.00×) |" in table
     assert "The weights of end and ctc were rounded" in table
     assert "took turns" in table

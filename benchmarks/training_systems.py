@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import bare  # noqa: F401
+import stubs  # noqa: F401
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -235,9 +235,9 @@ CONTENDERS: dict[str, Contender] = {
     "regard-packed": Contender(build_ours, our_loss, "packed"),
     "regard-packed-dropouts": Contender(build_with_all_dropouts, our_loss, "packed", dropouts=ALL),
     "regard-packed-kernels": Contender(build_ours, our_loss, "packed", kernels=True),
-    "regard-recorded": Contender(build_ours, our_loss, "framed", **QUICK),
-    "regard-recorded-half": Contender(build_half, our_loss, "framed", **QUICK),
-    "regard-recorded-half-dropouts": Contender(build_half_with_all_dropouts, our_loss, "framed", **QUICK, dropouts=ALL),
+    "regard-captured": Contender(build_ours, our_loss, "framed", **QUICK),
+    "regard-captured-bf16": Contender(build_half, our_loss, "framed", **QUICK),
+    "regard-captured-bf16-dropouts": Contender(build_half_with_all_dropouts, our_loss, "framed", **QUICK, dropouts=ALL),
     "regard-compiled": Contender(build_ours, our_loss, "framed", ONE_GRAPH, kernels=True),
     "marian": Contender(**MARIAN),
     "marian-compiled": Contender(**MARIAN, compile=DYNAMIC),

@@ -1,15 +1,15 @@
 """The honest trade: what writing all tokens at once gains in speed and costs in quality, against a cached baseline.
 
-    python benchmarks/parallel.py builtin [--out FOLDER]
+    python benchmarks/nat.py builtin [--out FOLDER]
 
 trains on the built-in corpus, checks that each of the three ways to know the length learns, and writes
 benchmarks/results/parallel-builtin.json.
 
-    python benchmarks/parallel.py teacher  --data DATA --out OUT
-    python benchmarks/parallel.py distill  --data DATA --out OUT --more train.en.gz --more valid.en.gz --more test.en.gz
-    python benchmarks/parallel.py students --data DATA --out OUT --rounded
-    python benchmarks/parallel.py timing   --data DATA --out OUT [--device cpu]
-    python benchmarks/parallel.py plot
+    python benchmarks/nat.py teacher  --data DATA --out OUT
+    python benchmarks/nat.py distill  --data DATA --out OUT --more train.en.gz --more valid.en.gz --more test.en.gz
+    python benchmarks/nat.py students --data DATA --out OUT --rounded
+    python benchmarks/nat.py timing   --data DATA --out OUT [--device cpu]
+    python benchmarks/nat.py plot
 
 do the same on Multi30k in pieces, on one GPU: the usual model, from the published text; its translations of the
 training set, and of further English captions, here those of the three files of 3AM; all others, from these, side by
@@ -43,8 +43,8 @@ sys.path[:0] = [str(HERE.parent)]  # this checkout, whatever else is installed
 
 import safetensors.torch  # noqa: E402
 import torch  # noqa: E402
-
 from benchmarks.reports.parallel import GREEDY, IMAGES, LAUNCHED, ONE_PASS  # noqa: E402
+
 from regard.data.builtin.corpus import load_examples  # noqa: E402
 from regard.data.text.readers import read_lines, read_pairs  # noqa: E402
 from regard.decoding.autoregressive import AutoregressiveGenerator  # noqa: E402
@@ -109,12 +109,12 @@ CONTENDERS: list[tuple[str, str, str]] = [
     ("teacher, beam 5", "teacher", "beam=5"),
     ("12+1 layers, greedy", "deep-shallow", "beam=1"),
     ("12+1 layers, beam 5", "deep-shallow", "beam=5"),
-    ("mask-predict, 1 round", "mask-predict", "iterations=1"),
-    ("mask-predict, 4 rounds", "mask-predict", "iterations=4"),
-    ("mask-predict, 10 rounds", "mask-predict", "iterations=10"),
-    ("mask-predict, 10 rounds, 3 lengths", "mask-predict", "iterations=10,lengths=3"),
-    ("mask-predict, 4 rounds, 5 lengths, reranked", "mask-predict", "iterations=4,lengths=5,rerank={teacher}"),
-    ("mask-predict, 10 rounds, 5 lengths, reranked", "mask-predict", "iterations=10,lengths=5,rerank={teacher}"),
+    ("mask-predict, 1 iteration", "mask-predict", "iterations=1"),
+    ("mask-predict, 4 iterations", "mask-predict", "iterations=4"),
+    ("mask-predict, 10 iterations", "mask-predict", "iterations=10"),
+    ("mask-predict, 10 iterations, 3 lengths", "mask-predict", "iterations=10,lengths=3"),
+    ("mask-predict, 4 iterations, 5 lengths, reranked", "mask-predict", "iterations=4,lengths=5,rerank={teacher}"),
+    ("mask-predict, 10 iterations, 5 lengths, reranked", "mask-predict", "iterations=10,lengths=5,rerank={teacher}"),
     ("cut at END", "end", ""),
     ("CTC", "ctc", ""),
     ("CTC + GLAT", "ctc-glat", ""),
@@ -137,7 +137,7 @@ def describe_run() -> dict[str, Any]:
     options = ("--data", "--out", "--teacher", "--more")  # paths of this machine are of no use elsewhere
     words = [before[2:].upper() if before in options else word for before, word in pairwise(sys.argv)]
     return {
-        "command": " ".join(["python benchmarks/parallel.py", *words]),
+        "command": " ".join(["python benchmarks/nat.py", *words]),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
@@ -205,7 +205,7 @@ def check_builtin(out: Path) -> None:
         "rows": rows,
         "machine": describe_machine(torch.device("cpu")),
     }
-    (RESULTS / "parallel-builtin.json").write_text(
+    (RESULTS / "nat-builtin.json").write_text(
         json.dumps(result | describe_run(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
     )
     if missed:
@@ -332,7 +332,7 @@ def time_all(data: Path, out: Path, teacher: Path, device: torch.device, seconds
     }
     results = [Result(one.name, settings_of(one), parameters_of(one), [], None) for one in contenders]
     turns: list[list[list[float]]] = [[] for _ in contenders]
-    path = out / f"parallel-{'gpu' if device.type == 'cuda' else 'cpu'}.json"
+    path = out / f"nat-{'gpu' if device.type == 'cuda' else 'cpu'}.json"
     save = partial(write_down, path, about, results, turns)
     for batch in batches:
         watch = Watch([])
@@ -394,7 +394,7 @@ def plot_all() -> None:
     """Draws every result of `timing`; apart from it, since a machine with a GPU may have nothing to draw with."""
     from regard.evaluation.bench.plot import save_quality_plot
 
-    for path in RESULTS.glob("parallel-[cg]pu.json"):
+    for path in RESULTS.glob("nat-[cg]pu.json"):
         result = json.loads(path.read_text(encoding="utf-8"))
         picture = IMAGES / f"{path.stem}.svg"
         save_quality_plot(

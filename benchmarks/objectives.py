@@ -1,7 +1,7 @@
 """Short runs on the built-in corpus that show what each teaching method does: BLEU, and the figure that it is meant to
 move, with it and without it.
 
-    python benchmarks/teaching.py [--steps 400] [--sentences 500] [--device cpu] [--jobs 1]
+    python benchmarks/objectives.py [--steps 400] [--sentences 500] [--device cpu] [--jobs 1]
 
 Every run has the same seed, data, steps and dropout; `--jobs` of them go at once. Writes
 benchmarks/results/teaching.json and exits with an error where a method does not do what it says.
@@ -267,7 +267,7 @@ def main() -> None:
         "what": f"the built-in corpus, {options.steps} steps, dropout 0.1, seed 1; {options.sentences} held-out "
         "sentences, greedy search",
         "rows": rows,
-        "command": f"python benchmarks/teaching.py --steps {options.steps} --sentences {options.sentences} "
+        "command": f"python benchmarks/objectives.py --steps {options.steps} --sentences {options.sentences} "
         f"--device {options.device} --jobs {options.jobs}",
         "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores",
         "versions": {"python": platform.python_version(), "torch": torch.__version__},

@@ -1,6 +1,6 @@
 """Round trips: ours to transformers and back, and ours to CTranslate2, onnxruntime, torch.export and Argos Translate.
 
-    python benchmarks/roundtrips.py RUN [--sentences 300] [--only-trained]
+    python benchmarks/round_trips.py RUN [--sentences 300] [--only-trained]
 
 RUN is a trained model, such as that of `regard demo`; its own validation sentences are translated, greedily and with
 beam 4, and so are made-up sentences by models of random weights of every option (tests/exchange/random_models.py).

@@ -1,6 +1,6 @@
 """Models that write all tokens at once, pass by pass and by recorded programs: the time of a batch, tokens to tokens.
 
-    python benchmarks/canvases.py --device cuda [--precision bfloat16] [--tiny] [--out FILE]
+    python benchmarks/nat_decoding.py --device cuda [--precision bfloat16] [--tiny] [--out FILE]
 
 Weights of the base model are random (32,000 words), which changes nothing about the time; sources have 24 tokens. What
 both ways say is compared too: in float32 all of it should be the same, but where random weights leave a near-tie.

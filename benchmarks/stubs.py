@@ -1,7 +1,4 @@
-"""Lets benchmarks of images run on a bare machine: imported before regard, it stands in for packages that text needs.
-
-Only for those that are not installed; whatever is taken from them is a mock, and nothing in such a benchmark uses it.
-"""
+"""Stubs for missing packages that only text models need. Import before regard to run image benchmarks without them."""
 
 from __future__ import annotations
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import cycle, islice, pairwise
 from pathlib import Path
 from statistics import mean, median
@@ -17,8 +15,7 @@ from typing import Any
 import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
-from training_contenders import CONTENDERS, SIZES, Trainer
-from training_sessions import send
+from training_systems import CONTENDERS, SIZES, Trainer
 from training_workload import Workload, begin_with_unlike_sizes, make_lessons, make_one
 
 from regard.training.cuda_graph import WARMUP_STEPS
@@ -26,8 +23,6 @@ from regard.training.memory import is_out_of_memory
 
 WARM_UP = 10
 """Steps before any is timed, at the least; every batch is seen once, since a new shape may take longer."""
-SETTLING = 2.0
-"""Seconds until a GPU is done with what processes had asked for before they were halted."""
 TRACED = 3
 TOP = 40
 DOUBLINGS, REFINEMENTS = 8, 2
@@ -86,8 +81,7 @@ class Measuring:
         held = torch.cuda.memory_allocated() if self.cuda else 0
         if self.cuda and not self.contender.record:  # what replays what was recorded asks for no memory any more
             torch.cuda.reset_peak_memory_stats()
-        with self.alone():
-            times, done = self.clock(trainer, turns, options.steps)
+        times, done = self.clock(trainer, turns, options.steps)
         rates = [batch.count / seconds for batch, seconds in zip(done, times, strict=True)]
         flops = [self.size.flops(batch) / seconds / 1e12 for batch, seconds in zip(done, times, strict=True)]
         self.note(
@@ -105,8 +99,7 @@ class Measuring:
             per_token = (peak - held) / max(counts)
             self.note(peak_gib=round(peak / 2**30, 2), step_kib_per_token=round(per_token / 1024, 1))
         if options.profile:
-            with self.alone():
-                self.profile(trainer, turns)
+            self.profile(trainer, turns)
         if options.largest:
             self.find_largest(trainer)
 
@@ -120,16 +113,6 @@ class Measuring:
             trainer.step(*turn)
         self.wait()
         return time.perf_counter() - begin
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Whoever else is to stand still does."""
-        try:
-            send(signal.SIGSTOP, self.options.halt)
-            time.sleep(SETTLING if self.options.halt else 0)
-            yield
-        finally:
-            send(signal.SIGCONT, self.options.halt)
 
     def clock(self, trainer: Trainer, turns: Iterator[Turn], steps: int) -> tuple[list[float], list[Any]]:
         """Seconds of each step, by events in the device's stream, without waiting in between; and their batches."""

@@ -1,6 +1,6 @@
 """Speed of the web page with a long sentence: time until the attention section is rendered, and frame rates.
 
-    python benchmarks/page.py runs/demo --tokens 512 --out benchmarks/results/page.json
+    python benchmarks/web_page.py runs/demo --tokens 512 --out benchmarks/results/web-page.json
 
 SENTENCE is repeated up to the given number of tokens and translated, which is not timed. Then the section is opened in
 Chromium and its scrollable parts are scrolled frame by frame. Fails, after writing the result, if the section takes
