@@ -115,7 +115,7 @@ def draw_sections(page: Any, url: str, out: Path, name: str, options: argparse.N
         type_in(options.sentence)
         page.locator("[data-section=beam]").click()
         ready("beam")
-        page.locator(".token.again").first.focus()
+        page.locator(".token.repeated").first.focus()
         shoot("rounds")
     for model, images in (("images", options.image), ("windows", options.image), ("views", options.pair)):
         if getattr(options, model):
@@ -123,7 +123,7 @@ def draw_sections(page: Any, url: str, out: Path, name: str, options: argparse.N
             page.locator("[data-section=image]").click()
             ready("image")
             for number, image in enumerate(images):
-                page.locator(".drop input").nth(number).set_input_files(image)
+                page.locator(".drop-zone input").nth(number).set_input_files(image)
             page.locator("figure canvas").first.wait_for()
             page.wait_for_timeout(400)
             shoot(model)

@@ -67,13 +67,13 @@ def test_page_explains_what_the_engine_does_not_support(browser: Any, ct2_server
     try:
         tab.goto(f"{ct2_server.url}/#attention")
         tab.wait_for_selector("html[data-ready=attention]")
-        assert "toy runs on ctranslate2" in tab.locator(".missing").text_content()
+        assert "toy runs on ctranslate2" in tab.locator(".unavailable").text_content()
         tab.goto(f"{ct2_server.url}/#translate")
         tab.reload()
         tab.wait_for_selector("html[data-ready=translate]")
         tab.locator("#text").fill("I love apples")
         tab.locator("#text").press("Enter")
-        tab.wait_for_function("document.querySelector('.answer')?.textContent === '我喜欢苹果'")
+        tab.wait_for_function("document.querySelector('.translation')?.textContent === '我喜欢苹果'")
         assert "--engine regard" in tab.locator(".readout").text_content()
     finally:
         tab.close()

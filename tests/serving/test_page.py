@@ -1,4 +1,4 @@
-"""The page in a real browser, on a server with a translator, an image model, two views, and a run that cannot read."""
+"""The page in a real browser, with a server that has one model of each kind."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -21,18 +21,17 @@ from tests.inspection.test_page_in_browser import is_drawn
 from tests.serving.server_process import ServerProcess
 
 DESKTOP = {"viewport": {"width": 1400, "height": 900}, "locale": "en-GB"}
-EVIL = '<script>alert(1)</script><b>I</b> love <img src=x onerror=alert(2)> apples & "tea"'
-KEY, LINE = make_key("ann", 1_000_000)
-TEXTUAL = ["translate", "attention", "arithmetic", "beam", "change", "positions"]
+MARKUP = '<script>alert(1)</script><b>I</b> love <img src=x onerror=alert(2)> apples & "tea"'
+KEY, KEY_LINE = make_key("ann", 1_000_000)
+TEXT_SECTIONS = ["translate", "attention", "arithmetic", "beam", "change", "positions"]
 
-
-pytestmark = pytest.mark.xdist_group("page")  # one server for all, where tests are spread over processes
+pytestmark = pytest.mark.xdist_group("page")  # all tests use one server
 
 
 @pytest.fixture(scope="module")
-def parallel_run(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A training run of a model that writes all tokens at once, and has learned some of the toy corpus."""
-    out = tmp_path_factory.mktemp("runs") / "once"
+def nat_run(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training run of a non-autoregressive model that has learned part of the toy corpus."""
+    out = tmp_path_factory.mktemp("runs") / "nat"
     short = {"training__steps": 120, "training__validate_every": 120}
     run_recipe(small_recipe(toy / "train.en", toy / "train.zh", model__kind="nat", **short), out)
     return out
@@ -41,32 +40,32 @@ def parallel_run(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def url(
     trained_run: Path,
-    parallel_run: Path,
+    nat_run: Path,
     image_run: Path,
     swin_run: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[str]:
-    """A server with one model of each sort."""
     folder = tmp_path_factory.mktemp("pages")
-    shutil.copytree(trained_run / "best", folder / "mute", ignore=shutil.ignore_patterns("*tokenizer.json"))
+    without_tokenizer = shutil.ignore_patterns("*tokenizer.json")
+    shutil.copytree(trained_run / "best", folder / "no-tokenizer", ignore=without_tokenizer)
     torch.manual_seed(0)
     (folder / "views").mkdir()
     save_model(folder / "views", CroCo(CroCoConfig.micro()), {})
     narrow = TransformerConfig.tiny(vocab=len(Translator.load(trained_run).vocabularies.source), width=16, heads=1)
-    shutil.copytree(trained_run / "best", folder / "one")
-    save_model(folder / "one", Transformer(narrow), {"languages": ["en", "zh"]})
-    named = {"toy": trained_run, "paint": image_run, "windows": swin_run}
-    named |= {name: folder / name for name in ("one", "views", "mute")} | {"once": parallel_run}
-    (folder / "keys").write_text(LINE)
+    shutil.copytree(trained_run / "best", folder / "narrow")
+    save_model(folder / "narrow", Transformer(narrow), {"languages": ["en", "zh"]})
+    runs = {"toy": trained_run, "paint": image_run, "windows": swin_run, "narrow": folder / "narrow"}
+    runs |= {"views": folder / "views", "no-tokenizer": folder / "no-tokenizer", "nat": nat_run}
+    (folder / "keys").write_text(KEY_LINE)
     (folder / "keys").chmod(0o600)
-    runs = [f"{name}={run}" for name, run in named.items()]
-    running = ServerProcess(*runs, "--keys", folder / "keys", "--limit", "drain=0")
-    yield running.wait_until_ready().url
-    assert running.stop() == 0
+    arguments = [f"{name}={run}" for name, run in runs.items()]
+    server = ServerProcess(*arguments, "--keys", folder / "keys", "--limit", "drain=0")
+    yield server.wait_until_ready().url
+    assert server.stop() == 0
 
 
 class Page:
-    """The page at work; everything that it asks for and complains about is kept."""
+    """The opened page, with helpers to operate it."""
 
     def __init__(self, visit: Visit, url: str, key: str | None = KEY) -> None:
         self.visit, self.page, self.url = visit, visit.page, url
@@ -75,38 +74,45 @@ class Page:
             self.page.add_init_script(f"sessionStorage.setItem('key', '{key}')")
         self.page.on("dialog", lambda dialog: (self.alerts.append(dialog.message), dialog.dismiss()))
         self.page.goto(url)
-        self.ready("translate")
+        self.wait_until_ready("translate")
 
-    def ready(self, section: str) -> None:
+    def wait_until_ready(self, section: str) -> None:
         self.page.wait_for_selector(f"html[data-ready={section}]", state="attached", timeout=10_000)
 
     def open(self, section: str) -> None:
         self.page.locator(f"[data-section={section}]").click()
-        self.ready(section)
+        self.wait_until_ready(section)
 
-    def model(self, name: str, section: str) -> None:
+    def select_model(self, name: str, section: str) -> None:
         self.page.locator("#model").select_option(name)
-        self.until(lambda: self.page.locator(f"html[data-ready={section}]").count())
+        self.wait_until(lambda: self.page.locator(f"html[data-ready={section}]").count())
 
-    def type(self, text: str, section: str) -> None:
+    def enter(self, text: str, section: str) -> None:
         self.page.locator("#text").fill(text)
         self.page.evaluate("document.documentElement.removeAttribute('data-ready')")
         self.page.keyboard.press("Enter")
-        self.ready(section)
+        self.wait_until_ready(section)
 
-    def until(self, true: Callable[[], object]) -> None:
-        """Waits in Python: the page's policy lets nobody evaluate strings within it."""
+    def wait_until(self, condition: Callable[[], object]) -> None:
+        """Poll in Python, because the content security policy forbids `wait_for_function`."""
         for _ in range(400):
-            if true():
+            if condition():
                 return
             self.page.wait_for_timeout(25)
-        raise AssertionError("it did not come true within 10 seconds")
+        raise AssertionError("the condition was not fulfilled within 10 seconds")
 
     def text(self, selector: str) -> str:
         return str(self.page.locator(selector).first.text_content())
 
+    def click(self, name: str, **options: Any) -> None:
+        self.page.get_by_role("button", name=name, **options).click()
+
+    def forgive_failed_requests(self) -> None:
+        """Ignore the messages of the console about responses with an error status."""
+        self.visit.console = [message for message in self.visit.console if "Failed to load resource" not in message]
+
     def check(self) -> None:
-        """Nothing went wrong, and nobody else was asked for anything."""
+        """Check that there were no errors, and no requests to other hosts."""
         assert self.visit.console == []
         assert self.alerts == []
         assert all(request.startswith(self.url) for request in self.visit.requests)
@@ -120,164 +126,300 @@ def page(browser: Any, url: str) -> Iterator[Page]:
         opened.check()
 
 
-def test_a_sentence_is_translated_and_a_word_says_what_it_looked_at(page: Page) -> None:
-    assert page.text(".answer") == "我喜欢苹果"
-    page.type("You buy tea", "translate")
-    assert page.text(".answer") == "你买茶"
+# Translation
+
+
+def test_translation_shows_alternatives_and_weights_of_a_token(page: Page) -> None:
+    assert page.text(".translation") == "我喜欢苹果"
+    page.enter("You buy tea", "translate")
+    assert page.text(".translation") == "你买茶"
     scores = [float(score) for score in page.page.locator(".alternative .score").all_text_contents()]
     assert len(scores) == 4
     assert scores == sorted(scores, reverse=True)
     page.page.locator(".tokens.target .token").last.focus()
-    assert "attends to" in page.text(".readout")
     assert "probability" in page.text(".readout")
+    assert "tea" in page.text(".readout")
     page.page.locator(".alternative").nth(1).click()
-    assert page.text(".answer") == page.page.locator(".alternative span:last-child").nth(1).text_content() != "你买茶"
+    alternative = page.page.locator(".alternative span:last-child").nth(1).text_content()
+    assert page.text(".translation") == alternative != "你买茶"
 
 
-def test_heads_are_shown_at_a_glance_at_large_and_beside_each_other(page: Page) -> None:
-    page.open("attention")
-    assert page.page.locator(".cell").count() == 6 * (2 + 1)
-    assert is_drawn(page.page, ".headpanel canvas.matrix")
-    page.page.get_by_role("button", name="decoder.0.attention, head 1").click()
-    page.until(lambda: page.text(".chosen") == "toy · decoder.0.attention · head 1")
-    weights = page.page.locator("canvas.matrix").first.screenshot()
-    page.page.locator(".controls select").first.select_option("scores")
-    page.until(lambda: page.text(".legend span") != "0")
-    assert page.page.locator("canvas.matrix").first.screenshot() != weights
-    page.page.locator(".compare").click()
-    page.page.wait_for_selector(".beside .headpanel .chosen:not(:empty)")
-    assert page.page.locator(".chosen").nth(1).text_content().startswith("one · ")
-    page.page.locator(".compare").click()
-    page.page.wait_for_selector(".beside > div:nth-child(2) .chosen:not(:empty)")
-    assert page.page.locator(".chosen").nth(2).text_content().startswith("once · ")
-    page.page.locator(".compare").click()
-    page.page.wait_for_selector(".beside > div:nth-child(3) .chosen:not(:empty)")
-    assert page.page.locator(".chosen").nth(3).text_content() == "toy · decoder.0.attention · mean"
-    page.page.get_by_role("button", name="remove").first.click()
-    assert page.page.locator(".headpanel").count() == 3
-
-
-def test_the_steps_of_attention_end_where_the_model_does(page: Page) -> None:
-    page.open("arithmetic")
-    steps = page.page.locator(".steps button")
-    assert "q·k" in page.text(".formula")
-    steps.nth(3).click()
-    shares = [
-        float(share) for share in page.page.locator("table.arithmetic td[data-step='3'] span").all_text_contents()
-    ]
-    assert sum(shares) == pytest.approx(1, abs=5e-3)
-    page.page.keyboard.press("ArrowRight")
-    assert page.page.locator(".rest > div").first.is_visible()
-    page.page.keyboard.press("ArrowRight")
-    assert "2 heads × 16 = 32" in page.text(".formula")
-
-
-def test_the_toy_gives_the_numbers_of_the_worked_example(page: Page) -> None:
-    page.open("arithmetic")
-    cells = page.page.locator(".toytable.weights td")
-    assert cells.all_text_contents() == ["0.73", "0.27", "0.27", "0.73"]
-    page.page.get_by_label("÷ √4").uncheck()
-    assert cells.all_text_contents() == ["0.88", "0.12", "0.12", "0.88"]
-    page.page.locator(".toy").get_by_label("mask").check()
-    assert cells.all_text_contents()[:2] == ["1", "0"]
-
-
-def test_the_beam_is_stepped(page: Page) -> None:
-    page.open("beam")
-    later = page.page.locator(".tree .later")
-    assert later.count() == 0
-    page.page.get_by_role("button", name="to the first step").click()
-    columns = page.page.locator(".tree > g").count()
-    assert later.count() == columns - 1 > 2
-    page.page.get_by_role("button", name="next").click()
-    assert later.count() == columns - 2
-    page.page.locator(".tree .dropped").first.focus()
-    assert "dropped" in page.text(".readout")
-    assert page.page.locator(".tree .node.won").count() == 0
-    for _ in range(columns):
-        page.page.get_by_role("button", name="next").click()
-    assert page.page.locator(".tree .node.won").count() == 4
-    assert page.text(".answer") == "我喜欢苹果"
-    page.page.locator(".controls select").first.select_option("1")
-    page.until(lambda: page.page.locator(".tree .node.kept").count() < 5)
-
-
-def test_the_beam_is_shown_without_hindsight_and_rests_where_the_answer_ended(page: Page) -> None:
-    def search_on(route: Any) -> None:
-        """The model's own search, and one step more, in which nothing wins."""
-        found = route.fetch().json()
-        step = max(node["step"] for node in found["tree"]) + 1
-        late = {"step": step, "parent": len(found["tree"]) - 1, "fate": "dropped: it could no longer win"}
-        route.fulfill(json=found | {"tree": [*found["tree"], found["tree"][-1] | late]})
-
-    page.page.route("**/api/inspect/beam", search_on)
-    page.open("beam")
-    assert page.page.get_by_label("beam").input_value() == "5"
-    steps = page.page.locator(".tree > g")
-    last_dropped = [step.locator(".node.dropped").count() for step in steps.all()]
-    scores = [float(score) for score in steps.nth(1).locator(".score").all_text_contents()]
-    assert scores == sorted(scores, reverse=True)
-    page.page.get_by_role("button", name="to the first step").click()
-    dropped = steps.nth(0).locator(".node.dropped")
-    assert dropped.count() < last_dropped[0]
-    page.page.get_by_role("button", name="next").click()
-    assert dropped.count() == last_dropped[0]
-    page.page.get_by_role("button", name="Play").click()
-    page.until(lambda: "The answer ended here, at step 4" in page.text(".readout"))
-    assert page.page.locator(".tree .later").count() == steps.count() - 4 == 1
-
-
-def test_what_was_typed_is_taken_along_and_nothing_is_not_translated(page: Page) -> None:
+def test_unsubmitted_text_is_used_by_the_next_section_and_blank_text_is_rejected(page: Page) -> None:
     page.open("beam")
     page.page.locator("#text").fill("I love tea")
     page.open("change")
     assert page.text(".line .tokens") == "我喜欢茶END"
     page.page.locator("#text").fill("  ")
-    page.page.get_by_role("button", name="Translate", exact=True).click()
-    page.until(lambda: page.page.locator(".missing").count())
-    assert "Write some words" in page.text(".missing")
+    page.click("Translate", exact=True)
+    page.wait_until(lambda: page.page.locator(".unavailable").count())
+    assert page.text(".unavailable") == "Enter a sentence."
 
 
-def test_an_address_opens_a_section_and_a_reload_keeps_model_and_sentence(page: Page) -> None:
-    page.type("You buy tea", "translate")
-    page.model("one", "translate")
+def test_address_selects_a_section_and_reloading_keeps_model_and_sentence(page: Page) -> None:
+    page.enter("You buy tea", "translate")
+    page.select_model("narrow", "translate")
     page.page.evaluate("location.hash = '#beam'")
-    page.ready("beam")
+    page.wait_until_ready("beam")
     page.page.reload()
-    page.ready("beam")
-    assert page.page.locator("#model").input_value() == "one"
+    page.wait_until_ready("beam")
+    assert page.page.locator("#model").input_value() == "narrow"
     assert page.page.locator("#text").input_value() == "You buy tea"
 
 
-def test_a_comparison_that_fails_can_be_removed(page: Page) -> None:
+def test_markup_is_shown_as_text_in_all_sections(page: Page) -> None:
+    page.enter(MARKUP, "translate")
+    for section in TEXT_SECTIONS:
+        page.open(section)
+        assert page.page.locator("b, img, main script").count() == 0
+    assert "<script>" in page.page.locator("#text").input_value()
+    assert page.page.locator("script").count() == 1
+
+
+# Attention
+
+
+def test_heads_are_shown_as_thumbnails_and_can_be_compared(page: Page) -> None:
+    page.open("attention")
+    assert page.page.locator(".cell").count() == 6 * (2 + 1)
+    assert is_drawn(page.page, ".head-panel canvas.matrix")
+    page.click("decoder.0.attention, head 1")
+    page.wait_until(lambda: page.text(".head-title") == "toy · decoder.0.attention · head 1")
+    weights = page.page.locator("canvas.matrix").first.screenshot()
+    page.page.locator(".controls select").first.select_option("scores")
+    page.wait_until(lambda: page.text(".legend span") != "0")
+    assert page.page.locator("canvas.matrix").first.screenshot() != weights
+    titles = page.page.locator(".head-title")
+    expected_titles = ("narrow · decoder.0.attention", "nat · decoder.0.attention", "toy · decoder.0.attention · mean")
+    for number, title in enumerate(expected_titles, 1):
+        page.page.locator(".compare").click()
+        page.page.wait_for_selector(f".comparisons > div:nth-child({number}) .head-title:not(:empty)")
+        assert titles.nth(number).text_content().startswith(title)
+    page.page.get_by_label("Remove").first.click()
+    assert page.page.locator(".head-panel").count() == 3
+
+
+def test_failed_comparison_shows_an_error_and_can_be_removed(page: Page) -> None:
     page.open("attention")
 
-    def refuse(route: Any) -> None:
-        meant = route.request.post_data_json["model"] == "one"
-        route.fulfill(status=400, json={"error": "no such sentence"}) if meant else route.fallback()
+    def reject(route: Any) -> None:
+        is_narrow = route.request.post_data_json["model"] == "narrow"
+        route.fulfill(status=400, json={"error": "no such sentence"}) if is_narrow else route.fallback()
 
-    page.page.route("**/api/inspect/attention", refuse)
+    page.page.route("**/api/inspect/attention", reject)
     page.page.locator(".compare").click()
-    page.page.wait_for_selector(".beside .problem")
-    assert page.text(".beside .problem") == "one: no such sentence"
-    page.page.get_by_role("button", name="remove").click()
-    assert page.page.locator(".beside > div").count() == 0
-    page.visit.console = [one for one in page.visit.console if "Failed to load resource" not in one]
+    page.page.wait_for_selector(".comparisons .error")
+    assert page.text(".comparisons .error") == "narrow: no such sentence"
+    page.click("Remove")
+    assert page.page.locator(".comparisons > div").count() == 0
+    page.forgive_failed_requests()
 
 
-def test_of_scores_there_is_no_mean(page: Page) -> None:
+def test_mean_over_heads_is_not_available_for_scores(page: Page) -> None:
     page.open("attention")
-    show = page.page.locator(".controls select").first
-    show.select_option("scores")
-    page.until(lambda: page.text(".headpanel .hint").startswith("scores"))
-    page.page.get_by_role("button", name="decoder.0.attention, mean").click()
-    page.until(lambda: page.text(".headpanel .hint").startswith("weights"))
-    assert show.input_value() == "weights"
-    assert show.locator("option[value=scores]").is_disabled()
+    quantity = page.page.locator(".controls select").first
+    quantity.select_option("scores")
+    page.wait_until(lambda: page.text(".head-panel .hint").startswith("scores"))
+    page.click("decoder.0.attention, mean")
+    page.wait_until(lambda: page.text(".head-panel .hint").startswith("weights"))
+    assert quantity.input_value() == "weights"
+    assert quantity.locator("option[value=scores]").is_disabled()
 
 
-def test_a_file_dropped_beside_its_place_opens_nothing(page: Page) -> None:
-    left = page.page.evaluate(
+def test_arithmetic_steps_show_the_results_of_the_model(page: Page) -> None:
+    page.open("arithmetic")
+    steps = page.page.locator(".steps button")
+    assert "q·k" in page.text(".formula")
+    steps.nth(3).click()
+    cells = page.page.locator("table.arithmetic td[data-step='3'] span")
+    assert sum(float(weight) for weight in cells.all_text_contents()) == pytest.approx(1, abs=5e-3)
+    page.page.keyboard.press("ArrowRight")
+    assert page.page.locator(".outputs > div").first.is_visible()
+    page.page.keyboard.press("ArrowRight")
+    assert "2 heads × 16 = 32" in page.text(".formula")
+
+
+def test_toy_example_computes_attention(page: Page) -> None:
+    page.open("arithmetic")
+    cells = page.page.locator(".toy-table.weights td")
+    assert cells.all_text_contents() == ["0.73", "0.27", "0.27", "0.73"]
+    page.page.get_by_label("÷ √4").uncheck()
+    assert cells.all_text_contents() == ["0.88", "0.12", "0.12", "0.88"]
+    page.page.locator(".toy").get_by_label("Mask").check()
+    assert cells.all_text_contents()[:2] == ["1", "0"]
+
+
+# Search
+
+
+def test_beam_search_is_shown_step_by_step(page: Page) -> None:
+    page.open("beam")
+    later = page.page.locator(".tree .later")
+    assert later.count() == 0
+    page.click("First step")
+    steps = page.page.locator(".tree > g").count()
+    assert later.count() == steps - 1 > 2
+    page.click("Next step")
+    assert later.count() == steps - 2
+    page.page.locator(".tree .dropped").first.focus()
+    assert "dropped" in page.text(".readout")
+    assert page.page.locator(".tree .node.won").count() == 0
+    for _ in range(steps):
+        page.click("Next step")
+    assert page.page.locator(".tree .node.won").count() == 4
+    assert page.text(".translation") == "我喜欢苹果"
+    page.page.locator(".controls select").first.select_option("1")
+    page.wait_until(lambda: page.page.locator(".tree .node.kept").count() < 5)
+
+
+def test_earlier_steps_show_fates_as_known_then_and_playing_pauses_at_the_translation(page: Page) -> None:
+    def add_step(route: Any) -> None:
+        """Add a step after the end of the best hypothesis."""
+        result = route.fetch().json()
+        last = result["tree"][-1]
+        step = max(node["step"] for node in result["tree"]) + 1
+        late = {"step": step, "parent": len(result["tree"]) - 1, "fate": "dropped: others scored higher"}
+        route.fulfill(json=result | {"tree": [*result["tree"], last | late]})
+
+    page.page.route("**/api/inspect/beam", add_step)
+    page.open("beam")
+    assert page.page.get_by_label("Beam width").input_value() == "5"
+    steps = page.page.locator(".tree > g")
+    dropped_at_end = [step.locator(".node.dropped").count() for step in steps.all()]
+    scores = [float(score) for score in steps.nth(1).locator(".score").all_text_contents()]
+    assert scores == sorted(scores, reverse=True)
+    page.click("First step")
+    dropped = steps.nth(0).locator(".node.dropped")
+    assert dropped.count() < dropped_at_end[0]
+    page.click("Next step")
+    assert dropped.count() == dropped_at_end[0]
+    page.click("Play")
+    page.wait_until(lambda: "The translation is complete at step 4" in page.text(".readout"))
+    assert page.page.locator(".tree .later").count() == steps.count() - 4 == 1
+
+
+def test_nat_iterations_are_shown_step_by_step(page: Page) -> None:
+    page.enter("They want tea and dogs", "translate")
+    page.select_model("nat", "translate")
+    page.open("beam")
+    rows = page.page.locator("table.iterations tr")
+    later = page.page.locator("table.iterations .later")
+    assert (rows.count(), later.count()) == (4, 0)
+    repeated = [row.locator(".token.repeated").count() for row in rows.all()]
+    assert repeated == [0, *sorted(repeated[1:], reverse=True)]
+    assert repeated[1] == page.page.locator("tr:nth-child(2) s.masked-token").count() > 0
+    first_tokens = rows.nth(0).locator(".token").all_text_contents()
+    cells = rows.nth(1).locator("td").all()
+    masked_tokens = [cell.locator("s").text_content() for cell in cells if cell.locator("s").count()]
+    assert masked_tokens == [
+        token for token, cell in zip(first_tokens, cells, strict=True) if cell.locator(".repeated").count()
+    ]
+    rows.nth(1).locator(".repeated").first.focus()
+    assert "masked and predicted again" in page.text(".readout")
+    page.click("First step")
+    assert later.count() == 3
+    page.click("Next step")
+    assert later.count() == 2
+    page.click("Play")
+    page.wait_until(lambda: later.count() == 0)
+    page.page.get_by_label("Iterations").select_option("2")
+    page.wait_until(lambda: rows.count() == 2)
+    page.page.get_by_label("Length candidates").select_option("3")
+    page.wait_until(lambda: page.page.locator(".alternative").count() == 3)
+    page.page.locator(".alternative").nth(1).click()
+    assert rows.nth(0).locator("td").count() != len(first_tokens)
+
+
+def test_changed_heads_and_texts_change_the_translation(page: Page) -> None:
+    with page.page.expect_request(lambda request: "factors" in (request.post_data or "")) as changed:
+        page.open("change")
+    assert set(changed.value.post_data_json["search"].values()) == {None}  # the settings of the server
+    lines = page.page.locator(".line .tokens")
+    assert lines.nth(0).text_content() == lines.nth(1).text_content() == "我喜欢苹果END"
+    for name in ("decoder.0.cross", "decoder.1.cross"):
+        for head in (0, 1):
+            page.click(f"{name}, head {head}", exact=True)
+    page.page.wait_for_selector(".line.differs .token.changed")
+    assert lines.nth(0).text_content() == "我喜欢苹果END" != lines.nth(1).text_content()
+    page.click("Reset")
+    page.wait_until_ready("change")
+    assert page.page.locator(".line.differs").count() == 0
+    page.page.locator(".section textarea").fill("I love tea")
+    page.page.wait_for_selector(".line.differs")
+    assert lines.nth(1).text_content() == "我喜欢茶END"
+
+
+# Positions and images
+
+
+def test_position_encodings_are_drawn(page: Page) -> None:
+    page.open("positions")
+    assert page.page.locator("figure canvas").count() >= 2
+    assert is_drawn(page.page, "figure canvas")
+    page.select_model("views", "positions")
+    assert is_drawn(page.page, ".dials canvas")
+
+
+def test_dropped_image_is_classified_and_patches_can_be_selected(page: Page, painted: Path) -> None:
+    page.select_model("paint", "image")
+    data = list((painted / "test" / "red" / "004.png").read_bytes())
+    page.page.evaluate(
+        """(bytes) => {
+          const files = new DataTransfer();
+          files.items.add(new File([new Uint8Array(bytes)], "<b>red</b>.png", {type: "image/png"}));
+          const event = new DragEvent("drop", {dataTransfer: files, bubbles: true});
+          document.querySelector(".drop-zone").dispatchEvent(event);
+        }""",
+        data,
+    )
+    page.page.wait_for_selector(".class")
+    assert page.text(".class span") == "red"
+    assert page.text(".drop-zone .hint") == "<b>red</b>.png"
+    assert is_drawn(page.page, ".rollout canvas")
+    assert page.page.locator(".thumbnails canvas").count() > 1
+    page.page.locator(".rollout canvas").click(position={"x": 100, "y": 100})
+    page.page.get_by_role("button", name="Whole image").wait_for()
+
+
+def test_swin_patch_attends_only_within_its_window(page: Page, painted: Path) -> None:
+    page.select_model("windows", "image")
+    page.page.locator(".drop-zone input").set_input_files(painted / "test" / "blue" / "004.png")
+    page.page.wait_for_selector(".windows canvas")
+    assert page.text(".class span") == "blue"
+    assert "rollout" in page.text(".card > .hint")
+    layers = page.page.get_by_label("layer")
+    assert layers.locator("option").count() == 4
+    layers.select_option("0")
+    all_patches = page.page.locator(".windows canvas").screenshot()
+    page.page.locator(".windows canvas").click(position={"x": 300, "y": 20})
+    page.page.get_by_role("button", name="Whole image").wait_for()
+    assert page.page.locator(".windows canvas").screenshot() != all_patches
+    # The image has 8 × 8 patches; the window of the selected patch covers 2 × 2 of them at the top right.
+    brightness = page.page.evaluate(
+        """() => {
+          const canvas = document.querySelector(".windows canvas");
+          const { data, width } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+          const pixel = (x, y) => data.slice(4 * (y * width + x), 4 * (y * width + x) + 3);
+          const centre = (index) => Math.round(((index + 0.5) * width) / 8);
+          return [[6, 0], [7, 1], [5, 0], [6, 2], [0, 7]].map(([x, y]) => Math.max(...pixel(centre(x), centre(y))));
+        }"""
+    )
+    assert min(brightness[:2]) > 2 * max(brightness[2:])
+    page.page.locator(".thumbnails .cell").nth(1).click()
+    assert "head 0" in page.text(".windows h3")
+
+
+def test_patch_of_the_first_view_selects_the_map_of_the_second(page: Page, painted: Path) -> None:
+    page.select_model("views", "image")
+    for number, colour in enumerate(("red", "blue")):
+        page.page.locator(".drop-zone input").nth(number).set_input_files(painted / "test" / colour / "004.png")
+    page.page.wait_for_selector(".second canvas")
+    before = page.page.locator(".second canvas").screenshot()
+    page.page.locator(".first canvas").click(position={"x": 10, "y": 300})
+    assert page.page.locator(".second canvas").screenshot() != before
+
+
+def test_file_dropped_outside_of_a_drop_zone_does_not_replace_the_page(page: Page) -> None:
+    default_actions = page.page.evaluate(
         """() => ["dragover", "drop"].map((name) => {
           const files = new DataTransfer();
           files.items.add(new File(["x"], "x.png", {type: "image/png"}));
@@ -285,193 +427,68 @@ def test_a_file_dropped_beside_its_place_opens_nothing(page: Page) -> None:
           return document.body.dispatchEvent(new DragEvent(name, init));
         })"""
     )
-    assert left == [False, False]
+    assert default_actions == [False, False]
 
 
-def test_the_rounds_of_writing_at_once_are_stepped_and_played(page: Page) -> None:
-    page.type("They want tea and dogs", "translate")
-    page.model("once", "translate")
-    page.open("beam")
-    rows = page.page.locator("table.rounds tr")
-    assert rows.count() == 4
-    assert page.page.locator("table.rounds .later").count() == 0
-    masked = [row.locator(".token.again").count() for row in rows.all()]
-    assert masked[0] == 0
-    assert masked == [0, *sorted(masked[1:], reverse=True)]
-    assert masked[1] == page.page.locator("tr:nth-child(2) s.was").count() > 0
-    before = rows.nth(0).locator(".token").all_text_contents()
-    cells = rows.nth(1).locator("td").all()
-    assert [cell.locator("s").text_content() for cell in cells if cell.locator("s").count()] == [
-        piece for piece, cell in zip(before, cells, strict=True) if cell.locator(".again").count()
-    ]
-    rows.nth(1).locator(".again").first.focus()
-    assert "masked again" in page.text(".readout")
-    page.page.get_by_role("button", name="to the first step").click()
-    assert page.page.locator("table.rounds .later").count() == 3
-    page.page.get_by_role("button", name="next", exact=True).click()
-    assert page.page.locator("table.rounds .later").count() == 2
-    page.page.get_by_role("button", name="Play").click()
-    page.until(lambda: page.page.locator("table.rounds .later").count() == 0)
-    page.page.get_by_label("iterations").select_option("2")
-    page.until(lambda: rows.count() == 2)
-    page.page.get_by_label("lengths tried").select_option("3")
-    page.until(lambda: page.page.locator(".alternative").count() == 3)
-    places = len(before)
-    page.page.locator(".alternative").nth(1).click()
-    assert rows.nth(0).locator("td").count() != places
+# Models, languages and errors
 
 
-def test_a_head_that_is_switched_off_changes_the_translation(page: Page) -> None:
-    with page.page.expect_request(lambda one: "factors" in (one.post_data or "")) as asked:
-        page.open("change")
-    assert set(asked.value.post_data_json["search"].values()) == {None}  # nothing but the server's own search
-    lines = page.page.locator(".line .tokens")
-    assert lines.nth(0).text_content() == lines.nth(1).text_content() == "我喜欢苹果END"
-    for name in ("decoder.0.cross", "decoder.1.cross"):
-        for head in (0, 1):
-            page.page.get_by_role("button", name=f"{name}, head {head}", exact=True).click()
-    page.page.wait_for_selector(".line.differs .token.changed")
-    assert lines.nth(0).text_content() == "我喜欢苹果END" != lines.nth(1).text_content()
-    page.page.get_by_role("button", name="Reset").click()
-    page.ready("change")
-    assert page.page.locator(".line.differs").count() == 0
-    page.page.locator(".section textarea").fill("I love tea")
-    page.page.wait_for_selector(".line.differs")
-    assert lines.nth(1).text_content() == "我喜欢茶END"
-
-
-def test_positions_are_drawn(page: Page) -> None:
-    page.open("positions")
-    assert page.page.locator("figure canvas").count() >= 2
-    assert is_drawn(page.page, "figure canvas")
-    page.model("views", "positions")
-    assert is_drawn(page.page, ".dials canvas")
-
-
-def test_an_image_is_dropped_and_a_patch_asked(page: Page, painted: Path) -> None:
-    page.model("paint", "image")
-    data = list((painted / "test" / "red" / "004.png").read_bytes())
-    page.page.evaluate(
-        """(bytes) => {
-          const files = new DataTransfer();
-          files.items.add(new File([new Uint8Array(bytes)], "<b>red</b>.png", {type: "image/png"}));
-          document.querySelector(".drop").dispatchEvent(new DragEvent("drop", {dataTransfer: files, bubbles: true}));
-        }""",
-        data,
-    )
-    page.page.wait_for_selector(".class")
-    assert page.text(".class span") == "red"
-    assert page.text(".drop .hint") == "<b>red</b>.png"
-    assert is_drawn(page.page, ".rollout canvas")
-    assert page.page.locator(".thumbs canvas").count() > 1
-    page.page.locator(".rollout canvas").click(position={"x": 100, "y": 100})
-    page.page.get_by_role("button", name="the whole answer").wait_for()
-
-
-def test_a_patch_looks_within_its_window(page: Page, painted: Path) -> None:
-    page.model("windows", "image")
-    page.page.locator(".drop input").set_input_files(painted / "test" / "blue" / "004.png")
-    page.page.wait_for_selector(".windows canvas")
-    assert page.text(".class span") == "blue"
-    assert "rollout" in page.text(".card > .hint")
-    layers = page.page.get_by_label("layer")
-    assert layers.locator("option").count() == 4
-    layers.select_option("0")
-    whole = page.page.locator(".windows canvas").screenshot()
-    page.page.locator(".windows canvas").click(position={"x": 300, "y": 20})
-    page.page.get_by_role("button", name="all patches").wait_for()
-    looked = page.page.locator(".windows canvas").screenshot()
-    assert looked != whole
-    # The window is 2 of the 8 patches wide, above on the right: all else is dark, and so are its neighbours.
-    bright = page.page.evaluate(
-        """() => {
-          const canvas = document.querySelector(".windows canvas");
-          const { data, width } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-          const colours = (x, y) => data.slice(4 * (y * width + x), 4 * (y * width + x) + 3);
-          const middle = (place) => Math.round(((place + 0.5) * width) / 8);
-          return [[6, 0], [7, 1], [5, 0], [6, 2], [0, 7]].map(([x, y]) => Math.max(...colours(middle(x), middle(y))));
-        }"""
-    )
-    assert min(bright[:2]) > 2 * max(bright[2:])
-    page.page.locator(".thumbs .cell").nth(1).click()
-    assert "head 0" in page.text(".windows h3")
-
-
-def test_a_patch_looks_at_the_other_view(page: Page, painted: Path) -> None:
-    page.model("views", "image")
-    for number, colour in enumerate(("red", "blue")):
-        page.page.locator(".drop input").nth(number).set_input_files(painted / "test" / colour / "004.png")
-    page.page.wait_for_selector(".second canvas")
-    before = page.page.locator(".second canvas").screenshot()
-    page.page.locator(".first canvas").click(position={"x": 10, "y": 300})
-    assert page.page.locator(".second canvas").screenshot() != before
-
-
-def test_what_a_model_cannot_do_is_said_in_a_sentence(page: Page) -> None:
+def test_unsupported_sections_explain_why(page: Page) -> None:
     page.open("image")
-    assert "toy reads text" in page.text(".missing")
-    page.model("mute", "positions")
+    assert "toy is a text model" in page.text(".unavailable")
+    page.select_model("no-tokenizer", "positions")
     for section in ("translate", "attention", "beam"):
         page.open(section)
-        assert "mute has no tokenizer" in page.text(".missing")
-    page.model("paint", "image")
+        assert "no-tokenizer has no tokenizer" in page.text(".unavailable")
+    page.select_model("paint", "image")
     page.open("translate")
-    assert "paint tells images apart" in page.text(".missing")
+    assert "paint is an image classifier" in page.text(".unavailable")
 
 
-def test_markup_is_text_everywhere(page: Page) -> None:
-    page.type(EVIL, "translate")
-    for section in TEXTUAL:
-        page.open(section)
-        assert page.page.locator("b, img, main script").count() == 0
-    assert "<script>" in page.page.locator("#text").input_value()
-    assert page.page.locator("script").count() == 1
-
-
-def test_language_theme_and_keyboard(page: Page) -> None:
+def test_language_theme_and_keyboard_navigation(page: Page) -> None:
     page.open("attention")
     page.page.locator("#language").click()
-    page.ready("attention")
+    page.wait_until_ready("attention")
     assert page.text("[data-section=attention]") == "注意力"
     assert "层" in page.text(".overview")
     assert page.page.evaluate("document.documentElement.lang") == "zh-CN"
     light = page.page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.page.locator("#theme").click()
-    page.ready("attention")
+    page.wait_until_ready("attention")
     assert page.page.evaluate("getComputedStyle(document.body).backgroundColor") != light
     page.page.locator("[data-section=attention]").focus()
     page.page.keyboard.press("ArrowRight")
-    page.ready("arithmetic")
+    page.wait_until_ready("arithmetic")
     assert page.page.evaluate("document.activeElement.dataset.section") == "arithmetic"
 
 
-def test_a_phone_shows_every_section_without_scrolling_sideways(browser: Any, url: str) -> None:
+def test_sections_fit_the_width_of_a_phone(browser: Any, url: str) -> None:
     phone = {"viewport": {"width": 390, "height": 844}, "locale": "zh-CN", "has_touch": True, "color_scheme": "dark"}
     with Visit(browser, **phone) as visit:
         page = Page(visit, url)
-        for section in [*TEXTUAL, "image"]:
+        for section in [*TEXT_SECTIONS, "image"]:
             page.open(section)
-            width, shown = page.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-            assert width <= shown, section
+            content_width, window_width = page.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+            assert content_width <= window_width, section
         page.check()
 
 
-def test_a_closed_section_is_worked_for_no_more(page: Page) -> None:
-    page.page.route("**/api/inspect/attention", lambda route: None)  # never answered
-    page.page.locator("[data-section=attention]").click()
-    page.page.wait_for_timeout(100)
-    asked = len(page.visit.requests)
+def test_closing_a_section_cancels_its_requests(page: Page) -> None:
+    with page.page.expect_request("**/api/inspect/attention"):
+        page.page.route("**/api/inspect/attention", lambda route: None)  # never answered
+        page.page.locator("[data-section=attention]").click()
+    requests_before = len(page.visit.requests)
     with page.page.expect_event("requestfailed", lambda request: request.url.endswith("/api/inspect/attention")):
         page.open("positions")
-    assert [url for url in page.visit.requests[asked:] if "/api/" in url] == [f"{page.url}/api/inspect/positions"]
+    requests = [url for url in page.visit.requests[requests_before:] if "/api/" in url]
+    assert requests == [f"{page.url}/api/inspect/positions"]
 
 
-def test_every_script_and_style_comes_from_here(page: Page) -> None:
-    answer = page.page.request.get(page.url)
-    policy = answer.headers["content-security-policy"]
+def test_inline_scripts_are_forbidden(page: Page) -> None:
+    policy = page.page.request.get(page.url).headers["content-security-policy"]
     assert "default-src 'self'" in policy
     assert "unsafe" not in policy
-    complaint = page.page.evaluate(
+    violated = page.page.evaluate(
         """() => new Promise((resolve) => {
           document.addEventListener("securitypolicyviolation", (event) => resolve(event.violatedDirective));
           const script = document.createElement("script");
@@ -479,63 +496,73 @@ def test_every_script_and_style_comes_from_here(page: Page) -> None:
           document.body.append(script);
         })"""
     )
-    assert complaint.startswith("script-src")
+    assert violated.startswith("script-src")
     assert page.page.evaluate("window.evil") is None
     page.visit.console.clear()
 
 
-def test_what_the_server_refuses_is_said_in_the_language_of_the_page(page: Page) -> None:
+def test_errors_are_shown_in_the_language_of_the_page(page: Page) -> None:
     page.page.locator("#language").click()
-    page.ready("translate")
-    page.type("apples " * 600, "translate")
-    page.until(lambda: "最多可以查看 512 个" in page.text("#problem"))
-    page.type("I love apples", "translate")
-    assert page.page.locator("#problem").is_hidden()
-    page.model("paint", "image")
-    photo = {"name": "notes.png", "mimeType": "image/png", "buffer": b"no image at all"}
-    page.page.locator(".drop input").set_input_files(photo)
-    page.until(lambda: "不是已知格式的图像" in page.text("#problem"))
+    page.wait_until_ready("translate")
+    page.enter("apples " * 600, "translate")
+    page.wait_until(lambda: "最多支持 512 个" in page.text("#error"))
+    page.enter("I love apples", "translate")
+    assert page.page.locator("#error").is_hidden()
+    page.select_model("paint", "image")
+    text_file = {"name": "notes.png", "mimeType": "image/png", "buffer": b"no image at all"}
+    page.page.locator(".drop-zone input").set_input_files(text_file)
+    page.wait_until(lambda: "不支持的图像格式" in page.text("#error"))
     page.page.locator("#language").click()
-    page.until(lambda: "a text file, not an image" in page.text("#problem"))
+    page.wait_until(lambda: "a text file, not an image" in page.text("#error"))
     page.page.route("**/api/inspect/image", lambda route: route.abort())
     page.page.locator("#language").click()
-    page.until(lambda: "服务器没有回答" in page.text("#problem"))
-    page.visit.console = [one for one in page.visit.console if "Failed to load resource" not in one]
+    page.wait_until(lambda: "无法连接服务器" in page.text("#error"))
+    page.forgive_failed_requests()
 
 
-def test_every_reason_to_refuse_has_a_sentence_in_chinese(page: Page) -> None:
-    refusals = page.page.evaluate(
+def test_all_error_reasons_have_a_chinese_message(page: Page) -> None:
+    messages = page.page.evaluate(
         """async () => {
-          const { phrasesOf } = await import("/page/phrases.js");
+          const { pageStringsFor } = await import("/page/page_strings.js");
           const numbers = { limit: 1, tokens: 2, characters: 2, seconds: 3 };
-          const tell = ([reason, say]) => [reason, say(numbers)];
-          return ["en", "zh"].map((language) => Object.entries(phrasesOf(language).refusals).map(tell));
+          const format = ([reason, message]) => [reason, message(numbers)];
+          return ["en", "zh"].map((language) => Object.entries(pageStringsFor(language).errors).map(format));
         }"""
     )
-    english, chinese = map(dict, refusals)
+    english, chinese = map(dict, messages)
     assert chinese.keys() == set(get_args(Reason)) - {"bad", "disconnected"}
     assert english.keys() < chinese.keys()
-    assert not any("undefined" in said or "NaN" in said for said in (*english.values(), *chinese.values()))
+    assert not any("undefined" in message or "NaN" in message for message in (*english.values(), *chinese.values()))
 
 
-def test_a_key_is_asked_for_where_the_server_wants_one(browser: Any, url: str) -> None:
+def test_both_languages_have_the_same_strings(page: Page) -> None:
+    english, chinese = page.page.evaluate(
+        """async () => {
+          const { pageStringsFor } = await import("/page/page_strings.js");
+          return ["en", "zh"].map((language) => Object.keys(pageStringsFor(language)));
+        }"""
+    )
+    assert english == chinese
+
+
+def test_page_asks_for_a_key_and_keeps_it_until_the_tab_is_closed(browser: Any, url: str) -> None:
     with Visit(browser, **DESKTOP) as visit:
         page = Page(visit, url, key=None)
-        assert "asks for an API key" in page.text("#problem")
+        assert "requires an API key" in page.text("#error")
         assert page.page.evaluate("document.activeElement.id") == "key"
         page.page.keyboard.type("wrong")
         page.page.keyboard.press("Enter")
-        page.until(lambda: "does not know that API key" in page.text("#problem"))
+        page.wait_until(lambda: "Invalid API key" in page.text("#error"))
         page.page.locator("#key").fill(KEY)
-        page.page.get_by_role("button", name="Open").click()
-        page.page.wait_for_selector(".answer")
-        assert page.text(".answer") == "我喜欢苹果"
+        page.click("Unlock")
+        page.page.wait_for_selector(".translation")
+        assert page.text(".translation") == "我喜欢苹果"
         assert page.page.locator("#unlock").is_hidden()
-        assert page.page.locator("#problem").is_hidden()
+        assert page.page.locator("#error").is_hidden()
         page.open("attention")
         assert page.page.locator(".cell").count() == 6 * (2 + 1)
-        page.page.reload()  # it is remembered as long as the tab is open
+        page.page.reload()
         page.page.wait_for_selector(".cell")
         assert page.page.locator("#unlock").is_hidden()
-        assert [one for one in visit.console if "403" not in one] == []
+        assert [message for message in visit.console if "403" not in message] == []
         assert KEY not in page.page.url

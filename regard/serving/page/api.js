@@ -1,60 +1,59 @@
-// Questions to the server. Whoever asks gives a signal, so that nobody works for a section that was left.
+// Requests to the server. Callers pass an AbortSignal, so that requests of a closed section are cancelled.
 
 import { readPacket } from "./packet.js";
 
-const access = { key: sessionStorage.getItem("key") };
+let apiKey = sessionStorage.getItem("key");
+let strings = {};
 
-const tongue = { words: {} };
-
-/** Why there is no answer, as a sentence; `locked` where a key is missing. */
-export class Refusal extends Error {
-  constructor(sentence, locked) {
-    super(sentence);
-    this.locked = locked;
+/** An error response. `needsKey` is true if the API key is missing or invalid. */
+export class ApiError extends Error {
+  constructor(message, needsKey) {
+    super(message);
+    this.needsKey = needsKey;
   }
 }
 
-/** In which words refusals are told from now on. */
-export function speak(words) {
-  tongue.words = words;
+/** Set the strings for error messages. */
+export function setErrorStrings(newStrings) {
+  strings = newStrings;
 }
 
-export function setKey(key) {
-  access.key = key;
+export function setApiKey(key) {
+  apiKey = key;
   sessionStorage.setItem("key", key);
 }
 
-/** The answer of `api/${path}` to a question as JSON or as a form; a GET without one. */
-export async function ask(path, question, signal) {
-  const headers = access.key ? { authorization: `Bearer ${access.key}` } : {};
+/** Return the response of `api/${path}`. A body is posted as JSON or as a form; without a body the method is GET. */
+export async function request(path, body, signal) {
+  const headers = apiKey ? { authorization: `Bearer ${apiKey}` } : {};
   const options = { headers, signal };
-  if (question instanceof FormData) Object.assign(options, { method: "POST", body: question });
-  else if (question) {
-    Object.assign(options, { method: "POST", body: JSON.stringify(question) });
+  if (body instanceof FormData) Object.assign(options, { method: "POST", body });
+  else if (body) {
+    Object.assign(options, { method: "POST", body: JSON.stringify(body) });
     headers["content-type"] = "application/json";
   }
-  const answer = await reach(`api/${path}`, options);
-  if (!answer.ok) throw new Refusal(await sentenceOf(answer), answer.status === 403);
-  const binary = answer.headers.get("content-type").startsWith("application/octet-stream");
-  return binary ? readPacket(await answer.arrayBuffer()) : answer.json();
+  const response = await fetchOrFail(`api/${path}`, options);
+  if (!response.ok) throw new ApiError(await errorMessage(response), response.status === 403);
+  const isBinary = response.headers.get("content-type").startsWith("application/octet-stream");
+  return isBinary ? readPacket(await response.arrayBuffer()) : response.json();
 }
 
-async function reach(address, options) {
+async function fetchOrFail(url, options) {
   try {
-    return await fetch(address, options);
+    return await fetch(url, options);
   } catch (error) {
-    throw error.name === "AbortError" ? error : new Refusal(tongue.words.noServer, false);
+    throw error.name === "AbortError" ? error : new ApiError(strings.noServer, false);
   }
 }
 
-/** What the page has words for, by the reason and the numbers in a header; else what the server says. */
-async function sentenceOf(answer) {
-  const numbers = Object.fromEntries(new URLSearchParams(answer.headers.get("x-error") ?? ""));
-  const known = tongue.words.refusals[numbers.reason];
-  if (known) return known(numbers);
+/** Translate an error by the reason and numbers in the header X-Error, or return the message of the server. */
+async function errorMessage(response) {
+  const { reason, ...numbers } = Object.fromEntries(new URLSearchParams(response.headers.get("x-error") ?? ""));
+  const format = strings.errors[reason];
+  if (format) return format(numbers);
   try {
-    return (await answer.json()).error;
+    return (await response.json()).error;
   } catch {
-    return `${answer.status} ${answer.statusText}`;
+    return `${response.status} ${response.statusText}`;
   }
 }

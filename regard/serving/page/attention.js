@@ -1,137 +1,169 @@
-// Section: every layer and head at a glance, one of them at large, and another beside it, of this model or of another.
+// Section "attention": thumbnails of all heads, the selected head, and further heads or models for comparison.
 
-import { ask } from "./api.js";
+import { request } from "./api.js";
 import { makeScale } from "./colours.js";
+import { create, createButton, createField, createSelect } from "./dom.js";
 import { HeadGrid } from "./grid.js";
-import { HeadPanel } from "./headpanel.js";
-import { choice, field, make } from "./make.js";
-import { mapOf, translationOf } from "./sentences.js";
+import { HeadPanel } from "./head_panel.js";
 import { isDark } from "./theme.js";
+import { arrayToMap, getTranslation } from "./translations.js";
 
-export const section = { id: "attention", needs: ["attention"], reads: true, show };
+export const section = { id: "attention", requires: ["attention"], readsText: true, show };
 
 const GROUPS = ["cross", "decoder", "encoder"];
-const kept = { name: null, head: 0, quantity: "weights", zoom: 1, others: [] };
+/** The selection, kept when the section is closed. A head index equal to the number of heads means their mean. */
+const state = { name: null, head: 0, quantity: "weights", zoom: 1, comparisons: [] };
 
-async function show(place, page, signal) {
-  const { words } = page;
-  const overview = make("section", { class: "card overview" });
-  const detail = make("section", { class: "card detail" });
-  place.append(make("div", { class: "attention" }, overview, detail));
-  const seen = await lookAt(page.model.name, page.text, signal);
-  if (signal.aborted) return;
-  if (!seen.views.some((view) => view.name === kept.name)) Object.assign(kept, firstOf(seen.views));
+async function show(container, page, signal) {
+  const section = new AttentionSection(page, signal);
+  container.append(create("div", { class: "attention" }, section.overview, section.detail));
+  await section.load();
+}
 
-  const panel = new HeadPanel(words);
-  const controls = make("div", { class: "bar controls" });
-  const beside = make("div", { class: "beside" });
-  detail.append(controls, make("div", { class: "compared" }, panel.place, beside));
+class AttentionSection {
+  constructor(page, signal) {
+    Object.assign(this, { page, signal, strings: page.strings });
+    this.overview = create("section", { class: "card overview" });
+    this.panel = new HeadPanel(this.strings);
+    this.comparisons = create("div", { class: "comparisons" });
+    this.detail = create("section", { class: "card detail" },
+      this.createControls(),
+      create("div", { class: "side-by-side" }, this.panel.element, this.comparisons));
+  }
 
-  const groups = GROUPS.map((name) => ({
-    title: words[name],
-    hint: words[`${name}Hint`],
-    views: seen.views.filter((view) => view.group === name),
-  })).filter((group) => group.views.length);
-  const grid = new HeadGrid(overview, groups, words, (view, head) => {
-    Object.assign(kept, { name: view.name, head });
-    if (matchMedia("(max-width: 900px)").matches) detail.scrollIntoView({ behavior: "smooth" });
-    return drawFirst();
-  });
-  grid.refresh((view) => seen.maps.get(view.name), (map) => makeScale(isDark(), map.signed));
+  async load() {
+    const heads = await loadHeads(this.page.model.name, this.page.text, this.signal);
+    if (this.signal.aborted) return;
+    this.heads = heads;
+    if (!heads.views.some((view) => view.name === state.name)) {
+      Object.assign(state, { name: defaultView(heads.views).name, head: 0 });
+    }
+    const groups = GROUPS.map((name) => ({
+      title: this.strings[name],
+      hint: this.strings[`${name}Hint`],
+      views: heads.views.filter((view) => view.group === name),
+    })).filter((group) => group.views.length);
+    this.grid = new HeadGrid(this.overview, groups, this.strings, (view, head) => this.select(view, head));
+    this.grid.refresh((view) => heads.maps.get(view.name), (map) => makeScale(isDark(), map.signed));
+    await this.drawAll();
+  }
 
-  const drawFirst = async () => {
-    const view = seen.views.find((one) => one.name === kept.name);
-    grid.select(view, kept.head);
-    markQuantity(kept.head === view.heads);
-    await drawHead(panel, seen, view, kept.head, words, signal);
-  };
-  const drawOther = async (place, other) => {
-    const model = page.models.find((one) => one.name === other.model) ?? page.model;
+  select(view, head) {
+    Object.assign(state, { name: view.name, head });
+    if (matchMedia("(max-width: 900px)").matches) this.detail.scrollIntoView({ behavior: "smooth" });
+    return this.drawSelected();
+  }
+
+  createControls() {
+    const { strings } = this;
+    const quantities = [["weights", strings.weights], ["scores", strings.scores]];
+    this.quantitySelect = createSelect(quantities, state.quantity, (quantity) => this.redraw({ quantity }));
+    const zoom = (factor) => this.redraw({ zoom: Math.min(4, Math.max(0.4, state.zoom * factor)) });
+    return create("div", { class: "bar controls" },
+      createField(strings.show, this.quantitySelect),
+      createButton(strings.compare, () => this.addComparison(), { class: "tool compare" }),
+      createButton("−", () => zoom(0.8), { "aria-label": strings.zoomOut }),
+      createButton("+", () => zoom(1.25), { "aria-label": strings.zoomIn }));
+  }
+
+  redraw(changes = {}) {
+    Object.assign(state, changes);
+    return this.drawAll().catch((error) => this.page.showError(error));
+  }
+
+  drawAll() {
+    const containers = state.comparisons.map(() => create("div"));
+    this.comparisons.replaceChildren(...containers);
+    const comparisons = containers.map((container, i) => this.drawComparison(container, state.comparisons[i]));
+    return Promise.all([this.drawSelected(), ...comparisons]);
+  }
+
+  async drawSelected() {
+    const view = this.heads.views.find(({ name }) => name === state.name);
+    this.grid.select(view, state.head);
+    const isMean = state.head === view.heads;
+    this.quantitySelect.value = isMean ? "weights" : state.quantity;
+    this.quantitySelect.options[1].disabled = isMean; // the mean of scores is not meaningful
+    await drawHead(this.panel, this.heads, view, state.head, this.strings, this.signal);
+  }
+
+  /** Compare with another model if there is one, or else with another head of the same model. */
+  addComparison() {
+    const { models, model } = this.page;
+    const used = [model.name, ...state.comparisons.map((comparison) => comparison.model)];
+    const unused = models.find(({ name, sections }) => sections.includes("attention") && !used.includes(name));
+    const head = unused ? state.head : state.comparisons.length + 1;
+    state.comparisons.push({ model: (unused ?? model).name, name: state.name, head });
+    this.redraw();
+  }
+
+  async drawComparison(container, comparison) {
+    const { page, strings, signal } = this;
+    const model = page.models.find(({ name }) => name === comparison.model) ?? page.model;
     const change = (values) => {
-      Object.assign(other, values);
-      return drawOther(place, other).catch((error) => page.tell(error));
+      Object.assign(comparison, values);
+      return this.drawComparison(container, comparison).catch((error) => page.showError(error));
     };
-    const able = page.models.filter((one) => one.sections.includes("attention")).map(({ name }) => [name, name]);
-    const remove = () => (kept.others.splice(kept.others.indexOf(other), 1), place.remove(), drawFirst().catch((error) => page.tell(error)));
-    const away = make("button", { class: "tool", text: "✕", "aria-label": words.remove, on: { click: remove } });
-    const bar = make("div", { class: "bar controls" }, field(words.model, choice(able, model.name, (name) => change({ model: name }))), away);
-    if (!place.firstChild) place.append(bar);
-    let others;
+    const remove = () => {
+      state.comparisons.splice(state.comparisons.indexOf(comparison), 1);
+      container.remove();
+      this.drawSelected().catch((error) => page.showError(error)); // in the larger space
+    };
+    const supported = page.models.filter(({ sections }) => sections.includes("attention")).map(({ name }) => [name, name]);
+    const removeButton = createButton("✕", remove, { "aria-label": strings.remove });
+    const modelSelect = createSelect(supported, model.name, (name) => change({ model: name }));
+    const bar = create("div", { class: "bar controls" }, createField(strings.model, modelSelect), removeButton);
+    if (!container.firstChild) container.append(bar);
+    let heads;
     try {
-      others = await lookAt(model.name, page.text, signal);
+      heads = await loadHeads(model.name, page.text, signal);
     } catch (error) {
-      if (!signal.aborted) place.replaceChildren(bar, make("p", { class: "problem", text: `${model.name}: ${error.message}` }));
+      const message = create("p", { class: "error", text: `${model.name}: ${error.message}` });
+      if (!signal.aborted) container.replaceChildren(bar, message);
       return;
     }
     if (signal.aborted) return;
-    const view = others.views.find((one) => one.name === other.name) ?? others.views.at(-1);
-    Object.assign(other, { model: model.name, name: view.name, head: Math.min(other.head, view.heads) });
-    const names = others.views.map(({ name }) => [name, name]);
-    const heads = Array.from({ length: view.heads + 1 }, (_, i) => [i, i === view.heads ? words.mean : i]);
-    away.before(field(words.attention, choice(names, view.name, (name) => change({ name }))));
-    away.before(field(words.head, choice(heads, other.head, (value) => change({ head: Number(value) }))));
-    const own = new HeadPanel(words);
-    place.replaceChildren(bar, make("p", { class: "hint", text: others.translation }), own.place);
-    await drawHead(own, others, view, other.head, words, signal);
-  };
-  const drawOthers = () => {
-    const places = kept.others.map(() => make("div"));
-    beside.replaceChildren(...places);
-    return Promise.all(places.map((one, i) => drawOther(one, kept.others[i])));
-  };
-  const draw = () => Promise.all([drawFirst(), drawOthers()]);
-  const redraw = () => draw().catch((error) => page.tell(error));
-
-  const quantities = [["weights", words.weights], ["scores", words.scores]];
-  const quantity = choice(quantities, kept.quantity, (value) => ((kept.quantity = value), redraw()));
-  const markQuantity = (mean) => {
-    quantity.value = mean ? "weights" : kept.quantity;
-    quantity.options[1].disabled = mean; // of scores there is no mean
-  };
-  controls.append(field(words.show, quantity));
-  const compare = make("button", { class: "tool compare", text: words.compare });
-  compare.addEventListener("click", () => {
-    const used = [page.model.name, ...kept.others.map((other) => other.model)];
-    const fresh = page.models.find((one) => one.sections.includes("attention") && !used.includes(one.name));
-    kept.others.push({ model: (fresh ?? page.model).name, name: kept.name, head: fresh ? kept.head : kept.others.length + 1 });
-    redraw();
-  });
-  controls.append(compare);
-  for (const [sign, name, factor] of [["−", "zoomOut", 0.8], ["+", "zoomIn", 1.25]]) {
-    const zoom = () => ((kept.zoom = Math.min(4, Math.max(0.4, kept.zoom * factor))), redraw());
-    controls.append(make("button", { class: "tool", text: sign, "aria-label": words[name], on: { click: zoom } }));
+    const view = heads.views.find(({ name }) => name === comparison.name) ?? heads.views.at(-1);
+    Object.assign(comparison, { model: model.name, name: view.name, head: Math.min(comparison.head, view.heads) });
+    const names = heads.views.map(({ name }) => [name, name]);
+    const headOptions = Array.from({ length: view.heads + 1 }, (_, i) => [i, i === view.heads ? strings.mean : i]);
+    removeButton.before(
+      createField(strings.attention, createSelect(names, view.name, (name) => change({ name }))),
+      createField(strings.head, createSelect(headOptions, comparison.head, (head) => change({ head: Number(head) }))));
+    const panel = new HeadPanel(strings);
+    container.replaceChildren(bar, create("p", { class: "hint", text: heads.translation }), panel.element);
+    await drawHead(panel, heads, view, comparison.head, strings, signal);
   }
-  await draw();
 }
 
-/** What all heads of a model looked at, small. */
-async function lookAt(model, text, signal) {
-  const { target, hypotheses } = await translationOf(model, text, signal);
-  const { about, arrays } = await ask("inspect/attention", { model, text, target }, signal);
+/** Return {model, text, target, translation, labels, views, maps}: thumbnails of all heads by attention module. */
+async function loadHeads(model, text, signal) {
+  const { target, hypotheses } = await getTranslation(model, text, signal);
+  const { content, arrays } = await request("inspect/attention", { model, text, target }, signal);
   const maps = new Map();
-  for (const view of about.views) {
-    maps.set(view.name, Array.from({ length: view.heads + 1 }, (_, head) => mapOf(arrays[view.name], head)));
+  for (const view of content.views) {
+    maps.set(view.name, Array.from({ length: view.heads + 1 }, (_, head) => arrayToMap(arrays[view.name], head)));
   }
-  return { ...about, maps, model, text, target, translation: hypotheses[0].text };
+  return { ...content, maps, model, text, target, translation: hypotheses[0].text };
 }
 
-async function drawHead(panel, seen, view, head, words, signal) {
-  const mean = head === view.heads;
-  const quantity = mean ? "weights" : kept.quantity; // of scores there is no mean
-  const question = { model: seen.model, text: seen.text, target: seen.target, name: view.name, head: mean ? null : head };
-  const { about, arrays } = await ask("inspect/map", { ...question, quantity }, signal);
-  const weights = quantity === "weights" ? arrays : (await ask("inspect/map", question, signal)).arrays;
+async function drawHead(panel, { model, text, target }, view, head, strings, signal) {
+  const isMean = head === view.heads;
+  const quantity = isMean ? "weights" : state.quantity;
+  const body = { model, text, target, name: view.name, head: isMean ? null : head };
+  const { content, arrays } = await request("inspect/map", { ...body, quantity }, signal);
+  const weights = quantity === "weights" ? arrays : (await request("inspect/map", body, signal)).arrays;
   if (signal.aborted) return;
-  const facts = [words[quantity]];
-  if (!mean && view.entropy) facts.push(words.entropy(view.entropy[head].toFixed(1)));
-  if (!mean && view.distance) facts.push(words.distance(view.distance[head].toFixed(1)));
-  const title = `${seen.model} · ${view.name} · ${mean ? words.mean : `${words.head} ${head}`}`;
-  panel.show(title, [...facts, words.axes].join(" · "), mapOf(arrays.map), mapOf(weights.map), about.rows, about.columns, kept.zoom);
+  const facts = [strings[quantity]];
+  if (!isMean && view.entropy) facts.push(strings.entropy(view.entropy[head].toFixed(1)));
+  if (!isMean && view.distance) facts.push(strings.distance(view.distance[head].toFixed(1)));
+  facts.push(strings.axes);
+  const title = `${model} · ${view.name} · ${isMean ? strings.mean : `${strings.head} ${head}`}`;
+  const maps = [arrayToMap(arrays.map), arrayToMap(weights.map)];
+  panel.show(title, facts.join(" · "), ...maps, content.rows, content.columns, state.zoom);
 }
 
-/** The last layer across, or the last there is. */
-function firstOf(views) {
-  const across = views.filter((view) => view.group === "cross");
-  const last = (across.length ? across : views).at(-1);
-  return { name: last.name, head: 0 };
+/** Return the last cross-attention, or the last attention module if there is none. */
+function defaultView(views) {
+  return views.filter((view) => view.group === "cross").at(-1) ?? views.at(-1);
 }

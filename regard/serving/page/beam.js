@@ -1,70 +1,91 @@
-// Section: the tree of hypotheses as it grew, or the rounds of a model that writes all tokens at once.
+// Section "beam": the tree of a beam search, or the iterations of a non-autoregressive model.
 
-import { ask } from "./api.js";
-import { choice, field, make, numbers } from "./make.js";
-import { showRounds } from "./rounds.js";
-import { makeStepper } from "./stepper.js";
-import { drawTree, winningPath } from "./tree.js";
+import { request } from "./api.js";
+import { drawTree, winningPath } from "./beam_tree.js";
+import { create, createField, createSelect, numberOptions } from "./dom.js";
+import { showIterations } from "./nat_iterations.js";
+import { createStepper } from "./stepper.js";
 
-export const section = { id: "beam", needs: ["beam"], reads: true, show };
+export const section = { id: "beam", requires: ["beam"], readsText: true, show };
 
-const kept = {}; // what was chosen in place of the server's own search, by the model's name
+/** Changed search settings by the name of the model. */
+const changedSettings = {};
 
-async function show(place, page, signal) {
-  const card = make("section", { class: "card" });
-  place.append(card);
-  const choices = (kept[page.model.name] ??= {});
+async function show(container, page, signal) {
+  const card = create("section", { class: "card" });
+  container.append(card);
+  const search = (changedSettings[page.model.name] ??= {});
   const draw = async () => {
-    const question = { model: page.model.name, text: page.text, search: searchOf(choices) };
-    const found = await ask("inspect/beam", question, signal);
+    // alpha has no effect without a length penalty, and the server rejects any value but the default.
+    const settings = search.length_penalty === "none" ? { ...search, alpha: 1 } : search;
+    const result = await request("inspect/beam", { model: page.model.name, text: page.text, search: settings }, signal);
     if (signal.aborted) return;
-    const change = (values) => (Object.assign(choices, values), draw().catch((error) => page.tell(error)));
-    const controls = make("div", { class: "bar controls" });
-    card.replaceChildren(make("h2", { text: page.words.beamTitle }), controls);
-    (found.length ? showRounds : showTree)(card, controls, found, page.words, change, signal);
+    const change = (values) => {
+      Object.assign(search, values);
+      draw().catch((error) => page.showError(error));
+    };
+    const controls = create("div", { class: "bar controls" });
+    card.replaceChildren(create("h2", { text: page.strings.searchTitle }), controls);
+    const showResult = result.length ? showIterations : showTree;
+    showResult(card, controls, result, page.strings, change, signal);
   };
   await draw();
 }
 
-function searchOf(choices) {
-  return choices.length_penalty === "none" ? { ...choices, alpha: 1 } : choices;
-}
-
-function showTree(card, controls, found, words, change, signal) {
-  const { beam, length_penalty: penalty, alpha } = found.settings;
-  controls.append(field(words.beamSize, choice(numbers([1, 2, 3, 4, 5, 8], beam), beam, (value) => change({ beam: Number(value) }))));
-  const penalties = ["average", "wu", "none"].map((name) => [name, words.penalties[name]]);
-  controls.append(field(words.penalty, choice(penalties, penalty, (value) => change({ length_penalty: value }))));
-  if (penalty !== "none") {
-    const alphas = numbers([0, 0.2, 0.6, 1, 1.5, 2], alpha);
-    controls.append(field("α", choice(alphas, alpha, (value) => change({ alpha: Number(value) }))));
-  }
-  const last = Math.max(...found.tree.map((node) => node.step));
-  const told = make("p", { class: "readout", "aria-live": "polite", text: words.pointAtNode });
-  const answer = make("p", { class: "answer", text: found.text });
-  const scroll = make("div", { class: "scroll treeplace", tabindex: 0, "aria-label": words.beamTitle });
-  const tree = drawTree(scroll, found.tree, (node, fate) => (told.textContent = tellNode(node, fate, found.settings, words)));
-  let follow = false;
-  const [won] = winningPath(found.tree);
-  const end = won === undefined ? last : found.tree[won].step;
-  const stepper = makeStepper(last, words.step, words, signal, (step) => ((told.textContent = words.pointAtNode), tree.show(step, follow)), {
-    at: end,
-    then: () => end < last && (told.textContent = words.answerEnded(end + 1)),
+function showTree(card, controls, { text, tree, settings }, strings, change, signal) {
+  controls.append(...createSettings(settings, strings, change));
+  const readout = create("p", { class: "readout", "aria-live": "polite", text: strings.pointAtHypothesis });
+  const scroll = create("div", { class: "scroll tree-scroll", tabindex: 0, "aria-label": strings.searchTitle });
+  const drawing = drawTree(scroll, tree, (node, fate) => {
+    readout.textContent = describeNode(node, fate, settings, strings);
+  });
+  const lastStep = Math.max(...tree.map((node) => node.step));
+  const [best] = winningPath(tree);
+  const finalStep = best === undefined ? lastStep : tree[best].step;
+  let follow = false; // do not scroll when the tree is shown for the first time
+  const showStep = (step) => {
+    readout.textContent = strings.pointAtHypothesis;
+    drawing.show(step, follow);
+  };
+  const stepper = createStepper(lastStep, strings.step, strings, signal, showStep, {
+    at: finalStep,
+    then: () => {
+      if (finalStep < lastStep) readout.textContent = strings.translationComplete(finalStep + 1);
+    },
   });
   scroll.addEventListener("keydown", (event) => {
     const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (move) event.preventDefault(), stepper.move(move);
+    if (!move) return;
+    event.preventDefault();
+    stepper.move(move);
   });
-  card.append(answer, stepper.place, told, scroll, make("p", { class: "hint", text: words.treeHint }));
-  stepper.go(last);
+  card.append(
+    create("p", { class: "translation", text }),
+    stepper.element, readout, scroll,
+    create("p", { class: "hint", text: strings.treeHint }));
+  stepper.go(lastStep);
   follow = true;
 }
 
-function tellNode(node, became, settings, words) {
-  const n = node.step + 1;
-  const number = (value) => (value === null ? "−∞" : value.toFixed(3));
-  const alpha = settings.alpha;
-  const by = { average: `${n}^${alpha}`, wu: `((5+${n})/6)^${alpha}`, none: "1" }[settings.length_penalty];
-  const fate = words.fates[became] ?? became;
-  return `${node.token}: log p ${number(node.log_prob)} · Σ ${number(node.cumulative_log_prob)} ÷ ${by} = ${number(node.score)} · ${fate}`;
+function createSettings({ beam, length_penalty: penalty, alpha }, strings, change) {
+  const widths = numberOptions([1, 2, 3, 4, 5, 8], beam);
+  const penalties = Object.entries(strings.penalties);
+  const fields = [
+    createField(strings.beam, createSelect(widths, beam, (value) => change({ beam: Number(value) }))),
+    createField(strings.lengthPenalty, createSelect(penalties, penalty, (value) => change({ length_penalty: value }))),
+  ];
+  if (penalty !== "none") {
+    const alphas = numberOptions([0, 0.2, 0.6, 1, 1.5, 2], alpha);
+    fields.push(createField("α", createSelect(alphas, alpha, (value) => change({ alpha: Number(value) }))));
+  }
+  return fields;
+}
+
+/** Return the log-probability, the score and the fate of a hypothesis. */
+function describeNode(node, fate, { length_penalty: penalty, alpha }, strings) {
+  const length = node.step + 1;
+  const format = (value) => (value === null ? "−∞" : value.toFixed(3));
+  const divisor = { average: `${length}^${alpha}`, wu: `((5+${length})/6)^${alpha}`, none: "1" }[penalty];
+  const score = `Σ ${format(node.cumulative_log_prob)} ÷ ${divisor} = ${format(node.score)}`;
+  return `${node.token}: log p ${format(node.log_prob)} · ${score} · ${strings.fates[fate] ?? fate}`;
 }

@@ -1,137 +1,181 @@
-// Section: heads switched off, other scales, another search, another word; the translation beside the old one.
+// Section "change": the translation with scaled heads, another scale of scores, other search settings or another text.
 
-import { ask } from "./api.js";
-import { calmly, choice, field, make, numbers, slider } from "./make.js";
+import { request } from "./api.js";
+import { create, createButton, createField, createSelect, createSlider, debounce, numberOptions } from "./dom.js";
 
-export const section = { id: "change", needs: ["change"], reads: true, show };
+export const section = { id: "change", requires: ["change"], readsText: true, show };
 
-const START = { sharpness: 1, temperature: 0, seed: 0, beam: null, alpha: null, factor: 0 }; // null: as the server has it
-const kept = { ...START, factors: {}, text: null, of: null };
+/** Default values; null means the setting of the server. `factor` is applied to the head that is clicked next. */
+const DEFAULTS = { sharpness: 1, temperature: 0, seed: 0, beam: null, alpha: null, factor: 0 };
+/** The current changes. `factors` are {attention: {head: factor}}; `model` and `sentence` are those they apply to. */
+const state = { ...DEFAULTS, factors: {}, text: null, model: null, sentence: null };
 
-async function show(place, page, signal) {
-  const { words, model } = page;
-  const subject = JSON.stringify([model.name, page.text]);
-  if (kept.of !== subject) Object.assign(kept, { of: subject, text: page.text });
-  if (kept.model !== model.name) Object.assign(kept, { model: model.name, factors: {}, beam: null, alpha: null });
-  const results = make("section", { class: "card" }, make("h2", { text: words.changeTitle }));
-  const controls = make("section", { class: "card" });
-  place.append(results, controls);
-  const plain = await ask("inspect/change", { model: model.name, text: page.text }, signal);
+async function show(container, page, signal) {
+  const { strings, model } = page;
+  if (state.model !== model.name) Object.assign(state, { factors: {}, beam: null, alpha: null });
+  if (state.model !== model.name || state.sentence !== page.text) state.text = page.text;
+  Object.assign(state, { model: model.name, sentence: page.text });
+  const results = create("section", { class: "card" }, create("h2", { text: strings.changeTitle }));
+  const controls = create("section", { class: "card" });
+  container.append(results, controls);
+  const { translation: original, heads } = await request("inspect/change", { model: model.name, text: page.text }, signal);
   if (signal.aborted) return;
-  const before = makeLine(words.before);
-  const after = makeLine(words.after);
-  before.tell(plain.translation, []);
-  results.append(before.place, after.place);
+  const originalLine = createLine(strings.original);
+  const changedLine = createLine(strings.changed);
+  originalLine.show(original, []);
+  results.append(originalLine.element, changedLine.element);
 
-  let latest = 0;
+  let latestRequest = 0;
   const draw = async () => {
-    const own = ++latest;
-    if (!kept.text.trim()) return page.tell(new Error(words.blank));
+    const number = ++latestRequest;
+    if (!state.text.trim()) {
+      page.showError(new Error(strings.blank));
+      return;
+    }
     try {
-      const { translation } = await ask("inspect/change", questionOf(model), signal);
-      if (own !== latest || signal.aborted) return; // somebody was quicker
-      page.tell(null);
-      after.tell(translation, plain.translation.labels);
-      after.place.dataset.drawn = own;
+      const { translation } = await request("inspect/change", createRequest(model), signal);
+      if (number !== latestRequest || signal.aborted) return;
+      page.showError(null);
+      changedLine.show(translation, original.labels);
     } catch (error) {
-      if (own === latest) page.tell(error);
+      if (number === latestRequest) page.showError(error);
     }
   };
-  const soon = calmly(draw, 200);
-  const set = (values) => (Object.assign(kept, values), soon());
-  const text = make("textarea", { rows: 2, maxlength: 10000, "aria-label": words.editWord, spellcheck: "false" });
-  text.value = kept.text;
-  text.addEventListener("input", () => set({ text: text.value }));
-  controls.append(make("h2", { text: words.editWord }), text);
-  controls.append(make("h2", { text: words.headsOff }), make("p", { class: "hint", text: words.headsHint }));
-  const bar = make("div", { class: "bar controls" });
-  const two = (value) => `× ${value}`;
-  bar.append(field(words.clickSets, slider({ min: 0, max: 3, step: 0.25, value: kept.factor }, (factor) => (kept.factor = factor), two)));
-  bar.append(make("button", { class: "tool", text: words.reset, on: { click: () => (Object.assign(kept, START, { factors: {}, text: page.text }), page.again()) } }));
-  controls.append(bar, headTable(plain.heads, words, soon));
-  const sliders = make("div", { class: "bar controls" });
-  sliders.append(field(words.sharpness, slider({ min: 0.1, max: 3, step: 0.1, value: kept.sharpness }, (sharpness) => set({ sharpness }), two)));
-  if (model.kind !== "nat") {
-    const own = model.search;
-    const beam = kept.beam ?? own.beam;
-    sliders.append(field(words.beamSize, choice(numbers([1, 2, 3, 5, 8], beam), beam, (size) => set({ beam: Number(size) }))));
-    if (own.length_penalty !== "none") {
-      const range = { min: 0, max: Math.max(3, own.alpha), step: 0.1, value: kept.alpha ?? own.alpha };
-      sliders.append(field(words.lengthAlpha, slider(range, (alpha) => set({ alpha }))));
-    }
-    const warm = (value) => (value ? String(value) : words.noSampling);
-    sliders.append(field(words.temperature, slider({ min: 0, max: 3, step: 0.1, value: kept.temperature }, (temperature) => set({ temperature }), warm)));
-    sliders.append(make("button", { class: "tool", text: words.sampleAgain, on: { click: () => set({ seed: kept.seed + 1 }) } }));
-  }
-  controls.append(make("h2", { text: words.search }), sliders);
+  const drawSoon = debounce(draw, 200);
+  const change = (values) => {
+    Object.assign(state, values);
+    drawSoon();
+  };
+  const reset = () => {
+    Object.assign(state, DEFAULTS, { factors: {}, text: page.text });
+    page.reload();
+  };
+  controls.append(
+    create("h2", { text: strings.editText }),
+    createTextEditor(strings, change),
+    create("h2", { text: strings.heads }),
+    create("p", { class: "hint", text: strings.headsHint }),
+    createHeadControls(strings, reset),
+    createHeadTable(heads, strings, drawSoon),
+    create("h2", { text: strings.search }),
+    createSearchControls(model, strings, change));
   await draw();
 }
 
-function questionOf(model) {
-  const { text, factors, sharpness, temperature, seed, beam, alpha } = kept;
-  const search = model.kind === "nat" ? {} : temperature ? { temperature, seed, alpha } : { beam, alpha };
+/** Return the body of the request for the changed translation. */
+function createRequest(model) {
+  const { text, factors, sharpness, temperature, seed, beam, alpha } = state;
+  let search = {};
+  if (model.kind !== "nat") search = temperature ? { temperature, seed, alpha } : { beam, alpha };
   return { model: model.name, text, factors, sharpness, search };
 }
 
-/** A translation, with the tokens marked that another does not have at the same place of what they share. */
-function makeLine(title) {
-  const tokens = make("p", { class: "tokens target" });
-  const score = make("span", { class: "hint" });
-  const place = make("div", { class: "line" }, make("div", { class: "bar" }, make("h3", { text: title }), score), tokens);
-  return {
-    place,
-    tell({ labels, score: value, probabilities }, others) {
-      const common = others.length ? shared(labels, others) : null;
-      score.textContent = value.toFixed(3);
-      tokens.replaceChildren(...labels.map((label, i) => {
-        const changed = common && !common.has(i);
-        return make("span", { class: changed ? "token changed" : "token", text: label, title: `${(100 * probabilities[i]).toFixed(0)}%` });
-      }));
-      place.classList.toggle("differs", Boolean(common) && (common.size < labels.length || labels.length !== others.length));
-    },
-  };
+function createTextEditor(strings, change) {
+  const editor = create("textarea", { rows: 2, maxlength: 10000, "aria-label": strings.editText, spellcheck: "false" });
+  editor.value = state.text;
+  editor.addEventListener("input", () => change({ text: editor.value }));
+  return editor;
 }
 
-/** Which places of a list belong to the longest sequence that it shares with another. */
-function shared(one, other) {
+const formatFactor = (value) => `× ${value}`;
+
+function createHeadControls(strings, reset) {
+  const setFactor = (factor) => {
+    state.factor = factor;
+  };
+  const slider = createSlider({ min: 0, max: 3, step: 0.25, value: state.factor }, setFactor, formatFactor);
+  return create("div", { class: "bar controls" },
+    createField(strings.factor, slider),
+    createButton(strings.reset, reset));
+}
+
+function createSearchControls(model, strings, change) {
+  const controls = create("div", { class: "bar controls" });
+  const addSlider = (label, range, name, format) => {
+    controls.append(createField(label, createSlider(range, (value) => change({ [name]: value }), format)));
+  };
+  addSlider(strings.sharpness, { min: 0.1, max: 3, step: 0.1, value: state.sharpness }, "sharpness", formatFactor);
+  if (model.kind === "nat") return controls;
+  const { beam: serverBeam, alpha: serverAlpha, length_penalty: penalty } = model.search;
+  const beam = state.beam ?? serverBeam;
+  const widths = numberOptions([1, 2, 3, 5, 8], beam);
+  controls.append(createField(strings.beam, createSelect(widths, beam, (width) => change({ beam: Number(width) }))));
+  if (penalty !== "none") {
+    const range = { min: 0, max: Math.max(3, serverAlpha), step: 0.1, value: state.alpha ?? serverAlpha };
+    addSlider(strings.alpha, range, "alpha");
+  }
+  const formatTemperature = (value) => (value ? String(value) : strings.noSampling);
+  addSlider(strings.temperature, { min: 0, max: 3, step: 0.1, value: state.temperature }, "temperature", formatTemperature);
+  controls.append(createButton(strings.sampleAgain, () => change({ seed: state.seed + 1 })));
+  return controls;
+}
+
+/** Create a line for a translation; `show` marks the tokens that are not shared with another translation. */
+function createLine(title) {
+  const tokens = create("p", { class: "tokens target" });
+  const score = create("span", { class: "hint" });
+  const bar = create("div", { class: "bar" }, create("h3", { text: title }), score);
+  const element = create("div", { class: "line" }, bar, tokens);
+  const show = (translation, otherLabels) => {
+    const { labels, probabilities } = translation;
+    const shared = otherLabels.length ? sharedPositions(labels, otherLabels) : null;
+    score.textContent = translation.score.toFixed(3);
+    tokens.replaceChildren(...labels.map((label, i) => {
+      const className = shared && !shared.has(i) ? "token changed" : "token";
+      return create("span", { class: className, text: label, title: `${(100 * probabilities[i]).toFixed(0)}%` });
+    }));
+    const differs = shared && (shared.size < labels.length || labels.length !== otherLabels.length);
+    element.classList.toggle("differs", Boolean(differs));
+  };
+  return { element, show };
+}
+
+/** Return the positions in `one` of a longest common subsequence of two lists. */
+function sharedPositions(one, other) {
   const lengths = Array.from({ length: one.length + 1 }, () => new Uint16Array(other.length + 1));
   for (let i = one.length - 1; i >= 0; i--) {
     for (let j = other.length - 1; j >= 0; j--) {
       lengths[i][j] = one[i] === other[j] ? lengths[i + 1][j + 1] + 1 : Math.max(lengths[i + 1][j], lengths[i][j + 1]);
     }
   }
-  const places = new Set();
+  const positions = new Set();
   for (let i = 0, j = 0; i < one.length && j < other.length; ) {
-    if (one[i] === other[j]) places.add(i), i++, j++;
-    else if (lengths[i + 1][j] >= lengths[i][j + 1]) i++;
+    if (one[i] === other[j]) {
+      positions.add(i);
+      i++;
+      j++;
+    } else if (lengths[i + 1][j] >= lengths[i][j + 1]) i++;
     else j++;
   }
-  return places;
+  return positions;
 }
 
-/** A button a head; pressed, it counts by the factor that was chosen. */
-function headTable(heads, words, onChange) {
+/** Create a button for each head. A click sets or removes its factor. */
+function createHeadTable(heads, strings, onChange) {
   const rows = Object.entries(heads).map(([name, count]) => {
-    const buttons = Array.from({ length: count }, (_, head) => {
-      const button = make("button", { class: "tool head" });
-      const mark = () => {
-        const factor = kept.factors[name]?.[head];
-        button.textContent = factor === undefined ? String(head) : `×${factor}`;
-        button.setAttribute("aria-pressed", String(factor !== undefined));
-        button.setAttribute("aria-label", `${name}, ${words.head} ${head}${factor === undefined ? "" : ` × ${factor}`}`);
-      };
-      button.addEventListener("click", () => {
-        const own = (kept.factors[name] ??= {});
-        if (own[head] === undefined) own[head] = kept.factor;
-        else delete own[head];
-        if (!Object.keys(own).length) delete kept.factors[name];
-        mark();
-        onChange();
-      });
-      mark();
-      return button;
-    });
-    return make("div", { class: "row" }, make("span", { class: "layer name", text: name }), ...buttons);
+    const buttons = Array.from({ length: count }, (_, head) => createHeadButton(name, head, strings, onChange));
+    return create("div", { class: "row" }, create("span", { class: "layer name", text: name }), ...buttons);
   });
-  return make("div", { class: "rows heads" }, ...rows);
+  return create("div", { class: "rows heads" }, ...rows);
+}
+
+function createHeadButton(name, head, strings, onChange) {
+  const button = create("button", { class: "tool head" });
+  const update = () => {
+    const factor = state.factors[name]?.[head];
+    const isChanged = factor !== undefined;
+    button.textContent = isChanged ? `×${factor}` : String(head);
+    button.setAttribute("aria-pressed", String(isChanged));
+    button.setAttribute("aria-label", `${name}, ${strings.head} ${head}${isChanged ? ` × ${factor}` : ""}`);
+  };
+  button.addEventListener("click", () => {
+    const factors = (state.factors[name] ??= {});
+    if (factors[head] === undefined) factors[head] = state.factor;
+    else delete factors[head];
+    if (!Object.keys(factors).length) delete state.factors[name];
+    update();
+    onChange();
+  });
+  update();
+  return button;
 }

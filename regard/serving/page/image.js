@@ -1,80 +1,98 @@
-// Section: an image, its classes and what the model looked at; or two views and where a patch of one looks in the other.
+// Section "image": classes and attention of an image, or cross-attention between two views of a scene.
 
-import { ask } from "./api.js";
-import { make } from "./make.js";
-import { pictureOf } from "./overlay.js";
-import { showPatches } from "./patches.js";
-import { showViews } from "./views.js";
-import { showWindows } from "./windows.js";
+import { request } from "./api.js";
+import { create } from "./dom.js";
+import { showImagePair } from "./image_pair.js";
+import { createImage } from "./overlay.js";
+import { showPatchAttention } from "./patch_attention.js";
+import { showWindowAttention } from "./window_attention.js";
 
-export const section = { id: "image", needs: ["image", "views"], show };
+export const section = { id: "image", requires: ["image", "views"], show };
 
-const kept = { files: [] };
+/** The selected files, kept when the section is closed. */
+const files = [];
 
-async function show(place, page, signal) {
-  const two = page.model.sections.includes("views");
-  const { words } = page;
-  const results = make("div");
-  const work = async () => {
-    if (kept.files.length < (two ? 2 : 1)) return;
+async function show(container, page, signal) {
+  const { strings } = page;
+  const isPair = page.model.sections.includes("views");
+  const results = create("div");
+  const draw = async () => {
+    if (files.length < (isPair ? 2 : 1)) return;
     results.replaceChildren();
-    page.tell(null);
+    page.showError(null);
     try {
-      await (two ? showViews(results, kept.files, page, signal) : showImage(results, page, signal));
+      if (isPair) await showImagePair(results, files, page, signal);
+      else await showImage(results, page, signal);
     } catch (error) {
-      page.tell(error);
+      page.showError(error);
     }
   };
-  const zones = (two ? [0, 1] : [0]).map((number) => dropZone(number, two ? words.views[number] : "", words, work));
-  place.append(make("section", { class: "card drops" }, ...zones), results);
-  await work();
+  const titles = isPair ? strings.views : [""];
+  const zones = titles.map((title, number) => createDropZone(number, title, strings, draw));
+  container.append(create("section", { class: "card drop-zones" }, ...zones), results);
+  await draw();
 }
 
-/** Where a file is dropped or chosen. */
-function dropZone(number, title, words, onFile) {
-  const input = make("input", { type: "file", accept: "image/*" });
-  const name = make("span", { class: "hint", text: kept.files[number]?.name ?? "" });
-  const zone = make("label", { class: "drop", tabindex: 0 }, make("strong", { text: title }), make("span", { text: words.dropImage }), name, input);
-  const take = (file) => {
+/** Create an area on which a file can be dropped, or which opens a file dialog. */
+function createDropZone(number, title, strings, onFile) {
+  const input = create("input", { type: "file", accept: "image/*" });
+  const fileName = create("span", { class: "hint", text: files[number]?.name ?? "" });
+  const zone = create("label", { class: "drop-zone", tabindex: 0 },
+    create("strong", { text: title }), create("span", { text: strings.dropImage }), fileName, input);
+  const select = (file) => {
     if (!file) return;
-    kept.files[number] = file;
-    name.textContent = file.name;
+    files[number] = file;
+    fileName.textContent = file.name;
     onFile();
   };
-  input.addEventListener("change", () => take(input.files[0]));
-  zone.addEventListener("keydown", (event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), input.click()));
-  for (const event of ["dragenter", "dragover"]) {
-    zone.addEventListener(event, (over) => (over.preventDefault(), zone.classList.add("over")));
+  input.addEventListener("change", () => select(input.files[0]));
+  zone.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    input.click();
+  });
+  for (const name of ["dragenter", "dragover"]) {
+    zone.addEventListener(name, (event) => {
+      event.preventDefault();
+      zone.classList.add("drag-over");
+    });
   }
-  zone.addEventListener("dragleave", () => zone.classList.remove("over"));
+  zone.addEventListener("dragleave", () => zone.classList.remove("drag-over"));
   zone.addEventListener("drop", (event) => {
     event.preventDefault();
-    zone.classList.remove("over");
-    take(event.dataTransfer.files[0]);
+    zone.classList.remove("drag-over");
+    select(event.dataTransfer.files[0]);
   });
   return zone;
 }
 
-/** Classes, and what the answer looked at; or, once one is pressed, a patch, by its number. */
-async function showImage(results, page, signal, patch = null) {
-  const { words } = page;
+/** Show the classes and the attention of the whole image, or of the patch with an index. */
+async function showImage(results, page, signal, patchIndex = null) {
+  const { strings } = page;
   const form = new FormData();
-  form.append("image", kept.files[0]);
+  form.append("image", files[0]);
   form.append("model", page.model.name);
-  if (patch !== null) form.append("patch", patch);
-  const found = await ask("inspect/image", form, signal);
+  if (patchIndex !== null) form.append("patch", patchIndex);
+  const packet = await request("inspect/image", form, signal);
   if (signal.aborted) return;
-  const { about, arrays } = found;
-  const bars = about.classes.map(([name, share]) => make("div", { class: "class" },
-    make("span", { text: name }), make("span", { class: "number", text: `${(100 * share).toFixed(1)}%` }), make("meter", { min: 0, max: 1, value: share })));
-  const looked = make("section", { class: "card" }, make("h2", { text: words.looked }));
-  const classes = make("section", { class: "card" }, make("h2", { text: words.classes }), ...bars);
-  results.replaceChildren(make("div", { class: "judged" }, classes, looked));
-  const columns = about.grid[1];
-  const place = patch === null ? null : [Math.floor(patch / columns), patch % columns];
-  const choose = (next) => {
-    const number = next && next[0] * columns + next[1];
-    showImage(results, page, signal, number).catch((error) => page.tell(error));
+  const { content, arrays } = packet;
+  const attention = create("section", { class: "card" }, create("h2", { text: strings.attention }));
+  const classes = create("section", { class: "card" },
+    create("h2", { text: strings.classes }), ...content.classes.map(createClass));
+  results.replaceChildren(create("div", { class: "classification" }, classes, attention));
+  const columns = content.grid[1];
+  const patch = patchIndex === null ? null : [Math.floor(patchIndex / columns), patchIndex % columns];
+  const selectPatch = (newPatch) => {
+    const newIndex = newPatch && newPatch[0] * columns + newPatch[1];
+    showImage(results, page, signal, newIndex).catch((error) => page.showError(error));
   };
-  (about.windows ? showWindows : showPatches)(looked, pictureOf(arrays.pixels), found, place, words, choose);
+  const showAttention = content.windows ? showWindowAttention : showPatchAttention;
+  showAttention(attention, createImage(arrays.pixels), packet, patch, strings, selectPatch);
+}
+
+function createClass([name, probability]) {
+  return create("div", { class: "class" },
+    create("span", { text: name }),
+    create("span", { class: "number", text: `${(100 * probability).toFixed(1)}%` }),
+    create("meter", { min: 0, max: 1, value: probability }));
 }

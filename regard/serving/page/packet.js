@@ -1,30 +1,30 @@
-// Arrays from the server: four bytes of length, JSON, then the arrays, as views/packet.py writes them.
+// Packets of JSON and arrays; the format is described in views/packet.py.
 
-const READERS = { u1: [Uint8Array, 255], u2: [Uint16Array, 65535], f4: [Float32Array], b1: [Uint8Array] };
+const ENCODINGS = { u1: [Uint8Array, 255], u2: [Uint16Array, 65535], f4: [Float32Array], b1: [Uint8Array] };
 
-/** {about, arrays: {name: {shape, values}}}; values are numbers, NaN where they were not finite. */
+/** Return {content, arrays: {name: {shape, values}}}. Values that were not finite are NaN. */
 export function readPacket(buffer) {
   const length = new DataView(buffer).getUint32(0, true);
   const head = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
   const arrays = {};
   for (const [name, { shape, type, offset, low, high }] of Object.entries(head.arrays)) {
-    const [View, last] = READERS[type];
-    const count = shape.reduce((product, size) => product * size, 1);
-    const numbers = new View(buffer, 4 + length + offset, count);
-    arrays[name] = { shape, values: last ? widen(numbers, low, high, last) : numbers };
+    const [TypedArray, largestCode] = ENCODINGS[type];
+    const size = shape.reduce((product, dimension) => product * dimension, 1);
+    const codes = new TypedArray(buffer, 4 + length + offset, size);
+    arrays[name] = { shape, values: largestCode ? dequantise(codes, low, high, largestCode) : codes };
   }
-  return { about: head.content, arrays };
+  return { content: head.content, arrays };
 }
 
-/** A part of an array along its first dimension. */
-export function part({ shape, values }, index) {
+/** Return one element of an array along its first dimension. */
+export function sliceArray({ shape, values }, index) {
   const size = values.length / shape[0];
   return { shape: shape.slice(1), values: values.subarray(index * size, (index + 1) * size) };
 }
 
-function widen(numbers, low, high, last) {
-  const step = (high - low) / (last - 1);
-  const values = new Float32Array(numbers.length);
-  for (let i = 0; i < numbers.length; i++) values[i] = numbers[i] === last ? NaN : low + numbers[i] * step;
+function dequantise(codes, low, high, largestCode) {
+  const step = (high - low) / (largestCode - 1);
+  const values = new Float32Array(codes.length);
+  for (let i = 0; i < codes.length; i++) values[i] = codes[i] === largestCode ? NaN : low + codes[i] * step;
   return values;
 }

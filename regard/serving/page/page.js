@@ -1,210 +1,218 @@
-// The page: a model, a sentence, and sections of which one is open. What is closed asks for nothing.
+// The page: a model, a sentence, and tabs for the sections. Only the open section sends requests.
 
-import { ask, setKey, speak } from "./api.js";
-import { calmly, make } from "./make.js";
+import { request, setApiKey, setErrorStrings } from "./api.js";
 import { section as arithmetic } from "./arithmetic.js";
 import { section as attention } from "./attention.js";
 import { section as beam } from "./beam.js";
 import { section as change } from "./change.js";
+import { create, debounce } from "./dom.js";
 import { section as image } from "./image.js";
-import { phrasesOf } from "./phrases.js";
+import { pageStringsFor } from "./page_strings.js";
 import { section as positions } from "./positions.js";
-import { section as translate } from "./translate.js";
-import { watchTheme } from "./theme.js";
 import { browserLanguage } from "./strings.js";
+import { watchTheme } from "./theme.js";
+import { section as translate } from "./translate.js";
 
+// A section is {id, requires, readsText, show}: the model must support one of the sections in `requires`;
+// `show(container, page, signal)` fills the container.
 const SECTIONS = [translate, attention, arithmetic, beam, change, positions, image];
 const element = (id) => document.getElementById(id);
 
-/** What sections share. */
+/** State and functions that the sections share. */
 const page = {
   models: [],
   model: null,
   text: "I love apples",
   language: browserLanguage(),
-  words: phrasesOf(browserLanguage()),
-  again: () => show(),
-  tell: (error) => tellError(error),
+  strings: pageStringsFor(browserLanguage()),
+  reload: () => show(),
+  showError: (error) => showError(error),
 };
-let open = translate;
-let leaving = new AbortController();
+let openSection = translate;
+let openRequests = new AbortController();
 
-/** Opens the section anew, and drops whatever the one before was waiting for. */
+/** Show the open section again, and cancel requests of the previous one. */
 async function show() {
-  leaving.abort();
-  leaving = new AbortController();
-  const { signal } = leaving;
+  openRequests.abort();
+  openRequests = new AbortController();
+  const { signal } = openRequests;
   document.documentElement.removeAttribute("data-ready");
-  page.text = element("text").value; // also what was typed and not submitted
-  remember();
-  mark();
-  const place = make("div", { class: `section section-${open.id}` });
-  element("panel").replaceChildren(place);
-  tellProblem("");
+  page.text = element("text").value;
+  rememberState();
+  updateFrame();
+  const container = create("div", { class: `section section-${openSection.id}` });
+  element("panel").replaceChildren(container);
+  showMessage("");
   try {
-    const missing = whyNot(open) || (open.reads && !page.text.trim() ? page.words.blank : "");
-    if (missing) place.append(make("p", { class: "card missing", text: missing }));
-    else await open.show(place, page, signal);
+    const reason = whyUnavailable(openSection) || (openSection.readsText && !page.text.trim() ? page.strings.blank : "");
+    if (reason) container.append(create("p", { class: "card unavailable", text: reason }));
+    else await openSection.show(container, page, signal);
   } catch (error) {
     if (signal.aborted) return;
-    tellError(error);
+    showError(error);
   }
-  if (!signal.aborted) document.documentElement.dataset.ready = open.id;
+  if (!signal.aborted) document.documentElement.dataset.ready = openSection.id;
 }
 
-/** Why a section has nothing to show for this model, as a sentence. */
-function whyNot({ needs }) {
-  const { model, words } = page;
-  if (!model) return words.noModel;
-  if (needs.some((need) => model.sections.includes(need))) return "";
-  if (model.engine !== "regard" && !needs.includes("image")) return words.lacksProbe(model.name, model.engine);
-  if (model.lacks) return words.lacksTokenizer(model.name);
-  if (model.sections.includes("views")) return words.isViews(model.name);
-  return model.sections.includes("image") ? words.isImage(model.name) : words.isText(model.name);
+/** Return why the model does not support a section, or an empty string if it does. */
+function whyUnavailable({ requires }) {
+  const { model, strings } = page;
+  if (!model) return strings.noModel;
+  if (requires.some((name) => model.sections.includes(name))) return "";
+  if (model.engine !== "regard" && !requires.includes("image")) return strings.noInspection(model.name, model.engine);
+  if (model.lacks) return strings.noTokenizer(model.name);
+  if (model.sections.includes("views")) return strings.isTwoView(model.name);
+  return model.sections.includes("image") ? strings.isClassifier(model.name) : strings.isTextModel(model.name);
 }
 
-function mark() {
-  const { words, model } = page;
-  speak(words);
+/** Update everything outside of the section: texts, tabs, and the description of the model. */
+function updateFrame() {
+  const { strings, model } = page;
+  setErrorStrings(strings);
   document.documentElement.lang = page.language === "zh" ? "zh-CN" : "en";
-  for (const node of document.querySelectorAll("[data-word]")) node.textContent = words[node.dataset.word];
-  for (const node of document.querySelectorAll("[data-name]")) {
-    node.setAttribute("aria-label", words[node.dataset.name]);
-    node.title = words[node.dataset.name];
+  for (const node of document.querySelectorAll("[data-text]")) node.textContent = strings[node.dataset.text];
+  for (const node of document.querySelectorAll("[data-label]")) {
+    node.setAttribute("aria-label", strings[node.dataset.label]);
+    node.title = strings[node.dataset.label];
   }
   for (const tab of element("tabs").children) {
-    const chosen = tab.dataset.section === open.id;
-    tab.textContent = words.sections[tab.dataset.section];
-    tab.setAttribute("aria-selected", String(chosen));
-    tab.tabIndex = chosen ? 0 : -1;
-    if (chosen) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
+    const isOpen = tab.dataset.section === openSection.id;
+    tab.textContent = strings.sections[tab.dataset.section];
+    tab.setAttribute("aria-selected", String(isOpen));
+    tab.tabIndex = isOpen ? 0 : -1;
+    if (isOpen) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
   const languages = model?.source ? ` · ${model.source} → ${model.target}` : "";
-  element("about").textContent = model ? `${model.kind} · ${inMillions(model.parameters)}${languages}` : "";
-  element("ask").hidden = !open.reads || !model?.sections.includes("translate");
-  document.title = `regard · ${words.sections[open.id]}`;
+  element("about").textContent = model ? `${model.kind} · ${formatCount(model.parameters)}${languages}` : "";
+  element("prompt").hidden = !openSection.readsText || !model?.sections.includes("translate");
+  document.title = `regard · ${strings.sections[openSection.id]}`;
 }
 
-function inMillions(count) {
+function formatCount(count) {
   return count < 1e6 ? `${(count / 1e3).toFixed(0)} k` : `${(count / 1e6).toFixed(1)} M`;
 }
 
-function tellProblem(sentence) {
-  element("problem").textContent = sentence;
-  element("problem").hidden = !sentence;
-  if (sentence) element("problem").scrollIntoView({ block: "nearest" });
+function showMessage(message) {
+  element("error").textContent = message;
+  element("error").hidden = !message;
+  if (message) element("error").scrollIntoView({ block: "nearest" });
 }
 
-/** Says what went wrong, unless somebody has left meanwhile, and asks for a key where one is missing; null: nothing. */
-function tellError(error) {
+/** Show an error, or clear it if the error is null. Ask for an API key if one is needed. Ignore cancelled requests. */
+function showError(error) {
   if (error?.name === "AbortError") return;
-  tellProblem(error?.message ?? "");
-  if (!error?.locked) return;
+  showMessage(error?.message ?? "");
+  if (!error?.needsKey) return;
   element("unlock").hidden = false;
   element("key").focus();
 }
 
-function choose(section) {
-  open = section;
+function open(section) {
+  openSection = section;
   history.replaceState(null, "", `#${section.id}`);
   show();
 }
 
-/** The section that the address names, if it is one of ours. */
-function namedSection() {
+function sectionOfAddress() {
   return SECTIONS.find((section) => section.id === location.hash.slice(1));
 }
 
-/** Keeps the sentence and the model for as long as the tab is open. */
-function remember() {
+/** Store the sentence and the model until the tab is closed. */
+function rememberState() {
   sessionStorage.setItem("text", page.text);
   if (page.model) sessionStorage.setItem("model", page.model.name);
 }
 
-function buildTabs() {
+function createTabs() {
   for (const section of SECTIONS) {
-    const tab = make("button", { role: "tab", "data-section": section.id, on: { click: () => choose(section) } });
+    const tab = create("button", { role: "tab", "data-section": section.id, on: { click: () => open(section) } });
     tab.setAttribute("aria-controls", "panel");
     element("tabs").append(tab);
   }
   element("tabs").addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
-    const next = (SECTIONS.indexOf(open) + step + SECTIONS.length) % SECTIONS.length;
-    choose(SECTIONS[next]);
+    const next = (SECTIONS.indexOf(openSection) + step + SECTIONS.length) % SECTIONS.length;
+    open(SECTIONS[next]);
     element("tabs").children[next].focus();
   });
 }
 
-function listen() {
+function listenToPrompt() {
   const submit = () => {
     if (element("text").value !== page.text) show();
   };
-  const typed = calmly(() => open === translate && submit(), 600);
-  element("text").addEventListener("input", typed);
+  element("text").addEventListener("input", debounce(() => openSection === translate && submit(), 600));
   element("text").addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
     submit();
   });
-  element("ask").addEventListener("submit", (event) => {
+  element("prompt").addEventListener("submit", (event) => {
     event.preventDefault();
     submit();
   });
   element("unlock").addEventListener("submit", (event) => {
     event.preventDefault();
-    setKey(element("key").value);
+    setApiKey(element("key").value);
     element("unlock").hidden = true;
     show();
   });
+}
+
+function listenToControls() {
   element("model").addEventListener("change", () => {
     page.model = page.models.find((model) => model.name === element("model").value);
-    choose(whyNot(open) ? firstSection() : open);
+    open(whyUnavailable(openSection) ? defaultSection() : openSection);
   });
   element("language").addEventListener("click", () => {
     page.language = page.language === "zh" ? "en" : "zh";
-    page.words = phrasesOf(page.language);
+    page.strings = pageStringsFor(page.language);
     show();
   });
   watchTheme(element("theme"), show);
   addEventListener("hashchange", () => {
-    const section = namedSection();
-    if (section && section !== open) choose(section);
+    const section = sectionOfAddress();
+    if (section && section !== openSection) open(section);
   });
   for (const name of ["dragover", "drop"]) {
-    // A file dropped beside its place would be opened instead of this page.
+    // Without this, a file dropped outside of a drop zone would replace the page.
     document.addEventListener(name, (event) => event.dataTransfer?.types.includes("Files") && event.preventDefault());
   }
   let width = innerWidth;
-  addEventListener("resize", calmly(() => innerWidth !== width && ((width = innerWidth), show()), 200));
+  addEventListener("resize", debounce(() => {
+    if (innerWidth === width) return;
+    width = innerWidth;
+    show();
+  }, 200));
 }
 
-/** The section to begin with: what this model is for, or else the first that it can fill. */
-function firstSection() {
-  return [translate, image, ...SECTIONS].find((section) => !whyNot(section)) ?? translate;
+/** Return the main section of the model, or else the first that it supports. */
+function defaultSection() {
+  return [translate, image, ...SECTIONS].find((section) => !whyUnavailable(section)) ?? translate;
 }
 
-/** The models, once they are loaded. */
 async function waitForModels() {
   for (;;) {
-    const { models } = await ask("models");
+    const { models } = await request("models");
     if (models.length) return models;
-    tellProblem(page.words.loading);
+    showMessage(page.strings.loading);
     await new Promise((resolve) => setTimeout(resolve, 500));
   }
 }
 
 async function start() {
-  buildTabs();
-  listen();
-  mark();
+  createTabs();
+  listenToPrompt();
+  listenToControls();
+  updateFrame();
   element("text").value = sessionStorage.getItem("text") || page.text;
   page.models = await waitForModels();
   page.model = page.models.find(({ name }) => name === sessionStorage.getItem("model")) ?? page.models[0];
-  for (const { name } of page.models) element("model").append(make("option", { value: name, text: name }));
+  for (const { name } of page.models) element("model").append(create("option", { value: name, text: name }));
   element("model").value = page.model.name;
-  open = namedSection() ?? firstSection();
+  openSection = sectionOfAddress() ?? defaultSection();
   await show();
 }
 
-start().catch(tellError);
+start().catch(showError);

@@ -1,99 +1,114 @@
-// Section: the encoding of positions as a picture, how alike positions are, and how rotary ones turn.
+// Section "positions": position encodings, their similarities, and the angles of rotary encodings.
 
-import { ask } from "./api.js";
-import { prepare, pageColours } from "./canvas.js";
+import { request } from "./api.js";
+import { pageColours, prepare } from "./canvas.js";
 import { makeScale } from "./colours.js";
-import { calmly, field, make, slider } from "./make.js";
-import { paint } from "./matrix.js";
-import { mapOf } from "./sentences.js";
 import { drawLegend } from "./description.js";
+import { create, createField, createSlider, debounce } from "./dom.js";
+import { paint } from "./matrix.js";
 import { isDark } from "./theme.js";
+import { arrayToMap } from "./translations.js";
 
-export const section = { id: "positions", needs: ["positions"], show };
+export const section = { id: "positions", requires: ["positions"], show };
 
-const kept = { length: 64, place: 8 };
-const DIAL = 64, DIALS = 12;
+const state = { length: 64, position: 8 };
+const DIAL_SIZE = 64, DIAL_LABEL_HEIGHT = 16, MAX_DIALS = 12;
 
-async function show(place, page, signal) {
-  const { words } = page;
-  const controls = make("section", { class: "card" }, make("h2", { text: words.positionsTitle }));
-  const cards = make("div");
-  place.append(controls, cards);
+async function show(container, page, signal) {
+  const { strings } = page;
+  const controls = create("section", { class: "card" }, create("h2", { text: strings.positionsTitle }));
+  const cards = create("div");
+  container.append(controls, cards);
   const draw = async () => {
-    const { about, arrays } = await ask("inspect/positions", { model: page.model.name, length: kept.length }, signal);
+    const { content, arrays } = await request("inspect/positions", { model: page.model.name, length: state.length }, signal);
     if (signal.aborted) return;
-    cards.replaceChildren(...about.encodings.map((encoding, i) => makeCard(encoding, arrays, i, words)));
-    if (!about.encodings.length) cards.append(make("p", { class: "card", text: words.noPositions }));
+    cards.replaceChildren(...content.encodings.map((encoding, i) => createCard(encoding, arrays, i, strings)));
+    if (!content.encodings.length) cards.append(create("p", { class: "card", text: strings.noPositions }));
   };
-  const soon = calmly(() => draw().catch((error) => page.tell(error)), 150);
-  controls.append(field(words.places, slider({ min: 8, max: 256, step: 8, value: kept.length }, (length) => ((kept.length = length), soon()))));
+  const drawSoon = debounce(() => draw().catch((error) => page.showError(error)), 150);
+  const slider = createSlider({ min: 8, max: 256, step: 8, value: state.length }, (length) => {
+    state.length = length;
+    drawSoon();
+  });
+  controls.append(createField(strings.positionCount, slider));
   await draw();
 }
 
-function makeCard(encoding, arrays, i, words) {
-  const card = make("section", { class: "card" });
-  card.append(make("h2", { text: `${encoding.name} · ${words.encodings[encoding.kind] ?? encoding.kind}` }));
-  const pictures = make("div", { class: "pictures" });
-  pictures.append(makePicture(words.encodingIs, mapOf(arrays[`encoding${i}`]), 620));
-  pictures.append(makePicture(words.similarityIs, mapOf(arrays[`similarity${i}`]), 420));
-  card.append(pictures);
+function createCard(encoding, arrays, i, strings) {
+  const title = `${encoding.name} · ${strings.encodings[encoding.kind] ?? encoding.kind}`;
+  const pictures = create("div", { class: "pictures" },
+    createPicture(strings.encodingTitle, arrayToMap(arrays[`encoding${i}`]), 620),
+    createPicture(strings.similarityTitle, arrayToMap(arrays[`similarity${i}`]), 420));
+  const card = create("section", { class: "card" }, create("h2", { text: title }), pictures);
   const angles = arrays[`angles${i}`];
-  if (angles) card.append(makeDials(angles, words));
+  if (angles) card.append(createDials(angles, strings));
   return card;
 }
 
-/** A map without labels; what is pointed at is written below. */
-function makePicture(title, map, most) {
-  const canvas = make("canvas");
-  const told = make("span", { class: "readout" });
-  const width = Math.min(most, innerWidth - 60);
+/** Create a figure of a map without labels; the value under the pointer is shown below it. */
+function createPicture(title, map, maxWidth) {
+  const canvas = create("canvas");
+  const readout = create("span", { class: "readout" });
+  const width = Math.min(maxWidth, innerWidth - 60);
   const height = Math.min(420, Math.max(120, (width * map.rows) / map.columns));
   const context = prepare(canvas, width, height);
   context.imageSmoothingEnabled = false;
   const scale = makeScale(isDark(), map.signed);
   context.drawImage(paint(map, scale), 0, 0, width, height);
+  const index = (offset, size, count) => Math.min(count - 1, Math.max(0, Math.floor((offset / size) * count)));
   canvas.addEventListener("pointermove", (event) => {
-    const row = Math.min(map.rows - 1, Math.max(0, Math.floor((event.offsetY / height) * map.rows)));
-    const column = Math.min(map.columns - 1, Math.max(0, Math.floor((event.offsetX / width) * map.columns)));
-    told.textContent = `${row}, ${column}: ${map.values[row * map.columns + column].toFixed(3)}`;
+    const row = index(event.offsetY, height, map.rows);
+    const column = index(event.offsetX, width, map.columns);
+    readout.textContent = `${row}, ${column}: ${map.values[row * map.columns + column].toFixed(3)}`;
   });
-  const [colours, low, high] = [make("canvas"), make("span"), make("span")];
+  const [colours, low, high] = [create("canvas"), create("span"), create("span")];
   drawLegend(colours, low, high, map, scale);
-  const below = make("div", { class: "below" }, told, make("span", { class: "legend" }, low, colours, high));
-  return make("figure", { class: "plain" }, make("h3", { text: title }), canvas, below);
+  const legend = create("span", { class: "legend" }, low, colours, high);
+  const footer = create("div", { class: "figure-footer" }, readout, legend);
+  return create("figure", { class: "plain" }, create("h3", { text: title }), canvas, footer);
 }
 
-/** A dial a pair of features: how far a place turns it. */
-function makeDials({ shape: [places, pairs], values }, words) {
-  const canvas = make("canvas");
-  const shown = Array.from({ length: Math.min(DIALS, pairs) }, (_, i) => Math.floor((i * pairs) / Math.min(DIALS, pairs)));
-  const draw = (place) => {
-    const across = Math.max(1, Math.min(shown.length, Math.floor((innerWidth - 60) / DIAL)));
-    const context = prepare(canvas, across * DIAL, Math.ceil(shown.length / across) * (DIAL + 16));
-    const ink = pageColours();
-    shown.forEach((pair, i) => {
-      const angle = values[place * pairs + pair];
-      const x = (i % across) * DIAL + DIAL / 2;
-      const y = Math.floor(i / across) * (DIAL + 16) + DIAL / 2;
-      context.strokeStyle = ink.faint;
-      context.lineWidth = 1;
-      context.beginPath();
-      context.arc(x, y, DIAL / 2 - 6, 0, 2 * Math.PI);
-      context.stroke();
-      context.strokeStyle = ink.accent;
-      context.lineWidth = 2.5;
-      context.beginPath();
-      context.moveTo(x, y);
-      context.lineTo(x + (DIAL / 2 - 8) * Math.cos(angle), y - (DIAL / 2 - 8) * Math.sin(angle));
-      context.stroke();
-      context.fillStyle = ink.faint;
-      context.font = "11px system-ui";
-      context.textAlign = "center";
-      context.fillText(`${((angle * 180) / Math.PI).toFixed(0)}°`, x, y + DIAL / 2 + 8);
+/** Create a dial for each pair of features that shows its rotation angle at a position. */
+function createDials({ shape: [positions, pairs], values }, strings) {
+  const canvas = create("canvas");
+  const count = Math.min(MAX_DIALS, pairs);
+  const shownPairs = Array.from({ length: count }, (_, i) => Math.floor((i * pairs) / count));
+  const draw = (position) => {
+    state.position = position;
+    const perRow = Math.max(1, Math.min(count, Math.floor((innerWidth - 60) / DIAL_SIZE)));
+    const rowHeight = DIAL_SIZE + DIAL_LABEL_HEIGHT;
+    const context = prepare(canvas, perRow * DIAL_SIZE, Math.ceil(count / perRow) * rowHeight);
+    shownPairs.forEach((pair, i) => {
+      const x = (i % perRow) * DIAL_SIZE + DIAL_SIZE / 2;
+      const y = Math.floor(i / perRow) * rowHeight + DIAL_SIZE / 2;
+      drawDial(context, x, y, values[position * pairs + pair]);
     });
   };
-  const start = Math.min(kept.place, places - 1);
-  const range = slider({ min: 0, max: places - 1, step: 1, value: start }, (place) => ((kept.place = place), draw(place)));
-  draw(start);
-  return make("div", { class: "dials" }, make("h3", { text: words.anglesAre }), field(words.place, range), canvas);
+  const initial = Math.min(state.position, positions - 1);
+  const slider = createSlider({ min: 0, max: positions - 1, step: 1, value: initial }, draw);
+  draw(initial);
+  return create("div", { class: "dials" },
+    create("h3", { text: strings.anglesTitle }),
+    createField(strings.position, slider),
+    canvas);
+}
+
+function drawDial(context, x, y, angle) {
+  const colours = pageColours();
+  const radius = DIAL_SIZE / 2 - 6;
+  context.strokeStyle = colours.faint;
+  context.lineWidth = 1;
+  context.beginPath();
+  context.arc(x, y, radius, 0, 2 * Math.PI);
+  context.stroke();
+  context.strokeStyle = colours.accent;
+  context.lineWidth = 2.5;
+  context.beginPath();
+  context.moveTo(x, y);
+  context.lineTo(x + (radius - 2) * Math.cos(angle), y - (radius - 2) * Math.sin(angle));
+  context.stroke();
+  context.fillStyle = colours.faint;
+  context.font = "11px system-ui";
+  context.textAlign = "center";
+  context.fillText(`${((angle * 180) / Math.PI).toFixed(0)}°`, x, y + DIAL_SIZE / 2 + 8);
 }

@@ -1,41 +1,50 @@
-// Buttons and a slider that go through steps, one by one or by themselves.
+// Buttons and a slider to step through a sequence, or to play it.
 
-import { make } from "./make.js";
+import { create, createButton } from "./dom.js";
 
-const PACE = 900; // milliseconds a step
+const MILLISECONDS_PER_STEP = 900;
 
-/** {place, go, move}; `onStep(number)` for steps from 0 to `last`; `count(number)` names one. It plays until the signal, and rests at `rest.at`, where `rest.then()` is called. */
-export function makeStepper(last, count, words, signal, onStep, rest = { at: last, then: () => {} }) {
+/**
+ * Return {element, go, move}. `onStep(step)` is called for steps from 0 to `last`; `stepLabel(text)` labels the position.
+ * Playing pauses at `pause.at`, where `pause.then()` is called, and stops when the signal is aborted.
+ */
+export function createStepper(last, stepLabel, strings, signal, onStep, pause = { at: last, then: () => {} }) {
   let step = last;
-  let playing = null;
-  const position = make("span", { class: "hint" });
-  const range = make("input", { type: "range", min: 0, max: last, step: 1, value: last, "aria-label": words.steps });
-  const go = (to) => {
-    step = Math.min(last, Math.max(0, to));
+  let timer = null;
+  const position = create("span", { class: "hint" });
+  const range = create("input", { type: "range", min: 0, max: last, step: 1, value: last, "aria-label": strings.steps });
+  const go = (newStep) => {
+    step = Math.min(last, Math.max(0, newStep));
     range.value = step;
-    position.textContent = count(`${step + 1} / ${last + 1}`);
+    position.textContent = stepLabel(`${step + 1} / ${last + 1}`);
     onStep(step);
   };
   const stop = () => {
-    clearInterval(playing);
-    playing = null;
-    play.textContent = words.play;
+    clearInterval(timer);
+    timer = null;
+    playButton.textContent = strings.play;
   };
   const start = () => {
     if (step === last) go(0);
-    play.textContent = words.pause;
-    playing = setInterval(() => {
+    playButton.textContent = strings.pause;
+    timer = setInterval(() => {
       go(step + 1);
-      if (step === rest.at) rest.then();
-      if (step === rest.at || step === last) stop();
-    }, PACE);
+      if (step === pause.at) pause.then();
+      if (step === pause.at || step === last) stop();
+    }, MILLISECONDS_PER_STEP);
   };
-  const by = (text, label, move) => make("button", { class: "tool", text, "aria-label": label, on: { click: () => (stop(), go(move())) } });
-  const play = make("button", { class: "tool play", text: words.play, on: { click: () => (playing ? stop() : start()) } });
-  range.addEventListener("input", () => (stop(), go(Number(range.value))));
+  const stopAndGo = (newStep) => {
+    stop();
+    go(newStep);
+  };
+  const playButton = createButton(strings.play, () => (timer ? stop() : start()));
+  range.addEventListener("input", () => stopAndGo(Number(range.value)));
   signal.addEventListener("abort", stop);
-  const place = make("div", { class: "bar controls stepper" });
-  place.append(by("⇤", words.first, () => 0), by("‹", words.back, () => step - 1), range, by("›", words.next, () => step + 1));
-  place.append(play, position);
-  return { place, go, move: (steps) => (stop(), go(step + steps)) };
+  const element = create("div", { class: "bar controls stepper" },
+    createButton("⇤", () => stopAndGo(0), { "aria-label": strings.firstStep }),
+    createButton("‹", () => stopAndGo(step - 1), { "aria-label": strings.previousStep }),
+    range,
+    createButton("›", () => stopAndGo(step + 1), { "aria-label": strings.nextStep }),
+    playButton, position);
+  return { element, go, move: (steps) => stopAndGo(step + steps) };
 }

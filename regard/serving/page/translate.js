@@ -1,61 +1,58 @@
-// Section: a sentence and its translations, and what each word looked at.
+// Section "translate": the best translations, and the alignment of their tokens.
 
 import { makeScale } from "./colours.js";
-import { make } from "./make.js";
-import { SentencePair } from "./sentence.js";
-import { translationOf } from "./sentences.js";
 import { describePoint } from "./description.js";
+import { create } from "./dom.js";
+import { SentencePair } from "./sentence.js";
 import { isDark } from "./theme.js";
+import { getTranslation } from "./translations.js";
 
-export const section = { id: "translate", needs: ["translate"], reads: true, show };
+export const section = { id: "translate", requires: ["translate"], readsText: true, show };
 
-async function show(place, page, signal) {
-  const { words } = page;
-  const card = make("section", { class: "card" }, make("h2", { text: words.translation }));
-  place.append(card);
-  const found = await translationOf(page.model.name, page.text, signal);
+async function show(container, page, signal) {
+  const { strings, model } = page;
+  const card = create("section", { class: "card" }, create("h2", { text: strings.translation }));
+  container.append(card);
+  const { source, hypotheses } = await getTranslation(model.name, page.text, signal);
   if (signal.aborted) return;
-  const pair = make("div", { class: "pair" });
-  const told = make("p", { class: "readout", "aria-live": "polite" });
-  const answer = make("p", { class: "answer", lang: page.model.target ?? "" });
-  card.append(answer, pair, told);
-  const rows = make("ol", { class: "alternatives" });
-  const others = make("section", { class: "card" }, make("h2", { text: words.alternatives }), rows);
-  others.append(make("p", { class: "hint", text: page.model.kind === "nat" ? words.scoresAtOnceAre : words.scoresAre }));
-  place.append(others);
+  const pair = create("div", { class: "pair" });
+  const readout = create("p", { class: "readout", "aria-live": "polite" });
+  const translation = create("p", { class: "translation", lang: model.target ?? "" });
+  card.append(translation, pair, readout);
 
-  const choose = (one) => {
-    answer.textContent = one.text;
+  const select = (hypothesis) => {
+    translation.textContent = hypothesis.text;
     pair.replaceChildren();
-    if (!one.map) {
-      told.textContent = words.lacksProbe(page.model.name, page.model.engine);
-      mark(one);
-      return;
-    }
-    const scale = makeScale(isDark(), false);
-    const pointAt = (point) => {
-      tokens.show(one.map, scale, point);
-      const said = one.probabilities[point?.row];
-      const probability = said === undefined ? "" : `${words.probability} ${(100 * said).toFixed(0)}% · `;
-      const sentence = describePoint(one.map, one.labels, found.source, point, words);
-      told.textContent = sentence ? `${probability}${sentence}` : words.pointAtToken;
-    };
-    const tokens = new SentencePair(pair, found.source, one.labels, pointAt);
-    pointAt(null);
-    mark(one);
+    rows.forEach((row, i) => row.firstChild.setAttribute("aria-pressed", String(hypotheses[i] === hypothesis)));
+    if (hypothesis.map) showAlignment(pair, readout, source, hypothesis, strings);
+    else readout.textContent = strings.noInspection(model.name, model.engine);
   };
-  const mark = (one) => {
-    for (const button of rows.querySelectorAll("button")) {
-      button.setAttribute("aria-pressed", String(button.value === String(found.hypotheses.indexOf(one))));
-    }
-  };
-  found.hypotheses.forEach((one, number) => rows.append(makeRow(one, number, () => choose(one))));
-  choose(found.hypotheses[0]);
+  const rows = hypotheses.map((hypothesis) => createRow(hypothesis, () => select(hypothesis)));
+  const hint = model.kind === "nat" ? strings.natScoreHint : strings.scoreHint;
+  container.append(create("section", { class: "card" },
+    create("h2", { text: strings.bestTranslations }),
+    create("ol", { class: "alternatives" }, ...rows),
+    create("p", { class: "hint", text: hint })));
+  select(hypotheses[0]);
 }
 
-function makeRow(one, number, onChoose) {
-  const score = make("span", { class: "score", text: one.score.toFixed(3) });
-  const button = make("button", { class: "alternative", value: number, on: { click: onChoose } }, score);
-  button.append(make("span", { text: one.text || "∅" }));
-  return make("li", {}, button);
+/** Show source and target tokens; pointing at one shows its weights and probability. */
+function showAlignment(pair, readout, source, { map, labels, probabilities }, strings) {
+  const scale = makeScale(isDark(), false);
+  const pointAt = (point) => {
+    tokens.show(map, scale, point);
+    const probability = probabilities[point?.row];
+    const prefix = probability === undefined ? "" : `${strings.probability} ${(100 * probability).toFixed(0)}% · `;
+    const weights = describePoint(map, labels, source, point, strings);
+    readout.textContent = weights ? `${prefix}${weights}` : strings.pointAtToken;
+  };
+  const tokens = new SentencePair(pair, source, labels, pointAt);
+  pointAt(null);
+}
+
+function createRow(hypothesis, onClick) {
+  const button = create("button", { class: "alternative", on: { click: onClick } },
+    create("span", { class: "score", text: hypothesis.score.toFixed(3) }),
+    create("span", { text: hypothesis.text || "∅" }));
+  return create("li", {}, button);
 }

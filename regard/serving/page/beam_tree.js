@@ -1,0 +1,120 @@
+// The tree of a beam search as SVG: a column for each step, sorted by score, with edges to the parents.
+
+const SVG = "http://www.w3.org/2000/svg";
+const COLUMN_WIDTH = 132, ROW_HEIGHT = 34, NODE_WIDTH = 100, NODE_HEIGHT = 26, MARGIN = 8;
+const MAX_LABEL_WIDTH = 7; // in Latin letters
+/** Fate of a hypothesis that was kept at its own step, but whose continuations were all dropped. */
+const DROPPED_LATER = "dropped: its continuations were outbid";
+
+/**
+ * Draw a tree; `onPoint(node, fate)`. The function `show(step, follow)` of the result hides later steps and their effects
+ * on the fates of earlier hypotheses; with `follow` it scrolls to the step.
+ */
+export function drawTree(container, nodes, onPoint) {
+  const columns = sortedColumns(nodes);
+  const positions = new Map();
+  columns.forEach((column, step) => column.forEach((i, row) => {
+    positions.set(i, { x: MARGIN + step * COLUMN_WIDTH, y: MARGIN + row * ROW_HEIGHT });
+  }));
+  const width = columns.length * COLUMN_WIDTH + MARGIN;
+  const height = Math.max(...columns.map((column) => column.length)) * ROW_HEIGHT + MARGIN;
+  const svg = createSvg("svg", { class: "tree", width, height, viewBox: `0 0 ${width} ${height}`, role: "img" });
+  const path = new Set(winningPath(nodes));
+  const lastStep = columns.length - 1;
+  let shownStep = lastStep;
+  const drawn = [];
+  const groups = columns.map((column) => {
+    const group = createSvg("g", {});
+    for (const i of column) {
+      const node = nodes[i];
+      const point = () => onPoint(node, fateAt(node, shownStep, lastStep));
+      const parts = drawNode(node, positions.get(i), positions.get(node.parent), point);
+      group.append(...parts);
+      drawn.push([i, parts]);
+    }
+    svg.append(group);
+    return group;
+  });
+  container.append(svg);
+  const show = (step, follow = true) => {
+    shownStep = step;
+    for (const [i, parts] of drawn) {
+      const fate = fateAt(nodes[i], step, lastStep).split(":")[0];
+      const won = step === lastStep && path.has(i) ? " won" : "";
+      for (const part of parts) part.setAttribute("class", `${part.dataset.part} ${fate}${won}`);
+    }
+    groups.forEach((group, groupStep) => group.classList.toggle("later", groupStep > step));
+    if (follow) scrollTo(container, MARGIN + (step + 1) * COLUMN_WIDTH);
+  };
+  return { show };
+}
+
+/** Return the indices of the nodes of each step, sorted by score. */
+function sortedColumns(nodes) {
+  const columns = [];
+  nodes.forEach((node, i) => (columns[node.step] ??= []).push(i));
+  const score = (i) => nodes[i].score ?? -Infinity;
+  for (const column of columns) column.sort((a, b) => score(b) - score(a) || 0); // −∞ − (−∞) is NaN
+  return columns;
+}
+
+function scrollTo(container, right) {
+  const isHidden = right > container.scrollLeft + container.clientWidth || right - COLUMN_WIDTH < container.scrollLeft;
+  if (isHidden) container.scrollLeft = Math.max(0, right - container.clientWidth / 2);
+}
+
+/** Return the fate of a hypothesis as far as it was known at a step. */
+function fateAt({ fate, step: ownStep }, step, lastStep) {
+  if (step === lastStep) return fate;
+  if (fate.startsWith("ended")) return "ended: open";
+  return fate === DROPPED_LATER && step === ownStep ? "kept" : fate;
+}
+
+/** Return the edge and the box of a node. Their classes are set by `show`, from `data-part` and the fate. */
+function drawNode(node, position, parent, onPoint) {
+  const parts = [];
+  if (parent) {
+    const [x1, y1] = [parent.x + NODE_WIDTH, parent.y + NODE_HEIGHT / 2];
+    const [x2, y2] = [position.x, position.y + NODE_HEIGHT / 2];
+    const middle = (x1 + x2) / 2;
+    const d = `M${x1} ${y1}C${middle} ${y1} ${middle} ${y2} ${x2} ${y2}`;
+    parts.push(createSvg("path", { "data-part": "edge", d }));
+  }
+  const { x, y } = position;
+  const group = createSvg("g", { "data-part": "node", tabindex: "0", role: "button" });
+  const box = createSvg("rect", { x, y, width: NODE_WIDTH, height: NODE_HEIGHT, rx: 7 });
+  const label = createSvg("text", { x: x + 8, y: y + 17.5 });
+  label.textContent = shorten(node.token);
+  const score = createSvg("text", { x: x + NODE_WIDTH - 6, y: y + 17.5, class: "score" });
+  score.textContent = node.score === null ? "−∞" : node.score.toFixed(2);
+  group.setAttribute("aria-label", `${node.token} ${score.textContent}`);
+  group.append(box, label, score);
+  for (const event of ["pointerenter", "focus", "click"]) group.addEventListener(event, onPoint);
+  parts.push(group);
+  return parts;
+}
+
+/** Shorten a token to the width of its box. Chinese characters are twice as wide as Latin letters. */
+function shorten(token) {
+  const characters = Array.from(token);
+  const width = (count) => characters.slice(0, count).reduce((sum, one) => sum + (one.codePointAt(0) > 0x2e7f ? 2 : 1), 0);
+  if (width(characters.length) <= MAX_LABEL_WIDTH) return token;
+  let count = characters.length;
+  while (count > 1 && width(count) > MAX_LABEL_WIDTH - 1) count--;
+  return `${characters.slice(0, count).join("")}…`;
+}
+
+/** Return the indices of the nodes of the best hypothesis, last token first. */
+export function winningPath(nodes) {
+  const ends = nodes.map((_, i) => i).filter((i) => nodes[i].fate === "ended");
+  const best = ends.sort((a, b) => nodes[b].score - nodes[a].score)[0];
+  const path = [];
+  for (let i = best ?? -1; i >= 0; i = nodes[i].parent) path.push(i);
+  return path;
+}
+
+function createSvg(tag, attributes) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  return element;
+}

@@ -1,0 +1,106 @@
+// The iterations of a non-autoregressive model: a row for each iteration, a column for each target position.
+
+import { colourOf, makeScale, needsLightText } from "./colours.js";
+import { drawScale } from "./description.js";
+import { create, createField, createSelect, numberOptions } from "./dom.js";
+import { createStepper } from "./stepper.js";
+import { isDark } from "./theme.js";
+
+const percent = (probability) => `${(100 * probability).toFixed(0)}%`;
+
+/** Fill `card` and `controls`; `change(search)` repeats the search with other settings. */
+export function showIterations(card, controls, { text, candidates, length, settings }, strings, change, signal) {
+  controls.append(...createSettings(length, settings, strings, change));
+  const container = create("div");
+  const select = (candidate) => container.replaceChildren(...createCandidate(candidate, strings, signal));
+  card.append(create("p", { class: "translation", text }));
+  if (candidates.length > 1) card.append(createCandidateList(candidates, strings, select));
+  card.append(container);
+  select(candidates[0]);
+}
+
+function createSettings(length, settings, strings, change) {
+  const createSetting = (name, numbers) => {
+    const options = numberOptions(numbers, settings[name]);
+    return createField(strings[name], createSelect(options, settings[name], (value) => change({ [name]: Number(value) })));
+  };
+  if (length === "classifier") {
+    return [createSetting("iterations", [1, 2, 3, 4, 6, 8, 10]), createSetting("lengths", [1, 2, 3, 5, 8])];
+  }
+  return length === "ctc" ? [createSetting("beam", [1, 2, 4, 8])] : [];
+}
+
+/** Create a list of the results of each length, or of each CTC path. */
+function createCandidateList(candidates, strings, onSelect) {
+  const buttons = candidates.map((candidate, i) => {
+    const button = create("button", { class: "alternative", "aria-pressed": String(i === 0) },
+      create("span", { class: "score", text: candidate.score.toFixed(3) }),
+      create("span", { class: "score", text: strings.tokenCount(candidate.iterations[0].tokens.length) }),
+      create("span", { text: candidate.text || "∅" }));
+    button.addEventListener("click", () => {
+      for (const other of buttons) other.setAttribute("aria-pressed", String(other === button));
+      onSelect(candidate);
+    });
+    return button;
+  });
+  return create("ol", { class: "alternatives" }, ...buttons.map((button) => create("li", {}, button)));
+}
+
+function createCandidate({ iterations }, strings, signal) {
+  const scale = makeScale(isDark(), false);
+  const readout = create("p", { class: "readout", "aria-live": "polite", text: strings.pointAtPrediction });
+  const describe = (text) => {
+    readout.textContent = text;
+  };
+  const rows = iterations.map(({ tokens }, number) => {
+    const cells = tokens.map((_, position) => createCell(iterations, number, position, scale, describe, strings));
+    return create("tr", {}, create("th", { text: strings.iteration(number + 1) }), ...cells);
+  });
+  const table = create("table", { class: "iterations" }, create("tbody", {}, ...rows));
+  const parts = [create("div", { class: "scroll" }, table), createLegend(scale, strings)];
+  if (iterations.length === 1) {
+    return [readout, ...parts, create("p", { class: "hint", text: strings.singleIteration })];
+  }
+  let follow = false; // do not scroll when the table is shown for the first time
+  const stepper = createStepper(iterations.length - 1, strings.iteration, strings, signal, (step) => {
+    rows.forEach((row, i) => {
+      row.classList.toggle("later", i > step);
+      row.classList.toggle("current", i === step);
+    });
+    if (follow) rows[step].scrollIntoView({ block: "nearest", inline: "nearest" });
+  });
+  stepper.go(iterations.length - 1);
+  follow = true;
+  return [stepper.element, readout, ...parts, create("p", { class: "hint", text: strings.iterationsHint })];
+}
+
+/** Create the cell of a position: the masked token of the previous iteration, if any, above the current token. */
+function createCell(iterations, number, position, scale, describe, strings) {
+  const { tokens, probabilities, predicted } = iterations[number];
+  const token = tokens[position];
+  const probability = probabilities[position];
+  const isRepeated = number > 0 && predicted[position];
+  const button = create("button", { class: isRepeated ? "token repeated" : "token", text: token });
+  button.style.backgroundColor = colourOf(scale, probability);
+  button.style.color = needsLightText(scale, probability) ? "#fff" : "#111";
+  const prediction = isRepeated ? "again" : number ? "kept" : "first";
+  let text = `${strings.iteration(number + 1)} · ${token} ${percent(probability)} · ${strings.predictions[prediction]}`;
+  const cell = create("td");
+  if (isRepeated) {
+    const previous = iterations[number - 1];
+    const previousToken = previous.tokens[position];
+    cell.append(create("s", { class: "masked-token", text: previousToken }));
+    button.classList.toggle("changed-token", previousToken !== token);
+    text += `: ${previousToken} ${percent(previous.probabilities[position])} → ${token} ${percent(probability)}`;
+  }
+  for (const event of ["pointerenter", "focus", "click"]) button.addEventListener(event, () => describe(text));
+  cell.append(button);
+  return cell;
+}
+
+function createLegend(scale, strings) {
+  const canvas = create("canvas");
+  drawScale(canvas, scale);
+  return create("p", { class: "legend" },
+    create("span", { text: `${strings.probability} 0%` }), canvas, create("span", { text: "100%" }));
+}

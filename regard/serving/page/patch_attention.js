@@ -1,0 +1,39 @@
+// Attention of a model with global attention: the rollout, and each head of a layer.
+
+import { create, createButton, createField, createSlider } from "./dom.js";
+import { THUMBNAIL, createFigure, drawOverlay, patchAt } from "./overlay.js";
+import { sliceArray } from "./packet.js";
+import { arrayToMap } from "./translations.js";
+
+const state = { layer: null };
+
+/** Fill `card`. `selectPatch([row, column])` shows the attention of a patch, `selectPatch(null)` of the whole image. */
+export function showPatchAttention(card, image, { content, arrays }, patch, strings, selectPatch) {
+  const [layers, heads] = arrays.heads.shape;
+  const patchSize = content.patch;
+  const frames = patch ? [[...patch, ...patch]] : [];
+  const toMap = (array) => arrayToMap({ shape: content.grid, values: array.values });
+  const large = create("div", { class: "pictures" });
+  const thumbnails = create("div", { class: "thumbnails" });
+  const draw = (layer) => {
+    state.layer = layer;
+    const canvas = drawOverlay(image, { map: toMap(sliceArray(arrays.rollout, layer)), patchSize, frames });
+    canvas.addEventListener("click", (event) => selectPatch(patchAt(event, image, patchSize)));
+    const title = `${strings.rollout} · ${strings.layer} ${layer}`;
+    large.replaceChildren(
+      createFigure("", strings.modelInput, drawOverlay(image)),
+      createFigure("rollout", title, canvas, patch ? strings.patchHint : strings.rolloutHint));
+    const layerHeads = sliceArray(arrays.heads, layer);
+    thumbnails.replaceChildren(...Array.from({ length: heads }, (_, head) => {
+      const map = toMap(sliceArray(layerHeads, head));
+      const caption = create("figcaption", { class: "hint", text: `${strings.head} ${head}` });
+      return create("figure", { class: "plain" }, drawOverlay(image, { map, patchSize, side: THUMBNAIL }), caption);
+    }));
+  };
+  const layer = Math.min(state.layer ?? layers - 1, layers - 1);
+  const slider = createSlider({ min: 0, max: layers - 1, step: 1, value: layer }, draw);
+  const bar = create("div", { class: "bar controls" }, createField(strings.layer, slider));
+  if (patch) bar.append(createButton(strings.wholeImage, () => selectPatch(null)));
+  card.append(bar, large, thumbnails);
+  draw(layer);
+}
