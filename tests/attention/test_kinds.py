@@ -25,20 +25,20 @@ def kinds(model: Transformer) -> list[Kind]:
     return [getattr(model.get_submodule(name), "kind") for name in ("encoder.0.attention", "decoder.0.attention")]  # noqa: B009
 
 
-def test_a_name_alone_takes_the_defaults() -> None:
+def test_name_of_a_kind_selects_its_defaults() -> None:
     for name in ("full", "local", "linear", "routing"):
         assert config(name) == config({"kind": name})
     assert kinds(Transformer(config("full"))) == [Full(), Full()]
     assert kinds(Transformer(config("local"))) == [Local(128, 128)] * 2
 
 
-def test_a_window_is_one_number_or_two() -> None:
+def test_window_is_one_number_or_two() -> None:
     assert kinds(Transformer(config({"kind": "local", "window": 3}))) == [Local(3, 3)] * 2
     settings = {"kind": "local", "window": [4, 1], "dilation": 2, "global_tokens": 1}
     assert kinds(Transformer(config(settings, qk_scale=0.5))) == [Local(4, 1, 2, 1, scale=0.5)] * 2
 
 
-def test_every_key_reaches_its_kind() -> None:
+def test_settings_are_passed_to_the_kind() -> None:
     (linear, _) = kinds(Transformer(config({"kind": "linear", "features": "random", "size": 24}, qk_scale=0.5)))
     assert isinstance(linear, Linear)
     assert (linear.features, linear.directions.shape, linear.scale) == ("random", (24, 8), 0.5)
@@ -49,24 +49,24 @@ def test_every_key_reaches_its_kind() -> None:
     assert (routing.decay, routing.balance, routing.scale) == (0.9, 0.1, 0.5)
 
 
-def test_attention_to_the_source_stays_full() -> None:
+def test_cross_attention_is_always_full() -> None:
     model = Transformer(config("linear", qk_scale=0.5))
     assert getattr(model.get_submodule("decoder.0.cross"), "kind") == Full(scale=0.5)  # noqa: B009
 
 
 @pytest.mark.parametrize("name", ["full", "local", "linear", "routing"])
-def test_settings_survive_json(name: str) -> None:
+def test_settings_can_be_stored_as_json(name: str) -> None:
     before = config(name)
     assert TransformerConfig.parse(json.loads(json.dumps(before.model_dump())), "config.json") == before
 
 
-def test_models_share_no_learned_clusters() -> None:
+def test_layers_have_separate_clusters() -> None:
     model: nn.Module = Transformer(config("routing"))
     assert len([name for name in model.state_dict() if name.endswith("centroids")]) == 2
 
 
 @pytest.mark.parametrize(
-    ("attention", "sentence"),
+    ("attention", "message"),
     [
         ("lokal", "kind must be one of full, local, linear, routing, found 'lokal'"),
         ({"window": 3}, "kind must be one of full, local, linear, routing"),
@@ -83,36 +83,36 @@ def test_models_share_no_learned_clusters() -> None:
         ({"kind": "routing", "clusters": 0}, "routing: clusters: input should be greater than 0, found 0"),
     ],
 )
-def test_a_wrong_setting_is_refused_by_its_name(attention: object, sentence: str) -> None:
-    with pytest.raises(UserError) as refused:
+def test_invalid_settings_are_rejected_with_their_name(attention: object, message: str) -> None:
+    with pytest.raises(UserError) as error:
         config(attention)
-    assert sentence in str(refused.value)
+    assert message in str(error.value)
 
 
-def test_dropout_of_weights_that_are_never_made_is_refused_at_the_door() -> None:
+def test_attention_dropout_is_rejected_for_linear_attention() -> None:
     with pytest.raises(UserError, match="attention_dropout must be 0 for linear attention"):
         config("linear", attention_dropout=0.1)
 
 
 @pytest.mark.parametrize("features", ["elu", "random"])
-def test_a_scale_whose_root_is_needed_may_not_be_negative(features: str) -> None:
-    sentence = f"features {features!r} multiply queries and keys by the square root of qk_scale"
-    with pytest.raises(UserError) as refused:
+def test_negative_scale_is_rejected_if_its_square_root_is_needed(features: str) -> None:
+    message = f"features {features!r} multiply queries and keys by the square root of qk_scale"
+    with pytest.raises(UserError) as error:
         config({"kind": "linear", "features": features}, qk_scale=-0.5)
-    assert sentence in str(refused.value)
-    with pytest.raises(UserError) as refused:
+    assert message in str(error.value)
+    with pytest.raises(UserError) as error:
         ViTConfig.micro(3, attention={"kind": "linear", "features": features}, qk_scale=-0.5)
-    assert sentence in str(refused.value)
+    assert message in str(error.value)
 
 
-def test_a_plain_product_takes_a_negative_scale() -> None:
+def test_plain_features_support_a_negative_scale() -> None:
     (linear, _) = kinds(Transformer(config({"kind": "linear", "features": "plain"}, qk_scale=-0.5)))
     assert isinstance(linear, Linear)
     assert linear.scale == -0.5
 
 
 @pytest.mark.parametrize(
-    ("make", "sentence"),
+    ("make", "message"),
     [
         (lambda: Local(-1, 0), "local attention: before must be an integer of at least 0, not -1"),
         (lambda: Local(0, 1.5), "local attention: after must be an integer of at least 0, not 1.5"),  # type: ignore[arg-type]
@@ -137,6 +137,6 @@ def test_a_plain_product_takes_a_negative_scale() -> None:
         ),  # type: ignore[arg-type]
     ],
 )
-def test_a_kind_that_cannot_be_is_refused_when_it_is_made(make: Callable[[], Kind], sentence: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(sentence)):
+def test_invalid_arguments_of_a_kind_are_rejected(make: Callable[[], Kind], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
         make()

@@ -32,7 +32,7 @@ def linear(features: Features, path: LinearPath = "auto") -> Linear:
 # The formula
 
 
-def test_plain_linear_attention_is_the_column_form_of_the_notes() -> None:
+def test_plain_linear_attention_is_associative_in_column_form() -> None:
     q, k, v = tensors(1, 5)
     Q, K, V = (x[0, 0].T for x in (q, k, v))  # tokens are columns
     for path in ("quadratic", "auto"):
@@ -48,14 +48,14 @@ def test_elu_features_are_elu_plus_one() -> None:
     torch.testing.assert_close(linear("elu").weights(q, k, Mask()), scores / scores.sum(-1, keepdim=True), **EXACT)
 
 
-def test_random_features_come_to_softmax_in_the_mean() -> None:
+def test_random_features_approximate_softmax_in_expectation() -> None:
     q, k, _ = (x / 2 for x in tensors(1, 6))
     torch.manual_seed(0)
     kind = Linear(D, "random", size=200_000).double()
     torch.testing.assert_close(kind.weights(q, k, Mask()), attention_weights(q, k), atol=0.01, rtol=0)
 
 
-def test_more_random_features_come_closer_to_softmax() -> None:
+def test_more_random_features_approximate_softmax_better() -> None:
     q, k, _ = (x / 2 for x in tensors(4, 30))
     exact = attention_weights(q, k)
 
@@ -67,7 +67,7 @@ def test_more_random_features_come_closer_to_softmax() -> None:
     assert error(16) > 1.5 * error(128) > 2 * error(2048)
 
 
-def test_random_directions_stand_at_right_angles_and_have_the_lengths_of_gaussian_vectors() -> None:
+def test_random_directions_are_orthogonal_with_gaussian_norms() -> None:
     torch.manual_seed(0)
     directions = random_directions(20, 8)
     assert directions.shape == (20, 8)
@@ -78,7 +78,7 @@ def test_random_directions_stand_at_right_angles_and_have_the_lengths_of_gaussia
     assert many.std() > 0.5
 
 
-def test_the_scale_stands_before_the_product() -> None:
+def test_scale_is_split_between_queries_and_keys() -> None:
     q, k, v = tensors(1, 5)
     for features in FEATURES:
         torch.manual_seed(0)
@@ -89,7 +89,7 @@ def test_the_scale_stands_before_the_product() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_elu_features_of_negative_numbers_are_small_but_not_lost_to_rounding(dtype: torch.dtype) -> None:
+def test_elu_features_of_negative_numbers_are_not_lost_to_rounding(dtype: torch.dtype) -> None:
     q, k, v = tensors(1, 4)
     q, k = q - 5, k - 5
     got = linear("elu")(q.to(dtype), k.to(dtype), v.to(dtype), Mask()).double()
@@ -97,12 +97,12 @@ def test_elu_features_of_negative_numbers_are_small_but_not_lost_to_rounding(dty
     assert ((got - exact).norm() / exact.norm()).item() < {torch.float32: 1e-4, torch.bfloat16: 1e-2}[dtype]
 
 
-# Three forms of one formula
+# The three forms
 
 
 @pytest.mark.parametrize("features", FEATURES)
 @pytest.mark.parametrize("length", [1, 2, CHUNK - 1, CHUNK, 2 * CHUNK + 5])
-def test_quadratic_chunked_and_recurrent_forms_are_equal(features: Features, length: int) -> None:
+def test_quadratic_chunked_and_recurrent_forms_agree(features: Features, length: int) -> None:
     q, k, v = tensors(2, length)
     forms = [linear(features, path)(q, k, v, Mask(causal=True)) for path in ("quadratic", "chunked", "recurrent")]
     torch.testing.assert_close(forms[1], forms[0], **EXACT)
@@ -117,7 +117,7 @@ def test_quadratic_chunked_and_recurrent_forms_are_equal(features: Features, len
     causal=st.booleans(),
     lengths=st.lists(st.integers(0, 40), min_size=2, max_size=2),
 )
-def test_every_form_is_the_quadratic_one(
+def test_every_form_agrees_with_the_quadratic_form(
     features: Features, T: int, earlier: int, causal: bool, lengths: list[int]
 ) -> None:
     S = T + earlier
@@ -129,8 +129,8 @@ def test_every_form_is_the_quadratic_one(
 
 
 @pytest.mark.parametrize("features", FEATURES)
-@pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
-def test_packed_sequences_are_each_as_if_alone(features: Features, causal: bool) -> None:
+@pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
+def test_packed_sequences_are_independent(features: Features, causal: bool) -> None:
     lengths = [5, 1, CHUNK + 2, 2]
     q, k, v = tensors(1, sum(lengths))
     layout, kind = Packed.of(lengths), linear(features)
@@ -140,7 +140,7 @@ def test_packed_sequences_are_each_as_if_alone(features: Features, causal: bool)
 
 
 @pytest.mark.parametrize("features", FEATURES)
-def test_rows_of_padding_give_zeros_and_zero_gradients(features: Features) -> None:
+def test_fully_padded_rows_give_zeros_and_zero_gradients(features: Features) -> None:
     inputs = [x.requires_grad_() for x in tensors(2, 9)]
     layout = Padded.of([9, 0])
     for causal in (False, True):
@@ -153,7 +153,7 @@ def test_rows_of_padding_give_zeros_and_zero_gradients(features: Features) -> No
 
 @pytest.mark.parametrize("features", FEATURES)
 @pytest.mark.parametrize("path", ["quadratic", "chunked", "recurrent"])
-def test_the_gradients_are_right(features: Features, path: LinearPath) -> None:
+def test_gradients_are_correct(features: Features, path: LinearPath) -> None:
     layout = Padded.of([6, 3])
     inputs = tuple(x.requires_grad_() for x in tensors(2, 6))
     kind = linear(features, path).double()
@@ -161,7 +161,7 @@ def test_the_gradients_are_right(features: Features, path: LinearPath) -> None:
         assert torch.autograd.gradcheck(lambda *qkv, m=mask: kind(*qkv, m), inputs, fast_mode=True)
 
 
-def test_gradients_through_several_chunks_are_those_of_the_quadratic_form() -> None:
+def test_gradients_over_several_chunks_agree_with_the_quadratic_form() -> None:
     inputs = [x.requires_grad_() for x in tensors(1, 2 * CHUNK + 3)]
     forms = [linear("elu", path)(*inputs, Mask(causal=True)).sin().sum() for path in ("quadratic", "chunked")]
     for mine, theirs in zip(*(torch.autograd.grad(form, inputs) for form in forms), strict=True):
@@ -170,7 +170,7 @@ def test_gradients_through_several_chunks_are_those_of_the_quadratic_form() -> N
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("features", FEATURES)
-def test_lower_precision_means_the_same_within_its_rounding(features: Features, dtype: torch.dtype) -> None:
+def test_lower_precision_agrees_within_rounding(features: Features, dtype: torch.dtype) -> None:
     for causal in (False, True):
         exact = linear(features)(*tensors(1, 300), Mask(causal=causal))
         rough = linear(features)(*tensors(1, 300, dtype=dtype), Mask(causal=causal))
@@ -186,12 +186,25 @@ def test_random_features_of_large_vectors_stay_finite(size: float) -> None:
         assert linear("random")(q, k, v, Mask(causal=causal)).isfinite().all()
 
 
+@pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("path", ["auto", "quadratic", "chunked", "recurrent"])
+def test_there_may_be_no_queries(features: Features, path: LinearPath, causal: bool) -> None:
+    for S in (0, 5):
+        inputs = [torch.randn(2, H, n, D, dtype=torch.float64, requires_grad=True) for n in (0, S, S)]
+        kind = linear(features, path)
+        context = kind(*inputs, Mask(causal=causal))
+        assert context.shape == (2, H, 0, D)
+        torch.autograd.grad(context.sum(), inputs)
+        assert LinearCache(kind.advance).attend(*(x[:, :, :0] for x in inputs), Mask(causal=True)).shape[2] == 0
+
+
 # Decoding
 
 
 @pytest.mark.parametrize("features", FEATURES)
 @pytest.mark.parametrize("chunks", [[1] * 12, [5, 1, 6], [12]], ids=str)
-def test_with_running_sums_each_step_is_as_without(features: Features, chunks: list[int]) -> None:
+def test_cached_decoding_agrees_with_causal_attention(features: Features, chunks: list[int]) -> None:
     q, k, v = tensors(3, 12)
     kind = linear(features)
     cache = LinearCache(kind.advance)
@@ -201,7 +214,7 @@ def test_with_running_sums_each_step_is_as_without(features: Features, chunks: l
     assert cache.length == 12
 
 
-def test_running_sums_do_not_grow() -> None:
+def test_cache_has_constant_size() -> None:
     cache = LinearCache(linear("elu").advance)
     sizes = set()
     for _ in range(5):
@@ -211,31 +224,31 @@ def test_running_sums_do_not_grow() -> None:
     assert sizes == {((2, H, D, D), (2, H, D))}
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["each its own", "first token shared"])
-def test_running_sums_follow_their_hypotheses(shared: bool) -> None:
+@pytest.mark.parametrize("shared", [False, True], ids=["separate first tokens", "shared first token"])
+def test_cache_is_reordered_with_its_hypotheses(shared: bool) -> None:
     kind = linear("elu")
-    past, now = tensors(4, 6), tensors(4, 1)
+    past, new = tensors(4, 6), tensors(4, 1)
     rows = torch.tensor([2, 2, 0, 3])
     cache = LinearCache(kind.advance, beam_width=2)  # two sentences with two hypotheses each
     if shared:
         past = tuple(torch.cat((x[::2, :, :1].repeat_interleave(2, 0), x[:, :, 1:]), 2) for x in past)
         cache.attend(*(x[::2, :, :1] for x in past), Mask())
     for t in range(shared, 6):
-        cache.attend(*(side_by_side(x[:, :, t : t + 1], 2) for x in past), Mask())
-    got = cache.reorder(rows, None).attend(*(side_by_side(x, 2) for x in now), Mask())
-    whole = [torch.cat((x[rows], y), 2) for x, y in zip(past, now, strict=True)]
-    torch.testing.assert_close(got, side_by_side(kind(*whole, Mask(causal=True))[:, :, -1:], 2), **EXACT)
+        cache.attend(*(merge_hypotheses(x[:, :, t : t + 1], 2) for x in past), Mask())
+    got = cache.reorder(rows, None).attend(*(merge_hypotheses(x, 2) for x in new), Mask())
+    sequences = [torch.cat((x[rows], y), 2) for x, y in zip(past, new, strict=True)]
+    torch.testing.assert_close(got, merge_hypotheses(kind(*sequences, Mask(causal=True))[:, :, -1:], 2), **EXACT)
     assert cache.length == (11 if shared else 12)
 
 
-def side_by_side(x: Tensor, copies: int) -> Tensor:
+def merge_hypotheses(x: Tensor, copies: int) -> Tensor:
     """(B · copies, H, 1, D) to (B, H, copies, D)."""
     return x.view(-1, copies, H, D).transpose(1, 2)
 
 
-def test_a_probe_of_decoding_is_refused_because_no_keys_are_kept() -> None:
+def test_hook_is_rejected_while_decoding() -> None:
     module = Attention(16, 2, kind=Linear(8))
-    module.qkv_hook = lambda *seen: None
+    module.qkv_hook = lambda *_: None
     with pytest.raises(ValueError, match="stores no keys"):
         module(torch.randn(1, 1, 16), cache=module.start_cache())
 

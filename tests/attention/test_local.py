@@ -21,19 +21,19 @@ def tensors(batch: int, T: int, S: int | None = None, dtype: torch.dtype = torch
     return tuple(torch.randn(*s, generator=source, dtype=torch.float64).to(dtype) for s in shape)
 
 
-def by_hand(q: Tensor, k: Tensor, v: Tensor, may: Callable[[int, int, int], bool]) -> Tensor:
-    """Softmax attention by plain loops; `may` judges row, query and key."""
+def by_hand(q: Tensor, k: Tensor, v: Tensor, allowed: Callable[[int, int, int], bool]) -> Tensor:
+    """Compute softmax attention in plain loops; `allowed` takes a row, a query and a key."""
     context = torch.zeros_like(q)
     for b in range(q.shape[0]):
         for t in range(q.shape[2]):
-            seen = [s for s in range(k.shape[2]) if may(b, t, s)]
-            if seen:
-                scores = (q[b, :, t, None] * k[b, :, seen]).sum(-1) / math.sqrt(D)
-                context[b, :, t] = (scores.softmax(-1)[..., None] * v[b, :, seen]).sum(1)
+            keys = [s for s in range(k.shape[2]) if allowed(b, t, s)]
+            if keys:
+                scores = (q[b, :, t, None] * k[b, :, keys]).sum(-1) / math.sqrt(D)
+                context[b, :, t] = (scores.softmax(-1)[..., None] * v[b, :, keys]).sum(1)
     return context
 
 
-def near(local: Local, t: int, s: int, causal: bool = False) -> bool:
+def in_local_window(local: Local, t: int, s: int, causal: bool = False) -> bool:
     if causal and s > t:
         return False
     if s < local.global_tokens or t < local.global_tokens:
@@ -54,32 +54,32 @@ LOCALS = [
 
 
 @pytest.mark.parametrize("path", ["reference", "dense", "blocks", "auto"])
-@pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
+@pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
 @pytest.mark.parametrize("local", LOCALS, ids=str)
 @pytest.mark.parametrize("length", [1, 2, 17, 45])
-def test_every_path_is_attention_within_the_window(local: Local, length: int, causal: bool, path: LocalPath) -> None:
+def test_every_path_attends_within_the_window(local: Local, length: int, causal: bool, path: LocalPath) -> None:
     q, k, v = tensors(1, length)
     kind = Local(local.before, local.after, local.dilation, local.global_tokens, path=path)
-    expected = by_hand(q, k, v, lambda b, t, s: near(local, t, s, causal))
+    expected = by_hand(q, k, v, lambda b, t, s: in_local_window(local, t, s, causal))
     torch.testing.assert_close(kind(q, k, v, Mask(causal=causal)), expected, **EXACT)
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
+@pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
 @pytest.mark.parametrize("local", LOCALS, ids=str)
-def test_blocks_leave_padding_alone_and_rows_of_padding_at_zero(local: Local, causal: bool) -> None:
+def test_blocks_do_not_attend_to_padding(local: Local, causal: bool) -> None:
     lengths = [37, 0, 1, 20]
     q, k, v = tensors(4, 37)
     kind = Local(local.before, local.after, local.dilation, local.global_tokens, path="blocks")
     layout = Padded.of(lengths)
     got = kind(q, k, v, Mask(queries=layout, keys=layout, causal=causal))
-    expected = by_hand(q, k, v, lambda b, t, s: s < lengths[b] and near(local, t, s, causal))
+    expected = by_hand(q, k, v, lambda b, t, s: s < lengths[b] and in_local_window(local, t, s, causal))
     torch.testing.assert_close(got, expected, **EXACT)
     assert (got[1] == 0).all()
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
+@pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
 @pytest.mark.parametrize("local", LOCALS, ids=str)
-def test_packed_sequences_are_each_as_if_alone(local: Local, causal: bool) -> None:
+def test_packed_sequences_are_independent(local: Local, causal: bool) -> None:
     lengths = [5, 1, 30, 2]
     q, k, v = tensors(1, sum(lengths))
     layout = Packed.of(lengths)
@@ -100,7 +100,7 @@ def test_packed_sequences_are_each_as_if_alone(local: Local, causal: bool) -> No
     global_tokens=st.integers(0, 3),
     causal=st.booleans(),
 )
-def test_blocks_are_the_reference(
+def test_blocks_agree_with_the_reference(
     length: int, before: int, after: int, dilation: int, global_tokens: int, causal: bool
 ) -> None:
     q, k, v = tensors(2, length)
@@ -111,26 +111,26 @@ def test_blocks_are_the_reference(
 
 @pytest.mark.parametrize("kind", [Local(3, 2), Local(2, 0, dilation=2), Local(1, 1, global_tokens=2)], ids=str)
 @pytest.mark.parametrize("T", [1, 4])
-def test_queries_at_the_end_of_a_cache_see_its_end(kind: Local, T: int) -> None:
+def test_queries_are_aligned_to_the_end_of_a_cache(kind: Local, T: int) -> None:
     q, k, v = tensors(2, 20)
-    whole = kind(q, k, v, Mask(causal=True))
-    torch.testing.assert_close(kind(q[:, :, -T:], k, v, Mask(causal=True)), whole[:, :, -T:], **EXACT)
+    expected = kind(q, k, v, Mask(causal=True))
+    torch.testing.assert_close(kind(q[:, :, -T:], k, v, Mask(causal=True)), expected[:, :, -T:], **EXACT)
 
 
-def test_a_query_at_the_end_of_a_cache_reads_no_key_beyond_the_window() -> None:
+def test_keys_outside_the_window_are_not_read() -> None:
     q, k, v = tensors(1, 1, 50)
     k[:, :, : 50 - 4], v[:, :, : 50 - 4] = math.nan, math.nan
     assert Local(3, 3)(q, k, v, Mask(causal=True)).isfinite().all()
 
 
-def test_a_window_over_everything_is_full_attention() -> None:
+def test_window_over_all_keys_is_full_attention() -> None:
     q, k, v = tensors(2, 33)
     for mask in (Mask(), Mask(causal=True)):
         torch.testing.assert_close(Local(40, 40, path="blocks")(q, k, v, mask), Full()(q, k, v, mask), **EXACT)
 
 
 @pytest.mark.parametrize("kind", [Local(2, 1, path="blocks"), Local(1, 1, 2, 1, path="blocks")], ids=str)
-def test_the_gradients_of_blocks_are_right(kind: Local) -> None:
+def test_gradients_of_blocks_are_correct(kind: Local) -> None:
     layout = Padded.of([19, 0, 4])
     inputs = tuple(x.requires_grad_() for x in tensors(3, 19))
     for mask in (Mask(queries=layout, keys=layout), Mask(causal=True)):
@@ -138,14 +138,14 @@ def test_the_gradients_of_blocks_are_right(kind: Local) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_lower_precision_means_the_same_within_its_rounding(dtype: torch.dtype) -> None:
+def test_lower_precision_agrees_within_rounding(dtype: torch.dtype) -> None:
     exact = Local(5, 5)(*tensors(1, 40), Mask(causal=True))
     rough = Local(5, 5, path="blocks")(*tensors(1, 40, dtype=dtype), Mask(causal=True))
     assert rough.dtype == dtype
     assert ((rough.double() - exact).norm() / exact.norm()).item() < {torch.float32: 1e-6, torch.bfloat16: 1e-2}[dtype]
 
 
-def test_dropout_drops_weights() -> None:
+def test_dropout_changes_the_context_but_not_its_mean() -> None:
     torch.manual_seed(0)
     q, k, v = tensors(1, 64)
     kind = Local(4, 4, path="blocks")
@@ -155,46 +155,47 @@ def test_dropout_drops_weights() -> None:
 
 
 @pytest.mark.parametrize("kind", [Local(1, 1), Local(1, 0, dilation=2), Local(1, 1, global_tokens=1)], ids=str)
-@pytest.mark.parametrize("first", [1, 3], ids=["first token shared", "each its own"])
-def test_hypotheses_side_by_side_see_the_window_of_their_own_past(kind: Local, first: int) -> None:
-    places, beam_width = 5, 3
-    pool = first + (places - 1) * beam_width
-    q, k, v = tensors(1, beam_width, pool)
-    family = torch.zeros(1, 1, beam_width, pool, dtype=torch.bool)
+@pytest.mark.parametrize("first", [1, 3], ids=["shared first token", "separate first tokens"])
+def test_hypotheses_of_a_beam_attend_to_their_own_window(kind: Local, first: int) -> None:
+    steps, beam_width = 5, 3
+    stored = first + (steps - 1) * beam_width
+    q, k, v = tensors(1, beam_width, stored)
+    own_tokens = torch.zeros(1, 1, beam_width, stored, dtype=torch.bool)
     for hypothesis in range(beam_width):
-        for place in range(places):
-            beside = (hypothesis + place) % beam_width
-            family[..., hypothesis, beside % first if place == 0 else first + (place - 1) * beam_width + beside] = True
-    got = kind(q, k, v, Mask(allowed=family, beam_width=beam_width))
+        for step in range(steps):
+            column = (hypothesis + step) % beam_width
+            token = column % first if step == 0 else first + (step - 1) * beam_width + column
+            own_tokens[..., hypothesis, token] = True
+    got = kind(q, k, v, Mask(allowed=own_tokens, beam_width=beam_width))
     for hypothesis in range(beam_width):
-        past = family[0, 0, hypothesis].nonzero()[:, 0]
+        past = own_tokens[0, 0, hypothesis].nonzero()[:, 0]
         one = slice(hypothesis, hypothesis + 1)
         alone = kind(q[:, :, one], k[:, :, past], v[:, :, past], Mask(causal=True))
         torch.testing.assert_close(got[:, :, one], alone, **EXACT)
 
 
 def dense_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many scores each mask that is made a tensor of is for, from now on."""
+    """Record the number of scores of every dense mask that is built."""
     sizes: list[int] = []
     monkeypatch.setattr(Mask, "dense", lambda self, T, S, device: sizes.append(T * S) or self.allowed)
     return sizes
 
 
-def test_long_rows_are_cut_into_blocks_and_never_meet_a_dense_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_rows_use_blocks_instead_of_a_dense_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = dense_sizes(monkeypatch)
     q, k, v = tensors(1, 2000, dtype=torch.float32)
     Local(8, 8)(q, k, v, Mask())
     assert max(sizes) < 100 * 100
 
 
-def test_a_dilation_makes_blocks_no_dearer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dilation_does_not_increase_the_cost_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = dense_sizes(monkeypatch)
     q, k, v = tensors(1, 2000, dtype=torch.float32)
-    Local(8, 0, dilation=125)(q, k, v, Mask(causal=True))  # which reaches back over half the row
+    Local(8, 0, dilation=125)(q, k, v, Mask(causal=True))  # the window covers half of the row
     assert max(sizes) < 100 * 100
 
 
-def test_a_dilation_that_blocks_would_have_to_be_filled_up_for_is_left_to_a_mask(
+def test_dense_mask_is_used_where_blocks_would_be_mostly_filler(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sizes = dense_sizes(monkeypatch)
@@ -203,8 +204,8 @@ def test_a_dilation_that_blocks_would_have_to_be_filled_up_for_is_left_to_a_mask
     assert sizes == [300 * 300]
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
-def test_padding_of_keys_alone_is_cut_into_blocks_too(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
+def test_blocks_support_a_layout_of_keys_only(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = tensors(2, 1000, dtype=torch.float32)
     layout = Padded.of([1000, 400])
     expected = Local(8, 8)(q, k, v, Mask(queries=layout, keys=layout, causal=causal))
