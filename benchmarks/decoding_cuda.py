@@ -21,7 +21,7 @@ from transformers import MarianMTModel
 
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest
-from regard.decoding.cuda_graph import beam_kernel as launch
+from regard.decoding.cuda_graph import beam as captured_beam
 from regard.decoding.cuda_graph.search import CapturedSearch
 from regard.decoding.search import search
 from regard.decoding.stepper import TransformerStepper
@@ -127,12 +127,13 @@ def by_fixed(model: Transformer, settings_of: SettingsOf, records: bool, kernels
 @contextmanager
 def own_kernels(wanted: Kernels) -> Iterator[None]:
     """Which of our kernels are used while the block runs; a program remembers with which it was recorded."""
-    before = launch.ENABLED, dispatch.KERNELS_ENABLED
-    launch.ENABLED, dispatch.KERNELS_ENABLED = before[0] and wanted == "all", before[1] and wanted != "none"
+    before = captured_beam.MAX_KERNEL_BEAM_WIDTH, dispatch.KERNELS_ENABLED
+    captured_beam.MAX_KERNEL_BEAM_WIDTH = before[0] if wanted == "all" else 0
+    dispatch.KERNELS_ENABLED = before[1] and wanted != "none"
     try:
         yield
     finally:
-        launch.ENABLED, dispatch.KERNELS_ENABLED = before
+        captured_beam.MAX_KERNEL_BEAM_WIDTH, dispatch.KERNELS_ENABLED = before
 
 
 # The same sentences

@@ -1,348 +1,308 @@
-"""Beam search over all sentences at once. A sentence leaves the batch as soon as it is decided.
+"""Beam search over a batch. A sentence leaves the batch as soon as its result is decided.
 
-The model and its log-probabilities are where the stepper has them; the best few of every hypothesis come to the host.
+The log-probabilities of the vocabulary stay on the stepper's device; the best candidates of every hypothesis are copied
+to the host. `cuda_graph/beam.py` has the same arithmetic for the device.
 
-Shapes: B sentences still searched, K hypotheses a sentence, V vocabulary, N candidates a sentence, L tokens so far.
+Shapes: B undecided sentences, K hypotheses per sentence, V vocabulary, N candidates per sentence, L tokens so far.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest, Ints, RequiredPhrases, TokenConstraints
-from regard.decoding.search import BeamNode, Bools, Doubles, S, Stepper, TokenHypothesis, collect, refuse_nan
-from regard.decoding.top_k import top
+from regard.decoding.search import Bools, Doubles, S, Stepper, TokenHypothesis, build_hypotheses, raise_if_nan
+from regard.decoding.trace import BeamTrace
 
 Array = npt.NDArray[Any]
 
-# What a required phrase that was not said costs an ended hypothesis: more than any difference in score.
-OWED = 1e6
+MISSING_PHRASE_PENALTY = 1e6
+"""Subtracted from the rank of a finished hypothesis for each missing phrase; larger than any difference in score."""
+TOP_K_CHUNK = 128
 
 
 class Candidates(NamedTuple):
-    """Continuations of a beam, (B, N) each, the best first."""
+    """Continuations of the hypotheses of a group, (B, N) each, best first."""
 
-    total: Doubles  # sum of log-probabilities
-    parent: Ints  # the hypothesis it continues
+    log_prob: Doubles  # cumulative
+    beam_index: Ints  # index of the hypothesis that is continued
     token: Ints
-    gain: Doubles  # the token's log-probability
+    token_log_prob: Doubles
 
-    def take(self, place: Ints) -> Candidates:
-        return Candidates(*(_pick(part, place) for part in self))
+    def take(self, index: Ints) -> Candidates:
+        return Candidates(*(_take(part, index) for part in self))
 
 
-class Beam(Generic[S]):
-    """One search. `run` alternates `_expand`, which lengthens every hypothesis, and `_release`."""
+@dataclass
+class FinishedHypotheses:
+    """The best K finished hypotheses of each sentence, best first; the rank of an empty slot is -inf."""
+
+    tokens: Ints  # (B, K, longest)
+    token_log_probs: Doubles  # (B, K, longest)
+    ranks: Doubles  # scores minus the penalty for missing phrases, (B, K)
+    scores: Doubles  # (B, K)
+    lengths: Ints  # END included, (B, K)
+
+    def select(self, sentences: Ints) -> FinishedHypotheses:
+        return FinishedHypotheses(*(part[sentences] for part in vars(self).values()))
+
+
+class BeamSearch(Generic[S]):
+    """A beam search. `run` alternates `_extend`, which appends a token to every hypothesis, and `_remove_decided`."""
 
     def __init__(
         self, stepper: Stepper[S], requests: Sequence[DecodingRequest], settings: SearchSettings, trace: bool
     ) -> None:
         self.stepper, self.settings = stepper, settings
         B, K = len(requests), settings.beam_width
-        self.rules = TokenConstraints.of(requests, settings, stepper.eos, stepper.device, stepper.longest)
+        self.constraints = TokenConstraints.of(requests, settings, stepper.eos, stepper.device, stepper.max_length)
         self.required = RequiredPhrases.of(requests, K)
         self.results: list[list[TokenHypothesis]] = [[] for _ in requests]
         self.state = stepper.start([request.source for request in requests], K)
-        self.sentences: Ints = np.arange(B)  # which sentence each row of what follows is about
-        limits = self.rules.limits.tolist()
-        longest = max(limits)
-        # What sums are divided by at a sentence's limit, one by one: in an array, powers depend on who stands beside.
-        self.last_divisors: Doubles = np.array([settings.length_normaliser(float(limit)) for limit in limits])
-        self.tokens: Ints = np.full((B, K, longest), stepper.eos)
-        self.gains: Doubles = np.zeros((B, K, longest))
-        # All hypotheses begin alike: only the first of each group may have children in the first step.
-        self.totals: Doubles = np.full((B, K), -math.inf)
-        self.totals[:, :: K // settings.groups] = 0
-        self.parents: Ints = np.zeros((B, K), np.int64)
-        self.ended_tokens, self.ended_gains = self.tokens.copy(), self.gains.copy()
-        self.ended_worth: Doubles = np.full((B, K), -math.inf)
-        self.ended_scores = self.ended_worth.copy()
-        self.ended_lengths: Ints = np.zeros((B, K), np.int64)
+        self.sentences: Ints = np.arange(B)  # index of the sentence in each row
+        max_lengths = self.constraints.max_lengths.tolist()
+        # Computed one by one: in an array, the rounding of powers depends on the other elements.
+        self.final_normalisers: Doubles = np.array([settings.length_normaliser(float(n)) for n in max_lengths])
+        self.tokens: Ints = np.full((B, K, max(max_lengths)), stepper.eos)
+        self.token_log_probs: Doubles = np.zeros(self.tokens.shape)
+        # All hypotheses start equal, so only the first of each group is extended in the first step.
+        self.log_probs: Doubles = np.full((B, K), -math.inf)
+        self.log_probs[:, :: K // settings.groups] = 0
+        self.beam_indices: Ints = np.zeros((B, K), np.int64)
+        empty: Doubles = np.full((B, K), -math.inf)
+        self.finished = FinishedHypotheses(
+            self.tokens.copy(), self.token_log_probs.copy(), empty, empty.copy(), np.zeros((B, K), np.int64)
+        )
         self.trace = BeamTrace(B, K) if trace else None
 
     def run(self) -> list[list[TokenHypothesis]]:
         step = 0
         while len(self.sentences):
-            self._expand(step)
+            self._extend(step)
             step += 1
-            self._release(step)
+            self._remove_decided(step)
         return self.results
 
-    def _expand(self, step: int) -> None:
-        """One token more for every hypothesis: those that end join the ended ones, the best K others live on."""
-        B, K = self.totals.shape
-        last = self.tokens[:, :, step - 1] if step else np.full((B, K), self.stepper.bos)
-        logp, self.state = self.stepper.step(self._lend(last.reshape(-1)), self.state)
-        logp = logp.view(B, K, -1)
-        unmet = None if self.required is None else self._lend(self.required.unmet)
-        wished, logp = logp, self.rules.apply(logp, self.tokens[:, :, :step], unmet)
-        if self.trace is not None:
-            self.trace.record_forbidden(self, wished, logp, step)
-        size = K // self.settings.groups
-        chosen: list[Candidates] = []  # what each group lives on with
-        for first in range(0, K, size):
-            candidates = self._candidates(logp[:, first : first + size], first, self._handicap(logp, chosen))
-            ends = candidates.token == self.stepper.eos
-            # Only the first places end, or a hypothesis could end that the beam would not have kept.
-            kept_ends = ends.copy()
-            kept_ends[:, size:] = False
-            if kept_ends.any():
-                self._end(candidates, kept_ends, step)
-            survivors = ends.argsort(axis=1, kind="stable")[:, :size]
-            lives = candidates.take(survivors)
-            lives.total[_pick(ends, survivors)] = -math.inf
-            chosen.append(lives)
-            if self.trace is not None:
-                self.trace.record(self, candidates, kept_ends, survivors, first, step)
-        self._live_on(Candidates(*(np.concatenate(parts, 1) for parts in zip(*chosen, strict=True))), step)
+    @property
+    def stops_when_full(self) -> bool:
+        """Whether a sentence is decided once K hypotheses have finished, even if others could score higher."""
+        return self.settings.stop == "first" or self.settings.beam_width == 1
 
-    def _lend(self, x: Array) -> Tensor:
-        """An array as a tensor where the model is."""
+    def _extend(self, step: int) -> None:
+        """Append a token to every hypothesis: candidates with END finish, the best K others stay in the beam."""
+        B, K = self.log_probs.shape
+        last = self.tokens[:, :, step - 1] if step else np.full((B, K), self.stepper.bos)
+        log_probs = self.stepper.step(self._to_device(last.reshape(-1)), self.state).view(B, K, -1)
+        unmet = None if self.required is None else self._to_device(self.required.missing > 0)
+        allowed = self.constraints.apply(log_probs, self.tokens[:, :, :step], unmet)
+        if self.trace is not None:
+            self.trace.add_forbidden(self, log_probs, allowed, step)
+        size = K // self.settings.groups
+        kept: list[Candidates] = []  # of each group
+        for first in range(0, K, size):
+            candidates = self._candidates(
+                allowed[:, first : first + size], first, self._diversity_penalty(allowed, kept)
+            )
+            is_end = candidates.token == self.stepper.eos
+            # Only the first K may finish: others would not have been kept in the beam either.
+            finishes = is_end.copy()
+            finishes[:, size:] = False
+            if finishes.any():
+                self._finish(candidates, finishes, step)
+            survivors = is_end.argsort(axis=1, kind="stable")[:, :size]
+            group = candidates.take(survivors)
+            group.log_prob[_take(is_end, survivors)] = -math.inf
+            kept.append(group)
+            if self.trace is not None:
+                self.trace.add_candidates(self, candidates, finishes, survivors, first, step)
+        beam = Candidates(*(np.concatenate(parts, 1) for parts in zip(*kept, strict=True)))
+        self.log_probs, self.beam_indices = beam.log_prob, beam.beam_index
+        self.tokens = _take(self.tokens, beam.beam_index)
+        self.token_log_probs = _take(self.token_log_probs, beam.beam_index)
+        self.tokens[:, :, step], self.token_log_probs[:, :, step] = beam.token, beam.token_log_prob
+        if self.required is not None:
+            self.required = self.required.extend(beam.beam_index, beam.token)
+
+    def _to_device(self, x: Array) -> Tensor:
         return torch.from_numpy(x).to(self.stepper.device)
 
-    def _handicap(self, logp: Tensor, chosen: Sequence[Candidates]) -> Tensor | None:
-        """What every token costs a group since groups before it have chosen it, (B, V); None where it costs nothing."""
-        if not chosen or not self.settings.diversity:
+    def _diversity_penalty(self, log_probs: Tensor, kept: Sequence[Candidates]) -> Tensor | None:
+        """Return the penalty of each token for its use in earlier groups, (B, V), or None if there is none."""
+        if not kept or not self.settings.diversity:
             return None
-        handicap = torch.zeros_like(logp[:, 0])
-        for earlier in chosen:
-            token = self._lend(earlier.token)
-            handicap.scatter_add_(1, token, handicap.new_full(token.shape, self.settings.diversity))
-        return handicap
+        penalty = torch.zeros_like(log_probs[:, 0])
+        for group in kept:
+            token = self._to_device(group.token)
+            penalty.scatter_add_(1, token, penalty.new_full(token.shape, self.settings.diversity))
+        return penalty
 
-    def _candidates(self, logp: Tensor, first: int, handicap: Tensor | None) -> Candidates:
-        """The best 2K continuations of a group: at most K of them end, so K that go on are always among them.
+    def _candidates(self, log_probs: Tensor, first: int, penalty: Tensor | None) -> Candidates:
+        """Return the best 2K continuations of a group of K hypotheses.
 
-        Each is one of the best 2K children of its parent, so sums are made for those alone, and in float64: long sums
-        stay comparable.
+        At most K of them end, so that K others remain. Each is among the best 2K continuations of its hypothesis.
+        Sums are computed for these only, in float64, so that long sums remain comparable.
         """
-        B, K, V = logp.shape
-        ranked = logp if handicap is None else logp - handicap[:, None]
-        values, places = top(ranked.reshape(B * K, V), min(2 * K, V))
-        token = _fetch(places).reshape(B, K, -1)
-        gain = rank = _fetch(values).reshape(B, K, -1)
-        refuse_nan(bool(np.isnan(gain).any()))  # it ranks before all numbers, so that it is seen here
+        B, K, V = log_probs.shape
+        ranked = log_probs if penalty is None else log_probs - penalty[:, None]
+        values, indices = top_k(ranked.reshape(B * K, V), min(2 * K, V))
+        token = _to_host(indices).reshape(B, K, -1)
+        token_log_prob = rank = _to_host(values).reshape(B, K, -1)
+        raise_if_nan(bool(np.isnan(token_log_prob).any()))  # top_k returns NaN first
         if self.required is not None:
-            token = self._with_required(token, self.required.next_tokens[:, first : first + K])
-        if self.required is not None or handicap is not None:
-            index = self._lend(token.clip(min=0))
-            gain, rank = (np.where(token < 0, -math.inf, _fetch(x.gather(2, index))) for x in (logp, ranked))
-        totals = self.totals[:, first : first + K, None]
+            token = _append_required(token, self.required.next_tokens[:, first : first + K])
+        if self.required is not None or penalty is not None:
+            index = self._to_device(token.clip(min=0))
+            token_log_prob, rank = (
+                np.where(token < 0, -math.inf, _to_host(x.gather(2, index))) for x in (log_probs, ranked)
+            )
+        total = self.log_probs[:, first : first + K, None]
         children = token.shape[2]
-        parent = np.broadcast_to(np.arange(first, first + K).repeat(children), (B, K * children))
-        rows: list[Array] = [totals + gain, parent, token.clip(min=0), gain]
-        every = Candidates(*(x.reshape(B, -1) for x in rows))
-        score = every.total if rank is gain else (totals + rank).reshape(B, -1)
-        wanted = min(2 * K, K * children)
+        beam_index = np.broadcast_to(np.arange(first, first + K).repeat(children), (B, K * children))
+        parts: list[Array] = [total + token_log_prob, beam_index, token.clip(min=0), token_log_prob]
+        every = Candidates(*(x.reshape(B, -1) for x in parts))
+        score = every.log_prob if rank is token_log_prob else (total + rank).reshape(B, -1)
+        count = min(2 * K, K * children)
         if self.required is None:
-            return every.take(_best(score, wanted))
-        # Hypotheses that have said as much of what is required compete among themselves; then each such bank gives its
-        # best in turn. So those that begin a phrase are not outbid by fluent ones that never will.
-        bank = np.where(score == -math.inf, -1, self.required.follow(every.parent, every.token).said())
+            return every.take(torch.from_numpy(score).topk(count, dim=1).indices.numpy())
+        return every.take(self._interleave_banks(every, score)[:, :count])
+
+    def _interleave_banks(self, candidates: Candidates, score: Doubles) -> Ints:
+        """Return the order of candidates under required phrases (dynamic beam allocation, Post and Vilar 2018).
+
+        Candidates with the same number of required tokens form a bank. The best of each bank come first, then the
+        second best, and so on, so that fluent hypotheses do not displace those that have started a phrase.
+        """
+        assert self.required is not None
+        matched = self.required.extend(candidates.beam_index, candidates.token).matched_tokens()
+        bank = np.where(score == -math.inf, -1, matched)
         by_score = (-score).argsort(axis=1, kind="stable")
-        in_banks = _pick(by_score, (-_pick(bank, by_score)).argsort(axis=1, kind="stable"))
-        banks = _pick(bank, in_banks)
-        place = np.broadcast_to(np.arange(banks.shape[1]), banks.shape)
-        begins = np.ones_like(banks, dtype=np.bool_)
-        begins[:, 1:] = banks[:, 1:] != banks[:, :-1]
-        turn = place - np.maximum.accumulate(np.where(begins, place, 0), axis=1)
-        turn = np.where(banks < 0, banks.shape[1], turn)
-        return every.take(_pick(in_banks, turn.argsort(axis=1, kind="stable"))[:, :wanted])
+        order = _take(by_score, (-_take(bank, by_score)).argsort(axis=1, kind="stable"))
+        bank = _take(bank, order)
+        index = np.broadcast_to(np.arange(bank.shape[1]), bank.shape)
+        starts = np.ones_like(bank, dtype=np.bool_)
+        starts[:, 1:] = bank[:, 1:] != bank[:, :-1]
+        rank_in_bank = index - np.maximum.accumulate(np.where(starts, index, 0), axis=1)
+        rank_in_bank = np.where(bank < 0, bank.shape[1], rank_in_bank)
+        return _take(order, rank_in_bank.argsort(axis=1, kind="stable"))
 
-    @staticmethod
-    def _with_required(token: Ints, wanted: Ints) -> Ints:
-        """Adds the tokens that continue a required phrase to each hypothesis's children; -1 where they stand there."""
-        there = (wanted[..., None] == token[:, :, None, :]).any(-1)
-        C = wanted.shape[2]
-        earlier = np.tri(C, k=-1, dtype=np.bool_)
-        there |= ((wanted[..., :, None] == wanted[..., None, :]) & earlier).any(-1)
-        return np.concatenate((token, np.where(there, -1, wanted)), 2)
-
-    def _end(self, candidates: Candidates, ends: Bools, step: int) -> None:
-        """Candidates that ended compete with those that ended before for the sentence's K places."""
-        scores = candidates.total / self.settings.length_normaliser(float(step + 1))
+    def _finish(self, candidates: Candidates, finishes: Bools, step: int) -> None:
+        """Keep the best K of the candidates that finish and the hypotheses that have finished before."""
+        finished, K = self.finished, self.log_probs.shape[1]
+        scores = candidates.log_prob / self.settings.length_normaliser(float(step + 1))
         if self.settings.coverage:
-            uncovered = _fetch(self.state.uncovered()).reshape(self.totals.shape)
-            scores = scores + self.settings.coverage * _pick(uncovered, candidates.parent)
-        worth = scores if self.required is None else scores - OWED * _pick(self.required.owed, candidates.parent)
-        if self.settings.groups > 1:
-            # Groups may end in the same words; one of them is enough.
-            said = _pick(self.tokens, candidates.parent)
-            twice = (said[:, :, None] == self.ended_tokens[:, None]).all(-1) & (self.ended_lengths == step + 1)[:, None]
-            ends = ends & ~twice.any(-1)
-        K = self.totals.shape[1]
-        pool = np.concatenate((self.ended_worth, np.where(ends, worth, -math.inf)), 1)
-        refuse_nan(bool(np.isnan(pool).any()))
-        place = (-pool).argsort(axis=1, kind="stable")[:, :K]  # of equals, whoever ended first stays first
-        self.ended_worth = _pick(pool, place)
-        fresh = (place >= K) & (self.ended_worth > -math.inf)  # a place that nobody took stays as it is
-        new, old = (place - K).clip(min=0), place.clip(max=K - 1)
-        ancestor = _pick(candidates.parent, new)
-        gains = _pick(self.gains, ancestor)
-        gains[:, :, step] = _pick(candidates.gain, new)
-        wide = fresh[:, :, None]
-        self.ended_tokens = np.where(wide, _pick(self.tokens, ancestor), _pick(self.ended_tokens, old))
-        self.ended_gains = np.where(wide, gains, _pick(self.ended_gains, old))
-        self.ended_scores = np.where(fresh, _pick(scores, new), _pick(self.ended_scores, old))
-        self.ended_lengths = np.where(fresh, step + 1, _pick(self.ended_lengths, old))
-
-    def _live_on(self, lives: Candidates, step: int) -> None:
-        self.totals, self.parents = lives.total, lives.parent
-        self.tokens, self.gains = _pick(self.tokens, lives.parent), _pick(self.gains, lives.parent)
-        self.tokens[:, :, step] = lives.token
-        self.gains[:, :, step] = lives.gain
+            penalties = _to_host(self.state.coverage_penalties()).reshape(self.log_probs.shape)
+            scores = scores + self.settings.coverage * _take(penalties, candidates.beam_index)
+        ranks = scores
         if self.required is not None:
-            self.required = self.required.follow(lives.parent, lives.token)
+            ranks = scores - MISSING_PHRASE_PENALTY * _take(self.required.missing, candidates.beam_index)
+        if self.settings.groups > 1:  # groups may find the same hypothesis
+            tokens = _take(self.tokens, candidates.beam_index)
+            same_length = (finished.lengths == step + 1)[:, None]
+            duplicate = (tokens[:, :, None] == finished.tokens[:, None]).all(-1) & same_length
+            finishes = finishes & ~duplicate.any(-1)
+        pool = np.concatenate((finished.ranks, np.where(finishes, ranks, -math.inf)), 1)
+        raise_if_nan(bool(np.isnan(pool).any()))
+        order = (-pool).argsort(axis=1, kind="stable")[:, :K]  # ties keep finishing order
+        best = _take(pool, order)
+        new = (order >= K) & (best > -math.inf)
+        candidate, slot = (order - K).clip(min=0), order.clip(max=K - 1)
+        origin = _take(candidates.beam_index, candidate)
+        token_log_probs = _take(self.token_log_probs, origin)
+        token_log_probs[:, :, step] = _take(candidates.token_log_prob, candidate)
+        wide = new[:, :, None]
+        self.finished = FinishedHypotheses(
+            tokens=np.where(wide, _take(self.tokens, origin), _take(finished.tokens, slot)),
+            token_log_probs=np.where(wide, token_log_probs, _take(finished.token_log_probs, slot)),
+            ranks=best,
+            scores=np.where(new, _take(scores, candidate), _take(finished.scores, slot)),
+            lengths=np.where(new, step + 1, _take(finished.lengths, slot)),
+        )
 
-    def _release(self, step: int) -> None:
-        """Takes decided sentences out of the batch and brings the stepper's state into the new order."""
-        B, K = self.totals.shape
+    def _remove_decided(self, step: int) -> None:
+        """Remove decided sentences from the batch and reorder the stepper's state."""
+        B, K = self.log_probs.shape
         decided = self._decided()
-        rows = np.arange(B)[:, None] * K + self.parents
+        rows = np.arange(B)[:, None] * K + self.beam_indices
         if decided.any():
             for i in decided.nonzero()[0].tolist():
-                found = collect(self.ended_tokens[i], self.ended_gains[i], self.ended_lengths[i], self.ended_scores[i])
-                taken = int((self.ended_worth[i] > -math.inf).sum())
-                returned = found[: min(taken, self.settings.n_best)]
-                if self.trace is not None:
-                    unfinished = "enough others had ended" if self._stops_when_full() else "it could no longer win"
-                    self.trace.close(i, returned, step, unfinished)
-                    returned = [replace(one, tree=self.trace.trees[i]) for one in returned]
-                self.results[int(self.sentences[i])] = returned
+                self.results[int(self.sentences[i])] = self._result(i, step)
             keep = (~decided).nonzero()[0]
             rows = rows[keep]
-            self._keep(keep)
+            for name in ("sentences", "final_normalisers", "tokens", "token_log_probs", "log_probs", "beam_indices"):
+                setattr(self, name, getattr(self, name)[keep])
+            self.finished = self.finished.select(keep)
+            self.constraints = self.constraints.select(self._to_device(keep))
+            self.required = None if self.required is None else self.required.select(keep)
+            if self.trace is not None:
+                self.trace.select(keep)
         if rows.size:
-            self.state = self.state.select(self._lend(rows.reshape(-1)))
-
-    def _keep(self, sentences: Ints) -> None:
-        for name in ("sentences", "last_divisors", "tokens", "gains", "totals", "parents"):
-            setattr(self, name, getattr(self, name)[sentences])
-        for name in ("ended_tokens", "ended_gains", "ended_worth", "ended_scores", "ended_lengths"):
-            setattr(self, name, getattr(self, name)[sentences])
-        self.rules = self.rules.select(self._lend(sentences))
-        self.required = None if self.required is None else self.required.select(sentences)
-        if self.trace is not None:
-            self.trace.keep(sentences)
+            self.state = self.state.select(self._to_device(rows.reshape(-1)))
 
     def _decided(self) -> Bools:
-        """Whether each sentence's best hypotheses are settled."""
-        best = self.totals.max(1)
-        none_lives: Bools = best == -math.inf
-        if self._stops_when_full():
-            return none_lives | (self.ended_worth[:, -1] > -math.inf)
-        # A sum of log-probabilities only falls, and coverage only costs. What the sum is divided by grows with the
-        # length, so the most a living hypothesis can still reach is its present sum divided as at the limit.
-        reachable = best / self.last_divisors
-        settled: Bools = self.ended_worth[:, self.settings.n_best - 1] >= reachable
-        return none_lives | settled
+        """Return whether the result of each sentence cannot change any more, (B,)."""
+        best = self.log_probs.max(1)
+        exhausted: Bools = best == -math.inf
+        if self.stops_when_full:
+            return exhausted | (self.finished.ranks[:, -1] > -math.inf)
+        # Log-probabilities and coverage penalties are never positive, and normalisers grow with the length. A live
+        # hypothesis therefore scores at most its present sum divided by the normaliser of the maximum length.
+        settled: Bools = self.finished.ranks[:, self.settings.n_best - 1] >= best / self.final_normalisers
+        return exhausted | settled
 
-    def _stops_when_full(self) -> bool:
-        """Whether a sentence is decided by how many have ended, whatever the living could still reach."""
-        return self.settings.stop == "first" or self.settings.beam_width == 1  # a beam of one is greedy search
-
-
-class BeamTrace:
-    """Writes down every candidate of a beam as a node of its sentence's tree."""
-
-    def __init__(self, B: int, K: int) -> None:
-        self.trees: list[list[BeamNode]] = [[] for _ in range(B)]
-        self.nodes = [[-1] * K for _ in range(B)]  # the node of each living hypothesis
-        self.fresh = [[-1] * K for _ in range(B)]
-
-    def record(
-        self, beam: Beam[S], candidates: Candidates, ends: Bools, survivors: Ints, first: int, step: int
-    ) -> None:
-        """Notes the candidates of one group at one step, and which of them live on."""
-        normaliser = beam.settings.length_normaliser(float(step + 1))
-        lasting = survivors.tolist()
-        for b, tree in enumerate(self.trees):
-            columns = zip(*(part[b].tolist() for part in (*candidates, ends)), strict=True)
-            for place, (total, parent, token, gain, ended) in enumerate(columns):
-                if total == -math.inf:
-                    continue
-                others = "others scored higher" if beam.required is None else "its place went to one that owes less"
-                fate = "ended" if ended else "kept" if place in lasting[b] else f"dropped: {others}"
-                if token == beam.stepper.eos and not ended:
-                    fate = "dropped: it ended outside the beam"
-                node = len(tree)
-                tree.append(BeamNode(node, self.nodes[b][parent], step, token, gain, total, total / normaliser, fate))
-                if fate == "kept":
-                    self.fresh[b][first + lasting[b].index(place)] = node
-        if first + beam.totals.shape[1] // beam.settings.groups == beam.totals.shape[1]:
-            self.nodes = [list(row) for row in self.fresh]
-
-    def record_forbidden(self, beam: Beam[S], wished: Tensor, allowed: Tensor, step: int) -> None:
-        """Notes what would have been among the best continuations of a hypothesis, had the rules allowed it."""
-        best = wished.topk(min(2 * beam.totals.shape[1], wished.shape[2]), dim=2).indices
-        refused = _fetch(allowed.gather(2, best) == -math.inf) & (beam.totals > -math.inf)[:, :, None]
-        normaliser = beam.settings.length_normaliser(float(step + 1))
-        for b, k, place in np.argwhere(refused).tolist():
-            token, said = int(best[b, k, place]), beam.tokens[b, k, :step].tolist()
-            owes = beam.required is not None and bool(beam.required.unmet[b, k])
-            gain = float(wished[b, k, token])
-            total = float(beam.totals[b, k]) + gain
-            fate = f"forbidden: {beam.rules.why_not(b, said, token, owes)}"
-            tree, parent = self.trees[b], self.nodes[b][k]
-            tree.append(BeamNode(len(tree), parent, step, token, gain, total, total / normaliser, fate))
-
-    def close(self, row: int, returned: Sequence[TokenHypothesis], step: int, unfinished: str) -> None:
-        """Says what became in the end of a decided sentence's hypotheses that were kept or ended.
-
-        Those returned stay "ended", and those that were continued stay "kept".
-        """
-        tree = self.trees[row]
-        continued = {e.parent for e in tree if e.fate in ("kept", "ended")}
-        winners = {tuple(one.tokens) for one in returned}
-        said_before: set[tuple[int, ...]] = set()
-        for e in list(tree):
-            if e.fate == "kept" and e.node not in continued:
-                why = unfinished if e.step == step - 1 else "its continuations were outbid"
-                tree[e.node] = replace(e, fate=f"dropped: {why}")
-            elif e.fate == "ended":
-                said = _said(tree, e)
-                if said in said_before:
-                    tree[e.node] = replace(e, fate="ended: another group had said the same")
-                elif said not in winners:
-                    tree[e.node] = replace(e, fate="ended: others were better")
-                said_before.add(said)
-
-    def keep(self, sentences: Ints) -> None:
-        rows = sentences.tolist()
-        self.trees = [self.trees[i] for i in rows]
-        self.nodes = [self.nodes[i] for i in rows]
-        self.fresh = [self.fresh[i] for i in rows]
+    def _result(self, row: int, step: int) -> list[TokenHypothesis]:
+        f = self.finished
+        hypotheses = build_hypotheses(f.tokens[row], f.token_log_probs[row], f.lengths[row], f.scores[row])
+        count = int((f.ranks[row] > -math.inf).sum())
+        result = hypotheses[: min(count, self.settings.n_best)]
+        if self.trace is None:
+            return result
+        tree = self.trace.close(row, result, step, self.stops_when_full)
+        return [replace(hypothesis, tree=tree) for hypothesis in result]
 
 
-def _said(tree: Sequence[BeamNode], end: BeamNode) -> tuple[int, ...]:
-    """The tokens that lead to an END."""
-    tokens, node = [], end.parent
-    while node != -1:
-        tokens.append(tree[node].token)
-        node = tree[node].parent
-    return tuple(reversed(tokens))
+def top_k(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k largest values of every row, (R, V), and their indices, (R, k) each, in descending order.
+
+    The k largest values lie in the k chunks of a row with the largest maxima, so that all other values are read once.
+    `Tensor.topk` reads the row several times.
+    """
+    V = x.shape[1]
+    if 4 * k * TOP_K_CHUNK > V:
+        values, indices = x.topk(k, -1)
+        return values, indices
+    chunks = V // TOP_K_CHUNK
+    chunked = x[:, : chunks * TOP_K_CHUNK].view(-1, chunks, TOP_K_CHUNK)
+    chosen = chunked.amax(-1).topk(k, -1, sorted=False).indices
+    inside = chunked.gather(1, chosen[:, :, None].expand(-1, -1, TOP_K_CHUNK)).flatten(1)
+    values, index = torch.cat((inside, x[:, chunks * TOP_K_CHUNK :]), 1).topk(k, -1)
+    chosen = F.pad(chosen, (0, 1), value=chunks)  # the remainder of the row follows the chosen chunks
+    return values, chosen.gather(1, index // TOP_K_CHUNK) * TOP_K_CHUNK + index % TOP_K_CHUNK
 
 
-def _fetch(x: Tensor) -> Array:
-    """A tensor as an array; numbers with a point in float64, which not every device has."""
+def _append_required(token: Ints, required: Ints) -> Ints:
+    """Append the next required tokens, (B, K, C), to candidate tokens, (B, K, N); duplicates become -1."""
+    duplicate = (required[..., None] == token[:, :, None, :]).any(-1)
+    earlier = np.tri(required.shape[2], k=-1, dtype=np.bool_)
+    duplicate |= ((required[..., :, None] == required[..., None, :]) & earlier).any(-1)
+    return np.concatenate((token, np.where(duplicate, -1, required)), 2)
+
+
+def _to_host(x: Tensor) -> Array:
+    """Copy a tensor to the host; floating-point values become float64 there, which some devices lack."""
     x = x.cpu()
     return x.double().numpy() if x.is_floating_point() else x.numpy()
 
 
-def _pick(x: Array, place: Ints) -> Array:
-    """x[b, place[b, k]] for (B, K), or for (B, K, L) whole rows of L."""
-    return x[np.arange(len(x))[:, None], place]
-
-
-def _best(score: Doubles, wanted: int) -> Ints:
-    """The places of the best of each row, the best first, (B, wanted)."""
-    return torch.from_numpy(score).topk(wanted, dim=1).indices.numpy()
+def _take(x: Array, index: Ints) -> Array:
+    """Return x[b, index[b, k]] for x of shape (B, K) or (B, K, L)."""
+    return x[np.arange(len(x))[:, None], index]

@@ -1,6 +1,6 @@
-"""What a hypothesis may say next: lengths, prefixes, repetitions and forbidden phrases, as masks on log-probabilities.
+"""Constraints on target tokens: lengths, prefixes, n-gram repetition, and forbidden and required phrases.
 
-Shapes: B sentences, K hypotheses a sentence, V vocabulary, L tokens so far.
+Shapes: B sentences, K hypotheses per sentence, V vocabulary, L tokens so far.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class DecodingRequest:
-    """A sentence to translate, as tokens, and what its translation must and must not say."""
+    """A source sentence as tokens, and the constraints on its translation."""
 
     source: Sequence[int]
     prefix: Phrase = ()
@@ -33,16 +33,24 @@ class DecodingRequest:
 
 @dataclass
 class TokenConstraints:
-    """The rules of all sentences of a batch. Where none is active, `apply` gives back what it was given."""
+    """Masks tokens that may not follow. Required phrases are tracked by `RequiredPhrases`.
+
+    Attributes:
+        settings: Settings of the search.
+        eos: The END token.
+        max_lengths: Maximum number of tokens, END included, (B,).
+        prefixes: Prefix tokens, followed by -1, (B, longest prefix).
+        forbidden: For each phrase, the sentences in which it is forbidden, (B,).
+    """
 
     settings: SearchSettings
     eos: int
-    limits: Tensor  # (B,), END included
-    prefixes: Tensor  # (B, longest prefix), -1 behind a prefix
-    forbidden: dict[Phrase, Tensor] = field(default_factory=dict)  # for which sentences, (B,)
+    max_lengths: Tensor
+    prefixes: Tensor
+    forbidden: dict[Phrase, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.soonest = int(self.limits.min()) if len(self.limits) else 0  # before this no sentence is at its limit
+        self._min_max_length = int(self.max_lengths.min()) if len(self.max_lengths) else 0
 
     @classmethod
     def of(
@@ -51,113 +59,128 @@ class TokenConstraints:
         settings: SearchSettings,
         eos: int,
         device: torch.device,
-        longest_of_all: int | None = None,
+        model_max_length: int | None = None,
     ) -> TokenConstraints:
+        """Build the constraints of a batch.
+
+        Raises:
+            UserError: A prefix or min_length exceeds the maximum length of the model.
+        """
         longest = max(len(request.prefix) for request in requests)
-        prefixes = [[*request.prefix, *[-1] * (longest - len(request.prefix))] for request in requests]
-        limits = [max(settings.max_target_length(len(request.source)), len(request.prefix) + 1) for request in requests]
-        if longest_of_all is not None:
-            if max(longest, settings.min_length) + 1 > longest_of_all:
+        limits = [max(settings.max_target_length(len(r.source)), len(r.prefix) + 1) for r in requests]
+        if model_max_length is not None:
+            if max(longest, settings.min_length) + 1 > model_max_length:
                 raise UserError(
-                    f"a prefix of {longest} tokens or min_length {settings.min_length} does not fit: this model's "
-                    f"learned positions end at {longest_of_all}"
+                    f"a prefix of {longest} tokens or min_length {settings.min_length} is too long: the model has "
+                    f"{model_max_length} learned positions"
                 )
-            limits = [min(limit, longest_of_all) for limit in limits]
-        phrases = {phrase for request in requests for phrase in request.forbidden}
+            limits = [min(limit, model_max_length) for limit in limits]
+        prefixes = [[*request.prefix, *[-1] * (longest - len(request.prefix))] for request in requests]
+        phrases = sorted({phrase for request in requests for phrase in request.forbidden})
         forbidden = {
             phrase: torch.tensor([phrase in request.forbidden for request in requests], device=device)
-            for phrase in sorted(phrases)
+            for phrase in phrases
         }
         table = torch.tensor(prefixes, device=device, dtype=torch.long).view(len(requests), longest)
         return cls(settings, eos, torch.tensor(limits, device=device), table, forbidden)
 
     def select(self, sentences: Tensor) -> TokenConstraints:
-        """The rules of these sentences."""
+        """Return the constraints of the given sentences."""
         forbidden = {phrase: mask[sentences] for phrase, mask in self.forbidden.items()}
-        return TokenConstraints(self.settings, self.eos, self.limits[sentences], self.prefixes[sentences], forbidden)
+        return TokenConstraints(
+            self.settings, self.eos, self.max_lengths[sentences], self.prefixes[sentences], forbidden
+        )
 
-    def apply(self, logp: Tensor, so_far: Ints, unmet: Tensor | None = None) -> Tensor:
-        """Log-probabilities (B, K, V) with -inf for what may not follow the tokens said so far, (B, K, L).
+    def apply(self, log_probs: Tensor, tokens: Ints, unmet: Tensor | None = None) -> Tensor:
+        """Return log-probabilities, (B, K, V), with -inf for tokens that may not follow.
 
         Args:
-            logp: of every next token.
-            so_far: the hypotheses.
-            unmet: which hypotheses still owe a required phrase and so may not end, (B, K).
+            log_probs: Log-probabilities of the next tokens. They are returned unchanged if no constraint is active.
+            tokens: Tokens of the hypotheses so far, (B, K, L).
+            unmet: Hypotheses that lack a required phrase and so may not end, (B, K).
         """
-        step = so_far.shape[2]
-        allowed = logp
-        if step < self.settings.min_length or unmet is not None:
+        step = tokens.shape[2]
+        allowed = log_probs
+        if step < self.settings.min_length:
+            unmet = torch.ones(log_probs.shape[:2], dtype=torch.bool, device=log_probs.device)
+        if unmet is not None:
             allowed = allowed.clone()
-            too_short = torch.full(logp.shape[:2], step < self.settings.min_length, device=logp.device)
-            allowed[..., self.eos].masked_fill_(too_short if unmet is None else too_short | unmet, -math.inf)
+            allowed[..., self.eos].masked_fill_(unmet, -math.inf)
         if self.forbidden or self.settings.no_repeat:
-            said = torch.from_numpy(so_far).to(logp.device)
+            history = torch.from_numpy(tokens).to(log_probs.device)
             if self.settings.no_repeat and step >= self.settings.no_repeat:
-                allowed = self._forbid_repetition(allowed, said)
+                allowed = self._forbid_repetition(allowed, history)
             for phrase, sentences in self.forbidden.items():
-                allowed = self._forbid_phrase(allowed, said, phrase, sentences)
-            # Where everything is forbidden, ending is what is left.
+                allowed = self._forbid_phrase(allowed, history, phrase, sentences)
+            # If all tokens are forbidden, the hypothesis ends.
             stuck = (allowed == -math.inf).all(-1, keepdim=True)
-            allowed = torch.where(stuck, self._only(logp, self.eos), allowed)
+            allowed = torch.where(stuck, self._only(log_probs, self.eos), allowed)
         if step < self.prefixes.shape[1]:
             forced = self.prefixes[:, step]
-            allowed = torch.where((forced >= 0)[:, None, None], self._only(logp, forced.clamp(min=0)), allowed)
-        if step + 1 >= self.soonest:
-            at_limit = self.limits == step + 1
-            allowed = torch.where(at_limit[:, None, None], self._only(logp, self.eos), allowed)
+            allowed = torch.where((forced >= 0)[:, None, None], self._only(log_probs, forced.clamp(min=0)), allowed)
+        if step + 1 >= self._min_max_length:
+            at_limit = self.max_lengths == step + 1
+            allowed = torch.where(at_limit[:, None, None], self._only(log_probs, self.eos), allowed)
         return allowed
 
-    def why_not(self, sentence: int, said: Sequence[int], token: int, owes: bool) -> str:
-        """Which rule keeps a token from following what was said: a word for the reader of a tree."""
-        step = len(said)
-        if int(self.limits[sentence]) == step + 1:
-            return "only END may stand at the length limit"
+    def reason(self, sentence: int, tokens: Sequence[int], token: int, unmet: bool) -> str:
+        """Return the constraint that forbids `token` after `tokens`."""
+        step = len(tokens)
+        if int(self.max_lengths[sentence]) == step + 1:
+            return "only END is allowed at the maximum length"
         if step < self.prefixes.shape[1] and int(self.prefixes[sentence, step]) >= 0:
-            return "the prefix goes on otherwise"
+            return "the prefix has another token"
         if token == self.eos:
-            return "a required phrase is still owed" if owes else "it would end before min_length"
+            return "a required phrase is missing" if unmet else "it would end before min_length"
         for phrase, sentences in self.forbidden.items():
-            if bool(sentences[sentence]) and tuple([*said, token][-len(phrase) :]) == tuple(phrase):
+            if bool(sentences[sentence]) and tuple([*tokens, token][-len(phrase) :]) == tuple(phrase):
                 return "it would complete a forbidden phrase"
         return "it would repeat an n-gram"
 
-    def _only(self, logp: Tensor, token: int | Tensor) -> Tensor:
-        """-inf everywhere but at one token: the same for all sentences, or one for each, (B,)."""
-        index = torch.as_tensor(token, device=logp.device).expand(len(logp))[:, None, None].expand(-1, logp.shape[1], 1)
-        return torch.full_like(logp, -math.inf).scatter(2, index, logp.gather(2, index))
+    def _only(self, log_probs: Tensor, token: int | Tensor) -> Tensor:
+        """Return -inf except for one token: the same for all sentences, or one per sentence, (B,)."""
+        B, K, _ = log_probs.shape
+        index = torch.as_tensor(token, device=log_probs.device).expand(B)[:, None, None].expand(-1, K, 1)
+        return torch.full_like(log_probs, -math.inf).scatter(2, index, log_probs.gather(2, index))
 
-    def _forbid_repetition(self, logp: Tensor, said: Tensor) -> Tensor:
+    def _forbid_repetition(self, log_probs: Tensor, history: Tensor) -> Tensor:
         n = self.settings.no_repeat
-        spans = said.unfold(2, n, 1)  # (B, K, L - n + 1, n)
-        tail = said[:, :, None, said.shape[2] - n + 1 :]
-        again = (spans[..., :-1] == tail).all(-1)
-        banned = torch.zeros_like(logp, dtype=torch.int8)
-        banned.scatter_reduce_(2, spans[..., -1], again.to(torch.int8), "amax")
-        return logp.masked_fill(banned.bool(), -math.inf)
+        ngrams = history.unfold(2, n, 1)  # (B, K, L - n + 1, n)
+        suffix = history[:, :, None, history.shape[2] - n + 1 :]
+        repeated = (ngrams[..., :-1] == suffix).all(-1)
+        banned = torch.zeros_like(log_probs, dtype=torch.int8)
+        banned.scatter_reduce_(2, ngrams[..., -1], repeated.to(torch.int8), "amax")
+        return log_probs.masked_fill(banned.bool(), -math.inf)
 
     @staticmethod
-    def _forbid_phrase(logp: Tensor, said: Tensor, phrase: Phrase, sentences: Tensor) -> Tensor:
-        start, step = len(phrase) - 1, said.shape[2]
+    def _forbid_phrase(log_probs: Tensor, history: Tensor, phrase: Phrase, sentences: Tensor) -> Tensor:
+        start, step = len(phrase) - 1, history.shape[2]
         if step < start:
-            return logp
-        begun = (said[:, :, step - start :] == torch.tensor(phrase[:-1], device=said.device)).all(-1)
-        logp = logp.clone()
-        logp[..., phrase[-1]].masked_fill_(begun & sentences[:, None], -math.inf)
-        return logp
+            return log_probs
+        begun = (history[:, :, step - start :] == torch.tensor(phrase[:-1], device=history.device)).all(-1)
+        log_probs = log_probs.clone()
+        log_probs[..., phrase[-1]].masked_fill_(begun & sentences[:, None], -math.inf)
+        return log_probs
 
 
 class RequiredPhrases:
-    """How much of each required phrase each hypothesis has said: an automaton a phrase, all advanced at once.
+    """Progress of each hypothesis in each required phrase: one Knuth-Morris-Pratt automaton per phrase.
 
-    Shapes: C phrases a sentence at the most, P tokens a phrase at the most.
+    Shapes: C maximum number of phrases per sentence, P maximum number of tokens per phrase.
+
+    Args:
+        phrases: Tokens of the phrases, followed by -1, (B, C, P + 1).
+        lengths: Number of tokens of each phrase, (B, C).
+        fallbacks: For each number of matched tokens, the number that still match after a mismatch, (B, C, P + 1).
+        progress: Number of matched tokens, (B, K, C).
     """
 
     def __init__(self, phrases: Ints, lengths: Ints, fallbacks: Ints, progress: Ints) -> None:
         self.phrases, self.lengths, self.fallbacks, self.progress = phrases, lengths, fallbacks, progress
 
     @classmethod
-    def of(cls, requests: Sequence[DecodingRequest], copies: int) -> RequiredPhrases | None:
-        """None where nothing is required."""
+    def of(cls, requests: Sequence[DecodingRequest], beam_width: int) -> RequiredPhrases | None:
+        """Return the phrases of a batch, or None if there are none."""
         C = max(len(request.required) for request in requests)
         if not C:
             return None
@@ -170,62 +193,58 @@ class RequiredPhrases:
                 phrases[b, c, : len(phrase)] = phrase
                 fallbacks[b, c, : len(phrase)] = _fallbacks(phrase)
                 lengths[b, c] = len(phrase)
-        return cls(phrases, lengths, fallbacks, np.zeros((len(requests), copies, C), np.int64))
+        return cls(phrases, lengths, fallbacks, np.zeros((len(requests), beam_width, C), np.int64))
 
     @property
-    def unmet(self) -> npt.NDArray[np.bool_]:
-        """Which hypotheses still owe a phrase, (B, K)."""
-        return self.owed > 0
-
-    @property
-    def owed(self) -> Ints:
-        """How many phrases each hypothesis still owes, (B, K)."""
-        owed: Ints = (self.progress < self.lengths[:, None]).sum(-1)
-        return owed
+    def missing(self) -> Ints:
+        """Number of phrases that each hypothesis lacks, (B, K)."""
+        missing: Ints = (self.progress < self.lengths[:, None]).sum(-1)
+        return missing
 
     @property
     def next_tokens(self) -> Ints:
-        """The token that continues each phrase, (B, K, C); -1 where a phrase is complete."""
-        return _at(self.phrases, self.progress)
+        """Token that continues each phrase, (B, K, C); -1 if the phrase is complete."""
+        return _lookup(self.phrases, self.progress)
 
-    def follow(self, parent: Ints, token: Ints) -> RequiredPhrases:
-        """The phrases after these tokens, (B, K), said by these parents."""
+    def matched_tokens(self) -> Ints:
+        """Return the number of required tokens in each hypothesis, (B, K)."""
+        matched: Ints = self.progress.sum(-1)
+        return matched
+
+    def extend(self, parent: Ints, token: Ints) -> RequiredPhrases:
+        """Return the progress after appending tokens, (B, N), to the hypotheses with these indices, (B, N)."""
         progress = self.progress[np.arange(len(parent))[:, None], parent]
         done = progress == self.lengths[:, None]
         for _ in range(self.phrases.shape[2]):
-            match = _at(self.phrases, progress) == token[:, :, None]
-            fall = ~match & (progress > 0) & ~done
-            if not fall.any():
+            match = _lookup(self.phrases, progress) == token[:, :, None]
+            mismatch = ~match & (progress > 0) & ~done
+            if not mismatch.any():
                 break
-            progress = np.where(fall, _at(self.fallbacks, progress), progress)
-        match = _at(self.phrases, progress) == token[:, :, None]
+            progress = np.where(mismatch, _lookup(self.fallbacks, progress), progress)
+        match = _lookup(self.phrases, progress) == token[:, :, None]
         progress = np.where(match & ~done, progress + 1, progress)
         return RequiredPhrases(self.phrases, self.lengths, self.fallbacks, progress)
 
-    def said(self) -> Ints:
-        """How many required tokens each hypothesis has said, (B, K)."""
-        said: Ints = self.progress.sum(-1)
-        return said
-
     def select(self, sentences: Ints) -> RequiredPhrases:
+        """Return the phrases of the given sentences."""
         parts = (self.phrases, self.lengths, self.fallbacks, self.progress)
         return RequiredPhrases(*(part[sentences] for part in parts))
 
 
-def _at(table: Ints, progress: Ints) -> Ints:
-    """What tables of phrases, (B, C, P + 1), hold at these places, (B, K, C)."""
+def _lookup(table: Ints, progress: Ints) -> Ints:
+    """Look up tables of phrases, (B, C, P + 1), by progress, (B, K, C)."""
     B, _, C = progress.shape
     found: Ints = table[np.arange(B)[:, None, None], np.arange(C), progress]
     return found
 
 
 def _fallbacks(phrase: Phrase) -> list[int]:
-    """For each number of tokens said: how many still count when the next one does not fit (Knuth, Morris and Pratt)."""
+    """Return the failure function of the Knuth-Morris-Pratt algorithm."""
     table = [0] * len(phrase)
     length = 0
-    for place in range(1, len(phrase)):
-        table[place] = length
-        while length and phrase[place] != phrase[length]:
+    for position in range(1, len(phrase)):
+        table[position] = length
+        while length and phrase[position] != phrase[length]:
             length = table[length]
-        length += phrase[place] == phrase[length]
+        length += phrase[position] == phrase[length]
     return table

@@ -1,4 +1,4 @@
-"""`Generator`: how a model writes translations, as `Translator` sees it. Tokens in, tokens out."""
+"""`Generator`: the interface through which `Translator` decodes. Tokens in, token hypotheses out."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ from regard.decoding.constraints import DecodingRequest
 from regard.decoding.search import TokenHypothesis
 
 BATCH_TOKENS = 4096
+"""Number of padded source tokens in a batch on a CPU."""
 
 
 class Generator(Protocol):
-    """A way of writing: token by token in stepwise.py, all at once in parallel.py."""
+    """Generates and scores translations.
+
+    Attributes:
+        settings_class: Class of the settings that it accepts.
+        has_attention: Whether `run_forward` calls attention hooks.
+    """
 
     settings_class: type[DecodingSettings]
     has_attention: bool
@@ -26,44 +32,44 @@ class Generator(Protocol):
     def resolve_settings(
         self, settings: DecodingSettings, request: DecodingRequest, trees: bool, snapshots: bool
     ) -> DecodingSettings:
-        """The settings as this model takes them.
+        """Return the settings with the defaults of the model.
 
         Raises:
-            UserError: it cannot write like that.
+            UserError: The settings, the constraints, beam trees or snapshots of iterations are not supported.
         """
 
     def batch_tokens(self, settings: DecodingSettings) -> int:
-        """How many padded source tokens are worked on at once."""
+        """Return the number of padded source tokens in a batch."""
 
     def generate(
         self, requests: Sequence[DecodingRequest], settings: DecodingSettings, trace: bool = False
     ) -> list[list[TokenHypothesis]]:
-        """The best hypotheses of every request, best first; with a trace, also how they came about."""
+        """Return the best hypotheses of every request, best first; traced ones carry their beam or iterations."""
 
     def log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
-        """The log-probabilities of the token at every place of given translations, (B, T, V)."""
+        """Return the log-probabilities of the token at every position of given translations, (B, T, V)."""
 
-    def run_forward(self, sources: Sequence[Sequence[int]], found: Sequence[TokenHypothesis]) -> None:
-        """Passes hypotheses through the model once more, whole sentences at once, for whoever observes it."""
+    def run_forward(self, sources: Sequence[Sequence[int]], hypotheses: Sequence[TokenHypothesis]) -> None:
+        """Run one forward pass over complete hypotheses, for attention hooks."""
 
-    def attention_rows(self, found: TokenHypothesis) -> list[int]:
-        """In which row of the attention seen in a `review` each token stands, END too where it is said."""
+    def attention_rows(self, hypothesis: TokenHypothesis) -> list[int]:
+        """Return the row of each token, END included, in the attention weights of `run_forward`."""
 
     def score(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], settings: DecodingSettings
     ) -> list[TokenHypothesis]:
-        """Given translations, scored as `write` would score them."""
+        """Return given translations with the scores that `generate` would give them."""
 
 
 @contextmanager
 def collect_cross_attention(models: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
-    """Collects the weights of every cross-attention, averaged over heads, (B, T, S) each."""
-    seen: list[Tensor] = []
+    """Collect the weights of all cross-attentions inside the block, averaged over heads, (B, T, S) each."""
+    collected: list[Tensor] = []
 
-    def see(attention: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> None:
-        seen.append(attention.kind.weights(q, k, mask).mean(1))
+    def collect(attention: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> None:
+        collected.append(attention.kind.weights(q, k, mask).mean(1))
 
-    named = (pair for model in models for pair in model.named_modules())
-    crosses = [module for name, module in named if isinstance(module, Attention) and name.endswith(".cross")]
-    with use_qkv_hook(crosses, see):
-        yield seen
+    modules = (pair for model in models for pair in model.named_modules())
+    crosses = [module for name, module in modules if isinstance(module, Attention) and name.endswith(".cross")]
+    with use_qkv_hook(crosses, collect):
+        yield collected

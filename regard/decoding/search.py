@@ -1,12 +1,13 @@
-"""Search over a step function, blind to what model it drives: greedy search and sampling here, the beam in beam.py.
+"""Search over a step function: greedy search and sampling here, beam search in beam.py.
 
-A `Stepper` turns sources into a state and tokens into log-probabilities. Everything works on whole batches of
-hypotheses: no Python loop over sentences or hypotheses inside a step. What is chosen is kept on the host in arrays of
-NumPy, which begins an operation on a small one in a microsecond.
+Search does not know the model: a `Stepper` maps sources to a state and tokens to log-probabilities, on any device.
+Every step processes all hypotheses of the batch at once. The chosen tokens are kept in NumPy arrays on the host, where
+operations on small arrays start faster than in PyTorch.
 """
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,63 +25,87 @@ from regard.errors import UserError
 Doubles = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
+MIN_REMOVED_SHARE = 0.25
+"""Share of finished sentences from which they are removed from a batch, because that copies the cache."""
+
 
 class State(Protocol):
-    """What a stepper remembers of every hypothesis; rows of one sentence stand side by side."""
+    """State of a stepper with one row per hypothesis. The hypotheses of a sentence are consecutive rows."""
 
     def select(self, rows: Tensor) -> Self:
-        """The state of these rows, in this order. Sentences keep theirs, with all of their rows or none."""
+        """Return the state of these rows, in this order. A sentence keeps all of its rows or none."""
 
-    def uncovered(self) -> Tensor:
-        """Σ log min(attention received, 1) over each row's source tokens, (rows,): 0 when all were looked at."""
+    def coverage_penalties(self) -> Tensor:
+        """Return the coverage penalty of each row, (rows,); 0 if all source tokens were attended to."""
 
 
 S = TypeVar("S", bound=State)
 
 
 class Stepper(Protocol[S]):
-    """A model that can be decoded."""
+    """A model that can be decoded token by token.
+
+    Attributes:
+        bos: Token with which every hypothesis starts.
+        eos: Token with which every hypothesis ends.
+        max_length: Maximum number of target tokens, END included; None if unlimited.
+    """
 
     bos: int
     eos: int
-    longest: int | None  # the most tokens that a translation can have, END included; None: no limit
-
-    def start(self, sources: Sequence[Sequence[int]], copies: int) -> S:
-        """Reads the sources; the state has `copies` rows for each."""
-
-    def step(self, tokens: Tensor, state: S) -> tuple[Tensor, S]:
-        """Reads one token a row, (rows,), and gives the log-probabilities of the next, (rows, V).
-
-        The state that was given is used up: what follows goes on from the one that is returned.
-        """
+    max_length: int | None
 
     @property
     def device(self) -> torch.device:
-        """Where tokens must lie."""
+        """Device of tokens and log-probabilities."""
+
+    def start(self, sources: Sequence[Sequence[int]], beam_width: int) -> S:
+        """Encode the sources and return a state with `beam_width` rows per source."""
+
+    def step(self, tokens: Tensor, state: S) -> Tensor:
+        """Append a token to each row, (rows,), and return the log-probabilities of the next tokens, (rows, V)."""
 
 
 @dataclass(frozen=True)
 class BeamNode:
-    """One hypothesis that a beam considered, and what became of it."""
+    """A candidate of beam search. The nodes of a sentence form a tree.
+
+    Attributes:
+        node: Index of the node in the tree.
+        parent: Index of the node that it extends; -1 for the root.
+        step: Number of tokens before it.
+        token: Its token.
+        log_prob: Log-probability of the token.
+        cumulative_log_prob: Sum of the log-probabilities up to the token.
+        score: Cumulative log-probability after the length penalty, as if the hypothesis ended here.
+        outcome: "kept", "ended", or one of these, "dropped" or "forbidden" with a reason after a colon.
+    """
 
     node: int
-    parent: int  # the node it continues; -1: the beginning
+    parent: int
     step: int
     token: int
-    log_probability: float
-    total: float  # sum of log-probabilities
-    score: float  # the sum after the length penalty, as if it ended here
-    fate: str
+    log_prob: float
+    cumulative_log_prob: float
+    score: float
+    outcome: str
 
 
 @dataclass(frozen=True)
 class TokenHypothesis:
-    """One hypothesis: tokens without BOS and END, the penalised score, and each token's log-probability, END's too."""
+    """A translation as tokens.
+
+    Attributes:
+        tokens: Tokens without BOS and END.
+        score: Cumulative log-probability after the penalties.
+        token_log_probs: Log-probability of each token and of END.
+        tree: All nodes of the beam that led to it, if traced.
+    """
 
     tokens: list[int]
     score: float
     token_log_probs: list[float]
-    tree: list[BeamNode] | None = field(default=None, compare=False, kw_only=True)  # every node of the beam, if traced
+    tree: list[BeamNode] | None = field(default=None, compare=False, kw_only=True)
 
 
 @torch.inference_mode()
@@ -90,112 +115,133 @@ def search(
     settings: SearchSettings,
     trace: bool = False,
 ) -> list[list[TokenHypothesis]]:
-    """The best hypotheses of every request, or of every plain source, best first; with a trace, each carries its beam.
+    """Return the best hypotheses of every request or source, best first.
+
+    Args:
+        stepper: The model.
+        requests: Requests, or sources without constraints.
+        settings: Settings of the search.
+        trace: Whether hypotheses carry the tree of their beam.
 
     Raises:
-        UserError: the settings ask for what a sample cannot have, or the model gives NaN.
+        UserError: A request or the trace requires a beam, but the settings select sampling; or the model returns NaN.
     """
-    from regard.decoding.beam import Beam
+    from regard.decoding.beam import BeamSearch
 
-    asked = [request if isinstance(request, DecodingRequest) else DecodingRequest(request) for request in requests]
-    if not asked:
+    batch = [request if isinstance(request, DecodingRequest) else DecodingRequest(request) for request in requests]
+    if not batch:
         return []
-    beam_only = settings.coverage > 0 or trace or any(request.required for request in asked)
+    beam_only = settings.coverage > 0 or trace or any(request.required for request in batch)
     if settings.sampling and beam_only:
-        raise UserError("required phrases and the tree of a beam need a beam: leave temperature, top_k and top_p away")
-    if (settings.beam_width > 1 and not settings.sampling) or beam_only:
-        return Beam(stepper, asked, settings, trace).run()
-    return _one_by_one(stepper, asked, settings)
+        raise UserError("required phrases and trees need a beam: omit temperature, top_k and top_p")
+    if beam_only or (settings.beam_width > 1 and not settings.sampling):
+        return BeamSearch(stepper, batch, settings, trace).run()
+    return _greedy_or_sample(stepper, batch, settings)
 
 
-def _one_by_one(
+def _greedy_or_sample(
     stepper: Stepper[S], requests: Sequence[DecodingRequest], settings: SearchSettings
 ) -> list[list[TokenHypothesis]]:
-    """Greedy search, or independent samples: every row chooses its next token for itself."""
+    """Greedy search, or independent samples: every row chooses its next token separately."""
     device, copies = stepper.device, settings.beam_width
-    asked = [request for request in requests for _ in range(copies)]
-    rules = TokenConstraints.of(asked, settings, stepper.eos, device, stepper.longest)
+    repeated = [request for request in requests for _ in range(copies)]
+    constraints = TokenConstraints.of(repeated, settings, stepper.eos, device, stepper.max_length)
     state = stepper.start([request.source for request in requests], copies)
-    limits = rules.limits.tolist()
-    longest = max(limits)
-    chance = _chances(requests, copies, longest, settings.seed) if settings.sampling else None
-    rows: Ints = np.arange(len(asked))  # which of all rows those still in the batch are
-    tokens = torch.full((len(asked),), stepper.bos, device=device)
-    written: Ints = np.full((len(asked), longest), stepper.eos)
-    gains: Doubles = np.zeros((len(asked), longest))
-    totals: Doubles = np.zeros(len(asked))
-    lengths: Ints = np.array(limits)
-    ended: Bools = np.zeros(len(asked), np.bool_)
-    remaining = len(asked)
+    keys = _noise_keys(requests, copies, settings.seed).to(device) if settings.sampling else None
+    lengths: Ints = np.array(constraints.max_lengths.tolist())
+    longest = int(lengths.max())
+    rows: Ints = np.arange(len(repeated))  # index of each row that is still in the batch
+    last = torch.full((len(repeated),), stepper.bos, device=device)
+    tokens: Ints = np.full((len(repeated), longest), stepper.eos)
+    log_probs: Doubles = np.zeros((len(repeated), longest))
+    totals: Doubles = np.zeros(len(repeated))
+    ended: Bools = np.zeros(len(repeated), np.bool_)
+    running = len(repeated)
     for step in range(longest):
-        logp, state = stepper.step(tokens, state)
-        allowed = rules.apply(logp[:, None], written[rows, None, :step])[:, 0]
-        tokens = allowed.argmax(-1) if chance is None else _draw(allowed, chance[rows, step], settings)
-        said, gain = tokens.cpu().numpy(), logp.gather(1, tokens[:, None])[:, 0].cpu().double().numpy()
-        refuse_nan(bool(np.isnan(gain[~ended]).any()))
-        written[rows, step], gains[rows, step] = said, gain
+        scores = stepper.step(last, state)
+        allowed = constraints.apply(scores[:, None], tokens[rows, None, :step])[:, 0]
+        last = allowed.argmax(-1) if keys is None else _sample(allowed, _gumbel_noise(keys, step, allowed), settings)
+        chosen, gain = last.cpu().numpy(), scores.gather(1, last[:, None])[:, 0].cpu().double().numpy()
+        raise_if_nan(bool(np.isnan(gain[~ended]).any()))
+        tokens[rows, step], log_probs[rows, step] = chosen, gain
         totals[rows[~ended]] += gain[~ended]
-        ends = (said == stepper.eos) & ~ended
+        ends = (chosen == stepper.eos) & ~ended
         lengths[rows[ends]] = step + 1
         ended |= ends
-        left = int((~ended).sum())
-        if not left:
+        if ended.all():
             break
-        if left == remaining:
+        if int((~ended).sum()) == running:
             continue
-        # Shrinking the batch copies the cache: not for a few. Copies of one sentence leave together.
-        remaining, done = left, np.asarray(ended.reshape(-1, copies).all(1))
-        if 4 * int(done.sum()) >= len(done):
-            keep = (~done).repeat(copies).nonzero()[0]
+        running, finished = int((~ended).sum()), np.asarray(ended.reshape(-1, copies).all(1))
+        if finished.mean() >= MIN_REMOVED_SHARE:
+            keep = (~finished).repeat(copies).nonzero()[0]
             rows, ended = rows[keep], ended[keep]
-            places = torch.from_numpy(keep).to(device)
-            tokens, state, rules = tokens[places], state.select(places), rules.select(places)
-    # One by one: in an array, powers depend on who stands beside.
-    scores = np.array([total / settings.length_normaliser(float(n)) for total, n in zip(totals, lengths, strict=True)])
-    found = collect(written, gains, lengths, scores)
-    groups = [found[i : i + copies] for i in range(0, len(found), copies)]
-    return [sorted(group, key=lambda one: -one.score) for group in groups]
+            index = torch.from_numpy(keep).to(device)
+            last, state, constraints = last[index], state.select(index), constraints.select(index)
+            keys = None if keys is None else keys[index]
+    # Computed one by one: in an array, the rounding of powers depends on the other elements.
+    scored = [total / settings.length_normaliser(float(n)) for total, n in zip(totals, lengths, strict=True)]
+    hypotheses = build_hypotheses(tokens, log_probs, lengths, np.array(scored))
+    groups = [hypotheses[i : i + copies] for i in range(0, len(hypotheses), copies)]
+    return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in groups]
 
 
-def refuse_nan(broken: bool) -> None:
-    """Ends a search in which scores have turned out to be NaN.
+def raise_if_nan(found: bool) -> None:
+    """Stop a search in which NaN scores were found.
 
     Raises:
-        UserError: they have.
+        UserError: `found` is true.
     """
-    if broken:
+    if found:
         raise UserError(
-            "the model gives scores that are not numbers (NaN): its weights are damaged or its training has diverged; "
-            "use another model, or train it anew with a lower optim.lr"
+            "the model returns NaN scores: its weights are damaged or its training has diverged; use another model, or "
+            "train again with a lower optim.lr"
         )
 
 
-def collect(tokens: Ints, gains: Doubles, lengths: Ints, scores: Doubles) -> list[TokenHypothesis]:
-    """Rows of arrays as hypotheses; a length counts END."""
-    rows = zip(tokens.tolist(), gains.tolist(), lengths.tolist(), scores.tolist(), strict=True)
-    return [TokenHypothesis(row[: n - 1], score, gain[:n]) for row, gain, n, score in rows]
+def build_hypotheses(tokens: Ints, log_probs: Doubles, lengths: Ints, scores: Doubles) -> list[TokenHypothesis]:
+    """Convert rows of arrays to hypotheses; lengths include END."""
+    rows = zip(tokens.tolist(), log_probs.tolist(), lengths.tolist(), scores.tolist(), strict=True)
+    return [TokenHypothesis(row[: n - 1], score, row_log_probs[:n]) for row, row_log_probs, n, score in rows]
 
 
-def _chances(requests: Sequence[DecodingRequest], copies: int, steps: int, seed: int) -> Doubles:
-    """A number in [0, 1) for every row and step, which depends on the sentence and the seed, never on its company."""
+# Sampling
+
+
+def _sample(log_probs: Tensor, noise: Tensor, settings: SearchSettings) -> Tensor:
+    """Sample a token per row (rows, V) by the Gumbel-max trick, after temperature, top-k and top-p."""
+    scores = log_probs.double() / (settings.temperature or 1.0)
+    if settings.top_k is not None and settings.top_k < scores.shape[1]:
+        smallest = scores.topk(settings.top_k, -1).values[:, -1:]
+        scores = scores.masked_fill(scores < smallest, -math.inf)
+    if settings.top_p is not None:
+        order = scores.sort(dim=-1, descending=True, stable=True)
+        p = order.values.softmax(-1)
+        # The nucleus includes the token that reaches top_p, so that it is never empty.
+        outside = p.cumsum(-1) - p >= settings.top_p
+        scores = scores.masked_fill(outside.gather(1, order.indices.argsort(-1)), -math.inf)
+    return (scores + noise).argmax(-1)
+
+
+def _noise_keys(requests: Sequence[DecodingRequest], copies: int, seed: int) -> Tensor:
+    """Return a random integer per row, (rows,), which depends only on the source, the seed and the copy."""
     rows = []
     for request in requests:
-        key = zlib.crc32(np.asarray(request.source, np.int64).tobytes())
-        rows.append(np.random.default_rng((seed, key)).random((steps, copies)).T)
-    return np.concatenate(rows)
+        source = zlib.crc32(np.asarray(request.source, np.int64).tobytes())
+        rows.append(np.random.default_rng((seed, source)).integers(2**62, size=copies))
+    return torch.from_numpy(np.concatenate(rows))
 
 
-def _draw(logp: Tensor, chances: Doubles, settings: SearchSettings) -> Tensor:
-    """One token a row from what the settings leave of the distribution."""
-    chance = torch.from_numpy(chances).to(logp.device)
-    order = logp.double().div(settings.temperature or 1.0).sort(dim=-1, descending=True, stable=True)
-    p = order.values.softmax(-1)
-    if settings.top_k is not None:
-        p[:, settings.top_k :] = 0
-    if settings.top_p is not None:
-        # The likeliest token always stays, and so does the one that passes the share.
-        p = p.masked_fill(p.cumsum(-1) - p >= settings.top_p * p.sum(-1, keepdim=True), 0)
-    cumulative = p.cumsum(-1)
-    place = torch.searchsorted(cumulative, (chance * cumulative[:, -1])[:, None], right=True)
-    place = torch.minimum(place, (p > 0).sum(-1, keepdim=True) - 1).clamp(min=0)  # below 0 where p is NaN
-    return order.indices.gather(1, place)[:, 0]
+def _gumbel_noise(keys: Tensor, step: int, like: Tensor) -> Tensor:
+    """Return Gumbel noise for every row and token, (rows, V), as a hash (SplitMix64) of key, step and token.
+
+    The noise of a token depends neither on the batch nor on the rank of the token, so that the rounding errors of a
+    batch almost never change a sample.
+    """
+    tokens = torch.arange(like.shape[1], device=keys.device)
+    x = keys[:, None] + (step * like.shape[1] + tokens + 1) * -0x61C8864680B583EB
+    x = (x ^ ((x >> 30) & (2**34 - 1))) * -0x40A7B892E31B1A47
+    x = (x ^ ((x >> 27) & (2**37 - 1))) * -0x6B2FB644ECCEEE15
+    x = x ^ ((x >> 31) & (2**33 - 1))
+    uniform = (((x >> 11) & (2**53 - 1)).double() + 0.5) * 2.0**-53
+    return -(-uniform.log()).log()

@@ -5,6 +5,7 @@ Shapes: B rows, S source tokens, P target tokens so far, L layers, H heads, D he
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from regard.errors import UserError
 from regard.interop.lengths import longest_input
 from regard.interop.verification import Tokens, check, compare, compare_images
 from regard.layers import DecoderBlock
-from regard.models.transformer import Embedding, EncoderDecoderConfig, Transformer, TransformerConfig
+from regard.models.transformer import DecoderState, Embedding, EncoderDecoderConfig, Transformer, TransformerConfig
 from regard.pipelines.classifier import ABOUT, Classifier
 from regard.pipelines.translator import Translator
 
@@ -68,7 +69,7 @@ class EncoderProgram(nn.Module):
         """Tokens (B, S) with END, and how many of each row are real, (B,), to keys and values, (L, B, H, S, D)."""
         places = torch.arange(source.shape[1], device=source.device)
         mask = Mask(allowed=_real(places, lengths))
-        x = self.embed(source, places[None])
+        x = self.embed(source, places[None], source.shape[1])
         for block in self.model.encoder:
             x = block(x, mask, places[None])
         memory = self.model.encoder_norm(x)
@@ -81,7 +82,8 @@ class StepProgram(nn.Module):
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
-        self.model, self.embed = model, _Placed(model.target_embedding)
+        self.model = copy.copy(model)  # shares all weights; its embedding has a table of positions that does not grow
+        self.model._modules = {**model._modules, "target_embedding": _Placed(model.target_embedding)}
 
     def forward(
         self,
@@ -96,21 +98,25 @@ class StepProgram(nn.Module):
 
         Gives the log-probabilities of what comes next, (B, V), and the keys and values of now P + 1 tokens.
         """
-        place = torch.full((1, 1), 1, device=token.device) * past_keys.shape[3]
         seen = torch.arange(memory_keys.shape[3], device=token.device)
-        memory_mask = Mask(allowed=_real(seen, lengths))
-        x = self.embed(token, place)
         kinds = [cast(DecoderBlock, block).attention.kind for block in self.model.decoder]
         caches = [_Given(*given) for given in zip(kinds, past_keys.unbind(0), past_values.unbind(0), strict=True)]
-        for layer, block in enumerate(self.model.decoder):
-            memory = KeyValues(memory_keys[layer], memory_values[layer])
-            x = block(x, memory, Mask(), memory_mask, place, caches[layer])
-        logits = self.model.logits(self.model.decoder_norm(x))[:, 0]
+        source = [KeyValues(*pair) for pair in zip(memory_keys.unbind(0), memory_values.unbind(0), strict=True)]
+        state = _ExportState(list(self.model.decoder), source, Mask(allowed=_real(seen, lengths)), caches)
+        logits = self.model.step(token, state)[:, 0]
         return (
             logits.log_softmax(-1),
             torch.stack([cache.keys for cache in caches]),
             torch.stack([cache.values for cache in caches]),
         )
+
+
+class _ExportState(DecoderState):
+    """A decoder state whose position is the symbolic length of its caches."""
+
+    def begin_step(self, tokens_BK: Tensor) -> tuple[Tensor, Tensor, Mask]:
+        cache = cast(_Given, self.caches[0])
+        return tokens_BK, torch.full((1, 1), 1, device=tokens_BK.device) * cache.keys.shape[2], Mask()
 
 
 class _Given(KVCache):
@@ -139,7 +145,11 @@ class _Placed(nn.Module):
         self.table: Tensor | None
         self.register_buffer("table", table)
 
-    def forward(self, tokens: Tensor, places: Tensor) -> Tensor:
+    @property
+    def weight(self) -> Tensor:
+        return self.embedding.weight
+
+    def forward(self, tokens: Tensor, places: Tensor, longest: int) -> Tensor:
         x = F.embedding(tokens, self.embedding.weight) * self.embedding.scale
         return x if self.table is None else x + self.table[places]
 
@@ -261,7 +271,7 @@ class ProgramState:
     def select(self, rows: Tensor) -> ProgramState:
         return ProgramState({name: t[rows] if name == "lengths" else t[:, rows] for name, t in self.inputs.items()})
 
-    def uncovered(self) -> Tensor:
+    def coverage_penalties(self) -> Tensor:
         raise UserError("exported programs do not show their attention (coverage)")
 
 
@@ -273,30 +283,31 @@ class ProgramStepper:
     def __init__(self, folder: Path, encode: Call, step: Call) -> None:
         about = json.loads((folder / ABOUT_FILE).read_text(encoding="utf-8"))
         self.bos, self.eos, self.pad = (int(about[key]) for key in ("bos", "eos", "pad"))
-        self.longest: int | None = about["longest"]
+        self.max_length: int | None = about["longest"]
         self._shape = tuple(int(about[key]) for key in ("layers", "heads", "head_width"))
         self._encode, self._step = encode, step
 
-    def start(self, sources: Sequence[Tokens], copies: int) -> ProgramState:
+    def start(self, sources: Sequence[Tokens], beam_width: int) -> ProgramState:
         rows, layout = pad_batch([[*source, self.eos] for source in sources], self.pad, self.device)
         lengths = layout.real().sum(1)
         keys, values = self._encode({"source": rows, "lengths": lengths})
         layers, heads, width = self._shape
         nothing = torch.zeros(layers, len(rows), heads, 0, width)
         inputs = {"past_keys": nothing, "past_values": nothing, "memory_keys": keys, "memory_values": values}
-        each = torch.arange(len(rows)).repeat_interleave(copies)
+        each = torch.arange(len(rows)).repeat_interleave(beam_width)
         return ProgramState(inputs | {"lengths": lengths}).select(each)
 
-    def step(self, tokens: Tensor, state: ProgramState) -> tuple[Tensor, ProgramState]:
-        said, keys, values = self._step({"token": tokens[:, None]} | state.inputs)
-        return said, ProgramState(state.inputs | {"past_keys": keys, "past_values": values})
+    def step(self, tokens: Tensor, state: ProgramState) -> Tensor:
+        log_probs, keys, values = self._step({"token": tokens[:, None]} | state.inputs)
+        state.inputs |= {"past_keys": keys, "past_values": values}
+        return log_probs
 
 
 class ProgramPeer:
     """The programs as verification wants them."""
 
     def __init__(self, stepper: ProgramStepper) -> None:
-        self.stepper, self.longest = stepper, stepper.longest
+        self.stepper, self.longest = stepper, stepper.max_length
 
     def write(self, sources: Sequence[Tokens], settings: SearchSettings) -> list[list[int]]:
         return [best[0].tokens for best in search(self.stepper, sources, settings)]
@@ -307,7 +318,7 @@ class ProgramPeer:
         state, tokens = self.stepper.start(sources, 1), torch.full((len(targets),), self.stepper.bos)
         gains = []
         for place in range(read.shape[1]):
-            logp, state = self.stepper.step(tokens, state)
+            logp = self.stepper.step(tokens, state)
             tokens = read[:, place]
             gains.append(logp.gather(1, tokens[:, None])[:, 0])
         table = torch.stack(gains, 1).tolist()

@@ -6,7 +6,7 @@ Shapes: B batch, S source tokens, T target tokens, W width, V vocabulary. A pack
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, Self, cast
 
@@ -19,7 +19,7 @@ from regard.attention.cache import Cache, KeyValues
 from regard.attention.core import Full
 from regard.attention.kind import Kind
 from regard.attention.kinds import AttentionSettings, FullSettings, check_attention
-from regard.attention.masks import Layout, Mask
+from regard.attention.masks import Layout, Mask, Padded
 from regard.attention.multi_head import Attention
 from regard.attention.positions import Learned, Rotary, Sinusoidal
 from regard.config import Settings
@@ -28,6 +28,7 @@ from regard.models.base import Model
 from regard.ops import dispatch
 from regard.ops.dropout import Dropout
 from regard.ops.embedding import embed
+from regard.ops.fused import cpu_decode_step
 from regard.ops.linear import linear, pass_on
 
 
@@ -119,18 +120,70 @@ class TransformerConfig(EncoderDecoderConfig):
 
 
 class DecoderState:
-    """What decoding one more token needs: each layer's keys and values, of the source and of the target so far.
+    """State of incremental decoding with K hypotheses per sentence.
 
-    A source may be shared by several hypotheses: the target side then has a whole multiple of the source's rows.
+    All hypotheses of a sentence share one row of each cache. Every step appends K tokens to it, and `ancestry` marks
+    the tokens of each hypothesis, so that beam search never moves a key. The first token is the same for all hypotheses
+    of a sentence and is stored once.
+
+    Args:
+        blocks: Decoder blocks, or functions with their arguments.
+        source: Keys and values of the encoder output for each block.
+        source_mask: Mask over the encoder output.
+        caches: Cache of the self-attention of each block.
+        beam_width: Number of hypotheses per sentence, K.
     """
 
-    def __init__(self, memories: list[KeyValues], memory_mask: Mask, caches: Sequence[Cache]) -> None:
-        self.memories, self.memory_mask, self.caches = memories, memory_mask, caches
+    def __init__(
+        self,
+        blocks: Sequence[Callable[..., Tensor]],
+        source: Sequence[KeyValues],
+        source_mask: Mask,
+        caches: Sequence[Cache],
+        beam_width: int = 1,
+    ) -> None:
+        self.blocks, self.source, self.source_mask = blocks, source, source_mask
+        self.caches, self.beam_width = caches, beam_width
+        self.position = 0  # number of tokens in each hypothesis
+        self.ancestry: Tensor | None = None  # (B, K, stored tokens); None while hypotheses do not differ
 
     @property
-    def length(self) -> int:
-        """How many target tokens have been read."""
-        return self.caches[0].length if self.caches else 0
+    def max_length(self) -> int:
+        """Upper bound of the number of tokens after the next step, known without reading a tensor."""
+        return self.position + 1
+
+    def begin_step(self, tokens_BK: Tensor) -> tuple[Tensor, Tensor, Mask]:
+        """Return the tokens to decode, (B, K), or (B, 1) if they are the same, their positions and their mask."""
+        B, K = tokens_BK.shape
+        positions = torch.full((1, K), self.position, device=tokens_BK.device)
+        if K == 1:
+            return tokens_BK, positions, Mask(causal=True)
+        if self.position == 0:
+            self.ancestry = torch.ones(B, K, 1, dtype=torch.bool, device=tokens_BK.device)
+            return tokens_BK[:, :1], positions[:, :1], Mask(causal=True)
+        assert self.ancestry is not None
+        own = torch.eye(K, dtype=torch.bool, device=tokens_BK.device).expand(B, -1, -1)
+        self.ancestry = torch.cat((self.ancestry, own), 2)
+        return tokens_BK, positions, Mask(allowed=self.ancestry[:, None], beam_width=K)
+
+    def end_step(self) -> None:
+        """Count the tokens of the current step."""
+        self.position += 1
+
+    def select(self, rows: Tensor) -> DecoderState:
+        """Return the state of the given hypotheses, (sentences · K,); a sentence keeps all of its K rows or none."""
+        K, sentences = self.beam_width, rows[:: self.beam_width] // self.beam_width
+        source, mask, remaining = self.source, self.source_mask, None
+        if K == 1 or len(sentences) != len(source[0].keys):
+            assert mask.keys is None or isinstance(mask.keys, Padded)
+            source, remaining = [keys_values.select(sentences) for keys_values in source], sentences
+            mask = Mask(keys=None if mask.keys is None else mask.keys.select(sentences))
+        caches = [cache.reorder(rows, remaining) for cache in self.caches]
+        state = DecoderState(self.blocks, source, mask, caches, K)
+        state.position = self.position
+        if self.ancestry is not None:
+            state.ancestry = self.ancestry.flatten(0, 1)[rows].view(-1, K, self.ancestry.shape[2])
+        return state
 
 
 class EncoderDecoder(Model):
@@ -236,22 +289,29 @@ class Transformer(EncoderDecoder):
         mask, memory_mask = Mask.between(layout, layout, causal=True), Mask.between(layout, memory_layout)
         return self._decode(self.target_embedding(target, positions, longest), memory, mask, memory_mask, positions)
 
-    def start(self, memory: Tensor, memory_layout: Layout | None = None, beam_width: int = 1) -> DecoderState:
-        """The state from which `step` decodes; the source is projected once for all steps."""
-        blocks = [cast(DecoderBlock, block) for block in self.decoder]
-        caches = [block.attention.start_cache(beam_width) for block in blocks]
-        return DecoderState([block.cross.project(memory) for block in blocks], Mask(keys=memory_layout), caches)
+    def start(self, encoder_output: Tensor, layout: Layout | None = None, beam_width: int = 1) -> DecoderState:
+        """Return the state from which `step` decodes, with `beam_width` hypotheses per sentence.
 
-    def step(self, target: Tensor, state: DecoderState) -> Tensor:
-        """`decode` for the next tokens only, (B, T), usually T = 1; the state remembers them."""
-        size = state.length + target.shape[1]
-        positions = torch.arange(state.length, size, device=target.device)[None]
-        mask = Mask(causal=True)
-        x = self.target_embedding(target, positions, size)
-        for block, memory, cache in zip(self.decoder, state.memories, state.caches, strict=True):
-            x = block(x, memory, mask, state.memory_mask, positions, cache)
-        y: Tensor = self.decoder_norm(x)
-        return y
+        Args:
+            encoder_output: Output of `encode`, (B, S, W).
+            layout: Layout of the encoder output.
+            beam_width: Number of hypotheses per sentence, K.
+        """
+        blocks = [cast(DecoderBlock, block) for block in self.decoder]
+        # Contiguous copies: every step reads all keys and values of a head.
+        source = [KeyValues(*(x.contiguous() for x in block.cross.project(encoder_output))) for block in blocks]
+        caches = [block.attention.start_cache(beam_width) for block in blocks]
+        return DecoderState(cpu_decode_step.fuse(blocks), source, Mask(keys=layout), caches, beam_width)
+
+    def step(self, tokens_BK: Tensor, state: DecoderState) -> Tensor:
+        """Append a token to each of K hypotheses per sentence; return the logits of the next tokens, (B, K, V)."""
+        K = tokens_BK.shape[1]
+        tokens_BK, positions, mask = state.begin_step(tokens_BK)
+        x = self.target_embedding(tokens_BK, positions, state.max_length)
+        for block, source, cache in zip(state.blocks, state.source, state.caches, strict=True):
+            x = block(x, source, mask, state.source_mask, positions, cache)
+        state.end_step()
+        return self.logits(self.decoder_norm(x)).expand(-1, K, -1)
 
 
 class Embedding(nn.Module):

@@ -230,25 +230,36 @@ def test_the_reference_path_means_the_same_as_the_fastest(translator: EncoderDec
     assert_same(logits(translator, sources, targets), fastest)
 
 
-@pytest.mark.parametrize("chunks", [[1] * 6, [2, 1, 3], [6]], ids=str)
 @torch.no_grad()
-def test_decoding_with_a_cache_means_the_same_as_without(stepwise: Transformer, chunks: list[int]) -> None:
-    (source, reading), (target, _) = pad(sentences(SOURCES)), pad(sentences([6] * 4, seed=1))
-    memory = stepwise.encode(source, reading)
-    state = stepwise.start(memory, reading)
-    steps = torch.cat([stepwise.step(part, state) for part in target.split(chunks, 1)], 1)
-    torch.testing.assert_close(steps, stepwise.decode(target, memory, None, reading), **CLOSE)
-
-
-@torch.no_grad()
-def test_hypotheses_that_share_a_source_mean_the_same_as_repeated_sources(stepwise: Transformer) -> None:
-    (source, reading), (target, _) = pad(sentences(SOURCES)), pad(sentences([5] * 12, seed=1))
-    memory = stepwise.encode(source, reading)
-    state = stepwise.start(memory, reading)
-    steps = torch.cat([stepwise.step(part, state) for part in target.split([1, 1, 2, 1], 1)], 1)
-    repeated = Padded(reading.lengths.repeat_interleave(3), reading.size)
-    expected = stepwise.decode(target, memory.repeat_interleave(3, 0), None, repeated)
+def test_cached_steps_agree_with_a_forward_pass(stepwise: Transformer) -> None:
+    (source, layout), (target, _) = pad(sentences(SOURCES)), pad(sentences([6] * 4, seed=1))
+    encoder_output = stepwise.encode(source, layout)
+    state = stepwise.start(encoder_output, layout)
+    steps = torch.cat([stepwise.step(token, state) for token in target.split(1, 1)], 1)
+    expected = stepwise.logits(stepwise.decode(target, encoder_output, None, layout))
     torch.testing.assert_close(steps, expected, **CLOSE)
+
+
+@torch.no_grad()
+def test_reordered_hypotheses_agree_with_forward_passes(stepwise: Transformer) -> None:
+    (source, layout), K = pad(sentences(SOURCES)), 3
+    encoder_output = stepwise.encode(source, layout)
+    state = stepwise.start(encoder_output, layout, K)
+    draw = torch.Generator().manual_seed(1)
+    kept = torch.arange(len(source))  # sentences that are still decoded
+    targets = torch.full((len(kept) * K, 1), 5)
+    for step in range(6):
+        logits = stepwise.step(targets[:, -1].view(-1, K), state).flatten(0, 1)
+        sentence = kept.repeat_interleave(K)
+        source_layout = Padded(layout.lengths[sentence], layout.size)
+        decoded = stepwise.decode(targets, encoder_output[sentence], None, source_layout)
+        torch.testing.assert_close(logits, stepwise.logits(decoded[:, -1]), **CLOSE)
+        parents = torch.randint(K, (len(kept), K), generator=draw) + K * torch.arange(len(kept))[:, None]
+        if step == 3:
+            kept, parents = kept[1:], parents[1:]
+        rows = parents.flatten()
+        state = state.select(rows)
+        targets = torch.cat((targets[rows], torch.randint(3, 12, (len(rows), 1), generator=draw)), 1)
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed"])

@@ -1,4 +1,4 @@
-"""Search against exhaustive enumeration, on step functions small enough to enumerate."""
+"""Search is compared with exhaustive enumeration on small step functions."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from regard.decoding.beam import TOP_K_CHUNK, top_k
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest, RequiredPhrases
-from regard.decoding.search import BeamNode, search
+from regard.decoding.search import BeamNode, TokenHypothesis, search
 from regard.errors import UserError
 
 from .table import EOS, TableStepper, contains, has_repetition
 
 VOCABULARY, LIMIT = 4, 4
-WHOLE_SPACE = 2 * (VOCABULARY - 1) ** LIMIT  # a beam that never has to drop anything
+EXHAUSTIVE_BEAM = 2 * (VOCABULARY - 1) ** LIMIT  # wide enough for all hypotheses
 SOURCES = [[5, 6], [7], [8, 9, 10]]
 
 words = st.integers(1, VOCABULARY - 1)
@@ -33,7 +34,7 @@ penalties = st.fixed_dictionaries(
 
 
 def enumerate_best(stepper: TableStepper, request: DecodingRequest, options: SearchSettings) -> list[tuple[int, ...]]:
-    """Every translation that the rules allow, best first."""
+    """Return all translations that the constraints allow, best first."""
     allowed = [
         tokens
         for tokens in stepper.translations(LIMIT)
@@ -48,9 +49,9 @@ def enumerate_best(stepper: TableStepper, request: DecodingRequest, options: Sea
 
 @settings(max_examples=40)
 @given(seed=st.integers(0, 10_000), options=penalties)
-def test_a_beam_as_large_as_the_space_finds_the_exhaustive_optimum(seed: int, options: dict[str, object]) -> None:
+def test_an_exhaustive_beam_finds_the_optimum(seed: int, options: dict[str, object]) -> None:
     stepper = TableStepper(VOCABULARY, seed)
-    chosen = SearchSettings.parse(options | {"beam": WHOLE_SPACE, "max_length": LIMIT, "n_best": 3}, "test")
+    chosen = SearchSettings.parse(options | {"beam": EXHAUSTIVE_BEAM, "max_length": LIMIT, "n_best": 3}, "test")
     found = search(stepper, SOURCES, chosen)
     for source, best in zip(SOURCES, found, strict=True):
         expected = enumerate_best(stepper, DecodingRequest(source), chosen)[:3]
@@ -67,15 +68,15 @@ def test_a_beam_as_large_as_the_space_finds_the_exhaustive_optimum(seed: int, op
     required=st.lists(phrases, max_size=2).map(tuple),
     forbidden=st.lists(phrases, max_size=2).map(tuple),
 )
-def test_phrases_and_prefixes_are_honoured_at_the_least_cost(
+def test_the_best_translation_under_constraints_is_found(
     seed: int, prefix: tuple[int, ...], required: tuple[tuple[int, ...], ...], forbidden: tuple[tuple[int, ...], ...]
 ) -> None:
     stepper = TableStepper(VOCABULARY, seed)
-    chosen = SearchSettings(beam=WHOLE_SPACE, max_length=LIMIT)
+    chosen = SearchSettings(beam=EXHAUSTIVE_BEAM, max_length=LIMIT)
     requests = [DecodingRequest(source, prefix, required, forbidden) for source in SOURCES]
     for request, best in zip(requests, search(stepper, requests, chosen), strict=True):
         expected = enumerate_best(stepper, request, chosen)
-        assert best, "every search gives something"
+        assert best, "there is always a result"
         assert tuple(best[0].tokens[: len(prefix)]) == prefix
         if expected:
             assert tuple(best[0].tokens) == expected[0]
@@ -83,7 +84,7 @@ def test_phrases_and_prefixes_are_honoured_at_the_least_cost(
 
 @settings(max_examples=40)
 @given(seed=st.integers(0, 10_000), required=st.lists(phrases, min_size=1, max_size=2).map(tuple))
-def test_a_small_beam_still_says_what_is_required(seed: int, required: tuple[tuple[int, ...], ...]) -> None:
+def test_a_narrow_beam_contains_all_required_phrases(seed: int, required: tuple[tuple[int, ...], ...]) -> None:
     stepper = TableStepper(VOCABULARY, seed)
     requests = [DecodingRequest(source, required=required) for source in SOURCES]
     for beam in (1, 3, 5):
@@ -93,11 +94,11 @@ def test_a_small_beam_still_says_what_is_required(seed: int, required: tuple[tup
 
 @settings(max_examples=50)
 @given(seed=st.integers(0, 10_000), options=penalties)
-def test_beam_one_equals_greedy(seed: int, options: dict[str, object]) -> None:
+def test_beam_search_of_width_one_equals_greedy_search(seed: int, options: dict[str, object]) -> None:
     stepper = TableStepper(VOCABULARY, seed)
     chosen = SearchSettings.parse(options | {"beam": 1, "max_length": 6, "coverage": 0.0}, "test")
     greedy = search(stepper, SOURCES, chosen)
-    assert search(stepper, SOURCES, chosen, trace=True) == greedy  # a trace goes through the beam
+    assert search(stepper, SOURCES, chosen, trace=True) == greedy  # a trace uses beam search
 
 
 @settings(max_examples=50)
@@ -106,12 +107,12 @@ def test_exact_stopping_never_returns_a_worse_hypothesis(seed: int, beam: int, o
     stepper = TableStepper(VOCABULARY, seed)
     base = options | {"beam": beam, "max_length": 8}
     exact = search(stepper, SOURCES, SearchSettings.parse(base | {"stop": "exact"}, "test"))
-    usual = search(stepper, SOURCES, SearchSettings.parse(base | {"stop": "first"}, "test"))
-    for one, other in zip(exact, usual, strict=True):
+    first = search(stepper, SOURCES, SearchSettings.parse(base | {"stop": "first"}, "test"))
+    for one, other in zip(exact, first, strict=True):
         assert one[0].score >= other[0].score
 
 
-def test_exact_stopping_does_not_run_to_the_limit_once_nothing_can_win() -> None:
+def test_exact_stopping_ends_before_the_limit_if_no_hypothesis_can_win() -> None:
     stepper = TableStepper(6, seed=3, sharpness=3.0)
     search(stepper, SOURCES, SearchSettings(beam=3, max_length=60, length_penalty="none"))
     assert stepper.steps < 30
@@ -119,7 +120,7 @@ def test_exact_stopping_does_not_run_to_the_limit_once_nothing_can_win() -> None
 
 @settings(max_examples=10)
 @given(seed=st.integers(0, 1000), order=st.permutations(range(6)))
-def test_company_and_order_change_nothing(seed: int, order: list[int]) -> None:
+def test_results_do_not_depend_on_the_batch_or_its_order(seed: int, order: list[int]) -> None:
     stepper = TableStepper(VOCABULARY, seed)
     sources = [[seed, n] for n in range(6)]
     for chosen in (
@@ -134,7 +135,7 @@ def test_company_and_order_change_nothing(seed: int, order: list[int]) -> None:
         assert [shuffled[order.index(i)] for i in range(6)] == together
 
 
-def test_the_limit_follows_the_source_and_every_hypothesis_is_closed() -> None:
+def test_the_maximum_length_depends_on_the_source_and_every_hypothesis_ends() -> None:
     stepper = TableStepper(5, seed=1)
     stepper_after = stepper.after
     stepper.after = lambda row: stepper_after(row).index_fill(0, torch.tensor([EOS]), -1e4)  # type: ignore[method-assign]
@@ -145,14 +146,14 @@ def test_the_limit_follows_the_source_and_every_hypothesis_is_closed() -> None:
 
 
 class Rounded(TableStepper):
-    """Gives few different numbers, so that many hypotheses score the same."""
+    """Rounds log-probabilities, so that many hypotheses have equal scores."""
 
     def after(self, row: tuple[int, ...]) -> torch.Tensor:
         return (2 * super().after(row)).round() / 2
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_company_changes_nothing_among_equals(seed: int) -> None:
+def test_ties_do_not_depend_on_the_batch(seed: int) -> None:
     stepper = Rounded(VOCABULARY, seed)
     sources = [[seed, n] for n in range(7)]
     for stop in ("exact", "first"):
@@ -160,18 +161,18 @@ def test_company_changes_nothing_among_equals(seed: int) -> None:
         assert [search(stepper, [source], chosen)[0] for source in sources] == search(stepper, sources, chosen)
 
 
-class Talkative(TableStepper):
-    """Would never end by itself."""
+class Endless(TableStepper):
+    """Gives END a very low probability."""
 
     def after(self, row: tuple[int, ...]) -> torch.Tensor:
-        logp = super().after(row)
-        logp[EOS] -= 50
-        return logp
+        log_probs = super().after(row)
+        log_probs[EOS] -= 50
+        return log_probs
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_each_sentence_has_its_own_limit(beam: int) -> None:
-    stepper = Talkative(VOCABULARY, 3)
+def test_each_sentence_has_its_own_maximum_length(beam: int) -> None:
+    stepper = Endless(VOCABULARY, 3)
     sources = [[1] * n for n in range(1, 9)]
     chosen = SearchSettings(beam=beam, max_ratio=1.0, max_extra=0)
     together = search(stepper, sources, chosen)
@@ -179,89 +180,95 @@ def test_each_sentence_has_its_own_limit(beam: int) -> None:
     assert [len(found[0].tokens) + 1 for found in together] == [len(source) for source in sources]
 
 
-def said_before(tree: list[BeamNode], end: BeamNode) -> tuple[int, ...]:
-    """The tokens of a tree that lead to a node, without its own."""
-    said, node = [], end.parent
+def tree_of(hypotheses: list[TokenHypothesis]) -> list[BeamNode]:
+    tree = hypotheses[0].tree
+    assert tree is not None
+    return tree
+
+
+def tokens_before(tree: list[BeamNode], end: BeamNode) -> tuple[int, ...]:
+    """Return the tokens on the path to a node, without its own."""
+    tokens, node = [], end.parent
     while node != -1:
-        said, node = [tree[node].token, *said], tree[node].parent
-    return tuple(said)
+        tokens, node = [tree[node].token, *tokens], tree[node].parent
+    return tuple(tokens)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_groups_lose_no_hypothesis_that_has_ended(seed: int) -> None:
+def test_groups_keep_all_finished_hypotheses(seed: int) -> None:
     chosen = SearchSettings(beam=4, groups=2, n_best=4, max_length=6)
     (found,) = search(TableStepper(VOCABULARY, seed), [[seed, 1]], chosen, trace=True)
-    tree = found[0].tree
-    scores = {said_before(tree, e): e.score for e in tree if e.fate.startswith("ended")}
-    assert [tuple(one.tokens) for one in found] == sorted(scores, key=lambda said: -scores[said])[:4]
+    tree = tree_of(found)
+    scores = {tokens_before(tree, node): node.score for node in tree if node.outcome.startswith("ended")}
+    assert [tuple(one.tokens) for one in found] == sorted(scores, key=lambda tokens: -scores[tokens])[:4]
 
 
-def test_groups_differ_and_no_hypothesis_comes_twice() -> None:
+def test_groups_differ_and_results_have_no_duplicates() -> None:
     stepper = TableStepper(8, seed=5, sharpness=1.0)
     plain = search(stepper, SOURCES, SearchSettings(beam=6, n_best=6, max_length=6))
     diverse = search(stepper, SOURCES, SearchSettings(beam=6, n_best=6, groups=3, diversity=3.0, max_length=6))
 
-    def firsts(found: list[list[object]]) -> int:
-        return sum(len({tuple(one.tokens[:1]) for one in best}) for best in found)  # type: ignore[attr-defined]
+    def first_tokens(found: list[list[TokenHypothesis]]) -> int:
+        return sum(len({tuple(one.tokens[:1]) for one in best}) for best in found)
 
     for best in diverse:
         assert len({tuple(one.tokens) for one in best}) == len(best)
-    assert firsts(diverse) >= firsts(plain)  # type: ignore[arg-type]
-    assert firsts(diverse) >= 3 * len(SOURCES) - 1  # type: ignore[arg-type]
+    assert first_tokens(diverse) >= first_tokens(plain)
+    assert first_tokens(diverse) >= 3 * len(SOURCES) - 1
 
 
-def test_samples_follow_the_distribution_that_the_settings_leave() -> None:
+def test_samples_follow_the_filtered_distribution() -> None:
     stepper = TableStepper(6, seed=2, sharpness=1.0)
-    logp = stepper.after((3, stepper.bos))
+    log_probs = stepper.after((3, stepper.bos))
     drawn = search(stepper, [[3]], SearchSettings(temperature=1.0, n_best=4000, max_length=3, max_extra=0))[0]
-    firsts = torch.tensor([(one.tokens or [EOS])[0] for one in drawn])
-    share = torch.bincount(firsts, minlength=6) / len(drawn)
-    assert (share - logp.exp()).abs().max() < 0.03
-    top = set(logp.topk(2).indices.tolist())
+    first_tokens = torch.tensor([(one.tokens or [EOS])[0] for one in drawn])
+    share = torch.bincount(first_tokens, minlength=6) / len(drawn)
+    assert (share - log_probs.exp()).abs().max() < 0.03
+    top = set(log_probs.topk(2).indices.tolist())
     drawn = search(stepper, [[3]], SearchSettings(top_k=2, n_best=200, max_length=2))[0]
     assert {(one.tokens or [EOS])[0] for one in drawn} == top
     drawn = search(stepper, [[3]], SearchSettings(top_p=1e-6, n_best=20, max_length=2))[0]
-    assert {(one.tokens or [EOS])[0] for one in drawn} == {int(logp.argmax())}
+    assert {(one.tokens or [EOS])[0] for one in drawn} == {int(log_probs.argmax())}
     cold = search(stepper, [[3]], SearchSettings(temperature=1e-3, max_length=6))
     assert cold[0][0].tokens == search(stepper, [[3]], SearchSettings(beam=1, max_length=6))[0][0].tokens
 
 
-def test_the_seed_decides_the_samples() -> None:
+def test_samples_depend_on_the_seed() -> None:
     stepper = TableStepper(8, seed=2, sharpness=0.5)
 
-    def draw(seed: int) -> list[list[object]]:
-        return search(stepper, SOURCES, SearchSettings(temperature=1.0, n_best=3, seed=seed, max_length=8))  # type: ignore[return-value]
+    def draw(seed: int) -> list[list[TokenHypothesis]]:
+        return search(stepper, SOURCES, SearchSettings(temperature=1.0, n_best=3, seed=seed, max_length=8))
 
     assert draw(1) == draw(1)
     assert draw(1) != draw(2)
 
 
-def test_the_tree_holds_every_candidate_and_leads_to_the_result() -> None:
+def test_the_tree_contains_the_path_to_the_result() -> None:
     stepper = TableStepper(VOCABULARY, seed=4)
     found = search(stepper, SOURCES, SearchSettings(beam=3, max_length=5), trace=True)
     for best in found:
-        tree = best[0].tree
+        tree = tree_of(best)
         assert [e.node for e in tree] == list(range(len(tree)))
-        ended = [e for e in tree if e.fate == "ended"]
+        ended = [e for e in tree if e.outcome == "ended"]
         winner = max(ended, key=lambda e: e.score)
         path = []
         node = winner
         while node.parent != -1:
             node = tree[node.parent]
-            assert node.fate == "kept"
+            assert node.outcome == "kept"
             path.append(node.token)
         assert path[::-1] == best[0].tokens
         assert abs(winner.score - best[0].score) < 1e-9
         for step in range(max(e.step for e in tree) + 1):
-            assert sum(e.step == step and e.fate == "kept" for e in tree) <= 3
-        # At the limit nothing but END may follow, and the tree says so of what would have.
-        assert all(e.fate.startswith(("kept", "ended", "dropped: ", "forbidden: ")) for e in tree)
-        assert {e.step for e in tree if e.fate.startswith("forbidden")} <= {4}
+            assert sum(e.step == step and e.outcome == "kept" for e in tree) <= 3
+        # Only END may follow at the maximum length; the tree has the forbidden tokens.
+        assert all(e.outcome.startswith(("kept", "ended", "dropped: ", "forbidden: ")) for e in tree)
+        assert {e.step for e in tree if e.outcome.startswith("forbidden")} <= {4}
 
 
 OUTBID, BEATEN = "dropped: its continuations were outbid", "ended: others were better"
 CANNOT_WIN, ENOUGH = "dropped: it could no longer win", "dropped: enough others had ended"
-TWICE = "ended: another group had said the same"
+DUPLICATE = "ended: duplicate of another group"
 
 
 @pytest.mark.parametrize(
@@ -271,88 +278,85 @@ TWICE = "ended: another group had said the same"
         ({"beam": 3, "n_best": 3, "coverage": 0.3}, {OUTBID, BEATEN}),
         ({"beam": 3, "stop": "first"}, {OUTBID, BEATEN, ENOUGH}),
         ({"beam": 1}, {ENOUGH}),
-        ({"beam": 4, "groups": 2, "n_best": 2}, {OUTBID, BEATEN, TWICE}),
+        ({"beam": 4, "groups": 2, "n_best": 2}, {OUTBID, BEATEN, DUPLICATE}),
     ],
     ids=["beam", "coverage", "first", "greedy", "groups"],
 )
-def test_the_tree_says_what_became_of_every_hypothesis(options: dict[str, object], expected: set[str]) -> None:
-    fates = set()
+def test_the_tree_has_the_outcome_of_every_candidate(options: dict[str, object], expected: set[str]) -> None:
+    outcomes = set()
     for seed in range(20):
         stepper = TableStepper(VOCABULARY, seed)
         chosen = SearchSettings.parse(options | {"max_length": 6}, "test")
         for best in search(stepper, SOURCES, chosen, trace=True):
-            tree = best[0].tree
-            fates |= {e.fate for e in tree}
-            returned = [e for e in tree if e.fate == "ended"]
-            texts = []
+            tree = tree_of(best)
+            outcomes |= {e.outcome for e in tree}
+            returned = [e for e in tree if e.outcome == "ended"]
+            assert sorted(list(tokens_before(tree, e)) for e in returned) == sorted(one.tokens for one in best)
             for e in returned:
-                said: list[int] = []
                 node = e.parent
                 while node != -1:
-                    assert tree[node].fate == "kept"
-                    said, node = [tree[node].token, *said], tree[node].parent
-                texts.append(said)
-            assert sorted(texts) == sorted(one.tokens for one in best)
+                    assert tree[node].outcome == "kept"
+                    node = tree[node].parent
             continued = {e.parent for e in tree}
             for leaf in (e for e in tree if e.node not in continued):
-                assert leaf.fate == "ended" or ": " in leaf.fate
-            # Whatever is kept was continued by something that was itself in the beam.
+                assert leaf.outcome == "ended" or ": " in leaf.outcome
+            # Kept nodes have a child that was in the beam.
             final = {CANNOT_WIN, ENOUGH, OUTBID}
-            lived = {e.parent for e in tree if e.fate.startswith(("kept", "ended")) or e.fate in final}
-            assert all((e.node in lived) == (e.fate == "kept") for e in tree)
-    assert expected <= fates
+            extended = {e.parent for e in tree if e.outcome.startswith(("kept", "ended")) or e.outcome in final}
+            assert all((e.node in extended) == (e.outcome == "kept") for e in tree)
+    assert expected <= outcomes
 
 
 @pytest.mark.parametrize(
-    ("request_", "options", "why"),
+    ("request_", "options", "reason"),
     [
         (DecodingRequest([5]), {"min_length": 3}, "it would end before min_length"),
         (DecodingRequest([5]), {"no_repeat": 1, "min_length": 2}, "it would repeat an n-gram"),
-        (DecodingRequest([5], prefix=(2, 2)), {}, "the prefix goes on otherwise"),
+        (DecodingRequest([5], prefix=(2, 2)), {}, "the prefix has another token"),
         (DecodingRequest([5], forbidden=((1,), (2, 3))), {}, "it would complete a forbidden phrase"),
-        (DecodingRequest([5], required=((3, 3, 3),)), {}, "a required phrase is still owed"),
-        (DecodingRequest([5]), {"max_length": 2, "min_length": 1}, "only END may stand at the length limit"),
+        (DecodingRequest([5], required=((3, 3, 3),)), {}, "a required phrase is missing"),
+        (DecodingRequest([5]), {"max_length": 2, "min_length": 1}, "only END is allowed at the maximum length"),
     ],
 )
-def test_the_tree_tells_which_rule_forbade_a_candidate(
-    request_: DecodingRequest, options: dict[str, int], why: str
+def test_the_tree_has_the_constraint_that_forbids_a_candidate(
+    request_: DecodingRequest, options: dict[str, int], reason: str
 ) -> None:
     stepper = TableStepper(VOCABULARY, seed=2)
     settings = SearchSettings.parse({"beam": 2, "max_length": 5} | options, "test")
-    ((best, *_),) = search(stepper, [request_], settings, trace=True)
-    tree = best.tree
-    forbidden = [e for e in tree if e.fate.startswith("forbidden")]
-    assert why in {e.fate.removeprefix("forbidden: ") for e in forbidden}
+    (best,) = search(stepper, [request_], settings, trace=True)
+    tree = tree_of(best)
+    forbidden = [e for e in tree if e.outcome.startswith("forbidden")]
+    assert reason in {e.outcome.removeprefix("forbidden: ") for e in forbidden}
     assert not any(e.parent == f.node for f in forbidden for e in tree)
-    for e in forbidden:  # its score is what the model gave it
-        said = said_before(tree, e)
-        assert float(stepper.after((5, stepper.bos, *said))[e.token]) == pytest.approx(e.log_probability)
+    for e in forbidden:  # with the log-probability of the model
+        tokens = tokens_before(tree, e)
+        assert float(stepper.after((5, stepper.bos, *tokens))[e.token]) == pytest.approx(e.log_prob)
 
 
-def test_a_phrase_that_begins_within_itself_is_followed_without_losing_count() -> None:
+def test_a_phrase_that_overlaps_itself_is_matched() -> None:
     request = DecodingRequest([1], required=((2, 2, 3),))
     state = RequiredPhrases.of([request], 1)
     assert state is not None
-    said = []
+    matched = []
     for token in (2, 2, 2, 3, 1):
-        state = state.follow(np.zeros((1, 1), np.int64), np.array([[token]]))
-        said.append(state.said().item())
-    assert said == [1, 2, 2, 3, 3]
-    assert not state.unmet.any()
+        state = state.extend(np.zeros((1, 1), np.int64), np.array([[token]]))
+        matched.append(state.matched_tokens().item())
+    assert matched == [1, 2, 2, 3, 3]
+    assert not state.missing.any()
 
 
 def test_no_sources_give_no_results() -> None:
     assert search(TableStepper(VOCABULARY), [], SearchSettings()) == []
 
 
-def test_length_penalties_have_the_numbers_of_their_formulas() -> None:
+def test_length_normalisers_follow_their_formulas() -> None:
     length = 7.0
     assert SearchSettings(length_penalty="average", alpha=2.0).length_normaliser(length) == 49
     assert abs(SearchSettings(length_penalty="wu", alpha=0.6).length_normaliser(length) - 2**0.6) < 1e-12
     assert SearchSettings(length_penalty="none").length_normaliser(length) == 1
 
 
-def test_top_p_keeps_the_likeliest_tokens_up_to_their_share() -> None:
+def test_top_p_keeps_the_nucleus() -> None:
     stepper = TableStepper(4)
     stepper.after = lambda row: torch.tensor([0.1, 0.5, 0.25, 0.15]).log()  # type: ignore[method-assign]
     for share, kept in ((0.4, {1}), (0.6, {1, 2}), (0.8, {1, 2, 3})):
@@ -360,19 +364,19 @@ def test_top_p_keeps_the_likeliest_tokens_up_to_their_share() -> None:
         assert {(one.tokens or [EOS])[0] for one in drawn} == kept
 
 
-def test_a_prefix_longer_than_the_model_can_say_is_refused() -> None:
+def test_a_prefix_longer_than_the_positions_of_the_model_is_rejected() -> None:
     stepper = TableStepper(VOCABULARY)
-    stepper.longest = 4  # type: ignore[assignment]
-    with pytest.raises(UserError, match="does not fit"):
+    stepper.max_length = 4  # type: ignore[assignment]
+    with pytest.raises(UserError, match="is too long"):
         search(stepper, [DecodingRequest([1], prefix=(1, 2, 3, 1))], SearchSettings(beam=2))
 
 
 class Diverged(TableStepper):
-    """Gives NaN for one sentence once it has said something."""
+    """Returns NaN for one sentence after its first token."""
 
     def after(self, row: tuple[int, ...]) -> torch.Tensor:
-        logp = super().after(row)
-        return torch.full_like(logp, torch.nan) if row[0] == 7 and len(row) > 2 else logp
+        log_probs = super().after(row)
+        return torch.full_like(log_probs, torch.nan) if row[0] == 7 and len(row) > 2 else log_probs
 
 
 @pytest.mark.parametrize(
@@ -388,12 +392,36 @@ class Diverged(TableStepper):
     ],
     ids=str,
 )
-def test_scores_that_are_not_numbers_are_refused_in_one_sentence(options: SearchSettings) -> None:
-    with pytest.raises(UserError, match="the model gives scores that are not numbers"):
+def test_nan_scores_are_rejected(options: SearchSettings) -> None:
+    with pytest.raises(UserError, match="the model returns NaN scores"):
         search(Diverged(VOCABULARY), SOURCES, options)
-    assert len(search(Diverged(VOCABULARY), [[5, 6], [8, 9, 10]], options)) == 2, "other sentences never meet it"
+    assert len(search(Diverged(VOCABULARY), [[5, 6], [8, 9, 10]], options)) == 2, "other sentences are not affected"
 
 
-def test_scores_that_are_not_numbers_are_refused_where_phrases_are_required() -> None:
-    with pytest.raises(UserError, match="the model gives scores that are not numbers"):
+def test_nan_scores_are_rejected_with_required_phrases() -> None:
+    with pytest.raises(UserError, match="the model returns NaN scores"):
         search(Diverged(VOCABULARY), [DecodingRequest((7,), required=((2,),))], SearchSettings(beam=3))
+
+
+# Helpers
+
+
+@settings(max_examples=30)
+@given(rows=st.integers(1, 5), vocabulary=st.integers(1, 6_000), k=st.integers(1, 10), seed=st.integers(0, 99))
+def test_top_k_agrees_with_torch(rows: int, vocabulary: int, k: int, seed: int) -> None:
+    k = min(k, vocabulary)
+    x = torch.rand(rows, vocabulary, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    values, indices = top_k(x, k)
+    expected = x.topk(k, -1)
+    assert torch.equal(values, expected.values)
+    assert torch.equal(indices, expected.indices)
+
+
+CHUNKED = 40 * TOP_K_CHUNK
+
+
+@pytest.mark.parametrize("index", [0, TOP_K_CHUNK - 1, CHUNKED - 1, CHUNKED, CHUNKED + 6])
+def test_top_k_finds_values_at_the_borders_of_chunks(index: int) -> None:
+    x = torch.rand(2, CHUNKED + 7, generator=torch.Generator().manual_seed(0))
+    x[1, index] = 2
+    assert top_k(x, 4)[1][1, 0] == index

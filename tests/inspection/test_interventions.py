@@ -79,7 +79,7 @@ def test_scaling_equals_scaled_columns_in_the_output_projection(model: Transform
 def test_cached_decoding_is_ablated_like_a_full_pass(model: Transformer) -> None:
     source, target = tokens(2, 5), tokens(2, 4)
     with regard.ablate(model, ABLATED):
-        full = model.decode(target, model.encode(source))
+        full = model.logits(model.decode(target, model.encode(source)))
         state = model.start(model.encode(source))
         steps = torch.cat([model.step(target[:, t : t + 1], state) for t in range(4)], 1)
     torch.testing.assert_close(steps, full, atol=1e-5, rtol=1e-4)

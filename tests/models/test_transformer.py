@@ -331,7 +331,8 @@ def test_learned_positions_refuse_a_longer_sequence() -> None:
 def test_learned_positions_refuse_the_step_beyond_them() -> None:
     model = built(positions="learned", max_length=2)
     state = model.start(model.encode(tokens(1, 2)))
-    model.step(tokens(1, 2), state)
+    for _ in range(2):
+        model.step(tokens(1, 1), state)
     with pytest.raises(UserError, match="3 tokens"):
         model.step(tokens(1, 1), state)
 
@@ -416,13 +417,14 @@ def test_a_config_survives_its_own_json() -> None:
 # Decoding step by step
 
 
-def test_a_state_counts_the_tokens_it_has_read() -> None:
+def test_a_state_counts_its_tokens() -> None:
     model = built()
-    state = model.start(model.encode(tokens(2, 5)))
-    assert state.length == 0
-    model.step(tokens(2, 1), state)
-    model.step(tokens(2, 3), state)
-    assert state.length == 4
+    state = model.start(model.encode(tokens(2, 5)), beam_width=3)
+    assert state.position == 0
+    for _ in range(2):
+        assert model.step(tokens(2, 3), state).shape == (2, 3, model.config.target_vocab)
+    assert state.position == 2
+    assert state.caches[0].length == 1 + 3  # the first token is stored once
 
 
 def test_decoding_in_inference_mode_leaves_nothing_behind_that_breaks_training() -> None:
@@ -430,7 +432,7 @@ def test_decoding_in_inference_mode_leaves_nothing_behind_that_breaks_training()
 
     def decode() -> Tensor:
         state = model.start(model.encode(source))
-        return torch.cat([model.step(target[:, :2], state), model.step(target[:, 2:], state)], 1)
+        return torch.cat([model.step(token, state) for token in target.split(1, 1)], 1)
 
     with torch.inference_mode():
         decode()

@@ -124,7 +124,7 @@ def test_a_model_all_in_half_precision_can_do_all_that_others_can(trained_run: P
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
 def test_in_half_precision_what_nobody_looked_at_costs_no_more(precision: torch.dtype) -> None:
     models = peaked_model(), peaked_model().to(precision)
-    a, b = (TransformerStepper(model, coverage=True).start([[5, 6, 7]], 2).uncovered() for model in models)
+    a, b = (TransformerStepper(model, coverage=True).start([[5, 6, 7]], 2).coverage_penalties() for model in models)
     assert torch.equal(a, b) and bool((a < 0).all()) and bool(a.isfinite().all())
 
 

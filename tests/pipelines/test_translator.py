@@ -12,9 +12,8 @@ import regard
 from regard.data.builtin.corpus import load_pairs
 from regard.data.text.vocabularies import Vocabularies
 from regard.decoding.constraints import DecodingRequest
-from regard.decoding.ensemble import EnsembleStepper
 from regard.decoding.search import TokenHypothesis, search
-from regard.decoding.stepper import TransformerStepper
+from regard.decoding.stepper import EnsembleStepper, TransformerStepper
 
 SENTENCES = [pair.source for pair in load_pairs("test", 24)]
 
@@ -112,9 +111,9 @@ def test_a_prefix_begins_every_translation(translator: regard.Translator) -> Non
 def test_the_tree_of_a_beam_reads_as_text(translator: regard.Translator) -> None:
     best = translator.hypotheses(["I love apples"], regard.SearchSettings(beam=3), trees=True)[0][0]
     assert best.tree is not None
-    kept = [node.piece for node in best.tree if node.expansion.fate == "kept"]
+    kept = [node.piece for node in best.tree if node.expansion.outcome == "kept"]
     assert set(best.pieces) <= set(kept)
-    assert any(node.piece == "END" and node.expansion.fate == "ended" for node in best.tree)
+    assert any(node.piece == "END" and node.expansion.outcome == "ended" for node in best.tree)
 
 
 def test_coverage_prefers_hypotheses_that_looked_at_everything(translator: regard.Translator) -> None:
@@ -178,9 +177,9 @@ def test_an_ensemble_steps_by_the_mean_of_probabilities(translator: regard.Trans
     steppers = [TransformerStepper(model) for model in (translator.model, other)]
     source, token = [[300, 301]], torch.tensor([1])
     with torch.inference_mode():
-        alone = [stepper.step(token, stepper.start(source, 1))[0].exp() for stepper in steppers]
+        alone = [stepper.step(token, stepper.start(source, 1)).exp() for stepper in steppers]
         both = EnsembleStepper(steppers)
-        together = both.step(token, both.start(source, 1))[0].exp()
+        together = both.step(token, both.start(source, 1)).exp()
     assert torch.allclose(together, (alone[0] + alone[1]) / 2, atol=1e-6)
 
 
@@ -204,7 +203,7 @@ def test_steps_of_shuffled_hypotheses_equal_reading_them_whole(translator: regar
         state = stepper.start(sources, copies)
         said = [[stepper.bos] for _ in range(2 * copies)]
         for _ in range(5):
-            logp, state = stepper.step(torch.tensor([row[-1] for row in said]), state)
+            logp = stepper.step(torch.tensor([row[-1] for row in said]), state)
             whole = translator.read([sources[i // copies] for i in range(2 * copies)], [row[1:] for row in said])
             assert torch.allclose(logp, whole[:, len(said[0]) - 1], atol=1e-4)
             order = torch.cat([torch.randint(copies, (copies,), generator=rng) + first for first in (0, copies)])

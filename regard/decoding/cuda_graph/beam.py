@@ -1,10 +1,9 @@
-"""The beam's part of a step: which hypotheses live on, which have ended, and when a sentence is decided.
+"""Beam search in static tensors on the device: the arithmetic of `regard.decoding.beam`, without a copy to the host.
 
-What `regard.decoding.beam` says with arrays of the host, this says in place: no number is brought to the host. A token
-is written once, at the place that its hypothesis had at that step; a hypothesis is a line through these places, and
-when hypotheses change places only their lines do. The lines of the ended stand behind those of the living.
+A token is stored once, in the slot that its hypothesis had at that step. A hypothesis is a sequence of slots, one for
+each step, and reordering hypotheses moves only their slots. The slots of finished hypotheses follow those of live ones.
 
-Shapes: B sentences, K hypotheses a sentence, T steps, C children of a hypothesis, N candidates a sentence.
+Shapes: B sentences, K hypotheses per sentence, T steps, V vocabulary, C candidates per hypothesis, N per sentence.
 """
 
 from __future__ import annotations
@@ -15,162 +14,248 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from regard.decoding.beam import top_k
 from regard.decoding.config import SearchSettings
-from regard.decoding.cuda_graph.beam_kernel import Launcher, usable
-from regard.decoding.cuda_graph.model_step import Shape
 from regard.decoding.search import TokenHypothesis
-from regard.decoding.top_k import top
+from regard.ops import dispatch
+
+MAX_KERNEL_BEAM_WIDTH = 8
+"""A kernel program holds all candidates of a sentence."""
+CHUNK = 2048
+"""Number of logits that a kernel program scans."""
+
+ROW_TENSORS = (
+    "slots", "tokens", "token_log_probs", "last", "log_probs", "finished_scores", "finished_lengths", "end_log_probs",
+    "max_lengths", "final_normaliser",
+)  # fmt: skip
+SHARED_TENSORS = ("step", "normaliser", "min_length", "decisive_rank", "stops_when_full", "status")
 
 
-class Board:
-    """The hypotheses of a search of one shape. Position 0 of a line is BOS, as the model reads it."""
+class BeamState:
+    """The hypotheses of a search of fixed shape. Step 0 of a hypothesis is BOS.
 
-    def __init__(self, shape: Shape, bos: int, eos: int, vocabulary: int, device: torch.device) -> None:
-        self.shape, self.bos, self.eos = shape, bos, eos
-        B, K, _, T = shape
+    Attributes:
+        step: Number of finished steps, (1,).
+        slots: Slot of the token of each step, for K live and K finished hypotheses, (B, 2K, T + 1).
+        tokens: Token in each slot, (B, T + 1, K).
+        token_log_probs: Their log-probabilities.
+        last: Last token of each live hypothesis, (B, K).
+        log_probs: Cumulative log-probability of each live hypothesis, (B, K).
+        finished_scores: Scores of finished hypotheses, best first, (B, K).
+        finished_lengths: Their lengths, END included.
+        end_log_probs: Log-probability of END in each of them.
+        max_lengths: Maximum length of each sentence, (B,).
+        final_normaliser: Length normaliser of the maximum length, (B,).
+        normaliser: Length normaliser of each length, (T + 1,).
+        min_length: Minimum length, (1,).
+        decisive_rank: Index of the finished hypothesis whose score decides a sentence, (1,).
+        stops_when_full: Whether a sentence is decided once that hypothesis has finished, (1,).
+        status: Number of undecided sentences, and whether NaN was found, (2,).
+    """
 
-        def numbers(*size: int, dtype: torch.dtype = torch.long) -> Tensor:
+    def __init__(
+        self, sentences: int, beam_width: int, steps: int, bos: int, eos: int, vocabulary: int, device: torch.device
+    ) -> None:
+        B, K, T = self.shape = (sentences, beam_width, steps)
+        self.bos, self.eos = bos, eos
+
+        def zeros(*size: int, dtype: torch.dtype = torch.long) -> Tensor:
             return torch.zeros(size, dtype=dtype, device=device)
 
-        self.step = numbers(1)
-        self.lines = numbers(B, 2 * K, T + 1, dtype=torch.int32)
-        self.tokens = numbers(B, T + 1, K)
-        self.gains = numbers(B, T + 1, K, dtype=torch.float32)
-        self.last = numbers(B, K)  # what every living hypothesis says last
-        self.totals = numbers(B, K, dtype=torch.float64)
-        self.worth = numbers(B, K, dtype=torch.float64)  # the scores of the ended, the best first
-        self.lengths = numbers(B, K)  # of the ended, END counted
-        self.end_gains = numbers(B, K, dtype=torch.float32)
-        self.limits = numbers(B)
-        self.limit_normaliser = numbers(B, dtype=torch.float64)
-        # The settings, as numbers that one recorded step can be replayed with.
-        self.normaliser = numbers(T + 1, dtype=torch.float64)  # what a sum over so many tokens is divided by
-        self.shortest = numbers(1)
-        self.decisive = numbers(1)  # the place among the ended on which it hangs whether a sentence is decided
-        self.when_full = numbers(1, dtype=torch.bool)
-        self.news = numbers(2)  # how many sentences are undecided; whether there has been a NaN
-        self._own = torch.arange(K, device=device, dtype=torch.int32)
-        self.launcher = Launcher(self, vocabulary) if usable(device, K) else None
+        self.step = zeros(1)
+        self.slots = zeros(B, 2 * K, T + 1, dtype=torch.int32)
+        self.tokens = zeros(B, T + 1, K)
+        self.token_log_probs = zeros(B, T + 1, K, dtype=torch.float32)
+        self.last = zeros(B, K)
+        self.log_probs = zeros(B, K, dtype=torch.float64)
+        self.finished_scores = zeros(B, K, dtype=torch.float64)
+        self.finished_lengths = zeros(B, K)
+        self.end_log_probs = zeros(B, K, dtype=torch.float32)
+        self.max_lengths = zeros(B)
+        self.final_normaliser = zeros(B, dtype=torch.float64)
+        self.normaliser = zeros(T + 1, dtype=torch.float64)
+        self.min_length = zeros(1)
+        self.decisive_rank = zeros(1)
+        self.stops_when_full = zeros(1, dtype=torch.bool)
+        self.status = zeros(2)
+        self._slot = torch.arange(K, device=device, dtype=torch.int32)
+        self.kernels = BeamKernels(self, vocabulary) if kernels_apply(device, K) else None
 
-    def start(self, limits: Tensor, settings: SearchSettings) -> None:
-        """All sentences before their first token; where there are fewer than rows, the others are decided already."""
-        (_, K, _, T), n = self.shape, len(limits)
+    def start(self, max_lengths: Tensor, settings: SearchSettings) -> None:
+        """Start a search; rows without a sentence are decided."""
+        (_, K, T), n = self.shape, len(max_lengths)
         self.step.zero_()
-        self.news.zero_()
+        self.status.zero_()
         self.last.fill_(self.bos)
-        self.lines[:, :K, 0] = self._own
-        # All hypotheses begin alike: only the first may have children in the first step.
-        self.totals.fill_(-math.inf)
-        self.totals[:n, 0] = 0
-        self.worth.fill_(-math.inf)
-        self.limits.fill_(T)
-        self.limits[:n] = limits
-        self.limit_normaliser.copy_(settings.length_normaliser(self.limits.double()))
-        self.normaliser.copy_(
-            settings.length_normaliser(torch.arange(T + 1, device=limits.device).clamp(min=1).double())
-        )
-        self.shortest.fill_(settings.min_length)
-        full = settings.stop == "first" or settings.beam_width == 1  # as `Beam` has it
-        self.when_full.fill_(full)
-        self.decisive.fill_(K - 1 if full else settings.n_best - 1)
+        self.slots[:, :K, 0] = self._slot
+        # All hypotheses start equal, so only the first is extended in the first step.
+        self.log_probs.fill_(-math.inf)
+        self.log_probs[:n, 0] = 0
+        self.finished_scores.fill_(-math.inf)
+        self.max_lengths.fill_(T)
+        self.max_lengths[:n] = max_lengths
+        self.final_normaliser.copy_(settings.length_normaliser(self.max_lengths.double()))
+        lengths = torch.arange(T + 1, device=max_lengths.device).clamp(min=1)
+        self.normaliser.copy_(settings.length_normaliser(lengths.double()))
+        self.min_length.fill_(settings.min_length)
+        stops_when_full = settings.stop == "first" or settings.beam_width == 1
+        self.stops_when_full.fill_(stops_when_full)
+        self.decisive_rank.fill_(K - 1 if stops_when_full else settings.n_best - 1)
 
     @property
-    def living(self) -> Tensor:
-        """At which place of every step the tokens of each living hypothesis stand, its last one too, (B, K, T)."""
-        return self.lines[:, : self.shape.beam, : self.shape.target]
+    def live_slots(self) -> Tensor:
+        """Slots of live hypotheses, (B, K, T), without END."""
+        _, K, T = self.shape
+        return self.slots[:, :K, :T]
 
     def advance(self, logits: Tensor) -> None:
-        """One token more for every hypothesis, given the logits of all tokens, (B, K, V)."""
-        if self.launcher is None:
-            self._advance(logits)
+        """Append a token to every hypothesis, given the logits of the next tokens, (B, K, V)."""
+        if self.kernels is None:
+            self.advance_reference(logits)
         else:
-            self.launcher.advance(logits)
+            self.kernels.advance(logits)
 
-    def _advance(self, logits: Tensor) -> None:
-        """The meaning of `advance`, as plain operations."""
-        B, K, _, T = self.shape
-        gain, token = self._children(logits)
+    def advance_reference(self, logits: Tensor) -> None:
+        """`advance` as PyTorch operations."""
+        B, K, T = self.shape
+        token_log_prob, token = self._candidates(logits)
         C = token.shape[2]
-        every = (self.totals[:, :, None] + gain).flatten(1)
-        best, place = every.topk(min(2 * K, K * C), 1)
-        parent, token, gain = place // C, token.flatten(1).gather(1, place), gain.flatten(1).gather(1, place)
-        ends = token == self.eos
-        total, survivor = best.masked_fill(ends, -math.inf).topk(K, 1)
-        # Only the first K places end, or a hypothesis could end that the beam would not have kept.
-        score = (best[:, :K] / self.normaliser.index_select(0, self.step + 1)).masked_fill(~ends[:, :K], -math.inf)
-        worth, rank = torch.cat((self.worth, score), 1).topk(K, 1)
-        self.worth.copy_(worth)
+        log_prob, index = (self.log_probs[:, :, None] + token_log_prob).flatten(1).topk(min(2 * K, K * C), 1)
+        origin, token = index // C, token.flatten(1).gather(1, index)
+        token_log_prob = token_log_prob.flatten(1).gather(1, index)
+        is_end = token == self.eos
+        live, survivor = log_prob.masked_fill(is_end, -math.inf).topk(K, 1)
+        # Only the first K may finish: others would not have been kept in the beam either.
+        score = log_prob[:, :K] / self.normaliser.index_select(0, self.step + 1)
+        score = score.masked_fill(~is_end[:, :K], -math.inf)
+        best, rank = torch.cat((self.finished_scores, score), 1).topk(K, 1)
+        self.finished_scores.copy_(best)
 
         now = self.step + 1
-        ended_from = torch.cat(((self._own + K).expand(B, K), parent[:, :K]), 1).gather(1, rank)
-        come_from = torch.cat((parent.gather(1, survivor), ended_from), 1)
-        self.lines.copy_(self.lines.gather(1, come_from[:, :, None].expand(-1, -1, T + 1)))
-        self.lines[:, :K].index_copy_(2, now, self._own[:, None].expand(B, K, 1))
+        finished_origin = torch.cat(((self._slot + K).expand(B, K), origin[:, :K]), 1).gather(1, rank)
+        origins = torch.cat((origin.gather(1, survivor), finished_origin), 1)
+        self.slots.copy_(self.slots.gather(1, origins[:, :, None].expand(-1, -1, T + 1)))
+        self.slots[:, :K].index_copy_(2, now, self._slot[:, None].expand(B, K, 1))
         self.last.copy_(token.gather(1, survivor))
         self.tokens.index_copy_(1, now, self.last[:, None])
-        self.gains.index_copy_(1, now, gain.gather(1, survivor)[:, None])
-        self.lengths.copy_(torch.cat((self.lengths, now.expand(B, K)), 1).gather(1, rank))
-        self.end_gains.copy_(torch.cat((self.end_gains, gain[:, :K]), 1).gather(1, rank))
+        self.token_log_probs.index_copy_(1, now, token_log_prob.gather(1, survivor)[:, None])
+        self.finished_lengths.copy_(torch.cat((self.finished_lengths, now.expand(B, K)), 1).gather(1, rank))
+        self.end_log_probs.copy_(torch.cat((self.end_log_probs, token_log_prob[:, :K]), 1).gather(1, rank))
 
-        decided = self._decided(total[:, 0])
-        self.totals.copy_(total.masked_fill(decided[:, None], -math.inf))  # which no later step can bring back to life
-        self.news.copy_(torch.stack(((~decided).sum(), best[:, 0].isnan().any() | (self.news[1] > 0))))
+        decided = self._decided(live[:, 0])
+        self.log_probs.copy_(live.masked_fill(decided[:, None], -math.inf))  # decided sentences are never extended
+        nan_found = log_prob[:, 0].isnan().any() | (self.status[1] > 0)
+        self.status.copy_(torch.stack(((~decided).sum(), nan_found)))
         self.step.copy_(now)
 
-    def _children(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The likeliest tokens after each hypothesis and their log-probabilities, (B, K, C) each, as the rules allow.
+    def _candidates(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the most probable tokens of each hypothesis and their log-probabilities, (B, K, C) each.
 
-        END is not among them before the shortest length, and nothing else is at the limit.
+        END is excluded before the minimum length, and all other tokens are at the maximum length.
         """
         B, K, V = logits.shape
-        logp = logits.float().log_softmax(-1)
-        end = logp[..., self.eos]
-        end.masked_fill_(self.step < self.shortest, -math.inf)
-        gain, token = (x.view(B, K, -1) for x in top(logp.flatten(0, 1), min(2 * K, V)))
-        at_limit = (self.limits == self.step + 1)[:, None, None]
-        only_end = torch.full_like(gain, -math.inf)
+        log_probs = logits.float().log_softmax(-1)
+        end = log_probs[..., self.eos]
+        end.masked_fill_(self.step < self.min_length, -math.inf)
+        values, tokens = (x.view(B, K, -1) for x in top_k(log_probs.flatten(0, 1), min(2 * K, V)))
+        at_limit = (self.max_lengths == self.step + 1)[:, None, None]
+        only_end = torch.full_like(values, -math.inf)
         only_end[..., 0] = end
-        return torch.where(at_limit, only_end, gain), token.masked_fill(at_limit, self.eos)
+        return torch.where(at_limit, only_end, values), tokens.masked_fill(at_limit, self.eos)
 
     def _decided(self, best: Tensor) -> Tensor:
-        """Whether each sentence's best hypotheses are settled, given the best total among its living, (B,)."""
-        settled = self.worth.index_select(1, self.decisive)[:, 0]
-        # The most that a living hypothesis can still reach is its present sum divided as at the limit.
-        beyond_reach = self.when_full | (settled >= best / self.limit_normaliser)
-        return (best == -math.inf) | ((settled > -math.inf) & beyond_reach)
+        """Return whether each sentence is decided, given its best live log-probability, (B,)."""
+        decisive = self.finished_scores.index_select(1, self.decisive_rank)[:, 0]
+        unbeatable = self.stops_when_full | (decisive >= best / self.final_normaliser)
+        return (best == -math.inf) | ((decisive > -math.inf) & unbeatable)
 
     def undecided(self) -> Tensor:
-        """The rows in which something lives."""
-        return (self.totals[:, 0] != -math.inf).nonzero()[:, 0]
+        """Return the rows of undecided sentences."""
+        return (self.log_probs[:, 0] != -math.inf).nonzero()[:, 0]
 
-    def take_over(self, other: Board, rows: Tensor) -> None:
-        """Goes on with these rows of another; further rows are decided."""
-        n = len(rows)
-        for name in ("step", "normaliser", "shortest", "decisive", "when_full", "news"):
+    def copy_rows(self, other: BeamState, rows: Tensor) -> None:
+        """Continue with the given rows of another state; the remaining rows are decided."""
+        for name in SHARED_TENSORS:
             getattr(self, name).copy_(getattr(other, name))
-        for name in ("lines", "tokens", "gains", "last", "totals", "worth", "lengths", "end_gains", "limits"):
-            getattr(self, name)[:n] = getattr(other, name)[rows]
-        self.limit_normaliser[:n] = other.limit_normaliser[rows]
-        self.totals[n:] = -math.inf
+        for name in ROW_TENSORS:
+            getattr(self, name)[: len(rows)] = getattr(other, name)[rows]
+        self.log_probs[len(rows) :] = -math.inf
 
     def collect(self, rows: Sequence[int], n_best: int) -> list[list[TokenHypothesis]]:
-        """The best hypotheses of these rows that have ended."""
-        _, K, _, T = self.shape
-        at = torch.tensor(rows, dtype=torch.long, device=self.lines.device)
-        lines = self.lines[at, K : K + n_best, :T].long()
+        """Return the best finished hypotheses of the given rows."""
+        _, K, T = self.shape
+        index = torch.tensor(rows, dtype=torch.long, device=self.slots.device)
+        slots = self.slots[index, K : K + n_best, :T].long()
 
         def follow(x: Tensor) -> list[list[list[int]]]:
-            by_step = x[at, None, :T].expand(-1, n_best, -1, -1)
-            followed: list[list[list[int]]] = by_step.gather(3, lines[..., None])[..., 0].tolist()
+            by_step = x[index, None, :T].expand(-1, n_best, -1, -1)
+            followed: list[list[list[int]]] = by_step.gather(3, slots[..., None])[..., 0].tolist()
             return followed
 
-        parts = (self.worth, self.lengths, self.end_gains)
-        columns = (follow(self.tokens), follow(self.gains), *(part[at, :n_best].tolist() for part in parts))
+        parts = (self.finished_scores, self.finished_lengths, self.end_log_probs)
+        columns = (
+            follow(self.tokens),
+            follow(self.token_log_probs),
+            *(part[index, :n_best].tolist() for part in parts),
+        )
         return [
             [
-                TokenHypothesis(tokens[1:length], score, [*gains[1:length], last])
-                for tokens, gains, score, length, last in zip(*sentence, strict=True)
+                TokenHypothesis(tokens[1:length], score, [*log_probs[1:length], end])
+                for tokens, log_probs, score, length, end in zip(*sentence, strict=True)
                 if score > -math.inf
             ]
             for sentence in zip(*columns, strict=True)
         ]
+
+
+def kernels_apply(device: torch.device, beam_width: int) -> bool:
+    """Return whether kernels advance a beam of this width."""
+    return dispatch.kernels_available(device) and beam_width <= MAX_KERNEL_BEAM_WIDTH
+
+
+class BeamKernels:
+    """`BeamState.advance` as two kernels instead of about seventy small operations.
+
+    Args:
+        beam: The state.
+        vocabulary: Number of logits per hypothesis.
+        chunk: Number of logits that a program scans; `CHUNK` by default.
+    """
+
+    def __init__(self, beam: BeamState, vocabulary: int, chunk: int | None = None) -> None:
+        self.beam, self.vocabulary = beam, vocabulary
+        self.chunk = chunk = CHUNK if chunk is None else chunk
+        B, K, _ = beam.shape
+        self.chunks = -(-vocabulary // chunk)
+        self.slots = _next_power_of_two(2 * K)
+        device = beam.slots.device
+        size = (B * K, self.chunks + 1, self.slots)
+        self.values = torch.full(size, -math.inf, device=device)  # unused slots remain -inf
+        self.tokens = torch.zeros(size, dtype=torch.int32, device=device)
+        self.maxima = torch.zeros(B * K, self.chunks, device=device)
+        self.sums = torch.zeros_like(self.maxima)
+
+    def advance(self, logits: Tensor) -> None:
+        from regard.ops.triton import beam_step
+
+        beam, scanned = self.beam, (self.values, self.tokens, self.maxima, self.sums)
+        B, K, T = beam.shape
+        rows = logits.reshape(B * K, self.vocabulary)
+        with dispatch.on_device(rows):
+            beam_step.scan[(B * K, self.chunks)](
+                rows, *scanned, beam.status, rows.stride(0), self.vocabulary, beam.eos, self.chunks,
+                C=min(2 * K, self.chunk), CP=self.slots, W=self.chunk, num_warps=2,
+            )  # fmt: skip
+            beam_step.advance[(B,)](
+                *scanned, beam.step, beam.log_probs, beam.slots, beam.tokens, beam.token_log_probs, beam.last,
+                beam.finished_scores, beam.finished_lengths, beam.end_log_probs, beam.max_lengths,
+                beam.final_normaliser, beam.normaliser, beam.min_length, beam.decisive_rank,
+                beam.stops_when_full.view(torch.uint8), beam.status, beam.eos, self.chunks, T,
+                K=K, KP=_next_power_of_two(K), CP=self.slots, GP=_next_power_of_two(self.chunks),
+                N=_next_power_of_two(K * (self.chunks + 1) * self.slots), TP=64, num_warps=4,
+            )  # fmt: skip
+        beam.step += 1
+
+
+def _next_power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()

@@ -1,4 +1,4 @@
-"""`CapturedSearch`: requests in, hypotheses out, by programs of a few shapes that are kept from call to call."""
+"""`CapturedSearch`: beam search that replays captured steps of a few shapes."""
 
 from __future__ import annotations
 
@@ -10,35 +10,41 @@ import torch
 
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest, TokenConstraints
-from regard.decoding.cuda_graph.capture import SMALL_BATCH, Pool, grow_position_tables, padded_batch_size, padded_length
-from regard.decoding.cuda_graph.model_step import Shape
-from regard.decoding.cuda_graph.step_graph import Program
-from regard.decoding.search import TokenHypothesis, refuse_nan
+from regard.decoding.cuda_graph.capture import (
+    SMALL_BATCH,
+    Pool,
+    grow_position_tables,
+    padded_batch_size,
+    padded_length,
+)
+from regard.decoding.cuda_graph.step import CapturedStep, SearchShape
+from regard.decoding.search import TokenHypothesis, raise_if_nan
 from regard.decoding.stepper import pad_batch
 from regard.models.transformer import Transformer
 from regard.ops.dispatch import on_device
 
-SHARE_OF_MEMORY = 4
-"""All programs together take at most the memory of the device divided by this."""
-PATIENCE = 200
-"""So many steps must have been wished for in a smaller program until it is made, which takes as long as many steps."""
+MEMORY_FRACTION = 4
+"""All captured steps together use at most 1 / MEMORY_FRACTION of the GPU's memory."""
+STEPS_BEFORE_CAPTURE = 200
+"""A smaller shape is captured after this many steps that could have used it, because capturing takes that long."""
 
 
 class CapturedSearch:
-    """Searches with one model, prepared for a few shapes of batches; one search at a time.
+    """Searches with one model and keeps captured steps of a few shapes; one search at a time.
 
     Args:
-        model: what is searched with.
-        capture: whether steps are recorded and replayed, which only a GPU can; it does unless told otherwise.
-        memory: how many bytes its programs may take; unless given, a share of the GPU's, elsewhere any number.
+        model: The model.
+        capture: Whether to capture and replay steps; by default if the model is on a GPU.
+        memory: Maximum number of bytes of all steps; by default a fraction of the GPU's memory.
     """
 
     def __init__(self, model: Transformer, capture: bool | None = None, memory: int | None = None) -> None:
-        self.model, self.capture, self.memory = model, capture, memory
-        self._programs: dict[Shape, Program] = {}  # the one used last stands last
-        self._wishes: Counter[Shape] = Counter()
+        self.model, self.memory = model, memory
+        self.capture = self.device.type == "cuda" if capture is None else capture
+        self._steps: dict[SearchShape, CapturedStep] = {}  # least recently used first
+        self._wanted: Counter[SearchShape] = Counter()
         self._pool: Pool = None
-        self._busy = threading.Lock()
+        self._lock = threading.Lock()
 
     @property
     def device(self) -> torch.device:
@@ -46,103 +52,98 @@ class CapturedSearch:
 
     @torch.inference_mode()
     def search(self, requests: Sequence[DecodingRequest], settings: SearchSettings) -> list[list[TokenHypothesis]]:
-        """The best hypotheses of every request, best first.
+        """Return the best hypotheses of every request, best first.
 
         Raises:
-            UserError: the model gives NaN, or its positions end before min_length.
+            UserError: The model returns NaN, or min_length exceeds its learned positions.
         """
-        with self._busy, on_device(self.model.target_embedding.weight):
+        with self._lock, on_device(self.model.target_embedding.weight):
             return self._search(requests, settings)
-
-    def forget(self) -> None:
-        """Gives back the memory of all programs."""
-        self._programs.clear()
 
     def _search(self, requests: Sequence[DecodingRequest], settings: SearchSettings) -> list[list[TokenHypothesis]]:
         config = self.model.config
-        longest = config.max_length if config.positions == "learned" else None
-        rules = TokenConstraints.of(requests, settings, config.eos, self.device, longest)
-        steps = int(rules.limits.max())
-        target = padded_length(steps, longest)
-        source = padded_length(max(len(request.source) for request in requests) + 1, longest)
-        shape = Shape(padded_batch_size(len(requests)), settings.beam_width, source, target)
-        if len(requests) > 1 and bytes_of(self.model, shape) > self._memory_there_is():
+        model_max_length = config.max_length if config.positions == "learned" else None
+        constraints = TokenConstraints.of(requests, settings, config.eos, self.device, model_max_length)
+        steps = int(constraints.max_lengths.max())
+        target = padded_length(steps, model_max_length)
+        source = padded_length(max(len(request.source) for request in requests) + 1, model_max_length)
+        shape = SearchShape(padded_batch_size(len(requests)), settings.beam_width, source, target)
+        if len(requests) > 1 and memory_of(self.model, shape) > self._available_memory():
             half = len(requests) // 2
             return self._search(requests[:half], settings) + self._search(requests[half:], settings)
-        rows, layout = pad_batch([[*request.source, config.eos] for request in requests], config.pad, self.device)
+        tokens, layout = pad_batch([[*request.source, config.eos] for request in requests], config.pad, self.device)
         grow_position_tables(self.model, max(source, target))
-        program = self._program(shape)
-        program.start(rows, layout, rules.limits, settings)
-        return self._finish(program, len(requests), steps, settings.n_best)
+        step = self._step(shape)
+        step.start(tokens, layout, constraints.max_lengths, settings)
+        return self._run(step, len(requests), steps, settings.n_best)
 
-    def _finish(self, program: Program, sentences: int, steps: int, n_best: int) -> list[list[TokenHypothesis]]:
-        """Takes steps until all is decided. When few sentences are left, they go on in a smaller program."""
+    def _run(self, step: CapturedStep, sentences: int, steps: int, n_best: int) -> list[list[TokenHypothesis]]:
+        """Step until all sentences are decided. When few remain, continue with a smaller shape."""
         results: list[list[TokenHypothesis]] = [[] for _ in range(sentences)]
-        left = list(range(sentences))  # which sentence each row of the program is about
-        for step in range(1, steps + 1):
-            program.step()
-            news = program.news.exchange()
-            if news is None:
+        rows = list(range(sentences))  # sentence in each row
+        for done in range(1, steps + 1):
+            step.step()
+            status = step.status.poll()
+            if status is None:
                 continue
-            undecided, broken = news
-            if broken or not undecided:
+            undecided, nan_found = status
+            if nan_found or not undecided:
                 break
-            smaller = self._smaller(program.shape, undecided)
+            smaller = self._smaller(step.shape, undecided)
             if smaller is not None:
-                rows = program.board.undecided()
-                alive = rows.tolist()
-                gone = sorted(set(range(len(left))) - set(alive))
-                for row, found in zip(gone, program.board.collect(gone, n_best), strict=True):
-                    results[left[row]] = found
-                smaller.take_over(program, rows, step)
-                program, left = smaller, [left[row] for row in alive]
-        if broken := bool(program.board.news[1]):
-            self.forget()  # or what is no number would stay in their memory
-        refuse_nan(broken)
-        for sentence, found in zip(left, program.board.collect(range(len(left)), n_best), strict=True):
-            results[sentence] = found
+                remaining = step.beam.undecided()
+                kept = remaining.tolist()
+                decided = sorted(set(range(len(rows))) - set(kept))
+                for row, best in zip(decided, step.beam.collect(decided, n_best), strict=True):
+                    results[rows[row]] = best
+                smaller.copy_rows(step, remaining, done)
+                step, rows = smaller, [rows[row] for row in kept]
+        if nan_found := bool(step.beam.status[1]):
+            self._steps.clear()  # their buffers contain NaN
+        raise_if_nan(nan_found)
+        for sentence, best in zip(rows, step.beam.collect(range(len(rows)), n_best), strict=True):
+            results[sentence] = best
         return results
 
-    def _smaller(self, shape: Shape, undecided: int) -> Program | None:
-        """A program of at most half the size for the sentences that are left, if there is one or it is worth one."""
+    def _smaller(self, shape: SearchShape, undecided: int) -> CapturedStep | None:
+        """Return a step of at most half the size for the remaining sentences, if one exists or pays off."""
         half = shape._replace(sentences=shape.sentences // 2)
         if shape.sentences <= SMALL_BATCH or undecided > half.sentences:
             return None
-        like = [other for other in self._programs if other[1:] == shape[1:]]
-        if fitting := [other for other in like if undecided <= other.sentences <= half.sentences]:
-            return self._program(min(fitting))
-        self._wishes[half] += 1
-        return self._program(half) if self._wishes[half] > PATIENCE else None
+        similar = [other for other in self._steps if other[1:] == shape[1:]]
+        if fitting := [other for other in similar if undecided <= other.sentences <= half.sentences]:
+            return self._step(min(fitting))
+        self._wanted[half] += 1
+        return self._step(half) if self._wanted[half] > STEPS_BEFORE_CAPTURE else None
 
-    def _program(self, shape: Shape) -> Program:
-        program = self._programs.pop(shape, None)
-        if program is None or not program.valid:
-            self._make_room(bytes_of(self.model, shape))
-            capture = self.device.type == "cuda" if self.capture is None else self.capture
-            if capture and self._pool is None:
+    def _step(self, shape: SearchShape) -> CapturedStep:
+        step = self._steps.pop(shape, None)
+        if step is None or not step.valid:
+            self._free_memory(memory_of(self.model, shape))
+            if self.capture and self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()
-            program = Program(self.model, shape, capture, self._pool)
-        self._programs[shape] = program
-        return program
+            step = CapturedStep(self.model, shape, self.capture, self._pool)
+        self._steps[shape] = step
+        return step
 
-    def _make_room(self, wanted: int) -> None:
-        """Drops the programs that were not used for longest."""
-        while self._programs and wanted + self._memory_taken() > self._memory_there_is():
-            del self._programs[next(iter(self._programs))]
+    def _free_memory(self, required: int) -> None:
+        """Discard the least recently used steps."""
+        while self._steps and required + self._used_memory() > self._available_memory():
+            del self._steps[next(iter(self._steps))]
 
-    def _memory_taken(self) -> int:
-        return sum(bytes_of(self.model, shape) for shape in self._programs)
+    def _used_memory(self) -> int:
+        return sum(memory_of(self.model, shape) for shape in self._steps)
 
-    def _memory_there_is(self) -> float:
+    def _available_memory(self) -> float:
         if self.memory is not None:
             return self.memory
         if self.device.type != "cuda":
             return float("inf")
-        return torch.cuda.get_device_properties(self.device).total_memory // SHARE_OF_MEMORY
+        return torch.cuda.get_device_properties(self.device).total_memory // MEMORY_FRACTION
 
 
-def bytes_of(model: Transformer, shape: Shape) -> int:
-    """How much memory a program takes, about: keys and values, and the logits of a step in two precisions."""
+def memory_of(model: Transformer, shape: SearchShape) -> int:
+    """Estimate the bytes of a captured step: keys and values, and logits in two precisions."""
     B, K, S, T = shape
     size = model.target_embedding.weight.element_size()
     caches = len(model.decoder) * 2 * B * (K * T + S) * model.config.width * size

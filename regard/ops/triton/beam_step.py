@@ -1,7 +1,7 @@
-"""The kernels of `Board.advance`: `scan` looks at every logit once, `advance` settles a sentence with what it found.
+"""Kernels of `BeamState.advance`: `scan` reads every logit once, `advance` updates the beam of a sentence.
 
-Shapes: K hypotheses a sentence, C candidates of each part of a hypothesis's logits, W logits a part, G parts; END
-stands behind the last part as one of its own. What ends in P is the next power of two.
+Shapes: K hypotheses per sentence, W logits per chunk, G chunks, C candidates per chunk; END has a chunk of its own
+after the last one. Names that end in P are the next power of two.
 """
 
 import triton
@@ -10,154 +10,156 @@ import triton.language as tl
 
 @triton.jit(do_not_specialize=["l_r", "V", "eos", "G"])
 def scan(
-    logits, values, tokens, peaks, sums, news, l_r, V, eos, G, C: tl.constexpr, CP: tl.constexpr, W: tl.constexpr
+    logits, values, tokens, maxima, sums, status, l_r, V, eos, G, C: tl.constexpr, CP: tl.constexpr, W: tl.constexpr
 ):  # fmt: skip
-    """The highest logits of a part, END's apart, and what the sum of all probabilities is made of."""
+    """Store the largest logits of a chunk without END, its maximum and its sum of exponentials."""
     row, g = tl.program_id(0), tl.program_id(1)
     if (row == 0) & (g == 0):
-        tl.store(news, 0)  # for `advance` to count anew
+        tl.store(status, 0)  # `advance` counts undecided sentences
     lane = tl.arange(0, W)
-    at = g * W + lane
-    x = tl.load(logits + row.to(tl.int64) * l_r + at, mask=at < V, other=float("-inf")).to(tl.float32)
-    peak = tl.max(x, 0)
-    tl.store(peaks + row * G + g, peak)
-    tl.store(sums + row * G + g, tl.sum(tl.exp(x - tl.where(peak == float("-inf"), 0.0, peak)), 0))
+    token = g * W + lane
+    x = tl.load(logits + row.to(tl.int64) * l_r + token, mask=token < V, other=float("-inf")).to(tl.float32)
+    maximum = tl.max(x, 0)
+    tl.store(maxima + row * G + g, maximum)
+    tl.store(sums + row * G + g, tl.sum(tl.exp(x - tl.where(maximum == float("-inf"), 0.0, maximum)), 0))
     if (eos >= g * W) & (eos < (g + 1) * W):
-        place = (row * (G + 1) + G) * CP
-        tl.store(values + place, tl.sum(tl.where(at == eos, x, 0.0), 0))
-        tl.store(tokens + place, eos)
-    x = tl.where(at == eos, float("-inf"), x)
+        slot = (row * (G + 1) + G) * CP
+        tl.store(values + slot, tl.sum(tl.where(token == eos, x, 0.0), 0))
+        tl.store(tokens + slot, eos)
+    x = tl.where(token == eos, float("-inf"), x)
     for c in tl.static_range(C):
-        value, which = tl.max(x, 0, return_indices=True)
-        place = (row * (G + 1) + g) * CP + c
-        tl.store(values + place, value)
-        tl.store(tokens + place, tl.minimum(g * W + which, V - 1))
-        x = tl.where(lane == which, float("-inf"), x)
+        value, index = tl.max(x, 0, return_indices=True)
+        slot = (row * (G + 1) + g) * CP + c
+        tl.store(values + slot, value)
+        tl.store(tokens + slot, tl.minimum(g * W + index, V - 1))
+        x = tl.where(lane == index, float("-inf"), x)
 
 
 @triton.jit(do_not_specialize=["eos", "G", "T"])
 def advance(
-    values, tokens, peaks, sums, step, totals, lines, said, gains, last, worth, lengths, end_gains,
-    limits, limit_normaliser, normaliser, shortest, decisive, when_full, news, eos, G, T,
+    values, tokens, maxima, sums, step, log_probs, slots, stored_tokens, stored_log_probs, last,
+    finished_scores, finished_lengths, end_log_probs, max_lengths, final_normaliser, normaliser,
+    min_length, decisive_rank, stops_when_full, status, eos, G, T,
     K: tl.constexpr, KP: tl.constexpr, CP: tl.constexpr, GP: tl.constexpr, N: tl.constexpr, TP: tl.constexpr,
 ):  # fmt: skip
-    """One token more for every hypothesis of a sentence, as `Board._advance` reads."""
+    """Append a token to every hypothesis of a sentence, like `BeamState.advance_reference`."""
     b = tl.program_id(0)
     now = tl.load(step) + 1
     k = tl.arange(0, KP)
-    here = k < K
-    nothing = float("-inf")
+    valid = k < K
+    minus_inf = float("-inf")
 
-    # What each hypothesis's logits are to be lessened by.
+    # log-sum-exp of each hypothesis
     g = tl.arange(0, GP)
-    part = (b * K + k)[:, None] * G + g[None, :]
-    there = here[:, None] & (g < G)[None, :]
-    peak = tl.load(peaks + part, mask=there, other=nothing)
-    high = tl.max(peak, 1)
-    high = tl.where(high == nothing, 0.0, high)
-    of_all = tl.sum(tl.load(sums + part, mask=there, other=0.0) * tl.exp(peak - high[:, None]), 1)
-    lse = high + tl.log(tl.where(here, of_all, 1.0))
-    broken = tl.max((here & ((lse != lse) | (of_all == 0.0))).to(tl.int32), 0)
+    chunk = (b * K + k)[:, None] * G + g[None, :]
+    chunk_valid = valid[:, None] & (g < G)[None, :]
+    chunk_max = tl.load(maxima + chunk, mask=chunk_valid, other=minus_inf)
+    maximum = tl.max(chunk_max, 1)
+    maximum = tl.where(maximum == minus_inf, 0.0, maximum)
+    total = tl.sum(tl.load(sums + chunk, mask=chunk_valid, other=0.0) * tl.exp(chunk_max - maximum[:, None]), 1)
+    lse = maximum + tl.log(tl.where(valid, total, 1.0))
+    nan_found = tl.max((valid & ((lse != lse) | (total == 0.0))).to(tl.int32), 0)
 
-    # All candidates, as the rules allow.
-    each = (G + 1) * CP
+    # all candidates that the length constraints allow
+    per_hypothesis = (G + 1) * CP
     lane = tl.arange(0, N)
-    mine = lane < K * each
-    token = tl.load(tokens + b * K * each + lane, mask=mine, other=0)
-    gain = tl.load(values + b * K * each + lane, mask=mine, other=nothing)
-    before = tl.load(totals + b * K + k, mask=here, other=nothing)
-    total = tl.full([N], nothing, tl.float64)
-    hypothesis = lane // each
+    lane_valid = lane < K * per_hypothesis
+    token = tl.load(tokens + b * K * per_hypothesis + lane, mask=lane_valid, other=0)
+    token_log_prob = tl.load(values + b * K * per_hypothesis + lane, mask=lane_valid, other=minus_inf)
+    previous = tl.load(log_probs + b * K + k, mask=valid, other=minus_inf)
+    log_prob = tl.full([N], minus_inf, tl.float64)
+    hypothesis = lane // per_hypothesis
     for i in tl.static_range(K):
-        gain = tl.where(hypothesis == i, gain - tl.sum(tl.where(k == i, lse, 0.0), 0), gain)
-        total = tl.where(hypothesis == i, tl.sum(tl.where(k == i, before, 0.0), 0), total)
-    at_limit = tl.load(limits + b) == now
-    too_short = now <= tl.load(shortest)
+        of_i = hypothesis == i
+        token_log_prob = tl.where(of_i, token_log_prob - tl.sum(tl.where(k == i, lse, 0.0), 0), token_log_prob)
+        log_prob = tl.where(of_i, tl.sum(tl.where(k == i, previous, 0.0), 0), log_prob)
+    at_limit = tl.load(max_lengths + b) == now
+    too_short = now <= tl.load(min_length)
     is_end = token == eos
-    gain = tl.where((is_end & too_short) | ((token != eos) & at_limit), nothing, gain)
-    total = total + gain.to(tl.float64)
+    token_log_prob = tl.where((is_end & too_short) | ((token != eos) & at_limit), minus_inf, token_log_prob)
+    log_prob = log_prob + token_log_prob.to(tl.float64)
 
-    # The best 2K: those that end, of the first K, and the K best others.
-    alive = 0
-    new_total = tl.full([KP], nothing, tl.float64)
-    new_parent = tl.zeros([KP], tl.int32)
+    # the best 2K candidates: of the first K those that end, and the best K others
+    live = 0
+    new_log_prob = tl.full([KP], minus_inf, tl.float64)
+    new_origin = tl.zeros([KP], tl.int32)
     new_token = tl.zeros([KP], tl.int64)
-    new_gain = tl.full([KP], nothing, tl.float32)
-    score = tl.full([KP], nothing, tl.float64)
-    score_parent = tl.zeros([KP], tl.int32)
-    score_gain = tl.full([KP], nothing, tl.float32)
+    new_token_log_prob = tl.full([KP], minus_inf, tl.float32)
+    score = tl.full([KP], minus_inf, tl.float64)
+    score_origin = tl.zeros([KP], tl.int32)
+    score_end_log_prob = tl.full([KP], minus_inf, tl.float32)
     divisor = tl.load(normaliser + now)
     for n in tl.static_range(2 * K):
-        best, which = tl.max(total, 0, return_indices=True)
-        chosen = lane == which
-        its_token = tl.sum(tl.where(chosen, token, 0), 0)
-        its_gain = tl.sum(tl.where(chosen, gain, 0.0), 0)
-        parent = which // each
-        total = tl.where(chosen, nothing, total)
-        lives = (its_token != eos) & (alive < K)
-        spot = (k == alive) & lives
-        new_total = tl.where(spot, best, new_total)
-        new_parent = tl.where(spot, parent, new_parent)
-        new_token = tl.where(spot, its_token.to(tl.int64), new_token)
-        new_gain = tl.where(spot, its_gain, new_gain)
-        alive += lives.to(tl.int32)
+        best, index = tl.max(log_prob, 0, return_indices=True)
+        chosen = lane == index
+        best_token = tl.sum(tl.where(chosen, token, 0), 0)
+        best_token_log_prob = tl.sum(tl.where(chosen, token_log_prob, 0.0), 0)
+        origin = index // per_hypothesis
+        log_prob = tl.where(chosen, minus_inf, log_prob)
+        survives = (best_token != eos) & (live < K)
+        slot = (k == live) & survives
+        new_log_prob = tl.where(slot, best, new_log_prob)
+        new_origin = tl.where(slot, origin, new_origin)
+        new_token = tl.where(slot, best_token.to(tl.int64), new_token)
+        new_token_log_prob = tl.where(slot, best_token_log_prob, new_token_log_prob)
+        live += survives.to(tl.int32)
         if n < K:
-            spot = (k == n) & (its_token == eos)
-            score = tl.where(spot, best / divisor, score)
-            score_parent = tl.where(spot, parent, score_parent)
-            score_gain = tl.where(spot, its_gain, score_gain)
+            slot = (k == n) & (best_token == eos)
+            score = tl.where(slot, best / divisor, score)
+            score_origin = tl.where(slot, origin, score_origin)
+            score_end_log_prob = tl.where(slot, best_token_log_prob, score_end_log_prob)
 
-    # The best K of all that have ended.
-    old = tl.load(worth + b * K + k, mask=here, other=nothing)
-    old_length = tl.load(lengths + b * K + k, mask=here, other=0)
-    old_gain = tl.load(end_gains + b * K + k, mask=here, other=0.0)
-    new_worth = tl.full([KP], nothing, tl.float64)
-    origin = tl.zeros([KP], tl.int32)
+    # the best K finished hypotheses
+    old_score = tl.load(finished_scores + b * K + k, mask=valid, other=minus_inf)
+    old_length = tl.load(finished_lengths + b * K + k, mask=valid, other=0)
+    old_end_log_prob = tl.load(end_log_probs + b * K + k, mask=valid, other=0.0)
+    new_score = tl.full([KP], minus_inf, tl.float64)
+    finished_origin = tl.zeros([KP], tl.int32)
     new_length = tl.zeros([KP], tl.int64)
-    new_end_gain = tl.zeros([KP], tl.float32)
+    new_end_log_prob = tl.zeros([KP], tl.float32)
     for n in tl.static_range(K):
-        best_old, which_old = tl.max(old, 0, return_indices=True)
-        best_new, which_new = tl.max(score, 0, return_indices=True)
-        fresh = tl.where(best_new > best_old, 1, 0) > 0  # the interpreter cannot spread the comparison itself
-        from_old, from_new = (k == which_old) & (fresh == 0), (k == which_new) & fresh
-        spot = k == n
-        parent = tl.sum(tl.where(k == which_new, score_parent, 0), 0)
-        length = tl.sum(tl.where(k == which_old, old_length, 0), 0)
-        gain_old = tl.sum(tl.where(k == which_old, old_gain, 0.0), 0)
-        gain_new = tl.sum(tl.where(k == which_new, score_gain, 0.0), 0)
-        new_worth = tl.where(spot, tl.maximum(best_old, best_new), new_worth)
-        origin = tl.where(spot, tl.where(fresh, parent, K + which_old), origin)
-        new_length = tl.where(spot, tl.where(fresh, now, length), new_length)
-        new_end_gain = tl.where(spot, tl.where(fresh, gain_new, gain_old), new_end_gain)
-        old = tl.where(from_old, nothing, old)
-        score = tl.where(from_new, nothing, score)
+        best_old, old_index = tl.max(old_score, 0, return_indices=True)
+        best_new, new_index = tl.max(score, 0, return_indices=True)
+        is_new = tl.where(best_new > best_old, 1, 0) > 0  # the interpreter cannot broadcast the comparison itself
+        from_old, from_new = (k == old_index) & (is_new == 0), (k == new_index) & is_new
+        slot = k == n
+        origin = tl.sum(tl.where(k == new_index, score_origin, 0), 0)
+        length = tl.sum(tl.where(k == old_index, old_length, 0), 0)
+        old_end = tl.sum(tl.where(k == old_index, old_end_log_prob, 0.0), 0)
+        new_end = tl.sum(tl.where(k == new_index, score_end_log_prob, 0.0), 0)
+        new_score = tl.where(slot, tl.maximum(best_old, best_new), new_score)
+        finished_origin = tl.where(slot, tl.where(is_new, origin, K + old_index), finished_origin)
+        new_length = tl.where(slot, tl.where(is_new, now, length), new_length)
+        new_end_log_prob = tl.where(slot, tl.where(is_new, new_end, old_end), new_end_log_prob)
+        old_score = tl.where(from_old, minus_inf, old_score)
+        score = tl.where(from_new, minus_inf, score)
 
-    # Whether anything can still change.
-    alive_best = tl.max(new_total, 0)
-    settled = tl.sum(tl.where(k == tl.load(decisive), new_worth, 0.0), 0)
-    beyond_reach = (tl.load(when_full) != 0) | (settled >= alive_best / tl.load(limit_normaliser + b))
-    decided = (alive_best == nothing) | ((settled > nothing) & beyond_reach)
-    new_total = tl.where(decided, nothing, new_total)
-    tl.atomic_add(news, 1 - decided.to(tl.int64))
-    if broken > 0:
-        tl.store(news + 1, 1)
+    # whether the sentence is decided
+    best_live = tl.max(new_log_prob, 0)
+    decisive = tl.sum(tl.where(k == tl.load(decisive_rank), new_score, 0.0), 0)
+    unbeatable = (tl.load(stops_when_full) != 0) | (decisive >= best_live / tl.load(final_normaliser + b))
+    decided = (best_live == minus_inf) | ((decisive > minus_inf) & unbeatable)
+    new_log_prob = tl.where(decided, minus_inf, new_log_prob)
+    tl.atomic_add(status, 1 - decided.to(tl.int64))
+    if nan_found > 0:
+        tl.store(status + 1, 1)
 
-    tl.debug_barrier()  # everything has been read
-    tl.store(totals + b * K + k, new_total, mask=here)
-    tl.store(last + b * K + k, new_token, mask=here)
-    tl.store(said + (b * (T + 1) + now) * K + k, new_token, mask=here)
-    tl.store(gains + (b * (T + 1) + now) * K + k, new_gain, mask=here)
-    tl.store(worth + b * K + k, new_worth, mask=here)
-    tl.store(lengths + b * K + k, new_length, mask=here)
-    tl.store(end_gains + b * K + k, new_end_gain, mask=here)
-    line = lines + b.to(tl.int64) * 2 * K * (T + 1)
+    tl.debug_barrier()  # all reads are done
+    tl.store(log_probs + b * K + k, new_log_prob, mask=valid)
+    tl.store(last + b * K + k, new_token, mask=valid)
+    tl.store(stored_tokens + (b * (T + 1) + now) * K + k, new_token, mask=valid)
+    tl.store(stored_log_probs + (b * (T + 1) + now) * K + k, new_token_log_prob, mask=valid)
+    tl.store(finished_scores + b * K + k, new_score, mask=valid)
+    tl.store(finished_lengths + b * K + k, new_length, mask=valid)
+    tl.store(end_log_probs + b * K + k, new_end_log_prob, mask=valid)
+    row = slots + b.to(tl.int64) * 2 * K * (T + 1)
     for start in range(0, now + 1, TP):
         t = start + tl.arange(0, TP)
-        reached = here[:, None] & (t <= now)[None, :]
-        living = tl.load(line + new_parent[:, None] * (T + 1) + t[None, :], mask=reached, other=0)
-        ended = tl.load(line + origin[:, None] * (T + 1) + t[None, :], mask=reached, other=0)
-        living = tl.where((t == now)[None, :], k[:, None], living)
+        reached = valid[:, None] & (t <= now)[None, :]
+        live_slots = tl.load(row + new_origin[:, None] * (T + 1) + t[None, :], mask=reached, other=0)
+        finished_slots = tl.load(row + finished_origin[:, None] * (T + 1) + t[None, :], mask=reached, other=0)
+        live_slots = tl.where((t == now)[None, :], k[:, None], live_slots)
         tl.debug_barrier()
-        tl.store(line + k[:, None] * (T + 1) + t[None, :], living, mask=reached)
-        tl.store(line + (K + k)[:, None] * (T + 1) + t[None, :], ended, mask=reached)
+        tl.store(row + k[:, None] * (T + 1) + t[None, :], live_slots, mask=reached)
+        tl.store(row + (K + k)[:, None] * (T + 1) + t[None, :], finished_slots, mask=reached)
         tl.debug_barrier()

@@ -240,7 +240,7 @@ const STRINGS = {
       ended: "结束：属于最佳结果",
       "ended: open": "结束；其他假设仍可能胜出",
       "ended: others were better": "结束：其他假设得分更高",
-      "ended: another group had said the same": "结束：与另一组的结果相同",
+      "ended: duplicate of another group": "结束：与另一组的结果相同",
       "dropped: others scored higher": "舍弃：其他假设得分更高",
       "dropped: it ended outside the beam": "舍弃：在束外结束",
       "dropped: its continuations were outbid": "舍弃：后续假设得分不足",

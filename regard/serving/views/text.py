@@ -183,9 +183,9 @@ def _beam_node(node: Node) -> dict[str, Any]:
         "parent": expansion.parent,
         "step": expansion.step,
         "token": node.piece if node.piece == "END" else readable_labels([node.piece])[0],
-        "fate": expansion.fate,
-        "log_prob": _finite(expansion.log_probability),
-        "cumulative_log_prob": _finite(expansion.total),
+        "fate": expansion.outcome,
+        "log_prob": _finite(expansion.log_prob),
+        "cumulative_log_prob": _finite(expansion.cumulative_log_prob),
         "score": _finite(expansion.score),
     }
 

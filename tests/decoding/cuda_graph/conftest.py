@@ -1,4 +1,4 @@
-"""Kernels are tested on a GPU where there is one; elsewhere Triton interprets them, if told before it is imported."""
+"""Kernels run on a GPU if there is one, else in Triton's interpreter, which must be enabled before the import."""
 
 import os
 

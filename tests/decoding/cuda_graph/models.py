@@ -1,4 +1,4 @@
-"""Small models with random weights that leave no near-tie between words for a rounding error to decide, and do end."""
+"""Small models with random weights and peaked predictions, which rounding errors do not change."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def peaked_model(seed: int = 2, **changes: Any) -> Transformer:
     model = Transformer(TransformerConfig(**(sizes | changes))).eval().requires_grad_(False)
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
-            # Signs at random: else the embedding, which is also the output, makes every word say itself again.
+            # Random signs: otherwise the tied embedding makes every position predict its input token.
             module.weight.normal_().sign_()
     last = model.decoder_norm if model.config.has_final_norm else model.decoder[-1].around_feed_forward.norm
     last.weight.mul_(3)

@@ -1,4 +1,4 @@
-"""Search in memory of fixed size finds what search over a stepper finds, token for token."""
+"""Search in static tensors finds the same tokens as search with a stepper."""
 
 import random
 from collections.abc import Sequence
@@ -12,9 +12,8 @@ from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.cuda_graph import search as module
 from regard.decoding.cuda_graph.capture import padded_batch_size, padded_length
-from regard.decoding.cuda_graph.model_step import Reader, Shape
-from regard.decoding.cuda_graph.search import CapturedSearch, bytes_of
-from regard.decoding.cuda_graph.step_graph import Program
+from regard.decoding.cuda_graph.search import CapturedSearch, memory_of
+from regard.decoding.cuda_graph.step import CapturedStep, SearchShape
 from regard.decoding.search import TokenHypothesis, search
 from regard.decoding.stepper import TransformerStepper, pad_batch
 from regard.errors import UserError
@@ -22,11 +21,11 @@ from regard.models.transformer import Transformer
 from tests.decoding.cuda_graph.models import VOCAB, peaked_model
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="there is no CUDA device")
+on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="no CUDA device")
 DRAW = random.Random(5)
 SOURCES = [[DRAW.randrange(3, VOCAB) for _ in range(DRAW.randint(1, 12))] for _ in range(80)]
 MODEL = peaked_model().to(DEVICE)
-KINDS: list[dict[str, Any]] = [
+MODEL_CHANGES: list[dict[str, Any]] = [
     {},
     {"norm": "pre"},
     {"positions": "rotary", "norm": "pre"},
@@ -46,8 +45,14 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-def fixed(model: Transformer, sources: Sequence[Sequence[int]], settings: SearchSettings, **how: Any) -> list[Any]:
-    return CapturedSearch(model, **how).search([DecodingRequest(source) for source in sources], settings)
+def requests_of(sources: Sequence[Sequence[int]]) -> list[DecodingRequest]:
+    return [DecodingRequest(source) for source in sources]
+
+
+def static_search(
+    model: Transformer, sources: Sequence[Sequence[int]], settings: SearchSettings, capture: bool | None = None
+) -> list[list[TokenHypothesis]]:
+    return CapturedSearch(model, capture).search(requests_of(sources), settings)
 
 
 def settings_of(given: dict[str, Any]) -> SearchSettings:
@@ -63,84 +68,88 @@ def assert_same(found: list[list[TokenHypothesis]], expected: list[list[TokenHyp
 
 
 @pytest.mark.parametrize("given", SETTINGS, ids=str)
-def test_it_finds_what_the_reference_finds(given: dict[str, Any]) -> None:
+def test_static_search_agrees_with_plain_search(given: dict[str, Any]) -> None:
     expected = search(TransformerStepper(MODEL), SOURCES, settings_of(given))
-    assert_same(fixed(MODEL, SOURCES, settings_of(given)), expected)
+    assert_same(static_search(MODEL, SOURCES, settings_of(given)), expected)
 
 
-@pytest.mark.parametrize("changes", KINDS, ids=str)
+@pytest.mark.parametrize("changes", MODEL_CHANGES, ids=str)
 @pytest.mark.parametrize("beam", [1, 4])
-def test_it_does_so_with_every_kind_of_model(changes: dict[str, Any], beam: int) -> None:
+def test_every_model_variant_agrees(changes: dict[str, Any], beam: int) -> None:
     model = peaked_model(**changes).to(DEVICE)
     settings = settings_of({"beam": beam, "n_best": min(beam, 2)})
     expected = search(TransformerStepper(model), SOURCES[:40], settings)
     assert len({len(best[0].tokens) for best in expected}) >= 4
-    assert_same(fixed(model, SOURCES[:40], settings), expected)
+    assert_same(static_search(model, SOURCES[:40], settings), expected)
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_company_changes_nothing(beam: int) -> None:
+def test_results_do_not_depend_on_the_batch(beam: int) -> None:
     settings = settings_of({"beam": beam})
     shared = CapturedSearch(MODEL)
-    together = shared.search([DecodingRequest(source) for source in SOURCES], settings)
+    together = shared.search(requests_of(SOURCES), settings)
     for size in (1, 7):
         apart: list[list[TokenHypothesis]] = []
         for start in range(0, 35, size):
-            apart += shared.search([DecodingRequest(source) for source in SOURCES[start : start + size]], settings)
+            apart += shared.search(requests_of(SOURCES[start : start + size]), settings)
         assert_same(apart, together[:35])
 
 
-def test_one_search_leaves_nothing_behind_for_the_next() -> None:
+def test_a_search_does_not_affect_the_next_one() -> None:
     shared = CapturedSearch(MODEL)
     for given in (SETTINGS[2], SETTINGS[3], {"beam": 4, "max_length": 3}, SETTINGS[2]):
         settings = settings_of(given)
         expected = search(TransformerStepper(MODEL), SOURCES[:9], settings)
-        assert_same(shared.search([DecodingRequest(source) for source in SOURCES[:9]], settings), expected)
+        assert_same(shared.search(requests_of(SOURCES[:9]), settings), expected)
 
 
-@pytest.mark.parametrize("patience", [0, 2])
-def test_what_is_left_goes_on_in_a_smaller_program(patience: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE", patience)
+@pytest.mark.parametrize("steps", [0, 2])
+def test_remaining_sentences_continue_in_a_smaller_shape(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STEPS_BEFORE_CAPTURE", steps)
     monkeypatch.setattr(module, "SMALL_BATCH", 4)
-    moves = []
-    monkeypatch.setattr(
-        Program, "take_over", lambda self, *rest, do=Program.take_over: (moves.append(self.shape), do(self, *rest))
-    )
+    shapes = []
+    copy_rows = CapturedStep.copy_rows
+
+    def spy(self: CapturedStep, *arguments: Any) -> None:
+        shapes.append(self.shape)
+        copy_rows(self, *arguments)
+
+    monkeypatch.setattr(CapturedStep, "copy_rows", spy)
     settings = settings_of({"beam": 4, "n_best": 2, "max_extra": 20})
     expected = search(TransformerStepper(MODEL), SOURCES, settings)
-    assert_same(fixed(MODEL, SOURCES, settings), expected)
-    assert moves
-    assert all(2 * after.sentences <= before.sentences for before, after in pairwise(moves))
+    assert_same(static_search(MODEL, SOURCES, settings), expected)
+    assert shapes
+    assert all(2 * after.sentences <= before.sentences for before, after in pairwise(shapes))
 
 
-def test_too_many_sentences_for_the_memory_are_searched_in_parts() -> None:
+def test_batches_that_exceed_the_memory_are_split() -> None:
     settings = settings_of({"beam": 4})
     few = CapturedSearch(MODEL)
     few.search([DecodingRequest(SOURCES[0])] * 8, settings)
-    (shape,) = few._programs
-    room = bytes_of(MODEL, shape)
-    small = CapturedSearch(MODEL, memory=room)
+    (shape,) = few._steps
+    memory = memory_of(MODEL, shape)
+    small = CapturedSearch(MODEL, memory=memory)
     assert_same(
-        small.search([DecodingRequest(source) for source in SOURCES[:20]], settings),
+        small.search(requests_of(SOURCES[:20]), settings),
         search(TransformerStepper(MODEL), SOURCES[:20], settings),
     )
-    assert sum(bytes_of(MODEL, shape) for shape in small._programs) <= room
+    assert sum(memory_of(MODEL, shape) for shape in small._steps) <= memory
 
 
-def test_a_model_that_gives_nan_is_refused_and_does_no_harm_to_later_searches() -> None:
+def test_nan_is_rejected_and_does_not_affect_later_searches() -> None:
     model = peaked_model().to(DEVICE)
     settings = settings_of({"beam": 4})
     shared = CapturedSearch(model)
     kept = model.target_embedding.weight.clone()
     model.target_embedding.weight.fill_(torch.nan)
-    with pytest.raises(UserError, match="not numbers"):
-        shared.search([DecodingRequest(source) for source in SOURCES[:3]], settings)
+    with pytest.raises(UserError, match="NaN"):
+        shared.search(requests_of(SOURCES[:3]), settings)
     model.target_embedding.weight.copy_(kept)
     expected = search(TransformerStepper(model), SOURCES[:3], settings)
-    assert_same(shared.search([DecodingRequest(source) for source in SOURCES[:3]], settings), expected)
+    assert_same(shared.search(requests_of(SOURCES[:3]), settings), expected)
 
 
-def test_weights_that_change_in_place_are_seen() -> None:
+def test_weights_changed_in_place_are_used() -> None:
     model = peaked_model().to(DEVICE)
     settings = settings_of({"beam": 2})
     shared = CapturedSearch(model)
@@ -151,45 +160,45 @@ def test_weights_that_change_in_place_are_seen() -> None:
     assert after[0][0].tokens != before[0][0].tokens
 
 
-def test_a_min_length_beyond_the_learned_positions_is_refused() -> None:
+def test_a_min_length_beyond_the_learned_positions_is_rejected() -> None:
     model = peaked_model(positions="learned", max_length=16).to(DEVICE)
-    with pytest.raises(UserError, match="learned positions end at 16"):
-        fixed(model, SOURCES[:1], SearchSettings(beam=2, min_length=16))
+    with pytest.raises(UserError, match="16 learned positions"):
+        static_search(model, SOURCES[:1], SearchSettings(beam=2, min_length=16))
 
 
-def test_room_for_a_source_ends_where_learned_positions_do() -> None:
+def test_padding_of_sources_does_not_exceed_learned_positions() -> None:
     model = peaked_model(positions="learned", max_length=24).to(DEVICE)
-    fixed_search = CapturedSearch(model)
-    fixed_search.search([DecodingRequest([5] * 20)], SearchSettings(beam=1, max_length=3))
-    assert [shape.source for shape in fixed_search._programs] == [24]
+    captured = CapturedSearch(model)
+    captured.search([DecodingRequest([5] * 20)], SearchSettings(beam=1, max_length=3))
+    assert [shape.source for shape in captured._steps] == [24]
     with pytest.raises(UserError, match="a sequence of 31 tokens is longer than this model's 24 learned positions"):
-        fixed_search.search([DecodingRequest([5] * 30)], SearchSettings(beam=1, max_length=3))
+        captured.search([DecodingRequest([5] * 30)], SearchSettings(beam=1, max_length=3))
 
 
-def test_sources_encoded_with_room_to_spare_are_the_same() -> None:
-    rows, layout = pad_batch([[5, 6, 7, 2], [8, 2]], 0, DEVICE)
-    tight, roomy = (Reader(MODEL, Shape(4, 2, 32, 32)) for _ in range(2))
+def test_padding_does_not_change_encoded_sources() -> None:
+    tokens, layout = pad_batch([[5, 6, 7, 2], [8, 2]], 0, DEVICE)
+    tight, padded = (CapturedStep(MODEL, SearchShape(4, 2, 32, 32), capture=False).decoder for _ in range(2))
     with torch.inference_mode():
-        for reader in (tight, roomy):
-            reader.load(rows, layout)
-        tight.encode(rows, layout)
-        roomy.encode_room()
+        for state in (tight, padded):
+            state.load(tokens, layout)
+        tight.encode(tokens, layout)
+        padded.encode_padded()
     for row, length in enumerate((4, 2)):
-        torch.testing.assert_close(tight._sources[:, :, row, :, :length], roomy._sources[:, :, row, :, :length])
+        torch.testing.assert_close(tight._source[:, :, row, :, :length], padded._source[:, :, row, :, :length])
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_a_table_of_positions_that_must_grow_does(beam: int) -> None:
+def test_position_tables_grow(beam: int) -> None:
     model = peaked_model().to(DEVICE)
     long = [DRAW.randrange(3, VOCAB) for _ in range(300)]
     shared = CapturedSearch(model)
     for sources in ([SOURCES[0]], [long], [SOURCES[0], long]):
         settings = settings_of({"beam": beam, "max_length": 12})
         expected = search(TransformerStepper(model), sources, settings)
-        assert_same(shared.search([DecodingRequest(source) for source in sources], settings), expected)
+        assert_same(shared.search(requests_of(sources), settings), expected)
 
 
-def test_there_are_few_sizes() -> None:
+def test_all_batches_have_few_padded_sizes() -> None:
     sizes = {padded_batch_size(count) for count in range(1, 1025)}
     assert sorted(sizes) == [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024]
     assert all(padded_batch_size(count) >= count for count in range(1, 1025))
@@ -199,16 +208,16 @@ def test_there_are_few_sizes() -> None:
 
 @on_gpu
 @pytest.mark.parametrize("beam", [1, 4])
-def test_on_a_gpu_a_recorded_step_does_what_the_step_does(beam: int) -> None:
+def test_replayed_steps_agree_with_direct_calls(beam: int) -> None:
     settings = settings_of({"beam": beam})
-    recorded, done = fixed(MODEL, SOURCES, settings), fixed(MODEL, SOURCES, settings, capture=False)
-    assert_same(recorded, done)
+    replayed, called = static_search(MODEL, SOURCES, settings), static_search(MODEL, SOURCES, settings, capture=False)
+    assert_same(replayed, called)
     on_cpu = search(TransformerStepper(peaked_model()), SOURCES, settings)
-    assert_same(recorded, on_cpu)
+    assert_same(replayed, on_cpu)
 
 
 @on_gpu
-def test_on_a_gpu_weights_that_lie_elsewhere_are_recorded_anew() -> None:
+def test_steps_are_captured_again_after_weights_moved() -> None:
     model = peaked_model().to(DEVICE)
     settings = settings_of({"beam": 2})
     shared = CapturedSearch(model)
@@ -222,24 +231,24 @@ def test_on_a_gpu_weights_that_lie_elsewhere_are_recorded_anew() -> None:
 
 
 @on_gpu
-def test_on_a_gpu_a_replayed_step_waits_for_nothing() -> None:
+def test_a_replayed_step_does_not_synchronise() -> None:
     shared = CapturedSearch(MODEL)
     settings = settings_of({"beam": 4})
-    shared.search([DecodingRequest(source) for source in SOURCES[:8]], settings)
-    (program,) = shared._programs.values()
+    shared.search(requests_of(SOURCES[:8]), settings)
+    (step,) = shared._steps.values()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        program.step()
+        step.step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
 
 @on_gpu
 @pytest.mark.parametrize("beam", [1, 4])
-def test_on_a_gpu_half_precision_seldom_says_anything_else(beam: int) -> None:
+def test_most_sentences_agree_in_bfloat16(beam: int) -> None:
     settings = settings_of({"beam": beam})
     half = peaked_model().to(DEVICE, torch.bfloat16)
     expected = search(TransformerStepper(half), SOURCES, settings)
-    found = fixed(half, SOURCES, settings)
+    found = static_search(half, SOURCES, settings)
     same = sum(one[0].tokens == other[0].tokens for one, other in zip(found, expected, strict=True))
     assert same >= 0.8 * len(SOURCES)

@@ -1,4 +1,4 @@
-"""Search with every kind of attention: what the cache remembers gives the scores of reading the whole sentence."""
+"""Search with every kind of attention: cached scores agree with those of a complete forward pass."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ SOURCES = [[5, 9, 3], [4], [8, 8, 30, 6, 17, 22, 11], [12, 7, 25, 31, 19]]
 
 
 def model(attention: Any, positions: str = "rotary") -> Transformer:
-    """Random weights with something to say: they neither repeat one word for ever nor end at once."""
+    """Return a model with random weights whose translations neither repeat one token nor end at once."""
     torch.manual_seed(3)
     made = Transformer(TransformerConfig.base(VOCAB, **SIZE, attention=attention, positions=positions)).eval()
     for module in made.modules():
@@ -33,28 +33,28 @@ def model(attention: Any, positions: str = "rotary") -> Transformer:
     return made.requires_grad_(False)
 
 
-def read_whole(model: Transformer, source: list[int], tokens: list[int]) -> list[float]:
-    """The log-probability of each token and of END, from one reading without a cache."""
+def forward_log_probs(model: Transformer, source: list[int], tokens: list[int]) -> list[float]:
+    """Return the log-probability of each token and of END from one forward pass without a cache."""
     bos, eos = model.config.bos, model.config.eos
     logits = model(torch.tensor([[*source, eos]]), torch.tensor([[bos, *tokens]]))[0]
-    said = torch.tensor([*tokens, eos])
-    return logits.log_softmax(-1).gather(1, said[:, None])[:, 0].tolist()
+    predicted = torch.tensor([*tokens, eos])
+    return logits.log_softmax(-1).gather(1, predicted[:, None])[:, 0].tolist()
 
 
 @pytest.mark.parametrize("beam", [1, 4])
 @pytest.mark.parametrize("attention", KINDS.values(), ids=KINDS)
-def test_what_search_scores_is_what_one_reading_scores(attention: Any, beam: int) -> None:
+def test_search_scores_agree_with_a_forward_pass(attention: Any, beam: int) -> None:
     made = model(attention)
     settings = SearchSettings(beam=beam, n_best=beam, min_length=6, max_length=16)
     found = search(TransformerStepper(made), SOURCES, settings)
     for source, best in zip(SOURCES, found, strict=True):
         for one in best:
-            assert one.token_log_probs == pytest.approx(read_whole(made, source, one.tokens), abs=1e-4)
+            assert one.token_log_probs == pytest.approx(forward_log_probs(made, source, one.tokens), abs=1e-4)
     assert len({tuple(one.tokens) for best in found for one in best}) > 0.7 * len(SOURCES) * beam
 
 
 @pytest.mark.parametrize("attention", KINDS.values(), ids=KINDS)
-def test_a_sentence_is_translated_the_same_alone_and_in_company(attention: Any) -> None:
+def test_translations_do_not_depend_on_the_batch(attention: Any) -> None:
     stepper = TransformerStepper(model(attention, "sinusoidal"))
     settings = SearchSettings(beam=3, max_length=12)
     together = search(stepper, SOURCES, settings)
@@ -63,18 +63,18 @@ def test_a_sentence_is_translated_the_same_alone_and_in_company(attention: Any) 
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_a_window_gives_up_what_lies_behind_it_and_scores_stay_the_same(beam: int) -> None:
+def test_evicting_keys_outside_the_window_does_not_change_scores(beam: int) -> None:
     made = model({"kind": "local", "window": 3, "dilation": 2})
-    stepper, held = TransformerStepper(made), []
+    stepper, stored = TransformerStepper(made), []
     step = stepper.step
 
     def spy(tokens: torch.Tensor, state: Any) -> Any:
-        logp, after = step(tokens, state)
-        held.append(after.decoder.caches[0].stored)
-        return logp, after
+        log_probs = step(tokens, state)
+        stored.append(state.decoder.caches[0].stored)
+        return log_probs
 
     stepper.step = spy  # type: ignore[method-assign]
     (best,) = search(stepper, SOURCES[:1], SearchSettings(beam=beam, min_length=69, max_length=70))
-    assert best[0].token_log_probs == pytest.approx(read_whole(made, SOURCES[0], best[0].tokens), abs=1e-4)
-    assert len(held) >= 70
-    assert max(held) <= 32 * beam
+    assert best[0].token_log_probs == pytest.approx(forward_log_probs(made, SOURCES[0], best[0].tokens), abs=1e-4)
+    assert len(stored) >= 70
+    assert max(stored) <= 32 * beam

@@ -1,0 +1,1 @@
+"""Fused implementations of whole blocks."""
