@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from regard.data.two_view import SceneSettings
-from regard.data.two_view.random import Draws
+from regard.data.two_view.random import SceneRandom
 from regard.data.two_view.stereo import StereoPair, read_scenes
 from regard.evaluation.croco import CompletionScores, LabelledPairs, choose_visible, score_completion, second_views
 from regard.inspection.two_view import draw_matches, draw_reconstructions, find_peaks
@@ -155,7 +155,7 @@ def together(cut: list[tuple[torch.Tensor, ...]], device: torch.device) -> Label
 def draw(out: Path, name: str, model: CroCo, pairs: LabelledPairs, masked: float, layer: str) -> None:
     """Completions with the true second view, another one and none; and what the attention takes for matches."""
     view1, seconds = pairs.view1[:8], second_views(pairs.view2[:8])
-    seen = choose_visible(model, view1, masked, Draws(0, torch.arange(len(view1), device=view1.device)))
+    seen = choose_visible(model, view1, masked, SceneRandom(0, torch.arange(len(view1), device=view1.device)))
     draw_reconstructions(model, view1, seen, list(seconds.values())).save(out / f"{name}-completed.png")
     attended = find_peaks(model, view1, seconds["true"], seen, [layer])[layer]
     for row in range(min(2, len(view1))):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.attention.positions import grid_positions
 from regard.data.two_view import SceneSettings, find_matches, render_pairs
-from regard.data.two_view.random import Draws
+from regard.data.two_view.random import SceneRandom
 from regard.inspection.two_view import cross_attention_names, find_peaks
 from regard.layers import gather_tokens, patchify
 from regard.models.croco import CroCo
@@ -23,7 +23,7 @@ BLANK = 0.5
 """A second view that shows nothing is grey all over."""
 
 
-def choose_visible(model: CroCo, view1: Tensor, masked: float, draws: Draws) -> Tensor:
+def choose_visible(model: CroCo, view1: Tensor, masked: float, draws: SceneRandom) -> Tensor:
     """Which patches of the first view are seen, drawn for each pair, (B, K): at least one."""
     rows, columns = model.patch_embedding.grid(view1)
     N = rows * columns
@@ -73,7 +73,7 @@ class LabelledPairs:
         """Rendered scenes by number."""
         pairs = render_pairs(settings, seed, numbers)
         matches, _ = find_matches(pairs)
-        return cls(pairs.views[0].image, pairs.views[1].image, matches.place, matches.covisible, ~matches.covisible)
+        return cls(pairs.views[0].image, pairs.views[1].image, matches.xy, matches.covisible, ~matches.covisible)
 
     def true_patches(self, patch: int) -> tuple[Tensor, Tensor]:
         """The row and column where the middle of each patch is found, (B, N, 2), and which patches are covisible.
@@ -134,7 +134,7 @@ def score_completion(model: CroCo, batches: Iterable[LabelledPairs], masked: flo
     for pairs in batches:
         B, device = len(pairs.view1), pairs.view1.device
         numbers = torch.arange(B, device=device) + int(sums["pairs"])
-        seen = choose_visible(model, pairs.view1, masked, Draws(seed, numbers))
+        seen = choose_visible(model, pairs.view1, masked, SceneRandom(seed, numbers))
         truth, covisible = pairs.true_patches(model.config.patch)
         own = grid_positions(*model.patch_embedding.grid(pairs.view1), device)[None]
         moved = covisible & ~_near(own, truth)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from regard.data.two_view import SceneSettings
-from regard.data.two_view.random import Draws
+from regard.data.two_view.random import SceneRandom
 from regard.evaluation.croco import (
     LabelledPairs,
     choose_masked,
@@ -35,16 +35,16 @@ def pairs(count: int = 6, **changes: object) -> LabelledPairs:
 
 
 def test_seen_and_masked_patches_make_up_the_view(model: CroCo) -> None:
-    seen = choose_visible(model, pairs().view1, 0.9, Draws(0, torch.arange(6)))
+    seen = choose_visible(model, pairs().view1, 0.9, SceneRandom(0, torch.arange(6)))
     masked = choose_masked(seen, 24)
     assert seen.shape == (6, 2) and masked.shape == (6, 22)
     assert torch.equal(torch.cat((seen, masked), 1).sort(1).values, torch.arange(24).expand(6, -1))
-    assert choose_visible(model, pairs().view1, 0.999, Draws(0, torch.arange(6))).shape == (6, 1)
+    assert choose_visible(model, pairs().view1, 0.999, SceneRandom(0, torch.arange(6))).shape == (6, 1)
 
 
 def test_the_loss_is_that_of_masked_patches_alone(model: CroCo) -> None:
     view1, view2 = pairs().view1, pairs().view2
-    seen = choose_visible(model, view1, 0.75, Draws(0, torch.arange(6)))
+    seen = choose_visible(model, view1, 0.75, SceneRandom(0, torch.arange(6)))
     with torch.no_grad():
         every = (model(view1, view2, seen) - model.patches(view1)).square().mean(-1)
         losses = masked_loss(model, view1, view2, seen)
@@ -113,7 +113,7 @@ def test_losses_are_told_apart_by_what_the_second_view_shows(model: CroCo) -> No
     covisible[:, :, :8], covisible[:, :, 8] = True, True  # two columns of patches, and a little of the third
     place = torch.zeros(6, 16, 24, 2)
     scores = score_completion(model, [LabelledPairs(view1, view2, place, covisible, ~covisible)], 0.9)
-    seen = choose_visible(model, view1, 0.9, Draws(0, torch.arange(6)))
+    seen = choose_visible(model, view1, 0.9, SceneRandom(0, torch.arange(6)))
     column = choose_masked(seen, 24) % 6
     with torch.no_grad():
         losses = masked_loss(model, view1, view2, seen)

@@ -1,7 +1,7 @@
 """Pinhole cameras: pixels to rays, points to pixels.
 
-A pixel (x, y) has its centre at (x + 0.5, y + 0.5). Rays are as long as a step of one along the optical axis, so that
-the parameter of a ray is the depth.
+The centre of pixel (x, y) is at (x + 0.5, y + 0.5). A ray has length 1 along the optical axis, so that its parameter is
+the depth.
 
 Shapes: B scenes, P points or pixels.
 """
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from regard.data.two_view.config import SceneSettings
-from regard.data.two_view.random import Draws
+from regard.data.two_view.random import SceneRandom
 
-FIXATION = 4.5
-"""How far away the point is that both cameras of a pair look at, more or less."""
+FIXATION_DEPTH = 4.5
+"""Approximate depth of the point that both cameras of a pair are directed at."""
 
 
 @dataclass(frozen=True)
@@ -26,85 +26,86 @@ class Cameras:
     """One camera for each scene.
 
     Args:
-        place: where they are, (B, 3).
-        axes: their right, down and forward, one a row, (B, 3, 3).
-        focal: in pixels, (B,).
-        size: height and width of their images.
+        position: (B, 3).
+        axes: Directions right, down and forward as rows, (B, 3, 3).
+        focal: Focal length in pixels, (B,).
+        size: Height and width of the images.
     """
 
-    place: Tensor
+    position: Tensor
     axes: Tensor
     focal: Tensor
     size: tuple[int, int]
 
     def pixels(self) -> Tensor:
-        """The centres (x, y) of all pixels, row after row, (P, 2)."""
+        """Return the centres (x, y) of all pixels in row-major order, (P, 2)."""
         height, width = self.size
-        x, y = (torch.arange(count, device=self.place.device) + 0.5 for count in (width, height))
+        x, y = (torch.arange(count, device=self.position.device) + 0.5 for count in (width, height))
         return torch.stack(torch.meshgrid(x, y, indexing="xy"), -1).view(-1, 2)
 
     def rays(self, pixels: Tensor) -> Tensor:
-        """Directions through pixels, (P, 2) or (B, P, 2), as long as one step forward, (B, P, 3)."""
+        """Return the rays through pixels (P, 2) or (B, P, 2): (B, P, 3)."""
         height, width = self.size
         x = (pixels[..., :1] - width / 2) / self.focal[:, None, None]
         y = (pixels[..., 1:] - height / 2) / self.focal[:, None, None]
         return x * self.axes[:, None, 0] + y * self.axes[:, None, 1] + self.axes[:, None, 2]
 
     def project(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Where points (B, P, 3) appear, (B, P, 2), and how deep they lie, (B, P); no pixel where that is not ahead."""
+        """Project points (B, P, 3): pixels (B, P, 2), NaN for points behind the camera, and depths (B, P)."""
         height, width = self.size
-        x, y, depth = ((points - self.place[:, None]) @ self.axes.transpose(1, 2)).unbind(-1)
+        x, y, depth = ((points - self.position[:, None]) @ self.axes.transpose(1, 2)).unbind(-1)
         scale = self.focal[:, None] / depth
         pixels = torch.stack((x * scale + width / 2, y * scale + height / 2), -1)
         return torch.where(depth[..., None] > 0, pixels, torch.nan), depth
 
     def contains(self, pixels: Tensor) -> Tensor:
-        """Which of these places lie within the image; NaN does not."""
+        """Return which pixels (..., 2) are inside the image; NaN is outside."""
         height, width = self.size
         x, y = pixels.unbind(-1)
         return (x >= 0) & (x < width) & (y >= 0) & (y < height)
 
-    def moved(self, right: Tensor) -> Cameras:
-        """The same cameras, so far (B,) to the right."""
-        return Cameras(self.place + right[:, None] * self.axes[:, 0], self.axes, self.focal, self.size)
+    def moved_right(self, distance: Tensor) -> Cameras:
+        """Return the cameras shifted to the right by the given distances (B,)."""
+        return Cameras(self.position + distance[:, None] * self.axes[:, 0], self.axes, self.focal, self.size)
 
 
-def first_cameras(draws: Draws, settings: SceneSettings) -> Cameras:
-    """Cameras at one side of the room that look across it."""
-    place = torch.stack((draws.uniform(-1, 1), draws.uniform(-0.6, 0.6), draws.uniform(-2.4, -1.8)), -1)
-    yaw, pitch, roll = (_radians(draws.uniform(-most, most)) for most in (25, 12, 5))
+def first_cameras(random: SceneRandom, settings: SceneSettings) -> Cameras:
+    """Place cameras at one side of the room, directed across it."""
+    position = torch.stack((random.uniform(-1, 1), random.uniform(-0.6, 0.6), random.uniform(-2.4, -1.8)), -1)
+    yaw, pitch, roll = (random_angle(random, maximum) for maximum in (25, 12, 5))
     focal = torch.full_like(yaw, settings.size[1] / 2 / math.tan(math.radians(settings.fov) / 2))
-    return Cameras(place, camera_axes(yaw, pitch, roll), focal, settings.size)
+    return Cameras(position, camera_axes(yaw, pitch, roll), focal, settings.size)
 
 
-def second_cameras(draws: Draws, settings: SceneSettings, first: Cameras) -> Cameras:
-    """Cameras moved aside, which look at about the same point; some look away from all that the first ones see."""
-    scale = draws.uniform(0, 1).sqrt() if settings.gradual else torch.ones_like(first.focal)
-    away = scale[:, None] * draws.uniform(0, settings.max_baseline, 1) * draws.directions()
-    depth = FIXATION * draws.uniform(0.7, 1.4)
-    most = (settings.max_turn, settings.max_turn, settings.max_roll)
-    yaw, pitch, roll = (_radians(scale * draws.uniform(-angle, angle)) for angle in most)
-    aside, down, along = (away.unsqueeze(-2) @ first.axes.transpose(1, 2)).squeeze(-2).unbind(-1)
-    ahead = depth - along
-    toward_yaw, toward_pitch = torch.atan2(-aside, ahead), torch.atan2(-down, torch.hypot(aside, ahead))
-    apart = draws.happens(settings.disjoint)
-    turned = _radians(draws.uniform(110, 250))
-    yaw, pitch = torch.where(apart, turned, yaw + toward_yaw), pitch + toward_pitch
-    return Cameras(first.place + away, camera_axes(yaw, pitch, roll) @ first.axes, first.focal, first.size)
+def second_cameras(random: SceneRandom, settings: SceneSettings, first: Cameras) -> Cameras:
+    """Place cameras near the first ones, directed at about the same point, or away from it for disjoint pairs."""
+    scale = random.uniform(0, 1).sqrt() if settings.gradual else torch.ones_like(first.focal)
+    shift = scale[:, None] * random.uniform(0, settings.max_baseline, 1) * random.unit_vectors()
+    depth = FIXATION_DEPTH * random.uniform(0.7, 1.4)
+    maxima = (settings.max_turn, settings.max_turn, settings.max_roll)
+    yaw, pitch, roll = (torch.deg2rad(scale * random.uniform(-maximum, maximum)) for maximum in maxima)
+    right, down, forward = (shift.unsqueeze(-2) @ first.axes.transpose(1, 2)).squeeze(-2).unbind(-1)
+    ahead = depth - forward
+    yaw_to_target, pitch_to_target = torch.atan2(-right, ahead), torch.atan2(-down, torch.hypot(right, ahead))
+    disjoint = random.bernoulli(settings.disjoint)
+    yaw_away = torch.deg2rad(random.uniform(110, 250))
+    yaw, pitch = torch.where(disjoint, yaw_away, yaw + yaw_to_target), pitch + pitch_to_target
+    return Cameras(first.position + shift, camera_axes(yaw, pitch, roll) @ first.axes, first.focal, first.size)
 
 
 def camera_axes(yaw: Tensor, pitch: Tensor, roll: Tensor) -> Tensor:
-    """Right, down and forward of cameras turned by so many radians to the right, down and clockwise, (B, 3, 3)."""
-    one, none = torch.ones_like(yaw), torch.zeros_like(yaw)
+    """Return the axes of cameras turned by angles in radians to the right, down and clockwise, (B, 3, 3)."""
+    one, zero = torch.ones_like(yaw), torch.zeros_like(yaw)
 
-    def rows(*rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    def matrix(*rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         return torch.stack([torch.stack(row, -1) for row in rows], -2)
 
-    about_y = rows((yaw.cos(), none, -yaw.sin()), (none, one, none), (yaw.sin(), none, yaw.cos()))
-    about_x = rows((one, none, none), (none, pitch.cos(), -pitch.sin()), (none, pitch.sin(), pitch.cos()))
-    about_z = rows((roll.cos(), roll.sin(), none), (-roll.sin(), roll.cos(), none), (none, none, one))
+    about_y = matrix((yaw.cos(), zero, -yaw.sin()), (zero, one, zero), (yaw.sin(), zero, yaw.cos()))
+    about_x = matrix((one, zero, zero), (zero, pitch.cos(), -pitch.sin()), (zero, pitch.sin(), pitch.cos()))
+    about_z = matrix((roll.cos(), roll.sin(), zero), (-roll.sin(), roll.cos(), zero), (zero, zero, one))
     return about_z @ about_x @ about_y
 
 
-def _radians(degrees: Tensor) -> Tensor:
-    return degrees * (math.pi / 180)
+def random_angle(random: SceneRandom, max_degrees: float, *shape: int) -> Tensor:
+    """Return angles between ±`max_degrees`, in radians, (B, *shape)."""
+    return torch.deg2rad(random.uniform(-max_degrees, max_degrees, *shape))

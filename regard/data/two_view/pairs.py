@@ -1,6 +1,6 @@
-"""Pairs of views of random scenes.
+"""Pairs of views of random scenes, and correspondences between them.
 
-Shapes: B scenes, H and W of a view.
+Shapes: B scenes, H height and W width of a view.
 """
 
 from __future__ import annotations
@@ -13,96 +13,96 @@ from torch import Tensor
 
 from regard.data.two_view.cameras import Cameras, first_cameras, second_cameras
 from regard.data.two_view.config import SceneSettings
-from regard.data.two_view.random import Draws
-from regard.data.two_view.worlds import World, build_worlds, cast
+from regard.data.two_view.random import SceneRandom
+from regard.data.two_view.worlds import World, cast_rays, random_worlds
 
 STEREO_BASELINE = (0.15, 0.6)
-"""How far apart the two cameras of a rectified pair are."""
+"""Range of the distance between the cameras of a rectified pair."""
+TOLERANCE = 1e-3
+"""Relative distance by which a ray to a point may end early without the point counting as occluded."""
 
 
 @dataclass(frozen=True)
 class Views:
-    """What a camera sees of each scene: colours between 0 and 1, (B, 3, H, W), and the depth of every pixel."""
+    """What a camera sees of each scene: colours between 0 and 1, and the depth along the optical axis."""
 
-    image: Tensor
-    depth: Tensor  # (B, H, W), along the optical axis
+    image: Tensor  # (B, 3, H, W)
+    depth: Tensor  # (B, H, W)
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """Two cameras in each scene, and what they see."""
+class ViewPairs:
+    """Two cameras in each scene and their views."""
 
     world: World
     cameras: tuple[Cameras, Cameras]
     views: tuple[Views, Views]
 
     def disparity(self) -> Tensor:
-        """How far left in the second view each pixel of the first is found, (B, H, W), for rectified pairs.
-
-        Baseline times focal length by depth.
-        """
+        """Return the disparity of the first view of rectified pairs: baseline · focal length / depth, (B, H, W)."""
         first, second = self.cameras
-        baseline = ((second.place - first.place) * first.axes[:, 0]).sum(-1)
+        baseline = ((second.position - first.position) * first.axes[:, 0]).sum(-1)
         return (baseline * first.focal)[:, None, None] / self.views[0].depth
 
 
-def render_pairs(settings: SceneSettings, seed: int, scenes: Tensor) -> Pairs:
-    """Scenes by number, (B,), seen by two cameras apart from and turned against each other; on the numbers' device."""
-    return _render(settings, seed, scenes, lambda draws, first: second_cameras(draws, settings, first))
+def render_pairs(settings: SceneSettings, seed: int, scenes: Tensor) -> ViewPairs:
+    """Render the scenes with the given indices (B,), on their device, from two different viewpoints."""
+    return _render_pairs(settings, seed, scenes, lambda random, first: second_cameras(random, settings, first))
 
 
-def render_stereo(settings: SceneSettings, seed: int, scenes: Tensor) -> Pairs:
-    """Scenes by number, (B,), seen by two cameras side by side that look in one direction: a rectified pair."""
-    return _render(settings, seed, scenes, lambda draws, first: first.moved(draws.uniform(*STEREO_BASELINE)))
+def render_stereo(settings: SceneSettings, seed: int, scenes: Tensor) -> ViewPairs:
+    """Render rectified pairs of the scenes with the given indices (B,): parallel cameras side by side."""
+    return _render_pairs(
+        settings, seed, scenes, lambda random, first: first.moved_right(random.uniform(*STEREO_BASELINE))
+    )
 
 
-def _render(settings: SceneSettings, seed: int, scenes: Tensor, second: Callable[[Draws, Cameras], Cameras]) -> Pairs:
+def _render_pairs(
+    settings: SceneSettings, seed: int, scenes: Tensor, second: Callable[[SceneRandom, Cameras], Cameras]
+) -> ViewPairs:
     with torch.autocast(scenes.device.type, enabled=False):  # half precision would move surfaces by a pixel
-        draws = Draws(seed, scenes)
-        world = build_worlds(draws, settings)
-        camera = first_cameras(draws, settings)
-        cameras = camera, second(draws, camera)
-        return Pairs(world, cameras, (render(world, cameras[0]), render(world, cameras[1])))
+        random = SceneRandom(seed, scenes)
+        world = random_worlds(random, settings)
+        camera = first_cameras(random, settings)
+        cameras = camera, second(random, camera)
+        return ViewPairs(world, cameras, (render(world, cameras[0]), render(world, cameras[1])))
 
 
 def render(world: World, cameras: Cameras) -> Views:
-    """What the cameras see."""
+    """Render the view of each camera."""
     height, width = cameras.size
     rays = cameras.rays(cameras.pixels())
-    hits = cast(world, cameras.place, rays)
-    points = cameras.place[:, None] + hits.distance[..., None] * rays
+    hits = cast_rays(world, cameras.position, rays)
+    points = cameras.position[:, None] + hits.distance[..., None] * rays
     image = world.colour(points, hits).view(-1, height, width, 3).permute(0, 3, 1, 2).contiguous()
     return Views(image, hits.distance.view(-1, height, width))
 
 
-TOLERANCE = 1e-3
-"""How much sooner than at a point itself a ray towards it may meet a surface without the point being hidden."""
-
-
 @dataclass(frozen=True)
 class Matches:
-    """For every pixel of one view, its place (x, y) in the other, (B, H, W, 2), and whether that shows the same point.
+    """The correspondence of every pixel of one view in the other view.
 
-    The place of a point behind the other camera is NaN; that of a point outside its view or hidden there is a place
-    all the same. A pixel's own centre is at (x + 0.5, y + 0.5).
+    Attributes:
+        xy: Position in the other view, (B, H, W, 2), also for points outside of it or occluded; NaN behind the camera.
+        covisible: Whether the other view shows the same point, (B, H, W).
     """
 
-    place: Tensor
-    covisible: Tensor  # (B, H, W)
+    xy: Tensor
+    covisible: Tensor
 
 
-def find_matches(pairs: Pairs) -> tuple[Matches, Matches]:
-    """The matches from the first view to the second, and from the second to the first."""
-    (first, second), (one, other) = pairs.cameras, pairs.views
-    with torch.autocast(one.depth.device.type, enabled=False):
-        return _match(pairs.world, first, one, second), _match(pairs.world, second, other, first)
+def find_matches(pairs: ViewPairs) -> tuple[Matches, Matches]:
+    """Return the matches from the first view to the second, and from the second to the first."""
+    (first, second), (first_views, second_views) = pairs.cameras, pairs.views
+    with torch.autocast(first_views.depth.device.type, enabled=False):
+        return _match(pairs.world, first, first_views, second), _match(pairs.world, second, second_views, first)
 
 
-def _match(world: World, here: Cameras, views: Views, there: Cameras) -> Matches:
-    height, width = here.size
-    points = here.place[:, None] + views.depth.flatten(1)[..., None] * here.rays(here.pixels())
-    place, _ = there.project(points)
-    # A ray that is as long as the way to the point reaches it at 1, unless something stands before it.
-    reached = cast(world, there.place, points - there.place[:, None]).distance
-    covisible = there.contains(place) & (reached > 1 - TOLERANCE)
-    return Matches(place.view(-1, height, width, 2), covisible.view(-1, height, width))
+def _match(world: World, cameras: Cameras, views: Views, other: Cameras) -> Matches:
+    height, width = cameras.size
+    points = cameras.position[:, None] + views.depth.flatten(1)[..., None] * cameras.rays(cameras.pixels())
+    xy, _ = other.project(points)
+    # The ray from the other camera to the point reaches it at parameter 1 unless something occludes it.
+    reached = cast_rays(world, other.position, points - other.position[:, None]).distance
+    covisible = other.contains(xy) & (reached > 1 - TOLERANCE)
+    return Matches(xy.view(-1, height, width, 2), covisible.view(-1, height, width))

@@ -1,6 +1,6 @@
-"""Stereo photographs with measured disparities, laid out as Middlebury's 2003 to 2006 sets are.
+"""Stereo photographs with measured disparities in the layout of the Middlebury datasets of 2003 to 2006.
 
-Each scene is a folder with two views and a disparity map for each, in which 0 means unknown.
+Every scene is a folder with two views and a disparity map for each, in which 0 means unknown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from regard.errors import UserError
 
 
 class Layout(NamedTuple):
-    """The names of a scene's files, and how many units of a disparity map make a pixel."""
+    """File names of a scene, and the number of units of a disparity map per pixel."""
 
     left: str
     right: str
@@ -31,21 +31,21 @@ LAYOUTS = (
     Layout("view1.png", "view5.png", "disp1.png", "disp5.png", 3),
     Layout("im2.png", "im6.png", "disp2.png", "disp6.png", 4),
 )
-AGREEMENT = 1.0
-"""Pixels by which the two disparity maps may differ where neither view's surface is hidden from the other."""
+MAX_DIFFERENCE = 1.0
+"""Maximum difference of the two disparity maps, in pixels, for surfaces that both views show."""
 
 
 @dataclass(frozen=True)
 class StereoPair:
-    """A pair of rectified photographs: left pixel x is right pixel x less its disparity.
+    """A pair of rectified photographs: left pixel x corresponds to right pixel x - disparity.
 
     Args:
-        name: of the scene.
-        left: pixels between 0 and 1, (3, H, W).
-        right: the same.
-        disparity: of the left view in pixels, (H, W).
-        known: where it was measured.
-        covisible: where it was, and the other view shows the same surface.
+        name: Name of the scene.
+        left: Pixels between 0 and 1, (3, H, W).
+        right: Pixels between 0 and 1, (3, H, W).
+        disparity: Disparity of the left view in pixels, (H, W).
+        known: Where the disparity was measured, (H, W).
+        covisible: Where the disparity was measured and the right view shows the same surface, (H, W).
     """
 
     name: str
@@ -56,56 +56,52 @@ class StereoPair:
     covisible: Tensor
 
     def resized(self, height: int) -> StereoPair:
-        """The pair at another height; disparities shrink as the views do, and are never mixed."""
+        """Return the pair at another height; disparities are scaled and sampled without interpolation."""
         scale = height / self.left.shape[-2]
         size = (height, round(self.left.shape[-1] * scale))
 
-        def shrink(view: Tensor) -> Tensor:
+        def interpolate(view: Tensor) -> Tensor:
             return F.interpolate(view[None], size, mode="bilinear", antialias=True)[0].clamp(0, 1)
 
-        def choose(values: Tensor) -> Tensor:
+        def sample(values: Tensor) -> Tensor:
             return F.interpolate(values[None, None].float(), size, mode="nearest-exact")[0, 0]
 
-        across = size[1] / self.left.shape[-1]
-        return StereoPair(
-            self.name,
-            shrink(self.left),
-            shrink(self.right),
-            choose(self.disparity) * across,
-            choose(self.known) > 0,
-            choose(self.covisible) > 0,
-        )
+        disparity = sample(self.disparity) * (size[1] / self.left.shape[-1])
+        left, right = interpolate(self.left), interpolate(self.right)
+        return StereoPair(self.name, left, right, disparity, sample(self.known) > 0, sample(self.covisible) > 0)
 
 
 def read_scenes(folder: Path) -> list[StereoPair]:
-    """All scenes in a folder, by name.
+    """Read all scenes in a folder, sorted by name.
 
     Raises:
-        UserError: there is none, or a file of one is missing or damaged.
+        UserError: If there are no scenes, or a file is missing or damaged.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder of stereo scenes")
-    found = [
+    scenes = [
         read_scene(path, layout)
         for path in sorted(folder.iterdir())
         for layout in LAYOUTS
         if (path / layout.left).is_file()
     ]
-    if not found:
-        raise UserError(f"{folder}: no scene in it, a folder with {' or '.join(layout.left for layout in LAYOUTS)}")
-    return found
+    if not scenes:
+        raise UserError(f"{folder}: contains no scene, a folder with {' or '.join(layout.left for layout in LAYOUTS)}")
+    return scenes
 
 
 def read_scene(folder: Path, layout: Layout) -> StereoPair:
-    """One scene.
+    """Read one scene.
 
     Raises:
-        UserError: a file is missing or damaged.
+        UserError: If a file is missing or damaged.
     """
     left, right = (torch.tensor(decode_image(folder / name)).permute(2, 0, 1) / 255 for name in layout[:2])
-    mine, other = (torch.tensor(decode_image(folder / name, "L"))[:, :, 0] / layout.units for name in layout[2:4])
-    known = mine > 0
-    column = torch.arange(mine.shape[1]) - mine.round().long()
-    there = other.gather(1, column.clamp(min=0))
-    covisible = known & (column >= 0) & (there > 0) & ((there - mine).abs() <= AGREEMENT)
-    return StereoPair(folder.name, left, right, mine, known, covisible)
+    disparity, right_disparity = (
+        torch.tensor(decode_image(folder / name, "L"))[:, :, 0] / layout.units for name in layout[2:4]
+    )
+    known = disparity > 0
+    column = torch.arange(disparity.shape[1]) - disparity.round().long()
+    matched = right_disparity.gather(1, column.clamp(min=0))
+    covisible = known & (column >= 0) & (matched > 0) & ((matched - disparity).abs() <= MAX_DIFFERENCE)
+    return StereoPair(folder.name, left, right, disparity, known, covisible)

@@ -1,7 +1,7 @@
-"""Procedural textures: colours that follow from a point in space, so that all views of a point agree.
+"""Procedural textures: the colour is a function of the point in space, so that all views of a point agree.
 
-Every object is made of several fields, each one of noise, stripes, checks or blobs with a scale, a direction and a
-colour of its own, made from a few waves. They are laid out in space, not on the faces: a carved block, not wallpaper.
+A texture is the sum of several fields of noise, stripes, checks or blobs, each with its own scale, direction and colour
+and composed of a few waves. The fields are defined in space, not on the faces of a box.
 
 Shapes: B scenes, K surfaces, F fields, M waves of a field, P points.
 """
@@ -15,65 +15,65 @@ import torch
 from torch import Tensor
 
 from regard.data.two_view.config import SceneSettings
-from regard.data.two_view.random import Draws
+from regard.data.two_view.random import SceneRandom
 
 FIELDS, WAVES = 3, 4
-NOISE, STRIPES, CHECKS = 0, 1, 2  # and blobs
-KINDS = 4
+NOISE, STRIPES, CHECKS, BLOBS = range(4)
 
 
 @dataclass(frozen=True)
 class Textures:
-    """What the surfaces of each scene look like.
+    """The textures of all surfaces.
 
     Args:
-        waves: the wave vectors in the directions of space, and the phase, (B, K, F, M, 4).
-        kinds: of the fields, (B, K, F).
-        colours: that each field adds, red, green and blue, (B, K, F, 3).
-        ground: what they are added to, (B, K, 3).
-        sharpness: of the edges.
+        waves: Wave vectors and phases, (B, K, F, M, 4).
+        kinds: Kind of each field, (B, K, F).
+        colours: RGB colour that a field adds, (B, K, F, 3).
+        base: RGB colour of each surface, (B, K, 3).
+        sharpness: Sharpness of edges.
     """
 
     waves: Tensor
     kinds: Tensor
     colours: Tensor
-    ground: Tensor
+    base: Tensor
     sharpness: float
 
     def colour(self, points: Tensor, surface: Tensor) -> Tensor:
-        """The colours of points (B, P, 3) on surfaces (B, P), between 0 and 1, (B, P, 3)."""
-        mixed = _of(self.ground, surface)
+        """Return the colours of points (B, P, 3) on surfaces (B, P): (B, P, 3), between 0 and 1."""
+        total = _gather(self.base, surface)
         for field in range(FIELDS):
-            mixed = mixed + self._field(field, points, surface)[..., None] * _of(self.colours[:, :, field], surface)
-        return 0.5 + 0.5 * mixed.tanh()
+            strength = self._field(field, points, surface)
+            total = total + strength[..., None] * _gather(self.colours[:, :, field], surface)
+        return 0.5 + 0.5 * total.tanh()
 
     def _field(self, field: int, points: Tensor, surface: Tensor) -> Tensor:
-        vectors = _of(self.waves[:, :, field].flatten(2), surface).view(*surface.shape, WAVES, 4)
+        vectors = _gather(self.waves[:, :, field].flatten(2), surface).view(*surface.shape, WAVES, 4)
         waves = ((points[..., None, :] * vectors[..., :3]).sum(-1) + vectors[..., 3]).cos()
-        kind = _of(self.kinds[:, :, field, None], surface)[..., 0]
-        together = waves.sum(-1)
+        kind = _gather(self.kinds[:, :, field, None], surface)[..., 0]
+        wave_sum = waves.sum(-1)
         first, second = (self.sharpness * waves[..., :2]).tanh().unbind(-1)
-        blobs = (self.sharpness * (together - 0.7)).tanh()
-        value = torch.where(kind == NOISE, together / math.sqrt(WAVES / 2), blobs)
+        blobs = (self.sharpness * (wave_sum - 0.7)).tanh()
+        value = torch.where(kind == NOISE, wave_sum / math.sqrt(WAVES / 2), blobs)
         value = torch.where(kind == STRIPES, first, value)
         return torch.where(kind == CHECKS, first * second, value)
 
 
-def paint(draws: Draws, settings: SceneSettings, centre: Tensor, axes: Tensor) -> Textures:
-    """Textures for surfaces of boxes at these centres (B, K, 3) with these axes (B, K, 3, 3), with which they turn."""
+def random_textures(random: SceneRandom, settings: SceneSettings, centre: Tensor, axes: Tensor) -> Textures:
+    """Draw textures that move with their boxes, given the centres (B, K, 3) and axes (B, K, 3, 3) of the boxes."""
     K, shape = centre.shape[1], (centre.shape[1], FIELDS, WAVES)
     shortest, longest = settings.wavelength
-    length = shortest * (longest / shortest) ** draws.uniform(0, 1, K, FIELDS, 1)
-    length = length * draws.uniform(0.8, 1.25, *shape)
-    vectors = (2 * math.pi / length)[..., None] * draws.directions(*shape)
+    wavelength = shortest * (longest / shortest) ** random.uniform(0, 1, K, FIELDS, 1)
+    wavelength = wavelength * random.uniform(0.8, 1.25, *shape)
+    vectors = (2 * math.pi / wavelength)[..., None] * random.unit_vectors(*shape)
     vectors = vectors @ axes[:, :, None]
-    phase = draws.uniform(0, 2 * math.pi, *shape) - (vectors @ centre[:, :, None, :, None]).squeeze(-1)
-    kinds = draws.uniform(0, KINDS, K, FIELDS).long().clamp(max=KINDS - 1)
-    colours = draws.directions(K, FIELDS) * draws.uniform(0.4, 1.0, K, FIELDS, 1)
-    ground = draws.uniform(-0.7, 0.7, K, 3)
-    return Textures(torch.cat((vectors, phase[..., None]), -1), kinds, colours, ground, settings.sharpness)
+    phase = random.uniform(0, 2 * math.pi, *shape) - (vectors @ centre[:, :, None, :, None]).squeeze(-1)
+    kinds = random.uniform(0, BLOBS + 1, K, FIELDS).long().clamp(max=BLOBS)
+    colours = random.unit_vectors(K, FIELDS) * random.uniform(0.4, 1.0, K, FIELDS, 1)
+    base = random.uniform(-0.7, 0.7, K, 3)
+    return Textures(torch.cat((vectors, phase[..., None]), -1), kinds, colours, base, settings.sharpness)
 
 
-def _of(table: Tensor, surface: Tensor) -> Tensor:
-    """The row (B, K, N) of each point's surface, (B, P, N)."""
+def _gather(table: Tensor, surface: Tensor) -> Tensor:
+    """Select the row of a table (B, K, N) for the surface of each point: (B, P, N)."""
     return table.gather(1, surface[..., None].expand(-1, -1, table.shape[2]))

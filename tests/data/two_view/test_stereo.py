@@ -1,4 +1,4 @@
-"""Stereo photographs with disparities: units, what is hidden, resizing, and what is wrong with a folder."""
+"""Stereo photographs: units of disparities, occlusion, resizing and errors."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def save(path: Path, pixels: np.ndarray) -> None:
 
 @pytest.fixture
 def scenes(tmp_path: Path) -> Path:
-    """Two scenes, one of each layout, in which everything is 4 pixels further left in the right view."""
+    """Create two scenes, one of each layout, with a disparity of 4 pixels everywhere."""
     wide = np.random.default_rng(0).integers(0, 255, (HEIGHT, WIDTH + SHIFT, 3), dtype=np.uint8)
     for name, left, right, one, other, units in (
         ("New", "view1", "view5", "disp1", "disp5", 3),
@@ -37,7 +37,7 @@ def scenes(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_disparities_are_in_pixels_whatever_their_unit(scenes: Path) -> None:
+def test_disparities_are_converted_to_pixels(scenes: Path) -> None:
     found = read_scenes(scenes)
     assert [scene.name for scene in found] == ["New", "Old"]
     for scene in found:
@@ -48,16 +48,16 @@ def test_disparities_are_in_pixels_whatever_their_unit(scenes: Path) -> None:
         assert torch.equal(scene.left[:, :, SHIFT:], scene.right[:, :, :-SHIFT])
 
 
-def test_where_the_two_maps_disagree_a_surface_is_hidden(scenes: Path) -> None:
+def test_pixels_are_not_covisible_where_the_disparity_maps_disagree(scenes: Path) -> None:
     disparity = np.full((HEIGHT, WIDTH), SHIFT * 3, np.uint8)
-    disparity[:, 10] = 10 * 3  # at column 10 the right view shows something nearer
+    disparity[:, 10] = 10 * 3  # the right view shows a closer surface at column 10
     save(scenes / "New" / "disp5.png", disparity)
     new = read_scenes(scenes)[0]
     assert not new.covisible[4, 10 + SHIFT]
     assert new.covisible[4, 11 + SHIFT]
 
 
-def test_a_smaller_pair_has_smaller_disparities(scenes: Path) -> None:
+def test_resizing_scales_the_disparities(scenes: Path) -> None:
     half = read_scenes(scenes)[0].resized(HEIGHT // 2)
     assert half.left.shape == (3, HEIGHT // 2, WIDTH // 2)
     assert set(half.disparity.unique().tolist()) == {0.0, SHIFT / 2}
@@ -65,11 +65,11 @@ def test_a_smaller_pair_has_smaller_disparities(scenes: Path) -> None:
     assert 0 < half.covisible.sum() < half.known.sum()
 
 
-def test_folders_that_cannot_be_read_are_refused(scenes: Path, tmp_path: Path) -> None:
+def test_invalid_folders_are_rejected(scenes: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nowhere: no such folder"):
         read_scenes(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"empty: no scene in it, a folder with view1\.png or im2\.png"):
+    with pytest.raises(UserError, match=r"empty: contains no scene, a folder with view1\.png or im2\.png"):
         read_scenes(tmp_path / "empty")
     (scenes / "New" / "disp5.png").unlink()
     with pytest.raises(UserError, match=r"disp5\.png: cannot be read"):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from regard.data.two_view.random import Draws
+from regard.data.two_view.random import SceneRandom
 from regard.errors import UserError
 from regard.evaluation.croco import choose_visible
 from regard.models.croco import CroCo
@@ -128,7 +128,9 @@ def test_batches_have_as_few_shapes_as_plateaus() -> None:
     task = task_of(recipe(data__scenes={"size": [48, 48]}, model__patch=4, completion__initial_mask_ratio=0.6))
     view1, numbers = torch.zeros(1, 3, 48, 48), torch.zeros(1, dtype=torch.long)
     shares = [task.recipe.completion.mask_ratio_at(batch) for batch in range(1100)]
-    shapes = [choose_visible(task.model, view1, share, Draws(0, numbers)).shape[1] for share in dict.fromkeys(shares)]
+    shapes = [
+        choose_visible(task.model, view1, share, SceneRandom(0, numbers)).shape[1] for share in dict.fromkeys(shares)
+    ]
     assert shapes == [58, 49, 40, 32, 23, 14]
     assert [shares.count(share) for share in dict.fromkeys(shares)] == [200] * 5 + [100]
 

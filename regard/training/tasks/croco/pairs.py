@@ -16,7 +16,7 @@ from torch import Tensor
 
 from regard.data.images.decoding import IMAGE_SUFFIXES, decode_image
 from regard.data.two_view import SceneSettings, render_pairs
-from regard.data.two_view.random import Draws
+from regard.data.two_view.random import SceneRandom
 from regard.errors import UserError
 
 HELD_OUT = 2**40
@@ -74,7 +74,7 @@ class PhotoPairs:
                 )
 
     def take(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        draws = Draws(self.seed, numbers)
+        draws = SceneRandom(self.seed, numbers)
         which, down, across = draws.uniform(0, 1, 3).T.tolist()
         height, width = self.size
         crops = []

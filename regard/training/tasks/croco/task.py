@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from regard.data.two_view.random import Draws
+from regard.data.two_view.random import SceneRandom
 from regard.evaluation.croco import BLANK, choose_visible, masked_loss, second_views
 from regard.models.croco import CroCo
 from regard.models.folder import save_model
@@ -114,9 +114,9 @@ class CompletionTask(CroCoTask[MaskedPairs]):
 
     def make(self, numbers: Tensor, batch: int) -> MaskedPairs:
         view1, view2 = self.source.take(numbers)
-        draws = Draws(self.recipe.training.seed + 1, numbers)  # numbers of their own, not those of the scenes
+        draws = SceneRandom(self.recipe.training.seed + 1, numbers)  # numbers of their own, not those of the scenes
         seen = choose_visible(self.model, view1, self.recipe.completion.mask_ratio_at(batch), draws)
-        alone = draws.happens(self.recipe.completion.drop_second_view)
+        alone = draws.bernoulli(self.recipe.completion.drop_second_view)
         return MaskedPairs(view1, torch.where(alone[:, None, None, None], BLANK, view2), seen)
 
     def loss(self, batch: MaskedPairs, step: Step) -> LossSum:
@@ -131,7 +131,7 @@ class CompletionTask(CroCoTask[MaskedPairs]):
         sums: dict[str, Tensor] = {}
         for numbers in self.held_out():
             view1, true = self.source.take(numbers)
-            seen = choose_visible(model, view1, self.recipe.completion.mask_ratio, Draws(0, numbers))
+            seen = choose_visible(model, view1, self.recipe.completion.mask_ratio, SceneRandom(0, numbers))
             for name, view2 in second_views(true).items():
                 sums[name] = sums.get(name, 0) + masked_loss(model, view1, view2, seen).mean(1).sum()
         count = sum(map(len, self.held_out()))
