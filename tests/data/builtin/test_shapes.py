@@ -1,16 +1,18 @@
+"""Rendered shapes: reproducible, balanced and distinguishable."""
+
 import torch
 
 from regard.data.builtin.shapes import CLASSES, _distances, render_shapes
 
 
-def test_a_seed_is_a_set() -> None:
+def test_images_depend_on_the_seed_only() -> None:
     one, same, other = (render_shapes(100, seed) for seed in (1, 1, 2))
     assert torch.equal(one.pixels, same.pixels)
     assert torch.equal(one.labels, same.labels)
     assert not torch.equal(one.pixels, other.pixels)
 
 
-def test_classes_are_equally_many_and_mixed() -> None:
+def test_classes_are_balanced_and_shuffled() -> None:
     shapes = render_shapes(1000, 0)
     assert len(shapes.classes) == 10
     assert shapes.labels.bincount().tolist() == [100] * 10
@@ -19,17 +21,17 @@ def test_classes_are_equally_many_and_mixed() -> None:
     assert shapes.pixels.dtype == torch.uint8
 
 
-def test_every_shape_is_inside_its_circle_and_like_no_other() -> None:
+def test_shapes_are_within_the_unit_circle_and_differ_from_each_other() -> None:
     distances = _distances()
     areas = (distances < 0).float().mean((1, 2)) * 16
     assert dict(zip(CLASSES, areas.gt(0.5).tolist(), strict=True)) == dict.fromkeys(CLASSES, True)
-    along = (torch.arange(128) + 0.5) / 32 - 2
-    far = torch.hypot(along, along[:, None]) > 1.2
-    assert (distances[:, far] > 0).all()
-    overlap = torch.triu((distances[:, None] < 0).ne(distances[None] < 0).float().mean((2, 3)) * 16, 1)
-    assert overlap[overlap > 0].min() > 0.3
-    assert int((overlap > 0).sum()) == 45
+    centres = (torch.arange(128) + 0.5) / 32 - 2
+    outside = torch.hypot(centres, centres[:, None]) > 1.2
+    assert (distances[:, outside] > 0).all()
+    difference = torch.triu((distances[:, None] < 0).ne(distances[None] < 0).float().mean((2, 3)) * 16, 1)
+    assert difference[difference > 0].min() > 0.3
+    assert int((difference > 0).sum()) == 45
 
 
-def test_other_sizes_can_be_asked_for() -> None:
+def test_the_size_can_be_chosen() -> None:
     assert render_shapes(3, 0, 48).pixels.shape == (3, 3, 48, 48)
