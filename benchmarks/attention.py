@@ -34,8 +34,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.evaluation.bench.attention_costs import KINDS, WINDOW, Attend, Heads, Row, measure_length, too_slow
-from regard.evaluation.bench.speed import describe_machine
+from regard.evaluation.bench.attention import KINDS, WINDOW, AttentionFunction, Heads, Row, measure_length, too_slow
+from regard.evaluation.bench.environment import describe_machine
 
 HEADS, WIDTH = 8, 64
 ROOT = Path(__file__).parent.parent
@@ -49,26 +49,26 @@ KEEP_FREED = {"MALLOC_MMAP_THRESHOLD_": str(2**33), "MALLOC_TRIM_THRESHOLD_": st
 # Who takes part
 
 
-def peer_local(length: int) -> Attend:
+def peer_local(length: int) -> AttentionFunction:
     module = importlib.import_module("local_attention").LocalAttention(
         window_size=WINDOW, causal=True, look_backward=1, exact_windowsize=True, autopad=True, dim=None
     )
     return lambda q, k, v: module(q[0], k[0], v[0])[None]
 
 
-def peer_routing(length: int) -> Attend:
+def peer_routing(length: int) -> AttentionFunction:
     attention = importlib.import_module("routing_transformer.routing_transformer").KmeansAttention
     clusters = round(math.sqrt(length))
     module = attention(clusters, length // clusters, HEADS, WIDTH, causal=True)
     return _as_module(module, lambda out: out[0])
 
 
-def peer_performer(length: int) -> Attend:
+def peer_performer(length: int) -> AttentionFunction:
     attention = importlib.import_module("performer_pytorch").FastAttention
     return _as_module(attention(WIDTH, nb_features=256, causal=True), lambda out: out)
 
 
-def peer_linear(length: int) -> Attend:
+def peer_linear(length: int) -> AttentionFunction:
     """Exact with buckets of one token, which take a matrix for every token."""
     if length > 8192:
         raise MemoryError("a matrix for every token would take many gigabytes")
@@ -76,13 +76,13 @@ def peer_linear(length: int) -> Attend:
     return lambda q, k, v: attend(q, k, v, bucket_size=1)
 
 
-def peer_linear_coarse(length: int) -> Attend:
+def peer_linear_coarse(length: int) -> AttentionFunction:
     """Sees whole buckets before its own and nothing of its own: less work than the others', and another result."""
     attend = importlib.import_module("linear_attention_transformer.linear_attention_transformer").causal_linear_attn
     return lambda q, k, v: attend(q, k, v, bucket_size=64)
 
 
-def peer_fla(length: int) -> Attend:
+def peer_fla(length: int) -> AttentionFunction:
     """Triton kernels, for GPUs alone. The same features and formula; what it divides by, it adds up in bfloat16."""
     attend = importlib.import_module("fla.ops.linear_attn").chunk_linear_attn
 
@@ -93,7 +93,7 @@ def peer_fla(length: int) -> Attend:
     return call
 
 
-PEERS: dict[str, tuple[str, Callable[[int], Attend]]] = {
+PEERS: dict[str, tuple[str, Callable[[int], AttentionFunction]]] = {
     "local-attention": ("local", peer_local),
     "routing-transformer": ("routing", peer_routing),
     "performer-pytorch": ("linear-random", peer_performer),
@@ -118,7 +118,7 @@ class _Peer:
         return self.result(self.module(q, k, v))
 
 
-def _as_module(module: nn.Module, result: Callable[[Any], Tensor]) -> Attend:
+def _as_module(module: nn.Module, result: Callable[[Any], Tensor]) -> AttentionFunction:
     return _Peer(module, result)
 
 
@@ -213,7 +213,7 @@ def main() -> None:
     dear: set[str] = set()  # whoever is too slow once has no row by which the next length could be judged
     for length in arguments.lengths:
         dear |= too_slow(rows, length, arguments.budget)
-        people = {name: heads.call(build(heads, length)) for name, build in KINDS.items() if name in arguments.who}
+        people = {name: heads.bind(build(heads, length)) for name, build in KINDS.items() if name in arguments.who}
         for name, (_, build) in PEERS.items() if arguments.peers else ():
             try:
                 if name in arguments.who:

@@ -76,7 +76,7 @@ def judge(near: CompletionScores, far: CompletionScores, apart: CompletionScores
         ),
         "the peak hits the true patch for at least 70 %": min(near.hits[layer], far.hits[layer]) >= 0.7,
         "the same for 70 % of those that are not at their own place, which are most where cameras are far apart": (
-            far.moved_hits[layer] >= 0.7 and far.same_place <= OWN_PLACE
+            far.moved_hits[layer] >= 0.7 and far.same_position <= OWN_PLACE
         ),
     }
 
@@ -90,7 +90,7 @@ def score_choice(arguments: argparse.Namespace, recipe: CroCoRecipe, run: Path) 
     return {
         "ratio": scores.losses["true"] / scores.losses["shuffled"],
         "hits": max(scores.hits.values()),
-        "same_place": scores.same_place,
+        "same_position": scores.same_position,
         "moved_hits": max(scores.moved_hits.values()),
     } | scores.losses
 

@@ -91,7 +91,7 @@ def measure(folder: Path, pairs: int) -> dict[str, Any]:
     write_corpus(source, target, pairs)
     corpus_bytes = source.stat().st_size + target.stat().st_size
     settings = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
-    train = ["-m", "regard.cli", "train", "--src", str(source), "--tgt", str(target), "--out", str(run), *settings]
+    train = ["-m", "regard", "train", "--src", str(source), "--tgt", str(target), "--out", str(run), *settings]
     begin, _ = watch([*train, "--set", "training.steps=5"])
     go_on, said = watch([*train, "--set", "training.steps=10"])
     first_step = next(seconds for seconds, line in said if line.startswith("step 6/"))

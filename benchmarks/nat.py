@@ -50,8 +50,9 @@ from regard.data.text.readers import read_lines, read_pairs  # noqa: E402
 from regard.decoding.autoregressive import AutoregressiveGenerator  # noqa: E402
 from regard.decoding.nat import NATGenerator  # noqa: E402
 from regard.evaluation import bleu, exact_match  # noqa: E402
-from regard.evaluation.bench.speed import Contender, Result, describe_machine, tabulate  # noqa: E402
-from regard.evaluation.bench.timing import measure_speed  # noqa: E402
+from regard.evaluation.bench.environment import describe_machine  # noqa: E402
+from regard.evaluation.bench.harness import Result, measure_speed, tabulate  # noqa: E402
+from regard.evaluation.bench.translation import TranslationSystem  # noqa: E402
 from regard.models.folder import WEIGHTS, find_model_folder  # noqa: E402
 from regard.pipelines.translator import Translator  # noqa: E402
 from regard.runtime import choose_device  # noqa: E402
@@ -123,7 +124,7 @@ CONTENDERS: list[tuple[str, str, str]] = [
 
 
 @dataclass(frozen=True)
-class Launched(Contender):
+class Launched(TranslationSystem):
     """Writes what it would, but nothing of it is recorded; keys and values are cached as ever."""
 
     def translate(self, sources: Sequence[str]) -> list[str]:
@@ -146,7 +147,7 @@ def describe_run() -> dict[str, Any]:
 def start(recipe: str, out: Path, changes: Sequence[str], files: Sequence[str] = ()) -> subprocess.Popen[bytes]:
     """Begins a training run, or goes on with it; what it says goes to OUT.log."""
     settings = [word for change in changes for word in ("--set", change)]
-    words = [sys.executable, "-m", "regard.cli", "train", recipe, *files, "--out", str(out), *settings]
+    words = [sys.executable, "-m", "regard", "train", recipe, *files, "--out", str(out), *settings]
     log = out.with_name(f"{out.name}.log").open("ab")
     return subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
 
@@ -249,7 +250,7 @@ def distill(data: Path, out: Path, teacher: Path, more: Sequence[Path]) -> None:
             known.update(fresh)
         sources.write_text("\n".join(sentences) + "\n", encoding="utf-8")
     files = ["--src", sources, "--out-src", out / "distilled.en", "--out-tgt", out / "distilled.de"]
-    words = [sys.executable, "-m", "regard.cli", "distill", teacher, *files, "--beam", "5", "--resume"]
+    words = [sys.executable, "-m", "regard", "distill", teacher, *files, "--beam", "5", "--resume"]
     subprocess.run([str(word) for word in words], check=True)
 
 
@@ -349,7 +350,7 @@ def time_all(data: Path, out: Path, teacher: Path, device: torch.device, seconds
     save(check_bounds(results))
 
 
-def open_contenders(out: Path, teacher: Path, device: torch.device) -> list[Contender]:
+def open_contenders(out: Path, teacher: Path, device: torch.device) -> list[TranslationSystem]:
     """All whose models are there; each has its own, so that none finds prepared what another has used."""
     contenders = []
     for name, run, options in CONTENDERS:
@@ -359,19 +360,19 @@ def open_contenders(out: Path, teacher: Path, device: torch.device) -> list[Cont
             continue
         options = options.format(teacher=teacher)
         where = f"{folder}:{options}" if options else str(folder)
-        contenders.append(replace(Contender.open(where, device), name=name))
+        contenders.append(replace(TranslationSystem.open(where, device), name=name))
         if device.type == "cuda" and name in (GREEDY, *ONE_PASS):
             contenders.append(replace(Launched.open(where, device), name=name + LAUNCHED))
     return contenders
 
 
-def settings_of(contender: Contender) -> dict[str, Any]:
+def settings_of(contender: TranslationSystem) -> dict[str, Any]:
     """All that are in force, without saying where on this machine the judge lies."""
     settings = contender.settings.resolved()
     return settings | ({"rerank": "teacher"} if settings.get("rerank") else {})
 
 
-def parameters_of(contender: Contender) -> int:
+def parameters_of(contender: TranslationSystem) -> int:
     return contender.translator.count_parameters(contender.settings)
 
 

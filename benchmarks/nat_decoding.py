@@ -21,7 +21,7 @@ from regard.decoding.config import NATSettings
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.nat import NATGenerator
 from regard.decoding.search import TokenHypothesis
-from regard.evaluation.bench.speed import describe_machine
+from regard.evaluation.bench.environment import describe_machine
 from regard.models.nat import NATransformer, NATransformerConfig
 from regard.runtime import choose_device
 

@@ -104,7 +104,7 @@ class Bench:
             source = source_vocabulary.encode(example.pair.source)
             target = translator.vocabularies.target.encode(" ".join(example.words))
             with probe(translator.model, [name]) as seen:
-                translator.read([source], [target])
+                translator.log_probs([source], [target])
             layouts = Padded.of([len(target) + 1]), Padded.of([len(source) + 1])
             if prior == "diagonal":
                 wanted = diagonal_prior(*layouts, WIDTH)

@@ -28,12 +28,23 @@ from regard.data.text.readers import read_jsonl
 from regard.decoding.constraints import DecodingRequest
 from regard.errors import UserError
 from regard.interop.argos import write_argos
-from regard.interop.export_ctranslate2 import EnginePeer
-from regard.interop.huggingface_marian import HuggingFacePeer, build_huggingface, write_huggingface
+from regard.interop.export_ctranslate2 import save_ctranslate2
+from regard.interop.huggingface_marian import build_huggingface, write_huggingface
 from regard.interop.import_model import import_model
 from regard.interop.onnx import ONNX
 from regard.interop.torch import TORCH
-from regard.interop.verification import SEARCHES, TOLERANCE, Peer, Tokens, check, compare, has_ended, sample_sources
+from regard.interop.verification import (
+    SEARCHES,
+    TOLERANCE,
+    GeneratorPeer,
+    Peer,
+    Tokens,
+    check,
+    compare,
+    has_ended,
+    sample_sources,
+)
+from regard.pipelines.transformers import TransformersGenerator
 from regard.pipelines.translator import Translator
 
 RESULTS = Path(__file__).parent / "results" / "roundtrips.json"
@@ -58,7 +69,7 @@ def to_transformers_and_back(ours: Translator, sources: Sources, room: Path) -> 
     gap = 0.0
     for start in range(0, len(sources), BATCH):
         batch = slice(start, start + BATCH)
-        here, back_again = (t.read(sources[batch], targets[batch]) for t in (ours, again))
+        here, back_again = (t.log_probs(sources[batch], targets[batch]) for t in (ours, again))
         gap = max(gap, float((here - back_again).abs().max()))
     return row | {"largest_difference": gap}
 
@@ -79,12 +90,12 @@ def in_a_program(peer: Callable[[Translator, Path, Sources], Peer]) -> Callable[
 
 
 def their_model(ours: Translator, room: Path, sources: Sources) -> Peer:
-    return HuggingFacePeer(build_huggingface(ours))
+    return GeneratorPeer(TransformersGenerator(build_huggingface(ours)))
 
 
 def their_engine(ours: Translator, room: Path, sources: Sources) -> Peer:
-    ours.save_engine(room)
-    return EnginePeer(Translator.load(room).generator)
+    save_ctranslate2(ours, room)
+    return GeneratorPeer(Translator.load(room).generator)
 
 
 def their_onnx(ours: Translator, room: Path, sources: Sources) -> Peer:

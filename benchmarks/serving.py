@@ -33,7 +33,7 @@ import torch
 
 from regard.data.text.readers import read_lines
 from regard.data.text.sentences import split_sentences
-from regard.evaluation.bench.speed import describe_machine
+from regard.evaluation.bench.environment import describe_machine
 from regard.pipelines.translator import Translator
 
 RESULTS = Path(__file__).parent / "results" / "serving.json"
@@ -65,7 +65,7 @@ class Server:
     """`regard serve`, on a free port."""
 
     def __init__(self, run: Path, *words: str) -> None:
-        command = [sys.executable, "-m", "regard.cli", "serve", str(run), "--port", "0"]
+        command = [sys.executable, "-m", "regard", "serve", str(run), "--port", "0"]
         self.process = subprocess.Popen([*command, *words], stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         for line in self.process.stderr:

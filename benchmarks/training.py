@@ -256,7 +256,7 @@ class Results:
         import stubs  # noqa: F401  # before anything imports regard
         import torch
 
-        from regard.evaluation.bench.speed import describe_machine
+        from regard.evaluation.bench.environment import describe_machine
 
         device = torch.device(options.device)
         name = "curve" if options.curve else "gpu" if device.type == "cuda" else device.type

@@ -77,7 +77,7 @@ def watch(run: Path, source: Path, output: Path, threads: int, beam: int) -> lis
     started = time.perf_counter()
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     lines = position = 0
-    with subprocess.Popen([sys.executable, "-m", "regard.cli", *words], env=environment) as process:
+    with subprocess.Popen([sys.executable, "-m", "regard", *words], env=environment) as process:
         while process.poll() is None:
             resident = resident_mb(process.pid)
             if output.exists():

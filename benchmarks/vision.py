@@ -32,7 +32,7 @@ from typing import Any
 import torch
 from vision_profile import profile_recipe
 
-from regard.evaluation.classification_report import evaluate, open_test_set
+from regard.evaluation.classification import evaluate, open_test_set
 from regard.pipelines.classifier import Classifier
 from regard.runtime import choose_device
 from regard.training.progress import Progress

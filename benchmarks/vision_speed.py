@@ -29,7 +29,7 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 
-from regard.evaluation.bench.speed import describe_machine
+from regard.evaluation.bench.environment import describe_machine
 from regard.interop.huggingface_vision import from_huggingface
 from regard.models.vit import ViT, ViTConfig
 from regard.ops.linear import RoundedWeights

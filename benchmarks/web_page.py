@@ -65,7 +65,7 @@ def main() -> None:
     options = parser.parse_args()
     sentence = make_sentence(options.run, options.tokens)
     words = ["serve", f"long={options.run}", "--port", "0", "--limit", "deadline=300"]
-    command = [sys.executable, "-m", "regard.cli", *words]
+    command = [sys.executable, "-m", "regard", *words]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         with launch_chromium() as browser:

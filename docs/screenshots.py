@@ -151,7 +151,7 @@ def touch(page: Any, section: str) -> None:
 def served(runs: dict[str, Path]) -> Iterator[str]:
     """The address of a server with these runs."""
     words = [f"{name}={path}" for name, path in runs.items()]
-    command = [sys.executable, "-m", "regard.cli", "serve", *words, "--port", "0", "--workers", "1"]
+    command = [sys.executable, "-m", "regard", "serve", *words, "--port", "0", "--workers", "1"]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert server.stderr is not None
     try:

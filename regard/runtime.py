@@ -1,13 +1,17 @@
-"""Devices, signals and progress bars."""
+"""Devices, optional packages, atomic files, signals and progress bars."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO
 
 from regard.errors import UserError
 
@@ -33,6 +37,50 @@ def choose_device(name: str) -> torch.device:
         reason = str(error).splitlines()[0]
         raise UserError(f"device {name!r} cannot be used here ({reason}); try auto or cpu") from None
     return device
+
+
+def import_optional(module: str, extra: str) -> Any:
+    """Import a module of a package that is installed with an extra of regard.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        return import_module(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        raise UserError(f"this needs the package {package}; install it with pip install 'regard[{extra}]'") from None
+
+
+@contextmanager
+def replace_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path in the same folder, and rename it to `path` when the block succeeds.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        yield temporary
+        temporary.replace(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def replace_text_file(path: Path) -> Iterator[TextIO]:
+    """Open a UTF-8 file that appears at `path` when the block succeeds.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    with (
+        replace_file(path) as temporary,
+        temporary.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
+    ):
+        yield file
 
 
 class Interrupted(KeyboardInterrupt):
@@ -143,3 +191,48 @@ class ProgressBar:
     def print(self, text: str) -> None:
         """Print one line above the bar."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+class LineProgress(ProgressBar):
+    """Progress of a file: a bar on a terminal, elsewhere a line of text every few seconds.
+
+    Args:
+        total: the number of lines, or None if it is unknown.
+        done: the number of lines that are already complete.
+        shown: False disables all output.
+        console: where to draw; by default standard error.
+        noun: what is counted.
+    """
+
+    SECONDS_BETWEEN_LINES = 5.0
+
+    def __init__(
+        self,
+        total: int | None,
+        done: int = 0,
+        *,
+        shown: bool = True,
+        console: Console | None = None,
+        noun: str = "lines",
+    ) -> None:
+        from rich.console import Console
+
+        count = "{task.completed}" + ("" if total is None else " of {task.total}") + f" {noun}"
+        super().__init__(count, total, done, console=console or Console(stderr=True), drawn=shown, keep=False)
+        self.total, self.done, self.shown, self.noun = total, done, shown, noun
+        self._done_before = done
+        self._started = self._printed = time.perf_counter()
+
+    def advance(self, lines: int) -> None:
+        """Add completed lines."""
+        self.done += lines
+        now = time.perf_counter()
+        speed = (self.done - self._done_before) / max(now - self._started, 1e-9)
+        speed_text = f"{speed:.{0 if speed >= 10 else 1}f} {self.noun}/s"
+        if self.update(self.done, speed_text):
+            return
+        if self.shown and now - self._printed >= self.SECONDS_BETWEEN_LINES:
+            self._printed = now
+            total = "" if self.total is None else f" of {self.total}"
+            left = "" if self.total is None else f", {(self.total - self.done) / max(speed, 1e-9):.0f} s left"
+            self.print(f"regard: {self.done}{total} {self.noun}, {speed_text}{left}")

@@ -187,7 +187,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return run
 
 
-SHELL = [sys.executable, "-m", "regard.cli"]
+SHELL = [sys.executable, "-m", "regard"]
 ENVIRONMENT = os.environ | {"PYTHONUTF8": "1"}
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.attention.linear import Linear
 from regard.attention.masks import Mask
-from regard.evaluation.bench.attention_costs import Heads, balanced_routing
+from regard.evaluation.bench.attention import Heads, trained_routing
 from regard.ops import dispatch
 from regard.ops import linear_attention as linear_kernels
 
@@ -26,7 +26,7 @@ def measure_routing(bench: Bench) -> None:
     installed = dispatch.KERNELS_ENABLED
     for length in (64,) if bench.toy else (1024, 4096, 16384, 65536):
         heads = Heads(HEADS, WIDTH, causal=True, device=bench.device)
-        kind = balanced_routing(heads, length, 2 if bench.toy else 60)
+        kind = trained_routing(heads, length, 2 if bench.toy else 60)
         inputs = row_inputs(bench, length)
         for path in ("clusters", "sorted"):
             dispatch.KERNELS_ENABLED = installed and path == "sorted"

@@ -41,7 +41,7 @@ def _write_proof(found: Result) -> str:
     for part, title in SCENES.items():
         if part in found:
             scores = found[part]
-            shares = (scores["hits"][layer], scores["same_place"], scores["moved_hits"][layer])
+            shares = (scores["hits"][layer], scores["same_position"], scores["moved_hits"][layer])
             hits = (f"{share:.1%}" if scores["overlap"] else "" for share in shares)
             rows.append((title, f"{scores['pairs']:,}", f"{scores['overlap']:.0%}", *_cells(scores["losses"]), *hits))
             by_sight.append((title, *_cells(scores["covisible_losses"]), *_cells(scores["unseen_losses"])))

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from regard.evaluation.bench.speed import Result as Race
-from regard.evaluation.bench.speed import tabulate
+from regard.evaluation.bench.harness import Result as Race
+from regard.evaluation.bench.harness import tabulate
 
 from .kernels import MATMULS, REST, sum_by_group
 from .markdown import cite, paragraphs, table

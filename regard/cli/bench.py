@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Device
+from regard.cli.options import Device, check_file_name
+from regard.errors import UserError
+from regard.runtime import choose_device
 
 if TYPE_CHECKING:
-    from regard.evaluation.bench.comparison import Finding, Race
+    import torch
+
+    from regard.evaluation.bench.harness import Report, SpeedReport
+    from regard.evaluation.bench.translation import TranslationSystem
 
 
 def bench(
@@ -20,119 +26,195 @@ def bench(
         list[str],
         typer.Argument(
             metavar="RUN[:KEY=VALUE,...]...",
-            help="models, each with its settings of the search, such as runs/a:beam=1 runs/b:iterations=4,lengths=3",
+            help="models, each with optional search settings, such as runs/a:beam=1 runs/b:iterations=4,lengths=3",
         ),
     ],
     src: Annotated[
-        Path | None, typer.Option(help="source sentences, one a line; by default those that the run validates with")
+        Path | None, typer.Option(help="source sentences, one per line; by default the validation set of the run")
     ] = None,
-    ref: Annotated[Path | None, typer.Option(help="reference translations, one a line, for BLEU")] = None,
+    ref: Annotated[Path | None, typer.Option(help="reference translations, one per line, for BLEU")] = None,
     batch: Annotated[
-        list[int] | None, typer.Option(min=1, help="sentences or images at once; may be repeated; 1, 8 and 64")
+        list[int] | None, typer.Option(min=1, help="batch size, by default 1, 8 and 64; may be repeated")
     ] = None,
     seconds: Annotated[
         float,
-        typer.Option(
-            min=0, help="how long each is timed, at each size of batch or way of training; of attention, a call's limit"
-        ),
+        typer.Option(min=0, help="time for each model and batch size or training variant; --attention: limit per call"),
     ] = 3.0,
-    peer: Annotated[
+    library: Annotated[
         list[str] | None,
-        typer.Option(help="the first model's weights in another program: huggingface, ctranslate2; may be repeated"),
+        typer.Option(help="also time the first model in another library: huggingface, ctranslate2; may be repeated"),
     ] = None,
     training: Annotated[
-        bool,
-        typer.Option("--training", help="time steps of training, as the run's recipe has them and as it could have"),
+        bool, typer.Option("--training", help="time training steps with the run's recipe and faster or slower variants")
     ] = False,
     attention: Annotated[
-        bool, typer.Option("--attention", help="time every kind of attention with the heads of a model, over lengths")
+        bool, typer.Option("--attention", help="time every kind of attention with a model's heads, by sequence length")
     ] = False,
     tokenize: Annotated[
-        str | None, typer.Option(help="sacreBLEU tokeniser, by default the language's; 'none' for tokenised text")
+        str | None, typer.Option(help="sacreBLEU tokeniser, by default that of the language; 'none' for tokenised text")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="write the results there, as JSON")] = None,
-    plot: Annotated[Path | None, typer.Option(help="draw quality against speed there: .png, .svg or .pdf")] = None,
+    out: Annotated[Path | None, typer.Option(help="file for the results as JSON")] = None,
+    plot: Annotated[Path | None, typer.Option(help="plot of quality against speed: .png, .svg or .pdf")] = None,
     device: Device = "auto",
 ) -> None:
-    """Time models on this machine, alone or beside other programs with the same weights."""
-    from regard.errors import UserError
-    from regard.evaluation.bench.attention import time_attention
-    from regard.evaluation.bench.comparison import Race, check_peers
-    from regard.evaluation.bench.environment import cite, describe_circumstances
+    """Time models on this machine, also in comparison with other libraries with the same weights."""
+    from regard.evaluation.bench.attention import benchmark_attention
+    from regard.evaluation.bench.environment import describe_environment, summarise
+    from regard.evaluation.bench.harness import SpeedReport, check_libraries
     from regard.evaluation.bench.plot import save_quality_plot
-    from regard.evaluation.bench.runs import check_runs
-    from regard.runtime import choose_device
     from regard.training.bench import time_training
 
     if training and attention:
-        raise UserError("--training and --attention are two things to time; choose one")
-    reads = check_runs(runs, "training" if training else "attention" if attention else "answers")
-    of_text: dict[str, object] = {"--src": src, "--ref": ref, "--tokenize": tokenize, "--plot": plot}
-    _refuse_unfit("--training", of_text | {"--batch": batch} if training else {})
-    _refuse_unfit("--attention", of_text | {"--batch": batch, "--peer": peer} if attention else {})
-    _refuse_unfit(f"a model that reads {reads}", of_text if reads != "text" else {})
-    _check_files(src, ref, out, plot)
-    peers, chosen = check_peers(peer or ()), choose_device(device)
-    found: Finding
+        raise UserError("--training and --attention are two benchmarks; choose one")
+    if attention and len(runs) > 1:
+        raise UserError(f"{runs[1]}: --attention times the heads of one model; give one run")
+    input_type = _check_runs(runs, training)
+    text_options: dict[str, object] = {"--src": src, "--ref": ref, "--tokenize": tokenize, "--plot": plot}
     if training:
-        found = time_training(runs, chosen, seconds, peers, _tell)
+        _reject_options("--training", text_options | {"--batch": batch})
     elif attention:
-        found = time_attention(runs[0], chosen, seconds, tell=_tell)
+        _reject_options("--attention", text_options | {"--batch": batch, "--library": library})
+    elif input_type == "images":
+        _reject_options("an image model", text_options)
+    elif input_type != "text":
+        raise UserError(f"{runs[0]}: inference of a model that reads {input_type} is not timed; use --training")
+    _check_files(src, ref, out, plot)
+    libraries, chosen = check_libraries(library or ()), choose_device(device)
+    report: Report
+    if training:
+        report = time_training(runs, chosen, seconds, libraries, _print_progress)
+    elif attention:
+        report = benchmark_attention(runs[0], chosen, seconds, on_progress=_print_progress)
+    elif input_type == "images":
+        report = _benchmark_images(runs, batch or (), seconds, libraries, chosen)
     else:
-        wanted = Race(tuple(batch or ()), seconds, peers, chosen)
-        found = race = _time_answers(reads, runs, wanted, (src, ref), tokenize)
-    circumstances = describe_circumstances(chosen, peers)
-    typer.echo("\n".join([*found.lines(), cite(circumstances)]))
+        report = _benchmark_text(runs, (src, ref), batch or (), seconds, libraries, chosen, tokenize)
+    environment = describe_environment(chosen, libraries)
+    typer.echo("\n".join([*report.lines(), summarise(environment)]))
     if out is not None:
-        record = circumstances | found.as_dict()
+        record = environment | report.as_dict()
         out.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     if plot is not None:
-        save_quality_plot(race.results, plot, f"Quality against speed on {circumstances['machine']}")
+        assert isinstance(report, SpeedReport)
+        save_quality_plot(report.results, plot, f"Quality against speed on {environment['machine']}")
 
 
-def _refuse_unfit(what: str, options: dict[str, object]) -> None:
-    from regard.errors import UserError
-
+def _reject_options(context: str, options: dict[str, object]) -> None:
     for name, value in options.items():
         if value is not None:
-            raise UserError(f"{name}: is of no use with {what}; leave it away")
+            raise UserError(f"{name}: has no effect with {context}; omit it")
 
 
 def _check_files(src: Path | None, ref: Path | None, out: Path | None, plot: Path | None) -> None:
-    """What can be refused before anything is opened."""
-    from regard.errors import UserError
-    from regard.evaluation.bench.plot import check_picture
+    """Reject invalid files before anything is loaded."""
+    from regard.evaluation.bench.plot import check_plot_path
 
     if ref is not None and src is None:
-        raise UserError("--ref needs --src, the sentences of which these are the translations")
+        raise UserError("--ref needs --src, the source sentences")
     if plot is not None:
-        check_picture(plot)
+        check_plot_path(plot)
         if ref is None:
             raise UserError("--plot shows quality against speed, so it needs --ref, the reference translations")
-    if out is not None and (out.is_dir() or not out.parent.is_dir()):
-        raise UserError(f"{out}: no file can be written there; --out needs a file name in an existing folder")
+    if out is not None:
+        check_file_name(out, "--out")
 
 
-def _time_answers(
-    reads: str,
-    runs: list[str],
-    wanted: Race,
+def _check_runs(runs: Sequence[str], training: bool) -> str:
+    """Return the common input type of the models.
+
+    Raises:
+        UserError: a model or run is missing, or a model has another input type than the first.
+    """
+    from regard.evaluation.bench.harness import split_options
+    from regard.models.folder import find_model_folder, model_input_type
+    from regard.pipelines.loading import is_exported
+    from regard.training.bench_runs import open_run
+
+    if training:
+        for run in runs:
+            open_run(Path(run))
+        return ""
+    types = []
+    for run in runs:
+        path = split_options(run)[0]
+        types.append("text" if is_exported(path) else model_input_type(find_model_folder(path)))
+        if types[-1] != types[0]:
+            raise UserError(f"{run} reads {types[-1]}, but {runs[0]} reads {types[0]}; time them separately")
+    return types[0]
+
+
+def _benchmark_images(
+    runs: Sequence[str], batch: Sequence[int], seconds: float, libraries: Sequence[str], device: torch.device
+) -> SpeedReport:
+    from regard.evaluation.bench.harness import library_errors
+    from regard.evaluation.bench.images import ImageSystem, benchmark_classifiers
+    from regard.interop.huggingface_vision import build_huggingface_images
+
+    systems = [ImageSystem.open(run, device) for run in runs]
+    for library in libraries:
+        with library_errors(library):
+            if library != "huggingface":
+                raise UserError("has no image models; huggingface does")
+            model = build_huggingface_images(systems[0].classifier)
+            systems.append(ImageSystem.in_transformers(systems[0], model))
+    return benchmark_classifiers(systems, batch, seconds, compare=bool(libraries))
+
+
+def _benchmark_text(
+    runs: Sequence[str],
     files: tuple[Path | None, Path | None],
+    batch: Sequence[int],
+    seconds: float,
+    libraries: Sequence[str],
+    device: torch.device,
     tokenize: str | None,
-) -> Race:
+) -> SpeedReport:
     from regard.cli.evaluate import choose_tokenisation
-    from regard.evaluation.bench.images import race_images
-    from regard.evaluation.bench.translation import race_translators
+    from regard.evaluation.bench.harness import choose_batch_sizes, library_errors, split_options
+    from regard.evaluation.bench.translation import SENTENCES, Sentences, TranslationSystem, benchmark_translators
+    from regard.interop.export_ctranslate2 import load_translator
+    from regard.training.bench_runs import validation_sentences
 
-    if reads == "images":
-        return race_images(runs, wanted)
     src, ref = files
+    if src is not None:
+        sentences: Sentences | None = Sentences.read(src, ref)
+    else:
+        found = validation_sentences(split_options(runs[0])[0], SENTENCES)
+        sentences = Sentences(found, None, f"{len(found):,} validation sentences of the run") if found else None
+    if sentences is not None:  # reject a batch that is too large before models are loaded
+        choose_batch_sizes(batch, len(sentences.sources), sentences.description)
+    systems = [TranslationSystem.open(run, device, load_translator) for run in runs]
+    for library in libraries:
+        with library_errors(library):
+            systems.append(_open_in_library(library, runs[0], device))
+    sentences = sentences or Sentences.random(systems[0].translator)
+    sizes = choose_batch_sizes(batch, len(sentences.sources), sentences.description)
+    tokenisation = "none"
+    if src is not None and ref is not None:
+        languages = [system.translator.languages[1] for system in systems]
+        tokenisation = choose_tokenisation(tokenize, languages, src, ref)
+    return benchmark_translators(systems, sentences, sizes, seconds, tokenisation, compare=bool(libraries))
 
-    def choose(languages: Sequence[str]) -> str:
-        return "none" if src is None or ref is None else choose_tokenisation(tokenize, languages, src, ref)
 
-    return race_translators(runs, wanted, files, choose)
+def _open_in_library(library: str, run: str, device: torch.device) -> TranslationSystem:
+    """Open the model of a run in another library, with the same search settings."""
+    from regard.evaluation.bench.harness import split_options
+    from regard.evaluation.bench.translation import TranslationSystem
+    from regard.interop.export_ctranslate2 import load_translator
+    from regard.interop.huggingface_marian import load_in_transformers
+
+    path, values = split_options(run)
+    if library == "ctranslate2":
+        system = TranslationSystem.open(f"{run}{',' if values else ':'}engine=ctranslate2", device, load_translator)
+        # Its beam search always stops early, which is less work than regard's default.
+        early = "" if values.get("stop") == "first" or system.settings.resolved()["beam"] == 1 else ", stop=first"
+        return replace(system, name=f"{run} in CTranslate2{early}")
+    settings = ",".join(f"{key}={value}" for key, value in values.items() if key not in ("engine", "precision"))
+    system = TranslationSystem.open(
+        f"{path}:{settings}" if settings else str(path), device, lambda path, device: load_in_transformers(path, device)
+    )
+    return replace(system, name=f"{run} in transformers")
 
 
-def _tell(text: str) -> None:
+def _print_progress(text: str) -> None:
     typer.echo(f"{text} …", err=True)

@@ -3,199 +3,161 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.classify import evaluate_images
-from regard.cli.options import SAMPLING, Device, Search, with_search
+from regard.cli.classify import check_readable
+from regard.cli.options import SAMPLING_OPTIONS, Device, SearchOptions, add_search_options, check_file_name
+from regard.errors import UserError
+from regard.runtime import LineProgress, choose_device, replace_text_file
 
 if TYPE_CHECKING:
-    from regard.evaluation import Report, System
+    from regard.decoding.config import DecodingSettings
+    from regard.evaluation import Metrics, Report, System, SystemOutput
 
 
-@with_search(*SAMPLING)
+@add_search_options(*SAMPLING_OPTIONS)
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="a model folder, a run that holds one, or a file of translations")],
-    search: Search,
+    run: Annotated[Path, typer.Argument(help="model folder, training run that contains one, or file of translations")],
+    search: SearchOptions,
     src: Annotated[
-        Path | None, typer.Option(help="source sentences, one a line, or a .tsv or .jsonl with the references")
+        Path | None, typer.Option(help="source sentences, one per line; or a .tsv or .jsonl with the references")
     ] = None,
-    ref: Annotated[Path | None, typer.Option(help="reference translations, one a line")] = None,
+    ref: Annotated[Path | None, typer.Option(help="reference translations, one per line")] = None,
     data: Annotated[
-        Path | None, typer.Option(help="for a model of images: a folder of class folders; of its splits, the test set")
+        Path | None, typer.Option(help="image models: folder with a folder per class; by default its test split")
     ] = None,
     split: Annotated[str | None, typer.Option(help="with --data: train, valid or test")] = None,
     mirrored: Annotated[
-        bool, typer.Option("--mirrored", help="with --data: each image is seen both ways round, and the mean counts")
+        bool,
+        typer.Option("--mirrored", help="with --data: average the predictions of each image and its mirror image"),
     ] = False,
     pictures: Annotated[
-        Path | None, typer.Option(help="with --data: a folder for confusion.png and reliability.png")
+        Path | None, typer.Option(help="with --data: folder for confusion.png and reliability.png")
     ] = None,
     against: Annotated[
-        Path | None, typer.Option(help="compare with a model, a file of translations, or the scores in a scores.json")
+        Path | None, typer.Option(help="compare with another model, a file of translations, or a scores.json")
     ] = None,
     paired: Annotated[
         bool, typer.Option("--paired", help="test the difference by paired bootstrap resampling")
     ] = False,
     tokenize: Annotated[
         str | None,
-        typer.Option(help="sacreBLEU tokeniser, by default the language's; 'none' for text that is tokenised"),
+        typer.Option(help="sacreBLEU tokeniser, by default that of the language; 'none' for tokenised text"),
     ] = None,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="ignore case")] = False,
-    ter: Annotated[bool, typer.Option("--ter", help="measure the translation edit rate too")] = False,
-    out: Annotated[Path | None, typer.Option(help="write the translations there")] = None,
-    save: Annotated[bool, typer.Option(help="keep the scores in scores.json of the model folder")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="answer in JSON, with every setting")] = False,
+    ter: Annotated[bool, typer.Option("--ter", help="also compute the translation edit rate")] = False,
+    out: Annotated[Path | None, typer.Option(help="file for the translations")] = None,
+    save: Annotated[bool, typer.Option(help="save the scores in scores.json of the model folder")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON with every setting")] = False,
     device: Device = "auto",
 ) -> None:
-    """Score a model on a test set: translations with sacreBLEU, signature included; or the classes of images."""
-    from regard.errors import UserError
-
+    """Score a model on a test set: translations with sacreBLEU and its signatures, or the classes of images."""
     if (src is None) == (data is None):
         raise UserError("evaluate needs either --src, sentences for a translator, or --data, images for a classifier")
-    if src is None:
-        assert data is not None
+    if data is not None:
         evaluate_images(run, data, split, mirrored, pictures, save, as_json, device)
         return
-    contest = _Contest(run, against, paired, search, (src, ref), device)
-    contest.check(out)
-    contest.open(lambda languages: choose_tokenisation(tokenize, languages, src, ref), lowercase, ter, save)
-    systems = contest.translate(out)
-    contest.report(systems, save, as_json)
+    assert src is not None
+    from regard import evaluation
+    from regard.data.text.readers import read_parallel
+
+    settings = [search.settings(run)]
+    _check_translations_file(out, [src, ref, run, against])
+    stored = evaluation.read_reports(against) if against is not None and against.suffix == ".json" else None
+    paths = [run] if against is None or stored is not None else [run, against]
+    if paired and len(paths) == 1:
+        raise UserError("--paired needs a second system's translations: give a model or a file of them in --against")
+    sources, references = zip(*read_parallel(src, ref), strict=True)
+    systems = [evaluation.System.open(path, choose_device(device)) for path in paths]
+    settings += [search.settings(path) for path in paths[1:]]
+    tokenisation = choose_tokenisation(tokenize, [system.language for system in systems], src, ref)
+    metrics = evaluation.Metrics(tokenisation=tokenisation, lowercase=lowercase, ter=ter)
+    for system, system_settings in zip(systems, settings, strict=True):
+        _check_system(system, system_settings, len(sources), save)
+    if stored is not None:
+        # The conditions do not depend on the translations: compare them before hours of work.
+        placeholder = evaluation.SystemOutput(references, systems[0].resolve_settings(settings[0]))
+        evaluation.compare_with_stored(evaluation.evaluate(placeholder, sources, references, metrics), stored)
+    outputs = [system.translate(sources, one) for system, one in zip(systems, settings, strict=True)]
+    if out is not None:
+        with replace_text_file(out) as file:
+            file.writelines(f"{line}\n" for line in outputs[0].translations)
+    reports = [evaluation.evaluate(output, sources, references, metrics) for output in outputs]
+    for system, output, report in zip(systems, outputs, reports, strict=True):
+        _print_report(system, report, named=against is not None, as_json=as_json)
+        warning = evaluation.tokenisation_warning(output.translations, references)
+        if warning is not None:
+            typer.echo(f"regard: {system.path}: {warning}", err=True)
+        if save:
+            system.save_report(report)
+    comparison: dict[str, list[Any]] = {}
+    if stored is not None:
+        nearest, comparison["differences"] = evaluation.compare_with_stored(reports[0], stored)
+        reports.append(nearest)
+        if not as_json:
+            typer.echo(f"{against}: {nearest.facts()}, {nearest.date}")
+    elif against is not None:
+        comparison = _compare(outputs, reports, references, metrics, paired)
+    if as_json:
+        lists = {"evaluations": reports} | comparison
+        values = {key: [value.as_dict() for value in values] for key, values in lists.items()}
+        typer.echo(json.dumps(values, indent=2, ensure_ascii=False))
+    elif against is not None:
+        typer.echo(f"{run} against {against}:")
+        typer.echo("\n".join(str(value) for values in comparison.values() for value in values))
 
 
-class _Contest:
-    """A system on a test set, alone or against another. Whatever can be refused is, before hours of translating."""
+def _check_translations_file(out: Path | None, inputs: Sequence[Path | None]) -> None:
+    if out is None:
+        return
+    check_file_name(out, "--out")
+    if out.exists() and any(path is not None and path.exists() and out.samefile(path) for path in inputs):
+        raise UserError(f"{out}: --out would overwrite an input file; choose another name")
 
-    def __init__(
-        self,
-        run: Path,
-        against: Path | None,
-        paired: bool,
-        search: Search,
-        files: tuple[Path, Path | None],
-        device: str,
-    ) -> None:
-        self.run, self.against, self.paired, self.search = run, against, paired, search
-        self.files, self.device = files, device
-        self.stored: list[Report] | None = None
 
-    def check(self, out: Path | None) -> None:
-        """What can be refused before anything is opened."""
-        from regard import evaluation
-        from regard.errors import UserError
+def _check_system(system: System, settings: DecodingSettings, lines: int, save: bool) -> None:
+    """Reject invalid settings and files before hours of translating."""
+    from regard.evaluation import check_scores_writable
 
-        self.settings = self.search.settings(self.run)
-        if out is not None and (out.is_dir() or not out.parent.is_dir()):
-            raise UserError(f"{out}: no file can be written there; --out needs a file name in an existing folder")
-        read = [path for path in (*self.files, self.run, self.against) if path is not None and path.exists()]
-        if out is not None and any(out.exists() and out.samefile(path) for path in read):
-            raise UserError(f"{out}: --out would replace what is read; choose another name")
-        if self.against is not None and self.against.suffix == ".json":
-            self.stored = evaluation.read_reports(self.against)
-        if self.paired and self.rival is None:
-            raise UserError(
-                "--paired needs a second system's translations: give a model or a file of them in --against"
-            )
+    system.resolve_settings(settings)
+    system.check_length(lines)
+    if save and system.folder is not None:
+        check_scores_writable(system.folder)
 
-    @property
-    def rival(self) -> Path | None:
-        """The other system, where it is here to translate too."""
-        return None if self.stored is not None else self.against
 
-    def open(self, tokenisation: Callable[[Sequence[str | None]], str], lowercase: bool, ter: bool, save: bool) -> None:
-        """Opens the test set and the systems, and checks that they can be compared and kept."""
-        from regard import evaluation
-        from regard.data.text.readers import read_parallel
-        from regard.runtime import choose_device
+def _print_report(system: System, report: Report, named: bool, as_json: bool) -> None:
+    if not as_json:
+        typer.echo(f"{system.path}: {report.facts()}" if named else report.facts())
+        typer.echo("\n".join(str(score) for score in report.results()))
 
-        self.sources, self.references = zip(*read_parallel(*self.files), strict=True)
-        paths = [path for path in (self.run, self.rival) if path is not None]
-        self.entrants = [evaluation.Entrant.open(path, choose_device(self.device)) for path in paths]
-        self.chosen = [self.settings, *(self.search.settings(path) for path in paths[1:])]
-        languages = [entrant.language for entrant in self.entrants]
-        self.metrics = evaluation.Metrics(tokenisation=tokenisation(languages), lowercase=lowercase, ter=ter)
-        for entrant, its in zip(self.entrants, self.chosen, strict=True):
-            entrant.fit(its)
-            entrant.check_length(len(self.sources))
-            if save and entrant.folder is not None:
-                evaluation.check_scores_writable(entrant.folder)
-        if self.stored is not None:  # conditions do not depend on translations, so the references can stand in for them
-            stand_in = evaluation.System(self.references, self.entrants[0].fit(self.settings))
-            evaluation.compare_with_stored(self._score(stand_in), self.stored)
 
-    def translate(self, out: Path | None) -> list[System]:
-        """The systems with their translations, of which those of the first are kept where they are wanted."""
-        from regard.errors import UserError
-        from regard.training.checkpoint import replace_text
+def _compare(
+    outputs: Sequence[SystemOutput],
+    reports: Sequence[Report],
+    references: Sequence[str],
+    metrics: Metrics,
+    paired: bool,
+) -> dict[str, list[Any]]:
+    from regard.evaluation import compare, paired_bootstrap
 
-        pairs = zip(self.entrants, self.chosen, strict=True)
-        systems = [entrant.translate(self.sources, its) for entrant, its in pairs]
-        if out is not None:
-            try:
-                replace_text(out, "".join(f"{line}\n" for line in systems[0].translations))
-            except OSError as error:
-                raise UserError(f"{out}: cannot be written ({error.strerror})") from None
-        return systems
-
-    def report(self, systems: list[System], save: bool, as_json: bool) -> None:
-        """Scores the translations, compares them, and says so."""
-        reports = [self._score(system) for system in systems]
-        answer: dict[str, list[Any]] = {"evaluations": reports}
-        self._tell(systems, reports, save, as_json)
-        answer |= self._compare(systems, reports, as_json)
-        if as_json:
-            lists = {key: [value.as_dict() for value in values] for key, values in answer.items()}
-            typer.echo(json.dumps(lists, indent=2, ensure_ascii=False))
-        elif self.against is not None:
-            compared = [str(value) for key in ("differences", "significance") for value in answer.get(key, [])]
-            typer.echo(f"{self.run} against {self.against}:")
-            typer.echo("\n".join(compared))
-
-    def _score(self, system: System) -> Report:
-        from regard import evaluation
-
-        return evaluation.evaluate(system, self.sources, self.references, self.metrics)
-
-    def _tell(self, systems: list[System], reports: list[Report], save: bool, as_json: bool) -> None:
-        from regard import evaluation
-
-        for entrant, system, report in zip(self.entrants, systems, reports, strict=True):
-            if not as_json:
-                typer.echo(f"{entrant.path}: {report.facts()}" if self.against else report.facts())
-                typer.echo("\n".join(str(score) for score in report.results()))
-            doubt = evaluation.tokenisation_warning(system.translations, self.references)
-            if doubt is not None:
-                typer.echo(f"regard: {entrant.path}: {doubt}", err=True)
-            if save:
-                entrant.keep(report)
-
-    def _compare(self, systems: list[System], reports: list[Report], as_json: bool) -> dict[str, list[Any]]:
-        """The differences to the other system, if there is one; an older report of its own joins the others."""
-        from regard import evaluation
-
-        if self.against is None:
-            return {}
-        if self.stored is not None:
-            nearest, differences = evaluation.compare_with_stored(reports[0], self.stored)
-            reports.append(nearest)
-            if not as_json:
-                typer.echo(f"{self.against}: {nearest.facts()}, {nearest.date}")
-            return {"differences": differences}
-        answer: dict[str, list[Any]] = {"differences": evaluation.compare(reports[0], reports[1])}
-        if self.paired:
-            answer["significance"] = evaluation.paired_bootstrap(systems[0], systems[1], self.references, self.metrics)
-        return answer
+    comparison: dict[str, list[Any]] = {"differences": compare(reports[0], reports[1])}
+    if paired:
+        comparison["significance"] = paired_bootstrap(outputs[0], outputs[1], references, metrics)
+    return comparison
 
 
 def choose_tokenisation(
     given: str | None, languages: Sequence[str | None], source: Path, reference: Path | None
 ) -> str:
-    """The tokeniser asked for, or that of the target language, as the models or else the files' names tell it."""
-    from regard.errors import UserError
+    """Return the given tokeniser, or that of the target language, taken from the models or else from the file names.
+
+    Raises:
+        UserError: sacreBLEU does not have the tokeniser.
+    """
     from regard.evaluation import check_tokenisation, tokenisation_for
     from regard.training.tasks.translation.recipe import DataSettings
 
@@ -206,3 +168,44 @@ def choose_tokenisation(
     except UserError as error:
         raise UserError(f"--tokenize: {error}") from None
     return chosen
+
+
+def evaluate_images(
+    run: Path,
+    data: Path,
+    split: str | None,
+    mirrored: bool,
+    pictures: Path | None,
+    save: bool,
+    as_json: bool,
+    device: str,
+) -> None:
+    """Score a classifier on labelled images.
+
+    Raises:
+        UserError: there are no images; or, after the report is printed and saved, some images were unreadable.
+    """
+    from regard import evaluation
+    from regard.evaluation.classification import evaluate, open_test_set
+    from regard.models.folder import find_model_folder
+    from regard.pipelines.classifier import Classifier
+
+    folder = find_model_folder(run)
+    if save:
+        evaluation.check_scores_writable(folder)
+    classifier = Classifier.load(folder, device=choose_device(device))
+    images = open_test_set(data, classifier, split)
+    with LineProgress(len(images), noun="images") as progress:
+        report = evaluate(classifier, images, str(data), progress.advance, mirrored)
+    for error in report.unreadable:
+        typer.echo(f"regard: {error}", err=True)
+    typer.echo(json.dumps(report.as_dict(), indent=2, ensure_ascii=False) if as_json else "\n".join(report.lines()))
+    if pictures is not None:
+        from regard.evaluation.classification_plots import save_plots
+
+        paths = save_plots(report.scores, pictures)
+        if not as_json:
+            typer.echo("drawn: " + ", ".join(map(str, paths)))
+    if save:
+        evaluation.save_report(report, folder)
+    check_readable(len(report.unreadable), len(images))

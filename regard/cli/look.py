@@ -7,24 +7,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Beam, Device, Iterations, MoreSearch, Run, choose_search
+from regard.cli.options import Beam, Device, Iterations, Run, SearchOverrides, parse_search
+from regard.errors import UserError
+from regard.runtime import choose_device
 
 if TYPE_CHECKING:
     from PIL import Image
-
 
 INPUTS = {"images": "one image", "pairs": "two images, the views of a scene", "text": "one sentence, in quotes"}
 
 
 def look(
     run: Run,
-    given: Annotated[
-        list[str], typer.Argument(help="a sentence for a translator; an image for a classifier; two views for CroCo")
+    inputs: Annotated[
+        list[str], typer.Argument(help="a sentence for a translator, an image for a classifier, two views for CroCo")
     ],
     out: Annotated[
         Path | None,
         typer.Option(
-            help="self-contained page (.html) or figure (.png, .svg); an existing file is replaced",
+            help="self-contained page (.html) or figure (.png, .svg); replaced if it exists",
             show_default="look.html; look.png for image models",
         ),
     ] = None,
@@ -34,64 +35,61 @@ def look(
     ] = None,
     head: Annotated[
         list[int] | None,
-        typer.Option(metavar="NUMBER", min=0, help="for an image: show only this head, from 0; may be repeated"),
+        typer.Option(metavar="NUMBER", min=0, help="images: show only this head, from 0; may be repeated"),
     ] = None,
     patch: Annotated[
         tuple[int, int] | None,
-        typer.Option(metavar="ROW COLUMN", help="for an image: show the attention of this patch, from 0 0"),
+        typer.Option(metavar="ROW COLUMN", help="images: show the attention of this patch, from 0 0"),
     ] = None,
     beam: Beam = None,
     iterations: Iterations = None,
-    search: MoreSearch = None,
+    search: SearchOverrides = None,
     device: Device = "auto",
 ) -> None:
-    """Show the attention of a model's layers and heads while it translates, classifies or matches."""
-    from regard.errors import UserError
+    """Show the attention of a model's layers and heads while it translates, classifies or matches views."""
     from regard.inspection.output import atomic_write, check_output, save_scene
     from regard.inspection.translation import translation_scene
     from regard.models.folder import find_model_folder, model_input_type
     from regard.pipelines.translator import Translator
-    from regard.runtime import choose_device
 
-    settings = choose_search(run, search, beam=beam, iterations=iterations)
+    settings = parse_search(run, search, beam=beam, iterations=iterations)
     folder = find_model_folder(run)
-    reads = model_input_type(folder)
-    is_image = reads in ("images", "pairs")
+    input_type = model_input_type(folder)
+    is_image = input_type in ("images", "pairs")
     out = out or Path("look.png" if is_image else "look.html")
     check_output(out)
-    if len(given) != (2 if reads == "pairs" else 1):
-        raise UserError(f"{run}: give {INPUTS.get(reads, INPUTS['text'])}, not {len(given)} arguments")
-    if head and reads != "images":
+    if len(inputs) != (2 if input_type == "pairs" else 1):
+        raise UserError(f"{run}: give {INPUTS.get(input_type, INPUTS['text'])}, not {len(inputs)} arguments")
+    if head and input_type != "images":
         raise UserError(f"--head is for models that classify images; {run} does not")
     if patch is not None and not is_image:
         raise UserError(f"--patch is for image models; {run} is not one")
     if is_image:
         if out.suffix.lower() != ".png":
             raise UserError(f"{out}: attention over images is written as .png; choose a name that ends in .png")
-        if reads == "images":
-            result, picture = _look_at_image(run, Path(given[0]), device, only, head, patch)
+        if input_type == "images":
+            result, picture = _draw_image(run, Path(inputs[0]), device, only, head, patch)
         else:
-            result, picture = _look_at_views(folder, [Path(path) for path in given], device, only, patch)
+            result, picture = _draw_views(folder, [Path(path) for path in inputs], device, only, patch)
         with atomic_write(out) as temporary:
             picture.save(temporary, "png")
     else:
         translator = Translator.load(folder, device=choose_device(device))
-        about = f"{run} · {' → '.join(translator.languages)}"
-        scene = translation_scene(translator, given[0], only, settings, about)
+        title = f"{run} · {' → '.join(translator.languages)}"
+        scene = translation_scene(translator, inputs[0], only, settings, title)
         save_scene(scene, out)
         result = scene.translation
     typer.echo(result)
     typer.echo(out)
 
 
-def _look_at_image(
+def _draw_image(
     run: Path, path: Path, device: str, names: list[str] | None, heads: list[int] | None, patch: tuple[int, int] | None
 ) -> tuple[str, Image.Image]:
-    """Classify an image; return the three most probable classes, and the attention drawn over the image."""
+    """Classify an image; return the three most likely classes, and the attention drawn over the image."""
     from regard.inspection.overlay import draw_image_attention
     from regard.inspection.probe import probe
     from regard.pipelines.classifier import Classifier
-    from regard.runtime import choose_device
 
     classifier = Classifier.load(run, device=choose_device(device))
     pixels = classifier.preprocessing.open(path)
@@ -102,20 +100,18 @@ def _look_at_image(
     return ", ".join(f"{name} {probability:.1%}" for name, probability in classes), picture
 
 
-def _look_at_views(
+def _draw_views(
     folder: Path, paths: list[Path], device: str, names: list[str] | None, patch: tuple[int, int] | None
 ) -> tuple[str, Image.Image]:
-    """Match two views; return which attention module is shown, and the drawn matches."""
+    """Match two views; return the name of the attention module, and a drawing of the matches."""
     from regard.inspection.two_view import draw_peaks
     from regard.models.croco import CroCo
     from regard.models.folder import CONFIG, load_model
-    from regard.pipelines.views import open_view, view_size
-    from regard.runtime import choose_device
+    from regard.pipelines.preprocessing import open_view, view_size
 
-    chosen = choose_device(device)
-    model, about = load_model(folder, chosen)
+    model, metadata = load_model(folder, choose_device(device))
     assert isinstance(model, CroCo)
-    size = view_size(about, model.config.patch, str(folder / CONFIG))
-    view1, view2 = (open_view(path, size).to(chosen) for path in paths)
+    size = view_size(metadata, model.config.patch, str(folder / CONFIG))
+    view1, view2 = (open_view(path, size).to(choose_device(device)) for path in paths)
     picture, name = draw_peaks(model, view1, view2, names, patch)
     return f"the peaks of {name}", picture

@@ -1,10 +1,10 @@
-"""Options that several commands share."""
+"""Options and checks shared by several commands."""
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
@@ -13,67 +13,73 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regard.errors import UserError
+from regard.runtime import Interrupted
+
 if TYPE_CHECKING:
     from regard.decoding.config import DecodingSettings
 
 
-Run = Annotated[Path, typer.Argument(help="a model folder, or a training run that holds one")]
+Run = Annotated[Path, typer.Argument(help="model folder, or training run that contains one")]
 Others = Annotated[
-    list[Path] | None, typer.Option("--with", metavar="RUN", help="a further model, which votes; may be repeated")
+    list[Path] | None, typer.Option("--with", metavar="RUN", help="another model for an ensemble; may be repeated")
 ]
 Beam = Annotated[
-    int | None,
-    typer.Option(help="hypotheses kept a sentence, 5 unless given; 1 is greedy search, and what a CTC model has"),
+    int | None, typer.Option(help="beam size, by default 5; 1 is greedy search, and the default of CTC models")
 ]
 Iterations = Annotated[
-    int | None, typer.Option(help="for a model that writes all tokens at once: passes that refine them, 4 unless given")
+    int | None, typer.Option(help="non-autoregressive models: number of refinement passes, by default 4")
 ]
 Lengths = Annotated[
-    int | None, typer.Option(help="for a model that guesses the length: how many lengths are tried, 1 unless given")
+    int | None, typer.Option(help="models with a length classifier: number of target lengths to try, by default 1")
 ]
 Penalty = Annotated[
     str | None,
-    typer.Option(help="scores are divided by length^alpha (average), ((5+length)/6)^alpha (wu), or not (none)"),
+    typer.Option(help="divide scores by length^alpha (average), by ((5+length)/6)^alpha (wu), or not (none)"),
 ]
-Alpha = Annotated[float | None, typer.Option(help="the exponent of the length penalty")]
-Temperature = Annotated[float | None, typer.Option(help="sample; below 1 sharper, above 1 flatter")]
-TopK = Annotated[int | None, typer.Option(help="sample among the k likeliest tokens")]
-TopP = Annotated[float | None, typer.Option(help="sample among the likeliest tokens of this share")]
-Seed = Annotated[int | None, typer.Option(help="another seed gives other samples")]
-Change = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a setting, such as optim.lr=3e-4")
+Alpha = Annotated[float | None, typer.Option(help="exponent of the length penalty")]
+Temperature = Annotated[
+    float | None, typer.Option(help="sample with this temperature; lower values sharpen the distribution")
+]
+TopK = Annotated[int | None, typer.Option(help="sample from the k most likely tokens")]
+TopP = Annotated[float | None, typer.Option(help="sample from the most likely tokens with this total probability")]
+Seed = Annotated[int | None, typer.Option(help="random seed for sampling")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="override a setting, such as optim.lr=3e-4")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
 Engine = Annotated[
-    str | None, typer.Option(help="regard, or ctranslate2, which is often faster on a CPU and can do less")
+    str | None, typer.Option(help="regard, or ctranslate2, which is often faster on CPU but has fewer options")
 ]
 Precision = Annotated[
     str | None,
-    typer.Option(help="float32 unless given; faster, and rounding more: bfloat16, on a CPU int8, on a GPU float16"),
+    typer.Option(help="float32 by default; faster and less exact: bfloat16, int8 (CPU) or float16 (GPU)"),
 ]
-Source = Annotated[
+Input = Annotated[
     Path | None,
-    typer.Option("--input", help="lines (.gz, .xz), a .tsv, .jsonl or .parquet; by default standard input"),
+    typer.Option("--input", help="text file (.gz, .xz), .tsv, .jsonl or .parquet; by default standard input"),
 ]
 Key = Annotated[
     str | None,
-    typer.Option(help="where the text is in a .jsonl or .parquet --input, 'source' unless given, or in a .tsv, 0"),
+    typer.Option(help="key of the text in a .jsonl or .parquet --input, by default 'source'; column of a .tsv, from 0"),
 ]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="go on with an output that was interrupted; give the same options again")
-]
-MoreSearch = Annotated[
+Resume = Annotated[bool, typer.Option("--resume", help="continue an interrupted output; repeat the same options")]
+SearchOverrides = Annotated[
     list[str] | None,
     typer.Option(
         "--search",
         metavar="KEY=VALUE",
-        help="any other setting of the search: coverage, stop, min_length, max_length, max_ratio, max_extra, "
+        help="any other search setting: coverage, stop, min_length, max_length, max_ratio, max_extra, "
         "no_repeat, groups, diversity, rerank; may be repeated",
     ),
 ]
+Images = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="IMAGE...", help="files, folders or patterns; by default paths from standard input"),
+]
 
 
-SEARCH: dict[str, Any] = {
+SEARCH_OPTIONS: dict[str, Any] = {
     "beam": Beam,
     "length_penalty": Penalty,
     "alpha": Alpha,
@@ -83,80 +89,124 @@ SEARCH: dict[str, Any] = {
     "seed": Seed,
     "iterations": Iterations,
     "lengths": Lengths,
-    "search": MoreSearch,
+    "search": SearchOverrides,
 }
-SAMPLING = ("temperature", "top_k", "top_p", "seed")
+SAMPLING_OPTIONS = ("temperature", "top_k", "top_p", "seed")
 
 
 @dataclass(frozen=True)
-class Search:
-    """What the options of the search said, of a command that has them."""
+class SearchOptions:
+    """Values of the search options of one command line."""
 
     flags: dict[str, Any]
-    further: Sequence[str]
+    overrides: Sequence[str]
 
-    def settings(self, run: Path, **more: Any) -> DecodingSettings:
-        """The settings, with what else is known, of the kind that a run's model takes.
+    def settings(self, run: Path, **flags: Any) -> DecodingSettings:
+        """Return the search settings for the model of `run`.
 
         Raises:
-            UserError: one of them is wrong, or not for this model.
+            UserError: a value is invalid, or the option does not apply to this kind of model.
         """
-        return choose_search(run, self.further, **self.flags, **more)
+        return parse_search(run, self.overrides, **self.flags, **flags)
 
 
-def with_search(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command the options of the search but for some, which come to it together, as `search`."""
+def add_search_options(*excluded: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorate a command: replace its parameter `search` with the search options, passed as `SearchOptions`."""
 
-    def extend(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
-        names = [name for name in SEARCH if name not in without]
-        own = [parameter for parameter in signature.parameters.values() if parameter.name != "search"]
-        more = [inspect.Parameter(name, _NAMED, default=None, annotation=SEARCH[name]) for name in names]
+        names = [name for name in SEARCH_OPTIONS if name not in excluded]
+        parameters = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for parameter in signature.parameters.values()
+            if parameter.name != "search"
+        ]
+        parameters += [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=SEARCH_OPTIONS[name])
+            for name in names
+        ]
 
         @wraps(command)
-        def run(**given: Any) -> None:
-            flags = {name: given.pop(name) for name in names}
-            further = flags.pop("search") or ()
-            command(**given, search=Search(flags, further))
+        def run(**values: Any) -> None:
+            flags = {name: values.pop(name) for name in names}
+            overrides = flags.pop("search") or ()
+            command(**values, search=SearchOptions(flags, overrides))
 
-        every = [parameter.replace(kind=_NAMED) for parameter in own] + more
-        run.__signature__ = signature.replace(parameters=every)  # type: ignore[attr-defined]
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return run
 
-    return extend
+    return decorate
 
 
-_NAMED = inspect.Parameter.KEYWORD_ONLY
+def parse_search(run: Path, overrides: Sequence[str] | None, **flags: object) -> DecodingSettings:
+    """Combine search flags and --search KEY=VALUE into the settings class of the model of `run`.
 
-
-def choose_search(run: Path, further: Sequence[str] | None, **flags: object) -> DecodingSettings:
-    """The settings of the flags that were given and of --search KEY=VALUE, of the kind that the run's model takes."""
+    Raises:
+        UserError: a value is invalid, is given twice, or does not apply to this kind of model.
+    """
     from regard.decoding.config import parse_settings, settings_for_kind
-    from regard.errors import UserError
     from regard.models.folder import find_model_folder, model_kind, read_config
 
     values = {key: value for key, value in flags.items() if value is not None}
-    for change in further or ():
-        key, equals, value = change.partition("=")
-        key = key.strip().replace("-", "_")
-        if not equals:
-            raise UserError(f"--search {change}: write KEY=VALUE, such as max_length=80")
-        if key in values:
-            raise UserError(f"--search {change}: {key} is given twice; choose one")
-        values[key] = value.strip()
+    values |= parse_key_values("--search", overrides, taken=values)
     kind = "transformer"
-    with suppress(UserError):  # whoever opens the folder says what is wrong with it
+    with suppress(UserError):  # loading the model reports what is wrong with the folder
         folder = find_model_folder(run)
         kind = model_kind(folder, read_config(folder))
     return parse_settings(settings_for_kind(kind), values, "options")
 
 
-@contextmanager
-def exit_code_of_interruption() -> Iterator[None]:
-    """Ends the process with the code that belongs to the signal, 130 or 143, where the block was interrupted."""
-    from regard.runtime import Interrupted
+def parse_key_values(option: str, given: Sequence[str] | None, taken: Iterable[str] = ()) -> dict[str, str]:
+    """Parse the KEY=VALUE arguments of an option that may be repeated.
 
+    Args:
+        option: name of the option, for errors.
+        given: the arguments.
+        taken: keys that other options have set already.
+
+    Raises:
+        UserError: an argument has no "=", or a key is given twice.
+    """
+    values: dict[str, str] = {}
+    for argument in given or ():
+        key, equals, value = argument.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals:
+            raise UserError(f"{option} {argument}: write KEY=VALUE")
+        if key in values or key in taken:
+            raise UserError(f"{option} {argument}: {key} is given twice; choose one")
+        values[key] = value.strip()
+    return values
+
+
+def check_file_name(path: Path, option: str) -> None:
+    """Check that a file can be created at `path`.
+
+    Raises:
+        UserError: it is a folder, or its parent does not exist.
+    """
+    if path.is_dir() or not path.parent.is_dir():
+        raise UserError(f"{path}: no file can be written there; {option} needs a file name in an existing folder")
+
+
+def read_input(source: Path | None, key: str | None) -> tuple[Iterator[str], int | None]:
+    """Return the lines of a file or of standard input, and their number if it is known.
+
+    A file is read once in advance to count the lines, so that an unreadable line is reported before hours of work.
+    """
+    from regard.data.text.readers import read_stream
+    from regard.pipelines.translate_files import read_texts
+
+    if source is None:
+        return read_stream(sys.stdin.buffer, "standard input"), None
+    total = sum(1 for _ in read_texts(source, key)) if source.is_file() else None  # a pipe can be read only once
+    return read_texts(source, key), total
+
+
+@contextmanager
+def exit_on_interruption() -> Iterator[None]:
+    """Exit with the code of the signal, 130 or 143, if the block is interrupted."""
     try:
         yield
     except Interrupted as interrupted:

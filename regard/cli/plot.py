@@ -10,14 +10,12 @@ import typer
 
 def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="folders of training runs, finished or not")],
-    out: Annotated[Path, typer.Option(help="the picture, .png, .svg or .pdf; an existing one is replaced")] = Path(
-        "plot.png"
-    ),
+    out: Annotated[Path, typer.Option(help="image, .png, .svg or .pdf; replaced if it exists")] = Path("plot.png"),
     horizontal: Annotated[
-        str, typer.Option("--x", metavar="WHAT", help="what runs from left to right: step, seconds, tokens or images")
+        str, typer.Option("--x", metavar="QUANTITY", help="horizontal axis: step, seconds, tokens or images")
     ] = "step",
 ) -> None:
-    """Draw loss, scores, learning rate, gradient, speed and memory of runs, over each other."""
+    """Plot loss, scores, learning rate, gradient norm, speed and memory of training runs."""
     from regard.training.plot import plot_runs
 
     plot_runs(runs, out, horizontal)

@@ -1,51 +1,50 @@
-"""`regard serve` and `regard key`."""
+"""`regard serve`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from regard.cli.options import Device, Engine, Precision
+from regard.cli.options import Device, Engine, Precision, parse_key_values
+from regard.errors import UserError
 
 
 def serve(
     runs: Annotated[
         list[str],
-        typer.Argument(metavar="RUN...", help="model folders or training runs; NAME=RUN gives one another name"),
+        typer.Argument(metavar="RUN...", help="model folders or training runs; NAME=RUN gives a run another name"),
     ],
-    host: Annotated[str, typer.Option(help="address to listen on; 0.0.0.0 lets other machines in")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="port to listen on; 0 takes a free one")] = 5000,
+    host: Annotated[str, typer.Option(help="address to listen on; 0.0.0.0 accepts other machines")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="port to listen on; 0 selects a free port")] = 5000,
     keys: Annotated[
-        Path | None, typer.Option(help="a file of API keys' hashes, made by `regard key`; else no key is needed")
+        Path | None, typer.Option(help="file of API key hashes, written by `regard key`; without it no key is needed")
     ] = None,
     limit: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="change a limit, such as characters=20000; see docs/serving.md"),
+        typer.Option(metavar="KEY=VALUE", help="override a limit, such as characters=20000; see docs/serving.md"),
     ] = None,
     cors: Annotated[
         list[str] | None,
-        typer.Option(metavar="ORIGIN", help="a web site whose pages may ask, such as https://example.org; or *"),
+        typer.Option(metavar="ORIGIN", help="web site that may send requests, such as https://example.org; or *"),
     ] = None,
     search: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="a setting of the search, such as beam=1")
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="override a search setting, such as beam=1")
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="processes a model, each with a copy of it; two unless given"),
+        typer.Option(min=1, help="processes per model, each with its own copy; by default two"),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads a process; the cores are shared out unless given")
+        int | None, typer.Option(min=1, help="CPU threads per process; by default the cores are divided evenly")
     ] = None,
     engine: Engine = None,
     precision: Precision = None,
-    log_text: Annotated[bool, typer.Option("--log-text", help="let the log hold what users send")] = False,
+    log_text: Annotated[bool, typer.Option("--log-text", help="log the texts that users send")] = False,
     device: Device = "auto",
 ) -> None:
-    """Serve models over HTTP, in the form of LibreTranslate's API and in our own, with a page at / to watch them."""
-    from regard.errors import UserError
-
+    """Serve models over HTTP, with the API of LibreTranslate, an API of its own, and a web page at /."""
     try:
         from regard.serving.server import serve as run
     except ModuleNotFoundError as error:
@@ -53,62 +52,28 @@ def serve(
     from regard.serving.config import Limits, ServingConfig, split_cores
     from regard.serving.messages import LoadRequest
 
-    named = _name(runs)
-    chosen = _read(search, "--search")
-    team, each = split_cores(len(named))
-    orders = [
-        LoadRequest(name, path, device, threads or each, chosen, engine, precision) for name, path in named.items()
+    folders = _name_runs(runs)
+    settings = parse_key_values("--search", search)
+    default_workers, default_threads = split_cores(len(folders))
+    requests = [
+        LoadRequest(name, folder, device, threads or default_threads, settings, engine, precision)
+        for name, folder in folders.items()
     ]
-    limits = Limits.parse(_read(limit, "--limit"), "--limit")
-    run(ServingConfig(orders, workers or team, limits, keys, tuple(cors or ()), log_text), host, port)
+    limits = Limits.parse(parse_key_values("--limit", limit), "--limit")
+    config = ServingConfig(requests, workers or default_workers, limits, keys, tuple(cors or ()), log_text)
+    run(config, host, port)
 
 
-def key(
-    name: Annotated[str, typer.Argument(help="whose key it is; one word")],
-    file: Annotated[Path, typer.Option(help="the file of hashes to add it to; a new one is made")],
-    per_minute: Annotated[int, typer.Option(min=1, max=999_999_999, help="requests a minute")] = 600,
-) -> None:
-    """Make an API key for `regard serve --keys`: it is shown once, and only its hash is kept."""
-    from regard.errors import UserError
-    from regard.serving.keys import Keys, make_key
-
-    if file.exists():
-        Keys.load(file)
-    made, line = make_key(name, per_minute)
-    try:
-        with file.open("a", encoding="utf-8") as lines:
-            lines.write(line)
-    except OSError as error:
-        raise UserError(f"{file}: cannot be written ({error.strerror})") from None
-    typer.echo(made)
-
-
-def _name(runs: list[str]) -> dict[str, Path]:
-    """The runs by name, which is the folder's unless given as NAME=RUN."""
-    from regard.errors import UserError
-
-    named: dict[str, Path] = {}
+def _name_runs(runs: list[str]) -> dict[str, Path]:
+    """Return the folders by name: the given name in NAME=RUN, otherwise the name of the folder."""
+    folders: dict[str, Path] = {}
     for run in runs:
         name, equals, path = run.partition("=")
         if not equals or Path(run).exists():
             name, path = Path(run).resolve().name, run
-        if name in named:
+        if name in folders:
             raise UserError(f"two runs are called {name}; give one another name, such as other={path}")
-        if not Path(path).is_dir():  # what is in it is for a worker to judge, but this can be said at once
+        if not Path(path).is_dir():  # workers check the content
             raise UserError(f"{path}: no such model folder")
-        named[name] = Path(path)
-    return named
-
-
-def _read(changes: list[str] | None, option: str) -> dict[str, Any]:
-    from regard.errors import UserError
-
-    values: dict[str, Any] = {}
-    for change in changes or ():
-        name, equals, value = change.partition("=")
-        if not equals:
-            raise UserError(f"{option} {change}: write KEY=VALUE")
-        if name in values:
-            raise UserError(f"{option} {change}: {name} is given twice; choose one")
-        values[name.strip().replace("-", "_")] = value.strip()
-    return values
+        folders[name] = Path(path)
+    return folders

@@ -1,4 +1,4 @@
-"""Scores that carry their protocol: metrics, reports, comparisons that refuse what cannot be compared."""
+"""Evaluation of translations: metrics with their signatures, reports with their conditions, and comparisons."""
 
 from regard.evaluation.comparison import compare, compare_with_stored, paired_bootstrap
 from regard.evaluation.metrics import (
@@ -12,24 +12,15 @@ from regard.evaluation.metrics import (
     ter,
     tokenisation_for,
 )
-from regard.evaluation.report import (
-    Entrant,
-    Report,
-    System,
-    check_scores_writable,
-    evaluate,
-    fingerprint_model,
-    read_reports,
-    record,
-    tokenisation_warning,
-)
+from regard.evaluation.report import Report, check_scores_writable, read_reports, save_report
+from regard.evaluation.system import System, SystemOutput, evaluate, fingerprint_model, tokenisation_warning
 
 __all__ = [
-    "Entrant",
     "Metrics",
     "Report",
     "Score",
     "System",
+    "SystemOutput",
     "bleu",
     "check_scores_writable",
     "check_tokenisation",
@@ -42,7 +33,7 @@ __all__ = [
     "fingerprint_model",
     "paired_bootstrap",
     "read_reports",
-    "record",
+    "save_report",
     "ter",
     "tokenisation_for",
     "tokenisation_warning",

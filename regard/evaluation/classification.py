@@ -1,22 +1,36 @@
-"""How good a classifier is: accuracy with its doubt, every class by itself, what is taken for what, calibration."""
+"""Scores of classifiers: accuracy with a confidence interval, scores by class, confusion matrix and calibration."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data.batching import prefetch
+from regard.data.images.datasets import read_resized
+from regard.data.images.decoding import ImageError, Pixels
+from regard.data.images.image_sets import ImageSet, ImageSettings, Split, open_images
+from regard.errors import UserError
+from regard.pipelines.classifier import BATCH, THREADS, Classifier
+
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
 BINS = 15
+LISTED = 20
+"""Maximum number of classes in the text form of a report; JSON has all of them."""
 
 
 @dataclass(frozen=True)
 class ClassScore:
-    """One class against all others, in percent; NaN where there is nothing to take a share of."""
+    """Scores of one class against all others, in percent; NaN if undefined."""
 
     name: str
     images: int
@@ -27,10 +41,16 @@ class ClassScore:
 
 @dataclass(frozen=True)
 class Calibration:
-    """How sure the model was and how often it was right, bin by bin from 0 to 1; a bin without images has zeros."""
+    """Confidence and accuracy in bins of confidence from 0 to 1; empty bins have zeros.
+
+    Attributes:
+        error: expected calibration error (ECE) in percent: the mean distance of confidence and accuracy.
+        images: number of images in each bin.
+        confidence: mean confidence of each bin.
+        accuracy: accuracy of each bin.
+    """
 
     error: float
-    """The expected calibration error, in percent: how far the two are apart, averaged over all images."""
     images: Ints
     confidence: Floats
     accuracy: Floats
@@ -38,85 +58,231 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Scores:
-    """Everything that follows from probabilities (N, classes) and labels (N,)."""
+    """Scores of predicted probabilities.
+
+    Attributes:
+        classes: names of the classes.
+        images: number of images.
+        accuracy: accuracy in percent.
+        interval: 95 % confidence interval of the accuracy, in percent.
+        top5: share of images whose class is among the five most likely, in percent; None for up to five classes.
+        loss: mean cross-entropy.
+        confusion: number of images by true class (row) and predicted class (column).
+        calibration: calibration of the probabilities.
+    """
 
     classes: tuple[str, ...]
     images: int
     accuracy: float
     interval: tuple[float, float]
-    """Of the accuracy, in percent: where it lies with 95 % confidence."""
     top5: float | None
     loss: float
     confusion: Ints
-    """(classes, classes): row, the true class; column, what the model said."""
     calibration: Calibration
 
     @property
     def by_class(self) -> list[ClassScore]:
         """Precision, recall and F1 of every class."""
-        hits, said, true = self.confusion.diagonal(), self.confusion.sum(0), self.confusion.sum(1)
+        hits, predicted, true = self.confusion.diagonal(), self.confusion.sum(0), self.confusion.sum(1)
         return [
             ClassScore(
                 name,
                 int(true[i]),
-                _percent(int(hits[i]), int(said[i])),
+                _percent(int(hits[i]), int(predicted[i])),
                 _percent(int(hits[i]), int(true[i])),
-                _percent(2 * int(hits[i]), int(said[i] + true[i])),
+                _percent(2 * int(hits[i]), int(predicted[i] + true[i])),
             )
             for i, name in enumerate(self.classes)
         ]
 
     @property
     def macro_f1(self) -> float:
-        """The mean F1 of the classes that there are images of."""
+        """Mean F1 of the classes that have images."""
         return float(np.mean([score.f1 for score in self.by_class if score.images]))
 
     def mistakes(self, most: int = 5) -> list[tuple[str, str, int]]:
-        """The commonest ones: true class, what it was taken for, how often."""
+        """Return the most frequent mistakes: true class, predicted class, number of images."""
         wrong = self.confusion - np.diag(self.confusion.diagonal())
-        places = np.argsort(-wrong, axis=None, kind="stable")[:most]
-        pairs = [divmod(int(place), len(self.classes)) for place in places]
-        return [(self.classes[i], self.classes[j], int(wrong[i, j])) for i, j in pairs if wrong[i, j]]
+        order = np.argsort(-wrong, axis=None, kind="stable")[:most]
+        cells = [divmod(int(index), len(self.classes)) for index in order]
+        return [(self.classes[i], self.classes[j], int(wrong[i, j])) for i, j in cells if wrong[i, j]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Scores of a classifier and their conditions.
+
+    Attributes:
+        data: name of the test set.
+        fingerprint: hash of the test set.
+        scores: the scores.
+        unreadable: an error for each image that could not be read.
+        date: time of the evaluation.
+        mirrored: whether the probabilities of each image and its mirror image were averaged.
+    """
+
+    data: str
+    fingerprint: str
+    scores: Scores
+    unreadable: list[str]
+    date: str
+    mirrored: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        scores, calibration = self.scores, self.scores.calibration
+        bins = zip(
+            calibration.images.tolist(), calibration.confidence.tolist(), calibration.accuracy.tolist(), strict=True
+        )
+        conditions = {"data": self.data, "set": self.fingerprint, "images": scores.images}
+        return {
+            "conditions": conditions | ({"mirrored": True} if self.mirrored else {}),
+            "date": self.date,
+            "accuracy": scores.accuracy,
+            "interval": list(scores.interval),
+            "top5": scores.top5,
+            "loss": scores.loss,
+            "macro_f1": scores.macro_f1,
+            "calibration_error": calibration.error,
+            "calibration": [{"images": n, "confidence": sure, "accuracy": right} for n, sure, right in bins],
+            "classes": [{key: _nan_to_none(value) for key, value in asdict(one).items()} for one in scores.by_class],
+            "confusion": scores.confusion.tolist(),
+            "unreadable": self.unreadable,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of the text form."""
+        scores = self.scores
+        low, high = scores.interval
+        top5 = "" if scores.top5 is None else f"; top-5 accuracy {scores.top5:.2f} %"
+        mirrored = ", averaged over mirror images" if self.mirrored else ""
+        interval = f"(95 % confidence: {low:.2f} to {high:.2f})"
+        yield f"accuracy {scores.accuracy:.2f} % of {scores.images:,} images{mirrored} {interval}{top5}"
+        yield (
+            f"loss {scores.loss:.3f}; macro F1 {scores.macro_f1:.2f}; "
+            f"calibration error (ECE) {scores.calibration.error:.2f} %"
+        )
+        width = max(len(name) for name in ("class", *scores.classes))
+        yield f"{'class':{width}}  images  precision  recall     F1"
+        worst_first = sorted(scores.by_class, key=lambda one: (math.isnan(one.f1), one.f1))
+        for one in worst_first[:LISTED]:
+            yield f"{one.name:{width}}  {one.images:6}  {one.precision:9.2f}  {one.recall:6.2f}  {one.f1:5.2f}"
+        if len(worst_first) > LISTED:
+            yield f"and {len(worst_first) - LISTED} classes with higher F1; --json lists all of them"
+        for true, predicted, number in scores.mistakes():
+            yield f"{number} of class {true} were classified as {predicted}"
+
+
+def open_test_set(path: Path, classifier: Classifier, split: str | None = None) -> ImageSet:
+    """Open a split of an image set; by default test, else valid, else all images.
+
+    Raises:
+        UserError: there are no images, or they have a class that the model does not have.
+    """
+    settings = ImageSettings(channels=classifier.preprocessing.channels)
+    if split is not None and split not in get_args(Split):
+        raise UserError(f"--split {split}: choose {', '.join(get_args(Split))}")
+    candidates: list[Any] = [split] if split else ["test", "valid", None]
+    for candidate in candidates[:-1]:
+        with suppress(UserError):
+            images = open_images(path, settings, candidate)
+            break
+    else:
+        images = open_images(path, settings, candidates[-1])
+    return images.with_classes(classifier.classes)
+
+
+def evaluate(
+    classifier: Classifier,
+    images: ImageSet,
+    name: str,
+    on_progress: Callable[[int], object] | None = None,
+    mirrored: bool = False,
+) -> Report:
+    """Score a classifier on labelled images; unreadable images are reported and not counted.
+
+    Args:
+        classifier: the classifier.
+        images: images with the classes of the classifier.
+        name: name of the test set, for the report.
+        on_progress: called with the number of images after each batch.
+        mirrored: whether to average the probabilities of each image and its mirror image.
+
+    Raises:
+        UserError: no image can be read.
+    """
+    resize = classifier.preprocessing.resize
+
+    def open_one(index: int) -> Pixels | ImageError:
+        try:
+            return read_resized(images, index, resize)
+        except ImageError as error:
+            return error
+
+    probabilities: list[Any] = []
+    indices: list[int] = []
+    unreadable: list[str] = []
+    opened = enumerate(prefetch(open_one, range(len(images)), threads=THREADS, ahead=2 * BATCH))
+    while batch := list(islice(opened, BATCH)):
+        readable = [(i, pixels) for i, pixels in batch if not isinstance(pixels, ImageError)]
+        unreadable += [str(error) for _, error in batch if isinstance(error, ImageError)]
+        if readable:
+            indices += [i for i, _ in readable]
+            pixels = [one for _, one in readable]
+            probabilities.append(classifier.predict(pixels))
+            if mirrored:
+                probabilities[-1] = (probabilities[-1] + classifier.predict(list(map(np.fliplr, pixels)))) / 2
+        if on_progress is not None:
+            on_progress(len(batch))
+    if not probabilities:
+        raise UserError(f"{name}: none of its {len(images)} images can be read, for example {unreadable[0]}")
+    scores = score(np.concatenate(probabilities), images.labels[indices], classifier.classes)
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    return Report(name, images.fingerprint(), scores, unreadable, date, mirrored)
 
 
 def score(probabilities: Floats, labels: Ints, classes: tuple[str, ...]) -> Scores:
-    """Scores a model by what it said of images whose classes are known; there must be at least one."""
-    said = probabilities.argmax(1)
-    right = said == labels
-    own = probabilities[np.arange(len(labels)), labels]
+    """Score probabilities, (N, classes), against labels, (N,), with N > 0."""
+    predicted = probabilities.argmax(1)
+    correct = predicted == labels
+    true_probability = probabilities[np.arange(len(labels)), labels]
     confusion = np.zeros((len(classes), len(classes)), np.int64)
-    np.add.at(confusion, (labels, said), 1)
-    better = (probabilities > own[:, None]).sum(1)
+    np.add.at(confusion, (labels, predicted), 1)
+    rank = (probabilities > true_probability[:, None]).sum(1)
     return Scores(
-        classes,
-        len(labels),
-        100 * float(right.mean()),
-        wilson(int(right.sum()), len(labels)),
-        100 * float((better < 5).mean()) if len(classes) > 5 else None,
-        float(-np.log(np.maximum(own, 1e-12)).mean()),
-        confusion,
-        calibrate(probabilities.max(1), right),
+        classes=classes,
+        images=len(labels),
+        accuracy=100 * float(correct.mean()),
+        interval=wilson_interval(int(correct.sum()), len(labels)),
+        top5=100 * float((rank < 5).mean()) if len(classes) > 5 else None,
+        loss=float(-np.log(np.maximum(true_probability, 1e-12)).mean()),
+        confusion=confusion,
+        calibration=calibrate(probabilities.max(1), correct),
     )
 
 
-def calibrate(confidence: Floats, right: NDArray[np.bool_], bins: int = BINS) -> Calibration:
-    """Sets how sure the model was against how often it was right, in bins of equal width."""
-    place = np.minimum((confidence * bins).astype(np.int64), bins - 1)
-    number = np.bincount(place, minlength=bins)
-    sure = np.bincount(place, confidence, bins) / np.maximum(number, 1)
-    hits = np.bincount(place, right, bins) / np.maximum(number, 1)
-    error = float((number * np.abs(sure - hits)).sum() / max(1, len(confidence)))
-    return Calibration(100 * error, number, sure, hits)
+def calibrate(confidence: Floats, correct: NDArray[np.bool_], bins: int = BINS) -> Calibration:
+    """Compare confidence with accuracy in bins of equal width."""
+    index = np.minimum((confidence * bins).astype(np.int64), bins - 1)
+    number = np.bincount(index, minlength=bins)
+    mean_confidence = np.bincount(index, confidence, bins) / np.maximum(number, 1)
+    accuracy = np.bincount(index, correct, bins) / np.maximum(number, 1)
+    error = float((number * np.abs(mean_confidence - accuracy)).sum() / max(1, len(confidence)))
+    return Calibration(100 * error, number, mean_confidence, accuracy)
 
 
-def wilson(hits: int, number: int, z: float = 1.959964) -> tuple[float, float]:
-    """Wilson's interval of a share, in percent, at 95 % confidence."""
+def wilson_interval(hits: int, number: int, z: float = 1.959964) -> tuple[float, float]:
+    """Return Wilson's 95 % confidence interval of a proportion, in percent."""
     share = hits / number
     centre = share + z * z / (2 * number)
     spread = z * math.sqrt(share * (1 - share) / number + z * z / (4 * number**2))
-    whole = 1 + z * z / number
-    return 100 * max(0.0, (centre - spread) / whole), 100 * min(1.0, (centre + spread) / whole)
+    normaliser = 1 + z * z / number
+    return 100 * max(0.0, (centre - spread) / normaliser), 100 * min(1.0, (centre + spread) / normaliser)
 
 
-def _percent(part: int, whole: int) -> float:
-    return 100 * part / whole if whole else math.nan
+def _percent(part: int, total: int) -> float:
+    return 100 * part / total if total else math.nan
+
+
+def _nan_to_none(value: Any) -> Any:
+    return None if isinstance(value, float) and math.isnan(value) else value

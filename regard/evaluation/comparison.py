@@ -1,4 +1,4 @@
-"""Two systems side by side: only under the same conditions, and with the odds that the difference is chance."""
+"""Comparison of two systems under the same conditions, with significance tests."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from sacrebleu.significance import PairedTest
 
 from regard.errors import UserError
 from regard.evaluation.metrics import Metrics, check_sizes
-from regard.evaluation.report import Report, System, show
+from regard.evaluation.report import Report, format_setting
+from regard.evaluation.system import SystemOutput
 
 RESAMPLES = 1000
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A metric of two systems under the same conditions; positive where the first has the higher score."""
+    """A metric of two systems under the same conditions; positive if the first has the higher score."""
 
     metric: str
     value: float
@@ -36,7 +37,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The mean of a score over resampled test sets, and half the width of the interval that holds 95% of them."""
+    """Mean of a score over resampled test sets, and half the width of its 95 % confidence interval."""
 
     mean: float
     margin: float
@@ -47,7 +48,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Significance:
-    """A metric's paired bootstrap test; the signature states the number of resamples and the seed."""
+    """Paired bootstrap test of a metric; the signature states the number of resamples and the seed."""
 
     metric: str
     p_value: float
@@ -63,29 +64,31 @@ class Significance:
 
 
 def compare(report: Report, against: Report) -> list[Difference]:
-    """The difference of every metric that both have.
+    """Return the difference of every metric that both reports have.
 
     Raises:
-        UserError: the two were not measured under the same conditions, or have no metric in common; says how.
+        UserError: the conditions of the two differ, or they have no metric in common.
     """
     differences = report.conditions.differences(against.conditions)
     if differences:
-        listed = ", ".join(f"{name} ({show(one)} against {show(two)})" for name, (one, two) in differences.items())
+        listed = ", ".join(
+            f"{name} ({format_setting(one)} against {format_setting(two)})" for name, (one, two) in differences.items()
+        )
         raise UserError(f"these scores cannot be compared, since they differ in {listed}; evaluate both alike")
     shared = [name for name in report.scores if name in against.scores]
     if not shared:
         raise UserError(
-            f"these scores cannot be compared, since one is of {', '.join(report.scores) or 'nothing'}, "
-            f"the other of {', '.join(against.scores) or 'nothing'}; evaluate both alike"
+            f"these scores cannot be compared, since one has {', '.join(report.scores) or 'no metric'}, "
+            f"the other {', '.join(against.scores) or 'no metric'}; evaluate both alike"
         )
     return [Difference(name, report.scores[name], against.scores[name]) for name in shared]
 
 
 def compare_with_stored(report: Report, stored: Sequence[Report]) -> tuple[Report, list[Difference]]:
-    """The latest stored report with the same conditions, and the differences to it.
+    """Return the latest stored report with the same conditions, and the differences from it.
 
     Raises:
-        UserError: there is none; says how the one that comes nearest differs.
+        UserError: there is none; names the differences of the most similar one.
     """
     if not stored:
         raise UserError("there is no evaluation to compare with; evaluate that system first")
@@ -94,11 +97,15 @@ def compare_with_stored(report: Report, stored: Sequence[Report]) -> tuple[Repor
 
 
 def paired_bootstrap(
-    system: System, against: System, references: Sequence[str], metrics: Metrics, resamples: int = RESAMPLES
+    system: SystemOutput,
+    against: SystemOutput,
+    references: Sequence[str],
+    metrics: Metrics,
+    resamples: int = RESAMPLES,
 ) -> list[Significance]:
-    """SacreBLEU's paired bootstrap test of every metric: how likely so large a difference is by chance.
+    """Run sacreBLEU's paired bootstrap test of every metric.
 
-    The seed is sacreBLEU's, 12345, or that of the environment variable SACREBLEU_SEED, and stands in the signature.
+    The seed is sacreBLEU's, 12345, or the environment variable SACREBLEU_SEED; it is part of the signature.
 
     Raises:
         UserError: the numbers of translations and references differ or are zero, or `resamples` is below 1.
@@ -114,17 +121,17 @@ def paired_bootstrap(
         test_type="bs",
         n_samples=resamples,
     )()
-    found = []
+    tests = []
     for name, signature in signatures.items():
-        theirs, ours = (_result(one) for one in results[name])
-        # SacreBLEU counts the resamples that differ by more than the two systems do, which for two equal systems is
-        # none: it would call them significantly different. A difference of nothing is always reached by chance.
+        theirs, ours = (_to_numbers(one) for one in results[name])
+        # SacreBLEU counts resamples with a larger difference than that of the systems. For equal systems there are
+        # none, which would make them significantly different; but a difference of zero is always due to chance.
         p_value = 1.0 if ours[0] == theirs[0] else ours[1]
-        found.append(Significance(name, p_value, Estimate(*ours[2:]), Estimate(*theirs[2:]), str(signature)))
-    return found
+        tests.append(Significance(name, p_value, Estimate(*ours[2:]), Estimate(*theirs[2:]), str(signature)))
+    return tests
 
 
-def _result(result: Any) -> tuple[float, float, float, float]:
-    """Score, p-value, mean and half interval as plain numbers; the baseline has no p-value."""
+def _to_numbers(result: Any) -> tuple[float, float, float, float]:
+    """Return score, p-value (1 for the baseline, which has none), mean and half the confidence interval."""
     p_value = 1.0 if result.p_value is None else result.p_value
     return float(result.score), float(p_value), float(result.mean), float(result.ci)

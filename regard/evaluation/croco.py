@@ -1,6 +1,6 @@
-"""How well a view is completed from another one, and what of that is owed to the other view.
+"""Scores of cross-view completion: how well CroCo completes a view, and how much the second view contributes.
 
-Shapes: B pairs, N patches of a view, K patches of the first view that are seen, M masked ones.
+Shapes: B pairs, N patches of a view, K visible patches of the first view, M masked ones, H height, W width in pixels.
 """
 
 from __future__ import annotations
@@ -20,90 +20,90 @@ from regard.layers import gather_tokens, patchify
 from regard.models.croco import CroCo
 
 BLANK = 0.5
-"""A second view that shows nothing is grey all over."""
+"""Grey level of a blank second view."""
 
 
 def choose_visible(model: CroCo, view1: Tensor, masked: float, draws: SceneRandom) -> Tensor:
-    """Which patches of the first view are seen, drawn for each pair, (B, K): at least one."""
+    """Draw the visible patches of the first view of each pair, at least one, (B, K)."""
     rows, columns = model.patch_embedding.grid(view1)
     N = rows * columns
-    seen = max(1, N - round(masked * N))
-    return draws.uniform(0, 1, N).argsort(dim=1, stable=True)[:, :seen]
+    K = max(1, N - round(masked * N))
+    return draws.uniform(0, 1, N).argsort(dim=1, stable=True)[:, :K]
 
 
-def choose_masked(seen: Tensor, N: int) -> Tensor:
-    """All other patches, in order, (B, M)."""
-    hidden = torch.ones(len(seen), N, dtype=torch.uint8, device=seen.device).scatter(1, seen, 0)
-    return hidden.argsort(dim=1, descending=True, stable=True)[:, : N - seen.shape[1]]
+def choose_masked(visible: Tensor, N: int) -> Tensor:
+    """Return all other patches in ascending order, (B, M)."""
+    masked = torch.ones(len(visible), N, dtype=torch.uint8, device=visible.device).scatter(1, visible, 0)
+    return masked.argsort(dim=1, descending=True, stable=True)[:, : N - visible.shape[1]]
 
 
-def masked_loss(model: CroCo, view1: Tensor, view2: Tensor, seen: Tensor) -> Tensor:
-    """The mean squared error of each masked patch, in its own mean and deviation, (B, M)."""
+def masked_loss(model: CroCo, view1: Tensor, view2: Tensor, visible: Tensor) -> Tensor:
+    """Return the mean squared error of each masked patch, normalised per patch, (B, M)."""
     targets = model.patches(view1)
-    hidden = choose_masked(seen, targets.shape[1])
-    said = gather_tokens(model(view1, view2, seen), hidden).float()
-    return (said - gather_tokens(targets, hidden)).square().mean(-1)
+    masked = choose_masked(visible, targets.shape[1])
+    predicted = gather_tokens(model(view1, view2, visible), masked).float()
+    return (predicted - gather_tokens(targets, masked)).square().mean(-1)
 
 
 def second_views(view2: Tensor) -> dict[str, Tensor]:
-    """What a pair's completion is tried with: its true second view, that of the next pair, and none."""
+    """Return the second views that are compared: the true one, that of the next pair, and a blank one."""
     return {"true": view2, "shuffled": view2.roll(1, 0), "none": torch.full_like(view2, BLANK)}
 
 
 @dataclass(frozen=True)
 class LabelledPairs:
-    """Pairs of views for which it is known what is where.
+    """Pairs of views with known correspondences.
 
-    Args:
-        view1: pixels between 0 and 1, (B, 3, H, W).
-        view2: the same of the other view.
-        place: where in the second view each pixel of the first is, (x, y) in pixels, (B, H, W, 2).
-        covisible: whether it can be seen there, (B, H, W).
-        unseen: whether it surely cannot; of a photograph, some pixels are neither, (B, H, W).
+    Attributes:
+        view1: pixels in [0, 1], (B, 3, H, W).
+        view2: the other view, (B, 3, H, W).
+        positions: position in the second view of each pixel of the first, (x, y) in pixels, (B, H, W, 2).
+        covisible: whether the pixel is visible in the second view, (B, H, W).
+        unseen: whether it is certainly not visible; in photographs, some pixels are neither, (B, H, W).
     """
 
     view1: Tensor
     view2: Tensor
-    place: Tensor
+    positions: Tensor
     covisible: Tensor
     unseen: Tensor
 
     @classmethod
     def rendered(cls, settings: SceneSettings, seed: int, numbers: Tensor) -> LabelledPairs:
-        """Rendered scenes by number."""
+        """Render scenes by number."""
         pairs = render_pairs(settings, seed, numbers)
         matches, _ = find_matches(pairs)
         return cls(pairs.views[0].image, pairs.views[1].image, matches.xy, matches.covisible, ~matches.covisible)
 
     def true_patches(self, patch: int) -> tuple[Tensor, Tensor]:
-        """The row and column where the middle of each patch is found, (B, N, 2), and which patches are covisible.
+        """Return the row and column of the match of each patch centre, (B, N, 2), and whether the patch is covisible.
 
-        That is, at least half of a patch is, and its middle.
+        A patch is covisible if its centre and at least half of its pixels are.
         """
-        middle = slice(patch // 2, None, patch)
-        place = (self.place[:, middle, middle] / patch).floor().flatten(1, 2).flip(-1)
+        centres = slice(patch // 2, None, patch)
+        matches = (self.positions[:, centres, centres] / patch).floor().flatten(1, 2).flip(-1)
         share = patchify(self.covisible[:, None].float(), (patch, patch)).mean(-1)
-        return place, (share >= 0.5) & self.covisible[:, middle, middle].flatten(1)
+        return matches, (share >= 0.5) & self.covisible[:, centres, centres].flatten(1)
 
     def unseen_patches(self, patch: int) -> Tensor:
-        """Which patches have nothing in them that the second view shows, (B, N)."""
+        """Return whether no pixel of a patch is visible in the second view, (B, N)."""
         return patchify(self.unseen[:, None].float(), (patch, patch)).amin(-1) > 0
 
 
 @dataclass(frozen=True)
 class CompletionScores:
-    """How well first views are completed, and where the model looks.
+    """Losses of completed first views, and hits of cross-attention.
 
-    Args:
-        pairs: how many there were.
-        overlap: the share of the first view that can be seen in the second.
-        losses: with the true second view, with that of another pair, and with none.
-        covisible_losses: the same on the masked patches that are covisible; nothing where there are none.
-        unseen_losses: the same on those of which the second view shows nothing.
-        hits: for each cross-attention, the share of covisible patches whose peak is the true patch or next to it.
-        same_place: the hits of always looking at one's own place, which needs no model.
-        moved: the share of covisible patches for which that is no hit.
-        moved_hits: the hits among these alone.
+    Attributes:
+        pairs: number of pairs.
+        overlap: share of the first view that is visible in the second.
+        losses: loss with the true second view, with that of another pair, and with a blank one.
+        covisible_losses: losses of covisible masked patches; empty if there are none.
+        unseen_losses: losses of unseen masked patches; empty if there are none.
+        hits: for each cross-attention, the share of covisible patches whose peak is the true patch or a neighbour.
+        same_position: the share of hits of a peak at the same position, as a baseline.
+        moved: the share of covisible patches that the baseline misses.
+        moved_hits: the hits among these.
     """
 
     pairs: int
@@ -112,61 +112,36 @@ class CompletionScores:
     covisible_losses: dict[str, float]
     unseen_losses: dict[str, float]
     hits: dict[str, float]
-    same_place: float
+    same_position: float
     moved: float
     moved_hits: dict[str, float]
 
     @property
     def gap(self) -> float:
-        """By how much the true second view is better than another pair's."""
+        """Advantage of the true second view over that of another pair."""
         return self.losses["shuffled"] - self.losses["true"]
 
     @property
     def gain(self) -> float:
-        """By how much the true second view is better than none."""
+        """Advantage of the true second view over a blank one."""
         return self.losses["none"] - self.losses["true"]
 
 
 @torch.no_grad()
 def score_completion(model: CroCo, batches: Iterable[LabelledPairs], masked: float, seed: int = 0) -> CompletionScores:
-    """Scores a model in evaluation mode; what is masked follows from the seed and a pair's place among all."""
+    """Score a model in evaluation mode. The masks depend on the seed and on the index of a pair."""
     sums: defaultdict[str, float] = defaultdict(float)
     for pairs in batches:
-        B, device = len(pairs.view1), pairs.view1.device
-        numbers = torch.arange(B, device=device) + int(sums["pairs"])
-        seen = choose_visible(model, pairs.view1, masked, SceneRandom(seed, numbers))
-        truth, covisible = pairs.true_patches(model.config.patch)
-        own = grid_positions(*model.patch_embedding.grid(pairs.view1), device)[None]
-        moved = covisible & ~_near(own, truth)
-        hidden = choose_masked(seen, truth.shape[1])
-        kinds = {
-            "all": torch.ones_like(hidden, dtype=torch.bool),
-            "covisible": covisible.gather(1, hidden),
-            "unseen": pairs.unseen_patches(model.config.patch).gather(1, hidden),
-        }
-        sums["pairs"] += B
-        sums["covisible"] += int(covisible.sum())
-        sums["moved"] += int(moved.sum())
-        sums["overlap"] += float(pairs.covisible.float().mean()) * B
-        for name, view2 in second_views(pairs.view2).items():
-            loss = masked_loss(model, pairs.view1, view2, seen)
-            for kind, which in kinds.items():
-                sums[f"{kind} loss {name}"] += float(loss[which].sum())
-        for kind, which in kinds.items():
-            sums[f"{kind} hidden"] += int(which.sum())
-        for name, attended in find_peaks(model, pairs.view1, pairs.view2, seen).items():
-            near = _near(attended.patch, truth)
-            sums[f"hits {name}"] += int((near & covisible).sum())
-            sums[f"moved hits {name}"] += int((near & moved).sum())
+        _add_batch(sums, model, pairs, masked, seed)
 
-    def losses(kind: str) -> dict[str, float]:
-        count = sums[f"{kind} hidden"]
-        return {name: sums[f"{kind} loss {name}"] / count for name in ("true", "shuffled", "none")} if count else {}
+    def losses(group: str) -> dict[str, float]:
+        count = sums[f"{group} masked"]
+        return {name: sums[f"{group} loss {name}"] / count for name in ("true", "shuffled", "none")} if count else {}
 
-    def hits(kind: str, of: str) -> dict[str, float]:
-        return {name: sums[f"{kind} {name}"] / max(1, sums[of]) for name in cross_attention_names(model)}
+    def hits(group: str, total: str) -> dict[str, float]:
+        return {name: sums[f"{group} {name}"] / max(1, sums[total]) for name in cross_attention_names(model)}
 
-    visible = max(1, sums["covisible"])
+    covisible = max(1, sums["covisible"])
     return CompletionScores(
         pairs=int(sums["pairs"]),
         overlap=sums["overlap"] / sums["pairs"],
@@ -174,12 +149,41 @@ def score_completion(model: CroCo, batches: Iterable[LabelledPairs], masked: flo
         covisible_losses=losses("covisible"),
         unseen_losses=losses("unseen"),
         hits=hits("hits", "covisible"),
-        same_place=(sums["covisible"] - sums["moved"]) / visible,
-        moved=sums["moved"] / visible,
+        same_position=(sums["covisible"] - sums["moved"]) / covisible,
+        moved=sums["moved"] / covisible,
         moved_hits=hits("moved hits", "moved"),
     )
 
 
-def _near(patch: Tensor, truth: Tensor) -> Tensor:
-    """Where a patch is the true one or one of its eight neighbours; never where the truth is no number."""
+def _add_batch(sums: defaultdict[str, float], model: CroCo, pairs: LabelledPairs, share: float, seed: int) -> None:
+    B, device = len(pairs.view1), pairs.view1.device
+    numbers = torch.arange(B, device=device) + int(sums["pairs"])
+    visible = choose_visible(model, pairs.view1, share, SceneRandom(seed, numbers))
+    truth, covisible = pairs.true_patches(model.config.patch)
+    same_position = grid_positions(*model.patch_embedding.grid(pairs.view1), device)[None]
+    moved = covisible & ~_is_near(same_position, truth)
+    masked = choose_masked(visible, truth.shape[1])
+    groups = {
+        "all": torch.ones_like(masked, dtype=torch.bool),
+        "covisible": covisible.gather(1, masked),
+        "unseen": pairs.unseen_patches(model.config.patch).gather(1, masked),
+    }
+    sums["pairs"] += B
+    sums["covisible"] += int(covisible.sum())
+    sums["moved"] += int(moved.sum())
+    sums["overlap"] += float(pairs.covisible.float().mean()) * B
+    for name, view2 in second_views(pairs.view2).items():
+        loss = masked_loss(model, pairs.view1, view2, visible)
+        for group, members in groups.items():
+            sums[f"{group} loss {name}"] += float(loss[members].sum())
+    for group, members in groups.items():
+        sums[f"{group} masked"] += int(members.sum())
+    for name, peaks in find_peaks(model, pairs.view1, pairs.view2, visible).items():
+        near = _is_near(peaks.patch, truth)
+        sums[f"hits {name}"] += int((near & covisible).sum())
+        sums[f"moved hits {name}"] += int((near & moved).sum())
+
+
+def _is_near(patch: Tensor, truth: Tensor) -> Tensor:
+    """Return whether a patch is the true one or one of its eight neighbours; False if the truth is NaN."""
     return (patch - truth).abs().amax(-1) <= 1

@@ -1,4 +1,4 @@
-"""Single scores: sacreBLEU's numbers with sacreBLEU's signatures."""
+"""Metrics of translations, computed by sacreBLEU and reported with its signatures."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sacrebleu.metrics.ter import TER
 from regard.config import Settings
 from regard.errors import UserError
 
-_TOKENISATION_OF = {"zh": "zh", "ja": "ja-mecab", "ko": "char", "th": "char"}
-_PACKAGE_OF = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}
+_TOKENISERS = {"zh": "zh", "ja": "ja-mecab", "ko": "char", "th": "char"}
+_PACKAGES = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}
 
 
 @dataclass(frozen=True)
 class Score:
-    """A number and how it came about."""
+    """The value of a metric and sacreBLEU's signature of how it was computed."""
 
     metric: str
     value: float
@@ -34,32 +34,32 @@ class Score:
 
 
 def tokenisation_for(language: str) -> str:
-    """The sacreBLEU tokeniser for a language code, such as "zh" or "zh-CN"."""
-    return _TOKENISATION_OF.get(language.split("-")[0].split("_")[0].lower(), "13a")
+    """Return the sacreBLEU tokeniser for a language code, such as "zh" or "zh-CN"."""
+    return _TOKENISERS.get(language.split("-")[0].split("_")[0].lower(), "13a")
 
 
 def bleu(
     hypotheses: Sequence[str], references: Sequence[str], tokenisation: str = "13a", lowercase: bool = False
 ) -> Score:
-    """Corpus BLEU. "none" is for text that is tokenised already, as published protocols ask."""
+    """Compute corpus BLEU. Use the tokenisation "none" for text that is already tokenised."""
     check_sizes(hypotheses, references)
-    metric = _make_bleu(tokenisation, lowercase)
+    metric = _build_bleu(tokenisation, lowercase)
     result = metric.corpus_score(list(hypotheses), [list(references)])
     return Score("BLEU", result.score, f"{metric.get_signature()}|reflen:{result.ref_len}")
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False) -> Score:
-    """Corpus chrF2, the character n-gram F-score."""
+    """Compute corpus chrF2, the character n-gram F-score."""
     return _measure(CHRF(lowercase=lowercase), hypotheses, references)
 
 
 def ter(hypotheses: Sequence[str], references: Sequence[str], cjk: bool = False) -> Score:
-    """The translation edit rate, lower is better, without regard to case; `cjk` counts characters as words."""
-    return _measure(_make_ter(cjk), hypotheses, references)
+    """Compute the case-insensitive translation edit rate; lower is better. `cjk` treats characters as words."""
+    return _measure(_build_ter(cjk), hypotheses, references)
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """The percentage of translations that equal their reference to the letter."""
+    """Return the percentage of translations that are equal to their reference."""
     check_sizes(hypotheses, references)
     equal = sum(h == r for h, r in zip(hypotheses, references, strict=True))
     return 100 * equal / len(references)
@@ -68,43 +68,43 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
 def choose_closest(
     hypotheses: Sequence[str], reference: str, metric: Literal["chrf", "bleu"], tokenisation: str = "13a"
 ) -> int:
-    """The place of the hypothesis that is nearest to the reference; of equally near ones, the first."""
-    measure = CHRF() if metric == "chrf" else _make_bleu(tokenisation, False, effective_order=True)
-    scores = [measure.sentence_score(hypothesis, [reference]).score for hypothesis in hypotheses]
+    """Return the index of the hypothesis with the highest sentence score; the first one of equal scores."""
+    scorer = CHRF() if metric == "chrf" else _build_bleu(tokenisation, False, effective_order=True)
+    scores = [scorer.sentence_score(hypothesis, [reference]).score for hypothesis in hypotheses]
     return scores.index(max(scores))
 
 
 def check_tokenisation(name: str) -> None:
-    """Does nothing where sacreBLEU can tokenise so.
+    """Check that sacreBLEU has a tokeniser.
 
     Raises:
-        UserError: there is no such tokeniser, or a package or file that it needs is missing; says which.
+        UserError: it does not, or a package or file that the tokeniser needs is missing.
     """
-    _make_bleu(name, False)
+    _build_bleu(name, False)
 
 
 class Metrics(Settings):
-    """What is measured, and how text is prepared for it. TER ignores case, as it always has."""
+    """The metrics of an evaluation. TER always ignores case."""
 
     tokenisation: str = "13a"
     lowercase: bool = False
     ter: bool = False
 
     def build(self) -> list[Metric]:
-        """SacreBLEU's metrics; BLEU is the first."""
-        metrics: list[Metric] = [_make_bleu(self.tokenisation, self.lowercase), CHRF(lowercase=self.lowercase)]
-        return [*metrics, _make_ter(self.tokenisation in ("zh", "ja-mecab"))] if self.ter else metrics
+        """Return the metrics of sacreBLEU, BLEU first."""
+        metrics: list[Metric] = [_build_bleu(self.tokenisation, self.lowercase), CHRF(lowercase=self.lowercase)]
+        return [*metrics, _build_ter(self.tokenisation in ("zh", "ja-mecab"))] if self.ter else metrics
 
 
 def check_sizes(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    """Refuses translations that cannot be matched with references."""
+    """Check that there are as many translations as references, and at least one."""
     if len(hypotheses) != len(references):
         raise UserError(f"{len(hypotheses)} translations cannot be scored against {len(references)} references")
     if not references:
         raise UserError("there is nothing to score: no references")
 
 
-def _make_bleu(tokenisation: str, lowercase: bool, effective_order: bool = False) -> BLEU:
+def _build_bleu(tokenisation: str, lowercase: bool, effective_order: bool = False) -> BLEU:
     if tokenisation not in BLEU.TOKENIZERS:
         raise UserError(
             f"sacreBLEU has no tokeniser {tokenisation!r}; choose one of {', '.join(sorted(BLEU.TOKENIZERS))}"
@@ -112,19 +112,19 @@ def _make_bleu(tokenisation: str, lowercase: bool, effective_order: bool = False
     try:
         return BLEU(tokenize=tokenisation, lowercase=lowercase, force=True, effective_order=effective_order)
     except (RuntimeError, ImportError):
-        package = _PACKAGE_OF.get(tokenisation, "sentencepiece")
+        package = _PACKAGES.get(tokenisation, "sentencepiece")
         raise UserError(
             f"sacreBLEU's tokeniser {tokenisation!r} needs a package that is not installed; "
             f"run pip install '{package}', or choose char"
         ) from None
     except OSError as error:
         raise UserError(
-            f"sacreBLEU's tokeniser {tokenisation!r} needs a file that cannot be fetched ({error}); choose another"
+            f"sacreBLEU's tokeniser {tokenisation!r} needs a file that cannot be downloaded ({error}); choose another"
         ) from None
 
 
-def _make_ter(cjk: bool) -> TER:
-    """Chinese and Japanese write no spaces, so that without this a sentence would be one word."""
+def _build_ter(cjk: bool) -> TER:
+    """Chinese and Japanese have no spaces: without these options a sentence would be one word."""
     return TER(normalized=cjk, asian_support=cjk)
 
 

@@ -36,7 +36,7 @@ class TranslationPipeline(Protocol):
     def hypotheses(self) -> Callable[..., list[list[Any]]]: ...
 
     @property
-    def read(self) -> Callable[..., torch.Tensor]: ...
+    def log_probs(self) -> Callable[..., torch.Tensor]: ...
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def record_translation(
         _check_target(translator, target)
         vocabularies = translator.vocabularies
         source = vocabularies.source.encode(sentence)
-        translator.read([source], [target])
+        translator.log_probs([source], [target])
     labels = _autoregressive_labels(vocabularies.source.tokens(source), vocabularies.target.tokens(target))
     return TranslationRecord(labels, records)
 
@@ -113,7 +113,7 @@ def translation_scene(
         translation=best.text,
         labels=labels,
         alignment=np.array(best.alignment).reshape(len(labels["translation"]), len(labels["source"])),
-        probabilities=[math.exp(logp) for logp in best.log_probabilities[: len(labels["translation"])]],
+        probabilities=[math.exp(logp) for logp in best.token_log_probs[: len(labels["translation"])]],
         views=[_view(name, record) for name, record in records.items()],
         about=about,
     )
@@ -137,16 +137,16 @@ def parse_attention_name(name: str) -> tuple[Group, int]:
 
 
 def _hypothesis_labels(hypothesis: Any) -> Labels:
-    if not hypothesis.rounds:
-        return _autoregressive_labels(hypothesis.source_pieces, hypothesis.pieces)
+    if not hypothesis.iterations:
+        return _autoregressive_labels(hypothesis.source_subwords, hypothesis.subwords)
     # The NAT target may have more positions than the translation has tokens.
-    last = hypothesis.rounds[-1]
-    output = readable_labels(last.pieces)
+    last = hypothesis.iterations[-1]
+    output = readable_labels(last.subwords)
     return {
-        "source": [*readable_labels(hypothesis.source_pieces), "END"],
+        "source": [*readable_labels(hypothesis.source_subwords), "END"],
         "translation": readable_labels(hypothesis.labels),
         "decoder_output": output,
-        "decoder_input": ["MASK" if written else label for label, written in zip(output, last.written, strict=True)],
+        "decoder_input": ["MASK" if updated else label for label, updated in zip(output, last.updated, strict=True)],
     }
 
 

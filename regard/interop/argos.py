@@ -17,14 +17,14 @@ from regard.data.text.languages import language_name
 from regard.data.text.tokenizer import SPACE_MARK
 from regard.decoding.config import SearchSettings
 from regard.errors import UserError
-from regard.interop.ctranslate2 import UNKNOWN, to_ctranslate2
-from regard.interop.export_ctranslate2 import EnginePeer
-from regard.interop.optional import need
+from regard.interop.ctranslate2 import POSITIONS, UNKNOWN, to_ctranslate2
+from regard.interop.lengths import longest_input
 from regard.interop.sentencepiece import to_sentencepiece
-from regard.interop.verification import BEAM, TOLERANCE, Tokens, check, compare, has_ended
+from regard.interop.verification import BEAM, TOLERANCE, GeneratorPeer, Tokens, check, compare, has_ended
 from regard.pipelines.ctranslate2 import CTranslate2Generator
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import Translator
+from regard.runtime import import_optional
 
 ENDING = ".argosmodel"
 METADATA, MODEL, PIECES = "metadata.json", "model", "sentencepiece.model"
@@ -40,8 +40,8 @@ class ArgosPackage:
     """An unpacked package at work, by the calls that Argos Translate makes."""
 
     def __init__(self, folder: Path) -> None:
-        self.pieces = need("sentencepiece", "export").SentencePieceProcessor(model_file=str(folder / PIECES))
-        self._engine = need("ctranslate2", "export").Translator(str(folder / MODEL), device="cpu")
+        self.pieces = import_optional("sentencepiece", "export").SentencePieceProcessor(model_file=str(folder / PIECES))
+        self._engine = import_optional("ctranslate2", "export").Translator(str(folder / MODEL), device="cpu")
 
     def translate(self, texts: Sequence[str]) -> list[str]:
         """The translation of each text."""
@@ -134,8 +134,9 @@ def _verify(translator: Translator, folder: Path, sources: Sequence[Tokens], exa
     texts = [text for text in texts if text.strip()]
     read = translator.vocabularies.source.encode_batch(texts)
     _check_pieces(package, texts, read, names[0])
-    generator = CTranslate2Generator(folder / MODEL, translator.model.config, names, torch.device("cpu"))
-    agreement = compare(translator, EnginePeer(generator), read)
+    longest = longest_input(translator.model.config, POSITIONS)
+    generator = CTranslate2Generator(folder / MODEL, names, torch.device("cpu"), longest)
+    agreement = compare(translator, GeneratorPeer(generator), read)
     if not exact:
         return [agreement.as_quantised]
     check(agreement, "the package of Argos Translate")
@@ -168,7 +169,7 @@ def _compare_texts(translator: Translator, package: ArgosPackage, texts: Sequenc
         if package.join(theirs[i]) != _without_marks(best.text):
             tokens = [ids.get(piece, ids[UNKNOWN]) for piece in theirs[i]]  # unknown words are taken from the source
             (other,) = translator.score_tokens([read[i]], [tokens], SEARCH)
-            end = at_once[i].log_probabilities[0]
+            end = at_once[i].token_log_probs[0]
             if _worth(other, end) < _worth(best, end) - TOLERANCE:
                 raise UserError(
                     f"the package of Argos Translate writes {package.join(theirs[i])!r} where our model writes "

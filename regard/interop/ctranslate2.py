@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.interop.optional import need
 from regard.models.transformer import Embedding, EncoderDecoder, EncoderDecoderConfig, TransformerConfig
+from regard.runtime import import_optional
 
 POSITIONS = 2048
 """Rows of a sinusoidal table in the file, which has no limit in our model; the engine refuses longer sentences."""
@@ -69,7 +69,7 @@ def to_ctranslate2(
 @torch.no_grad()
 def _describe(model: EncoderDecoder, pieces: tuple[Sequence[str], Sequence[str]]) -> Any:
     """The model as CTranslate2's specification, filled."""
-    specs, c = need("ctranslate2", "export").specs, model.config
+    specs, c = import_optional("ctranslate2", "export").specs, model.config
     options: dict[str, Any] = {
         "pre_norm": c.norm == "pre",
         "no_final_norm": not c.has_final_norm,

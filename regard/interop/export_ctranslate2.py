@@ -1,57 +1,97 @@
-"""`regard export --to ctranslate2`."""
+"""Model folders for CTranslate2: written, verified, and loaded as a `Translator`."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Literal, get_args
 
-from regard.decoding.config import SearchSettings
-from regard.decoding.constraints import DecodingRequest
-from regard.decoding.generator import Generator
-from regard.interop.verification import SEARCHES, Tokens, check, compare
-from regard.pipelines.ctranslate2 import CTranslate2Generator
+import torch
+
+from regard.errors import UserError
+from regard.interop.ctranslate2 import POSITIONS, QUANTIZATIONS, to_ctranslate2
+from regard.interop.lengths import longest_input
+from regard.interop.verification import GeneratorPeer, Tokens, check, compare
+from regard.models.folder import FOREIGN_CONFIG, save_config
+from regard.pipelines.loading import is_exported
 from regard.pipelines.translator import Translator
 
+Engine = Literal["regard", "ctranslate2"]
 
-class EnginePeer:
-    """CTranslate2 at work, as verification wants it."""
 
-    def __init__(self, generator: Generator) -> None:
-        assert isinstance(generator, CTranslate2Generator)
-        self.generator, self.longest = generator, generator.longest
+def save_ctranslate2(
+    translator: Translator, folder: Path, quantization: str = "float32", metadata: Mapping[str, Any] | None = None
+) -> None:
+    """Write the files of CTranslate2 and the tokenizer to an existing folder, which `Translator.load` can load.
 
-    def write(self, sources: Sequence[Tokens], settings: SearchSettings) -> list[list[int]]:
-        return [
-            best[0].tokens
-            for best in self.generator.generate([DecodingRequest(source) for source in sources], settings)
-        ]
+    Raises:
+        UserError: CTranslate2 does not support the model, or is not installed.
+    """
+    if len(translator.models) > 1:
+        raise UserError("CTranslate2 has no ensembles; give one model")
+    to_ctranslate2(translator.model, translator.vocabularies.tokens, folder, quantization)
+    translator.vocabularies.save(folder)
+    about = {"languages": list(translator.languages), "longest": longest_input(translator.model.config, POSITIONS)}
+    save_config(folder / FOREIGN_CONFIG, translator.model, about | dict(metadata or {}))
 
-    def score(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[list[float]]:
-        return [one.token_log_probs for one in self.generator.score(sources, targets, SEARCHES["greedy"])]
+
+def load_translator(
+    path: str | Path,
+    *others: str | Path,
+    device: str | torch.device = "cpu",
+    engine: Engine | str | None = None,
+    precision: str | None = None,
+) -> Translator:
+    """Load a translator that runs in regard or in CTranslate2.
+
+    Args:
+        path: a model folder, a training run, or a folder written by `regard export --to ctranslate2`.
+        others: further models of an ensemble.
+        device: device of the models.
+        engine: "regard", or "ctranslate2", which is often faster on CPU but has fewer options. By default, the engine
+            that the folder was written for.
+        precision: see `Translator.load`. CTranslate2 has `QUANTIZATIONS`.
+
+    Raises:
+        UserError: as `Translator.load`, or the engine does not support an option.
+    """
+    if engine not in (None, *get_args(Engine)):
+        raise UserError(f"engine: {engine!r} is none of {', '.join(get_args(Engine))}")
+    if engine == "regard" and is_exported(Path(path)):
+        raise UserError(f"{path}: its weights are for the engine ctranslate2; give the run it was exported from")
+    if engine != "ctranslate2" or is_exported(Path(path)):
+        return Translator.load(path, *others, device=device, precision=precision)
+    if others:
+        raise UserError("CTranslate2 has no ensembles; use the engine regard")
+    if precision is not None and precision not in QUANTIZATIONS:
+        raise UserError(f"precision: {precision!r} is none of {', '.join(QUANTIZATIONS)}, which CTranslate2 supports")
+    with tempfile.TemporaryDirectory() as folder:
+        save_ctranslate2(Translator.load(path), Path(folder), precision or "float32")
+        return Translator.load(folder, device=device)
 
 
 def write_ctranslate2(
     translator: Translator, folder: Path, sources: Sequence[Tokens], quantization: str | None
 ) -> list[str]:
-    """Writes the files and says how far the engine agrees with our model.
+    """Write the files and verify them; return the results of the verification as sentences.
 
-    The weights as they are must agree exactly; how much quantised ones differ is told.
+    Float32 weights must give the same results; the difference of quantised weights is only reported.
 
     Raises:
-        UserError: CTranslate2 cannot express the model, or does not agree with it.
+        UserError: CTranslate2 does not support the model, or its results differ.
     """
-    translator.save_engine(folder, quantization or "float32")
+    save_ctranslate2(translator, folder, quantization or "float32")
     if quantization in (None, "float32"):
         return [_verify(translator, folder, sources)]
-    with tempfile.TemporaryDirectory() as room:
-        translator.save_engine(Path(room))
-        exact = _verify(translator, Path(room), sources)
-    quantised = compare(translator, EnginePeer(Translator.load(folder).generator), sources)
+    with tempfile.TemporaryDirectory() as exact_folder:
+        save_ctranslate2(translator, Path(exact_folder))
+        exact = _verify(translator, Path(exact_folder), sources)
+    quantised = compare(translator, GeneratorPeer(Translator.load(folder).generator), sources)
     return [exact, quantised.as_quantised]
 
 
 def _verify(translator: Translator, folder: Path, sources: Sequence[Tokens]) -> str:
-    agreement = compare(translator, EnginePeer(Translator.load(folder).generator), sources)
+    agreement = compare(translator, GeneratorPeer(Translator.load(folder).generator), sources)
     check(agreement, "the model in CTranslate2")
     return str(agreement)

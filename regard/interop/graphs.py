@@ -27,7 +27,7 @@ from regard.interop.lengths import longest_input
 from regard.interop.verification import Tokens, check, compare, compare_images
 from regard.layers import DecoderBlock
 from regard.models.transformer import DecoderState, Embedding, EncoderDecoderConfig, Transformer, TransformerConfig
-from regard.pipelines.classifier import ABOUT, Classifier
+from regard.pipelines.classifier import IMAGES, Classifier
 from regard.pipelines.translator import Translator
 
 POSITIONS = 2048
@@ -243,7 +243,7 @@ def describe_translation(translator: Translator, folder: Path) -> None:
 
 def describe_images(classifier: Classifier, folder: Path) -> None:
     """Writes beside the program how images are shown to it, and the names of its classes."""
-    preprocessing = {ABOUT: classifier.preprocessing.model_dump(mode="json")}
+    preprocessing = {IMAGES: classifier.preprocessing.model_dump(mode="json")}
     (folder / ABOUT_FILE).write_text(json.dumps(preprocessing, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -20,15 +20,14 @@ from torch import Tensor
 from regard.attention.positions import sinusoid
 from regard.config import Settings
 from regard.data.text.sentencepiece import SentencePieceTokenizer
-from regard.decoding.config import SearchSettings
-from regard.decoding.stepper import pad_batch
 from regard.errors import UserError
 from regard.interop.huggingface_tokenizers import SETTINGS, to_fast_tokenizer, to_marian_tokenizer
-from regard.interop.optional import need
 from regard.interop.renaming import Names, give, take
-from regard.interop.verification import Tokens, check, compare
+from regard.interop.verification import GeneratorPeer, Tokens, check, compare
 from regard.models.transformer import EncoderDecoderConfig, TransformerConfig
+from regard.pipelines.transformers import TransformersGenerator
 from regard.pipelines.translator import Translator
+from regard.runtime import import_optional
 
 EPS = 1e-5
 """Of every LayerNorm there; the class has no setting for it."""
@@ -350,75 +349,6 @@ _FOLLOWING = ("embed_positions.weight", "lm_head.weight", "embed_tokens.weight")
 """Ends of the names of their tensors that are computed or shared, and so need not be given."""
 
 
-class HuggingFacePeer:
-    """A model of transformers, as verification wants it. It must have been trained to end what it reads with END."""
-
-    def __init__(self, model: Any) -> None:
-        self.model, self.config = model.eval(), model.config
-        self.longest: int | None = self.config.max_position_embeddings
-
-    @torch.no_grad()
-    def write(self, sources: Sequence[Tokens], settings: SearchSettings) -> list[list[int]]:
-        beam: dict[str, Any] = {}
-        if settings.beam_width > 1:
-            beam["early_stopping"] = True if settings.stop == "first" else "never"  # which is our "exact"
-            beam["length_penalty"] = 0.0 if settings.length_penalty == "none" else settings.alpha
-        limits = [settings.max_target_length(len(source)) for source in sources]
-        if self.longest is not None:
-            limits = [min(limit, self.longest) for limit in limits]
-        ends = _EndsAtLimits(limits, settings.beam_width, self.config.eos_token_id)
-        rows = self.model.generate(
-            **self._read(sources),
-            num_beams=settings.beam_width,
-            do_sample=False,
-            max_new_tokens=max(limits),  # END counts, the decoder's first token does not
-            logits_processor=need("transformers", "hf").LogitsProcessorList([ends]),
-            **beam,
-        )
-        return [self._up_to_end(row[1:]) for row in rows.tolist()]  # each begins with the decoder's first token
-
-    @torch.no_grad()
-    def score(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[list[float]]:
-        start, end = self.config.decoder_start_token_id, self.config.eos_token_id
-        said, _ = pad_batch([[start, *target] for target in targets], self.config.pad_token_id, self.model.device)
-        logp = self.model(**self._read(sources), decoder_input_ids=said).logits.log_softmax(-1)
-        rows = zip(logp, ([*target, end] for target in targets), strict=True)
-        return [row[torch.arange(len(said)), torch.tensor(said)].tolist() for row, said in rows]
-
-    def _read(self, sources: Sequence[Tokens]) -> dict[str, torch.Tensor]:
-        end = self.config.eos_token_id
-        ids, layout = pad_batch([[*source, end] for source in sources], self.config.pad_token_id, self.model.device)
-        return {"input_ids": ids, "attention_mask": layout.real().long()}
-
-    def _up_to_end(self, row: list[int]) -> list[int]:
-        end = self.config.eos_token_id
-        return row[: row.index(end)] if end in row else row
-
-
-class _EndsAtLimits:
-    """Lets only END stand at the limit of a sentence, END counted, as our own search does.
-
-    Of itself `generate` cuts what has not ended, with one token in the place of END, and knows one limit for a batch.
-    Its `forced_eos_token_id` knows one as well, and takes END for certain where our search counts its probability.
-    """
-
-    def __init__(self, limits: Sequence[int], width: int, end: int) -> None:
-        self.end = end
-        self.rows: dict[int, list[int]] = {}  # of hypotheses, by the limit of their sentence
-        for sentence, limit in enumerate(limits):
-            self.rows.setdefault(limit, []).extend(range(sentence * width, (sentence + 1) * width))
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        # One token short of the limit, and with the decoder's first one, that many stand there.
-        rows = self.rows.get(input_ids.shape[1])
-        if rows is None:
-            return scores
-        ended = scores.clone()
-        ended[rows] = -torch.inf
-        ended[rows, self.end] = scores[rows, self.end]
-        return ended
-
-
 def build_huggingface(translator: Translator) -> Any:
     """Their model with our weights.
 
@@ -429,7 +359,7 @@ def build_huggingface(translator: Translator) -> Any:
         raise UserError("transformers has no models that vote; give one")
     config = translator.model.config
     kind, values = choose_kind(config), describe_marian(config)
-    library = need("transformers", "hf")
+    library = import_optional("transformers", "hf")
     theirs_class = getattr(library, CLASSES[kind])
     theirs = theirs_class(theirs_class.config_class(**values))
     lacking, unknown = theirs.load_state_dict(to_marian(translator.model.state_dict(), config), strict=False)
@@ -438,6 +368,17 @@ def build_huggingface(translator: Translator) -> Any:
         raise UserError(f"this release of transformers ({library.__version__}) names tensors otherwise: {unknown[:1]}")
     theirs.generation_config.forced_eos_token_id = None
     return theirs.eval()
+
+
+def load_in_transformers(path: Path, device: torch.device) -> Translator:
+    """Load a translator whose model runs in transformers.
+
+    Raises:
+        UserError: it is not a model folder, or transformers does not support the model or is not installed.
+    """
+    ours = Translator.load(path)
+    generator = TransformersGenerator(build_huggingface(ours).to(device))
+    return Translator(ours.model, ours.vocabularies, ours.languages, generator=generator)
 
 
 def write_huggingface(translator: Translator, folder: Path, sources: Sequence[Tokens]) -> list[str]:
@@ -458,10 +399,10 @@ def write_huggingface(translator: Translator, folder: Path, sources: Sequence[To
         if not vocabularies.joint:
             to_fast_tokenizer(target, longest).save_pretrained(folder / TARGET)
     _say_languages(translator.languages, folder / SETTINGS)
-    library = need("transformers", "hf")
+    library = import_optional("transformers", "hf")
     with without_bars():
         loaded = type(theirs).from_pretrained(folder)
-    agreement = compare(translator, HuggingFacePeer(loaded), sources)
+    agreement = compare(translator, GeneratorPeer(TransformersGenerator(loaded)), sources)
     check(agreement, f"{type(theirs).__name__} of transformers")
     _check_tokenizer(translator, library, folder, sources)
     return [f"as {type(theirs).__name__}, {agreement}"]
@@ -470,7 +411,7 @@ def write_huggingface(translator: Translator, folder: Path, sources: Sequence[To
 @contextmanager
 def without_bars() -> Iterator[None]:
     """Without the bars that transformers draws while it writes and loads weights."""
-    log = need("transformers", "hf").utils.logging
+    log = import_optional("transformers", "hf").utils.logging
     shown = log.is_progress_bar_enabled()
     log.disable_progress_bar()
     try:

@@ -14,7 +14,7 @@ from regard.data.text.sentencepiece import SentencePieceTokenizer, check_ids
 from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.wordpiece import WordPieceTokenizer
 from regard.errors import UserError
-from regard.interop.optional import need
+from regard.runtime import import_optional
 
 FILE, WORDPIECE_VOCABULARY, SETTINGS = "tokenizer.json", "vocab.txt", "tokenizer_config.json"
 
@@ -28,7 +28,7 @@ def to_fast_tokenizer(tokenizer: Tokenizer, longest: int) -> Any:
         single=f"$A {eos}", pair=f"$A $B {eos}", special_tokens=[(eos, Tokenizer.EOS)]
     )
     backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
-    return need("transformers", "hf").PreTrainedTokenizerFast(
+    return import_optional("transformers", "hf").PreTrainedTokenizerFast(
         tokenizer_object=backend,
         pad_token=pad,
         bos_token=bos,

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.interop.huggingface_marian import without_bars
-from regard.interop.optional import need
 from regard.interop.renaming import Names, Template, give, take
 from regard.interop.verification import compare_images
 from regard.models.swin import SwinConfig
 from regard.models.vit import ViTConfig
 from regard.pipelines.classifier import Classifier
+from regard.runtime import import_optional
 
 _BLOCK: dict[str, str | tuple[str, ...]] = {
     r"around_attention\.norm": "layernorm_before",
@@ -121,7 +121,7 @@ def build_huggingface_images(classifier: Classifier) -> Any:
     """
     model = classifier.model
     values = _describe(model.config)
-    library = need("transformers", "hf")
+    library = import_optional("transformers", "hf")
     name = "ViT" if isinstance(model.config, ViTConfig) else "Swin"
     theirs_class = getattr(library, f"{name}ForImageClassification")
     labels = dict(enumerate(classifier.classes))

@@ -32,7 +32,7 @@ from regard.models.card import CARD, build_card
 from regard.models.folder import CONFIG, describe_export, is_model_folder, replace_folder, save_model
 from regard.models.registry import MODELS
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.pipelines.classifier import ABOUT
+from regard.pipelines.classifier import IMAGES
 from regard.pipelines.embedder import Embedder
 from regard.pipelines.preprocessing import ImagePreprocessing
 from regard.pipelines.translator import Translator
@@ -189,7 +189,7 @@ def _import_vision(
     model = _build(config, TAKING[library](tensors, config))
     about: dict[str, Any] = {}
     if config.classes and config.channels in (1, 3):
-        about[ABOUT] = _read_images(path, values, config).model_dump(mode="json")
+        about[IMAGES] = _read_images(path, values, config).model_dump(mode="json")
     save_model(out, model, about)
     return f"a {config.kind} of {library} with {_count(model)} parameters and {config.classes} classes"
 

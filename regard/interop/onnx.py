@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from regard.interop.graphs import Call, Program, Runtime, frozen
-from regard.interop.optional import need
+from regard.runtime import import_optional
 
 
 def open_onnx(path: Path) -> Call:
     """A program at work in onnxruntime."""
-    session = need("onnxruntime", "export").InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    session = import_optional("onnxruntime", "export").InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
     def call(inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
         return tuple(map(torch.from_numpy, session.run(None, {name: t.numpy() for name, t in inputs.items()})))
@@ -26,7 +26,7 @@ def open_onnx(path: Path) -> Call:
 
 
 def _write(program: Program, path: Path) -> None:
-    need("onnxscript", "export")
+    import_optional("onnxscript", "export")
     with _quietly(), frozen(program.module):
         written = torch.onnx.export(
             program.module,

@@ -7,7 +7,7 @@ import json
 from regard.data.text.sentencepiece import SentencePieceTokenizer
 from regard.data.text.tokenizer import SPACE_MARK, Tokenizer
 from regard.errors import UserError
-from regard.interop.optional import need
+from regard.runtime import import_optional
 
 _BPE = 2
 """SentencePiece's number for models that merge the best pair first."""
@@ -26,8 +26,8 @@ def to_sentencepiece(tokenizer: Tokenizer) -> bytes:
         return tokenizer.model
     if tokenizer.kind != "bpe":
         raise UserError("SentencePiece cannot spell a word that is no piece, as a tokenizer of words does; it has BPE")
-    need("sentencepiece", "export")
-    library = need("sentencepiece.sentencepiece_model_pb2", "export")
+    import_optional("sentencepiece", "export")
+    library = import_optional("sentencepiece.sentencepiece_model_pb2", "export")
     kinds = library.ModelProto.SentencePiece
     state = json.loads(tokenizer.to_tokenizers().to_str())
     ranks: dict[str, int] = {}

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest
+from regard.decoding.generator import Generator
 from regard.decoding.search import TokenHypothesis
 from regard.errors import UserError
+from regard.pipelines.external import ExternalGenerator
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import Translator
 
@@ -43,6 +45,21 @@ class Peer(Protocol):
 
     def score(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[list[float]]:
         """The log-probability of each token of given translations, and of END."""
+
+
+class GeneratorPeer:
+    """A generator that runs the model in another library, as a `Peer`."""
+
+    def __init__(self, generator: Generator) -> None:
+        assert isinstance(generator, ExternalGenerator)
+        self.generator, self.longest = generator, generator.longest
+
+    def write(self, sources: Sequence[Tokens], settings: SearchSettings) -> list[list[int]]:
+        results = self.generator.generate([DecodingRequest(source) for source in sources], settings)
+        return [best[0].tokens for best in results]
+
+    def score(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[list[float]]:
+        return [one.token_log_probs for one in self.generator.score(sources, targets, SEARCHES["greedy"])]
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Images and the models that tell them apart: the only place where they meet outside of training."""
+"""Pipelines that connect data and models: `Translator`, `Classifier` and `Embedder`."""

@@ -1,11 +1,12 @@
-"""The classifier: images in, names of classes with probabilities out."""
+"""`Classifier`: classifies images with a trained model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import glob
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -13,155 +14,195 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.data.batching import prefetch
+from regard.data.images.decoding import Pixels
+from regard.data.images.folders import list_images
 from regard.errors import UserError
 from regard.models.folder import check_input_type, find_model_folder, load_model, save_model
 from regard.models.pretrained import save_pretrained
 from regard.pipelines.preprocessing import AnyImage, ImagePreprocessing
 
-if TYPE_CHECKING:
-    from regard.data.images.decoding import Pixels
-
-ABOUT = "images"
-"""The key of config.json under which a `ImagePreprocessing` stands."""
-Several = list[Any] | tuple[Any, ...]
+IMAGES = "images"
+"""Key of config.json with the `ImagePreprocessing`."""
 BATCH = 64
 THREADS = 4
-Ranked = list[tuple[str, float]]
-"""Names of classes with their probabilities, the likeliest first."""
+ImageList = list[Any] | tuple[Any, ...]
+Vector = NDArray[np.float32]
+Ranking = list[tuple[str, float]]
+"""Class names with probabilities, most likely first."""
+FileResult = tuple[Path, Vector] | UserError
+"""An image file and its result, or why it could not be read."""
 
 
 class Classifier:
-    """A model that tells images apart, with all that it takes to show it some.
+    """Classifies images.
+
+    `classifier(image)` returns the most likely classes of an image, or of every image in a list. `probabilities` and
+    `embed` return arrays; `map_files` processes any number of files.
 
     Args:
-        model: of images, with a head.
-        preprocessing: what images go through before, and the names of the classes.
+        model: an image model with a classification head.
+        preprocessing: preprocessing of its images, and the names of the classes.
     """
 
     def __init__(self, model: Any, preprocessing: ImagePreprocessing) -> None:
         self.model, self.preprocessing = model, preprocessing
-        self._home: Path | None = None
+        self._folder: Path | None = None
 
     @classmethod
     def load(cls, path: str | Path, device: str | torch.device = "cpu") -> Classifier:
-        """Loads a model folder, or the best model of a training run.
+        """Load a model folder, or the best model of a training run.
 
         Raises:
-            UserError: a file is missing or damaged, the files do not belong together, or the model reads no images.
+            UserError: a file is missing or damaged, the files do not belong together, or it is not an image model.
         """
         folder = find_model_folder(Path(path))
         check_input_type(folder, "images")
-        model, about = load_model(folder, device)
-        preprocessing = ImagePreprocessing.parse(about.get(ABOUT), f"{folder / 'config.json'}: {ABOUT}")
-        rows = model.config.classes, model.config.channels
-        if rows != (len(preprocessing.classes), preprocessing.channels):
+        model, metadata = load_model(folder, device)
+        where = f"{folder / 'config.json'}: {IMAGES}"
+        preprocessing = ImagePreprocessing.parse(metadata.get(IMAGES), where)
+        stated = (len(preprocessing.classes), preprocessing.channels)
+        actual = (model.config.classes, model.config.channels)
+        if stated != actual:
             raise UserError(
-                f"{folder / 'config.json'}: names {len(preprocessing.classes)} classes and {preprocessing.channels} "
-                f"channels, but the model has {rows[0]} and {rows[1]}"
+                f"{where} states {stated[0]} classes and {stated[1]} channels, but the model has {actual[0]} and "
+                f"{actual[1]}"
             )
-        loaded = cls(model, preprocessing)
-        loaded._home = folder
-        return loaded
+        classifier = cls(model, preprocessing)
+        classifier._folder = folder
+        return classifier
 
     @classmethod
     def from_pretrained(cls, path: str | Path, device: str | torch.device = "cpu") -> Classifier:
-        """`load`, under the name that it has with model hubs; nothing is fetched from anywhere.
-
-        Raises:
-            UserError: as `load` does.
-        """
+        """Load a model folder: `load` under the name that model hubs use. Nothing is downloaded."""
         return cls.load(path, device)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Writes a model folder with a card, README.md, which tells its architecture, its data and its scores.
+        """Write a model folder with a model card (README.md) of the architecture, data and scores.
 
         Raises:
-            UserError: there is something else in the folder.
+            UserError: the folder has other content.
         """
-        save_pretrained(Path(folder), self.save, self.model, self._home)
+        save_pretrained(Path(folder), self.save, self.model, self._folder)
 
     def save(self, folder: str | Path) -> None:
-        """Writes everything into a folder that exists."""
-        save_model(Path(folder), self.model, {ABOUT: self.preprocessing.model_dump(mode="json")})
+        """Write config.json and model.safetensors to an existing folder."""
+        save_model(Path(folder), self.model, {IMAGES: self.preprocessing.model_dump(mode="json")})
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes, in the order of the model's outputs."""
+        """Names of the classes, in the order of the model's outputs."""
         return self.preprocessing.classes
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """Device of the model."""
         device: torch.device = next(self.model.parameters()).device
         return device
 
     @overload
-    def __call__(self, images: AnyImage, top: int = 5) -> Ranked: ...
+    def __call__(self, images: AnyImage, top: int = 5) -> Ranking: ...
 
     @overload
-    def __call__(self, images: Several, top: int = 5) -> list[Ranked]: ...
+    def __call__(self, images: ImageList, top: int = 5) -> list[Ranking]: ...
 
-    def __call__(self, images: AnyImage | Several, top: int = 5) -> Ranked | list[Ranked]:
-        """The likeliest classes of an image, or of each of several.
+    def __call__(self, images: AnyImage | ImageList, top: int = 5) -> Ranking | list[Ranking]:
+        """Return the most likely classes of an image, or of every image in a list.
 
         Raises:
-            UserError: an image is bad; it is named.
+            UserError: an image cannot be read; names it.
         """
         if isinstance(images, list | tuple):
             return self.rank(self.probabilities(images), top)
         return self.rank(self.probabilities([images]), top)[0]
 
-    def rank(self, probabilities: NDArray[np.float32], top: int) -> list[Ranked]:
-        """The likeliest classes of each row."""
+    def rank(self, probabilities: NDArray[np.float32], top: int) -> list[Ranking]:
+        """Return the most likely classes for each row of probabilities."""
         order = np.argsort(-probabilities, axis=1, kind="stable")[:, : max(1, top)]
         return [
             [(self.classes[i], float(row[i])) for i in best] for row, best in zip(probabilities, order, strict=True)
         ]
 
     def probabilities(self, images: Sequence[AnyImage]) -> NDArray[np.float32]:
-        """Of every class for each image: (images, classes).
+        """Return the probabilities of all classes, (images, classes).
 
         Raises:
-            UserError: an image is bad; it is named.
+            UserError: an image cannot be read; names it.
         """
-        return self._join(images, self.predict, len(self.classes))
+        return self._map(images, self.predict, len(self.classes))
 
     def embed(self, images: Sequence[AnyImage]) -> NDArray[np.float32]:
-        """What the model makes of each image before it chooses a class: (images, width).
+        """Return the input of the classification head, (images, width).
 
         Raises:
-            UserError: an image is bad; it is named.
+            UserError: an image cannot be read; names it.
         """
-        return self._join(images, self.features, self.model.head.in_features)
+        return self._map(images, self.features, self.model.head.in_features)
 
     @torch.inference_mode()
     def predict(self, pixels: Sequence[Pixels]) -> NDArray[np.float32]:
-        """`probabilities` of images that are opened already."""
-        return _array(self.logits(pixels).softmax(1))
+        """Return the probabilities of opened images, (images, classes)."""
+        return _to_numpy(self.logits(pixels).softmax(1))
 
     @torch.inference_mode()
     def features(self, pixels: Sequence[Pixels]) -> NDArray[np.float32]:
-        """`embed` for images that are opened already."""
+        """Return the embeddings of opened images, (images, width)."""
         self.model.eval()
-        return _array(self.model.embed(self.preprocessing.normalise(pixels, self.device)))
+        return _to_numpy(self.model.embed(self.preprocessing.normalise(pixels, self.device)))
 
     def logits(self, pixels: Sequence[Pixels]) -> Tensor:
-        """What the model says of images that are opened already, (images, classes)."""
+        """Return the logits of opened images, (images, classes)."""
         self.model.eval()
         logits: Tensor = self.model(self.preprocessing.normalise(pixels, self.device))
         return logits.float()
 
-    def _join(self, images: Sequence[AnyImage], work: Any, width: int) -> NDArray[np.float32]:
+    def map_files(
+        self, paths: Iterable[Path | UserError], function: Callable[[Sequence[Pixels]], NDArray[np.float32]]
+    ) -> Iterator[FileResult]:
+        """Apply `predict` or `features` to image files, in order and in bounded memory.
+
+        An unreadable file gives an error in place of its result, and so does each error among the paths.
+        """
+
+        def open_one(path: Path | UserError) -> tuple[Path, Pixels] | UserError:
+            try:
+                return path if isinstance(path, UserError) else (path, self.preprocessing.open(path))
+            except UserError as error:
+                return error
+
+        opened = prefetch(open_one, paths, threads=THREADS, ahead=2 * BATCH)
+        while batch := list(islice(opened, BATCH)):
+            pixels = [image[1] for image in batch if not isinstance(image, UserError)]
+            rows = iter(function(pixels) if pixels else ())
+            for image in batch:
+                yield image if isinstance(image, UserError) else (image[0], next(rows))
+
+    def _map(self, images: Sequence[AnyImage], function: Any, width: int) -> NDArray[np.float32]:
         opened = prefetch(self.preprocessing.open, images, threads=THREADS, ahead=2 * BATCH)
-        parts = [work(batch) for batch in _batches(opened)]
-        return np.concatenate(parts) if parts else np.empty((0, width), np.float32)
+        results = [np.empty((0, width), np.float32)]
+        while batch := list(islice(opened, BATCH)):
+            results.append(function(batch))
+        return np.concatenate(results)
 
 
-def _batches(pixels: Iterator[Pixels]) -> Iterator[list[Pixels]]:
-    while batch := list(islice(pixels, BATCH)):
-        yield batch
+def find_images(arguments: Iterable[str]) -> Iterator[Path | UserError]:
+    """Yield the image files that arguments name: files, all images below a folder, or matches of a pattern.
+
+    A folder that cannot be read or has no images gives an error in its place.
+    """
+    for argument in arguments:
+        path = Path(argument)
+        if path.is_dir():
+            try:
+                yield from list_images(path)
+            except UserError as error:
+                yield error
+        elif not path.exists() and glob.has_magic(argument):
+            matches = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+            yield from find_images(map(str, matches)) if matches else [path]
+        else:
+            yield path
 
 
-def _array(values: Tensor) -> NDArray[np.float32]:
+def _to_numpy(values: Tensor) -> NDArray[np.float32]:
     array: NDArray[np.float32] = values.float().cpu().numpy()
     return array

@@ -1,4 +1,4 @@
-"""What a person wants of a translation, as text, and what a search is told of it, as tokens."""
+"""Constraints on translations, as text."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from regard.errors import UserError
 
 @dataclass(frozen=True)
 class Constraints:
-    """What translations must begin with, must say, and must not say, as text."""
+    """The start of every translation, and phrases that are required or forbidden in it."""
 
     prefix: str = ""
     required: tuple[str, ...] = ()
     forbidden: tuple[str, ...] = ()
 
     def report(self, text: str) -> dict[str, bool]:
-        """Which constraints a translation meets: a required phrase stands in it, a forbidden one does not."""
-        met = {phrase: unicodedata.normalize("NFC", phrase) in text for phrase in self.required}
-        return met | {phrase: unicodedata.normalize("NFC", phrase) not in text for phrase in self.forbidden}
+        """Return for each phrase whether the text satisfies the constraint."""
+        satisfied = {phrase: unicodedata.normalize("NFC", phrase) in text for phrase in self.required}
+        return satisfied | {phrase: unicodedata.normalize("NFC", phrase) not in text for phrase in self.forbidden}
 
-    def as_request(self, target: Tokenizer) -> DecodingRequest:
-        """The constraints as tokens.
+    def to_request(self, target: Tokenizer) -> DecodingRequest:
+        """Return the constraints as tokens, in a request without a source.
 
         Raises:
-            UserError: a phrase is empty, or one wish contradicts another.
+            UserError: a phrase is empty, or two constraints contradict each other.
         """
         self._check()
-        forbidden = {way for phrase in self.forbidden for way in _spellings(phrase, target)}
-        required = tuple(_spellings(phrase, target)[0] for phrase in self.required)
-        return DecodingRequest((), tuple(target.encode(self.prefix)) if self.prefix else (), required, tuple(forbidden))
+        forbidden = {tokens for phrase in self.forbidden for tokens in _tokenisations(phrase, target)}
+        required = tuple(_tokenisations(phrase, target)[0] for phrase in self.required)
+        prefix = tuple(target.encode(self.prefix)) if self.prefix else ()
+        return DecodingRequest((), prefix, required, tuple(forbidden))
 
     def _check(self) -> None:
         for name in ("required", "forbidden"):
@@ -40,25 +41,23 @@ class Constraints:
                 raise UserError(f"{name}: give a tuple of phrases, such as ({getattr(self, name)!r},)")
         for phrase in (*self.required, *self.forbidden):
             if not phrase.strip():
-                raise UserError("a required or forbidden phrase is empty; leave it away or give some text")
+                raise UserError("a required or forbidden phrase is empty; omit it or give some text")
         for phrase in self.forbidden:
-            for wanted in (*self.required, self.prefix or ""):
-                if phrase == wanted:
+            for text in (*self.required, self.prefix or ""):
+                if phrase == text:
                     raise UserError(f"{phrase!r} is both required and forbidden; choose one")
-                if phrase in wanted:
-                    raise UserError(
-                        f"{phrase!r} is forbidden, but stands in {wanted!r}, which is asked for; choose one"
-                    )
+                if phrase in text:
+                    raise UserError(f"{phrase!r} is forbidden, but is part of {text!r}, which is required; choose one")
 
 
-def _spellings(phrase: str, target: Tokenizer) -> list[Phrase]:
-    """The tokens of a phrase within a sentence, the likelier way first: behind a space, or close to the rest."""
-    spaced, close = target.encode(phrase), target.encode_continuation(phrase)
-    ways = [tuple(close), tuple(spaced)] if _is_unspaced(phrase[0]) else [tuple(spaced), tuple(close)]
-    return list(dict.fromkeys(ways))
+def _tokenisations(phrase: str, target: Tokenizer) -> list[Phrase]:
+    """Return the tokens of a phrase after a space and without one; first the usual form of its script."""
+    after_space, continued = tuple(target.encode(phrase)), tuple(target.encode_continuation(phrase))
+    forms = [continued, after_space] if _is_unspaced(phrase[0]) else [after_space, continued]
+    return list(dict.fromkeys(forms))
 
 
 def _is_unspaced(character: str) -> bool:
-    """Whether a character belongs to a script that is written without spaces between words."""
+    """Return whether a character belongs to a script without spaces between words."""
     name = unicodedata.name(character, "")
     return name.startswith(("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"))

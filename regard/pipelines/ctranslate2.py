@@ -1,4 +1,4 @@
-"""Writing with CTranslate2 in place of our own model: the same tokens in and out, and fewer things to ask for."""
+"""Translation with CTranslate2."""
 
 from __future__ import annotations
 
@@ -8,65 +8,59 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from regard.decoding.config import DecodingSettings, SearchSettings
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.search import TokenHypothesis
 from regard.errors import UserError
-from regard.interop.ctranslate2 import POSITIONS
-from regard.interop.lengths import longest_input
-from regard.interop.optional import need
-from regard.models.transformer import EncoderDecoderConfig
-from regard.pipelines.external import ExternalGenerator
-
-ENGINE = "the engine ctranslate2"
+from regard.pipelines.external import ExternalGenerator, Tokens
+from regard.runtime import import_optional
 
 
 class CTranslate2Generator(ExternalGenerator):
-    """Writes with a model that CTranslate2 has loaded.
+    """Generates translations with a model that CTranslate2 has loaded.
 
-    Its beam always stops as soon as `beam` hypotheses have ended. Hypotheses have no log-probabilities of their own
-    tokens; `score` gives them.
+    Its beam search stops as soon as `beam` hypotheses have ended. Hypotheses have no token log-probabilities; `score`
+    computes them.
+
+    Args:
+        folder: folder with the files of the engine.
+        vocabularies: text of each token of the source and of the target, by id.
+        device: device of the engine.
+        longest: maximum number of tokens of either side, END included; None if unlimited.
+
+    Raises:
+        UserError: CTranslate2 is not installed, the files are damaged, or it does not support the device.
     """
 
-    who = ENGINE
+    library = "CTranslate2"
 
     def __init__(
-        self,
-        folder: Path,
-        config: EncoderDecoderConfig,
-        pieces: tuple[Sequence[str], Sequence[str]],
-        device: torch.device,
+        self, folder: Path, vocabularies: tuple[Sequence[str], Sequence[str]], device: torch.device, longest: int | None
     ) -> None:
-        """Loads the engine's files from a folder.
-
-        Raises:
-            UserError: CTranslate2 is not installed, the files are damaged, or the device is none of its.
-        """
-        engine = need("ctranslate2", "export")
+        library = import_optional("ctranslate2", "export")
         threads = torch.get_num_threads()
         options = {"device_index": device.index or 0} if device.type == "cuda" else {"intra_threads": threads}
         try:
-            self._engine: Any = engine.Translator(str(folder), device=device.type, **options)
+            self._engine: Any = library.Translator(str(folder), device=device.type, **options)
         except (RuntimeError, ValueError) as error:
-            raise UserError(f"{folder}: CTranslate2 cannot load it ({_one_line(error)})") from None
-        self.config = config
-        self._source, self._target = pieces
-        self._ids = {piece: index for index, piece in enumerate(self._target)}
-        self.longest = longest_input(config, POSITIONS)
+            reason = " ".join(str(error).split())
+            raise UserError(f"{folder}: CTranslate2 cannot load it ({reason})") from None
+        self._source_vocabulary, self._target_vocabulary = vocabularies
+        self._target_ids = {token: index for index, token in enumerate(self._target_vocabulary)}
+        self.longest = longest
 
     @property
     def precision(self) -> str:
-        """The numbers in which the engine computes."""
+        """Data type in which the engine computes."""
         return str(self._engine.compute_type)
 
     def resolve_settings(
         self, settings: DecodingSettings, request: DecodingRequest, trees: bool, snapshots: bool
     ) -> DecodingSettings:
-        settings = self.check_plain(settings, request, trees, snapshots)
+        settings = self.check_settings(settings, request, trees, snapshots)
         if "stop" in settings.model_fields_set and settings.stop == "exact":
-            raise UserError(f"{ENGINE} has no stop exact; leave it away, or use the engine regard")
+            raise UserError(f"{self.library} has no stop exact; omit it, or use the engine regard")
         return settings.changed(stop="first")
 
     def generate(
@@ -75,47 +69,43 @@ class CTranslate2Generator(ExternalGenerator):
         assert isinstance(settings, SearchSettings)
         sources = [request.source for request in requests]
         for source in sources:
-            self._check_length(len(source))
-        limits = [self._limit(len(source), settings) for source in sources]
+            self._check_length(source)
+        limits = [self.max_target_length(source, settings) for source in sources]
         found = self._search(sources, settings, max(limits))
-        # What ended in time would have ended so with the sentence's own limit; what did not is searched with it.
-        again = defaultdict(list)
-        for place, (best, limit) in enumerate(zip(found, limits, strict=True)):
+        # The engine has one length limit per batch. Sentences that reach their own lower limit are searched again.
+        repeated = defaultdict(list)
+        for index, (best, limit) in enumerate(zip(found, limits, strict=True)):
             if limit < max(limits) and any(len(one.tokens) + 1 >= limit for one in best):
-                again[limit].append(place)
-        for limit, places in again.items():
-            for place, best in zip(
-                places, self._search([sources[place] for place in places], settings, limit), strict=True
-            ):
-                found[place] = best
-        self._finish(sources, found, limits, settings)
+                repeated[limit].append(index)
+        for limit, indices in repeated.items():
+            results = self._search([sources[index] for index in indices], settings, limit)
+            for index, best in zip(indices, results, strict=True):
+                found[index] = best
+        self._rescore(sources, found, limits, settings)
         return [best[: settings.n_best] for best in found]
 
-    def log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
-        raise UserError(f"{ENGINE} does not tell the log-probabilities of the whole vocabulary; use the engine regard")
-
     def score(
-        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], settings: DecodingSettings
+        self, sources: Sequence[Tokens], targets: Sequence[Tokens], settings: DecodingSettings
     ) -> list[TokenHypothesis]:
         assert isinstance(settings, SearchSettings)
-        for row in (*sources, *targets):
-            self._check_length(len(row))
+        for tokens in (*sources, *targets):
+            self._check_length(tokens)
         results = self._engine.score_batch(
-            self._spell(sources), [[self._target[i] for i in row] for row in targets], max_input_length=0
+            self._to_text(sources),
+            [[self._target_vocabulary[i] for i in tokens] for tokens in targets],
+            max_input_length=0,
         )
-        found = []
+        scored = []
         for target, result in zip(targets, results, strict=True):
-            gains = list(result.log_probs)
-            normaliser = settings.length_normaliser(float(len(gains)))
-            found.append(TokenHypothesis(list(target), sum(gains) / normaliser, gains))
-        return found
+            log_probs = list(result.log_probs)
+            normaliser = settings.length_normaliser(float(len(log_probs)))
+            scored.append(TokenHypothesis(list(target), sum(log_probs) / normaliser, log_probs))
+        return scored
 
-    def _search(
-        self, sources: Sequence[Sequence[int]], settings: SearchSettings, limit: int
-    ) -> list[list[TokenHypothesis]]:
-        """All of the beam that ended; at the limit, END counted, hypotheses are cut as they stand."""
+    def _search(self, sources: Sequence[Tokens], settings: SearchSettings, limit: int) -> list[list[TokenHypothesis]]:
+        """Return all finished hypotheses of the beam. At the limit, END included, hypotheses are cut."""
         results = self._engine.translate_batch(
-            self._spell(sources),
+            self._to_text(sources),
             beam_size=settings.beam_width,
             num_hypotheses=settings.beam_width,
             length_penalty=0.0 if settings.length_penalty == "none" else settings.alpha,
@@ -126,45 +116,40 @@ class CTranslate2Generator(ExternalGenerator):
         )
         return [
             [
-                TokenHypothesis([self._ids[piece] for piece in pieces[: limit - 1]], score, [])
-                for pieces, score in zip(result.hypotheses, result.scores, strict=True)
+                TokenHypothesis([self._target_ids[token] for token in hypothesis[: limit - 1]], score, [])
+                for hypothesis, score in zip(result.hypotheses, result.scores, strict=True)
             ]
             for result in results
         ]
 
-    def _finish(
+    def _rescore(
         self,
-        sources: Sequence[Sequence[int]],
+        sources: Sequence[Tokens],
         found: list[list[TokenHypothesis]],
         limits: Sequence[int],
         settings: SearchSettings,
     ) -> None:
-        """Scores with their END what was cut at the limit, or found greedily, which has a sum for a score."""
-        cut = [
-            (place, n)
-            for place, best in enumerate(found)
+        """Score with END the hypotheses that were cut, and those of greedy search, which are not normalised."""
+        indices = [
+            (i, n)
+            for i, best in enumerate(found)
             for n, one in enumerate(best)
-            if len(one.tokens) + 1 >= limits[place] or settings.beam_width == 1
+            if len(one.tokens) + 1 >= limits[i] or settings.beam_width == 1
         ]
-        if not cut:
+        if not indices:
             return
-        scored = self.score([sources[place] for place, _ in cut], [found[p][n].tokens for p, n in cut], settings)
-        for (place, n), one in zip(cut, scored, strict=True):
-            found[place][n] = TokenHypothesis(one.tokens, one.score, [])
-        for place in {place for place, _ in cut}:
-            found[place].sort(key=lambda one: -one.score)
+        scored = self.score([sources[i] for i, _ in indices], [found[i][n].tokens for i, n in indices], settings)
+        for (i, n), one in zip(indices, scored, strict=True):
+            found[i][n] = TokenHypothesis(one.tokens, one.score, [])
+        for i in {i for i, _ in indices}:
+            found[i].sort(key=lambda one: -one.score)
 
-    def _limit(self, length: int, settings: SearchSettings) -> int:
-        limit = settings.max_target_length(length)
-        return limit if self.longest is None else min(limit, self.longest)
+    def _check_length(self, tokens: Tokens) -> None:
+        if self.longest is not None and len(tokens) + 1 > self.longest:
+            raise UserError(
+                f"a sentence of {len(tokens)} tokens is too long for {self.library}, whose positions end at "
+                f"{self.longest - 1}"
+            )
 
-    def _check_length(self, tokens: int) -> None:
-        if self.longest is not None and tokens + 1 > self.longest:
-            raise UserError(f"a sentence of {tokens} tokens is too long for {ENGINE}, which ends at {self.longest - 1}")
-
-    def _spell(self, sources: Sequence[Sequence[int]]) -> list[list[str]]:
-        return [[self._source[i] for i in source] for source in sources]
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    def _to_text(self, sources: Sequence[Tokens]) -> list[list[str]]:
+        return [[self._source_vocabulary[i] for i in source] for source in sources]

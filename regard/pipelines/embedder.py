@@ -1,12 +1,20 @@
-"""`Embedder`: the vectors of sentences from an encoder such as BERT."""
+"""`Embedder`: sentence embeddings of an encoder such as BERT; and files of embeddings.
+
+Shapes: S tokens, W width.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+import numpy as np
+import safetensors.numpy
 import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
 from torch import Tensor
 
 from regard.data.text.vocabularies import JOINT
@@ -16,56 +24,131 @@ from regard.decoding.stepper import pad_batch
 from regard.errors import UserError
 from regard.models.bert import Bert
 from regard.models.folder import check_input_type, find_model_folder, load_model, save_model
-from regard.pipelines.translator import batches_by_tokens, list_texts
+from regard.pipelines.translator import WINDOW, Translator, batch_by_tokens, check_texts
+from regard.runtime import replace_file
+
+Pooling = Literal["mean", "none"]
+Arrays = dict[str, NDArray[Any]]
 
 
 class Embedder:
-    """Gives each text the vector by which it is compared with others, or each of its tokens one."""
+    """Computes an embedding of each text, or of each of its tokens."""
 
-    def __init__(self, model: Bert, pieces: WordPieceTokenizer) -> None:
-        self.model, self.pieces = model.eval(), pieces
+    def __init__(self, model: Bert, tokenizer: WordPieceTokenizer) -> None:
+        self.model, self.tokenizer = model.eval(), tokenizer
 
     @classmethod
     def load(cls, path: str | Path, device: str | torch.device = "cpu") -> Embedder:
-        """Loads a model folder of the kind encoder.
+        """Load a model folder of kind bert.
 
         Raises:
-            UserError: a file is missing or damaged, the files do not belong together, or it holds another model.
+            UserError: a file is missing or damaged, the files do not belong together, or it is another kind of model.
         """
         folder = find_model_folder(Path(path))
         check_input_type(folder, "sentences")
         model, _ = load_model(folder, device)
-        pieces = WordPieceTokenizer.load(folder / JOINT)
-        if len(pieces) > model.config.vocab:
-            raise UserError(f"{folder / JOINT} has {len(pieces)} pieces, and the model {model.config.vocab} rows")
-        return cls(model, pieces)
+        tokenizer = WordPieceTokenizer.load(folder / JOINT)
+        if len(tokenizer) > model.config.vocab:
+            raise UserError(
+                f"{folder / JOINT} has {len(tokenizer)} tokens, but the embedding has {model.config.vocab} rows"
+            )
+        return cls(model, tokenizer)
 
-    def save(self, folder: Path, about: dict[str, Any] | None = None) -> None:
-        """Writes config.json, model.safetensors and the tokenizer into an existing folder."""
-        self.pieces.save(folder / JOINT)
-        save_model(folder, self.model, about or {})
+    def save(self, folder: Path, metadata: dict[str, Any] | None = None) -> None:
+        """Write config.json, model.safetensors and the tokenizer to an existing folder."""
+        self.tokenizer.save(folder / JOINT)
+        save_model(folder, self.model, metadata or {})
 
     @torch.no_grad()
-    def embed(self, texts: Sequence[str], pool: Literal["mean", "none"] = "mean", first: int = 1) -> list[Tensor]:
-        """One vector a text, (W,), as the model pools; or with "none" one a token, (S, W), specials included.
+    def embed(self, texts: Sequence[str], pool: Pooling = "mean", first: int = 1) -> list[Tensor]:
+        """Return one vector per text, (W,), pooled as the model does; or with "none" one per token, (S, W).
 
-        `first` is the number of the first text, for errors.
+        Tokens include the special ones. `first` is the number of the first text, for errors.
 
         Raises:
-            UserError: a text is too long for the model's positions, or no text.
+            UserError: a text is too long for the model's positions, or is not a string.
         """
-        config, device = self.model.config, self.model.pieces.device
-        encoded = self.pieces.encode_batch(list_texts(texts, first), first)
-        for number, tokens in enumerate(encoded, first):
+        config, device = self.model.config, next(self.model.parameters()).device
+        rows = self.tokenizer.encode_batch(check_texts(texts, first), first)
+        for number, tokens in enumerate(rows, first):
             if len(tokens) > config.max_length:
-                raise UserError(f"sentence {number} has {len(tokens)} tokens, and positions end at {config.max_length}")
+                raise UserError(
+                    f"sentence {number} has {len(tokens)} tokens, but this model's positions end at {config.max_length}"
+                )
             if not tokens:
-                raise UserError(f"sentence {number} is empty, and this tokenizer sets nothing before or behind it")
-        vectors: list[Tensor] = [torch.empty(0)] * len(encoded)
-        for batch in batches_by_tokens(range(len(encoded)), encoded, BATCH_TOKENS):
-            rows, layout = pad_batch([encoded[i] for i in batch], config.pad, device)
-            x = self.model(rows, layout)
-            found = self.model.pool(x, layout) if pool == "mean" else x
-            for i, row in zip(batch, found, strict=True):
-                vectors[i] = row.clone() if pool == "mean" else row[: len(encoded[i])].clone()
+                raise UserError(f"sentence {number} is empty, and this tokenizer adds no special tokens")
+        vectors: list[Tensor] = [torch.empty(0)] * len(rows)
+        for batch in batch_by_tokens(range(len(rows)), rows, BATCH_TOKENS):
+            padded, layout = pad_batch([rows[i] for i in batch], config.pad, device)
+            outputs = self.model(padded, layout)
+            results = self.model.pool(outputs, layout) if pool == "mean" else outputs
+            for i, result in zip(batch, results, strict=True):
+                vectors[i] = result.clone() if pool == "mean" else result[: len(rows[i])].clone()
         return vectors
+
+
+def check_embedding_file(path: Path, pool: str) -> Pooling:
+    """Check before the work that the embeddings can be written; return the pooling with its type.
+
+    Raises:
+        UserError: the pooling or the suffix is unknown, .npy would have to hold two arrays, or the folder is missing.
+    """
+    if pool not in ("mean", "none"):
+        raise UserError(f"--pool must be mean (one vector per line) or none (one per token), not {pool!r}")
+    if path.suffix not in (".npy", ".safetensors"):
+        raise UserError(f"{path}: the name must end in .npy or .safetensors")
+    if pool == "none" and path.suffix == ".npy":
+        raise UserError(f"{path}: vectors of tokens need two arrays, but .npy holds one; use .safetensors")
+    if path.is_dir() or not path.parent.is_dir():
+        raise UserError(f"{path}: no file can be written there; --out needs a file name in an existing folder")
+    return cast(Pooling, pool)
+
+
+def embed_lines(
+    model: Translator | Embedder,
+    lines: Iterable[str],
+    pool: Pooling = "mean",
+    on_progress: Callable[[int], object] | None = None,
+) -> Arrays:
+    """Return the embeddings of every line as float32 arrays.
+
+    With "mean" the array is `embeddings`, (lines, W). With "none" the arrays are `vectors`, (tokens, W), and `offsets`,
+    (lines + 1,): the vectors of line i are vectors[offsets[i] : offsets[i + 1]]. An empty line has the vector of END,
+    or the vectors of its special tokens. `on_progress` is called with the number of new lines after each window.
+
+    Raises:
+        UserError: a line cannot be encoded.
+    """
+    lines = iter(lines)
+    parts = [np.empty((0, model.model.config.width), np.float32)]
+    lengths: list[int] = []
+    while window := list(islice(lines, WINDOW)):
+        vectors = model.embed(window, pool, first=len(lengths) + 1)
+        joined = torch.stack(vectors) if pool == "mean" else torch.cat(vectors)
+        parts.append(joined.float().cpu().numpy())
+        lengths += [1 if pool == "mean" else len(one) for one in vectors]
+        if on_progress is not None:
+            on_progress(len(window))
+    if pool == "mean":
+        return {"embeddings": np.concatenate(parts)}
+    return {"vectors": np.concatenate(parts), "offsets": np.cumsum([0, *lengths], dtype=np.int64)}
+
+
+def save_arrays(arrays: Arrays, path: Path) -> None:
+    """Write a .npy file of the only array, or a .safetensors file, atomically.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    with replace_file(path) as temporary:
+        with temporary.open("xb") as file:
+            if path.suffix == ".npy":
+                (array,) = arrays.values()
+                np.save(file, array)
+        if path.suffix == ".safetensors":
+            mode = temporary.stat().st_mode
+            try:
+                safetensors.numpy.save_file(arrays, temporary)
+            except SafetensorError as error:
+                raise UserError(f"{path}: cannot be written ({error})") from None
+            temporary.chmod(mode)  # safetensors makes files readable by their owner only

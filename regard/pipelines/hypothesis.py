@@ -1,4 +1,4 @@
-"""What comes out of a translator, as objects."""
+"""Results of a translator."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from regard.decoding.search import BeamNode
 
 
 @dataclass(frozen=True)
-class Node:
-    """An expansion of the beam, with its token as it reads."""
+class TreeNode:
+    """A node of the beam search tree with the text of its token."""
 
-    expansion: BeamNode
-    piece: str
+    node: BeamNode
+    subword: str
 
 
 @dataclass(frozen=True)
-class Round:
-    """The whole canvas after one pass of a model that writes all tokens at once, as it reads.
+class Iteration:
+    """The target of a non-autoregressive model after one iteration.
 
     Attributes:
-        pieces: at every place; "·" is CTC's blank, "END" what cuts the canvas.
-        log_probabilities: of each, when it was written.
-        written: whether this pass wrote it, or one before.
+        subwords: text of the token at every position; "·" is the CTC blank, and "END" ends the target.
+        token_log_probs: log-probability of each token when it was predicted.
+        updated: whether each token was predicted in this iteration, rather than in an earlier one.
     """
 
-    pieces: list[str]
-    log_probabilities: list[float]
-    written: list[bool]
+    subwords: list[str]
+    token_log_probs: list[float]
+    updated: list[bool]
 
 
 @dataclass(frozen=True)
@@ -36,31 +36,31 @@ class Hypothesis:
 
     Attributes:
         text: the translation.
-        score: the sum of log-probabilities after penalties; comparable among hypotheses of one search.
-        tokens: ids, without END.
-        pieces: the tokens as they read, spaces as "▁".
-        log_probabilities: of each token, and of END last, if the model says one: those with a length classifier or
-            CTC do not.
-        source_pieces: the tokens of the source.
-        alignment: where asked for: how much each target token, END last if there is one, looked at each source token,
-            END last.
-        phrases: whether each required phrase stands in the text, and each forbidden one does not.
-        tree: where asked for: every expansion of the beam that led here; the same for all hypotheses of a text.
-        rounds: where asked for, of a model that writes all tokens at once: the canvas after each of its passes.
+        score: cumulative log-probability after penalties; comparable among the hypotheses of one search.
+        tokens: token ids, without END.
+        subwords: text of each token, with "▁" for spaces.
+        token_log_probs: log-probability of each token, followed by that of END if the model predicts it. Models with a
+            length classifier and CTC models do not.
+        source_subwords: text of each source token.
+        alignment: cross-attention weights from each target token to each source token, averaged over layers and heads,
+            including END on both sides; None unless requested.
+        phrases: for each required or forbidden phrase, whether the text satisfies the constraint.
+        tree: all nodes of the beam search, shared by the hypotheses of a text; None unless requested.
+        iterations: the target after each iteration of a non-autoregressive model; None unless requested.
     """
 
     text: str
     score: float
     tokens: list[int] = field(default_factory=list)
-    pieces: list[str] = field(default_factory=list)
-    log_probabilities: list[float] = field(default_factory=list)
-    source_pieces: list[str] = field(default_factory=list)
+    subwords: list[str] = field(default_factory=list)
+    token_log_probs: list[float] = field(default_factory=list)
+    source_subwords: list[str] = field(default_factory=list)
     alignment: list[list[float]] | None = None
     phrases: dict[str, bool] = field(default_factory=dict)
-    tree: list[Node] | None = None
-    rounds: list[Round] | None = None
+    tree: list[TreeNode] | None = None
+    iterations: list[Iteration] | None = None
 
     @property
     def labels(self) -> list[str]:
-        """The pieces as the rows of `alignment` have them, with END where the model says one."""
-        return [*self.pieces, "END"] if len(self.log_probabilities) > len(self.tokens) else self.pieces
+        """Labels of the rows of `alignment`: the subwords, and END if the model predicts it."""
+        return [*self.subwords, "END"] if len(self.token_log_probs) > len(self.tokens) else self.subwords

@@ -1,4 +1,4 @@
-"""How a model reads images, as config.json says it: nothing else is needed to read them in the same way anywhere."""
+"""Preprocessing of images, as stated in config.json of a model folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -20,45 +20,47 @@ from regard.data.images.decoding import Mode, Pixels, decode_image, image_to_arr
 from regard.errors import UserError
 
 AnyImage = str | Path | Image.Image | npt.NDArray[np.uint8]
-"""A path, an image of Pillow, or an array of bytes: (height, width) or (height, width, channels)."""
+"""A path, a Pillow image, or an array of bytes, (height, width) or (height, width, channels)."""
+VIEWS = "views"
+"""Key of config.json with the height and width of the views of a CroCo model."""
 
 
 class ImagePreprocessing(Settings):
-    """What an image goes through before a model sees it, and what the model's classes are called."""
+    """Preprocessing of a classifier's images, and the names of its classes."""
 
     classes: tuple[str, ...] = Field(description="names of the classes, in the order of the model's outputs")
-    size: int = Field(gt=0, description="pixels of each side of the square that the model sees")
+    size: int = Field(gt=0, description="side of the square input in pixels")
     channels: Literal[1, 3] = Field(description="3 for colour, 1 for grey")
-    fit: Literal["crop", "squash"] = Field("crop", description="how an image becomes a square")
-    interpolation: Literal["bicubic"] = Field("bicubic", description="how it is resized")
-    mean: tuple[float, ...] = Field(description="of each channel, on a scale from 0 to 1, which is taken away")
-    std: tuple[float, ...] = Field(description="of each channel, by which the rest is divided")
+    fit: Literal["crop", "squash"] = Field("crop", description="how an image is made square")
+    interpolation: Literal["bicubic"] = Field("bicubic", description="interpolation for resizing")
+    mean: tuple[float, ...] = Field(description="mean of each channel in [0, 1], which is subtracted")
+    std: tuple[float, ...] = Field(description="standard deviation of each channel, by which the result is divided")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not len(self.mean) == len(self.std) == self.channels:
-            raise ValueError(f"{self.channels} channels need as many numbers in mean and in std")
+            raise ValueError(f"{self.channels} channels need as many values in mean and in std")
         if min(self.std) <= 0:
-            raise ValueError("std: every number must be more than 0")
+            raise ValueError("std: every value must be greater than 0")
         if len(set(self.classes)) < len(self.classes):
-            raise ValueError("classes: a name stands twice")
+            raise ValueError("classes: a name is repeated")
         return self
 
     @property
     def resize(self) -> Resize:
-        """The size that every image is resized to."""
+        """Resizing of images to the input size."""
         return Resize(self.size, self.fit)
 
     @property
     def mode(self) -> Mode:
-        """Colour or grey, as Pillow calls it."""
+        """Pillow's name of the colour mode."""
         return "L" if self.channels == 1 else "RGB"
 
     def open(self, image: AnyImage) -> Pixels:
-        """An image as the bytes that the model sees: (size, size, channels).
+        """Decode and resize an image to bytes, (size, size, channels).
 
         Raises:
-            UserError: it is bad, or not what an image can be given as; it is named where it has a name.
+            UserError: the image cannot be read; names it.
         """
         if isinstance(image, str | Path):
             pixels = decode_image(Path(image), self.mode, min_side=self.resize.min_side)
@@ -69,20 +71,46 @@ class ImagePreprocessing(Settings):
         return self.resize(pixels if pixels.ndim == 3 else pixels[:, :, None])
 
     def normalise(self, images: Sequence[Pixels], device: torch.device | str = "cpu") -> Tensor:
-        """A batch as the model takes it, (B, channels, size, size)."""
-        together = torch.from_numpy(np.stack(images)).to(device).permute(0, 3, 1, 2)
-        return EvalTransform(self.size, Normalisation(self.mean, self.std))(together)
+        """Return a batch of opened images as the model's input, (B, channels, size, size)."""
+        batch = torch.from_numpy(np.stack(images)).to(device).permute(0, 3, 1, 2)
+        return EvalTransform(self.size, Normalisation(self.mean, self.std))(batch)
 
     def _check_array(self, image: Any) -> Pixels:
         if not isinstance(image, np.ndarray):
-            raise UserError(f"an image is a path, an image of Pillow or an array, not {type(image).__name__}")
+            raise UserError(f"expected an image as a path, a Pillow image or an array, found {type(image).__name__}")
         channels = image.shape[2] if image.ndim == 3 else 1
         if image.dtype != np.uint8 or image.ndim not in (2, 3) or channels not in (1, 3) or not image.size:
             shape = " × ".join(map(str, image.shape))
             raise UserError(
-                f"an array of {shape} {image.dtype}: an image is bytes (uint8), height × width × 3, or height × width"
+                f"an image array must be uint8 of height × width × 3 or height × width, found {shape} {image.dtype}"
             )
         if channels == self.channels:
             return image
-        plain = Image.fromarray(image.reshape(image.shape[:2]) if channels == 1 else image)
-        return np.asarray(plain.convert(self.mode))
+        converted = Image.fromarray(image.reshape(image.shape[:2]) if channels == 1 else image)
+        return np.asarray(converted.convert(self.mode))
+
+
+def view_size(metadata: dict[str, Any], patch: int, where: str) -> tuple[int, int]:
+    """Return the height and width of the views of a CroCo model from the content of config.json.
+
+    Raises:
+        UserError: they are missing, or not multiples of the patch size.
+    """
+    match metadata.get(VIEWS):
+        case [int(height), int(width)] if height > 0 < width and not height % patch and not width % patch:
+            return height, width
+    raise UserError(
+        f"{where}: {VIEWS} is {metadata.get(VIEWS)!r}, but must be a height and a width that are multiples of {patch}, "
+        f"such as [{12 * patch}, {12 * patch}]"
+    )
+
+
+def open_view(path: Path, size: tuple[int, int]) -> Tensor:
+    """Return the centre of an image, resized to (height, width), with pixels in [0, 1], (1, 3, H, W).
+
+    Raises:
+        ImageError: the image cannot be read; names it.
+    """
+    height, width = size
+    fitted = ImageOps.fit(Image.fromarray(decode_image(path)), (width, height), Image.Resampling.BICUBIC)
+    return torch.from_numpy(np.array(fitted)).permute(2, 0, 1)[None].float() / 255

@@ -1,7 +1,7 @@
-"""Whole files of translations: lines in, records out, in bounded memory.
+"""Translation of files: lines in, records out, in bounded memory.
 
-A record is what one input line becomes: a line of text, its n best translations in a line each, or a JSON object. As
-records stand in the order of the lines, an output that ends early says by itself where to go on.
+A record is the result of one input line: a line of text, its n best translations in a line each, or a JSON object.
+Records are in the order of the lines, so an interrupted output can be continued after its last record.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from regard.decoding.config import DecodingSettings
 from regard.errors import UserError
 from regard.pipelines.constraints import Constraints
 from regard.pipelines.hypothesis import Hypothesis
-from regard.pipelines.output import GoingOn, count_lines, whole_lines
+from regard.pipelines.records import RecordCount, complete_lines, count_lines
 from regard.pipelines.translator import WINDOW, Translator
 
 Form = Literal["text", "n-best", "json"]
@@ -28,17 +28,12 @@ Item = TypeVar("Item")
 
 
 @dataclass
-class Tally:
-    """What has been written: records, the translations in them, and how many of those do not meet every wish."""
+class TranslationCounts:
+    """Numbers of records, of translations in them, and of translations that violate a constraint."""
 
     records: int = 0
     translations: int = 0
-    unmet: int = 0
-
-    def add(self, found: Sequence[Hypothesis]) -> None:
-        self.records += 1
-        self.translations += len(found)
-        self.unmet += sum(not all(hypothesis.phrases.values()) for hypothesis in found)
+    violations: int = 0
 
 
 def translate_lines(
@@ -51,176 +46,187 @@ def translate_lines(
     form: Form = "text",
     alignments: bool = False,
     done: int = 0,
-    watch: Callable[[int], object] | None = None,
-) -> Tally:
-    """Writes the record of every line, in order, with no more than a window of lines in memory.
+    on_progress: Callable[[int], object] | None = None,
+) -> TranslationCounts:
+    """Write the record of every line, in order, with at most `WINDOW` lines in memory.
 
     Args:
-        translator: what translates.
-        lines: the source, without line ends.
-        write: takes one whole record, line ends included.
-        settings: how to search.
-        constraints: what every translation must begin with, say, or not say.
-        form: how a record looks, as `write_record` has it.
-        alignments: whether JSON records carry what translations looked at.
-        done: how many records there are already; as many lines are passed over.
-        watch: is told how many records have come, window by window.
+        translator: the translator.
+        lines: source lines, without line breaks.
+        write: called with each record, including its line breaks.
+        settings: settings of the search.
+        constraints: required and forbidden text.
+        form: format of the records, see `format_record`.
+        alignments: whether JSON records include alignments.
+        done: number of records that exist already; as many lines are skipped.
+        on_progress: called with the number of new records after each window.
 
     Raises:
-        UserError: there are fewer lines than records already, or a line cannot be translated.
+        UserError: there are fewer lines than existing records, or a line cannot be translated.
     """
-    tally = Tally()
+    counts = TranslationCounts()
 
-    def take(number: int, source: str, found: Sequence[Hypothesis]) -> None:
-        write(write_record(form, number, source, found))
-        tally.add(found)
+    def write_record(number: int, source: str, hypotheses: Sequence[Hypothesis]) -> None:
+        write(format_record(form, number, source, hypotheses))
+        counts.records += 1
+        counts.translations += len(hypotheses)
+        counts.violations += sum(not all(hypothesis.phrases.values()) for hypothesis in hypotheses)
 
-    translate_items(translator, lines, str, take, settings, constraints, alignments=alignments, done=done, watch=watch)
-    return tally
+    translate_items(
+        translator,
+        lines,
+        str,
+        write_record,
+        settings,
+        constraints,
+        alignments=alignments,
+        done=done,
+        on_progress=on_progress,
+    )
+    return counts
 
 
 def translate_items(
     translator: Translator,
     items: Iterable[Item],
     text: Callable[[Item], str],
-    take: Callable[[int, Item, Sequence[Hypothesis]], object],
+    on_result: Callable[[int, Item, Sequence[Hypothesis]], object],
     settings: DecodingSettings,
     constraints: Constraints | None = None,
     *,
     alignments: bool = False,
     done: int = 0,
-    watch: Callable[[int], object] | None = None,
+    on_progress: Callable[[int], object] | None = None,
 ) -> None:
-    """`translate_lines` for whatever has a text: `take` gets every item's number, the item, and what was found."""
-    items, start = _pass_over(items, done)
-    told = done
-    waiting: deque[Item] = deque()
-    found_by_item = translator.stream(
-        map(text, _remember(items, waiting)), settings, first=start + 1, constraints=constraints, alignments=alignments
-    )
-    for number, found in enumerate(found_by_item, start + 1):
-        item = waiting.popleft()
+    """Translate the `text` of every item and pass its number, the item and its hypotheses to `on_result`.
+
+    See `translate_lines` for the other arguments.
+    """
+    items, start = _skip(items, done)
+    reported = done
+    window: deque[Item] = deque()
+
+    def read_texts() -> Iterator[str]:
+        for item in items:
+            window.append(item)
+            yield text(item)
+
+    results = translator.stream(read_texts(), settings, first=start + 1, constraints=constraints, alignments=alignments)
+    for number, hypotheses in enumerate(results, start + 1):
+        item = window.popleft()
         if number > done:
-            take(number, item, found)
-        if watch is not None and not waiting:  # the window has been handed out
-            watch(number - told)
-            told = number
+            on_result(number, item, hypotheses)
+        if on_progress is not None and not window:  # all results of the window have been passed on
+            on_progress(number - reported)
+            reported = number
 
 
-def _pass_over(items: Iterable[Item], done: int) -> tuple[Iterator[Item], int]:
-    """The items that remain to be read, and how many stand before them.
+def _skip(items: Iterable[Item], done: int) -> tuple[Iterator[Item], int]:
+    """Return the items from the start of the window that contains the next item, and the number of items before.
 
-    Reading starts with the window that the next item belongs to, and not with that item: the last digits of a score
-    depend on the batch, and so the output is the same, byte for byte, however often it was interrupted.
+    The last digits of a score depend on the batch. Whole windows are translated again, so that the output does not
+    depend on interruptions.
     """
     items = iter(items)
     start = done - done % WINDOW
-    passed = sum(1 for _ in islice(items, start))
+    skipped = sum(1 for _ in islice(items, start))
     window = list(islice(items, done - start))
-    if passed + len(window) < done:
+    if skipped + len(window) < done:
         raise UserError(
-            f"the output holds the translations of {done} lines, but the input has only {passed + len(window)}; "
+            f"the output has the translations of {done} lines, but the input has only {skipped + len(window)}; "
             f"they do not belong together"
         )
     following = list(islice(items, 1))
     return (chain(window, following, items) if following else iter(())), start
 
 
-def _remember(items: Iterable[Item], waiting: deque[Item]) -> Iterator[Item]:
-    for item in items:
-        waiting.append(item)
-        yield item
+def format_record(form: Form, number: int, source: str, hypotheses: Sequence[Hypothesis]) -> str:
+    """Return the record of a line, including line breaks.
 
-
-def write_record(form: Form, number: int, source: str, found: Sequence[Hypothesis]) -> str:
-    """What a line becomes, line ends included: its best translation, or all of those found.
-
-    "n-best" has a line for each, "line ||| text ||| score"; "json" one object with all that is known. A line end
-    within a translation would break the file, so it becomes a space, but in JSON.
+    "text" is the best translation; "n-best" has a line "number ||| text ||| score" for each translation; "json" is an
+    object with all translations, their scores and subwords. Except in JSON, line breaks in a translation become spaces.
     """
     if form == "text":
-        return f"{without_line_ends(found[0].text)}\n"
+        return f"{join_lines(hypotheses[0].text)}\n"
     if form == "n-best":
-        parts = ((str(number), without_line_ends(one.text), f"{one.score:.6f}") for one in found)
-        return "".join(f"{SEPARATOR.join(part)}\n" for part in parts)
+        fields = ((str(number), join_lines(one.text), f"{one.score:.6f}") for one in hypotheses)
+        return "".join(f"{SEPARATOR.join(row)}\n" for row in fields)
     record: dict[str, Any] = {"source": source}
-    if found[0].alignment is not None:
-        record["source_pieces"] = found[0].source_pieces
-    record["hypotheses"] = [_describe(hypothesis) for hypothesis in found]
+    if hypotheses[0].alignment is not None:
+        record["source_subwords"] = hypotheses[0].source_subwords
+    record["hypotheses"] = [_to_json(hypothesis) for hypothesis in hypotheses]
     return json.dumps(record, ensure_ascii=False) + "\n"
 
 
-def _describe(hypothesis: Hypothesis) -> dict[str, Any]:
-    described = {
+def _to_json(hypothesis: Hypothesis) -> dict[str, Any]:
+    values = {
         "text": hypothesis.text,
         "score": round(hypothesis.score, 6),
-        "pieces": hypothesis.pieces,
-        "log_probabilities": [round(value, 6) for value in hypothesis.log_probabilities],
+        "subwords": hypothesis.subwords,
+        "token_log_probs": [round(value, 6) for value in hypothesis.token_log_probs],
     }
     if hypothesis.alignment is not None:
-        described["alignment"] = [[round(weight, 4) for weight in row] for row in hypothesis.alignment]
+        values["alignment"] = [[round(weight, 4) for weight in row] for row in hypothesis.alignment]
     if hypothesis.phrases:
-        described["phrases"] = hypothesis.phrases
-    return described
+        values["phrases"] = hypothesis.phrases
+    return values
 
 
-def without_line_ends(text: str) -> str:
-    """The text as one line: a line end within it becomes a space."""
+def join_lines(text: str) -> str:
+    """Replace line breaks with spaces."""
     return text.replace("\n", " ").replace("\r", " ")
 
 
 def read_texts(path: Path, key: str | None = None) -> Iterator[str]:
-    """The lines of a file, the values of one key ("source" unless given) of a .jsonl or .parquet file, or a column.
+    """Yield the lines of a text file, the values of a key of a .jsonl or .parquet file, or a column of a .tsv file.
 
-    The columns of a .tsv file are counted from 0, which is the source's.
+    The default key is "source". Columns are counted from 0, which is the default.
 
     Raises:
-        UserError: a key is given for a file that has none, is no column's number, or the file cannot be read.
+        UserError: the file has no keys, the key is not a column number, or the file cannot be read.
     """
-    kind = format_suffix(path)
-    if kind in (".jsonl", ".parquet"):
+    suffix = format_suffix(path)
+    if suffix in (".jsonl", ".parquet"):
         key = "source" if key is None else key
-        read = read_jsonl if kind == ".jsonl" else read_parquet
+        read = read_jsonl if suffix == ".jsonl" else read_parquet
         return (pair.source for pair in read(path, key, key))
-    if kind == ".tsv":
+    if suffix == ".tsv":
         if key is not None and not key.isdecimal():
-            raise UserError(f"{path}: --key {key} is no column of a .tsv file; columns are numbers, counted from 0")
+            raise UserError(f"{path}: --key {key} is not a column of a .tsv file; columns are counted from 0")
         column = int(key or 0)
         return (pair.source for pair in read_tsv(path, column, column))
     if key is not None:
-        raise UserError(f"{path}: only .jsonl and .parquet files have keys, and .tsv files columns; leave --key away")
+        raise UserError(f"{path}: only .jsonl and .parquet files have keys, and .tsv files columns; omit --key")
     return read_lines(path)
 
 
-def count_records(path: Path, form: Form, n_best: int = 1) -> GoingOn:
-    """How many whole records a file holds, and their bytes: what comes after them is half of one.
+def count_records(path: Path, form: Form, n_best: int = 1) -> RecordCount:
+    """Count the complete records of an output file.
 
-    The last record of an n-best list is whole where it has `n_best` lines; where it has fewer there is no telling, and
-    it is not counted.
+    The last record of an n-best list is complete if it has `n_best` lines. One with fewer lines is not counted: search
+    may have found fewer translations, or the record may have been cut.
 
     Raises:
-        UserError: the file cannot be read, or holds something else than such records.
+        UserError: the file cannot be read, or has other content.
     """
     if form == "n-best":
-        return _count_groups(path, n_best)
-    if form == "json" and not next(whole_lines(path), b'{"source": ').startswith(b'{"source": '):
-        raise UserError(f"{path} was not written with --json, so --resume cannot go on with it")
+        return _count_n_best(path, n_best)
+    if form == "json" and not next(complete_lines(path), b'{"source": ').startswith(b'{"source": '):
+        raise UserError(f"{path} was not written with --json, so --resume cannot continue it")
     return count_lines(path)
 
 
-def _count_groups(path: Path, n_best: int) -> GoingOn:
+def _count_n_best(path: Path, n_best: int) -> RecordCount:
     records = size = 0
-    group_start = group_lines = 0
-    for line in whole_lines(path):
-        number = _number_of(line)
+    last_start = last_lines = 0
+    for line in complete_lines(path):
+        digits = line.partition(SEPARATOR.encode())[0]
+        number = int(digits) if digits.isdigit() else 0
         if number not in (records, records + 1) or number == 0:
-            raise UserError(f"{path} is not an n-best list of such a run, so --resume cannot go on with it")
+            raise UserError(f"{path} is not an n-best list written by regard, so --resume cannot continue it")
         if number == records + 1:
-            group_start, group_lines = size, 0
-        records, group_lines, size = number, group_lines + 1, size + len(line)
-    return (records - 1, group_start) if records and group_lines < n_best else (records, size)
-
-
-def _number_of(line: bytes) -> int | None:
-    digits = line.partition(SEPARATOR.encode())[0]
-    return int(digits) if digits.isdigit() else None
+            last_start, last_lines = size, 0
+        records, last_lines, size = number, last_lines + 1, size + len(line)
+    if records and last_lines < n_best:
+        return RecordCount(records - 1, last_start)
+    return RecordCount(records, size)

@@ -1,8 +1,11 @@
-"""`Translator`: model folders put to work. The only place where text meets a translation model."""
+"""`Translator`: translates text with a trained model.
+
+Shapes: B sentences, S source tokens, T target tokens, V vocabulary, W width.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -18,47 +21,48 @@ from regard.decoding.autoregressive import AutoregressiveGenerator
 from regard.decoding.config import DecodingSettings, NATSettings, parse_settings
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS, Generator, collect_cross_attention
-from regard.decoding.nat import NATGenerator, NATHypothesis, NATIteration
-from regard.decoding.search import BeamNode, TokenHypothesis
+from regard.decoding.nat import NATGenerator, NATHypothesis
+from regard.decoding.search import TokenHypothesis
 from regard.decoding.stepper import pad_batch
 from regard.errors import UserError
 from regard.models.folder import find_model_folder, save_model
 from regard.models.nat import NATransformer
 from regard.models.pretrained import save_pretrained
-from regard.models.transformer import EncoderDecoder, Transformer
+from regard.models.transformer import Transformer
 from regard.ops.linear import PackedWeights
 from regard.ops.quantization import Precision
 from regard.pipelines.constraints import Constraints
-from regard.pipelines.hypothesis import Hypothesis, Node, Round
-from regard.pipelines.loading import Engine, Loaded, load_parts, save_for_engine
-from regard.pipelines.reranking import check_reranker
+from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
+from regard.pipelines.loading import TranslationModel, check_reranker, is_exported, load_parts
 
 WINDOW = 2048
+"""Number of lines that are translated together and held in memory."""
+Tokens = Sequence[int]
 
 
 class Translator:
-    """Translates text with a trained model, or with several that vote.
+    """Translates text with a trained model or an ensemble.
 
-    `translator(text)` gives the best translation of a string, or of every string in a list; `hypotheses` gives the n
-    best as objects; `stream` takes lines without end; `score` judges given translations; `embed` gives the encoder's
-    context-aware vectors.
+    `translator(text)` returns the best translation of a string, or of every string in a list. `hypotheses` returns the
+    n best translations with their scores; `stream` translates an unlimited number of lines; `score` scores given
+    translations; `embed` returns the output vectors of the encoder.
     """
 
     def __init__(
         self,
-        model: Transformer | NATransformer,
+        model: TranslationModel,
         vocabularies: Vocabularies,
         languages: tuple[str, str] = ("source", "target"),
-        others: Sequence[Transformer | NATransformer] = (),
+        others: Sequence[TranslationModel] = (),
         generator: Generator | None = None,
         precision: Precision = "float32",
     ) -> None:
         self.model, self.vocabularies, self.languages = model, vocabularies, languages
-        self._home: Path | None = None
         self.models = [model, *others]
-        self._products = PackedWeights(precision)
-        self.generator = build_generator(self.models, self._products) if generator is None else generator
+        self._weights = PackedWeights(precision)
+        self.generator = _build_generator(self.models, self._weights) if generator is None else generator
         self._rerankers: dict[Path, Translator] = {}
+        self._folder: Path | None = None
 
     @classmethod
     def load(
@@ -66,122 +70,57 @@ class Translator:
         path: str | Path,
         *others: str | Path,
         device: str | torch.device = "cpu",
-        engine: Engine | str | None = None,
         precision: str | None = None,
     ) -> Translator:
-        """Loads a model folder, or the best model of a training run; further ones make an ensemble with it.
+        """Load a model folder or the best model of a training run; several of them form an ensemble.
 
         Args:
-            path: the folder; also one that `regard export --to ctranslate2` has written.
-            others: models that vote with it.
-            device: where to compute.
-            engine: "regard", or "ctranslate2", which is often faster on a CPU and cannot do all that regard can.
-            precision: "float32" unless given. On a CPU "bfloat16" or "int8" are faster numbers in which vectors are
-                multiplied with weights; on a GPU the whole model is in "bfloat16" or "float16". ctranslate2 has further
-                ones.
+            path: the folder; may also be written by `regard export --to ctranslate2`.
+            others: further models of the ensemble.
+            device: device of the models.
+            precision: "float32" by default. On CPU, "bfloat16" and "int8" use faster linear layers; on GPU, the whole
+                model is converted to "bfloat16" or "float16".
 
         Raises:
-            UserError: a file is missing or damaged, the files do not belong together, or the engine lacks something.
+            UserError: a file is missing or damaged, the files do not belong together, or an option does not apply.
         """
-        loaded = cls(
-            *load_parts(Path(path), [Path(other) for other in others], torch.device(device), engine, precision)
-        )
-        loaded._home = None if loaded.model.target_embedding.weight.is_meta else find_model_folder(Path(path))
-        return loaded
+        parts = load_parts(Path(path), [Path(other) for other in others], torch.device(device), precision)
+        translator = cls(*parts)
+        translator._folder = None if is_exported(Path(path)) else find_model_folder(Path(path))
+        return translator
 
     @classmethod
     def from_pretrained(cls, path: str | Path, **options: Any) -> Translator:
-        """`load`, under the name that it has with model hubs; nothing is fetched from anywhere.
-
-        Raises:
-            UserError: as `load` does.
-        """
+        """Load a model folder: `load` under the name that model hubs use. Nothing is downloaded."""
         return cls.load(path, **options)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Writes a model folder with a card, README.md, which tells its architecture, its data and its scores.
+        """Write a model folder with a model card (README.md) of the architecture, data and scores.
 
         Raises:
-            UserError: there is something else in the folder, several models vote, or another engine has the weights.
+            UserError: the folder has other content, or the translator is an ensemble or a CTranslate2 export.
         """
         if len(self.models) > 1:
-            raise UserError("models that vote are several folders; save each by itself")
-        save_pretrained(Path(folder), self.save, self.model, self._home)
+            raise UserError("an ensemble has several model folders; save each model separately")
+        save_pretrained(Path(folder), self.save, self.model, self._folder)
 
-    def save_engine(self, folder: Path, quantization: str = "float32", about: dict[str, Any] | None = None) -> None:
-        """Writes what the engine ctranslate2 loads into an existing folder, and beside it the tokenizer.
-
-        Raises:
-            UserError: CTranslate2 cannot express this model, or is not installed.
-        """
-        if len(self.models) > 1:
-            raise UserError("CTranslate2 has no models that vote; give one")
-        save_for_engine(Loaded(self.model, self.vocabularies, self.languages), folder, quantization, about or {})
-
-    def save(self, folder: Path, about: dict[str, Any] | None = None) -> None:
-        """Writes config.json, model.safetensors and the tokenizer into an existing folder."""
+    def save(self, folder: Path, metadata: Mapping[str, Any] | None = None) -> None:
+        """Write config.json, model.safetensors and the tokenizer to an existing folder."""
         self.vocabularies.save(folder)
-        save_model(folder, self.model, {"languages": list(self.languages)} | (about or {}))
+        save_model(folder, self.model, {"languages": list(self.languages)} | dict(metadata or {}))
 
-    def __call__(self, text: str | Sequence[str], **search: Any) -> Any:
-        """The best translation of a string, or of every string in a list.
+    def __call__(self, text: str | Sequence[str], **settings: Any) -> Any:
+        """Return the best translation of a string, or of every string in a list.
 
-        Keywords are those of `SearchSettings`, such as beam=4, or for a model that writes all tokens at once those of
-        `NATSettings`, such as iterations=4. With n_best the answer is hypotheses with their scores and alignments,
-        best first, in place of each string.
+        Keywords are those of `SearchSettings`, such as beam=4, or of `NATSettings` for a non-autoregressive model, such
+        as iterations=4. With n_best, return a list of hypotheses with alignments instead of each string.
         """
-        settings = parse_settings(self.generator.settings_class, search, "translate")
-        several = "n_best" in search
-        texts, seen = [text] if isinstance(text, str) else list_texts(text), several and self.generator.has_attention
-        found = self.hypotheses(texts, settings, alignments=seen)
-        answers = found if several else [best[0].text for best in found]
-        return answers[0] if isinstance(text, str) else answers
-
-    def fit(self, settings: DecodingSettings | None = None) -> DecodingSettings:
-        """The settings as this model takes them, with what it chooses where they leave a choice.
-
-        Raises:
-            UserError: it cannot do what they ask for.
-        """
-        return self._prepare(settings, DecodingRequest(()), trees=False, snapshots=False)
-
-    def _prepare(
-        self, settings: DecodingSettings | None, request: DecodingRequest, trees: bool, snapshots: bool
-    ) -> DecodingSettings:
-        """The settings as this model takes them; whoever judges its results is there before any of them is."""
-        fitted = self.generator.resolve_settings(settings or self.generator.settings_class(), request, trees, snapshots)
-        if isinstance(fitted, NATSettings) and fitted.rerank is not None:
-            self.reranker(fitted.rerank)
-        return fitted
-
-    def count_parameters(self, settings: DecodingSettings | None = None) -> int:
-        """How many numbers have been learned by all who take part: models that vote, and one that judges."""
-        path = settings.rerank if isinstance(settings, NATSettings) else None
-        models = [*self.models, *([] if path is None else self.reranker(path).models)]
-        return sum(parameter.numel() for model in models for parameter in model.parameters())
-
-    def reranker(self, path: Path) -> Translator:
-        """The model that chooses among results of this one.
-
-        Raises:
-            UserError: there is none, or it cannot judge.
-        """
-        if path not in self._rerankers:
-            check_reranker(path)
-            self._rerankers[path] = Translator.load(path, device=self.model.target_embedding.weight.device)
-        return self._rerankers[path]
-
-    def stream(
-        self, lines: Iterable[str], settings: DecodingSettings | None = None, first: int = 1, **wanted: Any
-    ) -> Iterator[list[Hypothesis]]:
-        """The n best translations of every line, in order, with no more than a window of lines in memory.
-
-        Further keywords are those of `hypotheses`; `first` is the number of the first line, for errors.
-        """
-        lines = iter(lines)
-        while window := list(islice(lines, WINDOW)):
-            yield from self.hypotheses(window, settings, first=first, **wanted)
-            first += len(window)
+        parsed = parse_settings(self.generator.settings_class, settings, "translate")
+        returns_hypotheses = "n_best" in settings
+        texts = [text] if isinstance(text, str) else check_texts(text)
+        found = self.hypotheses(texts, parsed, alignments=returns_hypotheses and self.generator.has_attention)
+        results = found if returns_hypotheses else [best[0].text for best in found]
+        return results[0] if isinstance(text, str) else results
 
     def hypotheses(
         self,
@@ -193,177 +132,149 @@ class Translator:
         snapshots: bool = False,
         first: int = 1,
     ) -> list[list[Hypothesis]]:
-        """The n best translations of every text, best first; a blank text has itself as its only translation.
+        """Return the n best translations of every text, best first. A blank text is returned unchanged.
 
         Args:
-            texts: sentences, or longer texts, each translated as one.
-            settings: how to search, or for a model that writes all at once how to fill its canvas.
-            constraints: what every translation must begin with, say, or not say.
-            alignments: whether hypotheses carry what they looked at.
-            trees: whether hypotheses carry the whole beam.
-            snapshots: whether hypotheses carry the canvas after each round.
-            first: the number of the first text, for errors.
+            texts: sentences, or longer texts that are translated as one sequence.
+            settings: settings of the search, or of decoding with a non-autoregressive model.
+            constraints: required and forbidden text.
+            alignments: whether to return cross-attention weights.
+            trees: whether to return all nodes of the beam search.
+            snapshots: whether to return the target after each iteration of a non-autoregressive model.
+            first: number of the first text, for errors.
         """
-        constraints = constraints or Constraints()
-        texts = list_texts(texts, first)
-        encoded = self._encode(texts, first)
-        request = constraints.as_request(self.vocabularies.target)
-        settings = self._prepare(settings, request, trees, snapshots)
+        texts = check_texts(texts, first)
+        sources = self._encode(texts, first)
+        request = DecodingRequest(()) if constraints is None else constraints.to_request(self.vocabularies.target)
+        settings = self._resolve(settings, request, trees, snapshots)
         found: dict[int, list[TokenHypothesis]] = {}
-        nothing: dict[str, Any] = {"tree": [] if trees else None, "rounds": [] if snapshots else None}
-        results: list[list[Hypothesis]] = [[Hypothesis(text, 0.0, **nothing)] for text in texts]
-        filled = [i for i, text in enumerate(texts) if text.strip()]
-        with self._evaluating() as observed:
-            for batch in batches_by_tokens(filled, encoded, self.generator.batch_tokens(settings)):
-                requests = [replace(request, source=encoded[i]) for i in batch]
-                written = self.generator.generate(requests, settings, trees or snapshots)
-                for i, best in zip(batch, written, strict=True):
-                    found[i] = best
-                    results[i] = [self._hypothesis(one_best, encoded[i], constraints) for one_best in best]
+        nonblank = [i for i, text in enumerate(texts) if text.strip()]
+        with self._inference() as has_hooks:
+            for batch in batch_by_tokens(nonblank, sources, self.generator.batch_tokens(settings)):
+                requests = [replace(request, source=sources[i]) for i in batch]
+                found |= zip(batch, self.generator.generate(requests, settings, trees or snapshots), strict=True)
             if isinstance(settings, NATSettings) and settings.rerank is not None:
-                self._rerank(texts, found, results, settings.rerank, settings.n_best)
-            if alignments:
-                self._align(encoded, found, results)
-        if observed and filled:
-            with self._in_evaluation_mode():
-                self.generator.run_forward([encoded[i] for i in filled], [found[i][0] for i in filled])
+                self._rerank(texts, found, self.reranker(settings.rerank), settings.n_best)
+            maps = self._align(sources, found) if alignments else {}
+        if has_hooks and nonblank:  # search does not call the hooks: pass the results through the model once more
+            with self._evaluation_mode():
+                self.generator.run_forward([sources[i] for i in nonblank], [found[i][0] for i in nonblank])
+        tree: list[TreeNode] | None = [] if trees else None
+        iterations: list[Iteration] | None = [] if snapshots else None
+        results = [[Hypothesis(text, 0.0, tree=tree, iterations=iterations)] for text in texts]
+        for i, best in found.items():
+            results[i] = [self._build(one, sources[i], constraints, maps.get((i, n))) for n, one in enumerate(best)]
         return results
 
-    def read(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
-        """The log-probabilities of given translations, (B, T, V).
+    def stream(
+        self, lines: Iterable[str], settings: DecodingSettings | None = None, first: int = 1, **options: Any
+    ) -> Iterator[list[Hypothesis]]:
+        """Yield the n best translations of every line, in order, with at most `WINDOW` lines in memory.
 
-        Row t is what a model that writes token by token says after t target tokens, or what one that writes all at
-        once says at place t.
+        Further keywords are those of `hypotheses`.
         """
-        return self.generator.log_probs(sources, targets)
+        lines = iter(lines)
+        while window := list(islice(lines, WINDOW)):
+            yield from self.hypotheses(window, settings, first=first, **options)
+            first += len(window)
 
     def score(
         self, sources: str | Sequence[str], targets: str | Sequence[str], settings: DecodingSettings | None = None
     ) -> Any:
-        """Given translations as hypotheses: their scores are what search would have given to the same tokens.
+        """Score given translations as search would score the same tokens.
 
-        A string and its translation give one hypothesis; two lists give a list.
+        Return a hypothesis for two strings, or a list of hypotheses for two lists.
         """
         if isinstance(sources, str) and isinstance(targets, str):
             return self.score([sources], [targets], settings)[0]
         if isinstance(sources, str) or isinstance(targets, str):
             raise UserError("score takes a text and its translation, or a list of each")
-        sources, targets = list_texts(sources), list_texts(targets)
+        sources, targets = check_texts(sources), check_texts(targets)
         if len(sources) != len(targets):
             raise UserError(f"{len(sources)} sources cannot be scored with {len(targets)} translations")
         return self.score_tokens(self._encode(sources, 1), self.vocabularies.target.encode_batch(targets), settings)
 
     def score_tokens(
-        self,
-        sources: Sequence[Sequence[int]],
-        targets: Sequence[Sequence[int]],
-        settings: DecodingSettings | None = None,
+        self, sources: Sequence[Tokens], targets: Sequence[Tokens], settings: DecodingSettings | None = None
     ) -> list[Hypothesis]:
-        """`score` for tokens, both sides without END."""
-        settings = self.fit(settings)
-        results: list[Hypothesis | None] = [None] * len(sources)
-        both = [[*source, *target] for source, target in zip(sources, targets, strict=True)]
-        with self._evaluating():
-            for batch in batches_by_tokens(range(len(both)), both, self.generator.batch_tokens(settings)):
-                found = self.generator.score([sources[i] for i in batch], [targets[i] for i in batch], settings)
-                for i, one in zip(batch, found, strict=True):
-                    results[i] = self._hypothesis(one, sources[i])
-        return [result for result in results if result is not None]
+        """Score given translations as token ids, without END."""
+        settings = self.resolve_settings(settings)
+        pairs = [[*source, *target] for source, target in zip(sources, targets, strict=True)]
+        results: dict[int, Hypothesis] = {}
+        with self._inference():
+            for batch in batch_by_tokens(range(len(pairs)), pairs, self.generator.batch_tokens(settings)):
+                scored = self.generator.score([sources[i] for i in batch], [targets[i] for i in batch], settings)
+                results |= {i: self._build(one, sources[i]) for i, one in zip(batch, scored, strict=True)}
+        return [results[i] for i in range(len(pairs))]
+
+    def log_probs(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> Tensor:
+        """Return the log-probabilities of all tokens at every position of given translations, (B, T, V).
+
+        Position t of an autoregressive model is conditioned on the first t target tokens.
+        """
+        return self.generator.log_probs(sources, targets)
 
     @torch.no_grad()
     def embed(self, texts: Sequence[str], pool: Literal["mean", "none"] = "mean", first: int = 1) -> list[Tensor]:
-        """The encoder's context-aware vectors: one a text, (W,), or with "none" one a token, (S, W), END left out.
+        """Return encoder outputs: one vector per text, (W,), or with "none" one per token, (S, W), without END.
 
-        `first` is the number of the first text, for errors.
+        An empty text is represented by END. `first` is the number of the first text, for errors.
         """
         if pool not in ("mean", "none"):
-            raise UserError(f"pool: {pool!r} is not mean, one vector a text, or none, one a token")
+            raise UserError(f"pool: {pool!r} must be mean (one vector per text) or none (one per token)")
         if self.model.target_embedding.weight.is_meta:
-            raise UserError("the engine ctranslate2 gives no vectors of tokens; use the engine regard")
-        texts = list_texts(texts, first)
-        encoded = self._encode(texts, first)
+            raise UserError("CTranslate2 does not return encoder outputs; use the engine regard")
+        texts = check_texts(texts, first)
+        sources = self._encode(texts, first)
+        config, device = self.model.config, self.model.target_embedding.weight.device
         vectors: list[Tensor] = [torch.empty(0)] * len(texts)
-        config = self.model.config
-        device = self.model.target_embedding.weight.device
-        self._products.refresh()
-        with self._evaluating(), self._products:
-            for batch in batches_by_tokens(range(len(texts)), encoded, BATCH_TOKENS):
-                rows, layout = pad_batch([[*encoded[i], config.eos] for i in batch], config.pad, device)
-                memory = self.model.encode(rows, layout)
-                for i, row in zip(batch, memory, strict=True):
-                    tokens = row[: max(1, len(encoded[i]))]  # an empty text has only END to stand for it
-                    tokens = tokens.to(torch.promote_types(tokens.dtype, torch.float32))
-                    vectors[i] = tokens.mean(0) if pool == "mean" else tokens.clone()
+        self._weights.refresh()
+        with self._inference(), self._weights:
+            for batch in batch_by_tokens(range(len(texts)), sources, BATCH_TOKENS):
+                tokens, layout = pad_batch([[*sources[i], config.eos] for i in batch], config.pad, device)
+                for i, row in zip(batch, self.model.encode(tokens, layout), strict=True):
+                    outputs = row[: max(1, len(sources[i]))]
+                    outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+                    vectors[i] = outputs.mean(0) if pool == "mean" else outputs.clone()
         return vectors
 
-    def _hypothesis(
-        self, found: TokenHypothesis, source: Sequence[int], constraints: Constraints | None = None
-    ) -> Hypothesis:
-        target = self.vocabularies.target
-        text = target.decode(found.tokens)
-        return Hypothesis(
-            text=text,
-            score=found.score,
-            tokens=found.tokens,
-            pieces=target.tokens(found.tokens),
-            log_probabilities=found.token_log_probs,
-            source_pieces=self.vocabularies.source.tokens(source),
-            phrases=constraints.report(text) if constraints else {},
-            tree=None if found.tree is None else self._tree(found.tree),
-            rounds=[self._round(one) for one in found.iterations]
-            if isinstance(found, NATHypothesis) and found.iterations
-            else None,
-        )
+    def resolve_settings(self, settings: DecodingSettings | None = None) -> DecodingSettings:
+        """Return the settings with the defaults of this model filled in.
 
-    def _round(self, seen: NATIteration) -> Round:
-        names = {self.model.config.eos: "END"}
-        if isinstance(self.model, NATransformer) and self.model.config.length == "ctc":
-            names[self.model.config.blank_token] = "·"
-        pieces = self.vocabularies.target.tokens(seen.tokens)
-        shown = [names.get(token, piece) for token, piece in zip(seen.tokens, pieces, strict=True)]
-        return Round(shown, seen.token_log_probs, seen.updated)
+        Raises:
+            UserError: the model does not support a setting.
+        """
+        return self._resolve(settings, DecodingRequest(()), trees=False, snapshots=False)
 
-    def _tree(self, tree: Sequence[BeamNode]) -> list[Node]:
-        pieces = self.vocabularies.target.tokens
-        eos = self.model.config.eos
-        return [Node(e, "END" if e.token == eos else pieces([e.token])[0]) for e in tree]
+    def count_parameters(self, settings: DecodingSettings | None = None) -> int:
+        """Return the number of parameters of all models, including the reranker of the settings."""
+        path = settings.rerank if isinstance(settings, NATSettings) else None
+        models = [*self.models, *([] if path is None else self.reranker(path).models)]
+        return sum(parameter.numel() for model in models for parameter in model.parameters())
 
-    def _align(
-        self, encoded: list[list[int]], found: dict[int, list[TokenHypothesis]], results: list[list[Hypothesis]]
-    ) -> None:
-        """Reads every hypothesis once more to see what it looked at, on average over layers, heads and models."""
-        pairs = [(i, n) for i in found for n in range(len(found[i]))]
-        both = [[*encoded[i], *found[i][n].tokens] for i, n in pairs]
-        for batch in batches_by_tokens(range(len(pairs)), both, BATCH_TOKENS):
-            chosen = [pairs[place] for place in batch]
-            with collect_cross_attention(self.models) as seen:
-                self.generator.run_forward([encoded[i] for i, _ in chosen], [found[i][n] for i, n in chosen])
-            maps = torch.stack(seen).mean(0)
-            for row, (i, n) in zip(maps, chosen, strict=True):
-                whole = row[self.generator.attention_rows(found[i][n]), : len(encoded[i]) + 1]
-                results[i][n] = replace(results[i][n], alignment=whole.tolist())
+    def reranker(self, path: Path) -> Translator:
+        """Return the autoregressive model that reranks the results of this one. It is loaded once.
 
-    def _rerank(
-        self,
-        texts: Sequence[str],
-        found: dict[int, list[TokenHypothesis]],
-        results: list[list[Hypothesis]],
-        path: Path,
-        n_best: int,
-    ) -> None:
-        """Puts the hypotheses in the order, and gives them the scores, of another model."""
-        reranker = self.reranker(path)
-        pairs = [(i, n) for i in found for n in range(len(found[i]))]
-        rescored = reranker.score([texts[i] for i, _ in pairs], [results[i][n].text for i, n in pairs])
-        scores = {pair: hypothesis.score for pair, hypothesis in zip(pairs, rescored, strict=True)}
-        for i in found:
-            order = [n for _, n in sorted((-scores[i, n], n) for n in range(len(found[i])))][:n_best]
-            results[i] = [replace(results[i][n], score=scores[i, n]) for n in order]
-            found[i] = [found[i][n] for n in order]
+        Raises:
+            UserError: there is no such model, or it is not autoregressive.
+        """
+        if path not in self._rerankers:
+            check_reranker(path)
+            self._rerankers[path] = Translator.load(path, device=self.model.target_embedding.weight.device)
+        return self._rerankers[path]
+
+    def _resolve(
+        self, settings: DecodingSettings | None, request: DecodingRequest, trees: bool, snapshots: bool
+    ) -> DecodingSettings:
+        settings = settings or self.generator.settings_class()
+        resolved = self.generator.resolve_settings(settings, request, trees, snapshots)
+        if isinstance(resolved, NATSettings) and resolved.rerank is not None:
+            self.reranker(resolved.rerank)  # reports a missing model before anything is translated
+        return resolved
 
     def _encode(self, texts: list[str], first: int) -> list[list[int]]:
         try:
-            encoded = self.vocabularies.source.encode_batch(texts)
+            sources = self.vocabularies.source.encode_batch(texts)
         except UserError:
             for number, text in enumerate(texts, first):
                 try:
@@ -371,22 +282,87 @@ class Translator:
                 except UserError as error:
                     raise UserError(f"sentence {number}: {error}") from None
             raise
-        for number, tokens in enumerate(encoded, first):
-            for model in self.models:
-                _check_length(len(tokens), number, model)
-        return encoded
+        limits = [model.config.max_length for model in self.models if model.config.positions == "learned"]
+        for number, tokens in enumerate(sources, first):
+            if limits and len(tokens) + 1 > min(limits):
+                raise UserError(
+                    f"sentence {number} has {len(tokens)} tokens, but this model's learned positions end at "
+                    f"{min(limits) - 1}; split it, or train a model with sinusoidal or rotary positions"
+                )
+        return sources
+
+    def _rerank(
+        self, texts: Sequence[str], found: dict[int, list[TokenHypothesis]], reranker: Translator, n_best: int
+    ) -> None:
+        """Replace the scores with those of the reranker and sort by them; ties keep their order."""
+        pairs = [(i, one) for i, best in found.items() for one in best]
+        translations = [self.vocabularies.target.decode(one.tokens) for _, one in pairs]
+        rescored = reranker.score([texts[i] for i, _ in pairs], translations)
+        scored: dict[int, list[TokenHypothesis]] = {i: [] for i in found}
+        for (i, one), hypothesis in zip(pairs, rescored, strict=True):
+            scored[i].append(replace(one, score=hypothesis.score))
+        for i, best in scored.items():
+            found[i] = sorted(best, key=lambda one: -one.score)[:n_best]
+
+    def _align(
+        self, sources: Sequence[Tokens], found: Mapping[int, Sequence[TokenHypothesis]]
+    ) -> dict[tuple[int, int], list[list[float]]]:
+        """Return cross-attention weights averaged over layers, heads and models, by text and hypothesis."""
+        pairs = [(i, n) for i, best in found.items() for n in range(len(best))]
+        tokens = [[*sources[i], *found[i][n].tokens] for i, n in pairs]
+        maps = {}
+        for batch in batch_by_tokens(range(len(pairs)), tokens, BATCH_TOKENS):
+            chosen = [pairs[index] for index in batch]
+            with collect_cross_attention(self.models) as collected:
+                self.generator.run_forward([sources[i] for i, _ in chosen], [found[i][n] for i, n in chosen])
+            for weights, (i, n) in zip(torch.stack(collected).mean(0), chosen, strict=True):
+                rows = self.generator.attention_rows(found[i][n])
+                maps[i, n] = weights[rows, : len(sources[i]) + 1].tolist()
+        return maps
+
+    def _build(
+        self,
+        found: TokenHypothesis,
+        source: Tokens,
+        constraints: Constraints | None = None,
+        alignment: list[list[float]] | None = None,
+    ) -> Hypothesis:
+        target = self.vocabularies.target
+        text = target.decode(found.tokens)
+        iterations = found.iterations if isinstance(found, NATHypothesis) else ()
+        return Hypothesis(
+            text=text,
+            score=found.score,
+            tokens=found.tokens,
+            subwords=target.tokens(found.tokens),
+            token_log_probs=found.token_log_probs,
+            source_subwords=self.vocabularies.source.tokens(source),
+            alignment=alignment,
+            phrases=constraints.report(text) if constraints else {},
+            tree=None if found.tree is None else [TreeNode(node, *self._label([node.token])) for node in found.tree],
+            iterations=[Iteration(self._label(one.tokens), one.token_log_probs, one.updated) for one in iterations]
+            or None,
+        )
+
+    def _label(self, tokens: Tokens) -> list[str]:
+        """Return the text of each token, with names for END and the CTC blank."""
+        names = {self.model.config.eos: "END"}
+        if isinstance(self.model, NATransformer) and self.model.config.length == "ctc":
+            names[self.model.config.blank_token] = "·"
+        subwords = self.vocabularies.target.tokens(tokens)
+        return [names.get(token, subword) for token, subword in zip(tokens, subwords, strict=True)]
 
     @contextmanager
-    def _evaluating(self) -> Iterator[bool]:
-        """All models in evaluation mode, and no observer at work; tells whether one would have been."""
+    def _inference(self) -> Iterator[bool]:
+        """Switch to evaluation mode and disable hooks on attention; yield whether there are any."""
         with ExitStack() as stack:
-            stack.enter_context(self._in_evaluation_mode())
-            watched = [stack.enter_context(disable_qkv_hooks(model)) for model in self.models]
-            yield any(watched)
+            stack.enter_context(self._evaluation_mode())
+            hooked = [stack.enter_context(disable_qkv_hooks(model)) for model in self.models]
+            yield any(hooked)
 
     @contextmanager
-    def _in_evaluation_mode(self) -> Iterator[None]:
-        training = [model for model in self.models if model.training]  # to ask is cheap, to tell every layer is not
+    def _evaluation_mode(self) -> Iterator[None]:
+        training = [model for model in self.models if model.training]  # eval() on every call would visit every layer
         try:
             for model in training:
                 model.eval()
@@ -396,27 +372,11 @@ class Translator:
                 model.train()
 
 
-def build_generator(models: Sequence[Transformer | NATransformer], products: PackedWeights) -> Generator:
-    """The way in which these models write.
-
-    Raises:
-        UserError: several are to vote, and one of them writes all tokens at once.
-    """
-    stepwise = [model for model in models if isinstance(model, Transformer)]
-    if len(stepwise) == len(models):
-        return AutoregressiveGenerator(stepwise, products)
-    if len(models) > 1:
-        raise UserError("models vote token by token: a model that writes all at once can only translate alone")
-    (model,) = models
-    assert isinstance(model, NATransformer)
-    return NATGenerator(model, products)
-
-
-def batches_by_tokens(indices: Iterable[int], encoded: Sequence[Sequence[int]], tokens: int) -> Iterator[list[int]]:
-    """Groups sentences of similar length, the longest first, into batches of at most so many padded tokens."""
+def batch_by_tokens(indices: Iterable[int], rows: Sequence[Tokens], tokens: int) -> Iterator[list[int]]:
+    """Group rows of similar length, longest first, into batches of at most `tokens` padded tokens (END included)."""
     batch: list[int] = []
-    for i in sorted(indices, key=lambda i: len(encoded[i]), reverse=True):
-        if batch and (len(batch) + 1) * (len(encoded[batch[0]]) + 1) > tokens:
+    for i in sorted(indices, key=lambda i: len(rows[i]), reverse=True):
+        if batch and (len(batch) + 1) * (len(rows[batch[0]]) + 1) > tokens:
             yield batch
             batch = []
         batch.append(i)
@@ -424,25 +384,27 @@ def batches_by_tokens(indices: Iterable[int], encoded: Sequence[Sequence[int]], 
         yield batch
 
 
-def list_texts(texts: Iterable[str], first: int = 1) -> list[str]:
-    """The texts, each a string.
+def check_texts(texts: Iterable[str], first: int = 1) -> list[str]:
+    """Return the texts as a list.
 
     Raises:
-        UserError: they are none, or one of them is not; says which.
+        UserError: `texts` is not a sequence of strings.
     """
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
-        raise UserError(f"give a list of texts, not {type(texts).__name__}")
+        raise UserError(f"expected a list of texts, found {type(texts).__name__}")
     listed = list(texts)
     for number, text in enumerate(listed, first):
         if not isinstance(text, str):
-            raise UserError(f"sentence {number}: a text is a string, not {type(text).__name__}")
+            raise UserError(f"sentence {number}: expected a string, found {type(text).__name__}")
     return listed
 
 
-def _check_length(tokens: int, number: int, model: EncoderDecoder) -> None:
-    config = model.config
-    if config.positions == "learned" and tokens + 1 > config.max_length:
-        raise UserError(
-            f"sentence {number} has {tokens} tokens, but this model's learned positions end at "
-            f"{config.max_length - 1}; split it, or train a model with sinusoidal or rotary positions"
-        )
+def _build_generator(models: Sequence[TranslationModel], weights: PackedWeights) -> Generator:
+    autoregressive = [model for model in models if isinstance(model, Transformer)]
+    if len(autoregressive) == len(models):
+        return AutoregressiveGenerator(autoregressive, weights)
+    if len(models) > 1:
+        raise UserError("an ensemble consists of autoregressive models; a non-autoregressive model translates alone")
+    (model,) = models
+    assert isinstance(model, NATransformer)
+    return NATGenerator(model, weights)

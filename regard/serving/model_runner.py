@@ -15,11 +15,11 @@ from regard.data.images.decoding import MAX_PIXELS, decode_image
 from regard.data.text.vocabularies import has_tokenizer
 from regard.decoding.config import DecodingSettings, NATSettings, SearchSettings, parse_settings
 from regard.errors import UserError
+from regard.interop.export_ctranslate2 import load_translator
 from regard.models.folder import check_input_type, find_model_folder, load_model, model_input_type
-from regard.pipelines.classifier import Classifier, Ranked
+from regard.pipelines.classifier import Classifier, Ranking
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.loading import is_exported
-from regard.pipelines.translator import Translator
 from regard.runtime import choose_device
 from regard.serving.messages import Alignment, LoadRequest, ModelInfo, Translation
 from regard.serving.views import images, text
@@ -92,12 +92,12 @@ class TranslationRunner:
 
     def __init__(self, request: LoadRequest) -> None:
         device = choose_device(request.device)
-        self.translator = Translator.load(
+        self.translator = load_translator(
             request.run, device=device, engine=request.engine, precision=request.precision
         )
         self.has_attention = self.translator.generator.has_attention
         search = parse_settings(self.translator.generator.settings_class, request.search, "search")
-        self.settings = self.translator.fit(search)
+        self.settings = self.translator.resolve_settings(search)
         config = self.translator.model.config
         self.info = _describe(
             request,
@@ -157,8 +157,8 @@ class TranslationRunner:
             vocabularies = self.translator.vocabularies
             alignment = Alignment(
                 weights=[[round(weight, 4) for weight in row] for row in hypothesis.alignment],
-                source=hypothesis.source_pieces,
-                target=hypothesis.pieces,
+                source=hypothesis.source_subwords,
+                target=hypothesis.subwords,
                 source_spans=vocabularies.source.char_spans(vocabularies.source.encode(sentence)),
                 target_spans=vocabularies.target.char_spans(hypothesis.tokens),
             )
@@ -194,7 +194,7 @@ class ClassificationRunner:
             return [view_positions(self.classifier.model, item) for item in items]
         raise _unsupported(self.info, operation)
 
-    def classify(self, files: Sequence[bytes], top: int = 5, pixels: int = MAX_PIXELS) -> list[Ranked]:
+    def classify(self, files: Sequence[bytes], top: int = 5, pixels: int = MAX_PIXELS) -> list[Ranking]:
         """Return the most probable classes of each image."""
         preprocessing = self.classifier.preprocessing
         min_side = preprocessing.resize.min_side

@@ -13,9 +13,9 @@ import torch
 from rich.console import Console
 
 from regard.errors import UserError
-from regard.evaluation.bench.comparison import naming
-from regard.evaluation.bench.runs import open_run
+from regard.evaluation.bench.harness import library_errors
 from regard.training.bench_peers import in_transformers
+from regard.training.bench_runs import open_run
 from regard.training.bench_variants import Changes, as_peers_train, ways_to_train
 from regard.training.families import family_of
 from regard.training.progress import Progress
@@ -117,7 +117,7 @@ def time_training(
     ways = [way for run in runs for way in _ways(run, device, peers)]
     for way in ways:
         if way.peer and not way.compiled:  # refused now, and not after minutes
-            with naming(way.peer):
+            with library_errors(way.peer):
                 way.prepare(torch.device("cpu"))
     rows = []
     for way in ways:
@@ -131,7 +131,7 @@ def _ways(run: str, device: torch.device, peers: Sequence[str]) -> Iterator[Way]
     yield from (Way(run, changes) for changes in ways_to_train(recipe, device))
     for peer in peers:
         if peer != "huggingface":
-            raise UserError(f"--peer {peer}: does not train; huggingface does")
+            raise UserError(f"--library {peer}: does not train; huggingface does")
         yield Way(run, as_peers_train(recipe), peer)
         if device.type == "cuda":
             yield Way(run, as_peers_train(recipe), peer, compiled=True)

@@ -24,7 +24,7 @@ from regard.decoding.config import DecodingSettings, SearchSettings
 from regard.errors import UserError
 from regard.evaluation import choose_closest, tokenisation_for
 from regard.pipelines.hypothesis import Hypothesis
-from regard.pipelines.translate_files import translate_items, without_line_ends
+from regard.pipelines.translate_files import join_lines, translate_items
 from regard.pipelines.translator import WINDOW, Translator
 from regard.training.checkpoint import replace_text
 
@@ -113,7 +113,8 @@ def distill(
         write([line.pair, distilled] if settings.keep_reference else [distilled])
 
     lines = _select_lines(corpus.read(), teacher, settings.longest, counts)
-    translate_items(teacher, lines, lambda line: line.text, write_line, settings.search, done=done, watch=progress)
+    search = settings.search
+    translate_items(teacher, lines, lambda line: line.text, write_line, search, done=done, on_progress=progress)
     return counts
 
 
@@ -134,10 +135,10 @@ def _select_lines(pairs: Iterable[Pair], teacher: Translator, longest: int, coun
 def write_pairs(paths: Sequence[Path], pairs: Sequence[Pair]) -> list[str]:
     """Format pairs as text: one string per line file, or a single one for a .tsv or .jsonl file."""
     if len(paths) == 2:
-        return ["".join(f"{without_line_ends(pair[side])}\n" for pair in pairs) for side in (0, 1)]
+        return ["".join(f"{join_lines(pair[side])}\n" for pair in pairs) for side in (0, 1)]
     if format_suffix(paths[0]) == ".jsonl":
         return ["".join(json.dumps(pair._asdict(), ensure_ascii=False) + "\n" for pair in pairs)]
-    return ["".join("\t".join(without_line_ends(text).replace("\t", " ") for text in pair) + "\n" for pair in pairs)]
+    return ["".join("\t".join(join_lines(text).replace("\t", " ") for text in pair) + "\n" for pair in pairs)]
 
 
 class Provenance:

@@ -146,8 +146,8 @@ def test_one_file_may_hold_sources_and_references(
     apart = command("evaluate", own_run, "--src", tmp_path / "a.en", "--ref", tmp_path / "a.zh")
     assert command("evaluate", own_run, "--src", path).out == apart.out
     assert "tok:zh" in command("evaluate", tmp_path / "a.zh", "--src", path).out  # the language is in the name
-    assert "must be left out" in command("evaluate", own_run, "--src", path, "--ref", tmp_path / "a.zh").refusal
-    assert "must hold both sides" in command("evaluate", own_run, "--src", tmp_path / "a.en").refusal
+    assert "omit the target file" in command("evaluate", own_run, "--src", path, "--ref", tmp_path / "a.zh").refusal
+    assert "must contain both sides" in command("evaluate", own_run, "--src", tmp_path / "a.en").refusal
 
 
 def test_the_protocol_of_an_evaluation_can_be_chosen(
@@ -253,5 +253,5 @@ def test_evaluate_never_replaces_what_it_reads(toy: Path, own_run: Path, tmp_pat
     reference.write_bytes((toy / "train.zh").read_bytes())
     answer = command("evaluate", own_run, "--src", toy / "train.en", "--ref", reference, "--out", reference)
     assert answer.code == 2
-    assert "would replace what is read" in answer.err
+    assert "would overwrite an input file" in answer.err
     assert reference.read_bytes() == (toy / "train.zh").read_bytes()

@@ -1,19 +1,21 @@
 """`regard demo --vision`, with fewer images and steps."""
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from regard.cli.demo_vision import draw_shapes
 from tests.conftest import Command
+
+demo = import_module("regard.cli.demo")  # the name regard.cli.demo is the command
 
 
 def test_the_demo_draws_trains_scores_and_shows(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regard.cli.demo_vision.SPLITS", {"train": 60, "valid": 20, "test": 30})
+    monkeypatch.setattr(demo, "SPLITS", {"train": 60, "valid": 20, "test": 30})
     monkeypatch.chdir(tmp_path)
     small = {"model.width": 16, "model.heads": 2, "model.hidden": 16, "model.layers": 2, "batch.images": 16}
     short = {"training.steps": 3, "training.validate_every": 3, "training.log_every": 3, "optim.warmup": 1}
@@ -39,7 +41,7 @@ def test_the_demo_draws_trains_scores_and_shows(
 def test_settings_are_checked_before_anything_is_drawn(
     change: str, said: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regard.cli.demo_vision.draw_shapes", None)
+    monkeypatch.setattr(demo, "render_splits", None)
     assert command("demo", "--vision", "--out", tmp_path / "runs" / "vision", "--set", change).refusal == said
     assert list(tmp_path.iterdir()) == []
 
@@ -47,11 +49,11 @@ def test_settings_are_checked_before_anything_is_drawn(
 def test_what_was_drawn_for_a_run_that_is_refused_is_taken_away(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regard.cli.demo_vision.SPLITS", {"train": 60, "valid": 20, "test": 30})
+    monkeypatch.setattr(demo, "SPLITS", {"train": 60, "valid": 20, "test": 30})
     out, images = tmp_path / "runs" / "vision", tmp_path / "runs" / "vision-images"
     words = ("demo", "--vision", "--out", out, "--set", "training.device=nowhere")
     assert "nowhere" in command(*words).refusal
     assert list(tmp_path.iterdir()) == []
-    draw_shapes(images)  # by another demo, whose they stay
+    demo.render_splits(images)  # by another run of the demo
     assert "nowhere" in command(*words).refusal
     assert list(out.parent.iterdir()) == [images]

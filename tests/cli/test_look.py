@@ -16,7 +16,7 @@ from regard.inspection.two_view import SCALE, find_peaks
 from regard.models.croco import CroCo, CroCoConfig
 from regard.models.folder import load_model, save_model
 from regard.pipelines.classifier import Classifier
-from regard.pipelines.views import VIEWS, open_view
+from regard.pipelines.preprocessing import VIEWS, open_view
 from tests.conftest import Command
 
 SENTENCE = "I love apples"
@@ -234,7 +234,7 @@ def test_invalid_arguments_for_two_views_are_rejected(
     config = json.loads((croco_folder / "config.json").read_text())
     for size in (None, [12], [12, 18], [12, "16"]):
         (croco_folder / "config.json").write_text(json.dumps(config | {VIEWS: size}))
-        assert "must be the height and width of the model's views" in refusal(*views, *out)
+        assert "must be a height and a width that are multiples" in refusal(*views, *out)
     assert not (tmp_path / "matches.png").exists()
 
 

@@ -404,7 +404,7 @@ def test_the_last_word_of_a_long_sentence_is_read(positions: str) -> None:
     translator = untrained(positions, 20)
     ids = translator.vocabularies.source.encode("a b c d " * 200)
     assert len(ids) > 600
-    one, other = translator.read([ids, [*ids[:-1], ids[0]]], [[], []])
+    one, other = translator.log_probs([ids, [*ids[:-1], ids[0]]], [[], []])
     assert not torch.equal(one, other)
     assert len(translator.hypotheses(["a b c d " * 200], SearchSettings(beam=2, max_ratio=0, max_extra=5))) == 1
 

@@ -95,7 +95,7 @@ def test_crops_of_photographs_know_what_is_where(monkeypatch: pytest.MonkeyPatch
     assert len(others) == 5 and len(first.view1) == 2
     assert torch.equal(first.view1[1], photos[1].left[:, :8, :16])
     assert torch.equal(others[-1].view2[0], photos[0].right[:, 8:, 24:])
-    assert first.place[0, 2, 7].tolist() == [3.5, 2.5]
+    assert first.positions[0, 2, 7].tolist() == [3.5, 2.5]
     assert first.covisible[0, 0].tolist() == [False] * 4 + [True] * 6 + [False] * 2 + [True] * 4
     assert first.unseen[0, 0].tolist() == [True] * 4 + [False] * 12, "what was not measured may be anywhere"
     assert first.unseen_patches(4)[0].tolist() == [True, False, False, False] * 2

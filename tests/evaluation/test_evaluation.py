@@ -1,4 +1,4 @@
-"""Scores that carry their protocol, are compared only under the same one, and stay with their model."""
+"""Metrics, reports, comparisons and `regard evaluate` for translations."""
 
 import hashlib
 import json
@@ -16,10 +16,10 @@ import torch
 from regard import Translator, UserError
 from regard.decoding.config import SearchSettings
 from regard.evaluation import (
-    Entrant,
     Metrics,
     Report,
     System,
+    SystemOutput,
     bleu,
     check_scores_writable,
     check_tokenisation,
@@ -31,7 +31,7 @@ from regard.evaluation import (
     fingerprint_model,
     paired_bootstrap,
     read_reports,
-    record,
+    save_report,
     ter,
     tokenisation_for,
     tokenisation_warning,
@@ -58,8 +58,8 @@ NEAR_CHINESE = ["我喜欢梨。", "她昨天买了两本书。"]
 
 
 def report(translations: list[str] = GOOD, beam: int = 5, **choices: Any) -> Report:
-    system = System(translations, SearchSettings(beam=beam), "0123456789ab")
-    return evaluate(system, SOURCES, REFERENCES, Metrics(**choices))
+    output = SystemOutput(translations, SearchSettings(beam=beam), "0123456789ab")
+    return evaluate(output, SOURCES, REFERENCES, Metrics(**choices))
 
 
 def altered(original: Report, **conditions: Any) -> Report:
@@ -71,7 +71,7 @@ def altered(original: Report, **conditions: Any) -> Report:
 
 @pytest.mark.parametrize("lowercase", [False, True])
 @pytest.mark.parametrize("tokenisation", ["13a", "intl", "char", "none"])
-def test_values_are_sacrebleus(tokenisation: str, lowercase: bool) -> None:
+def test_scores_are_those_of_sacrebleu(tokenisation: str, lowercase: bool) -> None:
     wanted = sacrebleu.corpus_bleu(GOOD, [REFERENCES], tokenize=tokenisation, lowercase=lowercase)
     assert bleu(GOOD, REFERENCES, tokenisation, lowercase).value == wanted.score
     scores = report(tokenisation=tokenisation, lowercase=lowercase, ter=True).scores
@@ -82,14 +82,14 @@ def test_values_are_sacrebleus(tokenisation: str, lowercase: bool) -> None:
     assert ter(GOOD, REFERENCES).value == scores["TER"]
 
 
-def test_values_that_can_be_worked_out_by_hand() -> None:
+def test_scores_match_manual_calculation() -> None:
     assert bleu(["a b c d e"], ["a b c d e f"], "none").value == pytest.approx(100 * 2.718281828459045 ** (1 - 6 / 5))
     assert ter(["a b c d"], ["a b x d"]).value == pytest.approx(25)  # one of four words is replaced
     assert chrf(["abc"], ["abc"]).value == pytest.approx(100)
     assert exact_match(["a", "b", "c", "d"], ["a", "b", "c", "x"]) == 75
 
 
-def test_signatures_say_how_the_text_was_prepared() -> None:
+def test_signatures_state_tokenisation_and_case() -> None:
     signatures = report(tokenisation="none", lowercase=True, ter=True).conditions.signatures
     assert signatures == {
         "BLEU": f"nrefs:1|case:lc|eff:no|tok:none|smooth:exp|version:{sacrebleu.__version__}",
@@ -100,35 +100,34 @@ def test_signatures_say_how_the_text_was_prepared() -> None:
     assert bleu(GOOD, REFERENCES).signature.endswith("|reflen:26")
 
 
-def test_tokenised_text_without_case_is_scored_as_published_protocols_do() -> None:
+def test_tokenised_lowercased_bleu_follows_published_protocols() -> None:
     tokenised = [line.replace(".", " .").replace(",", " ,") for line in GOOD]
     references = [line.replace(".", " .") for line in REFERENCES]
     lowered = [line.lower() for line in tokenised], [line.lower() for line in references]
-    # On text whose marks stand apart, "none" of the tokenised text is "13a" of the plain text.
+    # "none" on tokenised text is equal to "13a" on plain text.
     assert bleu(tokenised, references, "none", True).value == bleu(GOOD, REFERENCES, "13a", True).value
     assert bleu(tokenised, references, "none", True).value == bleu(*lowered, "none").value
     assert bleu(GOOD, REFERENCES, "none", True).value != bleu(GOOD, REFERENCES, "13a", True).value
 
 
-def test_the_edit_rate_of_chinese_counts_characters() -> None:
+def test_ter_of_chinese_counts_characters() -> None:
     assert ter(NEAR_CHINESE, CHINESE, cjk=True).value == pytest.approx(100 * 3 / 15)
-    system = System(NEAR_CHINESE)
-    found = evaluate(system, ["I", "she"], CHINESE, Metrics(tokenisation="zh", ter=True))
+    found = evaluate(SystemOutput(NEAR_CHINESE), ["I", "she"], CHINESE, Metrics(tokenisation="zh", ter=True))
     assert found.scores["TER"] == pytest.approx(100 * 3 / 15)
     assert "norm:yes|punct:yes|asian:yes" in found.conditions.signatures["TER"]
     assert found.conditions.data.reference_length == 15
 
 
-def test_every_language_has_a_tokeniser() -> None:
+def test_tokeniser_is_chosen_by_language() -> None:
     assert [tokenisation_for(code) for code in ("de", "zh-CN", "zh_TW", "ja", "target")] == [
         *("13a", "zh", "zh", "ja-mecab", "13a")
     ]
 
 
-def test_an_unknown_tokeniser_is_refused_with_those_there_are() -> None:
-    for refused in (check_tokenisation, lambda name: bleu(GOOD, REFERENCES, name)):
+def test_unknown_tokeniser_is_rejected_with_a_list() -> None:
+    for check in (check_tokenisation, lambda name: bleu(GOOD, REFERENCES, name)):
         with pytest.raises(UserError, match=r"'moses'; choose one of 13a, char,.*intl,.*none,.*zh"):
-            refused("moses")
+            check("moses")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +138,7 @@ def test_an_unknown_tokeniser_is_refused_with_those_there_are() -> None:
         ("flores200", None, "sentencepiece"),
     ],
 )
-def test_a_missing_package_is_named_and_nothing_else_taken_instead(
+def test_missing_package_of_a_tokeniser_is_named(
     tokenisation: str, module: str | None, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if module is None:
@@ -150,21 +149,23 @@ def test_a_missing_package_is_named_and_nothing_else_taken_instead(
         bleu(GOOD, REFERENCES, tokenisation)
 
 
-def test_numbers_of_lines_that_do_not_fit_are_refused() -> None:
+def test_different_numbers_of_lines_are_rejected() -> None:
     with pytest.raises(UserError, match="3 translations cannot be scored against 4 references"):
         report(GOOD[:3])
-    with pytest.raises(UserError, match="3 sources do not belong to 4 references"):
-        evaluate(System(GOOD), SOURCES[:3], REFERENCES, Metrics())
+    with pytest.raises(UserError, match="3 sources do not match 4 references"):
+        evaluate(SystemOutput(GOOD), SOURCES[:3], REFERENCES, Metrics())
     with pytest.raises(UserError, match="no references"):
-        evaluate(System([]), [], [], Metrics())
+        evaluate(SystemOutput([]), [], [], Metrics())
 
 
-@pytest.mark.parametrize(("side", "said"), [(0, "the translations look tokenised"), (1, "the references look token")])
-def test_text_of_two_kinds_is_doubted(side: int, said: str) -> None:
+@pytest.mark.parametrize(
+    ("side", "message"), [(0, "the translations look tokenised"), (1, "the references look token")]
+)
+def test_warning_if_only_one_side_is_tokenised(side: int, message: str) -> None:
     sides = [REFERENCES, REFERENCES]
     assert tokenisation_warning(*sides) is None
     sides[side] = [line.replace(".", " .") for line in REFERENCES]
-    assert said in str(tokenisation_warning(*sides))
+    assert message in str(tokenisation_warning(*sides))
     sides[1 - side] = sides[side]
     assert tokenisation_warning(*sides) is None
     assert tokenisation_warning(CHINESE, ["no full stop", "at all"]) is None
@@ -173,7 +174,7 @@ def test_text_of_two_kinds_is_doubted(side: int, said: str) -> None:
 # Conditions and reports
 
 
-def test_a_report_says_what_was_measured_on_what() -> None:
+def test_report_states_data_search_and_model() -> None:
     found = report()
     conditions = found.conditions
     files = "".join(f"{line}\n" for line in [*SOURCES, *REFERENCES]).encode("utf-8")
@@ -190,19 +191,19 @@ def test_a_report_says_what_was_measured_on_what() -> None:
     ]
 
 
-def test_facts_name_every_setting_of_search_that_is_not_the_default() -> None:
-    system = System(GOOD, SearchSettings(beam=3, length_penalty="wu", alpha=0.6, max_extra=7))
-    facts = evaluate(system, SOURCES, REFERENCES, Metrics()).facts()
+def test_facts_list_search_settings_that_are_not_defaults() -> None:
+    output = SystemOutput(GOOD, SearchSettings(beam=3, length_penalty="wu", alpha=0.6, max_extra=7))
+    facts = evaluate(output, SOURCES, REFERENCES, Metrics()).facts()
     assert "beam 3, length penalty wu 0.6, max_extra 7, 26 reference" in facts
-    assert "search unknown" in evaluate(System(GOOD), SOURCES, REFERENCES, Metrics()).facts()
+    assert "search unknown" in evaluate(SystemOutput(GOOD), SOURCES, REFERENCES, Metrics()).facts()
 
 
-def test_a_report_survives_json_whole() -> None:
+def test_report_survives_a_json_round_trip() -> None:
     found = report(ter=True)
     assert Report.from_dict(json.loads(json.dumps(found.as_dict()))) == found
 
 
-def test_a_damaged_report_is_refused_by_its_key() -> None:
+def test_damaged_report_is_rejected_with_its_key() -> None:
     values = report().as_dict()
     with pytest.raises(UserError, match=r"here: conditions.*lines"):
         Report.from_dict(values | {"conditions": values["conditions"] | {"data": {}}}, "here")
@@ -221,8 +222,8 @@ def test_scores_under_the_same_conditions_are_compared() -> None:
     assert [found.metric for found in compare(good, report(POOR, ter=True))] == ["BLEU", "chrF2"]
 
 
-def test_a_beam_left_to_the_default_is_that_beam() -> None:
-    default = evaluate(System(GOOD, SearchSettings()), SOURCES, REFERENCES, Metrics())
+def test_default_beam_equals_the_same_explicit_beam() -> None:
+    default = evaluate(SystemOutput(GOOD, SearchSettings()), SOURCES, REFERENCES, Metrics())
     assert compare(report(beam=5), default)[0].difference == 0
 
 
@@ -233,12 +234,12 @@ DIFFERENT = {
     "case": (report(), report(lowercase=True), [r"lowercase \(False against True\)"]),
     "lines": (
         report(),
-        evaluate(System(GOOD[:3], SearchSettings(beam=5)), SOURCES[:3], REFERENCES[:3], Metrics()),
+        evaluate(SystemOutput(GOOD[:3], SearchSettings(beam=5)), SOURCES[:3], REFERENCES[:3], Metrics()),
         [r"data lines \(4 against 3\)", r"data hash \(\w{12} against \w{12}\)", r"reference length \(26 against 21\)"],
     ),
     "source": (
         report(),
-        evaluate(System(GOOD, SearchSettings(beam=5)), [*SOURCES[:3], "Regen."], REFERENCES, Metrics()),
+        evaluate(SystemOutput(GOOD, SearchSettings(beam=5)), [*SOURCES[:3], "Regen."], REFERENCES, Metrics()),
         [r"differ in data hash \(\w{12} against \w{12}\); evaluate"],
     ),
     "version": (
@@ -249,27 +250,29 @@ DIFFERENT = {
 }
 
 
-@pytest.mark.parametrize(("one", "two", "said"), DIFFERENT.values(), ids=DIFFERENT)
-def test_scores_under_different_conditions_are_refused_saying_how(one: Report, two: Report, said: list[str]) -> None:
-    for part in said:
-        with pytest.raises(UserError, match=part):
+@pytest.mark.parametrize(("one", "two", "messages"), DIFFERENT.values(), ids=DIFFERENT)
+def test_scores_under_different_conditions_are_rejected_with_the_differences(
+    one: Report, two: Report, messages: list[str]
+) -> None:
+    for message in messages:
+        with pytest.raises(UserError, match=message):
             compare(one, two)
 
 
-def test_what_follows_from_a_named_difference_is_not_named_twice() -> None:
+def test_each_difference_is_listed_once() -> None:
     differences = report().conditions.differences(report(tokenisation="none", lowercase=True).conditions)
     assert list(differences) == ["tokenisation", "lowercase", "reference length"]
 
 
-def test_scores_of_different_metrics_are_refused() -> None:
+def test_scores_without_a_common_metric_are_rejected() -> None:
     one, other = report().as_dict(), report().as_dict()
     one["scores"].pop("BLEU")
     other["scores"].pop("chrF2")
-    with pytest.raises(UserError, match="one is of chrF2, the other of BLEU"):
+    with pytest.raises(UserError, match="one has chrF2, the other BLEU"):
         compare(Report.from_dict(one), Report.from_dict(other))
 
 
-def test_a_setting_that_regard_did_not_have_yet_had_its_default() -> None:
+def test_missing_search_setting_has_its_default() -> None:
     now = report()
     before = {key: value for key, value in now.conditions.search.items() if key != "max_extra"}
     assert compare(now, altered(now, search=before))[0].difference == 0
@@ -277,11 +280,11 @@ def test_a_setting_that_regard_did_not_have_yet_had_its_default() -> None:
         compare(now, altered(now, search=before | {"max_extra": 7}))
 
 
-def test_translations_from_elsewhere_are_compared_whatever_their_search() -> None:
-    assert compare(report(), evaluate(System(POOR), SOURCES, REFERENCES, Metrics()))[0].difference > 0
+def test_translations_with_unknown_search_can_be_compared() -> None:
+    assert compare(report(), evaluate(SystemOutput(POOR), SOURCES, REFERENCES, Metrics()))[0].difference > 0
 
 
-def test_the_latest_stored_report_of_the_same_conditions_is_chosen() -> None:
+def test_latest_stored_report_with_the_same_conditions_is_chosen() -> None:
     stored = [report(POOR), report(GOOD), report(POOR, beam=2)]
     nearest, differences = compare_with_stored(report(POOR), stored)
     assert nearest is stored[1]
@@ -299,8 +302,8 @@ def many(lines: list[str]) -> list[str]:
     return [f"{line} {i}" for i in range(25) for line in lines]
 
 
-def test_a_system_does_not_differ_significantly_from_itself() -> None:
-    found = paired_bootstrap(System(many(GOOD)), System(many(GOOD)), many(REFERENCES), Metrics(ter=True))
+def test_identical_systems_do_not_differ_significantly() -> None:
+    found = paired_bootstrap(SystemOutput(many(GOOD)), SystemOutput(many(GOOD)), many(REFERENCES), Metrics(ter=True))
     assert [one.metric for one in found] == ["BLEU", "chrF2", "TER"]
     assert all(one.p_value == 1 and one.estimate == one.against for one in found)
 
@@ -308,12 +311,12 @@ def test_a_system_does_not_differ_significantly_from_itself() -> None:
 def test_one_better_sentence_in_a_hundred_is_not_significant() -> None:
     better = many(GOOD)
     better[1] = many(REFERENCES)[1]
-    found = paired_bootstrap(System(better), System(many(GOOD)), many(REFERENCES), Metrics())
+    found = paired_bootstrap(SystemOutput(better), SystemOutput(many(GOOD)), many(REFERENCES), Metrics())
     assert all(one.p_value > 0.05 for one in found)
 
 
-def test_a_clearly_better_system_is_significantly_so() -> None:
-    good, poor, references = System(many(GOOD)), System(many(POOR)), many(REFERENCES)
+def test_clearly_better_system_is_significantly_better() -> None:
+    good, poor, references = SystemOutput(many(GOOD)), SystemOutput(many(POOR)), many(REFERENCES)
     found = paired_bootstrap(good, poor, references, Metrics(), resamples=500)
     for one in found:
         assert one.p_value < 0.01
@@ -324,17 +327,20 @@ def test_a_clearly_better_system_is_significantly_so() -> None:
     assert [one.estimate.mean for one in found] == pytest.approx(scores, abs=1)
 
 
-def test_resampling_gives_the_same_answer_every_time() -> None:
+def test_bootstrap_is_deterministic() -> None:
     better = [*many(GOOD)[:50], *many(REFERENCES)[50:]]
-    answers = [paired_bootstrap(System(better), System(many(GOOD)), many(REFERENCES), Metrics(), 200) for _ in range(2)]
+    answers = [
+        paired_bootstrap(SystemOutput(better), SystemOutput(many(GOOD)), many(REFERENCES), Metrics(), 200)
+        for _ in range(2)
+    ]
     assert answers[0] == answers[1]
 
 
-def test_resampling_refuses_what_makes_no_sense() -> None:
+def test_invalid_bootstrap_arguments_are_rejected() -> None:
     with pytest.raises(UserError, match="resamples: 0"):
-        paired_bootstrap(System(GOOD), System(POOR), REFERENCES, Metrics(), 0)
+        paired_bootstrap(SystemOutput(GOOD), SystemOutput(POOR), REFERENCES, Metrics(), 0)
     with pytest.raises(UserError, match="3 translations"):
-        paired_bootstrap(System(GOOD), System(POOR[:3]), REFERENCES, Metrics())
+        paired_bootstrap(SystemOutput(GOOD), SystemOutput(POOR[:3]), REFERENCES, Metrics())
 
 
 # scores.json
@@ -342,10 +348,10 @@ def test_resampling_refuses_what_makes_no_sense() -> None:
 
 @pytest.fixture
 def model(trained_run: Path, tmp_path: Path) -> Path:
-    """A run that may be written to, with the scores of its training only."""
+    """A writable copy of the run, with the scores of its training only."""
     run = Path(shutil.copytree(trained_run, tmp_path / "run"))
     scores = content(run / "best")
-    scores.pop("evaluations", None)  # of a test that evaluated the run which all tests share
+    scores.pop("evaluations", None)  # another test may have evaluated the shared run
     (run / "best" / "scores.json").write_text(json.dumps(scores))
     return run
 
@@ -354,36 +360,36 @@ def content(folder: Path) -> Any:
     return json.loads((folder / "scores.json").read_text(encoding="utf-8"))
 
 
-def test_reports_stay_beside_what_training_wrote(tmp_path: Path) -> None:
+def test_reports_are_added_to_the_scores_of_training(tmp_path: Path) -> None:
     training = {"step": 300, "validation": {"bleu": 12.5}}
     (tmp_path / "scores.json").write_text(json.dumps(training))
     first, second = report(), report(beam=1)
-    record(first, tmp_path)
-    record(second, tmp_path)
+    save_report(first, tmp_path)
+    save_report(second, tmp_path)
     assert {key: content(tmp_path)[key] for key in training} == training
     assert read_reports(tmp_path / "scores.json") == [first, second]
     assert [path.name for path in tmp_path.iterdir()] == ["scores.json"]
 
 
-def test_the_same_conditions_take_the_earlier_reports_place(tmp_path: Path) -> None:
-    record(report(POOR), tmp_path)
-    record(report(POOR, beam=1), tmp_path)
-    record(report(GOOD), tmp_path)
+def test_report_replaces_an_earlier_one_with_the_same_conditions(tmp_path: Path) -> None:
+    save_report(report(POOR), tmp_path)
+    save_report(report(POOR, beam=1), tmp_path)
+    save_report(report(GOOD), tmp_path)
     kept = [(one.scores, one.conditions) for one in read_reports(tmp_path / "scores.json")]
     assert kept == [(one.scores, one.conditions) for one in (report(POOR, beam=1), report(GOOD))]
 
 
 @pytest.mark.parametrize("damage", ['{"step": 3', "[1, 2]", '{"evaluations": {}}', '{"evaluations": [1]}'])
-def test_damaged_scores_are_refused_and_left_alone(damage: str, tmp_path: Path) -> None:
+def test_damaged_scores_file_is_rejected_and_unchanged(damage: str, tmp_path: Path) -> None:
     (tmp_path / "scores.json").write_text(damage)
-    for refused in (check_scores_writable, lambda folder: record(report(), folder)):
+    for check in (check_scores_writable, lambda folder: save_report(report(), folder)):
         with pytest.raises(UserError, match=r"scores\.json"):
-            refused(tmp_path)
+            check(tmp_path)
     assert (tmp_path / "scores.json").read_text() == damage
 
 
-def test_a_failed_write_leaves_the_scores_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record(report(), tmp_path)
+def test_failed_write_leaves_the_scores_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_report(report(), tmp_path)
     before = (tmp_path / "scores.json").read_text()
 
     def fail(*_: object) -> None:
@@ -391,27 +397,27 @@ def test_a_failed_write_leaves_the_scores_as_they_were(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(UserError, match=r"scores\.json: cannot be written \(No space left on device\)"):
-        record(report(beam=1), tmp_path)
+        save_report(report(beam=1), tmp_path)
     assert (tmp_path / "scores.json").read_text() == before
     assert len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only to root")
-def test_a_read_only_folder_is_refused_before_work_begins(tmp_path: Path) -> None:
+def test_read_only_folder_is_rejected_in_advance(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     with pytest.raises(UserError, match="--no-save"):
         check_scores_writable(tmp_path)
     tmp_path.chmod(0o755)
 
 
-def test_scores_are_not_kept_with_a_model_that_they_are_not_of(model: Path) -> None:
+def test_scores_are_not_saved_if_the_model_was_replaced(model: Path) -> None:
     folder = model / "best"
-    entrant = Entrant.open(model)
-    system = entrant.translate(SOURCES, SearchSettings(beam=1))
+    system = System.open(model)
+    output = system.translate(SOURCES, SearchSettings(beam=1))
     with (folder / "model.safetensors").open("ab") as file:
         file.write(b"trained on")
-    with pytest.raises(UserError, match="best: another model has taken its place"):
-        entrant.keep(evaluate(system, SOURCES, REFERENCES, Metrics()))
+    with pytest.raises(UserError, match="best: the model was replaced"):
+        system.save_report(evaluate(output, SOURCES, REFERENCES, Metrics()))
     assert "evaluations" not in content(folder)
 
 
@@ -420,7 +426,7 @@ def test_scores_are_not_kept_with_a_model_that_they_are_not_of(model: Path) -> N
 
 @pytest.fixture
 def worse(trained_run: Path, tmp_path: Path) -> Path:
-    """The same model, disturbed."""
+    """The same model with noise added to its weights."""
     translator = Translator.load(trained_run)
     torch.manual_seed(0)
     with torch.no_grad():
@@ -439,9 +445,7 @@ def files(toy: Path, tmp_path: Path) -> tuple[object, ...]:
     return ("--src", tmp_path / "train.en", "--ref", tmp_path / "train.zh", "--device", "cpu")
 
 
-def test_the_command_prints_the_protocol_and_keeps_the_scores(
-    model: Path, files: tuple[object, ...], command: Command
-) -> None:
+def test_command_prints_conditions_and_saves_scores(model: Path, files: tuple[object, ...], command: Command) -> None:
     answer = command("evaluate", model, *files, "--beam", 2, "--ter")
     assert (answer.code, answer.err) == (0, "")
     facts, *scores = answer.out.splitlines()
@@ -455,7 +459,7 @@ def test_the_command_prints_the_protocol_and_keeps_the_scores(
     assert content(model / "best")["validation"]["bleu"] > 50
 
 
-def test_the_fingerprints_are_those_of_the_files(model: Path, files: tuple[Any, ...], command: Command) -> None:
+def test_fingerprints_are_hashes_of_the_files(model: Path, files: tuple[Any, ...], command: Command) -> None:
     command("evaluate", model, *files, "--beam", 1)
     [kept] = read_reports(model / "best" / "scores.json")
     weights = (model / "best" / "model.safetensors").read_bytes()
@@ -464,13 +468,13 @@ def test_the_fingerprints_are_those_of_the_files(model: Path, files: tuple[Any, 
     assert kept.conditions.data.sha256 == hashlib.sha256(both).hexdigest()[:12]
 
 
-def test_without_saving_the_folder_stays_as_it_was(model: Path, files: tuple[object, ...], command: Command) -> None:
+def test_no_save_leaves_the_folder_unchanged(model: Path, files: tuple[object, ...], command: Command) -> None:
     before = (model / "best" / "scores.json").read_bytes()
     assert command("evaluate", model, *files, "--beam", 1, "--no-save").code == 0
     assert (model / "best" / "scores.json").read_bytes() == before
 
 
-def test_two_models_are_compared_and_tested(
+def test_two_models_are_compared_with_a_significance_test(
     model: Path, worse: Path, files: tuple[object, ...], command: Command
 ) -> None:
     answer = command("evaluate", model, "--against", worse, *files, "--beam", 1, "--paired")
@@ -486,7 +490,7 @@ def test_two_models_are_compared_and_tested(
     assert reports[0].model != reports[1].model
 
 
-def test_files_of_translations_are_scored_like_models(
+def test_file_of_translations_is_scored_like_a_model(
     model: Path, files: tuple[object, ...], tmp_path: Path, command: Command
 ) -> None:
     out = tmp_path / "translations.txt"
@@ -501,7 +505,7 @@ def test_files_of_translations_are_scored_like_models(
     assert [one["model"] for one in found["evaluations"]] == [None, fingerprint_model(model / "best")]
 
 
-def test_a_stored_score_is_compared_only_under_its_conditions(
+def test_stored_score_is_compared_only_under_the_same_conditions(
     model: Path, worse: Path, files: tuple[object, ...], command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command("evaluate", worse, *files, "--beam", 1)
@@ -509,14 +513,14 @@ def test_a_stored_score_is_compared_only_under_its_conditions(
     answer = command("evaluate", model, *stored, *files, "--beam", 1)
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.splitlines()[-2].startswith("BLEU +")
-    monkeypatch.setattr(Entrant, "translate", lambda *_: pytest.fail("translated in vain"))
+    monkeypatch.setattr(System, "translate", lambda *_: pytest.fail("translated before checking"))
     refusal = command("evaluate", model, *stored, *files, "--beam", 2, "--lowercase").refusal
     assert "search beam (2 against 1)" in refusal
     assert "lowercase (True against False)" in refusal
     assert "--paired" in command("evaluate", model, *stored, *files, "--paired").refusal
 
 
-def test_what_json_says_can_be_compared_with_later(
+def test_json_output_can_be_compared_with_later(
     model: Path, worse: Path, files: tuple[object, ...], tmp_path: Path, command: Command
 ) -> None:
     answer = command("evaluate", worse, *files, "--beam", 1, "--no-save", "--json")
@@ -525,10 +529,10 @@ def test_what_json_says_can_be_compared_with_later(
     assert json.loads(answer.out)["differences"][0]["difference"] > 0
 
 
-def test_the_command_refuses_before_it_translates(
+def test_invalid_arguments_are_rejected_before_translating(
     model: Path, files: tuple[object, ...], tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Entrant, "translate", lambda *_: pytest.fail("translated in vain"))
+    monkeypatch.setattr(System, "translate", lambda *_: pytest.fail("translated before checking"))
     short = tmp_path / "short.txt"
     short.write_text("one\ntwo\n")
     evaluate_model = ("evaluate", model, *files)
@@ -541,7 +545,9 @@ def test_the_command_refuses_before_it_translates(
     assert "scores.json: damaged" in command(*evaluate_model).refusal
 
 
-def test_text_of_two_kinds_is_doubted_aloud(files: tuple[object, ...], tmp_path: Path, command: Command) -> None:
+def test_command_warns_if_only_one_side_is_tokenised(
+    files: tuple[object, ...], tmp_path: Path, command: Command
+) -> None:
     for name, lines in (("s", SOURCES), ("plain.en", REFERENCES), ("tok.en", [r.replace(".", " .") for r in GOOD])):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     answer = command("evaluate", tmp_path / "tok.en", "--src", tmp_path / "s", "--ref", tmp_path / "plain.en")

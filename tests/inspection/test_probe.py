@@ -123,7 +123,7 @@ def test_trained_model_attends_to_the_word_it_translates(translator: regard.Tran
         (best,) = translator("I love dogs", n_best=1)
     assert best.text == "我喜欢狗"
     words = source.tokens(source.encode("I love dogs"))
-    dog = next(t for t, piece in enumerate(best.pieces) if "狗" in piece)
+    dog = next(t for t, piece in enumerate(best.subwords) if "狗" in piece)
     weight = max(float(records[f"decoder.{i}.cross"].weights[0, :, dog, -2:].sum(-1).max()) for i in range(2))
     assert words[-1].endswith("s")
     assert weight > 0.5

@@ -65,8 +65,8 @@ def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def test_vectors_of_tokens_are_the_same(folder: Path, theirs: Any, tmp_path: Path) -> None:
     assert "an encoder of" in import_model(folder, tmp_path / "ours")
     ours = Embedder.load(tmp_path / "ours")
-    ids = ours.pieces.encode_batch(TEXTS)
-    assert ours.pieces.tokens(ids[2]) == ["[CLS]", "the", "un", "##happy", "man", "[SEP]"]
+    ids = ours.tokenizer.encode_batch(TEXTS)
+    assert ours.tokenizer.tokens(ids[2]) == ["[CLS]", "the", "un", "##happy", "man", "[SEP]"]
     for found, expected in zip(ours.embed(TEXTS, "none"), their_vectors(theirs, ids), strict=True):
         np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
 
@@ -96,7 +96,7 @@ def test_a_text_becomes_one_vector_as_sentence_transformers_says(
     )
     import_model(folder, tmp_path / "ours")
     ours = Embedder.load(tmp_path / "ours")
-    for found, tokens in zip(ours.embed(TEXTS), their_vectors(theirs, ours.pieces.encode_batch(TEXTS)), strict=True):
+    for found, tokens in zip(ours.embed(TEXTS), their_vectors(theirs, ours.tokenizer.encode_batch(TEXTS)), strict=True):
         expected = tokens.mean(0) if pooling == "mean" else tokens[0]
         expected = expected / np.linalg.norm(expected) if normalised else expected
         np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
@@ -156,11 +156,11 @@ def test_a_vocabulary_alone_is_enough(folder: Path, tmp_path: Path) -> None:
     import_model(folder, tmp_path / "json")
     (folder / "tokenizer.json").unlink()
     import_model(folder, tmp_path / "txt")
-    ids = [Embedder.load(tmp_path / name).pieces.encode_batch(TEXTS) for name in ("json", "txt")]
+    ids = [Embedder.load(tmp_path / name).tokenizer.encode_batch(TEXTS) for name in ("json", "txt")]
     assert ids[0] == ids[1]
     (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     import_model(folder, tmp_path / "cased")
-    assert Embedder.load(tmp_path / "cased").pieces.encode_batch(["THE"]) == [[2, 1, 3]]
+    assert Embedder.load(tmp_path / "cased").tokenizer.encode_batch(["THE"]) == [[2, 1, 3]]
     (folder / "vocab.txt").write_bytes(b"[PAD]\n\xff\xfe\n")
     with pytest.raises(UserError, match=r"vocab\.txt: cannot be read as text"):
         import_model(folder, tmp_path / "damaged")
@@ -172,7 +172,7 @@ def test_a_vocabulary_alone_is_enough(folder: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_embedded_is_refused(folder: Path, tmp_path: Path) -> None:
     import_model(folder, tmp_path / "ours")
     ours = Embedder.load(tmp_path / "ours")
-    with pytest.raises(UserError, match="sentence 8 has 17 tokens, and positions end at 16"):
+    with pytest.raises(UserError, match="sentence 8 has 17 tokens, but this model's positions end at 16"):
         ours.embed(["man", "man " * 15], first=7)
     with pytest.raises(UserError, match="sentence 1 contains a lone surrogate"):
         ours.embed(["\ud800"])
@@ -205,7 +205,7 @@ def test_minilm_gives_the_vectors_of_transformers(tmp_path: Path) -> None:
     ours, theirs = Embedder.load(tmp_path / "minilm"), transformers.BertModel.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     ids = [tokenizer(text)["input_ids"] for text in texts]
-    assert ours.pieces.encode_batch(texts) == ids
+    assert ours.tokenizer.encode_batch(texts) == ids
     tokens = their_vectors(theirs, ids)
     least = min(cosines(a.numpy(), b).min() for a, b in zip(ours.embed(texts, "none"), tokens, strict=True))
     assert least >= 0.9999

@@ -12,8 +12,8 @@ from regard.decoding.config import SearchSettings
 from regard.errors import UserError
 from regard.inspection.probe import probe
 from regard.interop.export import export
-from regard.interop.export_ctranslate2 import EnginePeer, write_ctranslate2
-from regard.interop.verification import SEARCHES, check, compare, sample_sources
+from regard.interop.export_ctranslate2 import load_translator, save_ctranslate2, write_ctranslate2
+from regard.interop.verification import SEARCHES, GeneratorPeer, check, compare, sample_sources
 from regard.models.transformer import TransformerConfig
 from regard.pipelines.constraints import Constraints
 from regard.pipelines.translator import Translator
@@ -22,20 +22,20 @@ from tests.interop.random_models import TOGETHER, random_translator
 
 
 def as_engine(translator: Translator, folder: Path, quantization: str = "float32") -> Translator:
-    translator.save_engine(folder, quantization)
+    save_ctranslate2(translator, folder, quantization)
     return Translator.load(folder)
 
 
 @pytest.mark.parametrize("option", TOGETHER)
 def test_every_option_says_the_same_in_the_engine(option: str, tmp_path: Path) -> None:
     ours = random_translator(option)
-    agreement = compare(ours, EnginePeer(as_engine(ours, tmp_path).generator), sample_sources(ours)[:24])
+    agreement = compare(ours, GeneratorPeer(as_engine(ours, tmp_path).generator), sample_sources(ours)[:24])
     check(agreement, "the engine")
     assert sum(ended for _, ended in agreement.same.values()) >= 4
 
 
 def test_a_trained_model_translates_300_sentences_alike(trained_run: Path) -> None:
-    ours, theirs = Translator.load(trained_run), Translator.load(trained_run, engine="ctranslate2")
+    ours, theirs = Translator.load(trained_run), load_translator(trained_run, engine="ctranslate2")
     texts = [pair.source for pair in toy_pairs()][:300]
     for settings in SEARCHES.values():
         found, other = ours.hypotheses(texts, settings), theirs.hypotheses(texts, settings)
@@ -45,7 +45,7 @@ def test_a_trained_model_translates_300_sentences_alike(trained_run: Path) -> No
 
 
 def test_n_best_lengths_and_penalties_mean_the_same(trained_run: Path) -> None:
-    ours, theirs = Translator.load(trained_run), Translator.load(trained_run, engine="ctranslate2")
+    ours, theirs = Translator.load(trained_run), load_translator(trained_run, engine="ctranslate2")
     texts = [pair.source for pair in toy_pairs()][:40]
     for options in ({"n_best": 3}, {"alpha": 0.4}, {"length_penalty": "none"}):
         settings = SearchSettings.parse({"beam": 4, "stop": "first"} | options, "test")
@@ -64,12 +64,12 @@ def test_n_best_lengths_and_penalties_mean_the_same(trained_run: Path) -> None:
 def test_quantising_leaves_our_weights_alone(tmp_path: Path) -> None:
     ours = random_translator("post")
     before = [tensor.clone() for tensor in ours.model.parameters()]
-    ours.save_engine(tmp_path, "int8")
+    save_ctranslate2(ours, tmp_path, "int8")
     assert all(map(torch.equal, before, ours.model.parameters()))
 
 
 def test_company_changes_nothing(trained_run: Path) -> None:
-    theirs = Translator.load(trained_run, engine="ctranslate2")
+    theirs = load_translator(trained_run, engine="ctranslate2")
     texts = ["I love apples", "We see dogs and cats", "You buy tea"]
     together = theirs.hypotheses(texts, SearchSettings(beam=4, max_ratio=1, max_extra=1))
     alone = [theirs.hypotheses([text], SearchSettings(beam=4, max_ratio=1, max_extra=1))[0] for text in texts]
@@ -77,12 +77,12 @@ def test_company_changes_nothing(trained_run: Path) -> None:
 
 
 def test_the_interface_of_results_is_the_same(trained_run: Path) -> None:
-    theirs = Translator.load(trained_run, engine="ctranslate2")
+    theirs = load_translator(trained_run, engine="ctranslate2")
     assert theirs("I love apples") == "我喜欢苹果"
     assert theirs(["I love apples", "", "You buy tea"]) == ["我喜欢苹果", "", "你买茶"]
     best = theirs("I love apples", n_best=2)
     assert [one.alignment for one in best] == [None, None]
-    assert best[0].pieces and best[0].source_pieces
+    assert best[0].subwords and best[0].source_subwords
     scored = theirs.score("I love apples", "我喜欢苹果")
     assert scored.score == pytest.approx(
         Translator.load(trained_run).score("I love apples", "我喜欢苹果").score, abs=1e-4
@@ -102,13 +102,13 @@ def test_the_interface_of_results_is_the_same(trained_run: Path) -> None:
     ],
 )
 def test_what_the_engine_lacks_is_refused_by_name(trained_run: Path, options: dict[str, object], name: str) -> None:
-    theirs = Translator.load(trained_run, engine="ctranslate2")
+    theirs = load_translator(trained_run, engine="ctranslate2")
     with pytest.raises(UserError, match=f"has no {name}"):
         theirs("I love apples", **options)
 
 
 def test_what_needs_the_weights_is_refused_by_name(trained_run: Path) -> None:
-    theirs = Translator.load(trained_run, engine="ctranslate2")
+    theirs = load_translator(trained_run, engine="ctranslate2")
     for constraints, name in ((Constraints(prefix="我"), "prefix"), (Constraints(required=("我",)), "required")):
         with pytest.raises(UserError, match=f"has no {name}"):
             theirs.hypotheses(["I love apples"], constraints=constraints)
@@ -116,12 +116,12 @@ def test_what_needs_the_weights_is_refused_by_name(trained_run: Path) -> None:
         theirs.hypotheses(["I love apples"], alignments=True)
     with pytest.raises(UserError, match="probe"), probe(theirs.model):
         theirs("I love apples")
-    with pytest.raises(UserError, match="vectors"):
+    with pytest.raises(UserError, match="encoder outputs"):
         theirs.embed(["I love apples"])
-    with pytest.raises(UserError, match="vote"):
-        Translator.load(trained_run, trained_run, engine="ctranslate2")
+    with pytest.raises(UserError, match="ensembles"):
+        load_translator(trained_run, trained_run, engine="ctranslate2")
     with pytest.raises(UserError, match="none of regard, ctranslate2"):
-        Translator.load(trained_run, engine="onnx")
+        load_translator(trained_run, engine="onnx")
 
 
 def test_the_command_exports_and_translates(trained_run: Path, tmp_path: Path, command: Command) -> None:
@@ -154,7 +154,7 @@ def test_what_cannot_be_expressed_is_refused_with_the_reason(
     ours = random_translator("post")
     ours.model.config = TransformerConfig.parse(ours.model.config.model_dump() | changes, "test")
     with pytest.raises(UserError, match=reason):
-        ours.save_engine(tmp_path)
+        save_ctranslate2(ours, tmp_path)
 
 
 def test_learned_positions_that_end_soon(tmp_path: Path) -> None:
@@ -166,23 +166,21 @@ def test_learned_positions_that_end_soon(tmp_path: Path) -> None:
 def test_an_export_that_does_not_agree_leaves_nothing(
     trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save = Translator.save_engine
-
-    def spoil(self: Translator, folder: Path, quantization: str = "float32", about: None = None) -> None:
+    def spoil(translator: Translator, folder: Path, quantization: str = "float32") -> None:
         with torch.no_grad():
-            self.model.decoder[0].cross.out.weight[0] *= 1.5
-        save(self, folder, quantization)
+            translator.model.decoder[0].cross.out.weight[0] *= 1.5
+        save_ctranslate2(translator, folder, quantization)
         with torch.no_grad():
-            self.model.decoder[0].cross.out.weight[0] /= 1.5
+            translator.model.decoder[0].cross.out.weight[0] /= 1.5
 
-    monkeypatch.setattr(Translator, "save_engine", spoil)
+    monkeypatch.setattr("regard.interop.export_ctranslate2.save_ctranslate2", spoil)
     with pytest.raises(UserError, match="nothing was written"):
         export(trained_run, tmp_path / "out", "ctranslate2")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_damaged_folder_of_the_engine_is_refused(trained_run: Path, tmp_path: Path) -> None:
-    Translator.load(trained_run).save_engine(tmp_path)
+    save_ctranslate2(Translator.load(trained_run), tmp_path)
     whole = (tmp_path / "model.bin").read_bytes()
     for content in (whole[: len(whole) // 2], b"", b"x" * 100):
         (tmp_path / "model.bin").write_bytes(content)

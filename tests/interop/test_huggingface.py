@@ -14,13 +14,14 @@ import transformers
 from regard.decoding.config import SearchSettings
 from regard.errors import UserError
 from regard.interop.export import export
-from regard.interop.huggingface_marian import HuggingFacePeer, build_huggingface, write_huggingface
+from regard.interop.huggingface_marian import build_huggingface, write_huggingface
 from regard.interop.import_model import import_model
-from regard.interop.verification import SEARCHES, compare, sample_sources
+from regard.interop.verification import SEARCHES, GeneratorPeer, compare, sample_sources
 from regard.models.swin import Swin, SwinConfig
 from regard.models.vit import ViT, ViTConfig
 from regard.pipelines.classifier import Classifier
 from regard.pipelines.preprocessing import ImagePreprocessing
+from regard.pipelines.transformers import TransformersGenerator
 from regard.pipelines.translator import Translator
 from tests.conftest import Command, toy_pairs
 from tests.interop.random_models import TOGETHER, random_translator
@@ -80,7 +81,7 @@ def test_sentences_that_do_not_end_are_cut_where_ours_are(beam: int, stop: str, 
         for tokens, source in zip(found, sources, strict=True)
     ]
     assert sum(cut) > 10, "else this shows nothing"
-    assert HuggingFacePeer(build_huggingface(ours)).write(sources, settings) == found
+    assert GeneratorPeer(TransformersGenerator(build_huggingface(ours))).write(sources, settings) == found
 
 
 def test_a_sample_longer_than_their_positions_is_refused(trained_run: Path, tmp_path: Path) -> None:
@@ -126,7 +127,7 @@ def test_a_trained_model_translates_sentences_alike(trained_run: Path, tmp_path:
     assert "as PegasusForConditionalGeneration, 48 sentences" in answer.out
     assert command("import", there, back).code == 0
     ours, again = Translator.load(trained_run), Translator.load(back)
-    theirs = HuggingFacePeer(transformers.AutoModelForSeq2SeqLM.from_pretrained(there))
+    theirs = GeneratorPeer(TransformersGenerator(transformers.AutoModelForSeq2SeqLM.from_pretrained(there)))
     texts = [pair.source for pair in toy_pairs()][:100]
     assert ours(texts, beam=4) == again(texts, beam=4)
     agreement = compare(ours, theirs, sample_sources(ours, texts))
@@ -134,7 +135,7 @@ def test_a_trained_model_translates_sentences_alike(trained_run: Path, tmp_path:
     assert agreement.difference < 1e-4
     tokenizer = transformers.AutoTokenizer.from_pretrained(there)
     inputs = tokenizer(["I love apples", "You buy tea and apples"], return_tensors="pt", padding=True)
-    written = theirs.model.generate(**inputs, num_beams=4, max_new_tokens=20)
+    written = theirs.generator.model.generate(**inputs, num_beams=4, max_new_tokens=20)
     assert tokenizer.batch_decode(written, skip_special_tokens=True) == ["我喜欢苹果", "你买茶和苹果"]
 
 

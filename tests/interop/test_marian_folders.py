@@ -18,9 +18,10 @@ from regard.data.text.sentencepiece import SentencePieceTokenizer
 from regard.data.text.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.interop.argos import write_argos
-from regard.interop.huggingface_marian import NEVER, HuggingFacePeer, write_huggingface
+from regard.interop.huggingface_marian import NEVER, write_huggingface
 from regard.interop.import_model import import_model
-from regard.interop.verification import SEARCHES, check, compare
+from regard.interop.verification import SEARCHES, GeneratorPeer, check, compare
+from regard.pipelines.transformers import TransformersGenerator
 from regard.pipelines.translator import Translator
 
 ENGLISH = [
@@ -138,12 +139,12 @@ def test_texts_are_cut_and_numbered_as_transformers_does(folder: Path, imported:
 def test_imported_model_agrees_with_transformers(folder: Path, imported: Translator) -> None:
     model, pad = transformers.MarianMTModel.from_pretrained(folder), imported.model.config.pad
     sources = imported.vocabularies.source.encode_batch([*ENGLISH, "the sea", "a tree", "red book"])
-    with_banned_pad = HuggingFacePeer(model).write(sources, SEARCHES["greedy"])
+    with_banned_pad = GeneratorPeer(TransformersGenerator(model)).write(sources, SEARCHES["greedy"])
     model.final_logits_bias[0, pad] = NEVER  # as imported; bad_words_ids changes no probabilities
-    agreement = compare(imported, HuggingFacePeer(model), sources)
+    agreement = compare(imported, GeneratorPeer(TransformersGenerator(model)), sources)
     check(agreement, "the imported model")
     assert all(ended >= 3 for _, ended in agreement.same.values()), agreement
-    assert HuggingFacePeer(model).write(sources, SEARCHES["greedy"]) == with_banned_pad
+    assert GeneratorPeer(TransformersGenerator(model)).write(sources, SEARCHES["greedy"]) == with_banned_pad
     generated = imported.hypotheses(ENGLISH, SEARCHES["greedy"])
     assert pad not in {token for (best,) in generated for token in best.tokens}
 
@@ -157,7 +158,7 @@ def test_the_folder_is_whole_and_its_tokenizer_travels(imported: Translator, fol
     assert source.char_spans(source.encode("the tree"))[-1][1] == len("the tree")
     assert source.encode_continuation("the")[-1:] == source.encode("the")[-1:]
     (best,) = imported.hypotheses(["the tree"])[0]
-    assert best.source_pieces[0].startswith("▁")
+    assert best.source_subwords[0].startswith("▁")
     with pytest.raises(UserError, match="but not be trained"):
         _ = source.kind
 

@@ -8,6 +8,7 @@ import torch
 
 from regard import Classifier, Translator
 from regard.errors import UserError
+from regard.interop.export_ctranslate2 import load_translator
 
 
 def files(folder: Path) -> set[str]:
@@ -57,13 +58,13 @@ def test_what_is_in_the_way_is_refused(trained_run: Path, tmp_path: Path) -> Non
         ours.save_pretrained(tmp_path / "notes")
     with pytest.raises(UserError, match="a file; choose another"):
         ours.save_pretrained(tmp_path / "notes" / "diary.txt")
-    with pytest.raises(UserError, match="save each by itself"):
+    with pytest.raises(UserError, match="save each model separately"):
         Translator.load(trained_run, trained_run).save_pretrained(tmp_path / "both")
     assert files(tmp_path) == {"notes"}
 
 
 def test_weights_of_another_engine_cannot_be_saved(trained_run: Path, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
-    theirs = Translator.from_pretrained(trained_run, engine="ctranslate2")
+    theirs = load_translator(trained_run, engine="ctranslate2")
     with pytest.raises(UserError, match="load the model with the engine regard"):
         theirs.save_pretrained(tmp_path / "saved")

@@ -8,7 +8,7 @@ import pytest
 
 from regard import Constraints, Translator
 from regard.errors import UserError
-from regard.pipelines import progress
+from regard.runtime import LineProgress
 
 Command = Callable[..., "Answer"]  # noqa: F821  the fixtures of tests/conftest.py
 LONE_SURROGATE = "caf\udce9"  # what Python makes of an argument that is not valid UTF-8
@@ -17,7 +17,7 @@ LONE_SURROGATE = "caf\udce9"  # what Python makes of an argument that is not val
 @pytest.fixture(autouse=True)
 def without_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine may take long enough for it."""
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", float("inf"))
+    monkeypatch.setattr(LineProgress, "SECONDS_BETWEEN_LINES", float("inf"))
 
 
 @pytest.mark.parametrize("words", [(), ("--beam", "1"), ("--top-k", "3"), ("--require", "苹果"), ("--prefix", "我")])
@@ -72,9 +72,9 @@ def test_a_lone_surrogate_in_json_is_refused_by_line(trained_run: Path, tmp_path
 
 
 PHRASES = {
-    "required, cannot be encoded": (("--require", LONE_SURROGATE), "--require 'caf\\udce9' holds a lone surrogate"),
-    "forbidden, cannot be encoded": (("--forbid", LONE_SURROGATE), "--forbid 'caf\\udce9' holds a lone surrogate"),
-    "prefix, cannot be encoded": (("--prefix", LONE_SURROGATE), "--prefix 'caf\\udce9' holds a lone surrogate"),
+    "required, cannot be encoded": (("--require", LONE_SURROGATE), "--require 'caf\\udce9' contains a lone surrogate"),
+    "forbidden, cannot be encoded": (("--forbid", LONE_SURROGATE), "--forbid 'caf\\udce9' contains a lone surrogate"),
+    "prefix, cannot be encoded": (("--prefix", LONE_SURROGATE), "--prefix 'caf\\udce9' contains a lone surrogate"),
     "required, empty": (("--require", ""), "empty"),
     "forbidden, blank": (("--forbid", "  "), "empty"),
     "required and forbidden": (("--require", "苹果", "--forbid", "苹果"), "'苹果' is both required and forbidden"),
@@ -117,10 +117,10 @@ def test_what_contradicts_itself_is_refused_and_leaves_no_file(
 @pytest.mark.parametrize(
     ("texts", "why"),
     [
-        (None, "give a list of texts, not NoneType"),
-        (b"I love apples", "give a list of texts, not bytes"),
-        (["I love apples", None], "sentence 2: a text is a string, not NoneType"),
-        ([1], "sentence 1: a text is a string, not int"),
+        (None, "expected a list of texts, found NoneType"),
+        (b"I love apples", "expected a list of texts, found bytes"),
+        (["I love apples", None], "sentence 2: expected a string, found NoneType"),
+        ([1], "sentence 1: expected a string, found int"),
     ],
 )
 def test_what_is_no_text_is_refused(texts: object, why: str, trained_run: Path) -> None:
@@ -140,8 +140,8 @@ def test_texts_may_come_one_by_one(trained_run: Path) -> None:
 @pytest.mark.parametrize(
     ("constraints", "why"),
     [
-        (Constraints(required=("苹果",), forbidden=("苹",)), "'苹' is forbidden, but stands in '苹果'"),
-        (Constraints(prefix="我喜欢", forbidden=("我",)), "'我' is forbidden, but stands in '我喜欢'"),
+        (Constraints(required=("苹果",), forbidden=("苹",)), "'苹' is forbidden, but is part of '苹果'"),
+        (Constraints(prefix="我喜欢", forbidden=("我",)), "'我' is forbidden, but is part of '我喜欢'"),
         (Constraints(required="苹果"), "required: give a tuple of phrases"),
     ],
 )
@@ -158,5 +158,5 @@ def test_numbers_without_bound_are_refused(setting: str, trained_run: Path, comm
 
 
 def test_a_way_to_pool_that_does_not_exist_is_refused(trained_run: Path) -> None:
-    with pytest.raises(UserError, match="pool: 'max' is not mean"):
+    with pytest.raises(UserError, match="pool: 'max' must be mean"):
         Translator.load(trained_run).embed(["I love apples"], pool="max")  # type: ignore[arg-type]

@@ -92,10 +92,10 @@ def test_a_damaged_image_of_pillow_is_named(classifier: Classifier, painted: Pat
 @pytest.mark.parametrize(
     ("image", "said"),
     [
-        (np.zeros((4, 4, 3)), r"4 × 4 × 3 float64: an image is bytes \(uint8\)"),
+        (np.zeros((4, 4, 3)), r"must be uint8 .* found 4 × 4 × 3 float64"),
         (np.zeros((4, 4, 2), np.uint8), "4 × 4 × 2 uint8"),
         (np.zeros((0, 4, 3), np.uint8), "0 × 4 × 3 uint8"),
-        (3, "an image is a path, an image of Pillow or an array, not int"),
+        (3, "expected an image as a path, a Pillow image or an array, found int"),
         (Path("nowhere.png"), r"nowhere\.png: cannot be read \(No such file"),
     ],
 )
@@ -115,9 +115,9 @@ def test_a_grey_model_reads_colour() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"mean": (0.5,)}, "3 channels need as many numbers"),
-        ({"std": (0.2, 0.0, 0.1)}, "std: every number must be more than 0"),
-        ({"classes": ("a", "a")}, "a name stands twice"),
+        ({"mean": (0.5,)}, "3 channels need as many values"),
+        ({"std": (0.2, 0.0, 0.1)}, "std: every value must be greater than 0"),
+        ({"classes": ("a", "a")}, "a name is repeated"),
         ({"interpolation": "nearest"}, "interpolation"),
     ],
 )
@@ -132,7 +132,7 @@ def test_a_folder_whose_parts_do_not_belong_together_is_refused(image_run: Path,
     config = folder / "config.json"
     text = config.read_text()
     config.write_text(text.replace('"red"', '"red", "rose"'))
-    with pytest.raises(UserError, match=r"names 4 classes and 3 channels, but the model has 3 and 3"):
+    with pytest.raises(UserError, match=r"states 4 classes and 3 channels, but the model has 3 and 3"):
         Classifier.load(folder)
     config.write_text(text.replace('"images"', '"pictures"'))
     with pytest.raises(UserError, match=r"config\.json: images: expected keys and values"):

@@ -11,7 +11,7 @@ import safetensors.numpy
 from PIL import Image
 
 from regard.data.images.datasets import read_resized
-from regard.evaluation.classification_report import evaluate, open_test_set
+from regard.evaluation.classification import evaluate, open_test_set
 from regard.pipelines.classifier import Classifier
 from tests.conftest import Command, settings_of
 from tests.images import TINY
@@ -61,7 +61,7 @@ def test_bad_images_are_named_and_the_others_go_on(
     first, second, third = answer.err.splitlines()
     assert first == f"regard: {tmp_path}/text.png: a text file, not an image"
     assert second.startswith(f"regard: {tmp_path}/none.png: cannot be read")
-    assert third == "regard: 2 of 3 could not be read and were left out"
+    assert third == "regard: 2 of 3 images could not be read and were skipped"
 
 
 def test_an_empty_folder_is_named_and_the_others_go_on(
@@ -72,7 +72,7 @@ def test_an_empty_folder_is_named_and_the_others_go_on(
     answer = command("classify", image_run, first, tmp_path / "empty", last, "--out", out)
     assert answer.code == 2
     assert f"regard: {tmp_path}/empty: contains no images" in answer.err
-    assert answer.err.endswith("regard: 1 of 21 could not be read and were left out\n")
+    assert answer.err.endswith("regard: 1 of 21 images could not be read and were skipped\n")
     with out.open(newline="") as file:
         assert [Path(row["image"]).parent.name for row in csv.DictReader(file)] == ["red"] * 10 + ["blue"] * 10
 
@@ -92,7 +92,7 @@ def test_what_cannot_be_written_is_refused(
 
 
 def test_no_image_at_all_is_refused(command: Command, image_run: Path, tmp_path: Path) -> None:
-    assert "not a single image was given" in command("classify", image_run).refusal
+    assert "no images were given" in command("classify", image_run).refusal
     answer = command("classify", image_run, tmp_path)
     assert (answer.code, answer.out) == (2, "") and f"regard: {tmp_path}: contains no images" in answer.err
 
@@ -132,7 +132,7 @@ def test_evaluation_scores_the_test_split(command: Command, image_run: Path, pai
 
 def test_images_can_be_seen_both_ways_round(command: Command, image_run: Path, painted: Path) -> None:
     answer = command("evaluate", image_run, "--data", painted, "--mirrored", "--no-save")
-    assert "of 30 images, each seen both ways round (95 % confidence: " in answer.out
+    assert "of 30 images, averaged over mirror images (95 % confidence: " in answer.out
     classifier = Classifier.load(image_run)
     images = open_test_set(painted, classifier)
     plain, both = (evaluate(classifier, images, "painted", mirrored=mirrored) for mirrored in (False, True))
@@ -171,16 +171,16 @@ def test_evaluation_leaves_out_bad_images_and_says_how_many(
     assert "of 10 images" in answer.out
     first, second, last = answer.err.splitlines()
     assert first.endswith("bad.png: is empty") and second.endswith("text.png: a text file, not an image")
-    assert (answer.code, last) == (2, "regard: 2 of 12 could not be read and were left out")
+    assert (answer.code, last) == (2, "regard: 2 of 12 images could not be read and were skipped")
     (kept,) = json.loads((run / "best" / "scores.json").read_text())["evaluations"]
     as_json = command("evaluate", run, "--data", images, "--json", "--no-save")
     assert as_json.code == 2
     for report in (kept, json.loads(as_json.out)):
-        assert (report["conditions"]["images"], len(report["bad"])) == (10, 2)
+        assert (report["conditions"]["images"], len(report["unreadable"])) == (10, 2)
     for name in ("bad.png", "text.png"):
         (images / "red" / name).unlink()
     whole = command("evaluate", run, "--data", images, "--json", "--no-save")
-    assert (whole.code, whole.err, json.loads(whole.out)["bad"]) == (0, "", [])
+    assert (whole.code, whole.err, json.loads(whole.out)["unreadable"]) == (0, "", [])
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".safetensors"])

@@ -11,8 +11,8 @@ import torch
 from safetensors.numpy import load_file
 
 from regard import Translator, UserError
-from regard.pipelines import embedding_files as embeddings
-from regard.pipelines.embedding_files import embed_lines, save_arrays
+from regard.pipelines import embedder
+from regard.pipelines.embedder import embed_lines, save_arrays
 
 Command = Callable[..., "Answer"]  # noqa: F821  the fixtures of tests/conftest.py
 TEXTS = ["I love apples", "", "You buy tea and books", "   ", "I love apples"]
@@ -72,7 +72,7 @@ def test_a_vector_depends_on_its_neighbours(loaded: Translator) -> None:
 def test_windows_join_in_order(loaded: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     texts, seen = [*TEXTS, "We see dogs", "They want cats"], []
     whole = {pool: embed_lines(loaded, texts, pool) for pool in ("mean", "none")}
-    monkeypatch.setattr(embeddings, "WINDOW", 3)
+    monkeypatch.setattr(embedder, "WINDOW", 3)
     for pool, arrays in whole.items():
         for name, array in embed_lines(loaded, iter(texts), pool, seen.append).items():
             np.testing.assert_allclose(array, arrays[name], rtol=1e-4, atol=1e-5)
@@ -104,7 +104,7 @@ def test_wrong_use_is_refused_and_nothing_is_touched(source: Path, trained_run: 
     given = ("--input", source)
     cases: list[tuple[tuple[object, ...], str]] = [
         ((*given, "--out", old, "--pool", "none"), "old.npy: vectors of tokens need two arrays"),
-        ((*given, "--out", old, "--pool", "max"), "mean (a vector a line) or none (a vector a token), not 'max'"),
+        ((*given, "--out", old, "--pool", "max"), "mean (one vector per line) or none (one per token), not 'max'"),
         ((*given, "--out", folder / "out.csv"), "out.csv: the name must end in .npy or .safetensors"),
         ((*given, "--out", folder / "no" / "out.npy"), "existing folder"),
         ((*given, "--out", old, "--key", "x"), "only .jsonl and .parquet files have keys"),

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import regard
-from regard.cli.demo_translation import draw_cross_attention
+from regard.cli.demo import draw_cross_attention
 from regard.evaluation import bleu
-from regard.evaluation.bench.speed import Contender, race
+from regard.evaluation.bench.translation import Sentences, TranslationSystem, benchmark_translators
 from regard.training.run import run_recipe
 from tests.conftest import small_recipe, toy_pairs
 
@@ -78,8 +78,8 @@ def test_a_folder_says_its_kind_and_the_translator_takes_its_settings(runs: dict
     assert (config["model"]["kind"], config["model"]["length"]) == ("nat", "ctc")
     translator = regard.Translator.load(runs["ctc"])
     assert isinstance(translator.model, regard.NATransformer)
-    assert translator.fit() == regard.NATSettings(iterations=1)
-    assert regard.Translator.load(runs["classifier"]).fit() == regard.NATSettings(iterations=4)
+    assert translator.resolve_settings() == regard.NATSettings(iterations=1)
+    assert regard.Translator.load(runs["classifier"]).resolve_settings() == regard.NATSettings(iterations=4)
 
 
 def test_hypotheses_carry_what_those_of_a_search_do(guessing: regard.Translator) -> None:
@@ -88,27 +88,27 @@ def test_hypotheses_carry_what_those_of_a_search_do(guessing: regard.Translator)
     assert [one.score for one in best] == sorted((one.score for one in best), reverse=True)
     assert len({len(one.tokens) for one in best}) == 3
     for one in best:
-        assert one.labels == one.pieces  # no END
-        assert len(one.log_probabilities) == len(one.tokens) == len(one.alignment)
-        assert np.asarray(one.alignment).shape == (len(one.tokens), len(one.source_pieces) + 1)
+        assert one.labels == one.subwords  # no END
+        assert len(one.token_log_probs) == len(one.tokens) == len(one.alignment)
+        assert np.asarray(one.alignment).shape == (len(one.tokens), len(one.source_subwords) + 1)
         assert np.asarray(one.alignment).sum(1) == pytest.approx(1, abs=1e-4)
 
 
 def test_ctc_tokens_are_aligned_where_they_begin(blanking: regard.Translator) -> None:
     for beam in (1, 3):
         (best,) = blanking("They buy tea and dogs", n_best=1, beam=beam)
-        assert np.asarray(best.alignment).shape == (len(best.tokens), len(best.source_pieces) + 1)
-        assert best.labels == best.pieces
+        assert np.asarray(best.alignment).shape == (len(best.tokens), len(best.source_subwords) + 1)
+        assert best.labels == best.subwords
 
 
 def test_what_end_cuts_off_is_on_the_canvas_and_nowhere_else(cutting: regard.Translator) -> None:
     (best,) = cutting("They buy tea and dogs", n_best=1)
-    assert best.labels == [*best.pieces, "END"]
-    assert len(best.log_probabilities) == len(best.tokens) + 1
-    assert np.asarray(best.alignment).shape == (len(best.tokens) + 1, len(best.source_pieces) + 1)
-    (seen,) = cutting.hypotheses(["They buy tea and dogs"], snapshots=True)[0][0].rounds
-    assert seen.pieces[: len(best.labels)] == best.labels
-    assert len(seen.pieces) > len(best.labels)
+    assert best.labels == [*best.subwords, "END"]
+    assert len(best.token_log_probs) == len(best.tokens) + 1
+    assert np.asarray(best.alignment).shape == (len(best.tokens) + 1, len(best.source_subwords) + 1)
+    (seen,) = cutting.hypotheses(["They buy tea and dogs"], snapshots=True)[0][0].iterations
+    assert seen.subwords[: len(best.labels)] == best.labels
+    assert len(seen.subwords) > len(best.labels)
     judged = cutting.score("They buy tea and dogs", best.text)
     assert judged.score == pytest.approx(best.score, abs=1e-4)
     assert judged.score > cutting.score("They buy tea and dogs", "我喜欢苹果").score
@@ -117,20 +117,20 @@ def test_what_end_cuts_off_is_on_the_canvas_and_nowhere_else(cutting: regard.Tra
 def test_rounds_can_be_watched(guessing: regard.Translator, blanking: regard.Translator) -> None:
     settings = regard.NATSettings(iterations=3)
     best = guessing.hypotheses(["They buy tea and dogs"], settings, snapshots=True)[0][0]
-    assert [len(seen.pieces) for seen in best.rounds] == [len(best.tokens)] * len(best.rounds)
-    assert best.rounds[-1].pieces == best.pieces
-    assert sum(best.rounds[1].written) < len(best.tokens)
-    (seen,) = blanking.hypotheses(["They buy tea"], snapshots=True)[0][0].rounds
-    assert "·" in seen.pieces
-    assert guessing.hypotheses([" "], snapshots=True)[0][0].rounds == []
-    assert guessing.hypotheses(["They buy tea and dogs"], settings)[0][0].rounds is None
+    assert [len(seen.subwords) for seen in best.iterations] == [len(best.tokens)] * len(best.iterations)
+    assert best.iterations[-1].subwords == best.subwords
+    assert sum(best.iterations[1].updated) < len(best.tokens)
+    (seen,) = blanking.hypotheses(["They buy tea"], snapshots=True)[0][0].iterations
+    assert "·" in seen.subwords
+    assert guessing.hypotheses([" "], snapshots=True)[0][0].iterations == []
+    assert guessing.hypotheses(["They buy tea and dogs"], settings)[0][0].iterations is None
 
 
 def test_given_translations_are_scored(guessing: regard.Translator, blanking: regard.Translator) -> None:
     for translator in (guessing, blanking):
         right, wrong = translator.score(["I love apples"] * 2, ["我喜欢苹果", "狗和茶"])
         assert right.score > wrong.score
-        assert len(right.log_probabilities) == len(right.tokens)
+        assert len(right.token_log_probs) == len(right.tokens)
 
 
 def test_another_model_chooses_among_the_results(guessing: regard.Translator, trained_run: Path) -> None:
@@ -153,14 +153,14 @@ def test_who_cannot_judge_is_refused_before_anything_is_written(
 ) -> None:
     monkeypatch.setattr(guessing.generator, "generate", None)
     for path, said in (
-        (runs["ctc"], "writes all tokens at once; a model that writes token by token can judge"),
+        (runs["ctc"], "is non-autoregressive; give an autoregressive model"),
         (Path("nowhere"), "rerank: nowhere: no such model folder"),
         (image_run, "is an image model; use regard classify"),
     ):
         with pytest.raises(regard.UserError, match=said):
             guessing("I love apples", lengths=2, rerank=path)
         with pytest.raises(regard.UserError, match=said):
-            guessing.fit(regard.NATSettings(lengths=2, rerank=path))
+            guessing.resolve_settings(regard.NATSettings(lengths=2, rerank=path))
 
 
 def test_a_wrong_judge_leaves_no_output(runs: dict[str, Path], toy: Path, command: Command, tmp_path: Path) -> None:
@@ -186,8 +186,9 @@ def test_whoever_judges_is_counted(guessing: regard.Translator, trained_run: Pat
     judge = regard.Translator.load(trained_run)
     own = sum(parameter.numel() for parameter in guessing.model.parameters())
     assert guessing.count_parameters() == own
-    reranked = Contender("reranked", guessing, regard.NATSettings(iterations=1, lengths=2, rerank=trained_run))
-    (found,) = race([reranked], SENTENCES[:2], None, [1], 0)
+    reranked = TranslationSystem("reranked", guessing, regard.NATSettings(iterations=1, lengths=2, rerank=trained_run))
+    sentences = Sentences(SENTENCES[:2], None, "two sentences")
+    (found,) = benchmark_translators([reranked], sentences, [1], 0).results
     assert found.parameters == own + judge.count_parameters() > own
 
 
@@ -195,7 +196,7 @@ def test_a_probe_sees_whole_canvases(guessing: regard.Translator) -> None:
     with regard.probe(guessing.model) as seen:
         best = guessing.hypotheses(["I love apples"], regard.NATSettings(iterations=2))[0][0]
     weights = seen["decoder.1.cross"].weights
-    assert weights.shape == (1, 2, len(best.tokens), len(best.source_pieces) + 1)
+    assert weights.shape == (1, 2, len(best.tokens), len(best.source_subwords) + 1)
     assert seen["decoder.0.attention"].weights.shape[2:] == (len(best.tokens), len(best.tokens))
     unseen = guessing.hypotheses(["I love apples"], regard.NATSettings(iterations=2))[0][0]
     assert unseen.tokens == best.tokens
@@ -284,14 +285,14 @@ def test_a_race_says_which_model_cannot_search_so(runs: dict[str, Path], trained
 
 def test_such_models_do_not_vote(runs: dict[str, Path], trained_run: Path, command: Command) -> None:
     for one, other in ((runs["ctc"], trained_run), (trained_run, runs["ctc"])):
-        assert "can only translate alone" in command("translate", one, "I", "--with", other).refusal
+        assert "translates alone" in command("translate", one, "I", "--with", other).refusal
 
 
 def test_the_settings_of_the_other_way_are_refused(guessing: regard.Translator, trained_run: Path) -> None:
     with pytest.raises(regard.UserError, match="pass NATSettings, not SearchSettings"):
         guessing.hypotheses(["I"], regard.SearchSettings())
     usual = regard.Translator.load(trained_run)
-    with pytest.raises(regard.UserError, match="give SearchSettings, not NATSettings"):
+    with pytest.raises(regard.UserError, match="pass SearchSettings, not NATSettings"):
         usual.hypotheses(["I"], regard.NATSettings())
     with pytest.raises(regard.UserError, match="snapshots need a non-autoregressive model"):
         usual.hypotheses(["I"], snapshots=True)

@@ -8,6 +8,7 @@ import torch
 from regard import Translator, UserError, probe
 from regard.decoding.config import SearchSettings
 from regard.decoding.stepper import TransformerStepper
+from regard.interop.export_ctranslate2 import load_translator
 from regard.ops.quantization import Precision, choose_precision, supports
 from regard.pipelines.constraints import Constraints
 from tests.conftest import Command, toy_pairs
@@ -69,8 +70,8 @@ def test_training_on_is_noticed(precision: Precision) -> None:
 def test_what_there_is_not_is_refused(trained_run: Path, monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
     with pytest.raises(UserError, match="precision: 'int4' is none of float32, bfloat16, float16, int8"):
         Translator.load(trained_run, precision="int4")
-    with pytest.raises(UserError, match=r"precision: 'int4' is none of .* in which the engine ctranslate2 computes"):
-        Translator.load(trained_run, precision="int4", engine="ctranslate2")
+    with pytest.raises(UserError, match=r"precision: 'int4' is none of .*, which CTranslate2 supports"):
+        load_translator(trained_run, precision="int4", engine="ctranslate2")
     with pytest.raises(UserError, match="precision int8 is for a CPU, and the device is cuda"):
         Translator.load(trained_run, precision="int8", device="cuda")
     with pytest.raises(UserError, match="precision float16 is for a GPU, and the device is cpu"):

@@ -18,13 +18,12 @@ import pytest
 from rich.console import Console
 
 from regard import Constraints, SearchSettings, Translator, UserError
-from regard.pipelines import progress, translator
 from regard.pipelines import translate_files as files
+from regard.pipelines import translator
 from regard.pipelines.hypothesis import Hypothesis
-from regard.pipelines.output import AlignedRecordFiles, Output, count_lines, count_side_by_side
-from regard.pipelines.progress import LineProgress
-from regard.pipelines.translate_files import count_records, read_texts, translate_lines, write_record
-from regard.runtime import Interrupted, Interruptions
+from regard.pipelines.records import AlignedRecordFiles, RecordFile, count_aligned, count_lines
+from regard.pipelines.translate_files import count_records, format_record, read_texts, translate_lines
+from regard.runtime import Interrupted, Interruptions, LineProgress
 from tests.forks import Forked
 
 Command = Callable[..., "Answer"]  # noqa: F821  the fixtures of tests/conftest.py
@@ -87,8 +86,8 @@ def test_a_line_end_within_a_text_does_not_break_the_lines(trained_run: Path, tm
     path.write_text('{"source": "\\n\\r\\n"}\n{"source": "I love apples"}\n')
     assert command("translate", trained_run, "--input", path, *GREEDY).out == "   \n我喜欢苹果\n"
     two = [Hypothesis("a\nb", -1.0)]
-    assert write_record("n-best", 7, "x", two) == "7 ||| a b ||| -1.000000\n"
-    assert json.loads(write_record("json", 7, "x", two))["hypotheses"][0]["text"] == "a\nb"
+    assert format_record("n-best", 7, "x", two) == "7 ||| a b ||| -1.000000\n"
+    assert json.loads(format_record("json", 7, "x", two))["hypotheses"][0]["text"] == "a\nb"
 
 
 def test_n_best_lines_name_their_line_and_score(trained_run: Path, command: Command) -> None:
@@ -104,25 +103,25 @@ def test_json_says_all_that_is_known(trained_run: Path, command: Command) -> Non
     words = ("--json", "--alignments", "--n-best", 2, "--require", "苹果", "--forbid", "狗")
     first, second = map(json.loads, command("translate", trained_run, "I love apples", "", *words).out.splitlines())
     assert first["source"] == "I love apples"
-    assert first["source_pieces"][-1].endswith("apples")
+    assert first["source_subwords"][-1].endswith("apples")
     best, other = first["hypotheses"]
     assert best["text"] == "我喜欢苹果"
     assert best["score"] >= other["score"]
-    assert len(best["log_probabilities"]) == len(best["alignment"]) == len(best["pieces"]) + 1
-    assert {len(row) for row in best["alignment"]} == {len(first["source_pieces"]) + 1}
+    assert len(best["token_log_probs"]) == len(best["alignment"]) == len(best["subwords"]) + 1
+    assert {len(row) for row in best["alignment"]} == {len(first["source_subwords"]) + 1}
     assert sum(best["alignment"][0]) == pytest.approx(1, abs=1e-3)
     assert best["phrases"] == {"苹果": True, "狗": True}
-    assert second["hypotheses"] == [{"text": "", "score": 0.0, "pieces": [], "log_probabilities": []}]
+    assert second["hypotheses"] == [{"text": "", "score": 0.0, "subwords": [], "token_log_probs": []}]
     plain = json.loads(command("translate", trained_run, "I love apples", "--json").out)
     assert plain.keys() == {"source", "hypotheses"}
-    assert plain["hypotheses"][0].keys() == {"text", "score", "pieces", "log_probabilities"}
+    assert plain["hypotheses"][0].keys() == {"text", "score", "subwords", "token_log_probs"}
 
 
 def test_wishes_that_are_not_met_are_counted(trained_run: Path, command: Command) -> None:
     said = ("--require", "我", "--search", "max_length=1")  # which leaves room for END alone
     answer = command("translate", trained_run, "I love apples", "", "We want tea", *said)
     assert answer.code == 0
-    assert answer.err == "regard: 2 of 3 translations do not meet every --require and --forbid\n"
+    assert answer.err == "regard: 2 of 3 translations violate --require or --forbid\n"
     assert command("translate", trained_run, "I love apples", "--forbid", "狗").err == ""
 
 
@@ -176,7 +175,9 @@ def test_no_more_than_a_window_of_lines_is_read_ahead(loaded: Translator, small_
 def test_progress_is_told_window_by_window(loaded: Translator, small_windows: int) -> None:
     for done, expected in ((0, [8, 8, 3]), (5, [3, 8, 3]), (8, [8, 3]), (19, [])):
         seen: list[int] = []
-        translate_lines(loaded, ["I"] * 19, len, SearchSettings(beam=1, max_length=3), done=done, watch=seen.append)
+        translate_lines(
+            loaded, ["I"] * 19, len, SearchSettings(beam=1, max_length=3), done=done, on_progress=seen.append
+        )
         assert seen == expected
 
 
@@ -238,7 +239,7 @@ def test_a_finished_output_says_so(source: Path, trained_run: Path, tmp_path: Pa
     written = output.stat().st_mtime_ns
     answer = command("translate", trained_run, "--input", source, "--output", output, "--resume")
     assert (answer.code, answer.out) == (0, "")
-    assert answer.err == f"regard: {output} is finished: it holds the translations of all {LINES} lines\n"
+    assert answer.err == f"regard: {output} is complete: it holds the translations of all {LINES} lines\n"
     assert (output.read_bytes(), output.stat().st_mtime_ns) == (whole, written)
 
 
@@ -326,7 +327,7 @@ def test_held_back_within_held_back_an_interruption_waits_for_the_outer_one() ->
 
 def test_outputs_side_by_side_stay_in_step(tmp_path: Path) -> None:
     paths = (tmp_path / "source", tmp_path / "target")
-    with pytest.raises(UserError, match="target exists already"):
+    with pytest.raises(UserError, match="target already exists"):
         paths[1].write_text("mine\n")
         with AlignedRecordFiles(paths, Interruptions()):
             pytest.fail("it is somebody's")
@@ -337,14 +338,14 @@ def test_outputs_side_by_side_stay_in_step(tmp_path: Path) -> None:
         Interruptions() as interruptions,
         AlignedRecordFiles(paths, interruptions) as sides,
     ):
-        append = sides._sides[0].append
-        sides._sides[0].append = lambda record: (append(record), signal.raise_signal(signal.SIGINT))
+        append = sides._files[0].append
+        sides._files[0].append = lambda record: (append(record), signal.raise_signal(signal.SIGINT))
         sides.append("a\n", "b\n")
     assert [path.read_text() for path in paths] == ["a\n", "b\n"]
     paths[0].write_text("a\nc\ne\n")  # as a killed process may leave it
     paths[1].write_text("b\nd")
-    with AlignedRecordFiles(paths, Interruptions(), count_side_by_side(paths)) as sides:
-        assert sides.records == 1
+    with AlignedRecordFiles(paths, Interruptions(), count_aligned(paths)) as sides:
+        assert sides.count == 1
         sides.append("C\n", "D\n")
     assert [path.read_text() for path in paths] == ["a\nC\n", "b\nD\n"]
 
@@ -358,20 +359,20 @@ def test_lines_are_counted_by_whole_records(tmp_path: Path) -> None:
         (1, 9),
         (0, 0),
     ]
-    assert count_lines(path, at_most=2) == (2, 5)
+    assert count_lines(path, most=2) == (2, 5)
 
 
 def test_an_output_cuts_off_what_an_error_leaves_of_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "output"
-    with pytest.raises(Interrupted), Interruptions() as interruptions, Output(path, interruptions) as output:
+    with pytest.raises(Interrupted), Interruptions() as interruptions, RecordFile(path, interruptions) as output:
         output.append("whole\n")
         assert path.read_text() == "whole\n"
         path.write_text("whole\nha")
         raise Interrupted(signal.SIGINT)
     assert path.read_text() == "whole\n"
-    assert "interrupted after 1 lines; it holds" in output.explain_interruption()
+    assert f"interrupted after 1 lines; {path} has the translations of 1 lines" in output.explain_interruption()
     nothing = tmp_path / "nothing"
-    with pytest.raises(ZeroDivisionError), Output(nothing, Interruptions()) as output:
+    with pytest.raises(ZeroDivisionError), RecordFile(nothing, Interruptions()) as output:
         _ = 1 / 0
     assert not nothing.exists()
     assert output.explain_interruption() == "interrupted after 0 lines"
@@ -403,7 +404,7 @@ def test_a_device_that_is_full_is_one_sentence(trained_run: Path, command: Comma
     assert "/dev/full: cannot be written (No space left on device)" in answer.refusal
     with open("/dev/full", "wb") as full:  # noqa: PTH123  the word for what is meant
         done = subprocess.run(
-            [sys.executable, "-m", "regard.cli", "translate", trained_run, "I love apples"],
+            [sys.executable, "-m", "regard", "translate", trained_run, "I love apples"],
             stdout=full,
             stderr=subprocess.PIPE,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -417,7 +418,7 @@ def test_a_device_that_is_full_is_one_sentence(trained_run: Path, command: Comma
 
 
 def test_progress_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0)
+    monkeypatch.setattr(LineProgress, "SECONDS_BETWEEN_LINES", 0)
     said = io.StringIO()
     with LineProgress(10, 4, console=Console(file=said)) as lines:
         lines.advance(1)
@@ -460,19 +461,19 @@ def test_wrong_use_of_files_is_refused_and_nothing_is_touched(
     (tmp_path / "bad").write_bytes(b"I\n" * 30 + b"\xff\n")
     old, given = tmp_path / "old", ("--input", source)
     cases: list[tuple[tuple[object, ...], str]] = [
-        ((*given, "--output", old), "old exists already; go on with it by --resume"),
-        ((*given, "--output", source, "--resume"), "is what is to be read"),
+        ((*given, "--output", old), "old already exists; continue it with --resume"),
+        ((*given, "--output", source, "--resume"), "is an input file"),
         ((*given, "--resume"), "--resume needs --output"),
         ((*given, "I love apples"), "choose one"),
         ((*given, "--output", tmp_path), "is a directory"),
         ((*given, "--output", tmp_path / "no" / "file"), "there is no folder"),
         ((*given, "--output", tmp_path / "out.gz"), "not compressed"),
-        ((*given, "--output", "/dev/null", "--resume"), "no ordinary file"),
+        ((*given, "--output", "/dev/null", "--resume"), "not a regular file"),
         ((*given, "--output", tmp_path / "long", "--resume"), f"{LINES + 1} lines, but the input has only {LINES}"),
         ((*given, "--output", old, "--resume", "--n-best", 2), "old is not an n-best list"),
         ((*given, "--output", old, "--resume", "--json"), "old was not written with --json"),
         ((*given, "--key", "text"), "only .jsonl and .parquet files have keys"),
-        (("--input", tmp_path / "two.tsv", "--key", "en"), "--key en is no column"),
+        (("--input", tmp_path / "two.tsv", "--key", "en"), "--key en is not a column"),
         (("--input", tmp_path / "two.tsv", "--key", 2), "two.tsv, line 1: 2 tab-separated"),
         (("I", "--key", "text"), "--key needs --input"),
         (("I", "--alignments"), "add --json"),
@@ -520,4 +521,4 @@ def test_a_tally_counts_what_is_not_met(loaded: Translator) -> None:
         SearchSettings(beam=2, max_length=1),
     )  # which leaves room for END alone
     tally = translate_lines(loaded, ["I love apples", ""], records.append, short, constraints)
-    assert (tally.records, tally.translations, tally.unmet, len(records)) == (2, 2, 1, 2)
+    assert (tally.records, tally.translations, tally.violations, len(records)) == (2, 2, 1, 2)

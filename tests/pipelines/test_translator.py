@@ -38,7 +38,7 @@ def test_the_score_of_a_hypothesis_is_what_score_gives_for_its_tokens(translator
         judged = translator.score_tokens(sources, [one.tokens for one in found], settings)
         for one, other in zip(found, judged, strict=True):
             assert one.score == pytest.approx(other.score, abs=1e-4)
-            assert one.log_probabilities == pytest.approx(other.log_probabilities, abs=1e-3)
+            assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=1e-3)
 
 
 def test_hypotheses_come_best_first_with_alignments_that_sum_to_one(translator: regard.Translator) -> None:
@@ -47,7 +47,7 @@ def test_hypotheses_come_best_first_with_alignments_that_sum_to_one(translator: 
         for one in best:
             assert one.alignment is not None
             assert len(one.alignment) == len(one.tokens) + 1
-            assert all(len(row) == len(one.source_pieces) + 1 for row in one.alignment)
+            assert all(len(row) == len(one.source_subwords) + 1 for row in one.alignment)
             assert all(sum(row) == pytest.approx(1, abs=1e-4) for row in one.alignment)
 
 
@@ -82,8 +82,8 @@ def test_an_ensemble_averages_probabilities(translator: regard.Translator) -> No
     both = regard.Translator(translator.model, translator.vocabularies, others=[other])
     alone = regard.Translator(other, translator.vocabularies)
     source, target = [translator.vocabularies.source.encode("I love apples")], [[300, 301]]
-    mean = (translator.read(source, target).exp() + alone.read(source, target).exp()) / 2
-    assert torch.allclose(both.read(source, target).exp(), mean, atol=1e-6)
+    mean = (translator.log_probs(source, target).exp() + alone.log_probs(source, target).exp()) / 2
+    assert torch.allclose(both.log_probs(source, target).exp(), mean, atol=1e-6)
 
 
 def test_an_ensemble_needs_one_tokenizer(trained_run: Path, translator: regard.Translator, tmp_path: Path) -> None:
@@ -111,9 +111,9 @@ def test_a_prefix_begins_every_translation(translator: regard.Translator) -> Non
 def test_the_tree_of_a_beam_reads_as_text(translator: regard.Translator) -> None:
     best = translator.hypotheses(["I love apples"], regard.SearchSettings(beam=3), trees=True)[0][0]
     assert best.tree is not None
-    kept = [node.piece for node in best.tree if node.expansion.outcome == "kept"]
-    assert set(best.pieces) <= set(kept)
-    assert any(node.piece == "END" and node.expansion.outcome == "ended" for node in best.tree)
+    kept = [node.subword for node in best.tree if node.node.outcome == "kept"]
+    assert set(best.subwords) <= set(kept)
+    assert any(node.subword == "END" and node.node.outcome == "ended" for node in best.tree)
 
 
 def test_coverage_prefers_hypotheses_that_looked_at_everything(translator: regard.Translator) -> None:
@@ -204,7 +204,7 @@ def test_steps_of_shuffled_hypotheses_equal_reading_them_whole(translator: regar
         said = [[stepper.bos] for _ in range(2 * copies)]
         for _ in range(5):
             logp = stepper.step(torch.tensor([row[-1] for row in said]), state)
-            whole = translator.read([sources[i // copies] for i in range(2 * copies)], [row[1:] for row in said])
+            whole = translator.log_probs([sources[i // copies] for i in range(2 * copies)], [row[1:] for row in said])
             assert torch.allclose(logp, whole[:, len(said[0]) - 1], atol=1e-4)
             order = torch.cat([torch.randint(copies, (copies,), generator=rng) + first for first in (0, copies)])
             state = state.select(order)

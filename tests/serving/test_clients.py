@@ -87,12 +87,12 @@ def test_command_line_client_reports_errors(server: ServerProcess, command: Comm
 
 
 def test_command_line_client_reads_the_key_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    from regard.cli.translate_remote import translate_at
+    from regard.cli.translate import translate_on_server
 
     keys = []
     monkeypatch.setattr(Client, "_request", lambda self, path, fields=None: keys.append(self._key) or {})
     monkeypatch.setitem(os.environ, "REGARD_API_KEY", "secret")
-    translate_at("http://x", [], 0, None, False, ("en", "zh"), False)
+    translate_on_server("http://x", [], 0, None, False, ("en", "zh"), False)
     assert keys == ["secret"]
 
 

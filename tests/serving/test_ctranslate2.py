@@ -11,6 +11,7 @@ pytest.importorskip("ctranslate2")
 
 from regard import Translator
 from regard.errors import UserError
+from regard.interop.export_ctranslate2 import save_ctranslate2
 from regard.serving.messages import LoadRequest
 from regard.serving.model_runner import load_runner
 from tests.serving.server_process import TIMEOUT, ServerProcess
@@ -80,7 +81,7 @@ def test_page_explains_what_the_engine_does_not_support(browser: Any, ct2_server
 
 
 def test_exported_folder_is_served(trained_run: Path, tmp_path: Path) -> None:
-    Translator.load(trained_run).save_engine(tmp_path)
+    save_ctranslate2(Translator.load(trained_run), tmp_path)
     runner = load_runner(LoadRequest("exported", tmp_path, "cpu"))
     runner.warm_up()
     assert (runner.info.engine, runner.info.languages) == ("ctranslate2", ("en", "zh"))

@@ -149,7 +149,7 @@ def test_nat_candidates_have_iterations(runner: TranslationRunner) -> None:
     )
     torch.manual_seed(0)
     translator = regard.Translator(NATransformer(config).eval(), vocabularies)
-    settings = translator.fit()
+    settings = translator.resolve_settings()
     (candidate,) = view_beam(translator, settings, {"text": TEXT})["candidates"]
     first, *_, last = candidate["iterations"]
     assert len(candidate["iterations"]) == settings.resolved()["iterations"]

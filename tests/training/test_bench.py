@@ -86,9 +86,9 @@ def test_library_that_cannot_train_is_rejected_before_timing(
 ) -> None:
     pytest.importorskip("transformers")
     monkeypatch.setattr(training, "time_steps", None)
-    with pytest.raises(UserError, match="--peer ctranslate2: does not train"):
+    with pytest.raises(UserError, match="--library ctranslate2: does not train"):
         time_training([str(trained_run)], CPU, 0, ["ctranslate2"])
-    with pytest.raises(UserError, match="--peer huggingface: transformers' ViT has pooling class"):
+    with pytest.raises(UserError, match="--library huggingface: transformers' ViT has pooling class"):
         time_training([str(image_run)], CPU, 0, ["huggingface"])
 
 

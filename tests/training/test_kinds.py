@@ -64,7 +64,7 @@ def test_one_line_changes_the_kind_and_the_loss_falls(
         translator.vocabularies.source.encode_batch(sentences), [one.tokens for one in found]
     )
     for one, other in zip(found, judged, strict=True):
-        assert one.log_probabilities == pytest.approx(other.log_probabilities, abs=1e-3)
+        assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=1e-3)
 
 
 def test_what_routing_has_learned_is_in_the_model_folder(builtin: Path, tmp_path: Path) -> None:

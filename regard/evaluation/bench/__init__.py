@@ -1,1 +1,1 @@
-"""`regard bench`: what a model takes on this machine, in time and memory, beside what others take."""
+"""`regard bench`: speed and memory of models, and of other libraries with the same weights."""

@@ -1,4 +1,4 @@
-"""What figures were measured on and with."""
+"""Description of the machine and the versions of a benchmark."""
 
 from __future__ import annotations
 
@@ -6,27 +6,35 @@ import datetime
 import platform
 from collections.abc import Iterable
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from regard.evaluation.bench.comparison import PEERS
-from regard.evaluation.bench.speed import describe_machine
+from regard.evaluation.bench.harness import LIBRARIES
 
 
-def describe_circumstances(device: torch.device, peers: Iterable[str] = ()) -> dict[str, Any]:
-    """The machine, the versions of all that took part, and the day."""
+def describe_environment(device: torch.device, libraries: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the machine, the versions of the packages, and the date."""
     versions = {"python": platform.python_version(), "torch": torch.__version__}
-    versions |= {package: version(package) for package in ("regard", *(PEERS[peer] for peer in peers))}
-    return {
-        "machine": describe_machine(device),
-        "versions": versions,
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-    }
+    versions |= {package: version(package) for package in ("regard", *(LIBRARIES[name] for name in libraries))}
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return {"machine": describe_machine(device), "versions": versions, "date": date}
 
 
-def cite(circumstances: dict[str, Any]) -> str:
-    """The same in a few words."""
-    versions = circumstances["versions"]
+def describe_machine(device: torch.device) -> str:
+    """Return the name of the GPU, or of the CPU with its number of threads."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    info = Path("/proc/cpuinfo")
+    names = [line for line in info.read_text().splitlines() if "model name" in line] if info.exists() else []
+    name = names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine()
+    threads = torch.get_num_threads()
+    return f"{name}, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def summarise(environment: dict[str, Any]) -> str:
+    """Return the description of an environment as one line."""
+    versions = environment["versions"]
     named = [f"{package} {versions[package]}" for package in versions if package not in ("python", "regard")]
-    return ", ".join([circumstances["machine"], *named, circumstances["date"]])
+    return ", ".join([environment["machine"], *named, environment["date"]])

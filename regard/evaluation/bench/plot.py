@@ -1,8 +1,7 @@
-"""Quality against speed as a picture: one panel for each size of batch, the time on a logarithmic scale."""
+"""Plot of quality against speed: one panel for each batch size, with a logarithmic time axis."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,19 +10,20 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from regard.errors import UserError
-from regard.evaluation.bench.speed import Result
+from regard.evaluation.bench.harness import Result
+from regard.runtime import replace_file
 
 FORMATS = (".png", ".svg", ".pdf")
-# Okabe and Ito's colours, which colour-blind people can tell apart; without the yellow, which fades on paper.
+# The colour-blind safe palette of Okabe and Ito, without yellow, which is too light on paper.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
-def check_picture(path: Path) -> None:
-    """Does nothing where a picture can be written to this path.
+def check_plot_path(path: Path) -> None:
+    """Check that a plot can be written to `path`.
 
     Raises:
-        UserError: its name says no format of a picture, or there is no such folder.
+        UserError: the suffix is unknown, or the folder does not exist.
     """
     if path.suffix.lower() not in FORMATS:
         raise UserError(f"{path}: a plot is written as {', '.join(FORMATS)}; choose such a name")
@@ -32,13 +32,13 @@ def check_picture(path: Path) -> None:
 
 
 def draw_quality_against_speed(results: Sequence[Result], title: str) -> Figure:
-    """Every result that has a score as a point: the better the higher, the faster the further left."""
-    shown = [result for result in results if result.score is not None]
-    sizes = [timing.batch for timing in shown[0].timings]
+    """Draw every result with a score as a point: better results are higher, faster ones further left."""
+    scored = [result for result in results if result.score is not None]
+    sizes = [timing.batch for timing in scored[0].timings]
     figure = Figure(figsize=(4.2 * len(sizes) + 0.6, 5.2), layout="constrained")
     panels = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
     for size, axes in zip(sizes, panels, strict=True):
-        for number, result in enumerate(shown):
+        for number, result in enumerate(scored):
             assert result.score is not None
             axes.plot(
                 result.milliseconds(size),
@@ -52,8 +52,8 @@ def draw_quality_against_speed(results: Sequence[Result], title: str) -> Figure:
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_title(f"batch of {size}" if size > 1 else "one sentence at a time", loc="left", fontsize=11)
-        axes.set_xlabel("milliseconds a batch")
+        axes.set_title(f"batch of {size}" if size > 1 else "single sentences", loc="left", fontsize=11)
+        axes.set_xlabel("milliseconds per batch")
         axes.grid(color="#e4e4e4", linewidth=0.8, which="both")
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
@@ -65,18 +65,11 @@ def draw_quality_against_speed(results: Sequence[Result], title: str) -> Figure:
 
 
 def save_quality_plot(results: Sequence[Result], path: Path, title: str) -> None:
-    """Draws the results into a file, which is written whole or not at all.
+    """Draw the results into a file, atomically.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: the file cannot be written.
     """
-    fresh = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    try:
-        with mpl.rc_context({"svg.hashsalt": "regard"}):  # what is drawn again is the same file
-            undated = {"Date": None} if path.suffix.lower() == ".svg" else None
-            draw_quality_against_speed(results, title).savefig(fresh, dpi=140, facecolor="white", metadata=undated)
-        fresh.replace(path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None
-    finally:
-        fresh.unlink(missing_ok=True)
+    with replace_file(path) as temporary, mpl.rc_context({"svg.hashsalt": "regard"}):  # reproducible files
+        metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
+        draw_quality_against_speed(results, title).savefig(temporary, dpi=140, facecolor="white", metadata=metadata)

@@ -1,73 +1,133 @@
-"""Translators timed from text to text, beside other programs with the same weights."""
+"""Speed of translators, from text to text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import torch
 
-from regard.decoding.config import parse_settings
-from regard.evaluation.bench.comparison import Race, choose_sizes, naming
-from regard.evaluation.bench.sentences import kept_sentences, make_up_sentences, read_sentences
-from regard.evaluation.bench.speed import Contender, race, split_options
-from regard.pipelines.transformers import load_in_transformers
+from regard.data.text.readers import read_lines, read_parallel
+from regard.decoding.config import DecodingSettings, parse_settings
+from regard.errors import UserError
+from regard.evaluation.bench.harness import Result, SpeedReport, measure_speed, share_of_same, split_options
+from regard.evaluation.metrics import bleu
+from regard.pipelines.translator import Translator
 
-TIMED = "from text to text: cut into tokens, searched for, joined to text"
+TIMED = "from text to text: tokenisation, search and detokenisation"
+SENTENCES = 256
+"""Number of sentences if none are given."""
+LONGEST = 16
+"""Maximum number of tokens of a random sentence."""
+Loader = Callable[..., Translator]
 
 
-def race_translators(
-    runs: Sequence[str],
-    wanted: Race,
-    files: tuple[Path | None, Path | None] = (None, None),
-    tokenisation: Callable[[Sequence[str]], str] = lambda languages: "none",
-) -> Race:
-    """Times the models of runs, and the first of them in other programs.
+@dataclass(frozen=True)
+class TranslationSystem:
+    """A translator with its search settings."""
+
+    name: str
+    translator: Translator
+    settings: DecodingSettings
+
+    @classmethod
+    def open(cls, text: str, device: str | torch.device = "cpu", load: Loader = Translator.load) -> Self:
+        """Load "RUN", or "RUN:beam=5" or "RUN:iterations=4,lengths=3" with search settings.
+
+        Args:
+            text: path and settings. The settings "engine" and "precision" are passed to `load`.
+            device: device of the model.
+            load: loads the translator.
+
+        Raises:
+            UserError: there is no such model, or it does not support the settings.
+        """
+        path, values = split_options(text)
+        options = {key: values.pop(key) for key in ("engine", "precision") if key in values}
+        translator = load(path, device=device, **options)
+        settings = parse_settings(translator.generator.settings_class, values, text)
+        try:
+            return cls(text, translator, translator.resolve_settings(settings))
+        except UserError as error:
+            raise UserError(f"{text}: {error}") from None
+
+    def translate(self, sources: Sequence[str]) -> list[str]:
+        return [best[0].text.replace("\n", " ") for best in self.translator.hypotheses(sources, self.settings)]
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Source sentences, references if there are any, and a description."""
+
+    sources: list[str]
+    references: list[str] | None
+    description: str
+
+    @classmethod
+    def read(cls, src: Path, ref: Path | None) -> Self:
+        """Read files of sentences and of references.
+
+        Raises:
+            UserError: a file cannot be read, or the two have different lengths.
+        """
+        if ref is None:
+            sources = list(read_lines(src))
+            return cls(sources, None, f"{len(sources):,} sentences of {src}")
+        pairs = list(read_parallel(src, ref))
+        return cls([p.source for p in pairs], [p.target for p in pairs], f"{len(pairs):,} sentences of {src}")
+
+    @classmethod
+    def random(cls, translator: Translator) -> Self:
+        """Return sentences of random tokens of a model's vocabulary, always the same."""
+        tokenizer, config = translator.vocabularies.source, translator.model.config
+        longest = config.max_length - 1 if config.positions == "learned" else LONGEST
+        special = {config.pad, config.bos, config.eos}
+        ids = torch.tensor([i for i in range(config.source_vocab) if i not in special] or [config.eos])
+        generator = torch.Generator().manual_seed(0)
+        texts = []
+        for _ in range(2 * SENTENCES):
+            length = int(torch.randint(1, max(1, min(longest, LONGEST)) + 1, (), generator=generator))
+            texts.append(tokenizer.decode(ids[torch.randint(len(ids), (length,), generator=generator)].tolist()))
+        usable = [
+            text
+            for text in texts
+            if text.strip()
+            and "\n" not in text
+            and (config.positions != "learned" or len(tokenizer.encode(text)) <= longest)
+        ][:SENTENCES]
+        return cls(usable, None, f"{len(usable):,} sentences of random tokens")
+
+
+def benchmark_translators(
+    systems: Sequence[TranslationSystem],
+    sentences: Sentences,
+    batch_sizes: Sequence[int],
+    seconds: float,
+    tokenisation: str = "13a",
+    compare: bool = False,
+) -> SpeedReport:
+    """Time translators at every batch size, and score them if there are references.
 
     Args:
-        runs: as `Contender.open` reads them.
-        wanted: how they are timed.
-        files: source sentences, or else those of the first run are taken; and their references, for BLEU.
-        tokenisation: chooses that of BLEU by the target languages.
-
-    Raises:
-        UserError: a model, a file, a batch or a peer cannot be had.
+        systems: the translators.
+        sentences: what they translate.
+        batch_sizes: sentences per batch.
+        seconds: time for each system and batch size.
+        tokenisation: tokeniser of BLEU.
+        compare: whether to report how often the translations equal those of the first system.
     """
-    src, ref = files
-    sentences = kept_sentences(split_options(runs[0])[0]) if src is None else read_sentences(src, ref)
-    if sentences is not None:  # a batch too large is refused before models are loaded
-        choose_sizes(wanted.sizes, len(sentences.sources), sentences.said)
-    contenders = [Contender.open(run, wanted.device) for run in runs]
-    for peer in wanted.peers:
-        with naming(peer):
-            contenders.append(OPENED[peer](runs[0], wanted.device))
-    sentences = sentences or make_up_sentences(contenders[0].translator)
-    sizes = choose_sizes(wanted.sizes, len(sentences.sources), sentences.said)
-    chosen = tokenisation([one.translator.languages[1] for one in contenders])
-    results = race(
-        contenders, sentences.sources, sentences.references, sizes, wanted.seconds, chosen, compare=bool(wanted.peers)
-    )
-    return replace(wanted, sizes=tuple(sizes), results=results, timed=TIMED, on=sentences.said)
-
-
-def _in_ctranslate2(run: str, device: torch.device) -> Contender:
-    values = split_options(run)[1]
-    theirs = Contender.open(f"{run}{',' if values else ':'}engine=ctranslate2", device)
-    # Its beam ends at the first chance, and to search to the exact end, as ours does unless told, is more work.
-    early = "" if values.get("stop") == "first" or theirs.settings.resolved()["beam"] == 1 else ", stop=first"
-    return replace(theirs, name=f"{run} in CTranslate2{early}")
-
-
-def _in_transformers(run: str, device: torch.device) -> Contender:
-    path, values = split_options(run)
-    asked = {key: value for key, value in values.items() if key not in ("engine", "precision")}
-    translator = load_in_transformers(path, device)
-    settings = translator.fit(parse_settings(translator.generator.settings_class, asked, run))
-    return Contender(f"{run} in transformers", translator, settings)
-
-
-OPENED: dict[str, Callable[[str, torch.device], Contender]] = {
-    "huggingface": _in_transformers,
-    "ctranslate2": _in_ctranslate2,
-}
+    functions = [system.translate for system in systems]
+    by_size = [measure_speed(functions, sentences.sources, size, seconds) for size in batch_sizes]
+    results: list[Result] = []
+    first: list[str] = []
+    for system, timings in zip(systems, zip(*by_size, strict=True), strict=True):
+        needed = compare or sentences.references is not None
+        translations = system.translate(sentences.sources) if needed else []
+        first = first or translations
+        score = None if sentences.references is None else bleu(translations, sentences.references, tokenisation)
+        same = share_of_same(translations, first) if compare else None
+        parameters = system.translator.count_parameters(system.settings)
+        results.append(Result(system.name, system.settings.resolved(), parameters, list(timings), score, same))
+    return SpeedReport(results, TIMED, sentences.description, seconds)

@@ -21,7 +21,7 @@ from regard.inspection.probe import QUANTITIES, check_heads, find_attentions
 from regard.inspection.scene import readable_labels
 from regard.inspection.translation import MAP_AXES, check_not_blank, parse_attention_name, record_translation
 from regard.models.nat import NATransformer
-from regard.pipelines.hypothesis import Hypothesis, Node, Round
+from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
 from regard.pipelines.translator import Translator
 from regard.serving.views.packet import Array, Arrays, pack
 
@@ -38,7 +38,7 @@ def view_translation(translator: Translator, settings: DecodingSettings, request
     check_not_blank(request["text"])
     has_attention = translator.generator.has_attention
     hypotheses = translator.hypotheses([request["text"]], settings, alignments=has_attention)[0]
-    source = [*readable_labels(hypotheses[0].source_pieces), "END"]
+    source = [*readable_labels(hypotheses[0].source_subwords), "END"]
     arrays: Arrays = {}
     if has_attention:
         for number, hypothesis in enumerate(hypotheses):
@@ -128,7 +128,7 @@ def view_beam(translator: Translator, settings: DecodingSettings, request: dict[
         "settings": {key: value for key, value in settings.resolved().items() if key != "rerank"},
         "length": model.config.length if isinstance(model, NATransformer) else None,
         "tree": [_beam_node(node) for node in best.tree or ()],
-        "candidates": [_nat_candidate(hypothesis) for hypothesis in hypotheses if hypothesis.rounds],
+        "candidates": [_nat_candidate(hypothesis) for hypothesis in hypotheses if hypothesis.iterations],
     }
 
 
@@ -147,7 +147,7 @@ def view_change(translator: Translator, settings: DecodingSettings, request: dic
 
 
 def _hypothesis(hypothesis: Hypothesis) -> dict[str, Any]:
-    log_probs = hypothesis.log_probabilities[: len(hypothesis.labels)]
+    log_probs = hypothesis.token_log_probs[: len(hypothesis.labels)]
     return {
         "text": hypothesis.text,
         "score": round(hypothesis.score, DIGITS),
@@ -177,12 +177,12 @@ def _shrink(maps: Tensor) -> Tensor:
     return F.adaptive_max_pool2d(maps, (rows, columns)) if maps.numel() else maps
 
 
-def _beam_node(node: Node) -> dict[str, Any]:
-    expansion = node.expansion
+def _beam_node(node: TreeNode) -> dict[str, Any]:
+    expansion = node.node
     return {
         "parent": expansion.parent,
         "step": expansion.step,
-        "token": node.piece if node.piece == "END" else readable_labels([node.piece])[0],
+        "token": node.subword if node.subword == "END" else readable_labels([node.subword])[0],
         "fate": expansion.outcome,
         "log_prob": _finite(expansion.log_prob),
         "cumulative_log_prob": _finite(expansion.cumulative_log_prob),
@@ -196,13 +196,13 @@ def _finite(value: float) -> float | None:
 
 
 def _nat_candidate(hypothesis: Hypothesis) -> dict[str, Any]:
-    iterations = [_nat_iteration(iteration) for iteration in hypothesis.rounds or ()]
+    iterations = [_nat_iteration(iteration) for iteration in hypothesis.iterations or ()]
     return {"text": hypothesis.text, "score": round(hypothesis.score, DIGITS), "iterations": iterations}
 
 
-def _nat_iteration(iteration: Round) -> dict[str, Any]:
+def _nat_iteration(iteration: Iteration) -> dict[str, Any]:
     return {
-        "tokens": readable_labels(iteration.pieces),
-        "probabilities": [round(math.exp(log_prob), DIGITS) for log_prob in iteration.log_probabilities],
-        "predicted": iteration.written,
+        "tokens": readable_labels(iteration.subwords),
+        "probabilities": [round(math.exp(log_prob), DIGITS) for log_prob in iteration.token_log_probs],
+        "predicted": iteration.updated,
     }

@@ -131,9 +131,9 @@ def test_what_is_to_be_launched_is_not_replayed(monkeypatch: pytest.MonkeyPatch)
     sizes = {"width": 32, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "hidden": 64}
     config = NATransformerConfig.base(len(vocabularies.target), length="ctc", **sizes)
     translator = Translator(NATransformer(config), vocabularies)
-    settings = translator.fit()
+    settings = translator.resolve_settings()
     with pytest.raises(AssertionError, match="replayed"):
-        script.Contender("usual", translator, settings).translate(["the dog"])
+        script.TranslationSystem("usual", translator, settings).translate(["the dog"])
     (said,) = script.Launched("launched", translator, settings).translate(["the dog"])
     assert isinstance(said, str)
     assert script.NATGenerator.capture_devices == ("cpu", "cuda")

@@ -1,4 +1,4 @@
-"""`regard bench` of translators: what they are timed on, peers with the same weights, what is written and refused."""
+"""`regard bench` with translators."""
 
 import json
 import shutil
@@ -10,95 +10,142 @@ import torch
 
 from regard.decoding.config import SearchSettings
 from regard.errors import UserError
-from regard.evaluation.bench.comparison import Race
-from regard.evaluation.bench.sentences import MOST, kept_sentences, make_up_sentences
-from regard.evaluation.bench.translation import race_translators
-from regard.pipelines.transformers import load_in_transformers
+from regard.evaluation.bench.harness import Result
+from regard.evaluation.bench.translation import SENTENCES, Sentences, TranslationSystem, benchmark_translators
+from regard.interop.huggingface_marian import load_in_transformers
 from regard.pipelines.translator import Translator
+from regard.training.bench_runs import validation_sentences
 from tests.conftest import Command, toy_pairs
 
 SOURCES = ["I love apples", "They buy tea and dogs", "We see cats", "You want books", "Children love tea"]
 TARGETS = ["我喜欢苹果", "他们买茶和狗", "我们看见猫", "你要书", "孩子喜欢茶"]
 CPU = torch.device("cpu")
+GIVEN = Sentences(SOURCES, None, "five sentences")
 
 
 @pytest.fixture
-def model_alone(trained_run: Path, tmp_path: Path) -> Path:
-    """A model folder that no run is beside."""
+def model_folder(trained_run: Path, tmp_path: Path) -> Path:
+    """A model folder without a training run."""
     return shutil.copytree(trained_run / "best", tmp_path / "model")
 
 
-def lines_of(path: Path, lines: list[str]) -> Path:
+def write_lines(path: Path, lines: list[str]) -> Path:
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return path
 
 
-def test_a_run_alone_is_timed_on_its_own_validation_sentences(trained_run: Path, command: Command) -> None:
+# Systems
+
+
+def test_system_is_a_run_with_search_settings(trained_run: Path) -> None:
+    default = TranslationSystem.open(str(trained_run))
+    assert default.settings == SearchSettings()
+    system = TranslationSystem.open(f"{trained_run}:beam=2,length-penalty=none")
+    assert system.settings == SearchSettings(beam=2, length_penalty="none")
+    (result,) = benchmark_translators([system], GIVEN, [1, 2], 0).results
+    assert result.settings["beam"] == 2
+    assert [timing.batch for timing in result.timings] == [1, 2]
+    assert result.score is None
+    assert result.same is None
+    assert result.parameters == sum(p.numel() for p in default.translator.model.parameters())
+    assert Result.from_dict(json.loads(json.dumps(result.as_dict()))) == result
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (":iterations=4", "iterations is a setting of non-autoregressive models"),
+        (":beam=x", "beam: input should be a valid integer"),
+        (":beam=2,wide", "write RUN:key=value,key=value"),
+        ("-no", "no such model folder"),
+    ],
+)
+def test_invalid_system_is_rejected(trained_run: Path, options: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        TranslationSystem.open(f"{trained_run}{options}")
+
+
+def test_translations_are_compared_with_those_of_the_first_system(trained_run: Path) -> None:
+    systems = [TranslationSystem.open(f"{trained_run}:beam=1"), TranslationSystem.open(f"{trained_run}:max_length=2")]
+    first, cut = benchmark_translators(systems, GIVEN, [1], 0, compare=True).results
+    assert first.same == 1
+    assert cut.same == 0
+
+
+# Sentences
+
+
+def test_run_is_timed_on_its_validation_sentences(trained_run: Path, command: Command) -> None:
     answer = command("bench", trained_run, "--seconds", 0, "--device", "cpu")
     assert answer.code == 0, answer.err
-    assert "| ms a batch of 1 | ms a batch of 8 |\n" in answer.out  # and not of 64, for which there are too few
+    assert "| ms per batch of 1 | ms per batch of 8 |\n" in answer.out  # too few sentences for a batch of 64
     assert "30 validation sentences of the run" in answer.out
     assert "from text to text" in answer.out
 
 
-def test_the_sentences_are_those_that_the_run_has_kept(trained_run: Path, model_alone: Path) -> None:
-    kept = kept_sentences(trained_run)
-    assert kept is not None
-    assert len(set(kept.sources)) == 30
-    assert set(kept.sources) <= {pair.source for pair in toy_pairs()}
-    assert kept_sentences(trained_run / "best") == kept
-    assert kept_sentences(model_alone) is None
+def test_validation_sentences_are_read_from_the_run(trained_run: Path, model_folder: Path) -> None:
+    sentences = validation_sentences(trained_run, SENTENCES)
+    assert len(set(sentences)) == 30
+    assert set(sentences) <= {pair.source for pair in toy_pairs()}
+    assert validation_sentences(trained_run / "best", SENTENCES) == sentences
+    assert validation_sentences(model_folder, SENTENCES) == []
 
 
-def test_a_model_without_a_run_is_timed_on_made_up_sentences(model_alone: Path) -> None:
-    found = race_translators([str(model_alone)], Race((1,), 0))
-    assert "made-up sentences" in found.on
-    translator = Translator.load(model_alone)
-    made = make_up_sentences(translator).sources
-    assert len(made) == MOST
-    assert made == make_up_sentences(translator).sources
-    assert all(translator.vocabularies.source.encode(text) for text in made)
+def test_model_without_a_run_is_timed_on_random_sentences(model_folder: Path, command: Command) -> None:
+    answer = command("bench", model_folder, "--batch", 1, "--seconds", 0, "--device", "cpu")
+    assert f"{SENTENCES} sentences of random tokens" in answer.out
+    translator = Translator.load(model_folder)
+    sources = Sentences.random(translator).sources
+    assert len(sources) == SENTENCES
+    assert sources == Sentences.random(translator).sources
+    assert all(translator.vocabularies.source.encode(text) for text in sources)
+
+
+# Other libraries
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_transformers_translates_with_the_same_weights(trained_run: Path, beam: int) -> None:
+def test_transformers_gives_the_same_translations(trained_run: Path, beam: int) -> None:
     pytest.importorskip("transformers")
     theirs = load_in_transformers(trained_run, CPU)
     assert theirs(SOURCES, beam=beam) == Translator.load(trained_run)(SOURCES, beam=beam) == TARGETS
 
 
-def test_transformers_stops_where_our_search_does(trained_run: Path) -> None:
+def test_transformers_uses_the_same_stopping_rule(trained_run: Path) -> None:
     pytest.importorskip("transformers")
     theirs, ours = load_in_transformers(trained_run, CPU), Translator.load(trained_run)
-    asked: list[object] = []
-    generate = theirs.generator.peer.model.generate  # type: ignore[attr-defined]
+    options: list[object] = []
+    model = theirs.generator.model  # type: ignore[attr-defined]
+    generate = model.generate
 
-    def listen(**options: object) -> object:
-        asked.append(options.get("early_stopping"))
-        return generate(**options)
+    def record_option(**given: object) -> object:
+        options.append(given.get("early_stopping"))
+        return generate(**given)
 
-    theirs.generator.peer.model.generate = listen  # type: ignore[attr-defined]
+    model.generate = record_option
     for stop in ("exact", "first"):
         settings = SearchSettings(beam=3, stop=stop)
-        found, other = (one.hypotheses(SOURCES, settings) for one in (ours, theirs))
-        assert [best[0].tokens for best in other] == [best[0].tokens for best in found]
-    assert asked == ["never", True]
+        expected, actual = (translator.hypotheses(SOURCES, settings) for translator in (ours, theirs))
+        assert [best[0].tokens for best in actual] == [best[0].tokens for best in expected]
+    assert options == ["never", True]
 
 
 @pytest.mark.parametrize("options", [{"coverage": 0.2}, {"temperature": 1.0}, {"length_penalty": "wu"}])
-def test_a_search_that_transformers_lacks_is_refused(trained_run: Path, options: dict[str, object]) -> None:
+def test_settings_that_transformers_lacks_are_rejected(trained_run: Path, options: dict[str, object]) -> None:
     pytest.importorskip("transformers")
-    with pytest.raises(UserError, match=f"transformers' generate has no {next(iter(options))}"):
+    with pytest.raises(UserError, match=f"transformers has no {next(iter(options))}"):
         load_in_transformers(trained_run, CPU)(SOURCES, **options)
 
 
-def test_peers_are_further_rows_and_say_the_same(trained_run: Path, command: Command, tmp_path: Path) -> None:
+def test_other_libraries_are_further_rows_with_the_same_output(
+    trained_run: Path, command: Command, tmp_path: Path
+) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("ctranslate2")
-    out, src = tmp_path / "bench.json", lines_of(tmp_path / "src.en", SOURCES)
-    peers = ("--peer", "huggingface", "--peer", "ctranslate2")
+    out, src = tmp_path / "bench.json", write_lines(tmp_path / "src.en", SOURCES)
+    libraries = ("--library", "huggingface", "--library", "ctranslate2")
     options = ("--src", src, "--batch", 2, "--seconds", 0, "--device", "cpu", "--out", out)
-    answer = command("bench", f"{trained_run}:beam=2", *peers, *options)
+    answer = command("bench", f"{trained_run}:beam=2", *libraries, *options)
     assert answer.code == 0, answer.err
     record = json.loads(out.read_text(encoding="utf-8"))
     names = [row["name"].removeprefix(f"{trained_run}:beam=2") for row in record["results"]]
@@ -111,33 +158,39 @@ def test_peers_are_further_rows_and_say_the_same(trained_run: Path, command: Com
 
 
 @pytest.mark.parametrize("settings", ["beam=1", "beam=2,stop=first"])
-def test_what_ctranslate2_stops_at_is_named_only_where_it_differs(trained_run: Path, settings: str) -> None:
+def test_stopping_rule_of_ctranslate2_is_named_only_if_it_differs(
+    trained_run: Path, settings: str, command: Command, tmp_path: Path
+) -> None:
     pytest.importorskip("ctranslate2")
-    run = f"{trained_run}:{settings}"
-    assert race_translators([run], Race((1,), 0, ("ctranslate2",))).results[1].name == f"{run} in CTranslate2"
+    run, out = f"{trained_run}:{settings}", tmp_path / "bench.json"
+    options = ("--batch", 1, "--seconds", 0, "--device", "cpu", "--out", out)
+    assert command("bench", run, "--library", "ctranslate2", *options).code == 0
+    assert json.loads(out.read_text())["results"][1]["name"] == f"{run} in CTranslate2"
 
 
-def test_a_peer_that_has_no_such_model_is_refused(
+def test_errors_of_other_libraries_name_the_option(
     trained_run: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refusal = command("bench", f"{trained_run}:length-penalty=wu", "--peer", "ctranslate2").refusal
-    assert refusal.startswith(f"--peer ctranslate2: {trained_run}:length-penalty=wu")
-    assert "the engine ctranslate2 has no length_penalty wu" in refusal
+    refusal = command("bench", f"{trained_run}:length-penalty=wu", "--library", "ctranslate2").refusal
+    assert refusal.startswith(f"--library ctranslate2: {trained_run}:length-penalty=wu")
+    assert "CTranslate2 has no length_penalty wu" in refusal
     monkeypatch.setitem(sys.modules, "transformers", None)
-    refusal = command("bench", trained_run, "--peer", "huggingface").refusal
-    assert (
-        refusal == "--peer huggingface: this needs the package transformers; to get it, run: pip install 'regard[hf]'"
-    )
+    refusal = command("bench", trained_run, "--library", "huggingface").refusal
+    expected = "this needs the package transformers; install it with pip install 'regard[hf]'"
+    assert refusal == f"--library huggingface: {expected}"
 
 
-def test_bench_writes_a_table_json_and_a_picture(trained_run: Path, command: Command, tmp_path: Path) -> None:
+# The command
+
+
+def test_bench_writes_a_table_json_and_a_plot(trained_run: Path, command: Command, tmp_path: Path) -> None:
     out, plot = tmp_path / "bench.json", tmp_path / "bench.svg"
-    src, ref = lines_of(tmp_path / "src.en", SOURCES), lines_of(tmp_path / "ref.zh", TARGETS)
+    src, ref = write_lines(tmp_path / "src.en", SOURCES), write_lines(tmp_path / "ref.zh", TARGETS)
     files = ("--src", src, "--ref", ref, "--out", out, "--plot", plot)
     batches = ("--batch", 2, "--batch", 1, "--seconds", 0, "--device", "cpu")
     answer = command("bench", f"{trained_run}:beam=1", f"{trained_run}:beam=3", *files, *batches)
     assert answer.code == 0, answer.err
-    assert "| ms a batch of 1 | ms a batch of 2 |" in answer.out
+    assert "| ms per batch of 1 | ms per batch of 2 |" in answer.out
     record = json.loads(out.read_text(encoding="utf-8"))
     assert [one["settings"]["beam"] for one in record["results"]] == [1, 3]
     assert record["results"][0]["score"]["value"] > 50
@@ -147,41 +200,41 @@ def test_bench_writes_a_table_json_and_a_picture(trained_run: Path, command: Com
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
-        (("--src", "src.en", "--plot", "trade.svg"), "--plot shows quality against speed, so it needs --ref"),
-        (("--plot", "trade.txt"), "a plot is written as .png, .svg, .pdf"),
-        (("--src", "src.en", "--batch", 600), "5 sentences of src.en do not make a batch of 600"),
+        (("--src", "src.en", "--plot", "plot.svg"), "--plot shows quality against speed, so it needs --ref"),
+        (("--plot", "plot.txt"), "a plot is written as .png, .svg, .pdf"),
+        (("--src", "src.en", "--batch", 600), "5 sentences of src.en are fewer than a batch of 600"),
         (("--src", "empty.en"), "0 sentences of empty.en: there is nothing to time"),
-        (("--batch", 600), "30 validation sentences of the run do not make a batch of 600"),
+        (("--batch", 600), "30 validation sentences of the run are fewer than a batch of 600"),
         (("--out", "no/such/file.json"), "no file can be written there"),
         (("--ref", "src.en"), "--ref needs --src"),
-        (("--peer", "fairseq"), "--peer fairseq: known are huggingface, ctranslate2"),
-        (("--training", "--attention"), "two things to time; choose one"),
-        (("--training", "--src", "src.en"), "--src: is of no use with --training"),
-        (("--attention", "--peer", "huggingface"), "--peer: is of no use with --attention"),
+        (("--library", "fairseq"), "--library fairseq: choose one of huggingface, ctranslate2"),
+        (("--training", "--attention"), "are two benchmarks; choose one"),
+        (("--training", "--src", "src.en"), "--src: has no effect with --training"),
+        (("--attention", "--library", "huggingface"), "--library: has no effect with --attention"),
     ],
 )
-def test_bench_refuses_before_it_loads_a_model(
+def test_invalid_options_are_rejected_before_a_model_is_loaded(
     trained_run: Path,
     command: Command,
     options: tuple[object, ...],
-    said: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Translator, "load", None)
-    lines_of(tmp_path / "src.en", SOURCES)
-    lines_of(tmp_path / "empty.en", [])
-    assert said in command("bench", trained_run, *options).refusal
+    write_lines(tmp_path / "src.en", SOURCES)
+    write_lines(tmp_path / "empty.en", [])
+    assert message in command("bench", trained_run, *options).refusal
 
 
 @pytest.mark.parametrize(
     "options", [("--batch", 600), ("--out", "no/such/file.json"), ("--training",), ("--attention",)]
 )
-def test_a_missing_model_is_named_before_all_else(
-    command: Command, options: tuple[object, ...], toy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_missing_model_is_reported_first(
+    command: Command, options: tuple[object, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert command("bench", "no/such/run", *options).refusal.startswith("no/such/run: no such")

@@ -161,7 +161,7 @@ def test_a_new_word_is_one_piece_and_can_be_learned(
     assert new.vocabularies.joint == joint
     assert WORD not in old(f"I love {WORD}")
     assert new([f"I love {WORD}", f"We want {WORD} and tea"]) == [f"我喜欢{WORD}", f"我们要{WORD}和茶"]
-    assert len(new.hypotheses([f"I love {WORD}"])[0][0].pieces) <= 4
+    assert len(new.hypotheses([f"I love {WORD}"])[0][0].subwords) <= 4
 
 
 def test_old_words_have_their_old_rows_at_the_beginning(entities: Path, trained_run: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from regard.data.two_view.random import SceneRandom
 from regard.evaluation.croco import BLANK, choose_visible, masked_loss, second_views
 from regard.models.croco import CroCo
 from regard.models.folder import save_model
-from regard.pipelines.views import VIEWS
+from regard.pipelines.preprocessing import VIEWS
 from regard.training.state import DataShard, Position, Positioned
 from regard.training.task import LossSum, Step, Validation
 from regard.training.tasks.croco.pairs import HELD_OUT, PairSource, in_parts

@@ -1,5 +1,0 @@
-"""`python -m regard.cli`."""
-
-from regard.cli import main
-
-main()

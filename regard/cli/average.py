@@ -1,0 +1,23 @@
+"""`regard average`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def average(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="model folders or training runs; or a single run, whose kept checkpoints are averaged"),
+    ],
+    out: Annotated[Path, typer.Option(help="model folder to write; it must not exist")],
+) -> None:
+    """Average the weights of several models of the same architecture, or of the checkpoints of one run."""
+    from regard.training.checkpoint_average import average_models
+
+    for folder in average_models(runs, out):
+        typer.echo(f"averaged {folder}")
+    typer.echo(f"the mean is {out}; next: regard translate {out} < FILE")

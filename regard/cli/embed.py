@@ -1,0 +1,68 @@
+"""`regard embed`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard.cli.classify import FileCounter, image_arguments
+from regard.cli.options import Device, Images, Input, Key, Run, read_input
+from regard.errors import UserError
+from regard.runtime import LineProgress, choose_device
+
+
+def embed(
+    run: Run,
+    out: Annotated[Path, typer.Option(help="file for the vectors, .npy or .safetensors; replaced if it exists")],
+    images: Images = None,
+    source: Input = None,
+    key: Key = None,
+    pool: Annotated[
+        str, typer.Option(help="mean: one vector per line; none: one vector per token, .safetensors only")
+    ] = "mean",
+    device: Device = "auto",
+) -> None:
+    """Write embedding vectors of the lines of a file or of standard input, or of images."""
+    from regard.models.folder import check_input_type, find_model_folder, model_input_type
+    from regard.pipelines.embedder import Embedder, check_embedding_file, embed_lines, save_arrays
+    from regard.pipelines.translator import Translator
+
+    reads = model_input_type(find_model_folder(run))
+    if reads == "images":
+        embed_images(run, images, out, device)
+        return
+    if reads == "pairs":
+        check_input_type(find_model_folder(run), "images")
+    if images:
+        raise UserError(f"{run} is a text model; give its lines in --input")
+    pooling = check_embedding_file(out, pool)
+    lines, total = read_input(source, key)
+    model = (Embedder if reads == "sentences" else Translator).load(run, device=choose_device(device))
+    with LineProgress(total) as progress:
+        arrays = embed_lines(model, lines, pooling, progress.advance)
+    save_arrays(arrays, out)
+    shapes = ", ".join(f"{name} {' × '.join(map(str, array.shape))}" for name, array in arrays.items())
+    typer.echo(f"{out}: {shapes}")
+
+
+def embed_images(run: Path, images: Sequence[str] | None, out: Path, device: str) -> None:
+    """Write the feature vectors of images, and their paths to a text file with the same name."""
+    import numpy as np
+
+    from regard.pipelines.classifier import Classifier, find_images
+    from regard.pipelines.embedder import check_embedding_file, save_arrays
+
+    check_embedding_file(out, "mean")
+    arguments = image_arguments(images)
+    classifier = Classifier.load(run, device=choose_device(device))
+    counter = FileCounter()
+    results = list(counter.readable(classifier.map_files(find_images(arguments), classifier.features)))
+    vectors = np.stack([vector for _, vector in results]) if results else classifier.embed([])
+    save_arrays({"embeddings": vectors}, out)
+    names = out.with_suffix(".txt")
+    names.write_text("".join(f"{path}\n" for path, _ in results), encoding="utf-8", errors="surrogateescape")
+    typer.echo(f"{out}: embeddings {' × '.join(map(str, vectors.shape))}; their images are listed in {names}")
+    counter.check()

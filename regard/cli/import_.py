@@ -1,0 +1,37 @@
+"""`regard import`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard.cli.options import parse_key_values
+
+
+def import_(
+    path: Annotated[Path, typer.Argument(help="folder of transformers or timm, or weights file")],
+    out: Annotated[Path, typer.Argument(help="new model folder")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="model setting that the files do not state, such as heads=8"),
+    ] = None,
+    embedding: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=NAME",
+            help="nn.Transformer: names of the tensors source, target, output and bias; scaled=false if "
+            "embeddings are not multiplied by the square root of the width",
+        ),
+    ] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="nn.Transformer: a tokenizer.json of regard")] = None,
+) -> None:
+    """Convert a model of transformers, timm, torchvision or PyTorch to a model folder."""
+    import yaml
+
+    from regard.interop.import_model import import_model
+
+    changes = {key: yaml.safe_load(value) for key, value in parse_key_values("--set", overrides).items()}
+    names = parse_key_values("--embedding", embedding) or None
+    typer.echo(f"{out}: {import_model(path, out, changes, names, tokenizer)}")
