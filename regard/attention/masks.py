@@ -249,6 +249,11 @@ def in_window(window: Window, query_positions: Tensor, key_positions: Tensor) ->
 
 
 def _intersect(one: Window | None, other: Window | None) -> Window:
-    sides = zip(one or (None, None), other or (None, None), strict=True)
-    before, after = (min((limit for limit in side if limit is not None), default=None) for side in sides)
-    return before, after
+    (before, after), (other_before, other_after) = one or (None, None), other or (None, None)
+    return _minimum(before, other_before), _minimum(after, other_after)
+
+
+def _minimum(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

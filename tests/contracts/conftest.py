@@ -1,4 +1,16 @@
-"""What the contracts run over. A new model, a new kind of attention or a new path is one more line here."""
+"""The models and attention kinds that the contracts are tested with. Add a new one here.
+
+The contracts of the design, one file each:
+
+1. Masks: test_masks.py
+2. Agreement of all implementations: test_agreement.py
+3. Causality: test_causality.py
+4. Batch invariance: test_batch_invariance.py
+5. Resume: test_resume.py
+6. Model folder: test_folder.py, and test_vision.py for vision models
+7. Weights on demand: test_weights_on_demand.py
+8. Errors: test_errors.py
+"""
 
 from collections.abc import Callable
 from itertools import product
@@ -28,13 +40,13 @@ def transformer(**changes: object) -> Callable[[], Transformer]:
     return lambda: Transformer(TransformerConfig.base(VOCAB, **SIZE | changes))
 
 
-def parallel(**changes: object) -> Callable[[], NATransformer]:
-    """One of the ordinary words of these tests is the mask, so that canvases are partly known."""
+def nat(**changes: object) -> Callable[[], NATransformer]:
+    """The mask token is one of the random tokens of the tests, so that NAT targets are partly known."""
     return lambda: NATransformer(NATransformerConfig.base(VOCAB, **SIZE | {"bos": 5} | changes))
 
 
-# Models that write one token after another, to which the contract of causality applies.
-STEPWISE: dict[str, Callable[[], Transformer]] = {
+# Autoregressive models, to which the contract of causality applies.
+AUTOREGRESSIVE: dict[str, Callable[[], Transformer]] = {
     **{
         f"transformer-{norm}-{positions}-{tie}": transformer(norm=norm, positions=positions, tie=tie)
         for norm, positions, tie in product(
@@ -52,14 +64,13 @@ STEPWISE: dict[str, Callable[[], Transformer]] = {
     "transformer-routing": transformer(attention={"kind": "routing", "clusters": 2}),
 }
 
-# Models that read a source and write a target: (source, target, source_layout, target_layout) -> logits. In those that
-# write all tokens at once, a later token may of course change an earlier output.
-TRANSLATORS: dict[str, Callable[[], EncoderDecoder]] = {
-    **STEPWISE,
-    "nat-classifier-post-sinusoidal": parallel(length="classifier"),
-    "nat-end-pre-learned-target": parallel(length="end", norm="pre", positions="learned", tie="target"),
-    "nat-ctc-pre-rotary-none": parallel(length="ctc", norm="pre", positions="rotary", tie="none"),
-    "nat-ctc-local": parallel(length="ctc", attention={"kind": "local", "window": [2, 1]}),
+# Models with the signature (source, target, source_layout, target_layout) -> logits.
+ENCODER_DECODERS: dict[str, Callable[[], EncoderDecoder]] = {
+    **AUTOREGRESSIVE,
+    "nat-classifier-post-sinusoidal": nat(length="classifier"),
+    "nat-end-pre-learned-target": nat(length="end", norm="pre", positions="learned", tie="target"),
+    "nat-ctc-pre-rotary-none": nat(length="ctc", norm="pre", positions="rotary", tie="none"),
+    "nat-ctc-local": nat(length="ctc", attention={"kind": "local", "window": [2, 1]}),
 }
 
 
@@ -72,8 +83,8 @@ def swin(**changes: object) -> Callable[[], Swin]:
     return lambda: Swin(SwinConfig.mini(5, **{"width": 8, "layers": (2, 2), "heads": (2, 4)} | changes))
 
 
-# Models that read images: (images) -> logits.
-SEEING: dict[str, Callable[[], ViT | Swin]] = {
+# Models with the signature (images) -> logits.
+VISION_MODELS: dict[str, Callable[[], ViT | Swin]] = {
     **{
         f"vit-{pooling}-{positions}": vit(pooling=pooling, positions=positions)
         for pooling, positions in product(("class", "mean"), ("learned", "sincos", "rotary"))
@@ -92,45 +103,45 @@ SEEING: dict[str, Callable[[], ViT | Swin]] = {
     "swin-odd-windows": swin(window=(3, 2), qkv_bias=False, qk_scale=0.3),
 }
 
-# Kinds of attention for padded batches, and for packed ones. Those of the first list look at all that a mask allows.
+# Kinds of attention. Dense kinds attend to all keys that a mask allows, sparse kinds to some of them.
 HEADS, HEAD_WIDTH = 2, 8
 torch.manual_seed(0)
-WIDE_KINDS: dict[str, Kind] = {
+DENSE_KINDS: dict[str, Kind] = {
     "full": Full(),
     "full-reference": Full(path="reference"),
     "full-sdpa": Full(path="sdpa"),
     "full-matmul": Full(path="matmul"),
-    "local-wide": Local(9, 9),
+    "local-all": Local(9, 9),
     "linear": Linear(HEAD_WIDTH),
     "linear-random": Linear(HEAD_WIDTH, "random"),
     "linear-plain": Linear(HEAD_WIDTH, "plain"),
     "linear-quadratic": Linear(HEAD_WIDTH, path="quadratic"),
     "routing-one": Routing(HEADS, HEAD_WIDTH, 1).eval(),
 }
-NARROW_KINDS: dict[str, Kind] = {
+SPARSE_KINDS: dict[str, Kind] = {
     "local": Local(1, 1),
     "local-reference": Local(1, 1, path="reference"),
     "local-sparse": Local(1, 1, dilation=2, global_tokens=1),
     "routing": Routing(HEADS, HEAD_WIDTH, 2).eval(),
     "routing-reference": Routing(HEADS, HEAD_WIDTH, 2, path="reference").eval(),
 }
-KINDS = WIDE_KINDS | NARROW_KINDS
+KINDS = DENSE_KINDS | SPARSE_KINDS
 PACKED_KINDS: dict[str, Kind] = {**KINDS, "full-padded": Full(path="padded")}
 
 
-@pytest.fixture(params=TRANSLATORS)
-def translator(request: pytest.FixtureRequest) -> EncoderDecoder:
-    return lively(TRANSLATORS[request.param]())
+@pytest.fixture(params=ENCODER_DECODERS)
+def encoder_decoder(request: pytest.FixtureRequest) -> EncoderDecoder:
+    return randomise(ENCODER_DECODERS[request.param]())
 
 
-@pytest.fixture(params=STEPWISE)
-def stepwise(request: pytest.FixtureRequest) -> Transformer:
-    return lively(STEPWISE[request.param]())
+@pytest.fixture(params=AUTOREGRESSIVE)
+def autoregressive(request: pytest.FixtureRequest) -> Transformer:
+    return randomise(AUTOREGRESSIVE[request.param]())
 
 
-@pytest.fixture(params=SEEING)
-def seeing(request: pytest.FixtureRequest) -> ViT | Swin:
-    return lively(SEEING[request.param]())
+@pytest.fixture(params=VISION_MODELS)
+def vision_model(request: pytest.FixtureRequest) -> ViT | Swin:
+    return randomise(VISION_MODELS[request.param]())
 
 
 @pytest.fixture(params=KINDS)
@@ -143,19 +154,19 @@ def packed_kind(request: pytest.FixtureRequest) -> Kind:
     return PACKED_KINDS[request.param]
 
 
-@pytest.fixture(params=NARROW_KINDS)
-def narrow_kind(request: pytest.FixtureRequest) -> Kind:
-    return NARROW_KINDS[request.param]
+@pytest.fixture(params=SPARSE_KINDS)
+def sparse_kind(request: pytest.FixtureRequest) -> Kind:
+    return SPARSE_KINDS[request.param]
 
 
-@pytest.fixture(params=WIDE_KINDS)
-def wide_kind(request: pytest.FixtureRequest) -> Kind:
-    return WIDE_KINDS[request.param]
+@pytest.fixture(params=DENSE_KINDS)
+def dense_kind(request: pytest.FixtureRequest) -> Kind:
+    return DENSE_KINDS[request.param]
 
 
-def lively(model: Model) -> Model:
-    """The model with random numbers in every parameter, so that no zero bias and no unit norm hides a mistake."""
-    source = torch.Generator().manual_seed(0)
+def randomise(model: Model) -> Model:
+    """Randomise every parameter, so that zero biases and unit norms hide no error."""
+    generator = torch.Generator().manual_seed(0)
     for p in model.parameters():
-        p.data = torch.randn(p.shape, generator=source) * (0.3 if p.dim() > 1 else 0.5) + (p.dim() == 1) * 0.5
+        p.data = torch.randn(p.shape, generator=generator) * (0.3 if p.dim() > 1 else 0.5) + (p.dim() == 1) * 0.5
     return model.eval()
