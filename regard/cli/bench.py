@@ -127,7 +127,7 @@ def _check_runs(runs: Sequence[str], training: bool) -> str:
     """
     from regard.evaluation.bench.harness import split_options
     from regard.models.folder import find_model_folder, model_input_type
-    from regard.pipelines.loading import is_exported
+    from regard.pipelines.translator import is_exported
     from regard.training.bench_runs import open_run
 
     if training:

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Device, Others, Overrides, Resume, Run, SearchOptions, add_search_options
-from regard.cli.output import check_output, open_output
+from regard.cli.options import (
+    Device,
+    Others,
+    Overrides,
+    Resume,
+    Run,
+    SearchOptions,
+    add_search_options,
+    check_output,
+    open_output,
+)
 from regard.errors import UserError
 from regard.runtime import choose_device
 

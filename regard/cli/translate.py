@@ -21,9 +21,10 @@ from regard.cli.options import (
     Resume,
     SearchOptions,
     add_search_options,
+    check_output,
+    open_output,
     read_input,
 )
-from regard.cli.output import check_output, open_output
 from regard.errors import UserError
 from regard.runtime import choose_device
 

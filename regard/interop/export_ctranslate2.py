@@ -14,8 +14,7 @@ from regard.interop.ctranslate2 import POSITIONS, QUANTIZATIONS, to_ctranslate2
 from regard.interop.lengths import longest_input
 from regard.interop.verification import GeneratorPeer, Tokens, check, compare
 from regard.models.folder import FOREIGN_CONFIG, save_config
-from regard.pipelines.loading import is_exported
-from regard.pipelines.translator import Translator
+from regard.pipelines.translator import Translator, is_exported
 
 Engine = Literal["regard", "ctranslate2"]
 

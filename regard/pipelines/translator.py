@@ -25,19 +25,30 @@ from regard.decoding.nat import NATGenerator, NATHypothesis
 from regard.decoding.search import TokenHypothesis
 from regard.decoding.stepper import pad_batch
 from regard.errors import UserError
-from regard.models.folder import find_model_folder, save_model
+from regard.models.folder import (
+    CONFIG,
+    FOREIGN_CONFIG,
+    build_on_meta,
+    check_input_type,
+    find_model_folder,
+    load_model,
+    model_kind,
+    read_config,
+    save_model,
+)
 from regard.models.nat import NATransformer
 from regard.models.pretrained import save_pretrained
-from regard.models.transformer import Transformer
+from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops.linear import PackedWeights
-from regard.ops.quantization import Precision
+from regard.ops.quantization import Precision, choose_precision
 from regard.pipelines.constraints import Constraints
+from regard.pipelines.ctranslate2 import CTranslate2Generator
 from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
-from regard.pipelines.loading import TranslationModel, check_reranker, is_exported, load_parts
 
 WINDOW = 2048
 """Number of lines that are translated together and held in memory."""
 Tokens = Sequence[int]
+TranslationModel = Transformer | NATransformer
 
 
 class Translator:
@@ -84,10 +95,34 @@ class Translator:
         Raises:
             UserError: a file is missing or damaged, the files do not belong together, or an option does not apply.
         """
-        parts = load_parts(Path(path), [Path(other) for other in others], torch.device(device), precision)
-        translator = cls(*parts)
-        translator._folder = None if is_exported(Path(path)) else find_model_folder(Path(path))
+        path, device = Path(path), torch.device(device)
+        if is_exported(path):
+            return cls._load_exported(path, len(others), device, precision)
+        chosen = choose_precision(precision, device)
+        folders = [find_model_folder(Path(folder)) for folder in (path, *others)]
+        models, vocabularies, languages = zip(*(_load_folder(folder, device) for folder in folders), strict=True)
+        for other, own in zip(others, vocabularies[1:], strict=True):
+            if own.fingerprint() != vocabularies[0].fingerprint():
+                raise UserError(f"{other}: its tokenizer differs from that of {path}; an ensemble shares one tokenizer")
+        if device.type != "cpu":  # on CPU, the precision applies to linear layers only
+            for model in models:
+                model.to(getattr(torch, chosen))
+        translator = cls(models[0], vocabularies[0], languages[0], models[1:], precision=chosen)
+        translator._folder = folders[0]
         return translator
+
+    @classmethod
+    def _load_exported(cls, folder: Path, others: int, device: torch.device, precision: str | None) -> Translator:
+        """Load a CTranslate2 export. Its model is on the meta device: the weights are in the engine."""
+        if others:
+            raise UserError("CTranslate2 has no ensembles; give training runs instead of an exported model")
+        if precision is not None:
+            raise UserError(f"{folder}: its precision was chosen when it was exported; omit precision")
+        metadata = read_config(folder, FOREIGN_CONFIG)
+        model, vocabularies = build_on_meta(metadata, folder / FOREIGN_CONFIG), Vocabularies.load(folder)
+        _check_vocabulary_sizes(folder, model, vocabularies)
+        generator = CTranslate2Generator(folder, vocabularies.tokens, device, metadata.get("longest"))
+        return cls(model, vocabularies, _parse_languages(folder / FOREIGN_CONFIG, metadata), generator=generator)
 
     @classmethod
     def from_pretrained(cls, path: str | Path, **options: Any) -> Translator:
@@ -372,6 +407,27 @@ class Translator:
                 model.train()
 
 
+def is_exported(path: Path) -> bool:
+    """Return whether a folder was written by `regard export --to ctranslate2`."""
+    return (path / FOREIGN_CONFIG).is_file()
+
+
+def check_reranker(path: Path) -> None:
+    """Check that a folder or run contains an autoregressive model, without reading its weights.
+
+    Raises:
+        UserError: there is no such folder, or its model is of another kind.
+    """
+    try:
+        folder = find_model_folder(path)
+        check_input_type(folder, "text")
+        kind = model_kind(folder, read_config(folder))
+    except UserError as error:
+        raise UserError(f"rerank: {error}") from None
+    if kind != TransformerConfig.model_fields["kind"].default:
+        raise UserError(f"rerank: {path} is non-autoregressive; give an autoregressive model")
+
+
 def batch_by_tokens(indices: Iterable[int], rows: Sequence[Tokens], tokens: int) -> Iterator[list[int]]:
     """Group rows of similar length, longest first, into batches of at most `tokens` padded tokens (END included)."""
     batch: list[int] = []
@@ -408,3 +464,28 @@ def _build_generator(models: Sequence[TranslationModel], weights: PackedWeights)
     (model,) = models
     assert isinstance(model, NATransformer)
     return NATGenerator(model, weights)
+
+
+def _load_folder(folder: Path, device: torch.device) -> tuple[TranslationModel, Vocabularies, tuple[str, str]]:
+    check_input_type(folder, "text")
+    vocabularies = Vocabularies.load(folder)
+    model, metadata = load_model(folder, device)
+    _check_vocabulary_sizes(folder, model, vocabularies)
+    return model, vocabularies, _parse_languages(folder / CONFIG, metadata)
+
+
+def _check_vocabulary_sizes(folder: Path, model: TranslationModel, vocabularies: Vocabularies) -> None:
+    rows = (model.config.source_vocab, model.config.target_vocab)
+    sizes = (len(vocabularies.source), len(vocabularies.target))
+    if sizes != rows:
+        raise UserError(
+            f"{folder}: the tokenizer has {sizes[0]} and {sizes[1]} tokens, but the embeddings have {rows[0]} and "
+            f"{rows[1]} rows; they were not saved together"
+        )
+
+
+def _parse_languages(path: Path, metadata: Mapping[str, Any]) -> tuple[str, str]:
+    languages = metadata.get("languages", ["source", "target"])
+    if not isinstance(languages, list) or len(languages) != 2:
+        raise UserError(f"{path}: languages must be two codes, such as en and zh, not {languages!r}")
+    return str(languages[0]), str(languages[1])

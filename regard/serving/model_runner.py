@@ -19,7 +19,7 @@ from regard.interop.export_ctranslate2 import load_translator
 from regard.models.folder import check_input_type, find_model_folder, load_model, model_input_type
 from regard.pipelines.classifier import Classifier, Ranking
 from regard.pipelines.hypothesis import Hypothesis
-from regard.pipelines.loading import is_exported
+from regard.pipelines.translator import is_exported
 from regard.runtime import choose_device
 from regard.serving.messages import Alignment, LoadRequest, ModelInfo, Translation
 from regard.serving.views import images, text

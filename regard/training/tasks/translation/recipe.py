@@ -16,7 +16,7 @@ from regard.errors import UserError
 from regard.models.nat import NATransformerConfig
 from regard.models.registry import MODELS
 from regard.models.transformer import TransformerConfig
-from regard.pipelines.loading import check_reranker
+from regard.pipelines.translator import check_reranker
 from regard.training.objectives.config import ObjectiveSettings
 from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings
 from regard.training.tasks.nat.config import NATObjectiveSettings
