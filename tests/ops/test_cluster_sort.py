@@ -1,4 +1,4 @@
-"""Tokens sorted by group: the kernels see what a mask over groups would let them see."""
+"""Tests of attention over tokens that are sorted by cluster, against a mask over clusters."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from regard.attention.routing import Routing
 from regard.ops import dispatch
 from regard.ops.cluster_sort import nearest_centroid
 
-pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="there is no Triton")
+pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="needs Triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 H, D, C = 2, 16, 4
@@ -17,8 +17,8 @@ H, D, C = 2, 16, 4
 
 def rows(length: int, batch: int = 2) -> list[Tensor]:
     source = torch.Generator().manual_seed(length)
-    drawn = [torch.randn(batch, H, length, D, generator=source) for _ in range(3)]
-    return [x.to(DEVICE).requires_grad_() for x in drawn]
+    tensors = [torch.randn(batch, H, length, D, generator=source) for _ in range(3)]
+    return [x.to(DEVICE).requires_grad_() for x in tensors]
 
 
 def run(kind: Routing, mask: Mask, inputs: list[Tensor]) -> list[Tensor]:
@@ -31,7 +31,7 @@ def masks() -> dict[str, tuple[Mask, int]]:
     padded = Padded.of([70, 41], device=DEVICE)
     packed = Packed.of([40, 1, 0, 29], device=DEVICE)
     return {
-        "bare": (Mask(), 2),
+        "no layout": (Mask(), 2),
         "causal": (Mask(causal=True), 2),
         "window": (Mask(window=(20, 5)), 2),
         "padded": (Mask(queries=padded, keys=padded, causal=True), 2),
@@ -40,7 +40,7 @@ def masks() -> dict[str, tuple[Mask, int]]:
 
 
 @pytest.mark.parametrize("name", masks())
-def test_sorted_clusters_mean_the_same_as_a_mask_over_clusters(name: str) -> None:
+def test_sorted_clusters_agree_with_a_mask_over_clusters(name: str) -> None:
     torch.manual_seed(0)
     kind = Routing(H, D, C).to(DEVICE).eval()
     mask, batch = masks()[name]
@@ -49,21 +49,21 @@ def test_sorted_clusters_mean_the_same_as_a_mask_over_clusters(name: str) -> Non
     for path, results in (("sorted", got), ("reference", expected)):
         kind.path = path  # type: ignore[assignment]
         results += run(kind, mask, inputs)
-    if name == "padded":  # where the reference lets padding look about
+    if name == "padded":  # padding has no defined context
         got[0], expected[0] = (x.masked_fill(~mask.queries.real()[:, None, :, None], 0) for x in (got[0], expected[0]))
     for mine, theirs in zip(got, expected, strict=True):
         torch.testing.assert_close(mine, theirs, atol=5e-6, rtol=1e-5)
 
 
-def test_queries_at_the_end_of_a_cache() -> None:
+def test_queries_are_aligned_to_the_end_of_a_cache() -> None:
     torch.manual_seed(0)
     kind = Routing(H, D, C, path="sorted").to(DEVICE).eval()
     q, k, v = rows(50)
-    whole = kind(q, k, v, Mask(causal=True))
-    torch.testing.assert_close(kind(q[:, :, -7:], k, v, Mask(causal=True)), whole[:, :, -7:])
+    expected = kind(q, k, v, Mask(causal=True))
+    torch.testing.assert_close(kind(q[:, :, -7:], k, v, Mask(causal=True)), expected[:, :, -7:])
 
 
-def test_in_training_the_centroids_move_as_on_the_other_paths() -> None:
+def test_training_updates_centroids_as_on_other_paths() -> None:
     moved = []
     for path in ("sorted", "clusters"):
         torch.manual_seed(0)
@@ -74,20 +74,20 @@ def test_in_training_the_centroids_move_as_on_the_other_paths() -> None:
 
 
 @pytest.mark.parametrize("centroids", [3, 65])
-def test_the_nearest_centroid_is_the_one_that_all_likenesses_say(centroids: int) -> None:
+def test_nearest_centroid_has_the_largest_similarity(centroids: int) -> None:
     source = torch.Generator().manual_seed(centroids)
     x = torch.randn(2, H, 70, D, generator=source).to(DEVICE)
-    points = torch.nn.functional.normalize(torch.randn(H, centroids, D, generator=source), dim=-1).to(DEVICE)
-    leads = 0.1 * torch.randn(H, centroids, generator=source).to(DEVICE)
-    likeness = torch.cosine_similarity(x[:, :, :, None].double(), points[:, None].double(), -1) + leads[:, None]
-    found = nearest_centroid(x, points, leads)
-    assert found.dtype == torch.int32
-    best = likeness.amax(-1)
-    torch.testing.assert_close(likeness.gather(-1, found[..., None].long())[..., 0], best, atol=1e-5, rtol=0)
-    assert (found == likeness.argmax(-1)).float().mean().item() > 0.99
+    directions = torch.nn.functional.normalize(torch.randn(H, centroids, D, generator=source), dim=-1).to(DEVICE)
+    bias = 0.1 * torch.randn(H, centroids, generator=source).to(DEVICE)
+    similarity = torch.cosine_similarity(x[:, :, :, None].double(), directions[:, None].double(), -1) + bias[:, None]
+    nearest = nearest_centroid(x, directions, bias)
+    assert nearest.dtype == torch.int32
+    best = similarity.amax(-1)
+    torch.testing.assert_close(similarity.gather(-1, nearest[..., None].long())[..., 0], best, atol=1e-5, rtol=0)
+    assert (nearest == similarity.argmax(-1)).float().mean().item() > 0.99
 
 
-def test_compiled_it_is_one_graph() -> None:
+def test_routing_compiles_to_one_graph() -> None:
     torch.manual_seed(0)
     kind = Routing(H, D, C, path="sorted").to(DEVICE).eval()
     mask, batch = masks()["packed"]
@@ -96,8 +96,8 @@ def test_compiled_it_is_one_graph() -> None:
     torch.testing.assert_close(compiled(*inputs), kind(*inputs, mask))
 
 
-@pytest.mark.skipif(DEVICE.type == "cpu", reason="there is no CUDA device")
-def test_on_a_gpu_many_tokens_are_sorted_and_nobody_waits() -> None:
+@pytest.mark.skipif(DEVICE.type == "cpu", reason="needs a CUDA device")
+def test_sorting_on_gpu_does_not_synchronise() -> None:
     torch.manual_seed(0)
     kind = Routing(H, D, C).to(DEVICE).eval()
     inputs = [x.detach().bfloat16().repeat(1, 1, 10, 1).requires_grad_() for x in rows(70, 1)]

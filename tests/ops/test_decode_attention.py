@@ -1,4 +1,4 @@
-"""The kernel for a few queries against the formula."""
+"""Tests of the kernel for few queries, against the reference."""
 
 import pytest
 import torch
@@ -11,20 +11,20 @@ from regard.attention.masks import Mask, Padded
 from regard.ops import dispatch
 from regard.ops.decode_attention import decode_attention
 
-pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="there is no Triton")
+pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="needs Triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="there is no CUDA device")
+on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="needs a CUDA device")
 
 
 def tensors(B: int, H: int, T: int, S: int, D: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    """Queries, keys and values as the projections leave them, heads beside each other."""
-    draw = torch.Generator().manual_seed(T * S)
+    """Return token-major queries, keys and values, as projections do."""
+    generator = torch.Generator().manual_seed(T * S)
     shapes = ((B, T, H, D), (B, S, H, D), (B, S, H, D))
-    return [torch.randn(shape, generator=draw).to(DEVICE, dtype).transpose(1, 2) for shape in shapes]
+    return [torch.randn(shape, generator=generator).to(DEVICE, dtype).transpose(1, 2) for shape in shapes]
 
 
-def family(B: int, T: int, S: int) -> Tensor:
+def random_mask(B: int, T: int, S: int) -> Tensor:
     return torch.rand(B, 1, T, S, generator=torch.Generator().manual_seed(S), device="cpu").to(DEVICE) < 0.5
 
 
@@ -35,21 +35,21 @@ def family(B: int, T: int, S: int) -> Tensor:
     D=st.sampled_from((16, 32)),
     masked=st.booleans(),
 )
-def test_it_gives_what_the_formula_gives(T: int, lengths: list[int], D: int, masked: bool) -> None:
+def test_kernel_agrees_with_the_reference(T: int, lengths: list[int], D: int, masked: bool) -> None:
     S = max(1, *lengths)
     q, k, v = tensors(len(lengths), 2, T, S, D)
-    allowed = family(len(lengths), T, S) if masked else None
+    allowed = random_mask(len(lengths), T, S) if masked else None
     mask = Mask(keys=Padded(torch.tensor(lengths, device=DEVICE), S), allowed=allowed)
     expected = attend(q, k, v, mask, scale=0.3, path="reference")
     torch.testing.assert_close(decode_attention(q, k, v, mask, 0.3), expected, atol=2e-6, rtol=1e-5)
 
 
-def test_without_any_mask_all_is_seen() -> None:
+def test_queries_attend_to_all_keys_without_a_mask() -> None:
     q, k, v = tensors(2, 3, 4, 37, 16)
     torch.testing.assert_close(decode_attention(q, k, v, Mask(), 0.25), attend(q, k, v, path="reference"))
 
 
-def test_what_lies_behind_the_last_key_is_never_read() -> None:
+def test_padding_is_never_read() -> None:
     q, k, v = tensors(2, 1, 3, 40, 16)
     mask = Mask(keys=Padded(torch.tensor([5, 33], device=DEVICE), 40))
     expected = attend(q, k, v, mask, path="reference")
@@ -58,7 +58,7 @@ def test_what_lies_behind_the_last_key_is_never_read() -> None:
     torch.testing.assert_close(decode_attention(q, k, v, mask, 0.25), expected)
 
 
-def test_lengths_may_be_a_column_of_a_table() -> None:
+def test_lengths_may_be_strided() -> None:
     q, k, v = tensors(3, 2, 4, 21, 16)
     table = torch.tensor([[9, 7, 1], [3, 21, 2], [5, 13, 0]], device=DEVICE)
     for column in table.unbind(1):
@@ -66,7 +66,7 @@ def test_lengths_may_be_a_column_of_a_table() -> None:
         torch.testing.assert_close(decode_attention(q, k, v, Mask(keys=Padded(column, 21)), 0.25), expected)
 
 
-def test_a_query_that_may_see_nothing_gets_zeros() -> None:
+def test_fully_masked_rows_are_zero() -> None:
     q, k, v = tensors(1, 2, 3, 9, 16)
     allowed = torch.ones(1, 1, 3, 9, dtype=torch.bool, device=DEVICE)
     allowed[:, :, 1] = False
@@ -75,17 +75,17 @@ def test_a_query_that_may_see_nothing_gets_zeros() -> None:
     assert context[:, :, 0].any()
 
 
-def test_the_context_lies_as_the_projection_behind_reads_it() -> None:
+def test_context_is_token_major() -> None:
     q, k, v = tensors(2, 4, 3, 9, 16)
     assert decode_attention(q, k, v, Mask(), 0.25).transpose(1, 2).is_contiguous()
 
 
 @on_gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_on_a_gpu_attend_takes_it_and_it_is_right(dtype: torch.dtype) -> None:
+def test_kernel_is_selected_on_gpu_and_agrees_with_the_reference(dtype: torch.dtype) -> None:
     q, k, v = tensors(64, 8, 4, 160, 64, dtype)
     lengths = torch.arange(1, 65, device=DEVICE) * 2
-    mask = Mask(keys=Padded(lengths, 160), allowed=family(64, 4, 160))
+    mask = Mask(keys=Padded(lengths, 160), allowed=random_mask(64, 4, 160))
     assert dispatch.decode_attention_applies(q, k, v, mask)
     assert not dispatch.decode_attention_applies(q, k, v, Mask(causal=True))
     for rows, queries, keys, fits in (

@@ -1,4 +1,4 @@
-"""Rotary positions in training: what the kernel turns, against the formula."""
+"""Tests of the kernel of rotary embeddings in training, against the modules."""
 
 import pytest
 import torch
@@ -9,19 +9,19 @@ from regard.attention.positions import Rotary, Rotary2D, grid_positions
 from regard.ops import dispatch
 from regard.ops.rotary import rotate_qkv
 
-pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="there is no Triton")
+pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="needs Triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 B, T = 3, 12
 
 
-def placed(kind: str, rows: int) -> Tensor:
-    """Positions of every token, the same in all rows or others in each."""
-    source = torch.Generator().manual_seed(3)
+def make_positions(kind: str, rows: int) -> Tensor:
+    """Return positions, shared by all rows or different in each."""
+    generator = torch.Generator().manual_seed(3)
     if kind == "grid":
         grid = grid_positions(3, 4)[None].expand(rows, -1, -1)
-        return (grid + torch.randint(5, (rows, 1, 2), generator=source)).to(DEVICE)
-    return torch.randint(4000, (rows, T), generator=source).to(DEVICE)
+        return (grid + torch.randint(5, (rows, 1, 2), generator=generator)).to(DEVICE)
+    return torch.randint(4000, (rows, T), generator=generator).to(DEVICE)
 
 
 def attention(kind: str, heads: int, width: int) -> Attention:
@@ -30,7 +30,7 @@ def attention(kind: str, heads: int, width: int) -> Attention:
     return Attention(heads * width, heads, rotary=rotary).to(DEVICE)
 
 
-def learned(module: Attention, x: Tensor, positions: Tensor) -> list[Tensor]:
+def run(module: Attention, x: Tensor, positions: Tensor) -> list[Tensor]:
     y = module(x, positions=positions)
     upstream = torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(y)
     return [y, *torch.autograd.grad(y, [x, *module.parameters()], upstream)]
@@ -38,41 +38,41 @@ def learned(module: Attention, x: Tensor, positions: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize("rows", [1, B])
 @pytest.mark.parametrize(("kind", "heads", "width"), [("line", 2, 8), ("line", 1, 6), ("grid", 2, 16), ("grid", 3, 12)])
-def test_attention_is_the_same_either_way(
+def test_kernel_agrees_with_the_formula(
     monkeypatch: pytest.MonkeyPatch, kind: str, heads: int, width: int, rows: int
 ) -> None:
-    module, positions = attention(kind, heads, width), placed(kind, rows)
+    module, positions = attention(kind, heads, width), make_positions(kind, rows)
     x = torch.randn(B, T, heads * width, device=DEVICE, requires_grad=True)
     monkeypatch.setattr(dispatch, "KERNELS_ENABLED", False)
-    plain = learned(module, x, positions)
+    plain = run(module, x, positions)
     monkeypatch.setattr(dispatch, "KERNELS_ENABLED", True)
     monkeypatch.setattr(dispatch, "INTERPRETED", True)
-    for mine, theirs in zip(learned(module, x, positions), plain, strict=True):
+    for mine, theirs in zip(run(module, x, positions), plain, strict=True):
         torch.testing.assert_close(mine, theirs, atol=2e-5, rtol=2e-4)
 
 
-def test_gradients_may_lie_anyhow() -> None:
-    together = torch.randn(B, T, 3 * 32, device=DEVICE, requires_grad=True)
-    positions, frequency = placed("line", 1), Rotary(16).to(DEVICE).frequency
-    made = rotate_qkv(together, positions, frequency, 2)
-    upstream = [torch.randn(2, T, 16, B, device=DEVICE).permute(3, 0, 1, 2) for _ in made]
-    (got,) = torch.autograd.grad(made, together, upstream)
-    both = together.detach().requires_grad_()
-    q, k, v = both.view(B, T, 3, 2, 16).permute(2, 0, 3, 1, 4)
+def test_gradients_may_have_any_strides() -> None:
+    qkv = torch.randn(B, T, 3 * 32, device=DEVICE, requires_grad=True)
+    positions, frequency = make_positions("line", 1), Rotary(16).to(DEVICE).frequency
+    rotated = rotate_qkv(qkv, positions, frequency, 2)
+    upstream = [torch.randn(2, T, 16, B, device=DEVICE).permute(3, 0, 1, 2) for _ in rotated]
+    (got,) = torch.autograd.grad(rotated, qkv, upstream)
+    leaf = qkv.detach().requires_grad_()
+    q, k, v = leaf.view(B, T, 3, 2, 16).permute(2, 0, 3, 1, 4)
     rotary = Rotary(16).to(DEVICE)
-    (expected,) = torch.autograd.grad((rotary(q, positions), rotary(k, positions), v), both, upstream)
+    (expected,) = torch.autograd.grad((rotary(q, positions), rotary(k, positions), v), leaf, upstream)
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4)
 
 
-def test_on_a_cpu_the_formula_is_used() -> None:
+def test_formula_is_used_on_cpu() -> None:
     assert not dispatch.training_kernels_apply(torch.randn(1, 2, 6, requires_grad=True))
 
 
-@pytest.mark.skipif(DEVICE.type == "cpu", reason="there is no CUDA device")
-def test_half_precision_stays_within_its_rounding() -> None:
-    module, positions = attention("grid", 4, 64), placed("grid", 1)
+@pytest.mark.skipif(DEVICE.type == "cpu", reason="needs a CUDA device")
+def test_half_precision_agrees_within_rounding() -> None:
+    module, positions = attention("grid", 4, 64), make_positions("grid", 1)
     x = torch.randn(B, T, 256, device=DEVICE, requires_grad=True)
-    exact = learned(module, x, positions)
+    exact = run(module, x, positions)
     with torch.autocast("cuda", torch.bfloat16):
-        for mine, theirs in zip(learned(module, x, positions), exact, strict=True):
+        for mine, theirs in zip(run(module, x, positions), exact, strict=True):
             assert (mine - theirs).abs().max() < 3e-2 * theirs.abs().max()

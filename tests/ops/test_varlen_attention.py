@@ -1,4 +1,4 @@
-"""Every number of the kernels for short sequences against the formula in float64."""
+"""Tests of the kernels of attention over key ranges, against the formula in float64."""
 
 import math
 import subprocess
@@ -15,17 +15,16 @@ from regard.attention import core
 from regard.attention.core import Full, attend, attention_weights
 from regard.attention.masks import Mask, Packed
 from regard.attention.multi_head import Attention
-from regard.ops import dispatch
-from regard.ops import varlen_attention as short
+from regard.ops import dispatch, varlen_attention
 from regard.ops.dropout import KERNEL_LEVELS, kernel_drop_mask
 from regard.ops.key_ranges import KeyRanges
 from regard.ops.varlen_attention import attend_bundles, attend_key_ranges, unbundle
 
-pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="there is no Triton")
+pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="needs Triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="there is no CUDA device")
-BORDERS = [31, 1, 33, 0, 64, 2, 65]
+on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="needs a CUDA device")
+TILE_EDGE_LENGTHS = [31, 1, 33, 0, 64, 2, 65]
 
 
 def packed_mask(queries: Sequence[int], keys: Sequence[int] | None, causal: bool) -> Mask:
@@ -36,10 +35,10 @@ def packed_mask(queries: Sequence[int], keys: Sequence[int] | None, causal: bool
 def tensors(mask: Mask, heads: int = 1, width: int = 16, dtype: torch.dtype = torch.float32) -> list[Tensor]:
     assert isinstance(mask.queries, Packed)
     assert isinstance(mask.keys, Packed)
-    source = torch.Generator().manual_seed(mask.queries.size)
+    generator = torch.Generator().manual_seed(mask.queries.size)
     sizes = mask.queries.size, mask.keys.size, mask.keys.size
-    drawn = [torch.randn(1, heads, n, width, generator=source) for n in sizes]
-    return [x.to(DEVICE, dtype).requires_grad_() for x in drawn]
+    inputs = [torch.randn(1, heads, n, width, generator=generator) for n in sizes]
+    return [x.to(DEVICE, dtype).requires_grad_() for x in inputs]
 
 
 def upstream(context: Tensor) -> Tensor:
@@ -50,32 +49,32 @@ def with_gradients(context: Tensor, inputs: list[Tensor]) -> list[Tensor]:
     return [context, *torch.autograd.grad(context, inputs, upstream(context))]
 
 
-def by_formula(
-    inputs: list[Tensor], mask: Mask, scale: float | None = None, gone: Tensor | None = None, dropout: float = 0.0
+def reference(
+    inputs: list[Tensor], mask: Mask, scale: float | None = None, dropped: Tensor | None = None, dropout: float = 0.0
 ) -> list[Tensor]:
-    q, k, v = wide = [x.detach().double().requires_grad_() for x in inputs]
+    q, k, v = precise = [x.detach().double().requires_grad_() for x in inputs]
     weights = attention_weights(q, k, mask, scale=scale)
-    if gone is not None:
-        weights = weights.masked_fill(gone, 0.0) / (1 - dropout)
-    return with_gradients(weights @ v, wide)
+    if dropped is not None:
+        weights = weights.masked_fill(dropped, 0.0) / (1 - dropout)
+    return with_gradients(weights @ v, precise)
 
 
-def assert_close(got: list[Tensor], expected: list[Tensor], tolerance: float = 2e-6) -> None:
-    for mine, theirs in zip(got, expected, strict=True):
+def assert_close(results: list[Tensor], expected: list[Tensor], tolerance: float = 2e-6) -> None:
+    for mine, theirs in zip(results, expected, strict=True):
         assert mine.shape == theirs.shape
         size = theirs.abs().max().item() if theirs.numel() else 1.0
         torch.testing.assert_close(mine.double(), theirs, atol=tolerance * max(size, 1.0), rtol=0)
 
 
-@pytest.mark.parametrize("whole", [True, False], ids=["whole sequences", "tiles of the row"])
-@pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
+@pytest.mark.parametrize("by_sequence", [True, False], ids=["backward by sequence", "backward by tile"])
+@pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
 @pytest.mark.parametrize("keys", [None, [3, 40, 0, 5, 64, 1, 70]], ids=["self", "cross"])
-def test_lengths_round_the_borders_of_tiles(keys: list[int] | None, causal: bool, whole: bool) -> None:
-    mask = packed_mask(BORDERS, keys, causal)
+def test_lengths_around_the_size_of_a_tile(keys: list[int] | None, causal: bool, by_sequence: bool) -> None:
+    mask = packed_mask(TILE_EDGE_LENGTHS, keys, causal)
     inputs = tensors(mask)
-    runs = KeyRanges.of(mask) if whole else KeyRanges.of(mask)._replace(programs=None)
-    got = with_gradients(attend_key_ranges(*inputs, runs, 0.25), inputs)
-    assert_close(got, by_formula(inputs, mask, 0.25))
+    ranges = KeyRanges.of(mask) if by_sequence else KeyRanges.of(mask)._replace(programs=None)
+    got = with_gradients(attend_key_ranges(*inputs, ranges, 0.25), inputs)
+    assert_close(got, reference(inputs, mask, 0.25))
 
 
 @settings(max_examples=10, derandomize=True)
@@ -84,37 +83,37 @@ def test_lengths_round_the_borders_of_tiles(keys: list[int] | None, causal: bool
     causal=st.booleans(),
     window=st.none() | st.tuples(st.none() | st.integers(0, 9), st.none() | st.integers(0, 9)),
 )
-def test_any_lengths_of_queries_and_keys(
+def test_arbitrary_numbers_of_queries_and_keys(
     pairs: list[tuple[int, int]], causal: bool, window: tuple[int | None, int | None] | None
 ) -> None:
     queries, keys = ([max(lengths), *lengths, 1] for lengths in zip(*pairs, strict=True))
-    bare = packed_mask(queries, keys, causal)
-    mask = bare if window is None else bare & Mask(window=window)
+    mask = packed_mask(queries, keys, causal)
+    mask = mask if window is None else mask & Mask(window=window)
     inputs = tensors(mask)
     got = with_gradients(attend(*inputs, mask, path="triton_varlen"), inputs)
-    assert_close(got, by_formula(inputs, mask))
+    assert_close(got, reference(inputs, mask))
 
 
 @settings(max_examples=5, derandomize=True)
 @given(
     lengths=st.lists(st.integers(0, 12) | st.integers(28, 36) | st.integers(60, 80), min_size=1, max_size=3),
-    slot=st.sampled_from([16, 32, 300]),
+    program_tokens=st.sampled_from([16, 32, 300]),
 )
-def test_programs_share_out_sequences_of_any_lengths(lengths: list[int], slot: int) -> None:
+def test_programs_of_any_size_compute_all_gradients(lengths: list[int], program_tokens: int) -> None:
     mask = packed_mask([1, *lengths, 0], [2, *reversed(lengths), 0], False)
     inputs = tensors(mask)
-    seed = torch.tensor([5], device=DEVICE)
-    got = with_gradients(short._attend(*inputs, *KeyRanges.of(mask, slot), None, None, seed, 0.3, 0.4), inputs)
-    gone = kernel_drop_mask(seed, 1, inputs[0].shape[2], inputs[1].shape[2], 0.4)[None]
-    assert_close(got, by_formula(inputs, mask, 0.3, gone, 0.4))
+    seed, ranges = torch.tensor([5], device=DEVICE), KeyRanges.of(mask, program_tokens)
+    got = with_gradients(varlen_attention._attend(*inputs, *ranges, None, None, seed, 0.3, 0.4), inputs)
+    dropped = kernel_drop_mask(seed, 1, inputs[0].shape[2], inputs[1].shape[2], 0.4)[None]
+    assert_close(got, reference(inputs, mask, 0.3, dropped, 0.4))
 
 
 @pytest.mark.parametrize("width", [32, 64, 128])
-def test_widths_of_heads_and_a_scale(width: int) -> None:
+def test_head_widths_and_scale(width: int) -> None:
     mask = packed_mask([20, 35], None, True)
     inputs = tensors(mask, heads=2, width=width)
     got = with_gradients(attend(*inputs, mask, scale=0.2, path="triton_varlen"), inputs)
-    assert_close(got, by_formula(inputs, mask, scale=0.2), 4e-6)
+    assert_close(got, reference(inputs, mask, scale=0.2), 4e-6)
 
 
 @pytest.mark.parametrize(
@@ -122,33 +121,33 @@ def test_widths_of_heads_and_a_scale(width: int) -> None:
     [
         (torch.float16, 4e-3),
         pytest.param(torch.bfloat16, 3e-2, marks=on_gpu),
-    ],  # the interpreter has no product of these
+    ],  # the interpreter does not support matmuls in bfloat16
 )
-def test_half_precision_stays_within_its_rounding(dtype: torch.dtype, tolerance: float) -> None:
+def test_half_precision_agrees_within_rounding(dtype: torch.dtype, tolerance: float) -> None:
     mask = packed_mask([70, 3, 30], None, True)
     inputs = tensors(mask, width=32, dtype=dtype)
     got = with_gradients(attend(*inputs, mask, path="triton_varlen"), inputs)
     assert all(x.dtype == dtype for x in got)
-    assert_close(got, by_formula(inputs, mask), tolerance)
+    assert_close(got, reference(inputs, mask), tolerance)
 
 
-def test_queries_that_see_nothing_give_zeros_and_zero_gradients() -> None:
+def test_fully_masked_rows_give_zeros_and_zero_gradients() -> None:
     mask = packed_mask([5, 4, 40], [0, 2, 0], True)
     inputs = tensors(mask)
     got = with_gradients(attend(*inputs, mask, path="triton_varlen"), inputs)
-    blind = [0, 1, 2, 3, 4, 5, 6, *range(9, 49)]
-    assert not got[0][0, 0, blind].any()
-    assert not got[1][0, 0, blind].any()
-    assert_close(got, by_formula(inputs, mask))
+    fully_masked = [0, 1, 2, 3, 4, 5, 6, *range(9, 49)]
+    assert not got[0][0, 0, fully_masked].any()
+    assert not got[1][0, 0, fully_masked].any()
+    assert_close(got, reference(inputs, mask))
 
 
-def test_views_of_one_projection_give_gradients_that_are_views_of_one() -> None:
+def test_gradients_of_a_fused_projection_are_views_of_one_tensor() -> None:
     mask = packed_mask([20, 25], None, False)
     H, D, N = 2, 16, 45
-    together = torch.randn(1, N, 3 * H * D, generator=torch.Generator().manual_seed(0)).to(DEVICE)
-    parts = [x.view(1, N, H, D).transpose(1, 2).requires_grad_() for x in together.chunk(3, -1)]
+    projection = torch.randn(1, N, 3 * H * D, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    parts = [x.view(1, N, H, D).transpose(1, 2).requires_grad_() for x in projection.chunk(3, -1)]
     got = with_gradients(attend(*parts, mask, path="triton_varlen"), parts)
-    assert_close(got, by_formula(parts, mask))
+    assert_close(got, reference(parts, mask))
     assert got[0].transpose(1, 2).is_contiguous()
     dq, dk, dv = got[1:]
     assert dq.stride() == dk.stride() == dv.stride() == (N * 3 * H * D, D, 3 * H * D, 1)
@@ -156,7 +155,7 @@ def test_views_of_one_projection_give_gradients_that_are_views_of_one() -> None:
 
 
 @pytest.mark.parametrize("keys", [None, [40, 9, 3]], ids=["self", "cross"])
-def test_bundles_have_bundles_of_gradients(keys: list[int] | None) -> None:
+def test_gradients_of_bundles_are_contiguous(keys: list[int] | None) -> None:
     mask = packed_mask([35, 1, 30], keys, True)
     inputs = tensors(mask, heads=2)
     parts = [x.detach().transpose(1, 2)[:, :, None] for x in inputs]
@@ -165,43 +164,43 @@ def test_bundles_have_bundles_of_gradients(keys: list[int] | None) -> None:
     context = attend_bundles(bundles, KeyRanges.of(mask), 0.3)
     grads = torch.autograd.grad(context, bundles, upstream(context))
     assert all(grad.is_contiguous() for grad in grads)
-    assert_close([context, *unbundle(grads)], by_formula(inputs, mask, 0.3))
+    assert_close([context, *unbundle(grads)], reference(inputs, mask, 0.3))
 
 
-@pytest.mark.parametrize("context", [None, [12, 9]], ids=["self", "cross"])
-def test_attention_of_a_packed_row_takes_no_projection_apart(
-    context: list[int] | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("keys", [None, [12, 9]], ids=["self", "cross"])
+def test_packed_attention_does_not_split_the_projection(
+    keys: list[int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mask = packed_mask([5, 30], context, causal=context is None)
+    mask = packed_mask([5, 30], keys, causal=keys is None)
     torch.manual_seed(0)
     attention = Attention(32, 2).to(DEVICE)
     x = torch.randn(1, 35, 32, device=DEVICE, requires_grad=True)
-    other = None if context is None else torch.randn(1, 21, 32, device=DEVICE, requires_grad=True)
-    wanted = [x, *attention.parameters()] + ([] if other is None else [other])
-    apart = with_gradients(attention(x, other, mask=mask), wanted)
-    monkeypatch.setattr(core, "select_attention", lambda *given: "triton_varlen")
+    source = None if keys is None else torch.randn(1, 21, 32, device=DEVICE, requires_grad=True)
+    inputs = [x, *attention.parameters()] + ([] if source is None else [source])
+    expected = with_gradients(attention(x, source, mask=mask), inputs)
+    monkeypatch.setattr(core, "select_attention", lambda *_: "triton_varlen")
     monkeypatch.setattr(Attention, "_attend", None)
-    together = with_gradients(attention(x, other, mask=mask), wanted)
-    assert_close(together, [y.double() for y in apart])
+    fused = with_gradients(attention(x, source, mask=mask), inputs)
+    assert_close(fused, [y.double() for y in expected])
 
 
 @pytest.mark.parametrize("keys", [None, [40, 9, 3]], ids=["self", "cross"])
 def test_dropout_drops_the_same_weights_forward_and_backward(keys: list[int] | None) -> None:
     mask = packed_mask([35, 1, 30], keys, False)
     inputs = tensors(mask, heads=2)
-    scale, chance = 0.3, 0.4
+    scale, p = 0.3, 0.4
     torch.manual_seed(7)
-    got = with_gradients(attend_key_ranges(*inputs, KeyRanges.of(mask), scale, chance), inputs)
+    got = with_gradients(attend_key_ranges(*inputs, KeyRanges.of(mask), scale, p), inputs)
     torch.manual_seed(7)
     seed = torch.randint(2**31 - 1, (1,), device=DEVICE)
-    gone = kernel_drop_mask(seed, 2, inputs[0].shape[2], inputs[1].shape[2], chance)[None]
-    assert_close(got, by_formula(inputs, mask, scale, gone, chance))
+    dropped = kernel_drop_mask(seed, 2, inputs[0].shape[2], inputs[1].shape[2], p)[None]
+    assert_close(got, reference(inputs, mask, scale, dropped, p))
 
 
-def test_dropout_is_as_likely_as_it_says_and_every_call_has_its_own() -> None:
+def test_dropout_masks_have_the_given_rate_and_are_independent() -> None:
     first, second = (kernel_drop_mask(torch.tensor([seed]), 4, 300, 300, 0.1) for seed in (1, 2))
     assert first.float().mean().item() == pytest.approx(0.1, abs=0.002)
-    # Independent of the neighbouring key, the neighbouring query, the next head and the next call.
+    # Independent of those of the neighbouring key, query and head, and of another seed.
     for other in (first.roll(1, 2), first.roll(1, 1), first.roll(1, 0), second):
         assert (first & other).float().mean().item() == pytest.approx(0.01, abs=0.001)
     assert not kernel_drop_mask(torch.tensor([1]), 1, 50, 50, 0.5 / KERNEL_LEVELS).any()
@@ -211,26 +210,11 @@ def test_dropout_is_as_likely_as_it_says_and_every_call_has_its_own() -> None:
 def test_bundles_compile_to_one_graph(bundles: int) -> None:
     mask = packed_mask([35, 1, 30], None, True)
     parts = [x.detach().transpose(1, 2)[:, :, None] for x in tensors(mask)]
-    given = [torch.cat(parts, 2)] if bundles == 1 else [parts[0], torch.cat(parts[1:], 2)]
-    given = [bundle.requires_grad_() for bundle in given]
+    inputs = [torch.cat(parts, 2)] if bundles == 1 else [parts[0], torch.cat(parts[1:], 2)]
+    inputs = [bundle.requires_grad_() for bundle in inputs]
 
     def attention(*bundles: Tensor) -> Tensor:
         return attend_bundles(bundles, KeyRanges.of(mask), 0.3)
-
-    compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
-    for mine, theirs in zip(
-        with_gradients(compiled(*given), given), with_gradients(attention(*given), given), strict=True
-    ):
-        torch.testing.assert_close(mine, theirs)
-
-
-def test_compiled_it_is_one_graph() -> None:
-    mask = packed_mask([20, 35], None, True)
-    inputs = tensors(mask)
-    runs = KeyRanges.of(mask)
-
-    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attend_key_ranges(q * 2, k, v, runs, 0.3) + 1
 
     compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
     for mine, theirs in zip(
@@ -239,20 +223,35 @@ def test_compiled_it_is_one_graph() -> None:
         torch.testing.assert_close(mine, theirs)
 
 
-def test_the_operators_keep_the_promises_of_operators() -> None:
+def test_attention_compiles_to_one_graph() -> None:
+    mask = packed_mask([20, 35], None, True)
+    inputs = tensors(mask)
+    ranges = KeyRanges.of(mask)
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend_key_ranges(q * 2, k, v, ranges, 0.3) + 1
+
+    compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
+    for mine, theirs in zip(
+        with_gradients(compiled(*inputs), inputs), with_gradients(attention(*inputs), inputs), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_operators_pass_opcheck() -> None:
     mask = packed_mask([5, 3], [2, 4], False)
     inputs = tensors(mask)
     arguments = (*inputs, *KeyRanges.of(mask), None, None, None, 0.25, 0.0)
     torch.library.opcheck(torch.ops.regard.attend_key_ranges.default, arguments)
 
 
-def test_a_bias_is_refused() -> None:
+def test_bias_is_rejected() -> None:
     mask = packed_mask([5], None, False)
     with pytest.raises(ValueError, match="no bias"):
         attend(*tensors(mask), mask, bias=torch.zeros(1), path="triton_varlen")
 
 
-def test_without_triton_everything_else_works() -> None:
+def test_attention_works_without_triton() -> None:
     program = """
 import sys
 sys.modules["triton"] = None
@@ -269,23 +268,23 @@ x = torch.ones(1, 2, 7, 16)
 for kind in (attend, Linear(16), Routing(2, 16, 3)):
     assert torch.allclose(kind(x, x, x, mask), x)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
 
 
 @on_gpu
-def test_on_a_gpu_short_sequences_take_this_path_and_wait_for_nothing() -> None:
-    lengths = Packed.of([20, 300, 1], DEVICE)
-    inputs = tensors(Mask(queries=lengths, keys=lengths), heads=8, width=64, dtype=torch.bfloat16)
+def test_short_sequences_on_gpu_use_the_kernels_without_synchronisation() -> None:
+    layout = Packed.of([20, 300, 1], DEVICE)
+    inputs = tensors(Mask(queries=layout, keys=layout), heads=8, width=64, dtype=torch.bfloat16)
     for dropout in (0.0, 0.1):
-        for attempt in range(2):  # the first compiles
+        for attempt in range(2):  # the first call compiles the kernels
             torch.cuda.set_sync_debug_mode("error" if attempt else "default")
             try:
-                mask = Mask(queries=lengths, keys=lengths, causal=True)
+                mask = Mask(queries=layout, keys=layout, causal=True)
                 with_gradients_on_device(attend(*inputs, mask, dropout=dropout), inputs)
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-            assert ("runs",) in mask._built
+            assert ("key ranges",) in mask._built
 
 
 def with_gradients_on_device(context: Tensor, inputs: list[Tensor]) -> None:
@@ -293,46 +292,46 @@ def with_gradients_on_device(context: Tensor, inputs: list[Tensor]) -> None:
 
 
 @on_gpu
-def test_on_a_gpu_thousands_of_sequences_are_right() -> None:
+def test_many_sequences_on_gpu_agree_with_the_reference() -> None:
     lengths = torch.exp(torch.randn(200, generator=torch.Generator().manual_seed(0)) * 0.6 + math.log(22))
     mask = packed_mask([max(1, round(x)) for x in lengths.tolist()], None, True)
     inputs = tensors(mask, heads=2, width=64, dtype=torch.bfloat16)
     got = with_gradients(attend(*inputs, mask), inputs)
-    assert_close(got, by_formula(inputs, mask), 3e-2)
+    assert_close(got, reference(inputs, mask), 3e-2)
 
 
 @on_gpu
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("width", [32, 64])
-def test_on_a_gpu_whole_sequences_have_the_gradients_of_tiles_of_the_row_every_time(width: int, dropout: float) -> None:
+def test_backward_by_sequence_on_gpu_is_deterministic_and_agrees_with_tiles(width: int, dropout: float) -> None:
     lengths = torch.randint(0, 60, (300,), generator=torch.Generator().manual_seed(0)).tolist()
     mask = packed_mask([300, *lengths, 7], [64, *lengths[::-1], 700], False)
     inputs = tensors(mask, heads=4, width=width, dtype=torch.bfloat16)
     seed = torch.tensor([5], device=DEVICE) if dropout else None
 
-    def gradients(runs: KeyRanges) -> list[Tensor]:
-        return with_gradients(short._attend(*inputs, *runs, None, None, seed, 0.125, dropout), inputs)
+    def gradients(ranges: KeyRanges) -> list[Tensor]:
+        return with_gradients(varlen_attention._attend(*inputs, *ranges, None, None, seed, 0.125, dropout), inputs)
 
-    runs = KeyRanges.of(mask)
-    first, again, apart = gradients(runs), gradients(runs), gradients(runs._replace(programs=None))
-    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
-    assert_close(first, [x.double() for x in apart], 2e-2)
+    ranges = KeyRanges.of(mask)
+    first, second, by_tile = gradients(ranges), gradients(ranges), gradients(ranges._replace(programs=None))
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+    assert_close(first, [x.double() for x in by_tile], 2e-2)
 
 
 @on_gpu
-@pytest.mark.parametrize("crossing", [False, True], ids=["self", "cross"])
-def test_on_a_gpu_biases_learn_what_they_learn_by_the_formula(crossing: bool) -> None:
+@pytest.mark.parametrize("cross", [False, True], ids=["self", "cross"])
+def test_gradients_of_parameters_on_gpu_agree_with_the_reference(cross: bool) -> None:
     lengths = torch.randint(1, 60, (200,), generator=torch.Generator().manual_seed(0)).tolist()
-    mask = packed_mask([*lengths, 200], [*lengths[::-1], 100] if crossing else None, causal=not crossing)
+    mask = packed_mask([*lengths, 200], [*lengths[::-1], 100] if cross else None, causal=not cross)
     assert isinstance(mask.queries, Packed)
     assert isinstance(mask.keys, Packed)
     torch.manual_seed(0)
     attention = Attention(256, 4).to(DEVICE)
     x = torch.randn(1, mask.queries.size, 256, device=DEVICE)
-    other = torch.randn(1, mask.keys.size, 256, device=DEVICE) if crossing else None
-    wanted = list(attention.parameters())
+    source = torch.randn(1, mask.keys.size, 256, device=DEVICE) if cross else None
+    parameters = list(attention.parameters())
     with torch.autocast("cuda", torch.bfloat16):
-        got = with_gradients(attention(x, other, mask=mask), wanted)
-    assert ("runs",) in mask._built
+        got = with_gradients(attention(x, source, mask=mask), parameters)
+    assert ("key ranges",) in mask._built
     attention.kind = Full(path="reference")
-    assert_close(got, [y.double() for y in with_gradients(attention(x, other, mask=mask), wanted)], 3e-2)
+    assert_close(got, [y.double() for y in with_gradients(attention(x, source, mask=mask), parameters)], 3e-2)
