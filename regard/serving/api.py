@@ -12,38 +12,29 @@ from fastapi.responses import StreamingResponse
 from regard.serving import schemas
 from regard.serving.documents import TranslatedDocument
 from regard.serving.errors import ApiError, bad_request
-from regard.serving.messages import Job, Translation
+from regard.serving.messages import Job
 from regard.serving.parsing import read_images
 from regard.serving.served_models import ServedModel
 from regard.serving.service import Service, ServiceDependency, cancel_on_disconnect, log_fields
 
 router = APIRouter(prefix="/api", tags=["regard"], responses=schemas.ERROR_RESPONSES)
 
-_IMAGE_FORM = {
-    "type": "object",
-    "required": ["image"],
-    "properties": {
-        "image": {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1},
-        "top": {"type": "integer", "minimum": 1},
-        "model": {"type": "string"},
-    },
+_BINARY = {"type": "string", "format": "binary"}
+_IMAGE_FIELDS = {
+    "image": {"type": "array", "items": _BINARY, "minItems": 1},
+    "top": {"type": "integer", "minimum": 1},
+    "model": {"type": "string"},
 }
-IMAGE_BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {"schema": _IMAGE_FORM},
-            "image/*": {"schema": {"type": "string", "format": "binary"}},
-        },
-    }
-}
+_IMAGE_FORM = {"type": "object", "required": ["image"], "properties": _IMAGE_FIELDS}
+_IMAGE_CONTENT = {"multipart/form-data": {"schema": _IMAGE_FORM}, "image/*": {"schema": _BINARY}}
+IMAGE_BODY: dict[str, Any] = {"requestBody": {"required": True, "content": _IMAGE_CONTENT}}
 """OpenAPI description of a request body with images."""
 
 
 @router.get("/models")
 async def list_models(service: ServiceDependency) -> schemas.ApiModels:
     """List the served models."""
-    return schemas.ApiModels(models=[_describe(model) for model in service.models.all])
+    return schemas.ApiModels(models=[model.info for model in service.models.all])
 
 
 @router.post("/translate", response_model_exclude_none=True)
@@ -151,8 +142,8 @@ async def _sentence_events(
     indices = iter(jobs)
     async for n_best in model.batcher.stream([job for _, _, job in jobs]):
         text_index, sentence_index, job = next(indices)
-        event = {"text": text_index, "sentence": sentence_index}
-        event |= _sentence_response(job.item, n_best).model_dump(exclude_none=True)
+        sentence = schemas.ApiSentence(source=job.item, translations=n_best)
+        event = {"text": text_index, "sentence": sentence_index} | sentence.model_dump(exclude_none=True)
         yield f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
     yield "event: done\ndata: {}\n\n"
 
@@ -168,29 +159,7 @@ async def _with_error_event(first: str, events: AsyncIterator[str]) -> AsyncIter
 
 def _text_response(translated: TranslatedDocument) -> schemas.ApiText:
     sentences = [
-        _sentence_response(sentence.text, n_best)
+        schemas.ApiSentence(source=sentence.text, translations=n_best)
         for sentence, n_best in zip(translated.document.sentences, translated.n_best_lists, strict=True)
     ]
-    return schemas.ApiText(text=translated.render(), sentences=sentences)
-
-
-def _sentence_response(source: str, n_best: list[Translation]) -> schemas.ApiSentence:
-    return schemas.ApiSentence(source=source, translations=n_best)
-
-
-def _describe(model: ServedModel) -> schemas.ApiModel:
-    info = model.info
-    source, target = info.languages or (None, None)
-    return schemas.ApiModel(
-        name=model.name,
-        kind=info.kind,
-        operations=list(info.operations),
-        parameters=info.parameters,
-        source=source,
-        target=target,
-        classes=list(info.classes),
-        sections=list(info.sections),
-        lacks=info.lacks,
-        engine=info.engine,
-        search={key: value for key, value in info.search.items() if key != "rerank"},  # a path on the server
-    )
+    return schemas.ApiText(text=translated.render_n_best(1)[0], sentences=sentences)

@@ -34,17 +34,11 @@ def make_app(service: Service, wait_for_models: bool = False) -> FastAPI:
         wait_for_models: finish the startup only when all models are loaded. Otherwise they are loaded in the
             background, and /ready reports when they are.
     """
-
-    @asynccontextmanager
-    async def app_lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with lifespan(service, wait_for_models):
-            yield
-
     app = FastAPI(
         title="regard",
         version=version("regard"),
         summary="Translation and image classification with attention models; compatible with LibreTranslate.",
-        lifespan=app_lifespan,
+        lifespan=lambda app: lifespan(service, wait_for_models),
         docs_url=None,  # FastAPI's documentation pages load scripts from other hosts
         redoc_url=None,
     )

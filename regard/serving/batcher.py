@@ -81,11 +81,7 @@ class Batcher:
         return all(slot.healthy for slot in self._slots)
 
     async def submit(self, jobs: Sequence[Job]) -> list[Any]:
-        """Return the results of all jobs, in order.
-
-        Raises:
-            ApiError: The queue is full, the deadline has passed, or a job failed.
-        """
+        """Return the results of all jobs, in order; see `stream`."""
         return [result async for result in self.stream(jobs)]
 
     async def stream(self, jobs: Sequence[Job]) -> AsyncIterator[Any]:
@@ -98,7 +94,7 @@ class Batcher:
         try:
             for queued in queued_jobs:
                 try:
-                    async with asyncio.timeout_at(_event_loop_time(queued.deadline)):
+                    async with asyncio.timeout(queued.deadline - time.monotonic()):
                         result = await queued.result
                 except TimeoutError:
                     raise deadline_exceeded(self._limits.deadline) from None
@@ -155,10 +151,10 @@ class Batcher:
         while not self._queue:
             self._arrival.clear()
             await self._arrival.wait()
-        wait = self._limits.wait
+        limits, wait = self._limits, self._limits.wait
         if slot.last_duration is not None:
             wait = min(wait, slot.last_duration / 10)
-        while self._queue and self._is_below_limits():
+        while 0 < len(self._queue) < limits.batch_items and self._queued_tokens < limits.batch_tokens:
             latest = max(self._queue[0].arrived, slot.idle_since) + MAX_WAIT_FACTOR * wait
             until = min(max(self._last_arrival, slot.idle_since) + wait, latest)
             if (remaining := until - time.monotonic()) <= 0:
@@ -167,9 +163,6 @@ class Batcher:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(remaining):
                     await self._arrival.wait()
-
-    def _is_below_limits(self) -> bool:
-        return len(self._queue) < self._limits.batch_items and self._queued_tokens < self._limits.batch_tokens
 
     def _take_batch(self) -> list[QueuedJob]:
         """Remove the next batch, and jobs that are cancelled or too late, from the queue."""
@@ -256,7 +249,3 @@ class Batcher:
 def _fail(queued: QueuedJob, error: ApiError) -> None:
     if not queued.result.done():
         queued.result.set_exception(error)
-
-
-def _event_loop_time(monotonic: float) -> float:
-    return asyncio.get_running_loop().time() + monotonic - time.monotonic()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -14,6 +14,7 @@ from urllib.request import Request, urlopen
 from regard.errors import UserError
 
 BATCH_LINES = 64
+TIMEOUT = 120.0
 RETRY_SECONDS = 600.0
 """Time for which requests to an overloaded server are repeated."""
 
@@ -21,12 +22,10 @@ RETRY_SECONDS = 600.0
 class Client:
     """Translates lines with a server that implements LibreTranslate's API."""
 
-    def __init__(
-        self, url: str, key: str | None = None, timeout: float = 120.0, sleep: Callable[[float], object] = time.sleep
-    ) -> None:
+    def __init__(self, url: str, key: str | None = None) -> None:
         if urlsplit(url).scheme not in ("http", "https"):
             raise UserError(f"--server {url}: expected a complete URL, such as http://127.0.0.1:5000")
-        self._url, self._key, self._timeout, self._sleep = url.rstrip("/"), key, timeout, sleep
+        self._url, self._key = url.rstrip("/"), key
 
     def choose_languages(self, source: str | None, target: str | None) -> tuple[str, str]:
         """Return the given languages; if one is missing, the only matching pair of the server.
@@ -70,7 +69,7 @@ class Client:
                 retry_after = error.headers.get("Retry-After", "1")
                 if error.code not in (429, 503) or time.monotonic() > retry_until:
                     raise UserError(f"{self._url}{path} returned {error.code}: {_error_message(error)}") from None
-                self._sleep(min(float(retry_after), 60) if retry_after.isdigit() else 1.0)
+                time.sleep(min(float(retry_after), 60) if retry_after.isdigit() else 1.0)
             except (URLError, OSError, HTTPException, ValueError) as error:
                 reason = getattr(error, "reason", None) or error
                 raise UserError(f"{self._url}{path} cannot be reached ({reason})") from None
@@ -80,7 +79,7 @@ class Client:
         if fields is not None:
             data = json.dumps(fields | ({"api_key": self._key} if self._key else {})).encode()
         request = Request(self._url + path, data, {"Content-Type": "application/json"})
-        with urlopen(request, timeout=self._timeout) as response:
+        with urlopen(request, timeout=TIMEOUT) as response:
             return json.load(response)
 
 

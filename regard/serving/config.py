@@ -21,9 +21,7 @@ class Limits(Settings):
     characters: int = Field(10_000, ge=1, description="characters of all texts of a request (400)")
     items: int = Field(128, ge=1, description="texts or images per request (400)")
     alternatives: int = Field(4, ge=0, description="alternative translations per text (400)")
-    sentence_tokens: int = Field(
-        256, ge=8, le=100_000, description="tokens of a sentence; longer sentences are split, at spaces if possible"
-    )
+    sentence_tokens: int = Field(256, ge=8, le=100_000, description="tokens of a sentence; longer ones are split")
     inspect_tokens: int = Field(512, ge=8, le=4096, description="tokens of a sentence on the page (400)")
     image_bytes: int = Field(10_000_000, ge=1, description="size of a request body with images (413)")
     image_pixels: int = Field(25_000_000, ge=1, description="pixels of an image (400)")

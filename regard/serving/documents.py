@@ -65,10 +65,6 @@ class TranslatedDocument:
     document: TextDocument | HtmlDocument
     n_best_lists: list[list[Translation]]
 
-    def render(self) -> str:
-        """Return the best translation of the document."""
-        return self.document.render([n_best[0] for n_best in self.n_best_lists])
-
     def render_n_best(self, count: int) -> list[str]:
         """Return up to `count` different translations of the document.
 
@@ -94,12 +90,11 @@ class JobBuilder:
     def parse(
         self, text: str, format: Format = "text", split: bool = True, alignments: bool = False
     ) -> TextDocument | HtmlDocument:
-        """SplitText a text into sentences, or without `split` only into parts that fit the model."""
+        """Split a text into sentences, or without `split` only into parts that fit the model."""
         if format == "html":
             return HtmlDocument(text, self._fits)
-        return TextDocument(
-            split_sentences(text, self._fits) if split else single_sentence(text, self._fits), alignments
-        )
+        split_text = split_sentences(text, self._fits) if split else single_sentence(text, self._fits)
+        return TextDocument(split_text, alignments)
 
     def translation_jobs(self, document: TextDocument | HtmlDocument, n_best: int = 1) -> list[Job]:
         """Return the jobs that translate the sentences of a document."""
@@ -122,14 +117,7 @@ class JobBuilder:
 
 @dataclass
 class Element:
-    """An inline element or a single tag within a text block.
-
-    Attributes:
-        opening: opening tag.
-        start: position of the first character in the text of the block.
-        end: position after the last character; None if the element is not closed.
-        closing: closing tag.
-    """
+    """An inline element or a single tag, at a range of a text block; `end` is None if the element is not closed."""
 
     opening: str
     start: int

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 import re
 import secrets
 import stat
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from regard.errors import UserError
 from regard.serving.errors import ApiError
 
 _LOGGER = logging.getLogger("regard.serving")
-PER_MINUTE = 600
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -32,11 +32,8 @@ class KeyHolder:
 
     name: str
     per_minute: int
-    remaining: float = field(init=False)
-    updated: float = field(init=False, default=0.0)
-
-    def __post_init__(self) -> None:
-        self.remaining = float(self.per_minute)
+    remaining: float = math.inf  # limited to `per_minute` by `take`
+    updated: float = 0.0
 
     def take(self, now: float) -> float:
         """Count one request; return 0, or the seconds to wait if the rate limit is exceeded."""
@@ -109,8 +106,7 @@ class Keys:
         for key_hash, holder in self._holders.items():
             before = previous._holders.get(key_hash)
             if before is not None:
-                holder.remaining = min(float(holder.per_minute), before.remaining)
-                holder.updated = before.updated
+                holder.remaining, holder.updated = before.remaining, before.updated
 
 
 def hash_key(key: str) -> str:
@@ -118,7 +114,7 @@ def hash_key(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", errors="replace")).hexdigest()
 
 
-def make_key(name: str, per_minute: int = PER_MINUTE) -> tuple[str, str]:
+def make_key(name: str, per_minute: int = 600) -> tuple[str, str]:
     """Return a new random key, and its line for the key file.
 
     Raises:

@@ -66,10 +66,8 @@ async def detect(request: Request, service: ServiceDependency) -> list[schemas.D
 @router.get("/languages")
 async def list_languages(service: ServiceDependency) -> list[schemas.LanguageTargets]:
     """List the languages of the served models."""
-    languages = service.models.languages.items()
-    return [
-        schemas.LanguageTargets(code=code, name=language_name(code), targets=targets) for code, targets in languages
-    ]
+    items = service.models.languages.items()
+    return [schemas.LanguageTargets(code=code, name=language_name(code), targets=targets) for code, targets in items]
 
 
 @router.get("/frontend/settings")

@@ -19,9 +19,8 @@ class LoadRequest:
     """The model that a worker should load, and how to run it.
 
     Attributes:
-        name: name of the model in the API.
         run: model folder or training run.
-        search: changed search settings, by key.
+        search: changed search settings.
         engine: `"regard"` or `"ctranslate2"`; None selects the engine by the format of the folder.
         precision: precision of the weights, such as `"int8"`.
     """
@@ -63,6 +62,14 @@ class ModelInfo:
     sections: tuple[str, ...] = ()
     lacks: str | None = None
     engine: str = "regard"
+
+    @property
+    def source(self) -> str | None:
+        return self.languages and self.languages[0]
+
+    @property
+    def target(self) -> str | None:
+        return self.languages and self.languages[1]
 
 
 @dataclass(frozen=True)
@@ -123,11 +130,9 @@ class Alignment:
     """Cross-attention weights between a translation and its source.
 
     Attributes:
-        weights: one row per target token, the row of END last; one column per source token, the column of END last.
-        source: source tokens as text.
-        target: target tokens as text.
-        source_spans: first character and end of each source token.
-        target_spans: first character and end of each target token.
+        weights: rows are target tokens and END, columns are source tokens and END.
+        source, target: tokens as text.
+        source_spans, target_spans: character range of each token.
     """
 
     weights: list[list[float]]

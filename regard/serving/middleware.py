@@ -14,13 +14,13 @@ from regard.serving.parsing import read_body
 from regard.serving.service import Service
 from regard.serving.telemetry import log_event
 
+CONTENT_SECURITY_POLICY = (
+    b"default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
 SECURITY_HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
-    (
-        b"content-security-policy",
-        b"default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
-    ),
+    (b"content-security-policy", CONTENT_SECURITY_POLICY),
 ]
 PROBES = frozenset({"/health", "/ready", "/metrics"})
 """Paths that are polled by monitoring systems: exempt from the limit of concurrent requests, and not logged."""

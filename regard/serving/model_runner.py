@@ -1,12 +1,10 @@
-"""Model runners: the operations that a worker runs on its model.
-
-Operations take the items of one batch and plain options, and return plain results.
-"""
+"""Model runners: the operations that a worker runs on its model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,10 +23,7 @@ from regard.serving.messages import Alignment, LoadRequest, ModelInfo, Translati
 from regard.serving.views import images, text
 from regard.serving.views.positions import view_positions
 
-WARM_UP_SENTENCES = (
-    "Warm",
-    "up: the first batches are slower than the others, because memory is allocated and kernels are selected.",
-)
+WARM_UP_SENTENCES = ("Warm up.", "A longer sentence selects the kernels and allocates the memory of longer batches.")
 TEXT_VIEWS = {
     "translation": text.view_translation,
     "attention": text.view_attention,
@@ -37,25 +32,34 @@ TEXT_VIEWS = {
     "beam": text.view_beam,
     "change": text.view_change,
 }
-"""Operations of the page on a translator, besides "positions"."""
 TEXT_SECTIONS = ("translate", "attention", "arithmetic", "beam", "change", "positions")
 DIGITS = 6
 
 
-class ModelRunner(Protocol):
-    """A loaded model and its operations."""
+class ModelRunner:
+    """A loaded model and its operations.
+
+    Attributes:
+        info: description of the model for the server.
+        operations: functions that take the items of a batch and options, and return one result per item.
+    """
 
     info: ModelInfo
+    operations: dict[str, Callable[..., list[Any]]]
 
     def warm_up(self) -> None:
-        """Run all operations once, so that the first requests are not slower than others."""
+        """Run the model once, so that the first requests are not slower than others."""
 
     def run(self, operation: str, items: Sequence[Any], options: dict[str, Any]) -> list[Any]:
-        """Run an operation on a batch and return one result per item.
+        """Run an operation on a batch.
 
         Raises:
             UserError: The model does not support the operation, or an item is invalid.
         """
+        if operation not in self.operations:
+            supported = ", ".join(self.info.operations) or "only the page"
+            raise UserError(f"{self.info.name} does not support {operation}; it supports {supported}")
+        return self.operations[operation](items, **options)
 
 
 def load_runner(request: LoadRequest) -> ModelRunner:
@@ -84,30 +88,31 @@ def load_runner(request: LoadRequest) -> ModelRunner:
     return InspectionRunner(request, is_two_view=True)
 
 
-class TranslationRunner:
-    """A translator with the operations "translate", "embed" and those of the page.
-
-    Engines without attention weights support only "translate" and the section of the page with the translation.
-    """
+class TranslationRunner(ModelRunner):
+    """A translator. Engines without attention weights support only translation."""
 
     def __init__(self, request: LoadRequest) -> None:
         device = choose_device(request.device)
-        self.translator = load_translator(
+        self.translator = translator = load_translator(
             request.run, device=device, engine=request.engine, precision=request.precision
         )
-        self.has_attention = self.translator.generator.has_attention
-        search = parse_settings(self.translator.generator.settings_class, request.search, "search")
-        self.settings = self.translator.resolve_settings(search)
-        config = self.translator.model.config
+        self.has_attention = translator.generator.has_attention
+        self.operations = {"translate": self.translate, "translation": partial(self._view, text.view_translation)}
+        if self.has_attention:
+            self.operations |= {name: partial(self._view, view) for name, view in TEXT_VIEWS.items()}
+            self.operations |= {"embed": self.embed, "positions": _for_each(view_positions, translator.model)}
+        search = parse_settings(translator.generator.settings_class, request.search, "search")
+        self.settings = translator.resolve_settings(search)
+        config = translator.model.config
         self.info = _describe(
             request,
-            self.translator.model,
+            translator.model,
             device,
             operations=("translate", "embed") if self.has_attention else ("translate",),
-            languages=self.translator.languages,
-            tokenizer=self.translator.vocabularies.source,
+            languages=translator.languages,
+            tokenizer=translator.vocabularies.source,
             max_source_tokens=config.max_length - 1 if config.positions == "learned" else None,
-            search=self.settings.resolved(),
+            search=text.public_settings(self.settings),
             sections=TEXT_SECTIONS if self.has_attention else ("translate",),
             engine="regard" if self.has_attention else "ctranslate2",
         )
@@ -117,15 +122,6 @@ class TranslationRunner:
             self.translate(sentences, alignments=self.has_attention)
             if self.has_attention:
                 self.embed(sentences)
-
-    def run(self, operation: str, items: Sequence[Any], options: dict[str, Any]) -> list[Any]:
-        if operation == "translate":
-            return self.translate(items, **options)
-        if operation == "embed" and self.has_attention:
-            return self.embed(items, **options)
-        if operation == "translation" or (self.has_attention and operation in (*TEXT_VIEWS, "positions")):
-            return [self._view(operation, item) for item in items]
-        raise _unsupported(self.info, operation)
 
     def translate(self, sentences: Sequence[str], n_best: int = 1, alignments: bool = False) -> list[list[Translation]]:
         """Return the n best translations of each sentence, best first."""
@@ -141,15 +137,17 @@ class TranslationRunner:
         vectors = self.translator.embed(sentences, pool)
         return [(vector.double() * 10**DIGITS).round().div(10**DIGITS).tolist() for vector in vectors]
 
-    def _view(self, operation: str, request: dict[str, Any]) -> Any:
-        if operation == "positions":
-            return view_positions(self.translator.model, request)
-        settings = self.settings
-        if "n_best" in request:  # not more than the beam: a wider beam could change the best result
-            settings = settings.changed(n_best=min(request["n_best"], settings.candidates))
-        if "search" in request:
-            settings = change_search(settings, request["search"])
-        return TEXT_VIEWS[operation](self.translator, settings, request)
+    def _view(self, view: Callable[..., Any], requests: Sequence[dict[str, Any]]) -> list[Any]:
+        """Return a view for each request, with the search settings of the request."""
+        results = []
+        for request in requests:
+            settings = self.settings
+            if "n_best" in request:  # not more than the beam: a wider beam could change the best result
+                settings = settings.changed(n_best=min(request["n_best"], settings.candidates))
+            if "search" in request:
+                settings = change_search(settings, request["search"])
+            results.append(view(self.translator, settings, request))
+        return results
 
     def _translation(self, hypothesis: Hypothesis, sentence: str) -> Translation:
         alignment = None
@@ -165,34 +163,25 @@ class TranslationRunner:
         return Translation(hypothesis.text, round(hypothesis.score, DIGITS), alignment)
 
 
-class ClassificationRunner:
-    """An image classifier with the operation "classify" on encoded images."""
+class ClassificationRunner(ModelRunner):
+    """An image classifier."""
 
     def __init__(self, request: LoadRequest) -> None:
         device = choose_device(request.device)
         self.classifier = Classifier.load(request.run, device)
-        self.info = _describe(
-            request,
-            self.classifier.model,
-            device,
-            operations=("classify",),
-            classes=self.classifier.classes,
-            sections=("image", "positions"),
-        )
+        model = self.classifier.model
+        self.operations = {
+            "classify": self.classify,
+            "image": _for_each(images.view_image, self.classifier),
+            "positions": _for_each(view_positions, model),
+        }
+        classes, sections = self.classifier.classes, ("image", "positions")
+        self.info = _describe(request, model, device, operations=("classify",), classes=classes, sections=sections)
 
     def warm_up(self) -> None:
         blank = self.classifier.preprocessing.open(np.zeros((8, 8, 3), np.uint8))
         for batch_size in (1, 16):
             self.classifier.predict([blank] * batch_size)
-
-    def run(self, operation: str, items: Sequence[Any], options: dict[str, Any]) -> list[Any]:
-        if operation == "classify":
-            return list(self.classify(items, **options))
-        if operation == "image":
-            return [images.view_image(self.classifier, item) for item in items]
-        if operation == "positions":
-            return [view_positions(self.classifier.model, item) for item in items]
-        raise _unsupported(self.info, operation)
 
     def classify(self, files: Sequence[bytes], top: int = 5, pixels: int = MAX_PIXELS) -> list[Ranking]:
         """Return the most probable classes of each image."""
@@ -206,29 +195,23 @@ class ClassificationRunner:
         ]
 
 
-class InspectionRunner:
+class InspectionRunner(ModelRunner):
     """A model that supports only the page: a two-view model, or a text model without a tokenizer."""
 
     def __init__(self, request: LoadRequest, is_two_view: bool) -> None:
         device = choose_device(request.device)
         self.model, _ = load_model(find_model_folder(request.run), device)
-        sections = ("views", "positions") if is_two_view else ("positions",)
+        self.operations = {"views": _for_each(images.view_image_pair, self.model)} if is_two_view else {}
+        self.operations["positions"] = _for_each(view_positions, self.model)
         lacks = None if is_two_view else "tokenizer"
-        self.info = _describe(request, self.model, device, operations=(), sections=sections, lacks=lacks)
+        self.info = _describe(request, self.model, device, operations=(), sections=tuple(self.operations), lacks=lacks)
 
     def warm_up(self) -> None:
-        if "views" in self.info.sections:
+        if "views" in self.operations:
             size = images.PATCHES_PER_SIDE * self.model.config.patch
             blank = torch.zeros(1, self.model.config.channels, size, size, device=self.model.mask_token.device)
             with torch.no_grad():
                 self.model.both(blank, blank)
-
-    def run(self, operation: str, items: Sequence[Any], options: dict[str, Any]) -> list[Any]:
-        if operation == "views" and "views" in self.info.sections:
-            return [images.view_image_pair(self.model, item) for item in items]
-        if operation == "positions":
-            return [view_positions(self.model, item) for item in items]
-        raise _unsupported(self.info, operation)
 
 
 def _describe(request: LoadRequest, model: Any, device: torch.device, **fields: Any) -> ModelInfo:
@@ -236,9 +219,8 @@ def _describe(request: LoadRequest, model: Any, device: torch.device, **fields: 
     return ModelInfo(name=request.name, kind=model.config.kind, parameters=parameters, device=str(device), **fields)
 
 
-def _unsupported(info: ModelInfo, operation: str) -> UserError:
-    supported = ", ".join(info.operations) or "only the page"
-    return UserError(f"{info.name} does not support {operation}; it supports {supported}")
+def _for_each(view: Callable[[Any, Any], Any], model: Any) -> Callable[..., list[Any]]:
+    return lambda requests: [view(model, request) for request in requests]
 
 
 def change_search(settings: DecodingSettings, options: dict[str, Any]) -> DecodingSettings:

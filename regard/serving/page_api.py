@@ -6,7 +6,7 @@ import hashlib
 from functools import cache
 from importlib import resources
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
 
@@ -17,6 +17,7 @@ from regard.serving.messages import Job
 from regard.serving.parsing import read_images
 from regard.serving.service import Service, ServiceDependency, cancel_on_disconnect, log_fields
 
+ImageFields = TypeVar("ImageFields", bound=schemas.ImageRequest)
 MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 PACKAGES = ("regard.inspection", "regard.serving")
 """Packages with a folder page/. Their files share one URL path, so that modules can import each other."""
@@ -79,9 +80,7 @@ async def positions(request: Request, body: schemas.PositionsRequest, service: S
 @inspect_router.post("/image", openapi_extra=IMAGE_BODY, **PACKET_RESPONSE)
 async def image(request: Request, service: ServiceDependency) -> Response:
     """Return the classes of an image, and the attention of the class token or of a patch."""
-    fields, images = await read_images(request, schemas.PatchRequest)
-    service.authenticate(request, fields.api_key)
-    _check_count(images, 1)
+    fields, images = await _read_images(service, request, schemas.PatchRequest, 1)
     item = {"image": images[0], "patch": fields.patch, "pixels": service.limits.image_pixels}
     return _packet(await _inspect(service, request, "image", fields.model, item))
 
@@ -89,11 +88,19 @@ async def image(request: Request, service: ServiceDependency) -> Response:
 @inspect_router.post("/views", openapi_extra=IMAGE_BODY, **PACKET_RESPONSE)
 async def views(request: Request, service: ServiceDependency) -> Response:
     """Return the cross-attention between the patches of two views of a scene."""
-    fields, images = await read_images(request, schemas.ImageRequest)
-    service.authenticate(request, fields.api_key)
-    _check_count(images, 2)
+    fields, images = await _read_images(service, request, schemas.ImageRequest, 2)
     item = {"images": images, "pixels": service.limits.image_pixels}
     return _packet(await _inspect(service, request, "views", fields.model, item))
+
+
+async def _read_images(
+    service: Service, request: Request, schema: type[ImageFields], count: int
+) -> tuple[ImageFields, list[bytes]]:
+    fields, images = await read_images(request, schema)
+    service.authenticate(request, fields.api_key)
+    if len(images) != count:
+        raise bad_request(f"Invalid request: {len(images)} images; send {count} as image")
+    return fields, images
 
 
 async def _inspect_text(
@@ -117,15 +124,10 @@ async def _inspect(
     service: Service, request: Request, operation: str, model_name: str | None, item: dict[str, Any], size: int = 1
 ) -> Any:
     """Run an operation in a worker of the model."""
-    log_fields(request).update(model=model_name)
+    log_fields(request).update(model=service.loggable(model_name))
     model = service.models.find(model_name, SECTIONS.get(operation, operation))
     (result,) = await cancel_on_disconnect(request, model.batcher.submit([Job(operation, item, size=size)]))
     return result
-
-
-def _check_count(images: list[bytes], count: int) -> None:
-    if len(images) != count:
-        raise bad_request(f"Invalid request: {len(images)} images; send {count} as image")
 
 
 def _packet(content: bytes) -> Response:

@@ -19,9 +19,7 @@ def _check_encodable(text: str) -> str:
 
 Text = Annotated[str, AfterValidator(_check_encodable)]
 Name = Annotated[Text, Field(min_length=1, max_length=40)]
-ModelName = Annotated[
-    Name | None, Field(description="name of a model from /api/models; default: the first suitable model")
-]
+ModelName = Annotated[Name | None, Field(description="name from /api/models; default: the first suitable model")]
 Language = Annotated[Name | None, Field(description="language code; or give model")]
 AttentionName = Annotated[Text, Field(min_length=1, max_length=80, examples=["decoder.1.cross"])]
 Index = Annotated[int, Field(ge=0, le=100_000)]
@@ -217,6 +215,8 @@ class ApiClassifyResponse(BaseModel):
 class ApiModel(BaseModel):
     """A served model."""
 
+    model_config = ConfigDict(from_attributes=True)  # created from ModelInfo
+
     name: str
     kind: str
     operations: list[str]
@@ -255,9 +255,7 @@ class TranslationRequest(InspectRequest):
 class AttentionRequest(InspectRequest):
     """Request for the attention maps of all heads."""
 
-    target: list[Index] | None = Field(
-        None, max_length=8192, description="token ids of the translation, from /api/inspect/translation"
-    )
+    target: list[Index] | None = Field(None, max_length=8192, description="token ids of the translation")
 
 
 class MapRequest(AttentionRequest):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 from regard.errors import UserError
@@ -64,7 +65,10 @@ class ServedModels:
             requests = [request for request in self._load_requests for _ in range(self._workers)]
             workers = iter(await self._start_workers(requests))
             for request in self._load_requests:
-                self._models[request.name] = self._create_model(request, list(islice(workers, self._workers)))
+                model_workers = list(islice(workers, self._workers))
+                batcher = Batcher(partial(self._start_worker, request), self._limits, self._metrics, model_workers)
+                job_builder = self._create_job_builder(model_workers[0].info)
+                self._models[request.name] = ServedModel(request, batcher, job_builder)
 
     async def _start_workers(self, requests: Sequence[LoadRequest]) -> list[WorkerProcess]:
         """Start one worker per request; if one of them does not start, stop the others."""
@@ -75,10 +79,6 @@ class ServedModels:
                 await asyncio.gather(*(worker.stop() for worker in workers))
                 raise outcome
         return workers
-
-    def _create_model(self, request: LoadRequest, workers: Sequence[WorkerProcess]) -> ServedModel:
-        batcher = Batcher(lambda: self._start_worker(request), self._limits, self._metrics, workers)
-        return ServedModel(request, batcher, self._create_job_builder(workers[0].info))
 
     def _create_job_builder(self, info: ModelInfo) -> JobBuilder | None:
         return None if info.tokenizer is None else JobBuilder(info, self._limits)
@@ -142,10 +142,7 @@ class ServedModels:
         raise bad_request(f"{target} is not available as a target language from {source}; available: {available}")
 
     def find(self, name: str | None, operation: str) -> ServedModel:
-        """Return the model with a name, or without a name the first model that supports the operation.
-
-        Args:
-            operation: an operation, or a section of the page.
+        """Return the named model, or the first model, that supports an operation or a section of the page.
 
         Raises:
             ApiError: There is no such model, or it does not support the operation.
@@ -166,11 +163,7 @@ class ServedModels:
         raise bad_request(f"no model {_shorten(name)} that supports {operation}; available: {names}", "model")
 
     def check_loaded(self) -> None:
-        """Check that the models are loaded.
-
-        Raises:
-            ApiError: They are still loading.
-        """
+        """Raise an `ApiError` if the models are still loading."""
         if not self._models:
             raise unavailable("the models are still loading; try again in a moment")
 

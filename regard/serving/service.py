@@ -48,11 +48,7 @@ class Service:
         return self.models.healthy and not self.draining
 
     async def start(self) -> None:
-        """Load all models and the language detector.
-
-        Raises:
-            UserError: A model cannot be loaded.
-        """
+        """Load all models and the language detector; see `ServedModels.start`."""
         await asyncio.gather(self.models.start(), asyncio.to_thread(self.detector.load))
         for model in self.models.all:
             info = model.info
@@ -89,11 +85,7 @@ class Service:
         return name if name is None or name in known else "unknown"
 
     def check_texts(self, request: Request, texts: Sequence[str], n_best: int = 1) -> None:
-        """Check the number and size of the texts of a request, and log them.
-
-        Raises:
-            ApiError: The request exceeds a limit.
-        """
+        """Log the size of the texts of a request, and raise an `ApiError` if they exceed a limit."""
         characters = sum(map(len, texts))
         log_fields(request).update(texts=len(texts), characters=characters)
         if self.config.log_text:
@@ -151,11 +143,7 @@ def log_fields(request: Request) -> dict[str, Any]:
 
 
 async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
-    """Await the result of some work, and cancel it when the client disconnects.
-
-    Raises:
-        ApiError: The client disconnected.
-    """
+    """Await the result of some work. If the client disconnects, cancel the work and raise an `ApiError`."""
     task, disconnect = asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_disconnect(request))
     try:
         await asyncio.wait({task, disconnect}, return_when=asyncio.FIRST_COMPLETED)

@@ -10,7 +10,7 @@ import json
 import logging
 import sys
 import traceback
-from collections.abc import Sequence
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -58,26 +58,21 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.requests = self._counter("requests", "Number of answered requests", "endpoint", "status")
-        self.seconds = self._histogram("request_seconds", "Latency of requests", SECONDS_BUCKETS, "endpoint")
-        self.in_flight = self._gauge("requests_in_flight", "Number of requests being processed")
-        self.rejects = self._counter("rejects", "Number of requests answered with an error", "reason")
-        self.ready = self._gauge("ready", "Whether the server is ready for requests")
-        self.queue = self._gauge("queue_sentences", "Number of queued sentences", "model")
-        self.batch_sizes = self._histogram("batch_sentences", "Number of sentences per batch", SIZE_BUCKETS, "model")
-        self.batch_seconds = self._histogram("batch_seconds", "Duration of batches", SECONDS_BUCKETS, "model")
-        self.tokens = self._counter("tokens", "Number of processed source tokens", "model")
-        self.dropped = self._counter("dropped_sentences", "Number of sentences dropped after a disconnect", "model")
-        self.restarts = self._counter("worker_restarts", "Number of restarted workers", "model")
-
-    def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
-        return Counter(f"regard_{name}", help_text, labels, registry=self.registry)
-
-    def _gauge(self, name: str, help_text: str, *labels: str) -> Gauge:
-        return Gauge(f"regard_{name}", help_text, labels, registry=self.registry)
-
-    def _histogram(self, name: str, help_text: str, buckets: Sequence[float], *labels: str) -> Histogram:
-        return Histogram(f"regard_{name}", help_text, labels, registry=self.registry, buckets=buckets)
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        seconds = partial(Histogram, registry=self.registry, buckets=SECONDS_BUCKETS)
+        sizes = partial(Histogram, registry=self.registry, buckets=SIZE_BUCKETS)
+        self.requests = counter("regard_requests", "Number of answered requests", ["endpoint", "status"])
+        self.seconds = seconds("regard_request_seconds", "Latency of requests", ["endpoint"])
+        self.in_flight = gauge("regard_requests_in_flight", "Number of requests being processed")
+        self.rejects = counter("regard_rejects", "Number of requests answered with an error", ["reason"])
+        self.ready = gauge("regard_ready", "Whether the server is ready for requests")
+        self.queue = gauge("regard_queue_sentences", "Number of queued sentences", ["model"])
+        self.batch_sizes = sizes("regard_batch_sentences", "Number of sentences per batch", ["model"])
+        self.batch_seconds = seconds("regard_batch_seconds", "Duration of batches", ["model"])
+        self.tokens = counter("regard_tokens", "Number of processed source tokens", ["model"])
+        self.dropped = counter("regard_dropped_sentences", "Number of sentences dropped after a disconnect", ["model"])
+        self.restarts = counter("regard_worker_restarts", "Number of restarted workers", ["model"])
 
     def record_batch(self, model: str, sentences: int, tokens: int, seconds: float) -> None:
         self.batch_sizes.labels(model).observe(sentences)

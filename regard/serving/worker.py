@@ -140,11 +140,7 @@ def main() -> None:
 
 
 def run_batches(connection: Connection[Any, Any]) -> None:
-    """Load the requested model, then process batches until the server closes the connection.
-
-    Raises:
-        EOFError: The server closed the connection.
-    """
+    """Load the requested model, then process batches until the server closes the connection."""
     from regard.serving.model_runner import load_runner  # imports torch
 
     request: LoadRequest = connection.recv()

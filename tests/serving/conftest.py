@@ -55,7 +55,8 @@ class FakeWorker:
     """
 
     def __init__(self, tokenizer: Tokenizer, languages: tuple[str, str] = ("en", "zh")) -> None:
-        self.info = ModelInfo("fake", "transformer", ("translate", "embed"), 0, "cpu", languages, tokenizer)
+        name, operations = "-".join(languages), ("translate", "embed")
+        self.info = ModelInfo(name, "transformer", operations, 0, "cpu", languages, tokenizer)
         self.batches: list[list[Any]] = []
         self.before: Callable[[Sequence[Any]], Any] = lambda items: None
         self.stopped = False

@@ -254,9 +254,9 @@ def test_single_job_waits_only_for_the_configured_time(worker: FakeWorker, monke
         monkeypatch.undo()
 
     run(test, worker, wait=0.05, deadline=100)
-    assert waits[-1] == 200  # twice the deadline, for the batch itself
-    assert waits[:-1]
-    assert all(0 < wait <= 0.05 for wait in waits[:-1])
+    waits_for_jobs = [wait for wait in waits if wait < 50]  # the others are the deadlines of the job and the batch
+    assert waits_for_jobs
+    assert all(0 < wait <= 0.05 for wait in waits_for_jobs)
 
 
 def test_results_are_streamed_in_order_and_the_rest_is_dropped(worker: FakeWorker) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from regard.data.images.datasets import Resize
 from regard.data.images.decoding import Pixels, decode_image
-from regard.inspection.patches import WindowAttention, check_patch, global_attention, patch_grid, window_attention
+from regard.inspection.patches import check_patch, global_attention, patch_grid, window_attention
 from regard.inspection.probe import probe
 from regard.inspection.two_view import cross_attention_names
 from regard.models.croco import CroCo
@@ -46,13 +46,9 @@ def view_image(classifier: Classifier, request: dict[str, Any]) -> bytes:
         arrays |= {"rollout": (attention.rollout, "u2"), "heads": (attention.heads, "u2")}
     else:
         layers = window_attention(model, records, pixels.shape[:2], patch)
-        content["windows"] = [_window_layer(layer) for layer in layers]
+        content["windows"] = [{key: value for key, value in vars(layer).items() if key != "heads"} for layer in layers]
         arrays |= {f"layer{number}": (layer.heads, "u2") for number, layer in enumerate(layers)}
     return pack(content, arrays)
-
-
-def _window_layer(layer: WindowAttention) -> dict[str, Any]:
-    return {"stage": layer.stage, "layer": layer.layer, "grid": layer.grid, "patch": layer.patch, "reach": layer.reach}
 
 
 @torch.no_grad()

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 ALIGNMENT = 4
+LARGEST_CODES = {"u1": 255, "u2": 65535}
 Array = npt.NDArray[Any]
 Encoding = Literal["u1", "u2", "f4", "b1"]
 """`u1` and `u2`: 8-bit and 16-bit quantisation; `f4`: float32; `b1`: bytes."""
@@ -46,7 +47,7 @@ def unpack(packet: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.floa
         size = int(np.prod(header["shape"]))
         values = np.frombuffer(packet, dtype, size, start + header["offset"]).astype(float)
         if "low" in header:
-            not_finite = _largest_code(header["type"])
+            not_finite = LARGEST_CODES[header["type"]]
             step = (header["high"] - header["low"]) / (not_finite - 1)
             values = header["low"] + np.where(values == not_finite, np.nan, values) * step
         arrays[name] = values.reshape(header["shape"])
@@ -60,10 +61,6 @@ def _encode(array: Array, encoding: Encoding) -> tuple[dict[str, float], bytes]:
     finite = np.isfinite(array)
     low = float(array.min(where=finite, initial=0.0))
     high = float(array.max(where=finite, initial=low + 1e-9))
-    not_finite = _largest_code(encoding)
+    not_finite = LARGEST_CODES[encoding]
     codes = np.rint((np.where(finite, array, low) - low) / (high - low) * (not_finite - 1))
     return {"low": low, "high": high}, np.where(finite, codes, not_finite).astype(f"<{encoding}").tobytes()
-
-
-def _largest_code(encoding: str) -> int:
-    return 255 if encoding == "u1" else 65535

@@ -125,7 +125,7 @@ def view_beam(translator: Translator, settings: DecodingSettings, request: dict[
     return {
         "text": best.text,
         "score": round(best.score, DIGITS),
-        "settings": {key: value for key, value in settings.resolved().items() if key != "rerank"},
+        "settings": public_settings(settings),
         "length": model.config.length if isinstance(model, NATransformer) else None,
         "tree": [_beam_node(node) for node in best.tree or ()],
         "candidates": [_nat_candidate(hypothesis) for hypothesis in hypotheses if hypothesis.iterations],
@@ -136,14 +136,15 @@ def view_change(translator: Translator, settings: DecodingSettings, request: dic
     """Return the best translation with head outputs scaled by `factors` and attention scores by `sharpness`."""
     check_not_blank(request["text"])
     model = translator.model
-    factors = {
-        name: {int(head): factor for head, factor in head_factors.items()}
-        for name, head_factors in request["factors"].items()
-    }
-    with scale_heads(model, factors), scale_scores(model, request["sharpness"]):
+    with scale_heads(model, request["factors"]), scale_scores(model, request["sharpness"]):
         best = translator.hypotheses([request["text"]], settings)[0][0]
     heads = {name: attention.heads for name, attention in find_attentions(model).items()}
     return {"translation": _hypothesis(best), "heads": heads}
+
+
+def public_settings(settings: DecodingSettings) -> dict[str, Any]:
+    """Return the settings without the path of the reranker, which clients should not see."""
+    return {key: value for key, value in settings.resolved().items() if key != "rerank"}
 
 
 def _hypothesis(hypothesis: Hypothesis) -> dict[str, Any]:
