@@ -27,16 +27,10 @@ FEISTEL_ROUNDS = 6
 
 
 def plan_padded(source: Ints, target: Ints, tokens: int, rng: np.random.Generator) -> list[Ints]:
-    """Divide pairs into batches of similar length; neither side has more than `tokens` positions, padding included.
+    """Divide pairs with the given lengths (N,) into batches of similar length and return the indices of each batch.
 
-    Args:
-        source: Source lengths, (N,).
-        target: Target lengths, (N,).
-        tokens: Maximum number of positions per side of a batch; a longer pair is a batch of its own.
-        rng: Source of randomness. Pairs of almost the same length are combined differently in every epoch.
-
-    Returns:
-        Row indices of each batch.
+    Neither side of a batch has more than `tokens` positions, padding included; a longer pair is a batch of its own.
+    Pairs of almost the same length are combined differently in every epoch.
     """
     noise = rng.uniform(0, 1, size=(2, len(source)))
     order = np.lexsort((target + 2 * noise[0], np.floor(np.maximum(source, target) + noise[1])))
@@ -54,10 +48,7 @@ def plan_padded(source: Ints, target: Ints, tokens: int, rng: np.random.Generato
 def plan_packed(
     source: Ints, target: Ints, tokens: int, rng: np.random.Generator, sentences: int | None = None
 ) -> list[Ints]:
-    """Divide pairs in random order into batches of at most `tokens` tokens per side and at most `sentences` pairs.
-
-    Arguments and result are as in `plan_padded`.
-    """
+    """Divide pairs in random order into batches of at most `tokens` tokens per side and at most `sentences` pairs."""
     order = rng.permutation(len(source))
     totals = np.stack((np.cumsum(source[order]), np.cumsum(target[order])))
     batches: list[Ints] = []
@@ -125,11 +116,7 @@ def shuffle(indices: Ints, size: int, key: Words) -> Ints:
     """Return the images of `indices` under a permutation of 0 ... size-1 that is selected by `key`.
 
     The permutation is a Feistel network over the next power of four; results of `size` or more are permuted again.
-
-    Args:
-        indices: Indices below `size`, (N,).
-        size: Number of elements of the permutation.
-        key: Key of the permutation, one for all indices or one for each.
+    There is one key for all indices or one for each.
     """
     half_bits = np.uint64(max(1, (max(1, size - 1).bit_length() + 1) // 2))
     key = np.broadcast_to(key, indices.shape)

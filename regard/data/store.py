@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,18 +84,10 @@ class StoreWriter:
 
 
 @dataclass(frozen=True)
-class MappedArray:
-    """A read-only array and the memory map that holds its data."""
-
-    values: npt.NDArray[Any]
-    map: mmap.mmap
-
-
-@dataclass(frozen=True)
 class Store:
-    """The memory-mapped arrays of a store by name, and its metadata."""
+    """The memory-mapped, read-only arrays of a store by name, and its metadata."""
 
-    arrays: dict[str, MappedArray]
+    arrays: dict[str, npt.NDArray[Any]]
     metadata: dict[str, Any]
 
 
@@ -123,11 +114,7 @@ def open_store(folder: Path, arrays: Sequence[str], metadata: Sequence[str]) -> 
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """Return the description of a store: format, metadata and arrays.
-
-    Raises:
-        DamagedStoreError: If it is missing, damaged or of another format.
-    """
+    """Return the description of a store: format, metadata and arrays."""
     try:
         description: dict[str, Any] = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
         if description["format"] != FORMAT:
@@ -140,30 +127,20 @@ def read_description(folder: Path) -> dict[str, Any]:
 
 
 def store_checksum(folder: Path) -> str:
-    """Return a checksum of the contents of all arrays and of the metadata, taken from the description.
-
-    Raises:
-        DamagedStoreError: If the description cannot be read.
-    """
+    """Return a checksum of the contents of all arrays and of the metadata, taken from the description."""
     description = read_description(folder)
     contents = {name: array["sha256"] for name, array in description["arrays"].items()}
     return hashlib.sha256(json.dumps([contents, description["metadata"]], sort_keys=True).encode()).hexdigest()
 
 
-def _open_array(path: Path, known: dict[str, Any]) -> MappedArray:
+def _open_array(path: Path, known: dict[str, Any]) -> npt.NDArray[Any]:
     try:
-        with path.open("rb") as file:
-            if npy.read_magic(file) != (1, 0):
-                raise DamagedStoreError(f"{path.name} is not a .npy file of version 1.0")
-            shape, _, dtype = npy.read_array_header_1_0(file)
-            start = file.tell()
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        array: npt.NDArray[Any] = np.load(path, mmap_mode="r")
         state = path.stat()
-        if state.st_size != known.get("bytes") or shape[0] != known.get("length"):
-            raise DamagedStoreError(f"{path.name} has {state.st_size} bytes, not {known.get('bytes')}")
-        array = np.frombuffer(mapped, dtype, offset=start).reshape(shape)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise DamagedStoreError(f"{path.name} cannot be read: {error}") from None
+    if state.st_size != known.get("bytes") or len(array) != known.get("length"):
+        raise DamagedStoreError(f"{path.name} has {state.st_size} bytes, not {known.get('bytes')}")
     if state.st_mtime_ns != known.get("mtime_ns") and hashlib.sha256(array.data).hexdigest() != known["sha256"]:
         raise DamagedStoreError(f"{path.name} does not match its checksum")
-    return MappedArray(array, mapped)
+    return array

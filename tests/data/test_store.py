@@ -33,15 +33,15 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("chunks", [1, 2, 3])
 def test_appended_chunks_are_read_as_one_array(tmp_path: Path, chunks: int) -> None:
     store = read(write(tmp_path / "store", chunks))
-    assert store.arrays["numbers"].values.tolist() == [0, 1, 2, 3, 4, 5]
-    assert store.arrays["matrices"].values.shape == (6, 2, 3)
-    assert store.arrays["matrices"].values[4].tolist() == [[4.0] * 3] * 2
+    assert store.arrays["numbers"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert store.arrays["matrices"].shape == (6, 2, 3)
+    assert store.arrays["matrices"][4].tolist() == [[4.0] * 3] * 2
     assert store.metadata == {"names": ["a", "b"]}
 
 
 def test_files_are_plain_npy_arrays_opened_read_only(folder: Path) -> None:
     assert np.load(folder / "numbers.npy").tolist() == [0, 1, 2, 3, 4, 5]
-    assert not read(folder).arrays["numbers"].values.flags.writeable
+    assert not read(folder).arrays["numbers"].flags.writeable
 
 
 def test_an_error_while_writing_leaves_no_description(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_an_error_while_writing_leaves_no_description(tmp_path: Path) -> None:
 
 def test_a_copy_with_other_modification_times_is_accepted(folder: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(folder, tmp_path / "copy", copy_function=shutil.copyfile)
-    assert read(copy).arrays["numbers"].values.tolist() == [0, 1, 2, 3, 4, 5]
+    assert read(copy).arrays["numbers"].tolist() == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("name", ["numbers.npy", "matrices.npy"])

@@ -18,16 +18,11 @@ PATH = Path(__file__).with_name("en-zh.tsv.xz")
 
 
 class Example(NamedTuple):
-    """A sentence pair with the words of the Chinese side.
-
-    Attributes:
-        words: Chinese words, including punctuation; joined without spaces, they are the target sentence.
-        novel: Whether the sentence contains a combination of words that the training split does not contain.
-    """
+    """A sentence pair with the words of the Chinese side."""
 
     pair: Pair
-    words: tuple[str, ...]
-    novel: bool
+    words: tuple[str, ...]  # Chinese words and punctuation; joined without spaces, they are the target sentence
+    novel: bool  # whether the sentence contains a combination of words that the training split does not contain
 
 
 def load_examples(split: Split, size: int | None = None) -> list[Example]:

@@ -38,13 +38,9 @@ ERASED_AREA, ERASED_RATIO = (0.02, 0.33), (0.3, 3.3)
 class AugmentationSettings(Settings):
     """Augmentation of training images; the preset defines the defaults of the other keys."""
 
-    preset: Literal["none", "light", "strong"] = Field(
-        "none", description="none, light (crop, flip) or strong (RandAugment, erasing, mixing): default of other keys"
-    )
+    preset: Literal["none", "light", "strong"] = Field("none", description="defines the defaults of the other keys")
     padding: float = Field(0, ge=0, le=1, description="black border, relative to the side, before a random crop")
-    scale: tuple[float, float] | None = Field(
-        None, description="random resized crop: range of the relative area, for example [0.08, 1] for photographs"
-    )
+    scale: tuple[float, float] | None = Field(None, description="random resized crop: range of the relative area")
     ratio: tuple[float, float] = Field((0.75, 1.3333), description="random resized crop: range of the aspect ratio")
     flip: float = Field(0, ge=0, le=1, description="probability of a horizontal flip")
     brightness: float = Field(0, ge=0, le=1, description="colour jitter: maximum relative change of the brightness")
@@ -59,9 +55,7 @@ class AugmentationSettings(Settings):
     cutmix: float = Field(0, ge=0, description="alpha of cutmix; 0 disables it")
     mix_prob: float = Field(1, ge=0, le=1, description="probability of mixing an image if mixup or cutmix is enabled")
     mix_until: float = Field(1, ge=0, le=1, description="fraction of the run after which images are no longer mixed")
-    light_end: float = Field(
-        0, ge=0, le=1, description="fraction of the run, at its end, with crops and flips as the only augmentation"
-    )
+    light_end: float = Field(0, ge=0, le=1, description="final fraction of the run with only crops and flips")
 
     @model_validator(mode="before")
     @classmethod
@@ -153,11 +147,7 @@ class Augmentation:
         self.settings, self.size, self.normalisation = settings, size, normalisation
 
     def __call__(self, images: Tensor, *generators: torch.Generator) -> Tensor:
-        """Augment and normalise uint8 images (B, C, H, W): floats (B, C, size, size).
-
-        Raises:
-            UserError: If the images are smaller than the crop.
-        """
+        """Augment and normalise uint8 images (B, C, H, W): floats (B, C, size, size)."""
         return self.normalisation(self.augment(images, *generators))
 
     def mix(self, images: Tensor, labels: Tensor, classes: int, *generators: torch.Generator) -> tuple[Tensor, Tensor]:

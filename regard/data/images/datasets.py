@@ -74,15 +74,11 @@ class ImageDataset(Protocol):
 
 @dataclass(frozen=True)
 class TensorImages:
-    """Images in one tensor, in memory, memory-mapped or on a GPU.
-
-    Attributes:
-        pixels: uint8 (N, C, H, W).
-    """
+    """Images in one tensor, in memory, memory-mapped or on a GPU."""
 
     classes: tuple[str, ...]
-    labels: Tensor
-    pixels: Tensor
+    labels: Tensor  # (N,)
+    pixels: Tensor  # uint8 (N, C, H, W)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -113,11 +109,7 @@ class StreamedImages:
         return len(self.images)
 
     def take(self, indices: Tensor) -> Tensor:
-        """Return a batch of images, uint8 (B, C, H, W), on the CPU.
-
-        Raises:
-            ImageError: If an image can no longer be decoded.
-        """
+        """Return a batch of images, uint8 (B, C, H, W), on the CPU."""
         batch = np.empty((len(indices), *self.shape), np.uint8)
         decoded = self._pool.map(lambda index: read_resized(self.images, index, self.resize), indices.tolist())
         for row, pixels in enumerate(decoded):
@@ -126,11 +118,7 @@ class StreamedImages:
 
 
 def read_resized(images: ImageSet, index: int, resize: Resize) -> Pixels:
-    """Read and resize one image of a set: (size, size, channels).
-
-    Raises:
-        ImageError: If the image cannot be decoded.
-    """
+    """Read and resize one image of a set: (size, size, channels)."""
     return resize(images.read(index, resize.min_side))
 
 

@@ -1,4 +1,4 @@
-"""Image decoding: from encoded images to arrays of 8-bit pixels."""
+"""Image decoding: from encoded images to arrays of 8-bit pixels. Errors are ImageErrors, which name the image."""
 
 from __future__ import annotations
 
@@ -82,11 +82,7 @@ def decode_image(
 
 
 def image_to_array(image: Image.Image, mode: Mode, name: str) -> Pixels:
-    """Convert a Pillow image to pixels as `decode_image` does.
-
-    Raises:
-        ImageError: If the image is truncated, damaged or empty, or its values are out of range.
-    """
+    """Convert a Pillow image to pixels as `decode_image` does."""
     if not all(image.size):
         raise ImageError(name, f"is {image.width}×{image.height}, without a single pixel")
     try:
@@ -102,11 +98,7 @@ def image_to_array(image: Image.Image, mode: Mode, name: str) -> Pixels:
 
 
 def open_image(data: bytes | Path, name: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """Read the header of an image.
-
-    Raises:
-        ImageError: If the file is missing, not an image, or too large.
-    """
+    """Read the header of an image."""
     try:
         image = Image.open(io.BytesIO(data) if isinstance(data, bytes) else data, formats=_formats())
     except Image.DecompressionBombError:
@@ -125,11 +117,7 @@ def open_image(data: bytes | Path, name: str, max_pixels: int = MAX_PIXELS) -> I
 
 
 def is_grey(data: bytes | Path, name: str, max_pixels: int = MAX_PIXELS) -> bool:
-    """Return whether an image is greyscale according to its header.
-
-    Raises:
-        ImageError: If the file is missing, not an image, or too large.
-    """
+    """Return whether an image is greyscale according to its header."""
     with open_image(data, name, max_pixels) as image:
         return image.mode in ("1", "L", "LA", "I", "F") or image.mode.startswith("I;16")
 
@@ -156,11 +144,7 @@ def _on_white(image: Image.Image) -> Image.Image:
 
 
 def _to_eight_bits(image: Image.Image, name: str) -> Image.Image:
-    """Scale a grey image with 16-bit integers (0 to 65535) or floats (0 to 1) to 8 bits; transparent values are white.
-
-    Raises:
-        ImageError: If values are out of range, so that their scale is unknown.
-    """
+    """Scale a grey image of 16-bit integers (0 to 65535) or floats (0 to 1) to 8 bits; transparent values are white."""
     if image.mode != "F" and not image.mode.startswith("I"):
         return image
     values = np.asarray(image)

@@ -1,4 +1,4 @@
-"""Image folders: images in class folders, optionally below split folders."""
+"""Image folders: images in class folders, optionally below split folders. Invalid folders raise a UserError."""
 
 from __future__ import annotations
 
@@ -30,11 +30,7 @@ def is_hidden(name: str) -> bool:
 
 
 def list_images(folder: Path) -> list[Path]:
-    """Return all images below a folder in natural order.
-
-    Raises:
-        UserError: If a folder cannot be read or there are no images.
-    """
+    """Return all images below a folder in natural order."""
     images = scan_folder(folder).images
     if not images:
         raise UserError(f"{folder}: contains no images; supported are {', '.join(sorted(IMAGE_SUFFIXES))}")
@@ -42,11 +38,7 @@ def list_images(folder: Path) -> list[Path]:
 
 
 def scan_folder(folder: Path) -> FileTree:
-    """List everything below a folder except hidden files; symbolic links are followed.
-
-    Raises:
-        UserError: If a folder cannot be read.
-    """
+    """List everything below a folder except hidden files; symbolic links are followed."""
     tree = FileTree()
     visited: set[tuple[int, int]] = set()
 
@@ -75,11 +67,7 @@ def scan_folder(folder: Path) -> FileTree:
 
 
 def read_folder(folder: Path) -> Listing:
-    """List the images of a folder of classes.
-
-    Raises:
-        UserError: If there are no class folders, or a class folder has no image for training.
-    """
+    """List the images of a folder of classes."""
     tree = scan_folder(folder)
     rows, labels, splits = label_by_folder(tree, str(folder))
     ignored = tree.others + len(tree.images) - len(rows)
@@ -91,9 +79,6 @@ def label_by_folder(tree: FileTree, where: str) -> tuple[list[int], list[str], l
 
     Returns:
         Indices in `tree.images` of the images in class folders, their classes and their splits.
-
-    Raises:
-        UserError: If there are no class folders, or a class folder has no image for training.
     """
     outer = _outer_folders(tree.folders)
     has_splits = any(parse_split(parts[0]) for parts in _parts_below(tree.folders, outer) if len(parts) == 2)

@@ -1,4 +1,7 @@
-"""Idx files, the format of MNIST: pixels in one file, labels in another, plain or compressed with gzip."""
+"""Idx files, the format of MNIST: pixels in one file, labels in another, plain or compressed with gzip.
+
+Damaged files and missing labels raise a UserError.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,9 @@ import math
 import re
 import zlib
 from pathlib import Path
+from typing import IO, cast
 
-from regard.data.images.sources import (
-    Listing,
-    Location,
-    RawSource,
-    TemporaryStorage,
-    natural_sort_key,
-    split_of_file,
-)
+from regard.data.images.sources import Listing, Location, RawSource, TempStorage, natural_sort_key, split_of_file
 from regard.errors import UserError
 
 UNSIGNED_BYTE = 8
@@ -23,11 +20,7 @@ UNSIGNED_BYTE = 8
 
 
 def find_idx(path: Path) -> list[tuple[Path, Path]]:
-    """Return image files with their label files: all in a folder, or the given one.
-
-    Raises:
-        UserError: If a label file is missing.
-    """
+    """Return image files with their label files: all in a folder, or the given one."""
     found: dict[str, Path] = {}
     for file in sorted(path.iterdir() if path.is_dir() else [path], key=lambda file: natural_sort_key(file.name)):
         if re.search(r"images.*idx[34]", file.name, re.I) and not file.name.startswith("."):
@@ -36,12 +29,8 @@ def find_idx(path: Path) -> list[tuple[Path, Path]]:
 
 
 def read_idx(path: Path, pairs: list[tuple[Path, Path]]) -> Listing:
-    """List the images of pairs of image files and label files.
-
-    Raises:
-        UserError: If a file is damaged, or the numbers of images and labels differ.
-    """
-    storage = TemporaryStorage()
+    """List the images of pairs of image files and label files."""
+    storage = TempStorage()
     names: list[str] = []
     locations: list[Location] = []
     labels: list[str] = []
@@ -72,12 +61,12 @@ def _label_file(image_file: Path) -> Path:
     raise UserError(f"{image_file}: the labels are missing; {name} must be in the same folder")
 
 
-def _open(path: Path, storage: TemporaryStorage) -> tuple[list[int], Location]:
+def _open(path: Path, storage: TempStorage) -> tuple[list[int], Location]:
     """Return the dimensions of an idx file and the location of its numbers; a compressed file is unpacked first."""
     try:
         if path.suffix.lower() == ".gz":
             with gzip.open(path, "rb") as stream:
-                complete = storage.append(stream)
+                complete = storage.append(cast(IO[bytes], stream))
         else:
             complete = Location(path, 0, path.stat().st_size)
         header = complete._replace(size=min(complete.size, 64)).read()

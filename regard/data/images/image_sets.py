@@ -1,4 +1,7 @@
-"""Image sets: labelled images in any supported format, and their splits for training."""
+"""Image sets: labelled images in any supported format, and their splits for training.
+
+Errors are UserErrors, which name the file, or ImageErrors for images that cannot be decoded.
+"""
 
 from __future__ import annotations
 
@@ -30,55 +33,30 @@ SAMPLES = 64
 class ImageSettings(Settings):
     """How images are read."""
 
-    channels: Literal[1, 3] | None = Field(
-        None, description="3 for colour, 1 for grey; by default 1 if each of 64 sampled images is grey"
-    )
-    columns: tuple[str, str] | None = Field(
-        None, description="image column and label column of a .csv or .parquet file; by default detected by name"
-    )
-    hold_out: float = Field(
-        0.1,
-        ge=0,
-        lt=1,
-        description="fraction of each class used for validation if there is no valid split; 0 uses the test split",
-    )
-    max_bad: float = Field(
-        0.01, ge=0, le=1, description="fraction of images that may be skipped because they cannot be decoded"
-    )
+    channels: Literal[1, 3] | None = Field(None, description="3: colour, 1: grey; by default detected from 64 images")
+    columns: tuple[str, str] | None = Field(None, description="columns of images and labels; by default found by name")
+    hold_out: float = Field(0.1, ge=0, lt=1, description="validation fraction without a valid split; 0: use test split")
+    max_bad: float = Field(0.01, ge=0, le=1, description="fraction of images that may fail to decode and are skipped")
     max_pixels: int = Field(MAX_PIXELS, gt=0, le=2 * 89_478_485, description="maximum number of pixels of an image")
 
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Labelled images of any size, decoded on access: `classes[labels[i]]` is the class of `read(i)`.
+    """Labelled images of any size, decoded on access: `classes[labels[i]]` is the class of `read(i)`."""
 
-    Attributes:
-        where: Path of the set, for messages.
-        source: Encoded images.
-        rows: Row of each image in the source.
-        labels: Index of the class of each image.
-        classes: Names of the classes.
-        channels: 1 for grey, 3 for colour.
-        max_pixels: Maximum number of pixels of an image.
-    """
-
-    where: str
+    where: str  # path of the set, for messages
     source: ImageSource
-    rows: Indices
+    rows: Indices  # row of each image in the source
     labels: Indices
     classes: tuple[str, ...]
-    channels: int
+    channels: int  # 1 for grey, 3 for colour
     max_pixels: int = MAX_PIXELS
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def read(self, index: int, min_side: int | None = None) -> Pixels:
-        """Decode an image: (height, width, channels). `min_side` is as in `decode_image`.
-
-        Raises:
-            ImageError: If the image cannot be decoded.
-        """
+        """Decode an image: (height, width, channels). `min_side` is as in `decode_image`."""
         return self.source.read(int(self.rows[index]), self.channels, self.max_pixels, min_side)
 
     def name(self, index: int) -> str:
@@ -94,11 +72,7 @@ class ImageSet:
         return replace(self, rows=self.rows[indices], labels=self.labels[indices])
 
     def with_classes(self, classes: Sequence[str]) -> ImageSet:
-        """Return the same images with labels that refer to `classes`.
-
-        Raises:
-            UserError: If a class of these images is not in `classes`.
-        """
+        """Return the same images with labels that refer to `classes`."""
         new_labels = {name: label for label, name in enumerate(classes)}
         used = np.unique(self.labels).tolist()
         if unknown := [self.classes[label] for label in used if self.classes[label] not in new_labels]:
@@ -125,18 +99,13 @@ class ImageSet:
 
 @dataclass(frozen=True)
 class Splits:
-    """Training, validation and, if available, test images.
-
-    Attributes:
-        validation: Origin of the validation images. "test" means that they are the test images.
-        ignored: Number of files among the images that are not images.
-    """
+    """Training, validation and, if available, test images."""
 
     train: ImageSet
     valid: ImageSet
     test: ImageSet | None
-    validation: Literal["given", "held out", "test"]
-    ignored: int
+    validation: Literal["given", "held out", "test"]  # origin of the validation images
+    ignored: int  # number of files among the images that are not images
 
 
 def open_splits(path: Path, settings: ImageSettings) -> Splits:
@@ -167,11 +136,7 @@ def open_splits(path: Path, settings: ImageSettings) -> Splits:
 
 
 def open_images(path: Path, settings: ImageSettings, split: Split | None = None) -> ImageSet:
-    """Open all images, or those of a split.
-
-    Raises:
-        UserError: If there are no images or no such split.
-    """
+    """Open all images, or those of a split."""
     listing, images = _open(path, settings)
     if split is None:
         return images

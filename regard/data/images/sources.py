@@ -1,4 +1,7 @@
-"""Image sources: where the encoded images of a set are stored, as separate files or as parts of larger files."""
+"""Image sources: where the encoded images of a set are stored, as separate files or as parts of larger files.
+
+Methods raise an ImageError if an image cannot be read or decoded.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import IO, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -18,29 +21,18 @@ from PIL import Image
 from regard.data.images.decoding import MAX_PIXELS, ImageError, Mode, Pixels, decode_image, is_grey
 
 _SPLIT_NAMES = {
-    "train": "train",
-    "training": "train",
-    "val": "valid",
-    "valid": "valid",
-    "validation": "valid",
-    "dev": "valid",
-    "test": "test",
-    "testing": "test",
-    "t10k": "test",
+    "train": ("train", "training"),
+    "valid": ("val", "valid", "validation", "dev"),
+    "test": ("test", "testing", "t10k"),
 }
 
 
 @dataclass(frozen=True)
 class ImageSource(ABC):
-    """Encoded images by row.
+    """Encoded images by row."""
 
-    Attributes:
-        root: Folder or file of the image set.
-        names: Name of each image, relative to the root.
-    """
-
-    root: Path
-    names: Sequence[str]
+    root: Path  # folder or file of the image set
+    names: Sequence[str]  # name of each image, relative to the root
 
     @abstractmethod
     def size(self, row: int) -> int:
@@ -48,30 +40,18 @@ class ImageSource(ABC):
 
     @abstractmethod
     def content(self, row: int) -> bytes:
-        """Return the encoded image.
-
-        Raises:
-            ImageError: If it cannot be read.
-        """
+        """Return the encoded image."""
 
     @abstractmethod
     def title(self, row: int) -> str:
         """Return the name of an image in messages."""
 
     def is_grey(self, row: int) -> bool:
-        """Return whether an image is greyscale.
-
-        Raises:
-            ImageError: If it cannot be read.
-        """
+        """Return whether an image is greyscale."""
         return is_grey(self.content(row), self.title(row))
 
     def read(self, row: int, channels: int, max_pixels: int = MAX_PIXELS, min_side: int | None = None) -> Pixels:
-        """Decode an image; arguments are as in `decode_image`.
-
-        Raises:
-            ImageError: If it cannot be read or decoded.
-        """
+        """Decode an image; arguments are as in `decode_image`."""
         mode: Mode = "L" if channels == 1 else "RGB"
         return decode_image(self.content(row), mode, self.title(row), max_pixels=max_pixels, min_side=min_side)
 
@@ -95,33 +75,27 @@ class FileSource(ImageSource):
         return str(self.root / self.names[row])
 
 
-class Readable(Protocol):
-    """A stream of bytes."""
-
-    def read(self, size: int = -1, /) -> bytes: ...
-
-
 class Location(NamedTuple):
     """A part of a file that contains one image."""
 
-    file: Path | TemporaryStorage
+    file: Path | TempStorage
     offset: int
     size: int
 
     def read(self) -> bytes:
-        if isinstance(self.file, TemporaryStorage):
+        if isinstance(self.file, TempStorage):
             return self.file.read(self.offset, self.size)
         with self.file.open("rb", buffering=0) as stream:
             return os.pread(stream.fileno(), self.size, self.offset)
 
 
-class TemporaryStorage:
+class TempStorage:
     """An unnamed temporary file for images from compressed archives; it is deleted when the process ends."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="regard-", buffering=0)  # noqa: SIM115 - stays open
 
-    def append(self, stream: Readable) -> Location:
+    def append(self, stream: IO[bytes]) -> Location:
         """Copy a stream to the end of the file."""
         start = self._file.tell()
         shutil.copyfileobj(stream, self._file, 2**20)
@@ -171,28 +145,31 @@ class RawSource(PackedSource):
         return np.asarray(Image.fromarray(array).convert("L"))[:, :, None]
 
 
+@dataclass
+class PackedImages:
+    """Packed images while they are being listed; each list has one element per image."""
+
+    storage: TempStorage = field(default_factory=TempStorage)
+    names: list[str] = field(default_factory=list)
+    locations: list[Location] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    splits: list[str | None] = field(default_factory=list)
+
+
 @dataclass(frozen=True)
 class Listing:
-    """The images of a set as a reader found them.
-
-    Attributes:
-        source: The encoded images.
-        labels: Class name of each image.
-        splits: Split of each image (train, valid or test), or None.
-        ignored: Number of other files among the images.
-        classes: Class names in the order defined by the format, if it defines one.
-    """
+    """The images of a set as a reader found them."""
 
     source: ImageSource
-    labels: Sequence[str]
-    splits: Sequence[str | None]
-    ignored: int = 0
-    classes: tuple[str, ...] | None = None
+    labels: Sequence[str]  # class name of each image
+    splits: Sequence[str | None]  # split of each image: train, valid, test or None
+    ignored: int = 0  # number of other files among the images
+    classes: tuple[str, ...] | None = None  # order of the classes, if the format defines one
 
 
 def parse_split(name: str) -> str | None:
     """Return the split (train, valid or test) that a folder name or a word stands for, or None."""
-    return _SPLIT_NAMES.get(name.lower())
+    return next((split for split, names in _SPLIT_NAMES.items() if name.lower() in names), None)
 
 
 def split_of_file(path: Path) -> str | None:

@@ -106,30 +106,22 @@ def open_image_store(folder: Path, images: ImageSet | None = None, threads: int 
     if "pixels" not in store.arrays:
         if images is None:
             raise UserError(f"{folder}: the store has no pixels, so the images themselves are needed")
-        indices = np.flatnonzero(np.isin(images.rows, store.arrays["rows"].values))
+        indices = np.flatnonzero(np.isin(images.rows, store.arrays["rows"]))
         return StreamedImages(images.select(indices), Resize(store.metadata["size"], store.metadata["fit"]), threads)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing writes to these tensors
-        pixels, labels = (torch.from_numpy(store.arrays[name].values) for name in ("pixels", "labels"))
+        pixels, labels = (torch.from_numpy(store.arrays[name]) for name in ("pixels", "labels"))
     return TensorImages(tuple(store.metadata["classes"]), labels, pixels)
 
 
 def has_pixels(folder: Path) -> bool:
-    """Return whether a store contains pixels.
-
-    Raises:
-        DamagedStoreError: If the description cannot be read.
-    """
+    """Return whether a store contains pixels."""
     return "pixels.npy" in read_description(folder)["arrays"]
 
 
 def stored_names(folder: Path, images: ImageSet) -> list[str]:
-    """Return the names of the images in a store that was made from `images`.
-
-    Raises:
-        DamagedStoreError: If a file is missing or does not match the description.
-    """
-    rows = open_store(folder, ("rows",), ()).arrays["rows"].values
+    """Return the names of the images in a store that was made from `images`."""
+    rows = open_store(folder, ("rows",), ()).arrays["rows"]
     return [images.source.names[row] for row in rows.tolist()]
 
 

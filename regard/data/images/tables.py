@@ -1,4 +1,7 @@
-"""Tables of images: CSV files with paths and labels, Parquet files with the images themselves."""
+"""Tables of images: CSV files with paths and labels, Parquet files with the images themselves.
+
+Damaged files and missing columns or values raise a UserError, which names the line or row.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,14 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regard.data.images.sources import (
-    FileSource,
-    Listing,
-    Location,
-    PackedSource,
-    TemporaryStorage,
-    parse_split,
-    split_of_file,
-)
+from regard.data.images.sources import FileSource, Listing, PackedImages, PackedSource, parse_split, split_of_file
 from regard.errors import UserError
 
-# fmt: off
-IMAGE_COLUMNS = (
-    "image", "img", "path", "file", "filename", "file_name", "filepath", "image_path", "bytes", "jpg", "png"
-)
-# fmt: on
+_IMAGE_COLUMN_LIST = "image img path file filename file_name filepath image_path bytes jpg png"
+IMAGE_COLUMNS = tuple(_IMAGE_COLUMN_LIST.split())
 LABEL_COLUMNS = ("label", "labels", "class", "category", "target", "fine_label", "cls")
 SPLIT_COLUMN = "split"
 PARQUET_ROWS = 64
@@ -35,11 +26,7 @@ Columns = tuple[str, str] | None
 
 
 def read_csv(path: Path, columns: Columns = None) -> Listing:
-    """List the images named in a CSV or TSV file, with paths relative to it and an optional column `split`.
-
-    Raises:
-        UserError: If the file is not UTF-8 text, or a column or value is missing.
-    """
+    """List the images named in a CSV or TSV file, with paths relative to it and an optional column `split`."""
     names: list[str] = []
     labels: list[str] = []
     splits: list[str | None] = []
@@ -62,55 +49,40 @@ def read_csv(path: Path, columns: Columns = None) -> Listing:
     return Listing(FileSource(path.parent, names), labels, splits)
 
 
-@dataclass
-class _ParquetImages:
-    """Images of all shards; the lists have one element per image."""
-
-    storage: TemporaryStorage = field(default_factory=TemporaryStorage)
-    names: list[str] = field(default_factory=list)
-    locations: list[Location] = field(default_factory=list)
-    labels: list[str] = field(default_factory=list)
-    splits: list[str | None] = field(default_factory=list)
-    classes: dict[str, None] = field(default_factory=dict)
-    """Class names in the order of the metadata (an ordered set)."""
-
-
 def read_parquet(path: Path, shards: Sequence[Path], columns: Columns = None) -> Listing:
     """List the images in Parquet files, stored as bytes or as structs with a field `bytes`.
 
     The images are copied to a temporary file. Labels are text or integers; integers refer to the class names in the
     metadata, if there are any, as in files of Hugging Face `datasets`. The split is taken from the column `split`, or
     from the file name if there are several files.
-
-    Raises:
-        UserError: If pyarrow is not installed, a file is damaged, or a column, label or split is invalid.
     """
     try:
         import pyarrow  # an optional dependency
     except ImportError:
         raise UserError(f"{path} is a Parquet file; to read it, run: pip install 'regard[data]'.") from None
-    images = _ParquetImages()
+    images = PackedImages()
+    class_order: dict[str, None] = {}
     for shard in shards:
         try:
-            _read_shard(shard, split_of_file(shard) if len(shards) > 1 else None, columns, images)
+            shard_split = split_of_file(shard) if len(shards) > 1 else None
+            class_order |= dict.fromkeys(_read_shard(shard, shard_split, columns, images))
         except (pyarrow.ArrowException, OSError) as error:
             reason = " ".join(str(error).split())
             raise UserError(f"{shard}: damaged or not a Parquet file ({reason}); download it again") from None
     labels = set(images.labels)
-    named = labels <= images.classes.keys()
-    classes = tuple(name for name in images.classes if name in labels) if named else None
+    classes = tuple(name for name in class_order if name in labels) if labels <= class_order.keys() else None
     root = path if path.is_dir() else path.parent
     return Listing(PackedSource(root, images.names, images.locations), images.labels, images.splits, classes=classes)
 
 
-def _read_shard(shard: Path, shard_split: str | None, columns: Columns, images: _ParquetImages) -> None:
+def _read_shard(shard: Path, shard_split: str | None, columns: Columns, images: PackedImages) -> list[str]:
+    """Add the images of a shard to `images` and return the class names in its metadata."""
     import pyarrow.parquet
 
     with pyarrow.parquet.ParquetFile(shard, buffer_size=2**20, pre_buffer=False) as file:
         schema = file.schema_arrow
         image, label = _choose_columns(schema.names, columns, shard)
         classes = _class_names(schema, label)
-        images.classes |= dict.fromkeys(classes)
         wanted = [_bytes_column(schema.field(image), shard), label, *({SPLIT_COLUMN} & set(schema.names))]
         row = 0
         for batch in file.iter_batches(PARQUET_ROWS, columns=wanted, use_threads=False):
@@ -125,6 +97,7 @@ def _read_shard(shard: Path, shard_split: str | None, columns: Columns, images: 
                 images.splits.append(_parse_split_value(split, where) or shard_split)
                 images.locations.append(images.storage.append(io.BytesIO(data or b"")))  # null: fails to decode
                 images.names.append(f"{shard.name}, row {row}")
+    return classes
 
 
 def _choose_columns(present: Iterable[str], columns: Columns, path: Path) -> tuple[str, str]:

@@ -1,4 +1,7 @@
-"""Tar archives of images: class folders, or WebDataset shards with KEY.jpg and KEY.cls or KEY.json."""
+"""Tar archives of images: class folders, or WebDataset shards with KEY.jpg and KEY.cls or KEY.json.
+
+Damaged archives and images without a label raise a UserError.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from pathlib import Path
 
 from regard.data.images.decoding import IMAGE_SUFFIXES
 from regard.data.images.folders import FileTree, is_hidden, label_by_folder
-from regard.data.images.sources import Listing, Location, PackedSource, TemporaryStorage, split_of_file
+from regard.data.images.sources import Listing, Location, PackedSource, TempStorage, split_of_file
 from regard.errors import UserError
 
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
@@ -33,12 +36,8 @@ class _Members:
 
 
 def read_tars(path: Path, shards: list[Path]) -> Listing:
-    """List the images of tar archives; the images of compressed archives are copied to a temporary file.
-
-    Raises:
-        UserError: If an archive is damaged, an image has no label, or there are no images.
-    """
-    members, storage = _Members(), TemporaryStorage()
+    """List the images of tar archives; the images of compressed archives are copied to a temporary file."""
+    members, storage = _Members(), TempStorage()
     for shard in shards:
         try:
             _read_tar(shard, members, storage)
@@ -60,7 +59,7 @@ def read_tars(path: Path, shards: list[Path]) -> Listing:
     return Listing(source, labels, splits, members.tree.others + len(images) - len(rows))
 
 
-def _read_tar(shard: Path, members: _Members, storage: TemporaryStorage) -> None:
+def _read_tar(shard: Path, members: _Members, storage: TempStorage) -> None:
     compressed = shard.suffix.lower() != ".tar"
     folders = dict.fromkeys(members.tree.folders)
     with tarfile.open(shard) as archive:

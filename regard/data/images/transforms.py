@@ -17,9 +17,6 @@ LUMA = (0.299, 0.587, 0.114)
 RGB_TO_YIQ = ((0.299, 0.587, 0.114), (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112))
 
 
-# Geometry
-
-
 def flip(images: Tensor, selected: Tensor) -> Tensor:
     """Flip the selected images (B,) horizontally."""
     return torch.where(selected[:, None, None, None], images.flip(3), images)
@@ -79,9 +76,6 @@ def rectangle_mask(top: Tensor, left: Tensor, bottom: Tensor, right: Tensor, hei
     return rows[:, :, None] & columns[:, None, :]
 
 
-# Lookup tables
-
-
 def apply_table(images: Tensor, table: Tensor) -> Tensor:
     """Replace every value by its entry in the table of its image and channel."""
     return table.to(torch.uint8).gather(2, images.flatten(2).long()).view_as(images)
@@ -129,9 +123,6 @@ def equalize_table(images: Tensor) -> Tensor:
     return torch.where(step > 0, table.float(), identity_table(images))
 
 
-# Colour
-
-
 def grey(images: Tensor) -> Tensor:
     """Return the luma of each pixel, uint8 (B, 1, H, W)."""
     if images.shape[1] == 1:
@@ -170,9 +161,6 @@ def rotate_hue(images: Tensor, turns: Tensor) -> Tensor:
     rotation = torch.stack([one, zero, zero, zero, cos, -sin, zero, sin, cos], 1).view(-1, 3, 3)
     matrix = torch.linalg.inv(to_yiq) @ rotation @ to_yiq
     return to_bytes((matrix @ images.float().flatten(2)).view(images.shape))
-
-
-# Tensors
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:

@@ -1,4 +1,7 @@
-"""Training corpora: shards of pairs with optional word alignments, without the pairs held out for validation."""
+"""Training corpora: shards of pairs with optional word alignments, without the pairs held out for validation.
+
+Files that cannot be read and corpora without pairs raise a UserError.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,12 @@ from regard.errors import UserError
 
 @dataclass(frozen=True)
 class Corpus:
-    """The pairs of several shards, which can be read repeatedly.
-
-    Attributes:
-        shards: Files in reading order.
-        alignments: File with the word alignment of each pair.
-        weight: How often an epoch contains a pair on average.
-        held_out: Indices of pairs that `pairs` and `records` omit.
-    """
+    """The pairs of several shards, which can be read repeatedly."""
 
     shards: Sequence[Shard]
-    alignments: Path | None = None
-    weight: float = 1.0
-    held_out: frozenset[int] = frozenset()
+    alignments: Path | None = None  # file with the word alignment of each pair
+    weight: float = 1.0  # how often an epoch contains a pair on average
+    held_out: frozenset[int] = frozenset()  # indices of pairs that `pairs` and `records` omit
 
     @property
     def name(self) -> str:
@@ -40,20 +36,12 @@ class Corpus:
         return (record.pair for record in self._without_held_out(self.all_records()))
 
     def records(self) -> Iterator[PairRecord]:
-        """Read the pairs that are not held out, with alignments.
-
-        Raises:
-            UserError: If a file cannot be read, the alignments do not match the pairs, or there are no pairs.
-        """
+        """Read the pairs that are not held out, with alignments."""
         records = self.all_records()
         return self._without_held_out(records if self.alignments is None else align(records, self.alignments))
 
     def all_records(self) -> Iterator[PairRecord]:
-        """Read all pairs, including those held out, without alignments.
-
-        Raises:
-            UserError: If a shard cannot be read or there are no pairs.
-        """
+        """Read all pairs, including those held out, without alignments."""
         records = (
             PairRecord(pair, shard.name, line)
             for shard in self.shards

@@ -40,21 +40,9 @@ class SkippedPairs:
 
 
 def tokenise_corpus(
-    records: Iterable[PairRecord],
-    source: Tokenizer,
-    target: Tokenizer,
-    max_tokens: int | None,
-    skipped: SkippedPairs,
+    records: Iterable[PairRecord], source: Tokenizer, target: Tokenizer, max_tokens: int | None, skipped: SkippedPairs
 ) -> Iterator[ParallelTokens]:
-    """Tokenise a corpus in chunks.
-
-    Args:
-        records: Pairs of the corpus.
-        source: Tokenizer of the source side.
-        target: Tokenizer of the target side.
-        max_tokens: Pairs with more tokens on a side, EOS included, are skipped.
-        skipped: Receives the skipped pairs.
-    """
+    """Tokenise a corpus in chunks; pairs with an empty side or more than `max_tokens`, EOS included, are skipped."""
     records = iter(records)
     while chunk := list(islice(records, CHUNK)):
         sources: list[list[int]] = []
@@ -91,8 +79,7 @@ def link_tokens(links: Links, source_words: Sequence[int], target_words: Sequenc
 
     Args:
         links: Linked words.
-        source_words: Word of each source token, without EOS.
-        target_words: Word of each target token, without BOS and EOS.
+        source_words, target_words: Word of each token, without BOS and EOS.
 
     Returns:
         Target position, source position, target position, ... in ascending order without duplicates.

@@ -1,7 +1,7 @@
 """Readers of text files and of parallel text: line files, TSV, JSON lines and Parquet.
 
-All readers are lazy and hold only one line, or some thousand rows of a Parquet file, in memory. A file is opened, and
-errors are reported, when the first item is requested.
+All readers are lazy and hold only one line, or some thousand rows of a Parquet file, in memory. A file is opened when
+the first item is requested. Invalid files raise a UserError, which names the file and the line.
 """
 
 import gzip
@@ -62,11 +62,7 @@ def read_parallel(
 
 
 def require_nonempty(items: Iterable[Item], name: str) -> Iterator[Item]:
-    """Yield all items of a corpus.
-
-    Raises:
-        UserError: If there are none.
-    """
+    """Yield all items, or raise a UserError if there are none."""
     empty = True
     for item in items:
         empty = False
@@ -118,11 +114,7 @@ def find_shards(
 
 
 def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
-    """Read two line files side by side: line n of one file is the translation of line n of the other.
-
-    Raises:
-        UserError: If the files have different numbers of lines, or as in `read_lines`.
-    """
+    """Read two line files side by side: line n of one file is the translation of line n of the other."""
     source_lines, target_lines = read_lines(source), read_lines(target)
     for count, (source_line, target_line) in enumerate(zip_longest(source_lines, target_lines)):
         if source_line is None or target_line is None:
@@ -136,12 +128,7 @@ def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
 
 
 def read_tsv(path: Path, source_column: int = 0, target_column: int = 1) -> Iterator[Pair]:
-    """Read two columns, counted from 0, of a tab-separated file; quotation marks have no special meaning.
-
-    Raises:
-        UserError: If a column number is negative, if a line has too few columns (blank lines at the end of the file
-            are ignored), or as in `read_lines`.
-    """
+    """Read two columns, counted from 0, of a tab-separated file; quotation marks have no special meaning."""
     if min(source_column, target_column) < 0:
         raise UserError(f"{path}: columns {source_column} and {target_column} are invalid; columns are counted from 0.")
     required = max(source_column, target_column) + 1
@@ -156,12 +143,7 @@ def read_tsv(path: Path, source_column: int = 0, target_column: int = 1) -> Iter
 
 
 def read_jsonl(path: Path, source: str = "source", target: str = "target") -> Iterator[Pair]:
-    """Read the values of two keys from a file with one JSON object per line; "a.b" selects key b of the object a.
-
-    Raises:
-        UserError: If a line is not a JSON object (blank lines at the end of the file are ignored), if a key is missing
-            or its value is not valid text, or as in `read_lines`.
-    """
+    """Read the values of two keys from a file with one JSON object per line; "a.b" selects key b of the object a."""
     for number, line in _number_lines(path):
         where = f"{path}, line {number}"
         try:
@@ -174,12 +156,7 @@ def read_jsonl(path: Path, source: str = "source", target: str = "target") -> It
 
 
 def read_parquet(path: Path, source: str = "source", target: str = "target") -> Iterator[Pair]:
-    """Read two text columns of a Parquet file; "a.b" selects field b of the struct column a.
-
-    Raises:
-        UserError: If the file is missing, damaged or not Parquet, if a column is missing or not text, if a value is
-            null, or if pyarrow is not installed.
-    """
+    """Read two text columns of a Parquet file; "a.b" selects field b of the struct column a."""
     try:
         import pyarrow  # an optional dependency
         import pyarrow.parquet

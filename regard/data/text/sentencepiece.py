@@ -30,9 +30,6 @@ class SentencePieceTokenizer(Tokenizer):
         model: Content of the SentencePiece model file.
         ids: Id of every token, without gaps; contains `REQUIRED_TOKENS`.
         name: Name of the tokenizer in error messages.
-
-    Raises:
-        UserError: If the model is damaged, the ids are invalid, or sentencepiece is not installed.
     """
 
     def __init__(self, model: bytes, ids: Mapping[str, int], name: str) -> None:
@@ -60,11 +57,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def kind(self) -> Literal["bpe", "word"]:
-        """Not available, because only tokenizers trained by regard have a kind.
-
-        Raises:
-            UserError: Always.
-        """
+        """Not available, because only tokenizers trained by regard have a kind."""
         raise UserError("this is a SentencePiece tokenizer; a model with it can translate, but not be trained")
 
     @property
@@ -111,27 +104,16 @@ class SentencePieceTokenizer(Tokenizer):
         return self
 
     def to_tokenizers(self) -> tokenizers.Tokenizer:
-        """Not available, because the `tokenizers` library has no equivalent.
-
-        Raises:
-            UserError: Always.
-        """
+        """Not available, because the `tokenizers` library has no equivalent."""
         raise UserError("this is a SentencePiece tokenizer, which this format does not support")
 
-    def save(self, path: Path) -> None:
+    def _to_json(self) -> str:
         content = {"sentencepiece": base64.b64encode(self._model).decode("ascii"), "ids": self._ids}
-        try:
-            path.write_text(json.dumps(content, ensure_ascii=False) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"{path} cannot be written ({error.strerror}); give a writable path.") from error
+        return json.dumps(content, ensure_ascii=False) + "\n"
 
     @classmethod
     def parse(cls, content: str, path: Path) -> SentencePieceTokenizer:
-        """Parse the content of a file written by `save`.
-
-        Raises:
-            UserError: If the content is damaged.
-        """
+        """Parse the content of a file written by `save`."""
         assert content.startswith(SENTENCEPIECE_PREFIX)
         try:
             values = json.loads(content)
@@ -149,11 +131,7 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def check_ids(values: Any, path: Path) -> dict[str, int]:
-    """Return the vocabulary read from a JSON file.
-
-    Raises:
-        UserError: If it is not an object with integer values.
-    """
+    """Return the vocabulary read from a JSON file."""
     if not isinstance(values, dict) or not all(type(number) is int for number in values.values()):
         raise UserError(f"{path}: a vocabulary must be a JSON object of tokens with integer ids")
     return values

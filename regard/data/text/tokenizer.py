@@ -61,6 +61,8 @@ class Tokenizer:
     The ids are, in this order: four special tokens, 256 bytes, learned tokens, tokens added later. Characters outside
     the vocabulary are encoded as bytes, so that `<unk>` never occurs. For any text, `decode(encode(text))` is the text
     in Unicode normalisation form NFC. Special tokens cannot be written in text: "<eos>" is five characters.
+
+    Methods that take text raise a UserError for lone surrogates, methods that take ids a ValueError for unknown ids.
     """
 
     PAD: ClassVar[int] = 0
@@ -164,27 +166,15 @@ class Tokenizer:
         return len(self._tokens)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, without `<bos>` and `<eos>`.
-
-        Raises:
-            UserError: If the text contains a lone surrogate.
-        """
+        """Return the ids of a text, without `<bos>` and `<eos>`."""
         return self._backend.encode(_prepend_space(_normalise(text, "the text"))).ids
 
     def encode_continuation(self, text: str) -> list[int]:
-        """Return the ids of a text that directly follows other text: no leading space is added.
-
-        Raises:
-            UserError: If the text contains a lone surrogate.
-        """
+        """Return the ids of a text that directly follows other text: no leading space is added."""
         return self._backend.encode(_normalise(text, "the text")).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode many texts faster than one by one.
-
-        Raises:
-            UserError: If a text contains a lone surrogate.
-        """
+        """Encode many texts faster than one by one."""
         ids: list[list[int]] = []
         for start in range(0, len(texts), BATCH):
             normalised = [
@@ -195,28 +185,17 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; special tokens are skipped, invalid byte sequences give U+FFFD.
-
-        Raises:
-            ValueError: If an id is not in the vocabulary.
-        """
+        """Return the text of ids; special tokens are skipped, invalid byte sequences give U+FFFD."""
         return b"".join(self._look_up(ids, self._bytes)).decode("utf-8", errors="replace").removeprefix(" ")
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Return the token of every id for display, with "▁" for a space.
-
-        Raises:
-            ValueError: If an id is not in the vocabulary.
-        """
+        """Return the token of every id for display, with "▁" for a space."""
         return [token.replace(" ", SPACE_MARK) for token in self._look_up(ids, self._tokens)]
 
     def char_spans(self, ids: Iterable[int]) -> list[tuple[int, int]]:
         """Return the start and end of every token in the decoded text; byte tokens have the span of their character.
 
         After an invalid byte sequence, spans may be shifted to the right, but they never exceed the text.
-
-        Raises:
-            ValueError: If an id is not in the vocabulary.
         """
         ids = list(ids)
         token_bytes = list(self._look_up(ids, self._bytes))
@@ -232,9 +211,6 @@ class Tokenizer:
         """Return the index of the word, separated by white space, that each token of an encoded text belongs to.
 
         The last character of white space before a word belongs to it; tokens of other white space have index -1.
-
-        Raises:
-            ValueError: If an id is not in the vocabulary.
         """
         token_bytes = list(self._look_up(ids, self._bytes))
         byte_words: list[int] = []
@@ -255,15 +231,14 @@ class Tokenizer:
         return copy
 
     def save(self, path: Path) -> None:
-        """Write the tokenizer to a JSON file.
-
-        Raises:
-            UserError: If the file cannot be written.
-        """
+        """Write the tokenizer to a JSON file."""
         try:
-            path.write_text(self.to_tokenizers().to_str(pretty=True), encoding="utf-8", newline="\n")
+            path.write_text(self._to_json(), encoding="utf-8", newline="\n")
         except OSError as error:
             raise UserError(f"{path} cannot be written ({error.strerror}); give a writable path.") from error
+
+    def _to_json(self) -> str:
+        return self.to_tokenizers().to_str(pretty=True)
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":

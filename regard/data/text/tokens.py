@@ -32,15 +32,10 @@ RELEASE_ABOVE = 2**25
 
 @dataclass(frozen=True)
 class RaggedArray:
-    """Sequences of different lengths, concatenated: sequence i is tokens[offsets[i]:offsets[i + 1]].
-
-    Attributes:
-        maps: Memory maps that hold the two arrays, if any.
-    """
+    """Sequences of different lengths, concatenated: sequence i is tokens[offsets[i]:offsets[i + 1]]."""
 
     tokens: npt.NDArray[np.integer[Any]]
     offsets: Ints
-    maps: tuple[mmap.mmap, ...] = ()
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> RaggedArray:
@@ -80,8 +75,9 @@ class RaggedArray:
 
     def release_pages(self) -> None:
         """Release the memory of large memory-mapped files; the next access reads their pages again."""
-        for mapped in self.maps:
-            if len(mapped) > RELEASE_ABOVE and hasattr(mmap, "MADV_DONTNEED"):
+        for array in (self.tokens, self.offsets):
+            mapped = getattr(array, "_mmap", None)  # of numpy.memmap
+            if mapped is not None and len(mapped) > RELEASE_ABOVE and hasattr(mmap, "MADV_DONTNEED"):
                 mapped.madvise(mmap.MADV_DONTNEED)
 
 
@@ -161,11 +157,7 @@ def write_token_store(folder: Path, corpora: Iterable[Iterable[ParallelTokens]],
 
 
 def open_token_store(folder: Path) -> ParallelTokens:
-    """Open a tokenised corpus memory-mapped.
-
-    Raises:
-        DamagedStoreError: If a file is missing or does not match the description.
-    """
+    """Open a tokenised corpus memory-mapped."""
     store = open_store(folder, ("source", "source.offsets", "target", "target.offsets"), ("sizes",))
     links = _ragged(store, "links") if "links" in store.arrays else None
     return ParallelTokens(_ragged(store, "source"), _ragged(store, "target"), links, tuple(store.metadata["sizes"]))
@@ -174,5 +166,4 @@ def open_token_store(folder: Path) -> ParallelTokens:
 def _ragged(store: Store, name: str) -> RaggedArray:
     if f"{name}.offsets" not in store.arrays:
         raise DamagedStoreError(f"{name}.offsets.npy is missing")
-    tokens, offsets = store.arrays[name], store.arrays[f"{name}.offsets"]
-    return RaggedArray(tokens.values, offsets.values, (tokens.map, offsets.map))
+    return RaggedArray(store.arrays[name], store.arrays[f"{name}.offsets"])

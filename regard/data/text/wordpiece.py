@@ -23,15 +23,7 @@ class WordPieceTokenizer:
         return max(self._backend.get_vocab().values(), default=-1) + 1
 
     def encode_batch(self, texts: Sequence[str], first: int = 1) -> list[list[int]]:
-        """Return the ids of texts, including special tokens.
-
-        Args:
-            texts: Texts to encode.
-            first: Number of the first text in error messages.
-
-        Raises:
-            UserError: If a text contains a lone surrogate.
-        """
+        """Return the ids of texts, including special tokens; errors number the texts from `first`."""
         for number, text in enumerate(texts, first):
             if any("\ud800" <= character <= "\udfff" for character in text):
                 raise UserError(f"sentence {number} contains a lone surrogate, half of a character; decode it again")

@@ -8,14 +8,5 @@ from regard.data.two_view.cameras import Cameras
 from regard.data.two_view.config import SceneSettings
 from regard.data.two_view.pairs import Matches, ViewPairs, Views, find_matches, render, render_pairs, render_stereo
 
-__all__ = [
-    "Cameras",
-    "Matches",
-    "SceneSettings",
-    "ViewPairs",
-    "Views",
-    "find_matches",
-    "render",
-    "render_pairs",
-    "render_stereo",
-]
+__all__ = ["Cameras", "Matches", "SceneSettings", "ViewPairs", "Views"]
+__all__ += ["find_matches", "render", "render_pairs", "render_stereo"]

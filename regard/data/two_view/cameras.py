@@ -23,19 +23,12 @@ FIXATION_DEPTH = 4.5
 
 @dataclass(frozen=True)
 class Cameras:
-    """One camera for each scene.
+    """One camera for each scene."""
 
-    Args:
-        position: (B, 3).
-        axes: Directions right, down and forward as rows, (B, 3, 3).
-        focal: Focal length in pixels, (B,).
-        size: Height and width of the images.
-    """
-
-    position: Tensor
-    axes: Tensor
-    focal: Tensor
-    size: tuple[int, int]
+    position: Tensor  # (B, 3)
+    axes: Tensor  # directions right, down and forward as rows, (B, 3, 3)
+    focal: Tensor  # focal length in pixels, (B,)
+    size: tuple[int, int]  # height and width of the images
 
     def pixels(self) -> Tensor:
         """Return the centres (x, y) of all pixels in row-major order, (P, 2)."""

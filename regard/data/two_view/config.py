@@ -21,9 +21,7 @@ class SceneSettings(Settings):
     max_baseline: float = Field(1.0, ge=0, le=1.2, description="maximum distance between the two cameras")
     max_turn: float = Field(10.0, ge=0, le=60, description="maximum yaw and pitch of the second camera in degrees")
     max_roll: float = Field(5.0, ge=0, le=180, description="maximum roll of the second camera in degrees")
-    gradual: bool = Field(
-        False, description="whether the distance of the views varies between pairs, from identical to the maximum"
-    )
+    gradual: bool = Field(False, description="whether the distance of the views varies from none to the maximum")
     disjoint: float = Field(0.05, ge=0, le=1, description="fraction of pairs whose views do not overlap")
 
     @model_validator(mode="after")

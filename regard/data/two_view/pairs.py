@@ -80,15 +80,10 @@ def render(world: World, cameras: Cameras) -> Views:
 
 @dataclass(frozen=True)
 class Matches:
-    """The correspondence of every pixel of one view in the other view.
+    """The position of every pixel of one view in the other, which may be outside, and NaN behind the camera."""
 
-    Attributes:
-        xy: Position in the other view, (B, H, W, 2), also for points outside of it or occluded; NaN behind the camera.
-        covisible: Whether the other view shows the same point, (B, H, W).
-    """
-
-    xy: Tensor
-    covisible: Tensor
+    xy: Tensor  # (B, H, W, 2)
+    covisible: Tensor  # whether the other view shows the same point, (B, H, W)
 
 
 def find_matches(pairs: ViewPairs) -> tuple[Matches, Matches]:

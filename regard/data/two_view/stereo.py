@@ -37,23 +37,14 @@ MAX_DIFFERENCE = 1.0
 
 @dataclass(frozen=True)
 class StereoPair:
-    """A pair of rectified photographs: left pixel x corresponds to right pixel x - disparity.
-
-    Args:
-        name: Name of the scene.
-        left: Pixels between 0 and 1, (3, H, W).
-        right: Pixels between 0 and 1, (3, H, W).
-        disparity: Disparity of the left view in pixels, (H, W).
-        known: Where the disparity was measured, (H, W).
-        covisible: Where the disparity was measured and the right view shows the same surface, (H, W).
-    """
+    """A pair of rectified photographs: left pixel x corresponds to right pixel x - disparity."""
 
     name: str
-    left: Tensor
-    right: Tensor
-    disparity: Tensor
-    known: Tensor
-    covisible: Tensor
+    left: Tensor  # pixels between 0 and 1, (3, H, W)
+    right: Tensor  # pixels between 0 and 1, (3, H, W)
+    disparity: Tensor  # of the left view in pixels, (H, W)
+    known: Tensor  # where the disparity was measured, (H, W)
+    covisible: Tensor  # where it was measured and the right view shows the same surface, (H, W)
 
     def resized(self, height: int) -> StereoPair:
         """Return the pair at another height; disparities are scaled and sampled without interpolation."""
@@ -72,11 +63,7 @@ class StereoPair:
 
 
 def read_scenes(folder: Path) -> list[StereoPair]:
-    """Read all scenes in a folder, sorted by name.
-
-    Raises:
-        UserError: If there are no scenes, or a file is missing or damaged.
-    """
+    """Read all scenes in a folder, sorted by name."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder of stereo scenes")
     scenes = [
@@ -91,11 +78,7 @@ def read_scenes(folder: Path) -> list[StereoPair]:
 
 
 def read_scene(folder: Path, layout: Layout) -> StereoPair:
-    """Read one scene.
-
-    Raises:
-        UserError: If a file is missing or damaged.
-    """
+    """Read one scene."""
     left, right = (torch.tensor(decode_image(folder / name)).permute(2, 0, 1) / 255 for name in layout[:2])
     disparity, right_disparity = (
         torch.tensor(decode_image(folder / name, "L"))[:, :, 0] / layout.units for name in layout[2:4]

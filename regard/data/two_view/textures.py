@@ -23,21 +23,13 @@ NOISE, STRIPES, CHECKS, BLOBS = range(4)
 
 @dataclass(frozen=True)
 class Textures:
-    """The textures of all surfaces.
+    """The textures of all surfaces."""
 
-    Args:
-        waves: Wave vectors and phases, (B, K, F, M, 4).
-        kinds: Kind of each field, (B, K, F).
-        colours: RGB colour that a field adds, (B, K, F, 3).
-        base: RGB colour of each surface, (B, K, 3).
-        sharpness: Sharpness of edges.
-    """
-
-    waves: Tensor
-    kinds: Tensor
-    colours: Tensor
-    base: Tensor
-    sharpness: float
+    waves: Tensor  # wave vectors and phases, (B, K, F, M, 4)
+    kinds: Tensor  # kind of each field, (B, K, F)
+    colours: Tensor  # RGB colour that a field adds, (B, K, F, 3)
+    base: Tensor  # RGB colour of each surface, (B, K, 3)
+    sharpness: float  # of edges
 
     def colour(self, points: Tensor, surface: Tensor) -> Tensor:
         """Return the colours of points (B, P, 3) on surfaces (B, P): (B, P, 3), between 0 and 1."""

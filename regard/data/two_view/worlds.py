@@ -23,21 +23,13 @@ ROOM_TILES = 24
 
 @dataclass(frozen=True)
 class World:
-    """The boxes of each scene, seen from outside, except for the room (box 0), which is seen from inside.
+    """The boxes of each scene, seen from outside, except for the room (box 0), which is seen from inside."""
 
-    Args:
-        centre: (B, K, 3).
-        axes: Directions of the edges as rows, (B, K, 3, 3).
-        half: Half of the edge lengths, (B, K, 3).
-        brightness: Brightness of the two faces perpendicular to each axis, (B, K, 3).
-        textures: Textures of the tiles of the room and of the other boxes, (B, ROOM_TILES + K - 1).
-    """
-
-    centre: Tensor
-    axes: Tensor
-    half: Tensor
-    brightness: Tensor
-    textures: Textures
+    centre: Tensor  # (B, K, 3)
+    axes: Tensor  # directions of the edges as rows, (B, K, 3, 3)
+    half: Tensor  # half of the edge lengths, (B, K, 3)
+    brightness: Tensor  # of the two faces perpendicular to each axis, (B, K, 3)
+    textures: Textures  # of the tiles of the room and of the other boxes, (B, ROOM_TILES + K - 1)
 
     def colour(self, points: Tensor, hits: RayHits) -> Tensor:
         """Return the colours of points (B, P, 3) that rays hit, (B, P, 3)."""
