@@ -28,7 +28,34 @@ class DecodingRequest:
     source: Sequence[int]
     prefix: Phrase = ()
     required: tuple[Phrase, ...] = ()
-    forbidden: tuple[Phrase, ...] = ()
+    forbidden: tuple[PhraseAutomaton, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class PhraseAutomaton:
+    """Finite automaton that recognises a phrase in a sequence of tokens, however the phrase is tokenised.
+
+    Shapes: S states.
+
+    Attributes:
+        transitions: Next state for each state and token, (S, V). The first state is the start; the last state means
+            that the phrase has occurred.
+    """
+
+    transitions: Ints
+
+    def run(self, tokens: Ints) -> Ints:
+        """Return the state after each sequence of tokens, (..., L) -> (...)."""
+        state: Ints = np.zeros(tokens.shape[:-1], np.int64)
+        for position in range(tokens.shape[-1]):
+            state = self.transitions[state, tokens[..., position]]
+        return state
+
+    @property
+    def completing(self) -> npt.NDArray[np.bool_]:
+        """Whether a token completes the phrase in each state, (S, V)."""
+        completing: npt.NDArray[np.bool_] = self.transitions == len(self.transitions) - 1
+        return completing
 
 
 @dataclass
@@ -40,14 +67,14 @@ class TokenConstraints:
         eos: The END token.
         max_lengths: Maximum number of tokens, END included, (B,).
         prefixes: Prefix tokens, followed by -1, (B, longest prefix).
-        forbidden: For each phrase, the sentences in which it is forbidden, (B,).
+        forbidden: For each forbidden phrase, the sentences that it applies to, (B,).
     """
 
     settings: SearchSettings
     eos: int
     max_lengths: Tensor
     prefixes: Tensor
-    forbidden: dict[Phrase, Tensor] = field(default_factory=dict)
+    forbidden: dict[PhraseAutomaton, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._min_max_length = int(self.max_lengths.min()) if len(self.max_lengths) else 0
@@ -76,10 +103,9 @@ class TokenConstraints:
                 )
             limits = [min(limit, model_max_length) for limit in limits]
         prefixes = [[*request.prefix, *[-1] * (longest - len(request.prefix))] for request in requests]
-        phrases = sorted({phrase for request in requests for phrase in request.forbidden})
         forbidden = {
             phrase: torch.tensor([phrase in request.forbidden for request in requests], device=device)
-            for phrase in phrases
+            for phrase in dict.fromkeys(phrase for request in requests for phrase in request.forbidden)
         }
         table = torch.tensor(prefixes, device=device, dtype=torch.long).view(len(requests), longest)
         return cls(settings, eos, torch.tensor(limits, device=device), table, forbidden)
@@ -107,11 +133,11 @@ class TokenConstraints:
             allowed = allowed.clone()
             allowed[..., self.eos].masked_fill_(unmet, -math.inf)
         if self.forbidden or self.settings.no_repeat:
-            history = torch.from_numpy(tokens).to(log_probs.device)
             if self.settings.no_repeat and step >= self.settings.no_repeat:
-                allowed = self._forbid_repetition(allowed, history)
+                allowed = self._forbid_repetition(allowed, torch.from_numpy(tokens).to(log_probs.device))
             for phrase, sentences in self.forbidden.items():
-                allowed = self._forbid_phrase(allowed, history, phrase, sentences)
+                completing = torch.from_numpy(phrase.completing[phrase.run(tokens)]).to(log_probs.device)  # (B, K, V)
+                allowed = allowed.masked_fill(completing & sentences[:, None, None], -math.inf)
             # If all tokens are forbidden, the hypothesis ends.
             stuck = (allowed == -math.inf).all(-1, keepdim=True)
             allowed = torch.where(stuck, self._only(log_probs, self.eos), allowed)
@@ -133,7 +159,7 @@ class TokenConstraints:
         if token == self.eos:
             return "a required phrase is missing" if unmet else "it would end before min_length"
         for phrase, sentences in self.forbidden.items():
-            if bool(sentences[sentence]) and tuple([*tokens, token][-len(phrase) :]) == tuple(phrase):
+            if bool(sentences[sentence]) and phrase.completing[phrase.run(np.array(tokens, np.int64)), token]:
                 return "it would complete a forbidden phrase"
         return "it would repeat an n-gram"
 
@@ -151,16 +177,6 @@ class TokenConstraints:
         banned = torch.zeros_like(log_probs, dtype=torch.int8)
         banned.scatter_reduce_(2, ngrams[..., -1], repeated.to(torch.int8), "amax")
         return log_probs.masked_fill(banned.bool(), -math.inf)
-
-    @staticmethod
-    def _forbid_phrase(log_probs: Tensor, history: Tensor, phrase: Phrase, sentences: Tensor) -> Tensor:
-        start, step = len(phrase) - 1, history.shape[2]
-        if step < start:
-            return log_probs
-        begun = (history[:, :, step - start :] == torch.tensor(phrase[:-1], device=history.device)).all(-1)
-        log_probs = log_probs.clone()
-        log_probs[..., phrase[-1]].masked_fill_(begun & sentences[:, None], -math.inf)
-        return log_probs
 
 
 class RequiredPhrases:

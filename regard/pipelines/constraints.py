@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from regard.data.text.tokenizer import Tokenizer
-from regard.decoding.constraints import DecodingRequest, Phrase
+from regard.decoding.constraints import DecodingRequest, PhraseAutomaton
 from regard.errors import UserError
 
 
@@ -30,10 +33,10 @@ class Constraints:
             UserError: a phrase is empty, or two constraints contradict each other.
         """
         self._check()
-        forbidden = {tokens for phrase in self.forbidden for tokens in _tokenisations(phrase, target)}
-        required = tuple(_tokenisations(phrase, target)[0] for phrase in self.required)
         prefix = tuple(target.encode(self.prefix)) if self.prefix else ()
-        return DecodingRequest((), prefix, required, tuple(forbidden))
+        required = tuple(_tokenise(phrase, target) for phrase in self.required)
+        forbidden = tuple(_build_automaton(phrase, target.token_bytes) for phrase in self.forbidden)
+        return DecodingRequest((), prefix, required, forbidden)
 
     def _check(self) -> None:
         for name in ("required", "forbidden"):
@@ -50,11 +53,32 @@ class Constraints:
                     raise UserError(f"{phrase!r} is forbidden, but is part of {text!r}, which is required; choose one")
 
 
-def _tokenisations(phrase: str, target: Tokenizer) -> list[Phrase]:
-    """Return the tokens of a phrase after a space and without one; first the usual form of its script."""
-    after_space, continued = tuple(target.encode(phrase)), tuple(target.encode_continuation(phrase))
-    forms = [continued, after_space] if _is_unspaced(phrase[0]) else [after_space, continued]
-    return list(dict.fromkeys(forms))
+def _tokenise(phrase: str, target: Tokenizer) -> tuple[int, ...]:
+    """Return the tokens of a phrase inside a sentence: after a space, except in scripts without spaces."""
+    return tuple(target.encode_continuation(phrase) if _is_unspaced(phrase[0]) else target.encode(phrase))
+
+
+def _build_automaton(phrase: str, token_bytes: Sequence[bytes]) -> PhraseAutomaton:
+    """Return an automaton that recognises a phrase in any tokenisation, also inside longer tokens.
+
+    It is the Knuth-Morris-Pratt automaton over bytes, applied to the bytes of every token.
+    """
+    pattern = unicodedata.normalize("NFC", phrase).encode()
+    by_byte = np.zeros((len(pattern) + 1, 256), np.int64)  # the state is the number of matched bytes
+    by_byte[-1] = len(pattern)
+    fallback = 0
+    for state, byte in enumerate(pattern):
+        if state:
+            by_byte[state] = by_byte[fallback]
+            fallback = by_byte[fallback, byte]
+        by_byte[state, byte] = state + 1
+    transitions = np.empty((len(pattern) + 1, len(token_bytes)), np.int64)
+    for token, content in enumerate(token_bytes):
+        states = np.arange(len(pattern) + 1)
+        for byte in content:
+            states = by_byte[states, byte]
+        transitions[:, token] = states
+    return PhraseAutomaton(transitions)
 
 
 def _is_unspaced(character: str) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import random
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from regard.attention.multi_head import Attention
 from regard.decoding.config import NATSettings, SearchSettings
-from regard.decoding.constraints import DecodingRequest
+from regard.decoding.constraints import DecodingRequest, PhraseAutomaton
 from regard.decoding.ctc import collapse
 from regard.decoding.mask_predict import least_confident
 from regard.decoding.nat import LENGTH_WEIGHT, NATGenerator, NATHypothesis, score_target
@@ -412,10 +413,11 @@ def test_unsupported_settings_are_rejected(length: str, options: dict[str, int],
 
 def test_constraints_trees_and_search_settings_are_rejected() -> None:
     generator = NATGenerator(MODELS["ctc"])
+    automaton = PhraseAutomaton(np.zeros((2, VOCAB), np.int64))
     for request, trees, message in (
         (DecodingRequest((), prefix=(5,)), False, "prefix: needs an autoregressive model"),
         (DecodingRequest((), required=((5,),)), False, "required phrases: needs"),
-        (DecodingRequest((), forbidden=((5,),)), False, "forbidden phrases: needs"),
+        (DecodingRequest((), forbidden=(automaton,)), False, "forbidden phrases: needs"),
         (DecodingRequest(()), True, "trees: needs"),
     ):
         with pytest.raises(UserError, match=message):

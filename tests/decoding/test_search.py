@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from regard.decoding.beam import TOP_K_CHUNK, top_k
 from regard.decoding.config import SearchSettings
-from regard.decoding.constraints import DecodingRequest, RequiredPhrases
+from regard.decoding.constraints import DecodingRequest, PhraseAutomaton, RequiredPhrases
 from regard.decoding.search import BeamNode, TokenHypothesis, search
 from regard.errors import UserError
 
@@ -33,7 +33,24 @@ penalties = st.fixed_dictionaries(
 ).filter(lambda options: options["length_penalty"] != "none" or options["alpha"] == 1)
 
 
-def enumerate_best(stepper: TableStepper, request: DecodingRequest, options: SearchSettings) -> list[tuple[int, ...]]:
+def recognise(phrase: tuple[int, ...]) -> PhraseAutomaton:
+    """Return an automaton that recognises a sequence of tokens."""
+    states = [phrase[:length] for length in range(len(phrase) + 1)]
+    transitions = np.zeros((len(states), VOCABULARY), np.int64)
+    for number, matched in enumerate(states):
+        for token in range(VOCABULARY):
+            suffixes = [state for state in states if (*matched, token)[-len(state) :] == state and state]
+            transitions[number, token] = max(map(len, suffixes), default=0)
+    transitions[-1] = len(phrase)
+    return PhraseAutomaton(transitions)
+
+
+def enumerate_best(
+    stepper: TableStepper,
+    request: DecodingRequest,
+    options: SearchSettings,
+    forbidden: tuple[tuple[int, ...], ...] = (),
+) -> list[tuple[int, ...]]:
     """Return all translations that the constraints allow, best first."""
     allowed = [
         tokens
@@ -41,7 +58,7 @@ def enumerate_best(stepper: TableStepper, request: DecodingRequest, options: Sea
         if len(tokens) >= options.min_length
         and tokens[: len(request.prefix)] == request.prefix
         and all(contains(tokens, phrase) for phrase in request.required)
-        and not any(contains(tokens, phrase) for phrase in request.forbidden)
+        and not any(contains(tokens, phrase) for phrase in forbidden)
         and not (options.no_repeat and has_repetition(tokens, options.no_repeat))
     ]
     return sorted(allowed, key=lambda tokens: -stepper.score(request.source, tokens, options))
@@ -73,9 +90,10 @@ def test_the_best_translation_under_constraints_is_found(
 ) -> None:
     stepper = TableStepper(VOCABULARY, seed)
     chosen = SearchSettings(beam=EXHAUSTIVE_BEAM, max_length=LIMIT)
-    requests = [DecodingRequest(source, prefix, required, forbidden) for source in SOURCES]
+    automata = tuple(map(recognise, forbidden))
+    requests = [DecodingRequest(source, prefix, required, automata) for source in SOURCES]
     for request, best in zip(requests, search(stepper, requests, chosen), strict=True):
-        expected = enumerate_best(stepper, request, chosen)
+        expected = enumerate_best(stepper, request, chosen, forbidden)
         assert best, "there is always a result"
         assert tuple(best[0].tokens[: len(prefix)]) == prefix
         if expected:
@@ -313,7 +331,7 @@ def test_the_tree_has_the_outcome_of_every_candidate(options: dict[str, object],
         (DecodingRequest([5]), {"min_length": 3}, "it would end before min_length"),
         (DecodingRequest([5]), {"no_repeat": 1, "min_length": 2}, "it would repeat an n-gram"),
         (DecodingRequest([5], prefix=(2, 2)), {}, "the prefix has another token"),
-        (DecodingRequest([5], forbidden=((1,), (2, 3))), {}, "it would complete a forbidden phrase"),
+        (DecodingRequest([5], forbidden=(recognise((1,)), recognise((2, 3)))), {}, "it would complete a forbidden phrase"),
         (DecodingRequest([5], required=((3, 3, 3),)), {}, "a required phrase is missing"),
         (DecodingRequest([5]), {"max_length": 2, "min_length": 1}, "only END is allowed at the maximum length"),
     ],

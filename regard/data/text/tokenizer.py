@@ -162,6 +162,11 @@ class Tokenizer:
         """All tokens by id, with plain spaces as in the file."""
         return list(self._tokens)
 
+    @property
+    def token_bytes(self) -> list[bytes]:
+        """UTF-8 bytes of each token in decoded text, in the order of the ids; empty for special tokens."""
+        return list(self._bytes)
+
     def __len__(self) -> int:
         return len(self._tokens)
 
