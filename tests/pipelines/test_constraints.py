@@ -66,8 +66,6 @@ def test_phrases_are_compared_in_normal_form_c() -> None:
         (Constraints(required="苹果"), "required: give a tuple of phrases"),  # type: ignore[arg-type]
     ],
 )
-def test_contradicting_constraints_are_rejected(
-    constraints: Constraints, message: str, translator: Translator
-) -> None:
+def test_contradicting_constraints_are_rejected(constraints: Constraints, message: str, translator: Translator) -> None:
     with pytest.raises(UserError, match=message):
         translator.hypotheses(["I love apples"], constraints=constraints)
