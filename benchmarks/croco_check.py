@@ -29,7 +29,7 @@ def check(recipe: CroCoRecipe, device: torch.device) -> dict[str, Any]:
     torch.manual_seed(recipe.training.seed)
     task = build_task(recipe, device, Progress(1, Console(quiet=True)))
     assert isinstance(task, CompletionTask)
-    drawn = task.largest()
+    drawn = task.largest_batch()
     batches = {"drawn": drawn, "blank": replace(drawn, view2=torch.full_like(drawn.view2, BLANK))}
     result: dict[str, Any] = {}
     for name, batch in batches.items():
@@ -39,7 +39,7 @@ def check(recipe: CroCoRecipe, device: torch.device) -> dict[str, Any]:
         result[name] = found | {"apart_most": dict(_largest(apart))}
     result["pairs"] = len(drawn)
     result["milliseconds"] = {
-        "make a batch": _time(device, lambda: task.largest()),
+        "make a batch": _time(device, lambda: task.largest_batch()),
         "forward and backward": _time(device, lambda: _learn(task, drawn, recipe.training.precision)),
     }
     result["waits_in_a_step"] = _waits(task, recipe.training.precision) if device.type == "cuda" else None
@@ -125,7 +125,7 @@ def _waits(task: CompletionTask, precision: str) -> list[str]:
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
             with autocast(task.device, precision):
-                loss = task.loss(task.largest(), 1)
+                loss = task.loss(task.largest_batch(), 1)
             loss.total.backward()
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -19,7 +19,7 @@ from regard.models.croco import CroCo
 from regard.models.folder import find_model_folder, load_model
 from regard.runtime import choose_device
 from regard.training.recipe import Recipe
-from regard.training.tasks.croco.pairs import HELD_OUT
+from regard.training.tasks.croco.data import HELD_OUT
 from regard.training.tasks.croco.recipe import CroCoRecipe
 
 CHOICE, TEST, FAR, APART = (factor * HELD_OUT for factor in (2, 3, 4, 5))

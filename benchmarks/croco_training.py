@@ -23,8 +23,8 @@ from regard.training.checkpoint import load_checkpoint
 from regard.training.metrics_log import CHECKPOINTS
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
-from regard.training.tasks.croco.disparity import predict_disparity
 from regard.training.tasks.croco.recipe import CroCoRecipe
+from regard.training.tasks.croco.task import predict_disparity
 
 
 class Clock:

@@ -31,9 +31,8 @@ from regard.data.text.encoding import link_tokens
 from regard.evaluation import Score, bleu
 from regard.inspection.probe import probe
 from regard.pipelines.translator import Translator
-from regard.training.objectives.config import SamplingSettings
 from regard.training.objectives.guided_attention import aligned_prior, diagonal_prior
-from regard.training.objectives.r_drop import divergence
+from regard.training.objectives.objective import SamplingSettings, divergence
 from regard.training.objectives.scheduled_sampling import ScheduledSampling
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe

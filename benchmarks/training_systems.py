@@ -29,8 +29,8 @@ from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops.linear import RoundedWeights
 from regard.training.cuda_graph import StepGraph
 from regard.training.loop import autocast
-from regard.training.objectives.teacher_forcing import cross_entropy, force, read
-from regard.training.tasks.translation.task import TextBatch
+from regard.training.objectives.objective import cross_entropy, force, read
+from regard.training.tasks.translation.batches import TextBatch
 
 SMOOTHING = 0.1
 PAPERS, ALL = "the paper's", "all"

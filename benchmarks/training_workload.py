@@ -19,8 +19,7 @@ from regard.data.builtin.corpus import load_pairs
 from regard.data.text.encoding import tokenise_pairs
 from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.tokens import Ints, ParallelTokens, RaggedArray
-from regard.training.tasks.translation.batch_shape import PackedShape
-from regard.training.tasks.translation.task import TextBatch, collate
+from regard.training.tasks.translation.batches import PackedShape, TextBatch, collate
 
 PAD, BOS, END = 0, 1, 2
 MIDDLE, SPREAD, RATIO_SPREAD, LONGEST = 22, 0.6, 0.25, 200

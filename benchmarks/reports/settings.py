@@ -15,9 +15,9 @@ from regard.models.nat import NATransformerConfig
 from regard.models.swin import SwinConfig
 from regard.models.transformer import TransformerConfig
 from regard.models.vit import ViTConfig
+from regard.training.objectives.nat import NATObjectiveSettings
 from regard.training.recipe import TrainingSettings
 from regard.training.tasks.classification.recipe import ClassificationRecipe
-from regard.training.tasks.nat.config import NATObjectiveSettings
 from regard.training.tasks.translation.recipe import TranslationRecipe
 
 from .markdown import paragraphs, table

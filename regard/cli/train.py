@@ -37,9 +37,9 @@ def train(
 ) -> None:
     """Train a translator on parallel text, a classifier on images, or a CroCo model on pairs of views."""
     from regard.training.distributed import is_main, reporting_once
-    from regard.training.families import family_of
     from regard.training.recipe import Recipe, builtin_recipes
     from regard.training.run import run_recipe
+    from regard.training.tasks.registry import task_of
 
     with exit_on_interruption(), reporting_once():
         if recipe is None and src is None and data is None and not overrides:
@@ -63,4 +63,4 @@ def train(
     typer.echo(
         f"{outcome.steps} steps in {outcome.seconds:.0f} s; the best model (step {outcome.best_step}) is {out}/best"
     )
-    typer.echo(f"next: {family_of(loaded.kind).suggest(out)}")
+    typer.echo(f"next: {task_of(loaded.kind).next_command(out)}")

@@ -17,11 +17,11 @@ from regard.evaluation.bench.harness import library_errors
 from regard.training.bench_peers import in_transformers
 from regard.training.bench_runs import open_run
 from regard.training.bench_variants import Changes, as_peers_train, ways_to_train
-from regard.training.families import family_of
 from regard.training.progress import Progress
 from regard.training.resume import DATA
 from regard.training.step_timing import StepTiming, time_steps
 from regard.training.task import Task
+from regard.training.tasks.registry import task_of
 
 TIMED = "of whole steps: batch, loss, gradients, optimiser"
 REASON = 300
@@ -56,9 +56,8 @@ class Way:
             UserError: the recipe cannot be carried out so.
         """
         folder, recipe = open_run(Path(self.run), self.changes)
-        family, silent = family_of(recipe.kind), Progress(1, Console(quiet=True))
         torch.manual_seed(recipe.training.seed)
-        task = family.prepare(recipe, device, silent, family.open(folder / DATA, recipe, silent))
+        task = task_of(recipe.kind).open(folder / DATA, recipe, device, Progress(1, Console(quiet=True)))
         if self.peer:
             task = in_transformers(task)
             if self.compiled:

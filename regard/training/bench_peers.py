@@ -11,12 +11,12 @@ from regard.errors import UserError
 from regard.interop.huggingface_marian import build_huggingface
 from regard.interop.huggingface_vision import build_huggingface_images
 from regard.pipelines.classifier import Classifier
-from regard.training.objectives.config import ObjectiveSettings
-from regard.training.objectives.teacher_forcing import cross_entropy
+from regard.training.objectives.objective import ObjectiveSettings, cross_entropy
 from regard.training.task import LossSum, Step, Task
 from regard.training.tasks.classification.batches import ImageBatch
 from regard.training.tasks.classification.task import ClassificationTask
-from regard.training.tasks.translation.task import TextBatch, TranslationTask
+from regard.training.tasks.translation.batches import TextBatch
+from regard.training.tasks.translation.task import TranslationTask
 
 
 class PeerTask:
@@ -37,7 +37,7 @@ class PeerTask:
 
 
 class TheirTranslation(PeerTask):
-    """TranslationObjective forcing."""
+    """Teacher forcing."""
 
     def total(self, batch: TextBatch) -> Tensor:
         assert batch.real is not None  # batches are padded

@@ -19,7 +19,7 @@ def ways_to_train(recipe: Recipe, device: torch.device) -> Iterator[Changes]:
     """The recipe as it is, then whatever of layout, precision, recording and compiling it does not have yet."""
     yield AS_IT_IS
     training, pack = recipe.training, AS_IT_IS
-    if isinstance(recipe, TranslationRecipe) and not training.fixed_sizes:
+    if isinstance(recipe, TranslationRecipe) and not training.fixed_shapes:
         other = "padded" if recipe.batch.layout == "packed" else "packed"
         pack = ("batch.layout=packed",) if other == "packed" else AS_IT_IS
         yield (f"batch.layout={other}",)

@@ -1,8 +1,8 @@
-"""A training step that a GPU repeats by itself: recorded once, then replayed with other numbers in the same places.
+"""Training steps as CUDA graphs: captured once, then replayed with other values in the same tensors.
 
-A step of a small model is a thousand kernels of a few microseconds each, and the host takes longer to ask for them than
-the device to run them. A recording (a CUDA graph) asks for all of them at once. It works on tensors that stay where
-they are: a batch is copied into those of the recording, and whatever else changes from step to step is a tensor too.
+A step of a small model consists of about a thousand kernels of a few microseconds each, and the host takes longer to
+launch them than the device to run them. A CUDA graph launches all of them at once. It works on static tensors: each
+batch is copied into the tensors of the graph, and everything else that changes from step to step is a tensor too.
 """
 
 from __future__ import annotations
@@ -14,83 +14,83 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from regard.training.batches import shape_of, tensors_of, with_tensors
+from regard.training.batches import signature_of, tensors_of, with_tensors
 
 B = TypeVar("B")
 T = TypeVar("T")
 
 WARMUP_STEPS = 3
-"""Steps on batches of one shape before it is recorded, in which whatever is set up at first use is set up."""
+"""Number of eager steps on batches of one shape before capture, in which libraries and kernels are initialised."""
 
 
 class StepGraph(Generic[B, T]):
-    """Does `act` over and over: from a recording, once there is one for batches of that shape.
+    """Runs a step repeatedly, from a CUDA graph once one has been captured for batches of the same shape.
 
-    Where nothing can be recorded, which is anywhere but on a GPU, `act` is simply done, on the same tensors.
+    On a device without CUDA, the step runs eagerly on the same static tensors.
 
     Args:
-        act: what is done with the batches of a step; what it returns are tensors that nothing else will write to.
-        device: where it is done.
+        run_step: called with the batches of a step; the tensors that it returns must not be written elsewhere.
+        device: device of the step.
     """
 
-    def __init__(self, act: Callable[[Sequence[B]], T], device: torch.device) -> None:
-        self.act, self.device = act, device
-        self.shape: Hashable = None
-        self.met = 0  # in a row, of this shape
-        self.recording: _Recording[B, T] | None = None
-        self._aside = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+    def __init__(self, run_step: Callable[[Sequence[B]], T], device: torch.device) -> None:
+        self.run_step, self.device = run_step, device
+        self.signature: Hashable = None
+        self.eager_steps = 0  # consecutive eager steps on batches of this signature
+        self.captured: _CapturedStep[B, T] | None = None
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def repeat(self, batches: Sequence[B]) -> T | None:
-        """What `act` returns, in tensors that the next step overwrites; None where it is to be done plainly for now."""
-        shape = tuple(shape_of(batch) for batch in batches)
-        if shape != self.shape:
-            self.shape, self.met, self.recording = shape, 0, None
-        if self.met < WARMUP_STEPS:
-            self.met += 1
+    def replay(self, batches: Sequence[B]) -> T | None:
+        """Return the result of the step, in tensors that the next step overwrites; None if it must run eagerly."""
+        signature = tuple(signature_of(batch) for batch in batches)
+        if signature != self.signature:
+            self.signature, self.eager_steps, self.captured = signature, 0, None
+        if self.eager_steps < WARMUP_STEPS:
+            self.eager_steps += 1
             return None
-        if self.recording is None:
-            self.recording = _Recording(self.act, batches, self._aside)
-        return self.recording.play(batches)
+        if self.captured is None:
+            self.captured = _CapturedStep(self.run_step, batches, self._stream)
+        return self.captured.replay(batches)
 
     @contextmanager
-    def plainly(self) -> Iterator[None]:
-        """Where a step is done that is not repeated: where recording will be, so that libraries are ready for that."""
-        if self._aside is None:
+    def eager(self) -> Iterator[None]:
+        """Run an eager step on the stream of the capture, so that libraries are initialised for it."""
+        if self._stream is None:
             yield
             return
         main = torch.cuda.current_stream(self.device)
-        self._aside.wait_stream(main)
-        with torch.cuda.stream(self._aside):
+        self._stream.wait_stream(main)
+        with torch.cuda.stream(self._stream):
             yield
-        main.wait_stream(self._aside)
+        main.wait_stream(self._stream)
 
 
-class _Recording(Generic[B, T]):
-    """`act` on batches of its own, whose tensors are those of others for a while."""
+class _CapturedStep(Generic[B, T]):
+    """A step on static batches, captured if there is a stream."""
 
-    def __init__(self, act: Callable[[Sequence[B]], T], batches: Sequence[B], aside: Any) -> None:
-        self.act = act
-        self.batches = [with_tensors(batch, [_twin(tensor) for tensor in tensors_of(batch)]) for batch in batches]
+    def __init__(self, run_step: Callable[[Sequence[B]], T], batches: Sequence[B], stream: Any) -> None:
+        self.run_step = run_step
+        self.batches = [with_tensors(batch, [_copy_with_strides(t) for t in tensors_of(batch)]) for batch in batches]
         self.tensors = [tensor for batch in self.batches for tensor in tensors_of(batch)]
         self.graph: torch.cuda.CUDAGraph | None = None
         self.result: T | None = None
-        if aside is not None:
+        if stream is not None:
             self.graph = torch.cuda.CUDAGraph()
-            # Another thread makes batches meanwhile; what it does on the device is none of this graph's business.
-            with torch.cuda.graph(self.graph, stream=aside, capture_error_mode="thread_local"):
-                self.result = act(self.batches)
+            # Another thread prepares batches on the device, which must not interfere with the capture.
+            with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
+                self.result = run_step(self.batches)
 
-    def play(self, batches: Sequence[B]) -> T:
+    def replay(self, batches: Sequence[B]) -> T:
         torch._foreach_copy_(self.tensors, [tensor for batch in batches for tensor in tensors_of(batch)])
         if self.graph is None:
-            return self.act(self.batches)
+            return self.run_step(self.batches)
         self.graph.replay()
         assert self.result is not None
         return self.result
 
 
-def _twin(tensor: Tensor) -> Tensor:
-    """A copy whose elements lie as the original's do: compiled code was made for these strides."""
+def _copy_with_strides(tensor: Tensor) -> Tensor:
+    """Copy a tensor with its strides, for which code may have been compiled."""
     if any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
-        return tensor.clone()  # elements that share their memory cannot be copied into
+        return tensor.clone()  # expanded tensors cannot be copied into
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)

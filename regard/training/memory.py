@@ -1,4 +1,4 @@
-"""Batches that go through the model in as many pieces as memory needs."""
+"""Models and batches that do not fit into memory: detection, messages, and splitting into microbatches."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ import resource
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic
+from typing import Any, Generic
 
 import torch
 from torch import nn
 
 from regard.errors import UserError
+from regard.models.registry import MODELS
+from regard.training.progress import counted
 from regard.training.task import B, LossSum, Task
 
-# How the CPU's allocator and CUDA's libraries say what torch.OutOfMemoryError says elsewhere.
+# Messages of the CPU allocator and of CUDA libraries that do not raise torch.OutOfMemoryError.
 PHRASES = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether this is a want of memory, in any of the ways in which it is reported."""
+    """Return whether an error means that memory is exhausted, on any device."""
     if isinstance(error, RuntimeError):
         return isinstance(error, torch.OutOfMemoryError) or any(phrase in str(error) for phrase in PHRASES)
     return isinstance(error, MemoryError)
 
 
 def read_peak(device: torch.device) -> float:
-    """Megabytes: on a GPU the most that was allocated since the last reading, else the most this process ever had."""
+    """Return peak memory in megabytes: on a GPU since the last call, otherwise since the start of the process."""
     if device.type == "cuda":
         peak = torch.cuda.max_memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -36,72 +38,108 @@ def read_peak(device: torch.device) -> float:
     return round(peak / 1e6, 1)
 
 
-def explain_too_large(model: nn.Module, copies: int) -> UserError:
-    """What to say where a model does not fit; training takes so many times the memory of its weights."""
+def build_model(config: Any, device: torch.device) -> Any:
+    """Build a model with random weights.
+
+    Raises:
+        UserError: it does not fit into memory.
+    """
+    make = MODELS[config.kind].model
+    try:
+        return make(config).to(device)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+    with torch.device("meta"):
+        model = make(config)
+    raise model_too_large(model, 4)
+
+
+def model_too_large(model: nn.Module, copies: int) -> UserError:
+    """Return the error for a model that does not fit; training needs `copies` times the memory of its weights."""
     number, size = sum(p.numel() for p in model.parameters()), sum(p.nbytes for p in model.parameters())
     return UserError(
         f"the model does not fit into memory: its {number / 1e6:,.0f} M parameters take {size / 1e9:,.1f} GB, and "
-        f"training takes over {copies} times that; take a smaller one, by model.preset or its other keys"
+        f"training takes over {copies} times as much; choose a smaller model.preset or smaller model keys"
     )
+
+
+def describe_model(model: nn.Module, device: torch.device) -> str:
+    """Describe the size of a model and the device that it is trained on."""
+    parameters = sum(p.numel() for p in model.parameters())
+    where = (
+        torch.cuda.get_device_name(device) if device.type == "cuda" else counted(torch.get_num_threads(), "CPU thread")
+    )
+    return f"{parameters / 1e6:.1f} M parameters on {where}"
 
 
 @dataclass(frozen=True)
 class Accumulated(Generic[B]):
-    """What came of the batches of a step."""
+    """Result of accumulating the gradients of a step.
 
-    losses: list[LossSum]  # of each piece, without graphs
-    tokens: int  # that the step's loss is a mean over
-    split: int  # how many of the batches went through in pieces
-    failed: list[B]  # what did not fit and was halved
-    left_out: list[B]  # what did not fit and could not be halved
+    Attributes:
+        losses: losses of the microbatches, detached.
+        tokens: number of tokens that the loss of the step is a mean over.
+        split: number of batches that were split.
+        failed: batches and microbatches that did not fit into memory and were halved.
+        dropped: single examples that did not fit into memory.
+    """
+
+    losses: list[LossSum]
+    tokens: int
+    split: int
+    failed: list[B]
+    dropped: list[B]
 
 
 class Microbatches(Generic[B]):
-    """The gradients of a step. Where memory does not suffice, a batch is halved, and its halves, and so on.
+    """Accumulates the gradients of a step; batches that do not fit into memory are halved, repeatedly if necessary.
 
-    A loss is a sum, so the gradients are the same as those of whole batches but for rounding. Backward adds to the
-    gradients one by one, so that a failure leaves some of them with a part too much: then the step begins again.
+    A loss is a sum, so that the gradients of microbatches add up to those of the batch, up to rounding. If memory is
+    exhausted during a backward pass, the gradients are incomplete, and the step starts again with smaller microbatches.
 
     Args:
         task: what is trained.
-        backward: adds the gradients of the batch's loss, divided by a number of tokens; given both and the step.
+        backward: called as backward(batch, tokens, step); adds the gradients of the batch's loss, divided by the number
+            of tokens of the step.
     """
 
     def __init__(self, task: Task[B], backward: Callable[[B, float, int], LossSum]) -> None:
         self.task, self.backward = task, backward
-        self.too_large = math.inf  # the least size that did not fit; such batches are halved without trying them
+        self.min_failed_size = math.inf  # batches of this size or more are halved without trying them
 
-    def gather(self, batches: Sequence[B], step: int) -> Accumulated[B]:
-        """Leaves in the model's parameters the gradients of the mean loss over all tokens of the batches."""
+    def accumulate(self, batches: Sequence[B], step: int) -> Accumulated[B]:
+        """Compute the gradients of the mean loss over all tokens of the batches."""
         groups = [[batch] for batch in batches]
         failed: list[B] = []
-        left_out: list[B] = []
+        dropped: list[B] = []
         while True:
-            groups = [[half for piece in group for half in self._halve(piece)] for group in groups]
-            places = [(group, i) for group in groups for i in range(len(group))]
-            tokens = sum(self.task.count(group[i]) for group, i in places)
+            groups = [[half for batch in group for half in self._halve(batch)] for group in groups]
+            microbatches = [batch for group in groups for batch in group]
+            tokens = max(1, sum(map(self.task.count, microbatches)))
             losses: list[LossSum] = []
             try:
-                for group, i in places:
-                    losses.append(self.backward(group[i], tokens, step))
-                return Accumulated(losses, tokens, sum(len(group) > 1 for group in groups), failed, left_out)
+                for batch in microbatches:
+                    losses.append(self.backward(batch, tokens, step))
+                return Accumulated(losses, tokens, sum(len(group) > 1 for group in groups), failed, dropped)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-            # Only here, where the error is forgotten, does nothing hold on to the graph that was too large.
+            # After the except block, the error no longer references the graph that was too large.
             self.task.model.zero_grad(set_to_none=True)
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-            group, i = places[len(losses)]
-            if self.task.split(group[i]) is None:
-                left_out.append(group.pop(i))
+            too_large = microbatches[len(losses)]
+            if self.task.split(too_large) is None:
+                dropped.append(too_large)
+                _remove(groups, len(losses))
             else:
-                failed.append(group[i])
-                self.too_large = min(self.too_large, self.task.size(group[i]))
+                failed.append(too_large)
+                self.min_failed_size = min(self.min_failed_size, self.task.size(too_large))
 
     def fits(self, batch: B) -> bool:
-        """Whether nothing as small as this batch has failed yet."""
-        return self.task.size(batch) < self.too_large
+        """Return whether no batch of this size or smaller has failed so far."""
+        return self.task.size(batch) < self.min_failed_size
 
     def _halve(self, batch: B) -> Iterator[B]:
         halves = None if self.fits(batch) else self.task.split(batch)
@@ -110,3 +148,12 @@ class Microbatches(Generic[B]):
         else:
             for half in halves:
                 yield from self._halve(half)
+
+
+def _remove(groups: list[list[B]], index: int) -> None:
+    """Remove an item from nested lists, given its index in the flattened list."""
+    for group in groups:
+        if index < len(group):
+            del group[index]
+            return
+        index -= len(group)

@@ -129,7 +129,7 @@ class DistributedStep(Generic[B]):
     def __init__(self, task: Task[B], backward: Callable[[B, float, int, bool], LossSum], processes: Processes) -> None:
         self.task, self.backward, self.processes = task, backward, processes
 
-    def gather(self, batches: Sequence[B], step: int) -> Accumulated[B]:
+    def accumulate(self, batches: Sequence[B], step: int) -> Accumulated[B]:
         """Compute the gradients of the mean loss over all tokens of all processes.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a bar on a terminal, plain lines elsewhere."""
+"""Console output of a run: a progress bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,76 +13,78 @@ from rich.console import Console
 from regard.runtime import ProgressBar
 from regard.training.task import Sample
 
-SHOWN = 60  # characters of a sentence
-QUIET = 10.0  # seconds between two words about work that takes long
+MAX_SHOWN = 60
+"""Characters of a sample sentence that are shown."""
+REPORT_INTERVAL = 10.0
+"""Seconds between messages about data preparation."""
 T = TypeVar("T")
 
 
-class Screen(Console):
-    """Standard output, which falls silent where nobody reads it any more: that is no reason to stop training."""
+class OutputConsole(Console):
+    """Standard output that is silenced if its reader exits, so that training continues."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.stderr.write("regard: nobody reads the output any more; the run goes on, and so does its log\n")
+        sys.stderr.write("regard: the output is no longer read; training and its log continue\n")
 
 
 class Progress(ProgressBar):
-    """Shows steps, loss, learning rate, speed, time left and validation scores."""
+    """Shows steps, loss, learning rate, speed, remaining time and validation scores."""
 
     def __init__(self, steps: int, console: Console | None = None, unit: str = "tokens") -> None:
-        super().__init__("step {task.completed}/{task.total}", steps, console=console or Screen())
+        super().__init__("step {task.completed}/{task.total}", steps, console=console or OutputConsole())
         self.unit = unit
         self.steps = steps
-        self.started = time.perf_counter()
-        self.first = 0
+        self.start_time = time.perf_counter()
+        self.first_step = 0
 
-    def watch(self, items: Iterable[T], what: str) -> Iterator[T]:
-        """The items; from time to time it says how many have gone by."""
-        tell = self.counter(what, "pairs")
+    def track(self, items: Iterable[T], what: str) -> Iterator[T]:
+        """Iterate over pairs and print from time to time how many have been read."""
+        report = self.counter(what, "pairs")
         for number, item in enumerate(items, start=1):
             yield item
             if number % 10_000 == 0:
-                tell(number)
+                report(number)
 
     def counter(self, what: str, noun: str) -> Callable[[int], None]:
-        """Something to be told how many are done, which from time to time says so."""
-        started = said = time.perf_counter()
+        """Return a function that takes the number of finished items and prints it from time to time."""
+        started = last_report = time.perf_counter()
 
-        def tell(number: int) -> None:
-            nonlocal said
-            if (now := time.perf_counter()) - said > QUIET:
-                self.print(f"{what}: {number:,} {noun}, {number / (now - started):,.0f} a second")
-                said = now
+        def report(number: int) -> None:
+            nonlocal last_report
+            if (now := time.perf_counter()) - last_report > REPORT_INTERVAL:
+                self.print(f"{what}: {number:,} {noun}, {number / (now - started):,.0f} per second")
+                last_report = now
 
-        return tell
+        return report
 
     def resume(self, step: int) -> None:
-        """Says from where the run goes on; the time left is estimated from the steps after it alone."""
-        self.print(f"resuming from step {step}" if step else "beginning again, since nothing was saved before")
-        self.first, self.started = step, time.perf_counter()
+        """Print the step from which the run resumes; the remaining time is estimated from later steps alone."""
+        self.print(f"resuming from step {step}" if step else "starting again, because no checkpoint was saved")
+        self.first_step, self.start_time = step, time.perf_counter()
 
     def step(self, step: int, report: dict[str, float]) -> None:
         speed = f"{report[f'{self.unit}_per_second']:,.0f} {self.unit}/s"
         text = f"loss {report['loss']:.3f}  {speed}  lr {report['lr']:.2e}"
         if not self.update(step, text):
-            left = (time.perf_counter() - self.started) / (step - self.first) * (self.steps - step)
-            self.print(f"step {step}/{self.steps}  {text}  {left:.0f} s left")
+            per_step = (time.perf_counter() - self.start_time) / (step - self.first_step)
+            self.print(f"step {step}/{self.steps}  {text}  {per_step * (self.steps - step):.0f} s left")
 
     def validated(self, step: int, scores: dict[str, float], samples: Sequence[Sample] = ()) -> None:
         shown = {name: value for name, value in scores.items() if name != "score"}
         self.print(f"step {step}  validation  " + "  ".join(f"{name} {value:.2f}" for name, value in shown.items()))
         for sample in samples:
-            right = sample.translation == sample.reference
-            beside = "" if right else f"  (should be {_cut(sample.reference)})"
-            self.print(f"  {_cut(sample.source)}  →  {_cut(sample.translation)}{beside}")
+            correct = sample.translation == sample.reference
+            reference = "" if correct else f"  (reference: {_shorten(sample.reference)})"
+            self.print(f"  {_shorten(sample.source)}  →  {_shorten(sample.translation)}{reference}")
 
 
 def counted(number: int, noun: str) -> str:
-    """ "1 pair", "2,000 pairs"."""
+    """Return a number with its noun, such as "1 pair" or "2,000 pairs"."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"

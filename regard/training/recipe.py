@@ -1,128 +1,124 @@
-"""What a training run is told: a YAML file, with `--set group.key=value` on top."""
+"""Recipes: the settings of a training run, read from YAML and changed by `--set group.key=value`."""
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+import torch
 import yaml
 from pydantic import ConfigDict, Field, model_validator
 
-from regard.config import Settings
+from regard.config import Settings, unknown_key_message
 from regard.errors import UserError
 
 DEFAULT_KIND = "transformer"
 
 
 class InitSettings(Settings):
-    """What a run begins with in place of random weights: those of a model folder."""
+    """A trained model from which the weights are initialised."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
-    folder: Path | None = Field(None, alias="from", description="a model folder, or a run that holds one")
+    folder: Path | None = Field(
+        None, alias="from", description="model folder, or run that contains one, to start from; default: random weights"
+    )
 
 
 class OptimSettings(Settings):
-    """How weights move."""
+    """Optimiser, learning rate schedule and gradient checks."""
 
-    lr: float = Field(1e-3, gt=0, description="the peak rate; for noam a factor on width^-0.5")
-    schedule: Literal["noam", "inverse-sqrt", "cosine", "constant"] = "inverse-sqrt"
-    warmup: int = Field(1000, ge=0, description="steps of linear rise")
-    betas: tuple[float, float] = (0.9, 0.98)
-    eps: float = Field(1e-9, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
-    clip: float | None = Field(1.0, gt=0, description="bound on the gradient's norm")
+    lr: float = Field(1e-3, gt=0, description="peak learning rate; for noam a factor on width^-0.5")
+    schedule: Literal["noam", "inverse-sqrt", "cosine", "constant"] = Field(
+        "inverse-sqrt", description="learning rate schedule after the warm-up"
+    )
+    warmup: int = Field(1000, ge=0, description="steps of linear warm-up")
+    betas: tuple[float, float] = Field((0.9, 0.98), description="betas of AdamW")
+    eps: float = Field(1e-9, gt=0, description="epsilon of AdamW")
+    weight_decay: float = Field(0.0, ge=0, description="decay of matrices; vectors and embeddings are not decayed")
+    clip: float | None = Field(1.0, gt=0, description="maximum gradient norm")
     skip_above: float | None = Field(
         None,
         gt=0,
-        description="a step whose gradient has a larger norm is skipped, as one that is no number always is; "
-        "by default 100 times the mean norm of the steps before, once there are 100",
+        description="skip steps with a larger gradient norm; NaN is always skipped; default: 100 times the mean norm "
+        "so far, after 100 steps",
     )
-    max_skips: int = Field(10, gt=0, description="after so many skipped steps in a row the run ends, with advice")
+    max_skips: int = Field(10, gt=0, description="number of consecutive skipped steps after which the run fails")
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="label smoothing")
-    accumulate: int = Field(1, ge=1, description="batches a step, of all processes together")
+    accumulate: int = Field(1, ge=1, description="batches per step, over all processes")
 
 
 class TrainingSettings(Settings):
-    """How long, where, and how often to look."""
+    """Duration, device, precision, validation and checkpoints."""
 
-    steps: int = Field(10_000, gt=0)
-    validate_every: int = Field(1000, gt=0)
-    log_every: int = Field(50, gt=0)
-    checkpoint_every: int = Field(1000, gt=0, description="steps between checkpoints, from which a killed run goes on")
-    keep_checkpoints: int = Field(2, gt=0, description="how many of the newest checkpoints stay")
-    seed: int = 1
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:1 ...")
-    workers: int = Field(0, ge=0, le=64, description="processes that make batches; 0: a thread")
+    steps: int = Field(10_000, gt=0, description="number of optimiser steps")
+    validate_every: int = Field(1000, gt=0, description="steps between validations")
+    log_every: int = Field(50, gt=0, description="steps between lines of the metrics log")
+    checkpoint_every: int = Field(1000, gt=0, description="steps between checkpoints, from which a run resumes")
+    keep_checkpoints: int = Field(2, gt=0, description="number of checkpoints to keep")
+    seed: int = Field(1, description="seed of weights, dropout and the order of the data")
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
+    workers: int = Field(0, ge=0, le=64, description="processes that prepare batches; 0: a thread")
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on a GPU")
     compile: bool = Field(
-        False,
-        description="compile the model (torch.compile): the first steps take a minute, all others less time; "
-        "sentences are packed then, in batches of one size",
+        False, description="compile the model with torch.compile; sentences are packed into batches of fixed shape"
     )
     cuda_graph: bool | None = Field(
         None,
-        description="on a GPU, record a whole step once and replay it (a CUDA graph), which spares the host nearly all "
-        "work; sentences are packed then, in batches of one size; unless given, where the model is compiled",
+        description="on a GPU, capture a training step in a CUDA graph and replay it; sentences are packed into "
+        "batches of fixed shape; default: the value of compile",
     )
     sharding: Literal["ddp", "fsdp"] = Field(
-        "ddp", description="under torchrun: each process holds the whole model, or a part of every weight"
+        "ddp", description="with torchrun: each process holds the complete model, or a shard of every weight"
     )
-    average: float = Field(0.0, ge=0, lt=1, description="share of the last steps whose weights are averaged")
-    ema: float = Field(
-        0.0, ge=0, lt=1, description="decay a step, such as 0.999, of a moving average of the weights; 0: none"
-    )
-    samples: int = Field(3, ge=0, description="how many results are shown and logged at each validation")
-    patience: int | None = Field(None, gt=0, description="the run ends after so many validations without a better one")
-    tensorboard: bool = Field(False, description="also write for TensorBoard, into RUN/tensorboard")
+    average: float = Field(0.0, ge=0, lt=1, description="fraction of the last steps whose weights are averaged")
+    ema: float = Field(0.0, ge=0, lt=1, description="decay of an exponential moving average of the weights; 0: none")
+    samples: int = Field(3, ge=0, description="samples to print and log at each validation")
+    patience: int | None = Field(None, gt=0, description="stop after this many validations without improvement")
+    tensorboard: bool = Field(False, description="also write TensorBoard files to RUN/tensorboard")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.compile and self.sharding == "fsdp":
-            raise ValueError("compile is for a model that is whole in every process; set sharding=ddp")
-        if self.cuda_graph and self.sharding == "fsdp":
-            raise ValueError("cuda_graph is for a model that is whole in every process; set sharding=ddp")
+        for key in ("compile", "cuda_graph"):
+            if getattr(self, key) and self.sharding == "fsdp":
+                raise ValueError(f"{key} needs the complete model in every process; set sharding=ddp")
         if self.average and self.ema:
-            raise ValueError("average and ema are two ways to one thing; give only one of them")
+            raise ValueError("average and ema exclude each other; give only one of them")
         return self
 
     @property
     def uses_cuda_graph(self) -> bool:
-        """Whether steps are recorded where they can be."""
+        """Whether steps are captured in a CUDA graph where possible."""
         return self.compile if self.cuda_graph is None else self.cuda_graph
 
     @property
-    def fixed_sizes(self) -> bool:
-        """Whether all batches must be of one size."""
+    def fixed_shapes(self) -> bool:
+        """Whether all batches must have the same shape."""
         return self.compile or self.uses_cuda_graph
 
     @property
     def average_from(self) -> int:
-        """The first step whose weights are averaged; beyond the last one where none are."""
+        """First step whose weights are averaged; greater than `steps` if none are."""
         return 1 if self.ema else self.steps - int(self.average * self.steps) + 1
 
     @property
     def keeps_newest(self) -> bool:
-        """Whether the newest model is the best, whatever its score."""
+        """Whether the newest model counts as the best regardless of its score."""
         return False
 
     def is_over(self, step: int, stale: int) -> bool:
-        """Whether a run has come to its end after so many steps, the last `stale` validations without a better one."""
-        return step >= self.steps or self.ran_out(stale)
-
-    def ran_out(self, stale: int) -> bool:
-        """Whether the patience has come to its end."""
-        return self.patience is not None and stale >= self.patience
+        """Return whether a run ends after a step, given the number of validations without improvement."""
+        return step >= self.steps or (self.patience is not None and stale >= self.patience)
 
 
 class Recipe(Settings, ABC):
-    """A whole training run: what all recipes share, each of which is made from this one and says all its groups."""
+    """Settings of a training run. Each task has its own subclass, which declares the fields."""
 
-    if TYPE_CHECKING:  # no fields yet: those of a class come after those of its base, and a reader wants data first
+    if TYPE_CHECKING:  # declared here, the fields would precede `data` in the subclasses
         data: Settings
         init: InitSettings
         model: dict[str, Any]
@@ -131,66 +127,125 @@ class Recipe(Settings, ABC):
 
     @classmethod
     def load(cls, path: Path | None, changes: Sequence[str] = (), given: dict[str, Any] | None = None) -> Self:
-        """Reads a recipe, by path or by the name of a built-in one, then lays `given` and `key=value` changes over it.
+        """Read a recipe from a file or by the name of a built-in one, and change some of its values.
+
+        Args:
+            path: the file or name; None for an empty recipe.
+            changes: changes of the form `group.key=value` with a YAML value, applied last.
+            given: values by `group.key`.
 
         Raises:
-            UserError: the file is missing or not YAML, a key is unknown, a value is wrong, or the model is of a kind
-                that this sort of recipe is not for.
+            UserError: the file is missing or not YAML, a key is unknown, a value is wrong, or the model is of another
+                kind than this class of recipe is for.
         """
-        # These know the recipes that are made from this one.
-        from regard.training.families import family_of, has_key, kinds_with
+        from regard.training.tasks.registry import check_groups, task_of  # which imports the subclasses
 
         where = str(path) if path else "settings"
         values: Any = {} if path is None else _read_yaml(path) or {}
         if not isinstance(values, dict):
-            raise UserError(f"{where}: a recipe is keys and values, not {type(values).__name__}")
+            raise UserError(f"{where}: a recipe consists of keys and values, not {type(values).__name__}")
         for key, value in (given or {}).items():
-            _put(values, key, value, where)
+            _set_value(values, key, value, where)
         for change in changes:
             key, equals, text = change.partition("=")
             if not equals:
                 raise UserError(f"--set {change}: write key=value, such as optim.lr=3e-4")
             try:
-                _put(values, key.strip(), yaml.load(text, _Loader), f"--set {change}")
+                _set_value(values, key.strip(), yaml.load(text, _Loader), f"--set {change}")
             except yaml.YAMLError:
                 raise UserError(f"--set {change}: the value is not valid YAML") from None
         model = values.get("model")
         kind = kind_of(model) if isinstance(model, dict) else DEFAULT_KIND
-        wanted = family_of(kind).recipe
-        for group, inner in values.items():
-            if not has_key(wanted, group) and (others := kinds_with(group)):
-                raise UserError(f"{where}: {group} is for model.kind={' or '.join(others)}, not {kind}")
-            for key in inner if group == "objective" and isinstance(inner, dict) else ():
-                if not has_key(wanted, group, key) and (others := kinds_with(group, key)):
-                    raise UserError(f"{where}: {group}.{key} is for model.kind={' or '.join(others)}, not {kind}")
-        recipe = wanted.parse(values, where)
+        check_groups(kind, values, where)
+        recipe = task_of(kind).recipe_type.parse(values, where)
         if not isinstance(recipe, cls):
-            raise UserError(f"{where}: a recipe for a model of the kind {kind}, which is of no use here")
-        if recipe.init.folder is None:  # else the folder decides about the keys that are not given
-            recipe.check_model()  # a wrong model key is refused now, not after the data has been read
+            raise UserError(f"{where}: a recipe for model.kind={kind} cannot be used here")
+        if recipe.init.folder is None:  # otherwise the folder determines the keys that are not given
+            recipe.check_model()
         return recipe
 
     @property
     def kind(self) -> str:
-        """Of the model."""
+        """Kind of the model."""
         return kind_of(self.model)
 
     @abstractmethod
     def check_model(self) -> None:
-        """Refuses keys that the model does not have, and wishes that it cannot be trained by.
+        """Check the keys of the model and everything that depends on them.
 
         Raises:
-            UserError: the first that is wrong.
+            UserError: a key is unknown, a value is wrong, or the model does not support another setting.
         """
+
+    @abstractmethod
+    def fixed_settings(self) -> dict[str, Any]:
+        """Return every setting that must not change when a run is resumed, by its full name, as plain values.
+
+        Paths are only marked as given, because files may move; presets are expanded.
+        """
+
+    def resolve(self, device: torch.device) -> Self:
+        """Return the recipe with the settings that are left to the machine."""
+        return self
+
+    def resolve_resumed(self, old: Self, out: Path) -> Self:
+        """Return the recipe with what was decided when the run in `out` began, whose recipe is `old`.
+
+        Raises:
+            UserError: the recipe contradicts it.
+        """
+        return self
+
+    def _flatten(self, values: dict[str, dict[str, Any]]) -> dict[str, Any]:
+        return {f"{group}.{key}": value for group, part in values.items() for key, value in part.items()}
 
 
 def kind_of(model: dict[str, Any]) -> str:
-    """The kind that a recipe's model keys name."""
+    """Return the kind of model that the model keys of a recipe select."""
     return str(model.get("kind", DEFAULT_KIND))
 
 
+def build_model_config(
+    config_type: Any,
+    keys: dict[str, Any],
+    presets: Sequence[str],
+    default: str,
+    derived: Mapping[str, str],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Build the configuration of a model from the `model` group of a recipe.
+
+    Args:
+        config_type: class of the configuration, with one class method per preset.
+        keys: the `model` group, which may contain `preset`.
+        presets: names of the presets.
+        default: preset if none is given.
+        derived: keys that the recipe must not set, and what they follow from.
+        args: positional arguments of the preset.
+        kwargs: keyword arguments of the preset.
+
+    Raises:
+        UserError: a key or preset is unknown, or a value is wrong.
+    """
+    changes = dict(keys)
+    preset = changes.pop("preset", default)
+    if preset not in presets:
+        raise UserError(f"model.preset: {preset!r} is not one of {', '.join(presets)}")
+    known = ["preset", *(key for key in config_type.model_fields if key not in derived)]
+    for key in changes:
+        if key in derived:
+            raise UserError(f"model.{key}: follows from {derived[key]}, so a recipe cannot set it")
+        if key not in known:
+            raise UserError(unknown_key_message(f"model.{key}", [f"model.{name}" for name in known]))
+    try:
+        return getattr(config_type, preset)(*args, **kwargs, **changes)
+    except UserError as error:
+        raise UserError(str(error).replace(f"{config_type.__name__}: ", "model: ", 1)) from None
+
+
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 takes 3e-4 for a string; people who write recipes do not."""
+    """Reads 3e-4 as a number, which YAML 1.1 reads as a string."""
 
 
 _Loader.add_implicit_resolver(
@@ -201,7 +256,7 @@ _Loader.add_implicit_resolver(
 
 
 def builtin_recipes() -> list[str]:
-    """The names of the recipes that come with regard."""
+    """Return the names of the built-in recipes."""
     names = [entry.name for entry in resources.files("regard.training").joinpath("recipes").iterdir()]
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
 
@@ -209,16 +264,16 @@ def builtin_recipes() -> list[str]:
 def _read_yaml(path: Path) -> Any:
     name = path.name.removesuffix(".yaml")
     try:
-        # "demo" is always the built-in one, whatever else of that name stands here; "demo.yaml" may be a file.
-        named = str(path) == name or (str(path) == f"{name}.yaml" and not path.exists())
-        if named and name in builtin_recipes():
+        # "demo" always means the built-in recipe; "demo.yaml" may be a file.
+        is_name = str(path) == name or (str(path) == f"{name}.yaml" and not path.exists())
+        if is_name and name in builtin_recipes():
             text = resources.files("regard.training").joinpath("recipes", f"{name}.yaml").read_text("utf-8")
         else:
             text = path.read_text("utf-8")
         return yaml.load(text, _Loader)
     except FileNotFoundError:
         raise UserError(
-            f"{path}: no such recipe; give a YAML file or one of the built-in {', '.join(builtin_recipes())}"
+            f"{path}: no such recipe; give a YAML file or one of the built-in recipes {', '.join(builtin_recipes())}"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error})") from None
@@ -226,10 +281,10 @@ def _read_yaml(path: Path) -> Any:
         raise UserError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from None
 
 
-def _put(values: dict[str, Any], key: str, value: Any, where: str) -> None:
+def _set_value(values: dict[str, Any], key: str, value: Any, where: str) -> None:
     *groups, name = key.split(".")
     for group in groups:
-        if values.get(group) is None:  # a group that is off has no keys yet
+        if values.get(group) is None:  # a group that is switched off has no keys yet
             values[group] = {}
         values = values[group]
         if not isinstance(values, dict):

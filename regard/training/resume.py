@@ -1,4 +1,4 @@
-"""What a run folder remembers of its beginning, and whether a command may go on with it."""
+"""The run folder: whether a run can start or resume in it, and what it stores besides checkpoints and models."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import yaml
+from torch import nn
 
 from regard.errors import UserError
-from regard.models.folder import recover_folder
+from regard.models.folder import fsync, recover_folder, unique_tensors
+from regard.models.warmstart import copy_tensors
 from regard.training.checkpoint import replace_text
-from regard.training.families import family_of
-from regard.training.fingerprints import FINGERPRINTS
-from regard.training.locks import locked
 from regard.training.metrics_log import LOG
+from regard.training.prepared_data import FINGERPRINTS, lock_folder
 from regard.training.recipe import Recipe
 
-RECIPE, DATA = "recipe.yaml", "data"
-MAY_CHANGE = (
+RECIPE, DATA, INITIAL_WEIGHTS = "recipe.yaml", "data", "initial.safetensors"
+CHANGEABLE = (
     "optim.max_skips",
     "training.log_every",
     "training.validate_every",
@@ -32,15 +33,16 @@ MAY_CHANGE = (
     "training.patience",
     "training.workers",
 )
+"""Settings that may change when a run is resumed."""
 
 
 def is_run(out: Path) -> bool:
-    """Whether a run began here that can go on."""
+    """Return whether the folder contains a run that can be resumed."""
     return (out / RECIPE).is_file() and (out / DATA / FINGERPRINTS).is_file()
 
 
 def is_unused(out: Path) -> bool:
-    """Whether a run may begin here: there is nothing, or only what a run left that was killed before its first step."""
+    """Return whether a run may start: the folder is missing, empty, or left by a run killed before its first step."""
     if not out.exists():
         return True
     if not out.is_dir():
@@ -49,57 +51,57 @@ def is_unused(out: Path) -> bool:
     return not names or (names == {DATA} and (out / DATA / FINGERPRINTS).is_file())
 
 
-def exclusive(out: Path) -> AbstractContextManager[None]:
-    """Keeps the run folder to this process.
+def lock_run(out: Path) -> AbstractContextManager[None]:
+    """Lock the run folder against other processes.
 
     Raises:
-        UserError: another process trains here.
+        UserError: another process trains in it.
     """
 
     def refuse() -> None:
         raise UserError(f"{out}: another process is training here; wait for it or choose another --out")
 
-    return locked(out, refuse)
+    return lock_folder(out, refuse)
 
 
 def write_recipe(out: Path, recipe: Recipe) -> None:
-    """Keeps the recipe, with all its defaults."""
+    """Write the recipe including its defaults."""
     replace_text(out / RECIPE, yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
 
 
-def tidy(out: Path, step: int) -> None:
-    """Makes a run folder what it was after `step`: half-replaced models are back, later lines of the log are gone."""
+def rewind(out: Path, step: int) -> None:
+    """Restore the state of the run folder after a step: recover model folders and remove later lines of the log."""
     for name in ("best", "last", DATA):
         recover_folder(out / name)
     path = out / LOG
     if path.exists():
-        # Only "\n" ends a line: the other line ends of Unicode may stand in a sample sentence.
+        # Only "\n" ends a line: sample sentences may contain other Unicode line separators.
         with path.open(encoding="utf-8", errors="replace", newline="\n") as log:
             kept = [line for line in log if line.endswith("\n") and _logged_step(line) <= step]
         replace_text(path, "".join(kept))
 
 
 def check_settings(old: Recipe, new: Recipe, step: int, out: Path) -> None:
-    """Refuses a recipe under which the steps already done would have been other ones.
+    """Check that the steps taken so far would have been the same with the new recipe.
 
     Raises:
-        UserError: a setting differs; it is named with both values.
+        UserError: a setting differs that must not change.
     """
-    before, now = (family_of(recipe.kind).flatten(recipe) for recipe in (old, new))
-    for key in sorted(before, key="model.kind".__ne__):  # which decides about what other keys there are
-        if key == "training.steps" or key in MAY_CHANGE or before[key] == now[key]:
+    before, now = old.fixed_settings(), new.fixed_settings()
+    for key in sorted(before, key="model.kind".__ne__):  # first, because it determines which other keys exist
+        if key == "training.steps" or key in CHANGEABLE or before[key] == now[key]:
             continue
         raise UserError(
-            f"{out}: the run began with {key}={_show(before[key])}, not {_show(now[key])}; go on with the old value or "
-            "choose another --out"
+            f"{out}: the run started with {key}={_show(before[key])}, not {_show(now[key])}; resume with the old value "
+            "or choose another --out"
         )
     if old.training.steps == new.training.steps:
         return
-    said = f"{out}: training.steps cannot change from {old.training.steps} to {new.training.steps}"
+    refusal = f"{out}: training.steps cannot change from {old.training.steps} to {new.training.steps}"
     if old.optim.schedule == "cosine":
-        raise UserError(f"{said}, since the cosine schedule of the steps already done depends on it")
+        raise UserError(f"{refusal}, because the cosine schedule depends on it")
     if old.training.average and step >= min(old.training.average_from, new.training.average_from):
-        raise UserError(f"{said} at step {step}, since the weights are averaged from a step that depends on it")
+        raise UserError(f"{refusal} at step {step}, because the first averaged step depends on it")
 
 
 def _show(value: Any) -> str:
@@ -107,8 +109,30 @@ def _show(value: Any) -> str:
 
 
 def _logged_step(line: str) -> float:
-    """The step of a line of the log; a line that was cut off in the middle belongs to none."""
+    """Return the step of a line of the log; infinity if the line is damaged."""
     try:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
         return float("inf")
+
+
+def save_initial_weights(folder: Path, model: nn.Module) -> None:
+    """Save the weights that a run was initialised with, because their folder may be gone when the run is resumed."""
+    safetensors.torch.save_file(unique_tensors(model), folder / INITIAL_WEIGHTS)
+    fsync(folder / INITIAL_WEIGHTS)
+
+
+def load_initial_weights(folder: Path, model: nn.Module) -> None:
+    """Load the weights that a run was initialised with.
+
+    Raises:
+        UserError: they are missing, damaged, or of another model.
+    """
+    path = folder / INITIAL_WEIGHTS
+    try:
+        tensors = safetensors.torch.load_file(path)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise UserError(
+            f"{path}: missing or damaged ({error}), so the run cannot be resumed; start a new one"
+        ) from None
+    copy_tensors(model, tensors, str(path))

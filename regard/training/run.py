@@ -1,4 +1,4 @@
-"""A recipe, carried out: data, model, loop, model folder."""
+"""Training runs: prepare data and model from a recipe, train, and resume interrupted runs."""
 
 from __future__ import annotations
 
@@ -17,182 +17,219 @@ from regard.models.folder import recover_folder, replace_folder
 from regard.runtime import Interruptions
 from regard.training.checkpoint import Checkpoint, last_name, load_checkpoint, reporting_write_errors
 from regard.training.distributed import Processes, check_accumulation, joined
-from regard.training.families import family_of
-from regard.training.family import Start
-from regard.training.loop import RunResult, train
+from regard.training.loop import RunResult, TrainingLoop
 from regard.training.metrics_log import CHECKPOINTS, require_tensorboard
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.resume import DATA, RECIPE, check_settings, exclusive, is_run, is_unused, tidy, write_recipe
-from regard.training.start import restore_start, save_start
-from regard.training.task import Task
+from regard.training.resume import (
+    DATA,
+    RECIPE,
+    check_settings,
+    is_run,
+    is_unused,
+    load_initial_weights,
+    lock_run,
+    rewind,
+    save_initial_weights,
+    write_recipe,
+)
+from regard.training.task import InitialModel, Task
+from regard.training.tasks.registry import task_of
 
 
 def run_recipe(recipe: Recipe, out: Path) -> RunResult:
-    """Trains what the recipe says into the folder `out`; goes on where a run of the same recipe has begun there.
+    """Train in the folder `out`, or resume the run of the same recipe in it.
 
     Raises:
-        UserError: the data or a setting is wrong, or the folder holds something else; a run that did not get to its
-            first checkpoint or model leaves nothing behind.
+        UserError: the data or a setting is wrong, or the folder contains something else. A run that fails before its
+            first checkpoint or model removes what it wrote.
     """
     if recipe.training.tensorboard:
         require_tensorboard()
-    with joined(recipe.training.device) as processes, ExitStack() as held:
+    with joined(recipe.training.device) as processes, ExitStack() as stack:
         with processes.agreeing():
             check_accumulation(recipe.optim.accumulate, processes.world)
-        screen = None if processes.main else Console(quiet=True)
-        progress = Progress(recipe.training.steps, screen, family_of(recipe.kind).unit)
+        console = None if processes.main else Console(quiet=True)
+        progress = Progress(recipe.training.steps, console, task_of(recipe.kind).unit)
         torch.manual_seed(recipe.training.seed)
-        made = processes.on_main(lambda: _claim(out, held))
-        stop = held.enter_context(Interruptions())
-        if processes.on_main(lambda: is_run(out)):
-            return _resume(recipe, out, progress, stop, processes)
+        created = processes.on_main(lambda: _claim(out, stack))
+        run = Run(recipe, out, progress, stack.enter_context(Interruptions()), processes)
+        resumed = processes.on_main(lambda: is_run(out))
         try:
-            return _begin(recipe, out, progress, stop, processes)
+            if not resumed:
+                run.begin()
+            elif finished := run.resume():
+                return finished
+            return run.train()
         except BaseException:
-            if processes.main and not (out / "last").exists() and not last_name(out / CHECKPOINTS):
-                _clear(out, made)
+            has_results = resumed or (out / "last").exists() or last_name(out / CHECKPOINTS)
+            if processes.main and not has_results:
+                _remove(out, created)
             raise
 
 
-def _begin(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, processes: Processes) -> RunResult:
-    """Trains from the first step on."""
-    family = family_of(recipe.kind)
-    start: Start | None = None
-
-    def settle() -> Recipe:
-        nonlocal start
-        start = None if recipe.init.folder is None else family.open_start(recipe)
-        return recipe if start is None else start.settings
-
-    recipe = processes.on_main(settle)
-    recipe = family.settle(recipe, processes.device)
-
-    def lead() -> Task[Any]:
-        with reporting_write_errors(out, out / CHECKPOINTS):
-            recover_folder(out / DATA)
-            with replace_folder(out / DATA) as folder:
-                family.gather(folder, recipe, progress, start)
-            data = family.open(out / DATA, recipe, progress)
-        task = build_task(recipe, processes.device, progress, data)
-        with reporting_write_errors(out, out / CHECKPOINTS):
-            if start is not None:
-                said = start.fill(task)
-                save_start(out / DATA, task.model)
-                progress.print(said)
-            write_recipe(out, recipe)  # with which the folder becomes a run
-        return task
-
-    task = processes.main_first(lead, lambda: _follow(recipe, out, processes.device, progress, None))
-    with progress:
-        return train(task, recipe.optim, recipe.training, out, progress, None, stop, processes)
+def build_task(recipe: Recipe, device: torch.device, progress: Progress) -> Task[Any]:
+    """Prepare data in a temporary folder and build a new model, without a run folder."""
+    task_type = task_of(recipe.kind)
+    with tempfile.TemporaryDirectory() as folder:  # memory-mapped files outlive their names
+        task_type.prepare_data(Path(folder), recipe, progress, None)
+        return task_type.open(Path(folder), recipe, device, progress)
 
 
-def _resume(recipe: Recipe, out: Path, progress: Progress, stop: Interruptions, processes: Processes) -> RunResult:
-    """Goes on from the last good checkpoint, or from the beginning where the run has none yet."""
-    family = family_of(recipe.kind)
-    recipe, checkpoint = processes.on_main(lambda: _check_resume(recipe, out, progress))
-    step = checkpoint.step if checkpoint else 0
-    unjudged = checkpoint is not None and checkpoint.facts.get("unjudged", False)
-    if checkpoint and recipe.training.is_over(step, checkpoint.facts["stale"]) and not unjudged:
-        facts, early = checkpoint.facts, step < recipe.training.steps
-        bound = recipe.optim.schedule == "cosine" or recipe.training.average > 0  # to the number of steps it began with
-        more = "a higher training.patience makes" if early else "" if bound else "more training.steps make"
-        progress.print(f"{out}: this run is already done, at step {step}" + (f"; {more} it go on" if more else ""))
-        return RunResult(step, facts["seconds"], facts["best_step"], facts["best_scores"], early)
+class Run:
+    """A training run in a folder, as seen from one of its processes.
 
-    def lead() -> Task[Any]:
-        family.check(out / DATA, recipe, f"the run in {out}")
-        task = _prepare_again(recipe, out, processes.device, progress, checkpoint)
-        with reporting_write_errors(out, out / CHECKPOINTS):
-            write_recipe(out, recipe)
-            tidy(out, step)
-        return task
-
-    task = processes.main_first(lead, lambda: _follow(recipe, out, processes.device, progress, checkpoint))
-    progress.resume(step)
-    with progress:
-        return train(task, recipe.optim, recipe.training, out, progress, checkpoint, stop, processes)
-
-
-def _check_resume(recipe: Recipe, out: Path, progress: Progress) -> tuple[Recipe, Checkpoint | None]:
-    """The recipe with what was settled when the run began, and the checkpoint to go on from."""
-    old = Recipe.load(out / RECIPE)
-    if family_of(old.kind) is family_of(recipe.kind):
-        recipe = family_of(old.kind).settle_again(recipe, old, out)
-    checkpoint = load_checkpoint(out / CHECKPOINTS, progress.print)
-    check_settings(old, recipe, checkpoint.step if checkpoint else 0, out)
-    return recipe, checkpoint
-
-
-def _follow(
-    recipe: Recipe, out: Path, device: torch.device, progress: Progress, checkpoint: Checkpoint | None
-) -> Task[Any]:
-    """What every process but the main one does, once that has made the folder a run.
-
-    Raises:
-        UserError: this process does not see the folder.
+    Args:
+        recipe: settings of the run.
+        out: the run folder.
+        progress: console output.
+        interruptions: receives Ctrl-C and SIGTERM.
+        processes: the processes that train together.
     """
-    if not is_run(out):
-        raise UserError(f"{out}: not what the main process sees there; all machines must share the folder of a run")
-    return _prepare_again(recipe, out, device, progress, checkpoint)
+
+    def __init__(
+        self, recipe: Recipe, out: Path, progress: Progress, interruptions: Interruptions, processes: Processes
+    ) -> None:
+        self.recipe, self.out, self.progress = recipe, out, progress
+        self.interruptions, self.processes = interruptions, processes
+        self.task_type = task_of(recipe.kind)
+        self.initial: InitialModel | None = None  # in the main process
+        self.checkpoint: Checkpoint | None = None
+        self.task: Task[Any]
+
+    def begin(self) -> None:
+        """Prepare the run folder, the data and a new model."""
+        self.recipe = self.processes.on_main(self._load_initial_model).resolve(self.processes.device)
+        self.task = self.processes.main_first(self._create, self._open_after_main)
+
+    def resume(self) -> RunResult | None:
+        """Open the run and its last valid checkpoint; return the result if the run is already finished."""
+        self.recipe, self.checkpoint = self.processes.on_main(self._load_checkpoint)
+        if self.checkpoint is not None and (result := self._finished_result(self.checkpoint)):
+            return result
+        self.task = self.processes.main_first(self._reopen, self._open_after_main)
+        self.progress.resume(0 if self.checkpoint is None else self.checkpoint.step)
+        return None
+
+    def train(self) -> RunResult:
+        """Train from the checkpoint, or from the first step if there is none."""
+        recipe = self.recipe
+        loop = TrainingLoop(self.task, recipe.optim, recipe.training, self.out, self.progress, self.processes)
+        with self.progress:
+            return loop.run(self.interruptions, self.checkpoint)
+
+    # Steps of `begin`
+
+    def _load_initial_model(self) -> Recipe:
+        if self.recipe.init.folder is None:
+            return self.recipe
+        self.initial = self.task_type.load_initial_model(self.recipe)
+        completed: Recipe = self.initial.recipe
+        return completed
+
+    def _create(self) -> Task[Any]:
+        """Prepare the data, build the model, and write the recipe, which makes the folder a run."""
+        with reporting_write_errors(self.out, self.out / CHECKPOINTS):
+            recover_folder(self.out / DATA)
+            with replace_folder(self.out / DATA) as folder:
+                self.task_type.prepare_data(folder, self.recipe, self.progress, self.initial)
+        task = self._open()
+        with reporting_write_errors(self.out, self.out / CHECKPOINTS):
+            if self.initial is not None:
+                message = task.initialise(self.initial)
+                save_initial_weights(self.out / DATA, task.model)
+                self.progress.print(message)
+            write_recipe(self.out, self.recipe)
+        return task
+
+    def _open(self) -> Task[Any]:
+        with reporting_write_errors(self.out, self.out / CHECKPOINTS):
+            return self.task_type.open(self.out / DATA, self.recipe, self.processes.device, self.progress)
+
+    def _open_after_main(self) -> Task[Any]:
+        """Open the run in a process other than the main one.
+
+        Raises:
+            UserError: the process does not see the run folder.
+        """
+        if not is_run(self.out):
+            raise UserError(f"{self.out}: does not contain the run; all machines must share the run folder")
+        return self._open_with_weights()
+
+    def _open_with_weights(self) -> Task[Any]:
+        task = self._open()
+        if self.checkpoint is None and self.recipe.init.folder is not None:
+            load_initial_weights(self.out / DATA, task.model)
+        return task
+
+    # Steps of `resume`
+
+    def _load_checkpoint(self) -> tuple[Recipe, Checkpoint | None]:
+        """Return the recipe with what was decided when the run began, and the checkpoint to resume from."""
+        recipe, old = self.recipe, Recipe.load(self.out / RECIPE)
+        if recipe.kind == old.kind:
+            recipe = recipe.resolve_resumed(old, self.out)
+        checkpoint = load_checkpoint(self.out / CHECKPOINTS, self.progress.print)
+        check_settings(old, recipe, checkpoint.step if checkpoint else 0, self.out)
+        return recipe, checkpoint
+
+    def _finished_result(self, checkpoint: Checkpoint) -> RunResult | None:
+        """Return the result of a run that is already finished, with a message how to continue it; None otherwise."""
+        training, values, step = self.recipe.training, checkpoint.facts, checkpoint.step
+        if not training.is_over(step, values["stale"]) or values["validation_pending"]:
+            return None
+        stopped_early = step < training.steps
+        depends_on_steps = self.recipe.optim.schedule == "cosine" or training.average > 0
+        advice = ""
+        if stopped_early:
+            advice = "; raise training.patience to continue it"
+        elif not depends_on_steps:
+            advice = "; raise training.steps to continue it"
+        self.progress.print(f"{self.out}: this run is already finished, at step {step}{advice}")
+        return RunResult(step, values["seconds"], values["best_step"], values["best_scores"], stopped_early)
+
+    def _reopen(self) -> Task[Any]:
+        """Check the data, open it, and rewind the run folder to the checkpoint."""
+        self.task_type.check_data(self.out / DATA, self.recipe, f"the run in {self.out}")
+        task = self._open_with_weights()
+        with reporting_write_errors(self.out, self.out / CHECKPOINTS):
+            write_recipe(self.out, self.recipe)
+            rewind(self.out, 0 if self.checkpoint is None else self.checkpoint.step)
+        return task
 
 
-def _prepare_again(
-    recipe: Recipe, out: Path, device: torch.device, progress: Progress, checkpoint: Checkpoint | None
-) -> Task[Any]:
-    """Build the task from the data in the run folder, with its initial weights if no checkpoint replaces them."""
-    with reporting_write_errors(out, out / CHECKPOINTS):
-        data = family_of(recipe.kind).open(out / DATA, recipe, progress)
-    task = build_task(recipe, device, progress, data)
-    if checkpoint is None and recipe.init.folder is not None:
-        restore_start(out / DATA, task.model)
-    return task
-
-
-def build_task(recipe: Recipe, device: torch.device, progress: Progress, data: Any = None) -> Task[Any]:
-    """Everything that a run needs before its first step; data that is not given is made, and gone with the task."""
-    family = family_of(recipe.kind)
-    if data is None:
-        with tempfile.TemporaryDirectory() as name:  # what is mapped outlives its name
-            family.gather(Path(name), recipe, progress, None)
-            data = family.open(Path(name), recipe, progress)
-    return family.prepare(recipe, device, progress, data)
-
-
-def _claim(out: Path, held: ExitStack) -> list[Path]:
-    """Makes the folder and keeps it to this run while `held` lasts; tells which folders were made, innermost first."""
+def _claim(out: Path, stack: ExitStack) -> list[Path]:
+    """Create and lock the run folder; return the folders that were created, innermost first."""
     if not is_run(out) and not is_unused(out):
         raise UserError(f"{out}: already exists and is not an empty folder; choose another --out, or remove it first")
-    made = _make_folder(out)
-    held.enter_context(exclusive(out))
-    return made
+    created = _create_folder(out)
+    stack.enter_context(lock_run(out))
+    return created
 
 
-def _make_folder(out: Path) -> list[Path]:
-    """Makes the folder and tells which folders were made for it, the innermost first."""
-    made: list[Path] = []
+def _create_folder(out: Path) -> list[Path]:
+    created: list[Path] = []
     for path in (out, *out.parents):
         if path.exists():
             break
-        made.append(path)
+        created.append(path)
     try:
         out.mkdir(parents=True, exist_ok=True)
         if not os.access(out, os.W_OK):
             raise PermissionError(f"{out} is read-only")
     except OSError as error:
         raise UserError(f"{out}: cannot be written to ({error})") from None
-    return made
+    return created
 
 
-def _clear(out: Path, made: list[Path]) -> None:
-    """Takes away what the run wrote, and the folders made for it as far as nobody else has put anything there."""
+def _remove(out: Path, created: list[Path]) -> None:
+    """Remove the contents of a run folder, and the folders that were created for it as far as they are empty."""
     for path in out.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink()
-    for path in made:
+    for path in created:
         try:
             path.rmdir()
         except OSError:

@@ -1,9 +1,9 @@
-"""Everything that changes while training, as tensors and plain values, so that it can be saved and put back."""
+"""Everything that changes during training, as tensors and plain values, so that it can be saved and restored."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -15,18 +15,18 @@ from torch import Tensor, nn
 from regard.errors import UserError
 from regard.models.folder import unique_tensors
 from regard.training.distributed import Processes
-from regard.training.meter import Meter
-from regard.training.skip import StepCheck
+from regard.training.optim import StepCheck
 from regard.training.weight_average import WeightAverage
 
+# Prefixes and names of tensors in a checkpoint.
 MODEL, AVERAGE, OPTIMISER = "model.", "average.", "optimiser."
-RANDOM_CPU, RANDOM_CUDA, SKIPS = "random.cpu", "random.cuda", "skips"
-B = TypeVar("B")
+RANDOM_CPU, RANDOM_CUDA, STEP_CHECK = "random.cpu", "random.cuda", "step_check"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Position:
-    """A place in the training data: how many batches of which window of which epoch have been used."""
+    """A position in the training data: the number of batches used of a window of an epoch."""
 
     epoch: int = 0
     batch: int = 0
@@ -34,36 +34,86 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Positioned(Generic[B]):
-    """A batch, or the plan of one, and the position in the data behind it."""
+class Positioned(Generic[T]):
+    """A batch, or the plan of one, and the position in the data after it."""
 
-    batch: B
+    batch: T
     after: Position
 
 
 @dataclass(frozen=True)
 class DataShard:
-    """Which batches of the common plan are this process's: of every `world` in a row, number `rank`."""
+    """The batches of one process: of every `world` consecutive batches, the one with index `rank`."""
 
     rank: int = 0
     world: int = 1
 
-    def pick(self, planned: Iterator[Positioned[B]]) -> Iterator[Positioned[B]]:
-        """Ours, each with the position behind all `world`, so that every process is at the same place."""
-        while group := list(islice(planned, self.world)):
+    def select(self, batches: Iterator[Positioned[T]]) -> Iterator[Positioned[T]]:
+        """Select the batches of this process; all processes have the same position after each batch."""
+        while group := list(islice(batches, self.world)):
             if len(group) == self.world:
                 yield Positioned(group[self.rank].batch, group[-1].after)
 
 
+class LossMeter:
+    """Running mean of the loss and other logged sums, and speed, since the last reading; sums stay on the device."""
+
+    def __init__(self, device: torch.device, unit: str = "tokens") -> None:
+        self.unit = unit
+        self.total = torch.zeros((), device=device, dtype=torch.float64)
+        self.count = torch.zeros((), device=device, dtype=torch.float64)
+        self.logged: dict[str, Tensor] = {}
+        self.restart()
+
+    def restart(self) -> None:
+        self.total.zero_()
+        self.count.zero_()
+        self.logged.clear()
+        self.timed_count = 0
+        self.start_time = time.perf_counter()
+
+    def add(self, total: Tensor, count: int, logged: Mapping[str, Tensor], taken: Tensor) -> None:
+        """Add the loss of a step. A skipped step only counts for the speed."""
+        self.total += torch.where(taken, total, 0)
+        for name, value in logged.items():
+            self._logged_sum(name).add_(torch.where(taken, value, 0))
+        self.count += taken * count
+        self.timed_count += count
+
+    def read(self) -> dict[str, float]:
+        """Return means and speed since the last reading; NaN if every step was skipped."""
+        sums = {"loss": self.total} | self.logged
+        means = {name: float(total / self.count) for name, total in sums.items()}
+        speed = self.timed_count / (time.perf_counter() - self.start_time)
+        self.restart()
+        return means | {f"{self.unit}_per_second": speed}
+
+    def sums(self) -> dict[str, Any]:
+        """Return the arguments of `restore`."""
+        logged = {name: float(value) for name, value in self.logged.items()}
+        return {"total": float(self.total), "count": float(self.count), "logged": logged}
+
+    def restore(self, total: float, count: float, logged: Mapping[str, float]) -> None:
+        """Continue from earlier sums, which do not count for the speed."""
+        self.restart()
+        self.total += total
+        self.count += count
+        for name, value in logged.items():
+            self._logged_sum(name).add_(value)
+
+    def _logged_sum(self, name: str) -> Tensor:
+        return self.logged.setdefault(name, torch.zeros_like(self.total))
+
+
 class TrainingState:
-    """Where a run stands: weights, optimiser, average, random numbers, position in the data, best score, log, mishaps.
+    """Weights, optimiser, averaged weights, random states, position in the data, best scores and counters of a run.
 
     Args:
-        model: what is trained.
-        optimiser: of its parameters.
-        skip_above: steps with a gradient of a larger norm are skipped.
-        ema: decay of the moving average; where it is 0, an average is a mean.
-        processes: those that train the model together; each has random numbers of its own.
+        model: module with the parameters that are trained.
+        optimiser: optimiser of these parameters.
+        skip_above: gradient norm above which a step is skipped.
+        ema: decay of the moving average of the weights; 0 for a plain mean.
+        processes: processes that train together; each has its own random state.
         unit: what the loss is a sum over, for the log.
     """
 
@@ -79,52 +129,52 @@ class TrainingState:
         self.model, self.optimiser, self.ema, self.processes = model, optimiser, ema, processes or Processes()
         self.device = next(model.parameters()).device
         self.average: WeightAverage | None = None
-        self.meter = Meter(self.device, unit)
-        self.skips = StepCheck(self.device, skip_above)
-        self.split = 0  # batches that went through in pieces
-        self.left_out = 0  # sentences too long for the memory
+        self.meter = LossMeter(self.device, unit)
+        self.step_check = StepCheck(self.device, skip_above)
+        self.split_batches = 0  # batches that were split into microbatches
+        self.dropped_examples = 0  # examples that do not fit into memory
         self.step = 0
-        self.tokens = 0  # seen in training, all steps together
+        self.tokens = 0  # tokens of all steps
         self.position = Position()
         self.best_step = 0
         self.best_scores: dict[str, float] = {}
         self.stale = 0  # validations since the best one
-        self.unjudged = False  # whether the validation of this step failed
-        self._started = time.perf_counter()
+        self.validation_pending = False  # whether the validation of this step failed
+        self._start_time = time.perf_counter()
 
     @property
     def seconds(self) -> float:
-        """How long the run has taken, all its parts together."""
-        return time.perf_counter() - self._started
+        """Duration of the run, including the time before it was resumed."""
+        return time.perf_counter() - self._start_time
 
     def update_average(self) -> None:
-        """Takes the present weights into the mean, or the moving average; the first time it is just these."""
+        """Add the current weights to the average."""
         if self.average is None:
             self.average = WeightAverage(self.model, self.ema)
         self.average.update(self.model)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors by name; shared ones stand once."""
+        """Return all tensors by name; shared tensors occur once."""
         named = {MODEL + name: tensor for name, tensor in unique_tensors(self.model).items()}
         if self.average is not None:
             named |= {AVERAGE + name: tensor for name, tensor in unique_tensors(self.average.module).items()}
         for index, values in self.optimiser.state_dict()["state"].items():
             named |= {f"{OPTIMISER}{index}.{key}": tensor.contiguous() for key, tensor in values.items()}
-        named[SKIPS] = self.skips.record
+        named[STEP_CHECK] = self.step_check.counters
         for rank, states in enumerate(self.processes.gather(self._random_states())):
-            named |= {_of_rank(name, rank): state for name, state in states.items()}
+            named |= {_with_rank(name, rank): state for name, state in states.items()}
         return named
 
-    def like(self, name: str) -> Tensor | None:
-        """The weight whose shape a saved tensor of that name has, and like which it is divided among processes."""
+    def reference(self, name: str) -> Tensor | None:
+        """Return the weight that a saved tensor has the shape and sharding of."""
         kind, _, rest = name.partition(".")
         if f"{kind}." == OPTIMISER:
             parameters: list[Tensor] = [p for group in self.optimiser.param_groups for p in group["params"]]
             return parameters[int(rest.partition(".")[0])]
         return unique_tensors(self.model).get(rest)
 
-    def facts(self) -> dict[str, Any]:
-        """All plain values by name."""
+    def values(self) -> dict[str, Any]:
+        """Return everything that is not a tensor, by name."""
         return {
             "step": self.step,
             "tokens": self.tokens,
@@ -133,44 +183,45 @@ class TrainingState:
             "best_step": self.best_step,
             "best_scores": self.best_scores,
             "stale": self.stale,
-            "unjudged": self.unjudged,
+            "validation_pending": self.validation_pending,
             "meter": self.meter.sums(),
-            "skips_told": self.skips.told,
-            "split": self.split,
-            "left_out": self.left_out,
+            "reported_skips": self.step_check.reported,
+            "split_batches": self.split_batches,
+            "dropped_examples": self.dropped_examples,
             "seconds": self.seconds,
             "processes": self.processes.world,
         }
 
-    def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        """Puts everything back as `tensors` and `facts` described it.
+    def restore(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+        """Restore everything that `tensors` and `values` returned.
 
         Raises:
             UserError: the tensors belong to another model.
         """
         _load_weights(self.model, model_tensors(tensors))
-        if facts["averaged"]:
+        if values["averaged"]:
             self.average = WeightAverage(self.model, self.ema)
-            _load_weights(self.average.module, _part(tensors, AVERAGE))
-            self.average.updates = facts["averaged"]
+            _load_weights(self.average.module, _with_prefix(tensors, AVERAGE))
+            self.average.updates = values["averaged"]
         moments: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in _part(tensors, OPTIMISER).items():
+        for name, tensor in _with_prefix(tensors, OPTIMISER).items():
             index, key = name.split(".")
             moments.setdefault(int(index), {})[key] = tensor.clone()
         groups = self.optimiser.state_dict()["param_groups"]
         self.optimiser.load_state_dict({"state": moments, "param_groups": groups})
-        self.step, self.tokens, self.position = facts["step"], facts["tokens"], Position(**facts["position"])
-        self.best_step, self.best_scores = facts["best_step"], facts["best_scores"]
-        self.stale, self.unjudged = facts["stale"], facts.get("unjudged", False)
-        self.meter.restore(**facts["meter"])
-        self.skips.record, self.skips.told = tensors[SKIPS].to(self.device), facts["skips_told"]
-        self.split, self.left_out = facts["split"], facts["left_out"]
-        self._started = time.perf_counter() - facts["seconds"]
-        if facts.get("processes", 1) == self.processes.world:
+        self.step, self.tokens, self.position = values["step"], values["tokens"], Position(**values["position"])
+        self.best_step, self.best_scores = values["best_step"], values["best_scores"]
+        self.stale, self.validation_pending = values["stale"], values["validation_pending"]
+        self.meter.restore(**values["meter"])
+        self.step_check.counters = tensors[STEP_CHECK].to(self.device)
+        self.step_check.reported = values["reported_skips"]
+        self.split_batches, self.dropped_examples = values["split_batches"], values["dropped_examples"]
+        self._start_time = time.perf_counter() - values["seconds"]
+        if values["processes"] == self.processes.world:
             self._restore_random_states(tensors)
 
-    def draw_apart(self, seed: int) -> None:
-        """Gives each process random numbers of its own, which depend on the seed and the step alone."""
+    def seed_processes(self, seed: int) -> None:
+        """Seed each process differently; the random numbers depend only on the seed, the step and the rank."""
         if self.processes.rank or self.step:
             torch.manual_seed(int(np.random.SeedSequence([seed, self.step, self.processes.rank]).generate_state(1)[0]))
 
@@ -181,23 +232,23 @@ class TrainingState:
         return states
 
     def _restore_random_states(self, tensors: dict[str, Tensor]) -> None:
-        cpu, cuda = (_of_rank(name, self.processes.rank) for name in (RANDOM_CPU, RANDOM_CUDA))
+        cpu, cuda = (_with_rank(name, self.processes.rank) for name in (RANDOM_CPU, RANDOM_CUDA))
         torch.set_rng_state(tensors[cpu])
         if self.device.type == "cuda" and cuda in tensors:
             torch.cuda.set_rng_state(tensors[cuda], self.device)
 
 
-def _of_rank(name: str, rank: int) -> str:
-    """The name of another process's random state; the main one's is plain."""
+def _with_rank(name: str, rank: int) -> str:
+    """Return the name of the random state of a process; that of the main process has no suffix."""
     return f"{name}.{rank}" if rank else name
 
 
 def model_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights among what `TrainingState.tensors` gave."""
-    return _part(tensors, MODEL)
+    """Return the weights among the tensors of a checkpoint."""
+    return _with_prefix(tensors, MODEL)
 
 
-def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
@@ -205,5 +256,5 @@ def _load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> None:
     expected = unique_tensors(model)
     for name in sorted(expected.keys() | tensors.keys()):
         if name not in tensors or name not in expected or tensors[name].shape != expected[name].shape:
-            raise UserError(f"tensor {name} of the checkpoint does not fit this version's model; begin a new run")
-    model.load_state_dict(tensors, strict=False)  # only the further names of shared tensors are missing
+            raise UserError(f"tensor {name} of the checkpoint does not fit this version's model; start a new run")
+    model.load_state_dict(tensors, strict=False)  # only duplicate names of shared tensors are missing

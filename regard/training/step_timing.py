@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from regard.training.families import family_of
-from regard.training.loop import train
+from regard.training.loop import TrainingLoop
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.task import Task
+from regard.training.tasks.registry import task_of
 
 LEAST = 5
 """Stretches of steps of which a median is taken, unless more are asked for."""
@@ -100,14 +100,14 @@ def time_steps(
     )
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(device)
-    watch = _Stopwatch(StepTiming(family_of(recipe.kind).unit), pace, device, seconds, stretches)
+    watch = _Stopwatch(StepTiming(task_of(recipe.kind).unit), pace, device, seconds, stretches)
     with tempfile.TemporaryDirectory() as room, suppress(_EnoughError):
-        train(task, recipe.optim, settings, Path(room), watch)
+        TrainingLoop(task, recipe.optim, settings, Path(room), watch).run()
     timing = watch.timing
     timing.warm_up = max(0.0, watch.warm - pace.warm_up * timing.step / 1000)
     if on_gpu:
         timing.peak = watch.peak
-        timing.per_unit = (watch.peak - watch.held) / task.count(task.largest())
+        timing.per_unit = (watch.peak - watch.held) / task.count(task.largest_batch())
     return timing
 
 
@@ -121,7 +121,7 @@ class _Stopwatch(Progress):
     def __init__(self, timing: StepTiming, pace: Pace, device: torch.device, seconds: float, stretches: int) -> None:
         super().__init__(NEVER, Console(quiet=True), timing.unit)
         self.timing, self.pace, self.device, self.seconds, self.stretches = timing, pace, device, seconds, stretches
-        self.last = self.started
+        self.last = self.start_time
         self.warm = 0.0  # seconds, until the warm-up was over
         self.peak = self.held = 0.0
 
@@ -132,7 +132,7 @@ class _Stopwatch(Progress):
         now, timing = time.perf_counter(), self.timing
         self.peak = max(self.peak, 1e6 * report["memory"])
         if step <= self.pace.warm_up:
-            self.warm = now - self.started
+            self.warm = now - self.start_time
             if self.device.type == "cuda":
                 self.held = float(torch.cuda.memory_allocated(self.device))
         else:
@@ -140,5 +140,5 @@ class _Stopwatch(Progress):
             timing.rates.append(report[f"{timing.unit}_per_second"])
             timing.milliseconds.append(1000 * (now - self.last) / self.pace.every)
         self.last = now
-        if len(timing.rates) >= self.stretches and now - self.started - self.warm >= self.seconds:
+        if len(timing.rates) >= self.stretches and now - self.start_time - self.warm >= self.seconds:
             raise _EnoughError

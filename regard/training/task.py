@@ -1,38 +1,46 @@
-"""What the training loop needs to know of the thing that is trained, and nothing else."""
+"""The interface between the training loop and what is trained."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.training.state import DataShard, Position, Positioned
 
+if TYPE_CHECKING:
+    from regard.training.progress import Progress
+    from regard.training.recipe import Recipe
+
 B = TypeVar("B")
 Step = int | Tensor
-"""The number of a step; a tensor while it is recorded, since it is another one whenever the recording is replayed."""
+"""Number of a step; a tensor in a captured CUDA graph, because it changes from replay to replay."""
 
 
 @dataclass(frozen=True)
 class LossSum:
-    """The summed loss of a batch, with its graph; and how many tokens (or other units) it is a sum over.
+    """Loss of a batch as a sum over tokens (or images, or pairs).
 
-    `parts`, without graphs, are for the log alone: what the loss is made of and what else is worth knowing, each a sum
-    like it; those of one step have the same names.
+    Attributes:
+        total: the sum, with its autograd graph.
+        count: number of tokens that it is a sum over.
+        logged: further sums for the metrics log, detached; all batches of a step have the same names.
     """
 
     total: Tensor
     count: int
-    parts: dict[str, Tensor] = field(default_factory=dict)
+    logged: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What a model makes of something, beside what it should have made of it."""
+    """An input from the validation set, its reference, and the model's output."""
 
     source: str
     reference: str
@@ -41,56 +49,152 @@ class Sample:
 
 @dataclass(frozen=True)
 class Validation:
-    """Scores on the validation set; "score", higher is better, decides which model is the best. And a few samples."""
+    """Scores on the validation set and a few samples; the model with the highest `scores["score"]` is the best."""
 
     scores: dict[str, float]
     samples: list[Sample] = field(default_factory=list)
 
 
+def sample_indices(number: int, total: int) -> list[int]:
+    """Return the indices of at most `number` evenly spaced samples of `total` validation examples."""
+    number = min(number, total)
+    return [i * total // number for i in range(number)]
+
+
 class DivergedError(UserError):
-    """A model that has learned nothing worth keeping."""
+    """The validation loss is not finite, so that the model is not worth keeping."""
 
 
-class Task(Protocol[B]):
-    """Something that can be trained."""
+@dataclass(frozen=True)
+class InitialModel:
+    """A trained model whose weights a run starts from (`init.from`).
 
-    @property
-    def model(self) -> nn.Module:
-        """What is trained."""
+    Attributes:
+        folder: the model folder.
+        recipe: the recipe, completed with the settings of this model.
+        tensors: its weights by name.
+        extras: what data preparation and `Task.initialise` need besides, such as its tokenizers.
+    """
 
-    @property
-    def width(self) -> int:
-        """Of the model, for schedules that follow it."""
+    folder: Path
+    recipe: Any
+    tensors: dict[str, Tensor]
+    extras: Any
 
-    def batches(self, position: Position, share: DataShard) -> Iterator[Positioned[B]]:
-        """Our share of the training batches from a position on, without end, already on the model's device.
 
-        Which batches there are, and their order, depends on the recipe and its seed alone; the share only picks.
+class Task(ABC, Generic[B]):
+    """How models of one kind are trained: data, model, batches, loss, validation and model folder.
+
+    The class methods prepare a run; an object holds the model and the data and serves the training loop.
+
+    Attributes:
+        recipe_type: type of the recipes of this task.
+        unit: what losses are summed over and speed is measured in, in the plural.
+        model: the model that is trained.
+        width: width of the model, which the Noam schedule depends on.
+    """
+
+    recipe_type: ClassVar[type[Recipe]]
+    unit: ClassVar[str] = "tokens"
+    model: nn.Module
+    width: int
+
+    # Preparation
+
+    @classmethod
+    def load_initial_model(cls, recipe: Any) -> InitialModel:
+        """Load the model folder that `init.from` names.
+
+        Raises:
+            UserError: it is not a folder of such a model, or a setting of the recipe contradicts it.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def prepare_data(cls, folder: Path, recipe: Any, progress: Progress, initial: InitialModel | None) -> None:
+        """Read the data that the recipe names and store it in an empty folder, together with fingerprints.json.
+
+        Raises:
+            UserError: a file cannot be read or has the wrong content.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def check_data(cls, folder: Path, recipe: Any, owner: str) -> None:
+        """Check that the files that `prepare_data` read have not changed; they may have moved.
+
+        Raises:
+            UserError: a file was changed, added or removed since `owner` was created.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def open(cls, folder: Path, recipe: Any, device: torch.device, progress: Progress) -> Task[Any]:
+        """Open the data that `prepare_data` stored and build a new model.
+
+        Raises:
+            UserError: the data has changed, or the model does not fit into memory.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def next_command(cls, out: Path) -> str:
+        """Return the command to run after training."""
+        raise NotImplementedError
+
+    def initialise(self, initial: InitialModel) -> str:
+        """Copy the weights of a trained model into the new one and return a message about it.
+
+        Raises:
+            UserError: a tensor does not fit.
+        """
+        raise NotImplementedError
+
+    # Training
+
+    @abstractmethod
+    def batches(self, position: Position, shard: DataShard) -> Iterator[Positioned[B]]:
+        """Iterate over training batches from a position on, without end, on the model's device.
+
+        The sequence of batches depends only on the recipe and its seed; the shard selects those of one process.
         """
 
-    def largest(self) -> B:
-        """A batch that needs as much memory as any that training will meet, on the model's device."""
+    @abstractmethod
+    def largest_batch(self) -> B:
+        """Return a batch that needs as much memory as any training batch, on the model's device."""
 
+    @abstractmethod
     def count(self, batch: B) -> int:
-        """How many tokens the loss of this batch is a sum over."""
+        """Return the number of tokens that the loss of this batch is a sum over."""
 
+    @abstractmethod
     def size(self, batch: B) -> int:
-        """What the memory that a batch needs grows with."""
+        """Return a number that grows with the memory that the batch needs."""
 
+    @abstractmethod
     def split(self, batch: B) -> tuple[B, B] | None:
-        """Two halves, whose losses and counts add up to those of the batch; None where it cannot be halved."""
+        """Halve a batch; None for a single example. Losses, counts and gradients of the halves add up."""
 
+    @abstractmethod
     def describe(self, batch: B) -> str:
-        """A batch in words, such as "64 sentences of up to 31 tokens"."""
+        """Describe a batch for messages, for example "64 sentences of up to 31 tokens"."""
 
+    @abstractmethod
     def advise(self, batch: B) -> str:
-        """What to set so that no batch is as large as this one, which does not fit into memory."""
+        """Return a setting that avoids batches as large as this one, which does not fit into memory."""
 
+    @abstractmethod
     def loss(self, batch: B, step: Step) -> LossSum:
-        """The loss of a batch."""
+        """Return the training loss of a batch."""
 
+    @abstractmethod
     def validate(self, model: nn.Module) -> Validation:
-        """How good the model is, on the validation set."""
+        """Score a model on the validation set.
 
+        Raises:
+            DivergedError: the loss is not finite.
+        """
+
+    @abstractmethod
     def save(self, folder: Path, model: nn.Module, scores: dict[str, Any]) -> None:
-        """Writes a model folder."""
+        """Write a model folder."""

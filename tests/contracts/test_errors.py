@@ -123,7 +123,7 @@ REFUSED_TRAINING = {
         train("empty.yaml"),
         ["empty.yaml: data is missing (the corpus: source and target, or builtin)"],
     ),
-    "model larger than memory": (changed("model.hidden=1099511627776"), ["M parameters take", "a smaller one"]),
+    "model larger than memory": (changed("model.hidden=1099511627776"), ["M parameters take", "a smaller model"]),
     "unknown key in a recipe": (train("typo.yaml"), ["typo.yaml", "optim.learnrate", "did you mean optim.lr?"]),
     "out is not empty": (("train", *FILES, "--out", "full"), ["full", "already exists", "--out"]),
     "out is a file": (("train", *FILES, "--out", "plain.txt"), ["plain.txt", "already exists"]),
@@ -181,7 +181,7 @@ def test_an_empty_folder_given_as_out_is_empty_again_after_a_failure(
         (here / "out" / "log.jsonl").touch()
         raise RuntimeError("the first step went wrong")
 
-    monkeypatch.setattr("regard.training.run.train", fail)
+    monkeypatch.setattr("regard.training.run.Run.train", fail)
     with pytest.raises(RuntimeError, match="went wrong"):
         run_recipe(make_recipe(), here / "out")
     assert list((here / "out").iterdir()) == []
@@ -194,7 +194,7 @@ def test_a_failed_run_takes_no_neighbour_with_it(
         (here / "runs" / "other").mkdir()
         raise RuntimeError("the first step went wrong")
 
-    monkeypatch.setattr("regard.training.run.train", fail)
+    monkeypatch.setattr("regard.training.run.Run.train", fail)
     with pytest.raises(RuntimeError, match="went wrong"):
         run_recipe(make_recipe(), here / "runs" / "mine")
     assert [path.name for path in (here / "runs").iterdir()] == ["other"]
@@ -450,7 +450,7 @@ def test_ctrl_c_in_training_saves_first_and_says_one_line(
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert err == "regard: interrupted\n"
-    assert "the same command goes on from there" in out
+    assert "the same command resumes from there" in out
     assert len(list((run / "checkpoints").glob("step-*"))) == 1
     assert not (run / "last").exists()
 
@@ -463,7 +463,7 @@ def test_ctrl_c_before_the_first_step_leaves_nothing(
         signal.raise_signal(signal.SIGINT)
 
     before = everything(here)
-    monkeypatch.setattr("regard.training.run.build_task", interrupt)
+    monkeypatch.setattr("regard.training.tasks.translation.task.TranslationTask.open", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run_recipe(make_recipe(), here / "out")
     assert everything(here) == before

@@ -153,7 +153,7 @@ def test_a_run_that_is_asked_to_stop_saves_first_and_goes_on(toy: Path, tmp_path
     # How often to save is one of the settings that may differ from those of the whole run.
     ends, said = drive(plan, words(toy, tmp_path / "run", training__checkpoint_every=1000), tmp_path)
     assert [os.waitstatus_to_exitcode(status) for status, _ in ends] == [143, 130, 0]
-    assert re.findall(r"^saved at step (\d+); the same command goes on from there$", said, re.M) == ["8", "16"]
+    assert re.findall(r"^saved at step (\d+); the same command resumes from there$", said, re.M) == ["8", "16"]
     assert re.findall(r"^resuming from step (\d+)$", said, re.M) == ["8", "16"]
     assert "regard: interrupted\n" in said
     assert "Traceback" not in said

@@ -160,7 +160,7 @@ def test_a_trial_times_steps_that_rise_and_steps_that_have_risen(monkeypatch: py
 
     def noting(task: CompletionTask, numbers: torch.Tensor, batch: int) -> MaskedPairs:
         pairs = make(task, numbers, batch)
-        seen.append(pairs.seen.shape[1])
+        seen.append(pairs.visible.shape[1])
         return pairs
 
     monkeypatch.setattr(CompletionTask, "make", noting)

@@ -9,9 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.attention.masks import Packed
-from regard.training.batches import ALIGNED, apart, in_one, move, shape_of, tensors_of, with_tensors
+from regard.training.batches import (
+    ALIGNMENT,
+    concatenate_bytes,
+    move,
+    signature_of,
+    split_bytes,
+    tensors_of,
+    with_tensors,
+)
 from regard.training.state import DataShard, Position
-from regard.training.tasks.translation.task import TextBatch, TranslationTask
+from regard.training.tasks.translation.batches import TextBatch
+from regard.training.tasks.translation.task import TranslationTask
 
 Build = Callable[..., TranslationTask]
 
@@ -20,7 +29,7 @@ def test_a_batch_is_its_tensors_and_what_they_are_in(build: Build) -> None:
     task = build(training__cuda_graph=True, batch__layout="packed", batch__tokens=150)
     one, other = (placed.batch for placed in islice(task.batches(Position(), DataShard()), 2))
     assert one.count != other.count  # or this test says nothing
-    assert shape_of(one) == shape_of(other)
+    assert signature_of(one) == signature_of(other)
     copy = with_tensors(one, [tensor.clone() for tensor in tensors_of(other)])
     assert isinstance(copy, TextBatch)
     assert isinstance(copy.target_layout, Packed)
@@ -31,11 +40,11 @@ def test_a_batch_is_its_tensors_and_what_they_are_in(build: Build) -> None:
 
 def test_what_a_recording_takes_for_granted_tells_batches_apart() -> None:
     layout = Packed.of([3, 2])
-    assert shape_of(layout) == shape_of(Packed.of([3, 2]))
-    assert shape_of(layout) != shape_of(Packed(layout.offsets, 4, 5))
-    assert shape_of((torch.zeros(2), None)) != shape_of((torch.zeros(3), None))
-    assert shape_of((torch.zeros(2), None)) != shape_of((torch.zeros(2, dtype=torch.int32), None))
-    assert shape_of((torch.zeros(2, 2),)) != shape_of((torch.zeros(2, 2).t(),))
+    assert signature_of(layout) == signature_of(Packed.of([3, 2]))
+    assert signature_of(layout) != signature_of(Packed(layout.offsets, 4, 5))
+    assert signature_of((torch.zeros(2), None)) != signature_of((torch.zeros(3), None))
+    assert signature_of((torch.zeros(2), None)) != signature_of((torch.zeros(2, dtype=torch.int32), None))
+    assert signature_of((torch.zeros(2, 2),)) != signature_of((torch.zeros(2, 2).t(),))
 
 
 @given(
@@ -44,12 +53,12 @@ def test_what_a_recording_takes_for_granted_tells_batches_apart() -> None:
 )
 def test_tensors_in_one_buffer_are_what_they_were(shapes: list[tuple[int, int]], dtypes: list[torch.dtype]) -> None:
     tensors = [torch.arange(a * b).view(a, b).to(dtype) for (a, b), dtype in zip(shapes, dtypes, strict=False)]
-    buffer = in_one(tensors)
-    found = apart(buffer, tensors)
+    buffer = concatenate_bytes(tensors)
+    found = split_bytes(buffer, tensors)
     for mine, theirs in zip(found, tensors, strict=True):
         assert mine.dtype == theirs.dtype
         assert torch.equal(mine, theirs)
-        assert (mine.data_ptr() - buffer.data_ptr()) % ALIGNED == 0 or not mine.numel()
+        assert (mine.data_ptr() - buffer.data_ptr()) % ALIGNMENT == 0 or not mine.numel()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -58,7 +67,7 @@ def test_a_batch_comes_to_a_gpu_whole(build: Build, layout: str) -> None:
     task = build(batch__layout=layout, batch__tokens=150)
     batch = next(iter(task.batches(Position(), DataShard()))).batch
     moved = move(batch, torch.device("cuda"))
-    assert shape_of(move(batch, torch.device("cpu"))) == shape_of(batch)
+    assert signature_of(move(batch, torch.device("cpu"))) == signature_of(batch)
     assert all(tensor.is_cuda for tensor in tensors_of(moved))
     assert all(torch.equal(a.cpu(), b) for a, b in zip(tensors_of(moved), tensors_of(batch), strict=True))
     assert len({tensor.untyped_storage().data_ptr() for tensor in tensors_of(moved)}) == 1

@@ -73,7 +73,7 @@ def test_transformers_model_trains_in_the_same_loop(trained_run: Path) -> None:
     task, _ = Way(str(trained_run)).prepare(CPU)
     task.model.eval()
     theirs = in_transformers(task)
-    batch = task.largest()
+    batch = task.largest_batch()
     with torch.no_grad():
         ours = task.loss(batch, 1)
         other = theirs.loss(batch, 1)

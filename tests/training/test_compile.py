@@ -69,5 +69,5 @@ def test_what_is_masked_may_grow_without_a_graph_for_every_number(
 
 
 def test_a_model_in_parts_is_not_compiled(painted: Path) -> None:
-    with pytest.raises(UserError, match="compile is for a model that is whole in every process; set sharding=ddp"):
+    with pytest.raises(UserError, match="compile needs the complete model in every process; set sharding=ddp"):
         image_classifier(painted, training__compile=True, training__sharding="fsdp")

@@ -166,7 +166,7 @@ def test_two_processes_agree_with_one_and_save_the_same_step_on_sigterm(toy: Pat
     process.send_signal(signal.SIGTERM)
     output += process.communicate(timeout=60)[0]
     assert process.returncode != 0
-    (step,) = re.findall(r"^saved at step (\d+); the same command goes on from there$", output, re.M)
+    (step,) = re.findall(r"^saved at step (\d+); the same command resumes from there$", output, re.M)
     assert LATE <= int(step) < STEPS
     assert output.count("regard: interrupted\n") == output.count(f"step {LATE}/{STEPS}") == 1, "only one process prints"
     assert "Warning" not in output

@@ -13,8 +13,7 @@ from regard.training.metrics_log import MetricsLog
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
-from regard.training.task import Sample
-from regard.training.tasks.translation.task import TranslationTask
+from regard.training.task import Sample, sample_indices
 from tests.conftest import SMALL, settings_of
 from tests.training.test_loop import log
 
@@ -80,11 +79,9 @@ def test_every_validation_shows_the_same_sentences(trained_run: Path) -> None:
     assert samples[1][0]["translation"] == samples[1][0]["reference"]
 
 
-def test_number_of_samples_is_limited_by_the_translated_sentences(make_recipe: Callable[..., Recipe]) -> None:
-    task = object.__new__(TranslationTask)
-    for wanted, sentences, expected in ((3, 10, [0, 3, 6]), (0, 10, []), (5, 2, [0, 1]), (1, 7, [0])):
-        task.recipe = make_recipe(training__samples=wanted)
-        assert task._sampled(sentences) == expected
+def test_samples_are_evenly_spaced_and_limited_by_the_number_of_sentences() -> None:
+    for number, total, expected in ((3, 10, [0, 3, 6]), (0, 10, []), (5, 2, [0, 1]), (1, 7, [0])):
+        assert sample_indices(number, total) == expected
 
 
 def test_each_sample_is_printed_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,7 +89,7 @@ def test_each_sample_is_printed_on_one_line(capsys: pytest.CaptureFixture[str]) 
     Progress(1).validated(1, {"bleu": 3.0}, samples)
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == "step 1  validation  bleu 3.00"
-    assert lines[:2] == ["  a b  →  x", "  c  →  z z  (should be y)"]
+    assert lines[:2] == ["  a b  →  x", "  c  →  z z  (reference: y)"]
     assert len(lines) == 3
     assert "…" in lines[2]
     assert len(lines[2]) < 160
@@ -112,6 +109,6 @@ def test_training_continues_when_standard_output_is_closed(
     process.stdout.readline()
     process.stdout.close()
     said = process.stderr.read()
-    assert said == "regard: nobody reads the output any more; the run goes on, and so does its log\n"
+    assert said == "regard: the output is no longer read; training and its log continue\n"
     assert process.wait(timeout=60) == 0
     assert log(tmp_path / "run")[-1]["step"] == 8

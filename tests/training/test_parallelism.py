@@ -8,7 +8,7 @@ from regard.training.distributed import Processes
 from regard.training.parallelism import DistributedStep
 from regard.training.task import LossSum
 from tests.training.test_loop import Line, points
-from tests.training.test_memory import Cramped
+from tests.training.test_memory import LimitedLine
 
 
 class Three(Processes):
@@ -28,7 +28,7 @@ def gather(task: Line, *sizes: int) -> tuple[Any, list[tuple[int, float, bool]]]
         passed.append((len(batch[0]), tokens, last))
         return loss
 
-    return DistributedStep(task, backward, Three(0, 3)).gather(points(*sizes), 1), passed
+    return DistributedStep(task, backward, Three(0, 3)).accumulate(points(*sizes), 1), passed
 
 
 def test_gradients_are_averaged_over_the_tokens_of_all_processes() -> None:
@@ -40,7 +40,7 @@ def test_gradients_are_averaged_over_the_tokens_of_all_processes() -> None:
 
 def test_out_of_memory_is_an_error_with_advice() -> None:
     with pytest.raises(UserError, match=r"out of memory \(5 points\); try points=2 and a higher optim.accumulate"):
-        gather(Cramped([], room=4), 3, 5)
+        gather(LimitedLine([], limit=4), 3, 5)
 
 
 def test_other_errors_are_not_reported_as_out_of_memory() -> None:

@@ -11,7 +11,7 @@ from regard.errors import UserError
 from regard.training.checkpoint import save_checkpoint
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.resume import tidy
+from regard.training.resume import rewind
 from regard.training.run import run_recipe
 from regard.training.task import DivergedError, Validation
 from regard.training.tasks.translation.task import TranslationTask
@@ -114,7 +114,7 @@ def test_a_damaged_checkpoint_costs_only_the_steps_since_the_one_before(
     (broken / "checkpoints" / "step-00000006" / "state.safetensors").write_bytes(b"")
     run_recipe(make(), broken)
     said = capsys.readouterr().out
-    assert "checkpoints/step-00000006: damaged (state.safetensors is not what was saved)" in said
+    assert "checkpoints/step-00000006: damaged (state.safetensors" in said
     assert "resuming from step 4\n" in said
     assert weights(broken) == weights(whole)
 
@@ -123,7 +123,7 @@ def test_if_no_checkpoint_is_whole_nothing_is_touched(make: MakeRun, broken: Pat
     for place in (broken / "checkpoints").glob("step-*"):
         (place / "manifest.json").unlink()
     before = everything(broken)
-    with pytest.raises(UserError, match="none of its 2 checkpoints is whole"):
+    with pytest.raises(UserError, match="all 2 checkpoints are damaged"):
         run_recipe(make(), broken)
     assert everything(broken) == before
 
@@ -133,7 +133,7 @@ def test_before_its_first_checkpoint_a_run_begins_again(
 ) -> None:
     shutil.rmtree(broken / "checkpoints")
     run_recipe(make(), broken)
-    assert "beginning again, since nothing was saved before\n" in capsys.readouterr().out
+    assert "starting again, because no checkpoint was saved\n" in capsys.readouterr().out
     assert weights(broken) == weights(whole)
     assert log(broken) == log(whole)
 
@@ -178,9 +178,9 @@ def test_a_run_that_is_done_says_so_and_does_nothing(
     make: MakeRun, whole: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = everything(whole)
-    monkeypatch.setattr("regard.training.run.build_task", None)  # it does not even read the data
+    monkeypatch.setattr(TranslationTask, "open", None)  # the data is not even read
     outcome = run_recipe(make(), whole)
-    assert "already done, at step 10" in capsys.readouterr().out
+    assert "already finished, at step 10" in capsys.readouterr().out
     assert (outcome.steps, outcome.best_step > 0) == (10, True)
     assert everything(whole) == before
 
@@ -188,7 +188,7 @@ def test_a_run_that_is_done_says_so_and_does_nothing(
 def test_the_tokenizer_is_not_learned_again(
     make: MakeRun, whole: Path, broken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regard.training.tasks.translation.data.build_vocabularies", None)
+    monkeypatch.setattr("regard.training.tasks.translation.data.train_tokenizers", None)
     run_recipe(make(), broken)
     assert weights(broken) == weights(whole)
 
@@ -221,7 +221,7 @@ def test_a_run_that_stopped_early_is_done_until_its_patience_is_raised(
     assert run_recipe(impatient, tmp_path / "run").stopped_early
     before = everything(tmp_path / "run")
     outcome = run_recipe(impatient, tmp_path / "run")
-    assert "already done, at step 4; a higher training.patience makes it go on" in capsys.readouterr().out
+    assert "already finished, at step 4; raise training.patience to continue it" in capsys.readouterr().out
     assert (outcome.steps, outcome.best_step, outcome.stopped_early) == (4, 1, True)
     assert everything(tmp_path / "run") == before
     assert run_recipe(make(**{LOOK: 1}, training__patience=5), tmp_path / "run").steps == 6
@@ -301,8 +301,8 @@ def test_a_run_can_be_made_longer_where_its_past_does_not_depend_on_its_length(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"optim__schedule": "cosine"}, "from 6 to 10, since the cosine schedule"),
-        ({"training__average": 0.5}, "from 6 to 10 at step 6, since the weights are averaged"),
+        ({"optim__schedule": "cosine"}, "from 6 to 10, because the cosine schedule"),
+        ({"training__average": 0.5}, "from 6 to 10 at step 6, because the first averaged step"),
     ],
 )
 def test_or_else_that_is_refused(changes: dict[str, object], said: str, make: MakeRun, tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ def test_a_changed_file_is_named_and_refused(make: MakeRun, files: dict[str, obj
     path = Path(str(files["data__target"]))
     path.write_text(path.read_text(encoding="utf-8").replace("我", "你"), encoding="utf-8")
     before = everything(tmp_path / "run")
-    with pytest.raises(UserError, match=r"train\.zh: has changed since the run in .*run began"):
+    with pytest.raises(UserError, match=r"train\.zh: has changed since the run in .*run was created"):
         run_recipe(make(**files), tmp_path / "run")
     assert everything(tmp_path / "run") == before
 
@@ -349,7 +349,7 @@ def test_other_tokens_of_the_same_files_are_refused(make: MakeRun, broken: Path)
     path = broken / "data" / "fingerprints.json"
     known = json.loads(path.read_text())
     path.write_text(json.dumps(known | {"tokens": "0" * 64}))
-    with pytest.raises(UserError, match="other tokens than when the run began"):
+    with pytest.raises(UserError, match="other tokens than when the run was created"):
         run_recipe(make(), broken)
 
 
@@ -409,7 +409,7 @@ def test_a_run_that_is_done_promises_more_steps_only_where_they_are_possible(
     recipe = make_recipe(training__steps=2, optim__schedule=change, training__valid_sentences=0)
     run_recipe(recipe, tmp_path / "run")
     run_recipe(recipe, tmp_path / "run")
-    assert ("more training.steps make it go on" in capsys.readouterr().out) == can_go_on
+    assert ("raise training.steps to continue it" in capsys.readouterr().out) == can_go_on
 
 
 def test_a_sentence_with_other_line_ends_stays_in_the_log(tmp_path: Path) -> None:
@@ -417,7 +417,7 @@ def test_a_sentence_with_other_line_ends_stays_in_the_log(tmp_path: Path) -> Non
     entries = [{"step": 1}, {"step": 2, "samples": [odd]}, {"step": 3}]
     lines = [json.dumps(entry, ensure_ascii=False) for entry in entries]
     (tmp_path / "log.jsonl").write_text("".join(f"{line}\n" for line in lines) + '{"step": 1', encoding="utf-8")
-    tidy(tmp_path, 2)
+    rewind(tmp_path, 2)
     kept = (tmp_path / "log.jsonl").read_text(encoding="utf-8")
     assert kept == "".join(f"{line}\n" for line in lines[:2])
 
@@ -428,4 +428,4 @@ def test_a_run_that_is_done_says_so_also_where_fewer_steps_are_asked_for(
     short = {"training__validate_every": 4, "training__valid_sentences": 0, "optim__schedule": "constant"}
     run_recipe(make_recipe(training__steps=4, **short), tmp_path / "run")
     assert run_recipe(make_recipe(training__steps=2, **short), tmp_path / "run").steps == 4
-    assert "already done" in capsys.readouterr().out
+    assert "already finished" in capsys.readouterr().out

@@ -15,7 +15,8 @@ from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import build_task
 from regard.training.state import DataShard, Position
-from regard.training.tasks.translation.task import TextBatch, TranslationTask
+from regard.training.tasks.translation.batches import TextBatch
+from regard.training.tasks.translation.task import TranslationTask
 from regard.training.workers import _initialise_worker, map_in_workers
 from tests.conftest import SMALL, settings_of
 from tests.forks import Forked

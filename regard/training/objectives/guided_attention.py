@@ -1,13 +1,14 @@
-"""Guided attention: cross-attention is rewarded for looking where a prior says.
+"""Guided attention: an auxiliary loss that pulls cross-attention towards a prior.
 
-The prior gives every source place a worth between 0 and 1 for every target place. "diagonal" is the one of Tachibana et
-al. (2018), a bell round the place that stands as far along in the source as the target has come; "alignments" is 1 at
-the words that a target word is aligned to. How much of a query's attention falls on the prior is its mass, and the loss
-is minus the mass's logarithm: near 1 it is Tachibana's 1 - mass, and far from it the gradient does not fade.
+The prior assigns a value between 0 and 1 to every pair of target and source positions. "diagonal" is the Gaussian of
+Tachibana et al. (2018) around the source position at the same relative position in its sentence; "alignments" is 1 at
+the source words that a target word is aligned to. The mass of a query is the sum of its attention weights multiplied by
+the prior, and the loss is the negative logarithm of the mass: close to 1 it equals Tachibana's 1 - mass, and far from 1
+its gradient does not vanish.
 
-Weights are made of the chosen layers alone, and only while the guide still has any weight.
+Attention weights are materialised in the selected layers only, and only while the loss has a positive weight.
 
-Shapes: B sentences, H heads, T target places, S source places.
+Shapes: B sentences, H heads, T target positions, S source positions, L links.
 """
 
 from __future__ import annotations
@@ -15,81 +16,110 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
+from typing import Annotated, Any, Literal, cast
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from regard.attention.masks import Layout, Mask, Packed
 from regard.attention.multi_head import Attention, use_qkv_hook
 from regard.attention.packing import pad_packed, pad_packed_mask
+from regard.config import Settings
 from regard.errors import UserError
-from regard.layers import DecoderBlock
-from regard.models.transformer import Transformer
-from regard.training.objectives.config import GuideSettings
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.training.tasks.translation.batches import TextBatch
 
-if TYPE_CHECKING:
-    from regard.training.tasks.translation.task import TextBatch
+MIN_MASS = 1e-9
+Index = Annotated[int, Field(strict=True)]
 
-LEAST_MASS = 1e-9
+
+class GuideSettings(Settings):
+    """Settings of guided attention."""
+
+    prior: Literal["diagonal", "alignments"] = Field(
+        "diagonal", description="source positions to attend to: along the diagonal, or those of aligned words"
+    )
+    weight: float = Field(1.0, gt=0, description="weight of the loss relative to the cross-entropy at the first step")
+    steps: int = Field(gt=0, description="steps over which the weight decreases linearly to zero")
+    layers: tuple[Index, ...] | None = Field(
+        None, min_length=1, description="decoder layers, from 0, or negative from the end; default: all"
+    )
+    heads: tuple[Index, ...] | None = Field(None, min_length=1, description="heads of these layers; default: all")
+    width: float = Field(0.2, gt=0, description="standard deviation of the diagonal, relative to the sentence length")
+
+    def check_model(self, model: TransformerConfig) -> None:
+        """Check that the model has the selected layers and heads.
+
+        Raises:
+            UserError: a layer or head does not exist.
+        """
+        for key, chosen, size in (("layers", self.layers, model.decoder_layers), ("heads", self.heads, model.heads)):
+            for number in chosen or ():
+                if not -size <= number < size:
+                    raise UserError(
+                        f"objective.guided_attention.{key}: the model has {key} 0 to {size - 1}, not {number}"
+                    )
 
 
 class Guidance:
-    """What the chosen heads did with one batch: the mean over layers and readings."""
+    """Loss and attention mass of one batch, collected from the selected layers."""
 
     def __init__(self) -> None:
         self.losses: list[Tensor] = []
         self.masses: list[Tensor] = []
 
     def loss(self) -> Tensor:
-        """The mean over heads, summed over target places."""
+        """Return the mean over layers and heads, summed over target positions."""
         return torch.stack(self.losses).mean(0)
 
     def mass(self) -> Tensor:
-        """The mean over heads and target places."""
+        """Return the mean over layers, heads and target positions."""
         return torch.stack(self.masses).mean(0)
 
 
 class GuidedAttention:
-    """Watches the chosen cross-attentions of a model while it reads a batch."""
+    """Computes the guided attention loss from hooks on the cross-attentions of a model."""
 
     def __init__(self, settings: GuideSettings) -> None:
         self.settings = settings
 
     def weight(self, step: int) -> float:
-        """Of the guide's loss at a step, counted from 1."""
+        """Return the weight of the loss at a step, counted from 1."""
         return self.settings.weight * max(0.0, 1 - (step - 1) / self.settings.steps)
 
     @contextmanager
-    def watch(self, model: Transformer, batch: TextBatch) -> Iterator[Guidance]:
-        """Judges what the model looks at while the block runs; whoever else observes it goes on doing so."""
+    def observe(self, model: Transformer, batch: TextBatch) -> Iterator[Guidance]:
+        """Collect the loss of all forward passes inside the block; hooks that are already set still run."""
         guidance = Guidance()
-        prior, guided = self._prior(batch)
+        prior_BTS, guided_BT = self._prior(batch)
 
-        def observe(attention: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> None:
-            before = observers[attention]
-            if before is not None:
-                before(attention, q, k, v, mask)
-            weights = weights_by_sentence(attention, q, k, mask)
-            if self.settings.heads is not None:  # an index of numbers would have to be copied to the device
-                weights = torch.stack([weights[:, head] for head in self.settings.heads], 1)
-            mass = (weights * prior[:, None]).sum(-1)
-            guidance.losses.append((-mass.clamp(min=LEAST_MASS).log().mean(1) * guided).sum())
-            guidance.masses.append((mass.detach().mean(1) * guided).sum() / guided.sum().clamp(min=1))
+        def hook(attention: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> None:
+            previous = previous_hooks[attention]
+            if previous is not None:
+                previous(attention, q, k, v, mask)
+            weights_BHTS = weights_by_sentence(attention, q, k, mask)
+            if self.settings.heads is not None:  # indexing with a list would copy it to the device
+                weights_BHTS = torch.stack([weights_BHTS[:, head] for head in self.settings.heads], 1)
+            mass_BHT = (weights_BHTS * prior_BTS[:, None]).sum(-1)
+            guidance.losses.append((-mass_BHT.clamp(min=MIN_MASS).log().mean(1) * guided_BT).sum())
+            mean_mass = (mass_BHT.detach().mean(1) * guided_BT).sum() / guided_BT.sum().clamp(min=1)
+            guidance.masses.append(mean_mass)
 
-        observers = {attention: attention.qkv_hook for attention in self._chosen(model)}
-        with use_qkv_hook(observers, observe):
+        previous_hooks = {attention: attention.qkv_hook for attention in self._cross_attentions(model)}
+        with use_qkv_hook(previous_hooks, hook):
             yield guidance
 
-    def _chosen(self, model: Transformer) -> list[Attention]:
-        crosses = [cast(DecoderBlock, block).cross for block in model.decoder]
-        return crosses if self.settings.layers is None else [crosses[layer] for layer in self.settings.layers]
+    def _cross_attentions(self, model: Transformer) -> list[Attention]:
+        attentions: list[Attention] = [cast(Any, block).cross for block in model.decoder]
+        return attentions if self.settings.layers is None else [attentions[layer] for layer in self.settings.layers]
 
     def _prior(self, batch: TextBatch) -> tuple[Tensor, Tensor]:
-        """The prior, (B, T, S), and which target places it guides, (B, T)."""
+        """Return the prior, (B, T, S), and which target positions are guided, (B, T)."""
         target, source = batch.target_layout, batch.source_layout
         if self.settings.prior == "diagonal":
-            return diagonal_prior(target, source, self.settings.width), _reached(target)
+            positions = torch.arange(target.longest, device=target.lengths.device)
+            return diagonal_prior(target, source, self.settings.width), positions < target.lengths[:, None]
         if batch.links is None:
             raise UserError("objective.guided_attention.prior: alignments needs word alignments with the training data")
         prior = aligned_prior(target, source, batch.links)
@@ -97,32 +127,27 @@ class GuidedAttention:
 
 
 def diagonal_prior(target: Layout, source: Layout, width: float) -> Tensor:
-    """A bell round the diagonal, on which first meets first and END meets END."""
-    distance = _progress(target)[:, :, None] - _progress(source)[:, None, :]
+    """Return a Gaussian around the diagonal from the first tokens of a pair to both END tokens, (B, T, S)."""
+    distance = _relative_positions(target)[:, :, None] - _relative_positions(source)[:, None, :]
     return torch.exp(-distance.square() / (2 * width**2))
 
 
 def aligned_prior(target: Layout, source: Layout, links: Tensor) -> Tensor:
-    """One where a row of `links` says (sentence, target place, source place), zero elsewhere."""
+    """Return 1 at the links (sentence, target position, source position), (L, 3), and 0 elsewhere, (B, T, S)."""
     shape = len(target.lengths), target.longest, source.longest
     sentence, t, s = links.unbind(1)
-    places = (sentence * target.longest + t) * source.longest + s
-    return torch.zeros(math.prod(shape), device=links.device).index_fill(0, places, 1.0).view(shape)
+    index = (sentence * target.longest + t) * source.longest + s
+    return torch.zeros(math.prod(shape), device=links.device).index_fill(0, index, 1.0).view(shape)
 
 
 def weights_by_sentence(attention: Attention, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
-    """The weights of every sentence in a row of its own, (B, H, T, S), whatever the layout."""
+    """Return attention weights with one sentence per row, (B, H, T, S), for either layout."""
     if isinstance(mask.queries, Packed) and isinstance(mask.keys, Packed):
         q, k, mask = pad_packed(q, mask.queries), pad_packed(k, mask.keys), pad_packed_mask(mask)
     return attention.kind.weights(q, k, mask)
 
 
-def _progress(layout: Layout) -> Tensor:
-    """How far along its sentence each place stands, from 0 to 1, (B, longest)."""
-    places = torch.arange(layout.longest, device=layout.lengths.device)
-    return places / (layout.lengths[:, None] - 1).clamp(min=1)
-
-
-def _reached(layout: Layout) -> Tensor:
-    """Which places a sentence reaches, (B, longest)."""
-    return torch.arange(layout.longest, device=layout.lengths.device) < layout.lengths[:, None]
+def _relative_positions(layout: Layout) -> Tensor:
+    """Return the position of each token in its sentence, from 0 for the first to 1 for the last, (B, longest)."""
+    positions = torch.arange(layout.longest, device=layout.lengths.device)
+    return positions / (layout.lengths[:, None] - 1).clamp(min=1)

@@ -1,55 +1,122 @@
-"""The loss of a batch at a step: cross-entropy under teacher forcing, and what the settings lay over it."""
+"""Training loss of an autoregressive translator: teacher forcing, optionally with further terms.
+
+Scheduled sampling changes the decoder inputs, R-Drop (Liang et al., 2021) runs the decoder twice with different dropout
+and penalises the difference, and guided attention adds a loss on cross-attention weights.
+
+Shapes: N target tokens to predict, W width, V vocabulary.
+"""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 
+from regard.attention.multi_head import disable_qkv_hooks
+from regard.config import Settings
 from regard.models.transformer import Transformer
-from regard.training.objectives.config import ObjectiveSettings
-from regard.training.objectives.guided_attention import GuidedAttention
-from regard.training.objectives.r_drop import divergence
-from regard.training.objectives.scheduled_sampling import ScheduledSampling
-from regard.training.objectives.teacher_forcing import cross_entropy, force, read
+from regard.ops.cross_entropy import linear_cross_entropy
+from regard.training.objectives.guided_attention import GuidedAttention, GuideSettings
+from regard.training.objectives.scheduled_sampling import SamplingSettings, ScheduledSampling, mix_predictions
 from regard.training.task import LossSum, Step
+from regard.training.tasks.translation.batches import TextBatch
 
-if TYPE_CHECKING:
-    from regard.training.tasks.translation.task import TextBatch
+
+class ObjectiveSettings(Settings):
+    """Additions to teacher forcing; all are off by default."""
+
+    scheduled_sampling: SamplingSettings | None = None
+    guided_attention: GuideSettings | None = None
+    r_drop: float = Field(
+        0.0, ge=0, description="weight of the divergence between two forward passes; 0: R-Drop is off"
+    )
 
 
 class TranslationObjective:
-    """Scheduled sampling changes what the decoder reads, R-Drop lets it read twice, guided attention watches it."""
+    """Computes the loss of a batch at a step.
 
-    def __init__(self, settings: ObjectiveSettings, smoothing: float, compiled: bool = False) -> None:
-        self.smoothing, self.r_drop = smoothing, settings.r_drop
-        self.force_framed = torch.compile(force, fullgraph=True, dynamic=False) if compiled else force
+    Args:
+        settings: additions to teacher forcing.
+        label_smoothing: probability mass that is distributed evenly over the vocabulary.
+        compiled: whether to compile the loss of batches of fixed shape.
+    """
+
+    def __init__(self, settings: ObjectiveSettings, label_smoothing: float, compiled: bool = False) -> None:
+        self.label_smoothing, self.r_drop = label_smoothing, settings.r_drop
+        self.compiled_loss = torch.compile(teacher_forcing_loss, fullgraph=True, dynamic=False) if compiled else None
         sampling, guide = settings.scheduled_sampling, settings.guided_attention
         self.sampling = None if sampling is None else ScheduledSampling(sampling)
         self.guide = None if guide is None else GuidedAttention(guide)
 
     def loss(self, model: Transformer, batch: TextBatch, step: Step) -> LossSum:
-        """What every strategy adds is a sum over the batch's labels, so that batches of any size weigh alike."""
+        """Return the loss; all terms are sums over the labels, so that the losses of microbatches add up."""
         count = batch.count
-        shares: dict[str, Tensor] = {}  # of this batch, for the log
-        if self.sampling is not None and (share := self.sampling.share(int(step))) > 0:
-            batch, shares["sampled"] = self.sampling.mix(model, batch, share)
+        proportions: dict[str, Tensor] = {}
+        if self.sampling is not None and (probability := self.sampling.probability(int(step))) > 0:
+            predictions = self.sampling.predict(predicted_logits(model, batch))
+            batch, proportions["sampled"] = mix_predictions(batch, predictions, probability)
         weight = 0.0 if self.guide is None else self.guide.weight(int(step))
-        watching = self.guide.watch(model, batch) if self.guide is not None and weight else nullcontext()
-        terms: dict[str, Tensor] = {}
-        with watching as guidance:
-            if self.r_drop:
-                readings = [read(model, batch) for _ in range(2)]
-                truth = torch.stack([cross_entropy(x, batch.labels, self.smoothing) for x in readings]).mean(0)
-                terms["divergence"] = divergence(*readings)
-                total = truth + self.r_drop * terms["divergence"]
-            else:  # batches of another size than all others are not worth compiling for
-                truth = total = (self.force_framed if batch.framed else force)(model, batch, self.smoothing)
-        terms = {"cross_entropy": truth} | terms
+        with self.guide.observe(model, batch) if self.guide is not None and weight else nullcontext() as guidance:
+            terms = self._forward(model, batch)
+        total = terms["cross_entropy"]
+        if self.r_drop:
+            total = total + self.r_drop * terms["divergence"]
         if guidance is not None:
-            terms["guide"], shares["on_prior"] = guidance.loss(), guidance.mass()
+            terms["guide"], proportions["on_prior"] = guidance.loss(), guidance.mass()
             total = total + weight * terms["guide"]
-        parts = {name: term.detach() for name, term in terms.items()} if len(terms) > 1 else {}
-        return LossSum(total, count, parts | {name: share * count for name, share in shares.items()})
+        logged = {name: term.detach() for name, term in terms.items()} if len(terms) > 1 else {}
+        return LossSum(total, count, logged | {name: share * count for name, share in proportions.items()})
+
+    def _forward(self, model: Transformer, batch: TextBatch) -> dict[str, Tensor]:
+        if self.r_drop:
+            passes = [logits_of_labels(model, batch) for _ in range(2)]
+            losses = [cross_entropy(logits, batch.labels, self.label_smoothing) for logits in passes]
+            return {"cross_entropy": torch.stack(losses).mean(0), "divergence": symmetric_kl(*passes)}
+        # Batches of other shapes would each be compiled anew.
+        loss = self.compiled_loss if self.compiled_loss is not None and batch.fixed_shape else teacher_forcing_loss
+        return {"cross_entropy": loss(model, batch, self.label_smoothing)}
+
+
+def teacher_forcing_loss(model: Transformer, batch: TextBatch, label_smoothing: float) -> Tensor:
+    """Return the cross-entropy summed over the labels, without materialising all logits at once."""
+    x = decoder_outputs(model, batch)
+    return linear_cross_entropy(x, model.output_weight, model.output_bias, batch.labels, label_smoothing)
+
+
+def logits_of_labels(model: Transformer, batch: TextBatch) -> Tensor:
+    """Return the logits of every label given the source and the decoder inputs up to it, (N, V)."""
+    return model.logits(decoder_outputs(model, batch))
+
+
+def decoder_outputs(model: Transformer, batch: TextBatch) -> Tensor:
+    """Return the decoder outputs at the labels, (N, W)."""
+    encoded = model.encode(batch.source, batch.source_layout)
+    x = model.decode(batch.inputs, encoded, batch.target_layout, batch.source_layout).flatten(0, 1)
+    # Padding is removed before the output projection, the widest linear layer.
+    return x if batch.real is None else x[batch.real]
+
+
+@torch.no_grad()
+def predicted_logits(model: Transformer, batch: TextBatch) -> Tensor:
+    """Return the logits of every label without dropout, hooks and gradients, (N, V)."""
+    training = model.training
+    model.eval()
+    try:
+        with disable_qkv_hooks(model):
+            return logits_of_labels(model, batch)
+    finally:
+        model.train(training)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
+    """Return the cross-entropy summed over the labels, in float32."""
+    return F.cross_entropy(logits.float(), labels, label_smoothing=label_smoothing, reduction="sum")
+
+
+def symmetric_kl(logits1: Tensor, logits2: Tensor) -> Tensor:
+    """Return the mean of both Kullback-Leibler divergences between two distributions (N, V), summed over N."""
+    p, q = logits1.float().log_softmax(-1), logits2.float().log_softmax(-1)
+    return ((p.exp() - q.exp()) * (p - q)).sum() / 2

@@ -1,74 +1,106 @@
 """Scheduled sampling in two passes, for Transformers (Mihaylova and Martins, 2019).
 
-A first pass under teacher forcing predicts every token. Then each input of the decoder but the first is, with the share
-that the schedule has reached, the model's own prediction of that token in place of the reference. The loss is that of
-the second pass, and gradients flow through it alone.
+The first pass, under teacher forcing, predicts every target token. In the second pass, each decoder input except BOS is
+replaced, with a probability that grows during training, by the prediction of the first pass. The loss is that of the
+second pass, and gradients flow through it alone.
 
-The first pass is made without dropout: what a decoder reads when it translates was predicted without it, too. Random
-numbers come from torch's generator, which a checkpoint saves; where nothing is to be mixed none are drawn.
+The first pass runs without dropout, as predictions are made at inference. Random numbers come from torch's default
+generator, which is part of a checkpoint; none are drawn while the probability is zero.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from regard.attention.multi_head import disable_qkv_hooks
-from regard.models.transformer import Transformer
-from regard.training.objectives.config import SamplingSettings
-from regard.training.objectives.decay import build_decay
-from regard.training.objectives.teacher_forcing import read
+from regard.config import Settings
+from regard.training.tasks.translation.batches import TextBatch
 
-if TYPE_CHECKING:
-    from regard.training.tasks.translation.task import TextBatch
+Decay = Literal["linear", "exponential", "inverse-sigmoid"]
+
+
+class SamplingSettings(Settings):
+    """Settings of scheduled sampling."""
+
+    decay: Decay = Field("inverse-sigmoid", description="how the proportion of reference tokens decays")
+    half_life: int = Field(gt=0, description="steps after `start` until half of the decoder inputs are predictions")
+    start: int = Field(0, ge=0, description="steps of teacher forcing before the decay starts")
+    floor: float = Field(0.5, ge=0, le=1, description="minimum proportion of reference tokens")
+    choice: Literal["argmax", "sample"] = Field(
+        "argmax", description="take the most probable token, or sample from the model's distribution"
+    )
 
 
 class ScheduledSampling:
-    """Puts predictions in place of the reference, as many as the step asks for."""
+    """Replaces decoder inputs by predictions, more of them as training proceeds."""
 
     def __init__(self, settings: SamplingSettings) -> None:
         self.settings = settings
         self.decay = build_decay(settings.decay, settings.half_life)
 
-    def share(self, step: int) -> float:
-        """Of the decoder's inputs, how many are the model's own predictions at this step."""
-        begun = step - self.settings.start
-        return 0.0 if begun <= 0 else 1 - max(self.settings.floor, self.decay(begun))
+    def probability(self, step: int) -> float:
+        """Return the probability that a decoder input is a prediction."""
+        elapsed = step - self.settings.start
+        return 0.0 if elapsed <= 0 else 1 - max(self.settings.floor, self.decay(elapsed))
 
-    def mix(self, model: Transformer, batch: TextBatch, share: float) -> tuple[TextBatch, Tensor]:
-        """The batch with some of its inputs predicted, and the share that are, the first of each sentence apart."""
-        return put_predictions(batch, self._predict(model, batch), share)
-
-    @torch.no_grad()
-    def _predict(self, model: Transformer, batch: TextBatch) -> Tensor:
-        training = model.training
-        model.eval()
-        try:
-            with disable_qkv_hooks(model):
-                logits = read(model, batch)
-        finally:
-            model.train(training)
+    def predict(self, logits: Tensor) -> Tensor:
+        """Choose a token for each label, (N,), from logits (N, V)."""
         if self.settings.choice == "argmax":
             return logits.argmax(-1)
-        odds = logits.float().softmax(-1)
-        return (odds / torch.empty_like(odds).exponential_()).argmax(-1)  # a draw that never waits for the device
+        probabilities = logits.float().softmax(-1)
+        # Equivalent to torch.multinomial, which would synchronise with the device.
+        return (probabilities / torch.empty_like(probabilities).exponential_()).argmax(-1)
 
 
-def put_predictions(batch: TextBatch, predictions: Tensor, share: float) -> tuple[TextBatch, Tensor]:
-    """Each input but the first of a sentence becomes, by chance, what was predicted for it.
+def mix_predictions(batch: TextBatch, predictions: Tensor, probability: float) -> tuple[TextBatch, Tensor]:
+    """Replace decoder inputs by predictions at random, except the first of each sentence.
 
     Args:
-        predictions: one for each label; the input behind a label is the label itself, moved on by one.
+        batch: the batch under teacher forcing.
+        predictions: one token per label; the prediction for a label replaces the input at the next position.
+        probability: probability of each replacement.
+
+    Returns:
+        The mixed batch, and the proportion of inputs that were replaced.
     """
-    inputs, places = batch.inputs.flatten(), batch.target_layout.positions().expand_as(batch.inputs).flatten()
+    inputs, positions = batch.inputs.flatten(), batch.target_layout.positions().expand_as(batch.inputs).flatten()
     if batch.real is not None:
-        inputs, places = inputs[batch.real], places[batch.real]
-    follows = places > 0
-    chosen = follows & (torch.rand(len(inputs), device=inputs.device) < share)
-    mixed = torch.where(chosen, predictions.roll(1), inputs)
+        inputs, positions = inputs[batch.real], positions[batch.real]
+    replaceable = positions > 0
+    replaced = replaceable & (torch.rand(len(inputs), device=inputs.device) < probability)
+    mixed = torch.where(replaced, predictions.roll(1), inputs)
     if batch.real is not None:
         mixed = batch.inputs.flatten().index_copy(0, batch.real, mixed)
-    return replace(batch, inputs=mixed.view_as(batch.inputs)), chosen.sum() / follows.sum().clamp(min=1)
+    proportion = replaced.sum() / replaceable.sum().clamp(min=1)
+    return replace(batch, inputs=mixed.view_as(batch.inputs)), proportion
+
+
+def build_decay(kind: Decay, half_life: int) -> Callable[[int], float]:
+    """Return one of the curves of Bengio et al. (2015), which falls from 1 towards 0 and passes 0.5 at `half_life`."""
+    k = _solve_k(half_life)
+
+    def linear(step: int) -> float:
+        return max(0.0, 1 - step / (2 * half_life))
+
+    def exponential(step: int) -> float:
+        return math.pow(2.0, -step / half_life)
+
+    def inverse_sigmoid(step: int) -> float:
+        return 1 / (1 + math.exp(min(step / k, 700.0)) / k)
+
+    curves = {"linear": linear, "exponential": exponential, "inverse-sigmoid": inverse_sigmoid}
+    return curves[kind]
+
+
+def _solve_k(half_life: int) -> float:
+    """Solve k ln k = half_life, for which k / (k + exp(step / k)) is 0.5, by Newton's method on ln k."""
+    log_k = math.log1p(half_life)
+    for _ in range(50):
+        log_k -= (log_k * math.exp(log_k) - half_life) / (math.exp(log_k) * (log_k + 1))
+    return math.exp(log_k)

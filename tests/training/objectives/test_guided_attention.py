@@ -1,3 +1,5 @@
+"""Guided attention: priors, the loss on attention weights, and its effect."""
+
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,83 +15,87 @@ from regard.attention.multi_head import Attention
 from regard.data.builtin.corpus import load_pairs
 from regard.errors import UserError
 from regard.inspection.probe import probe
-from regard.training.objectives.config import GuideSettings, ObjectiveSettings
-from regard.training.objectives.guided_attention import GuidedAttention, aligned_prior, diagonal_prior
-from regard.training.objectives.objective import TranslationObjective
-from regard.training.objectives.teacher_forcing import read
+from regard.training.objectives.guided_attention import (
+    GuidedAttention,
+    GuideSettings,
+    aligned_prior,
+    diagonal_prior,
+)
+from regard.training.objectives.objective import ObjectiveSettings, TranslationObjective, logits_of_labels
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import build_task, run_recipe
-from regard.training.tasks.translation.task import TextBatch, TranslationTask, collate
+from regard.training.tasks.translation.batches import TextBatch, collate
+from regard.training.tasks.translation.task import TranslationTask
 from tests.conftest import small_recipe
 
 ROWS = np.array([3, 100, 200, 7, 400, 99])
 LINKS = torch.tensor([(0, 0, 1), (0, 2, 0), (0, 2, 2), (1, 1, 1), (4, 0, 0), (4, 0, 0)])
-EVERY_LAYER = GuideSettings(steps=10)
+ALL_LAYERS = GuideSettings(steps=10)
 
 
-def watch(settings: GuideSettings, task: TranslationTask, batch: TextBatch) -> tuple[float, float]:
-    """The guide's loss of a batch, and the mass on the prior."""
-    with GuidedAttention(settings).watch(task.model, batch) as guidance:
-        read(task.model, batch)
+def guide_loss_and_mass(settings: GuideSettings, task: TranslationTask, batch: TextBatch) -> tuple[float, float]:
+    """Return the guided attention loss of a batch and the attention mass on the prior."""
+    with GuidedAttention(settings).observe(task.model, batch) as guidance:
+        logits_of_labels(task.model, batch)
     return guidance.loss().item(), guidance.mass().item()
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How often attention weights were made: one entry a time."""
-    times: list[int] = []
+def weight_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Count how often attention weights are materialised: one entry per call."""
+    calls: list[int] = []
     weights = Full.weights
 
     def count(self: Full, q: torch.Tensor, k: torch.Tensor, mask: object) -> torch.Tensor:
-        times.append(1)
+        calls.append(1)
         return weights(self, q, k, mask)
 
     monkeypatch.setattr(Full, "weights", count)
-    return times
+    return calls
 
 
 # Priors
 
 
 @pytest.mark.parametrize("layout", [Padded, Packed])
-def test_the_diagonal_runs_from_the_first_place_to_the_last_of_each_sentence(layout: type) -> None:
+def test_diagonal_prior_connects_first_and_last_positions(layout: type) -> None:
     target, source = layout.of([3, 5]), layout.of([5, 2])
     prior = diagonal_prior(target, source, 0.25)
     assert prior.shape == (2, 5, 5)
-    assert [prior[0, 0, 0], prior[0, 1, 2], prior[0, 2, 4]] == [1, 1, 1]  # 3 target places beside 5 of the source
+    assert [prior[0, 0, 0], prior[0, 1, 2], prior[0, 2, 4]] == [1, 1, 1]  # 3 target positions, 5 source positions
     assert [prior[1, 0, 0], prior[1, 4, 1]] == [1, 1]
     assert prior[0, 0, 4].item() == pytest.approx(np.exp(-(1**2) / (2 * 0.25**2)))
     assert prior[0, 1, 1].item() == pytest.approx(np.exp(-(0.25**2) / (2 * 0.25**2)))
 
 
-def test_a_sentence_of_one_token_has_a_diagonal() -> None:
+def test_diagonal_prior_of_a_single_token_is_finite() -> None:
     prior = diagonal_prior(Padded.of([1, 4]), Padded.of([1, 1]), 0.2)
     assert prior[0, 0, 0] == 1
     assert prior.isfinite().all()
 
 
-def test_aligned_places_have_the_worth_one_and_others_none() -> None:
+def test_aligned_prior_is_one_at_links_and_zero_elsewhere() -> None:
     prior = aligned_prior(Padded.of([3] * 5), Padded.of([4] * 5), LINKS)
     assert prior.shape == (5, 3, 4)
-    assert {tuple(place) for place in prior.nonzero().tolist()} == {tuple(link) for link in LINKS.tolist()}
+    assert {tuple(index) for index in prior.nonzero().tolist()} == {tuple(link) for link in LINKS.tolist()}
     assert prior.max() == 1
 
 
-# The loss
+# Loss
 
 
 @pytest.mark.parametrize(
     ("layers", "heads"), [(None, None), ((1,), None), ((-1,), (0,)), ((0, 1), (1,)), ((0,), (-1, 0))]
 )
-def test_the_loss_is_minus_the_log_of_the_mass_on_the_prior_of_the_chosen_heads(
+def test_loss_is_the_negative_log_of_the_mass_of_the_selected_heads(
     layers: tuple[int, ...] | None, heads: tuple[int, ...] | None, build: Callable[..., TranslationTask]
 ) -> None:
     task = build()
     batch = collate(task.train, ROWS, False, 0)
     settings = GuideSettings(steps=10, layers=layers, heads=heads, width=0.3)
     with probe(task.model) as seen:
-        read(task.model, batch)
+        logits_of_labels(task.model, batch)
     prior = diagonal_prior(batch.target_layout, batch.source_layout, 0.3)
     losses, masses = [], []
     for layer in layers or (0, 1):
@@ -98,90 +104,86 @@ def test_the_loss_is_minus_the_log_of_the_mass_on_the_prior_of_the_chosen_heads(
             mass = (weights[:, head] * prior).sum(-1)[batch.target_layout.real()]
             losses.append(-mass.log().sum().item())
             masses.append(mass.mean().item())
-    loss, mass = watch(settings, task, batch)
+    loss, mass = guide_loss_and_mass(settings, task, batch)
     assert loss == pytest.approx(np.mean(losses), rel=1e-5)
     assert mass == pytest.approx(np.mean(masses), rel=1e-5)
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_target_places_without_a_link_are_free(packed: bool, build: Callable[..., TranslationTask]) -> None:
+def test_positions_without_links_are_not_guided(packed: bool, build: Callable[..., TranslationTask]) -> None:
     task = build()
     batch = replace(collate(task.train, ROWS, packed, 0), links=LINKS)
     with probe(task.model) as seen:
-        read(task.model, collate(task.train, ROWS, False, 0))
+        logits_of_labels(task.model, collate(task.train, ROWS, False, 0))
     weights = torch.stack([seen[f"decoder.{layer}.cross"].weights for layer in (0, 1)]).mean((0, 2))
     masses = torch.stack([weights[0, 0, 1], weights[0, 2, [0, 2]].sum(), weights[1, 1, 1], weights[4, 0, 0]])
-    _, mass = watch(GuideSettings(steps=10, prior="alignments"), task, batch)
+    _, mass = guide_loss_and_mass(GuideSettings(steps=10, prior="alignments"), task, batch)
     assert mass == pytest.approx(masses.mean().item(), rel=1e-5)
 
 
-def test_without_alignments_that_prior_is_refused(build: Callable[..., TranslationTask]) -> None:
+def test_missing_alignments_are_rejected(build: Callable[..., TranslationTask]) -> None:
     task = build()
     with pytest.raises(UserError, match=r"objective\.guided_attention\.prior: alignments needs word alignments"):
-        watch(GuideSettings(steps=10, prior="alignments"), task, collate(task.train, ROWS, False, 0))
+        guide_loss_and_mass(GuideSettings(steps=10, prior="alignments"), task, collate(task.train, ROWS, False, 0))
 
 
-def test_its_weight_falls_in_a_line_to_nothing() -> None:
+def test_weight_decreases_linearly_to_zero() -> None:
     weight = GuidedAttention(GuideSettings(steps=4, weight=2.0)).weight
     assert [weight(step) for step in (1, 2, 3, 4, 5, 100)] == [2, 1.5, 1, 0.5, 0, 0]
 
 
-def test_the_weighted_loss_is_added(build: Callable[..., TranslationTask]) -> None:
+def test_weighted_loss_is_added(build: Callable[..., TranslationTask]) -> None:
     task = build()
     batch = collate(task.train, ROWS, False, 0)
     guided = TranslationObjective(ObjectiveSettings(guided_attention=GuideSettings(steps=4, weight=2.0)), 0.1)
-    plain, loss = (
-        TranslationObjective(ObjectiveSettings(), 0.1).loss(task.model, batch, 3),
-        guided.loss(task.model, batch, 3),
-    )
-    assert loss.parts["cross_entropy"].item() == plain.total.item()
-    assert loss.total.item() == pytest.approx(plain.total.item() + loss.parts["guide"].item(), rel=1e-6)
+    plain = TranslationObjective(ObjectiveSettings(), 0.1).loss(task.model, batch, 3)
+    loss = guided.loss(task.model, batch, 3)
+    assert loss.logged["cross_entropy"].item() == plain.total.item()
+    assert loss.total.item() == pytest.approx(plain.total.item() + loss.logged["guide"].item(), rel=1e-6)
 
 
-# Weights on demand
+# Attention weights
 
 
-def test_weights_are_made_of_the_chosen_layers_only_while_the_guide_has_weight(
-    made: list[int], build: Callable[..., TranslationTask]
+def test_weights_are_materialised_only_in_selected_layers_while_needed(
+    weight_calls: list[int], build: Callable[..., TranslationTask]
 ) -> None:
     task = build()
     batch = collate(task.train, ROWS, False, 0)
-    teacher = TranslationObjective(ObjectiveSettings(guided_attention=GuideSettings(steps=4, layers=(1,))), 0.1)
+    objective = TranslationObjective(ObjectiveSettings(guided_attention=GuideSettings(steps=4, layers=(1,))), 0.1)
     for step, expected in ((1, 1), (4, 2), (5, 2), (6, 2)):
-        teacher.loss(task.model, batch, step)
-        assert len(made) == expected
+        objective.loss(task.model, batch, step)
+        assert len(weight_calls) == expected
     assert all(m.qkv_hook is None for m in task.model.modules() if isinstance(m, Attention))
 
 
-def test_a_probe_goes_on_seeing(build: Callable[..., TranslationTask]) -> None:
+def test_probe_still_records(build: Callable[..., TranslationTask]) -> None:
     task = build()
     batch = collate(task.train, ROWS, False, 0)
     with probe(task.model, ["decoder.0.cross"]) as seen:
-        watch(EVERY_LAYER, task, batch)
+        guide_loss_and_mass(ALL_LAYERS, task, batch)
         first = seen.pop("decoder.0.cross")
-        read(task.model, batch)
+        logits_of_labels(task.model, batch)
     assert torch.equal(first.weights, seen["decoder.0.cross"].weights)
 
 
-def test_an_error_leaves_no_observer_behind(build: Callable[..., TranslationTask]) -> None:
+def test_hooks_are_removed_after_an_error(build: Callable[..., TranslationTask]) -> None:
     task = build()
     batch = collate(task.train, ROWS, False, 0)
-    with pytest.raises(ZeroDivisionError), GuidedAttention(EVERY_LAYER).watch(task.model, batch):
+    with pytest.raises(ZeroDivisionError), GuidedAttention(ALL_LAYERS).observe(task.model, batch):
         raise ZeroDivisionError
     assert all(m.qkv_hook is None for m in task.model.modules() if isinstance(m, Attention))
 
 
-# What it teaches
+# Effect
 
-WIDTH, GUIDED, UNGUIDED = 0.1, 0.5, 0.35
-CHOSEN, OTHER = (
-    GuideSettings(steps=10_000, width=WIDTH, layers=(1,), heads=(0,)),
-    GuideSettings(steps=10_000, width=WIDTH, layers=(0,)),
-)
+WIDTH, MIN_GUIDED, MAX_UNGUIDED = 0.1, 0.5, 0.35
+GUIDED_HEAD = GuideSettings(steps=10_000, width=WIDTH, layers=(1,), heads=(0,))
+OTHER_LAYER = GuideSettings(steps=10_000, width=WIDTH, layers=(0,))
 
 
 def final_masses(folder: Path, name: str, **changes: object) -> tuple[float, float]:
-    """The mass on the diagonal of the chosen head and of another layer, on sentences that training has not seen."""
+    """Return the mass on the diagonal of the guided head and of another layer, on held-out sentences."""
     recipe = small_recipe(
         folder / "a.en",
         folder / "a.zh",
@@ -194,57 +196,57 @@ def final_masses(folder: Path, name: str, **changes: object) -> tuple[float, flo
     task.model.load_state_dict(Translator.load(folder / name / "last").model.state_dict())
     task.model.eval()
     batch = collate(task.valid_tokens, np.arange(len(task.valid_tokens)), False, 0)
-    return watch(CHOSEN, task, batch)[1], watch(OTHER, task, batch)[1]
+    return guide_loss_and_mass(GUIDED_HEAD, task, batch)[1], guide_loss_and_mass(OTHER_LAYER, task, batch)[1]
 
 
-def test_a_guided_head_looks_along_the_diagonal_and_others_do_not(tmp_path: Path) -> None:
+def test_guided_head_attends_along_the_diagonal(tmp_path: Path) -> None:
     pairs = load_pairs("train", 1500)
     (tmp_path / "a.en").write_text("".join(f"{pair.source}\n" for pair in pairs), encoding="utf-8")
     (tmp_path / "a.zh").write_text("".join(f"{pair.target}\n" for pair in pairs), encoding="utf-8")
     unguided, _ = final_masses(tmp_path, "unguided")
-    guided, elsewhere = final_masses(tmp_path, "guided", objective__guided_attention=CHOSEN.model_dump())
-    assert guided > GUIDED
-    assert unguided < UNGUIDED
-    assert elsewhere < UNGUIDED
+    guided, other_layer = final_masses(tmp_path, "guided", objective__guided_attention=GUIDED_HEAD.model_dump())
+    assert guided > MIN_GUIDED
+    assert unguided < MAX_UNGUIDED
+    assert other_layer < MAX_UNGUIDED
 
 
-def test_a_guided_head_looks_at_the_aligned_words(build: Callable[..., TranslationTask]) -> None:
+def test_guided_head_attends_to_aligned_words(build: Callable[..., TranslationTask]) -> None:
     task = build(optim__label_smoothing=0.0)
     batch = collate(task.train, ROWS, True, 0)
     lengths = zip(batch.target_layout.lengths.tolist(), batch.source_layout.lengths.tolist(), strict=True)
-    crossed = [(i, t, max(0, S - 1 - t)) for i, (T, S) in enumerate(lengths) for t in range(T)]
-    batch = replace(batch, links=torch.tensor(crossed))
+    reversed_links = [(i, t, max(0, S - 1 - t)) for i, (T, S) in enumerate(lengths) for t in range(T)]
+    batch = replace(batch, links=torch.tensor(reversed_links))
     settings = GuideSettings(steps=10_000, prior="alignments")
-    before = watch(settings, task, batch)[1]
-    teacher = TranslationObjective(ObjectiveSettings(guided_attention=settings), 0.0)
+    before = guide_loss_and_mass(settings, task, batch)[1]
+    objective = TranslationObjective(ObjectiveSettings(guided_attention=settings), 0.0)
     optimiser = torch.optim.Adam(task.model.parameters(), lr=3e-3)
     for step in range(1, 101):
         optimiser.zero_grad()
-        loss = teacher.loss(task.model, batch, step)
+        loss = objective.loss(task.model, batch, step)
         (loss.total / loss.count).backward()
         optimiser.step()
     assert before < 0.3
-    assert watch(settings, task, batch)[1] > 0.9
-    assert read(task.model, batch).argmax(-1).eq(batch.labels).float().mean() > 0.9
+    assert guide_loss_and_mass(settings, task, batch)[1] > 0.9
+    assert logits_of_labels(task.model, batch).argmax(-1).eq(batch.labels).float().mean() > 0.9
 
 
 # Settings
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
-        ({"steps": 10, "layers": [2]}, "guided_attention.layers: the model has 0 to 1, so there is no 2"),
-        ({"steps": 10, "heads": [0, -3]}, "guided_attention.heads: the model has 0 to 1, so there is no -3"),
+        ({"steps": 10, "layers": [2]}, "guided_attention.layers: the model has layers 0 to 1, not 2"),
+        ({"steps": 10, "heads": [0, -3]}, "guided_attention.heads: the model has heads 0 to 1, not -3"),
         ({}, "guided_attention.steps is missing"),
         ({"steps": 10, "layers": []}, "guided_attention.layers: tuple should have at least 1 item"),
         ({"steps": 10, "prior": "diagonall"}, "guided_attention.prior: input should be 'diagonal' or 'alignments'"),
         ({"steps": 10, "wieght": 1}, "unknown key objective.guided_attention.wieght; did you mean "),
     ],
 )
-def test_wrong_settings_are_refused_by_their_key(
-    wrong: dict[str, object], said: str, make_recipe: Callable[..., Recipe]
+def test_errors_name_the_wrong_setting(
+    wrong: dict[str, object], message: str, make_recipe: Callable[..., Recipe]
 ) -> None:
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError) as error:
         make_recipe(objective__guided_attention=wrong)
-    assert said in str(refused.value)
+    assert message in str(error.value)

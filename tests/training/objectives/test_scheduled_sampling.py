@@ -1,3 +1,5 @@
+"""Scheduled sampling: the decay, the mixed decoder inputs, and the two passes."""
+
 import json
 import math
 from collections.abc import Callable
@@ -8,57 +10,100 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from regard.training.objectives import scheduled_sampling
-from regard.training.objectives.config import ObjectiveSettings, SamplingSettings
-from regard.training.objectives.objective import TranslationObjective
-from regard.training.objectives.scheduled_sampling import ScheduledSampling, put_predictions
-from regard.training.objectives.teacher_forcing import read
+from regard.training.objectives.objective import (
+    ObjectiveSettings,
+    TranslationObjective,
+    logits_of_labels,
+    predicted_logits,
+)
+from regard.training.objectives.scheduled_sampling import (
+    Decay,
+    SamplingSettings,
+    ScheduledSampling,
+    build_decay,
+    mix_predictions,
+)
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
-from regard.training.tasks.translation.task import TextBatch, TranslationTask, collate
+from regard.training.tasks.translation.batches import TextBatch, collate
+from regard.training.tasks.translation.task import TranslationTask
 
 ROWS = np.array([3, 100, 200, 7, 400, 99])
-ALWAYS = SamplingSettings(decay="linear", half_life=1, floor=0.0)  # nothing but predictions from the second step on
+DECAYS: tuple[Decay, ...] = ("linear", "exponential", "inverse-sigmoid")
 
 
-def flat(batch: TextBatch, x: torch.Tensor) -> torch.Tensor:
+def flatten(batch: TextBatch, x: Tensor) -> Tensor:
     return x.flatten() if batch.real is None else x.flatten()[batch.real]
 
 
-def first_places(batch: TextBatch) -> list[int]:
-    """Where each sentence begins among the labels."""
+def first_positions(batch: TextBatch) -> list[int]:
+    """Return the index of the first label of each sentence."""
     return [0, *batch.target_layout.lengths.cumsum(0)[:-1].tolist()]
 
 
-def gradients(
-    teacher: TranslationObjective, task: TranslationTask, batch: TextBatch, step: int
-) -> dict[str, torch.Tensor]:
+def mix(task: TranslationTask, batch: TextBatch, probability: float) -> tuple[TextBatch, Tensor]:
+    """Mix the most probable tokens into the inputs of a batch."""
+    sampling = ScheduledSampling(SamplingSettings(half_life=1))
+    return mix_predictions(batch, sampling.predict(predicted_logits(task.model, batch)), probability)
+
+
+def gradients(objective: TranslationObjective, task: TranslationTask, batch: TextBatch, step: int) -> dict[str, Tensor]:
     task.model.zero_grad()
-    teacher.loss(task.model, batch, step).total.backward()
+    objective.loss(task.model, batch, step).total.backward()
     return {name: p.grad.clone() for name, p in task.model.named_parameters() if p.grad is not None}
 
 
-# The schedule
+# Decay
 
 
-@given(
-    st.sampled_from(["linear", "exponential", "inverse-sigmoid"]),
-    st.integers(1, 1000),
-    st.integers(0, 1000),
-    st.floats(0, 1),
-)
-def test_the_share_rises_from_nothing_after_the_start_and_leaves_the_floor(
-    decay: str, half: int, start: int, floor: float
+@given(st.sampled_from(DECAYS), st.integers(1, 10**7))
+def test_decay_is_one_half_at_the_half_life(kind: Decay, half_life: int) -> None:
+    assert build_decay(kind, half_life)(half_life) == pytest.approx(0.5, rel=1e-9)
+
+
+@given(st.sampled_from(DECAYS), st.integers(1, 10**5), st.lists(st.integers(0, 10**9), min_size=2))
+def test_decay_is_monotonic_between_one_and_zero(kind: Decay, half_life: int, steps: list[int]) -> None:
+    values = [build_decay(kind, half_life)(step) for step in sorted(steps)]
+    assert values == sorted(values, reverse=True)
+    assert all(0 <= value <= 1 for value in values)
+
+
+def test_linear_decay_reaches_zero() -> None:
+    decay = build_decay("linear", 100)
+    assert [decay(step) for step in (0, 50, 150, 200, 300)] == [1, 0.75, 0.25, 0, 0]
+
+
+def test_exponential_decay_halves_repeatedly() -> None:
+    decay = build_decay("exponential", 10)
+    assert [decay(step) for step in (0, 20, 30)] == pytest.approx([1, 1 / 4, 1 / 8])
+
+
+def test_inverse_sigmoid_decay_follows_the_formula_of_the_paper() -> None:
+    k = 50.0  # k / (k + exp(i / k)) is one half at i = k ln k
+    half_life = round(k * math.log(k))
+    decay = build_decay("inverse-sigmoid", half_life)
+    assert [decay(step) for step in (0, 100, half_life, 400)] == pytest.approx(
+        [k / (k + math.exp(step / k)) for step in (0, 100, half_life, 400)], rel=2e-2
+    )
+
+
+@given(st.sampled_from(DECAYS), st.integers(1, 1000), st.integers(0, 1000), st.floats(0, 1))
+def test_probability_rises_after_the_start_up_to_the_floor(
+    decay: Decay, half_life: int, start: int, floor: float
 ) -> None:
-    settings = SamplingSettings.parse({"decay": decay, "half_life": half, "start": start, "floor": floor}, "sampling")
-    share = ScheduledSampling(settings).share
-    assert [share(step) for step in range(1, start + 1)] == [0] * start
-    assert share(start + half) == pytest.approx(min(0.5, 1 - floor))
-    assert share(start + 100 * half) == pytest.approx(1 - floor, abs=1e-9)
+    settings = SamplingSettings(decay=decay, half_life=half_life, start=start, floor=floor)
+    probability = ScheduledSampling(settings).probability
+    assert [probability(step) for step in range(1, start + 1)] == [0] * start
+    assert probability(start + half_life) == pytest.approx(min(0.5, 1 - floor))
+    assert probability(start + 100 * half_life) == pytest.approx(1 - floor, abs=1e-9)
 
 
-def test_the_share_of_a_run_follows_the_schedule(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+# Runs
+
+
+def test_logged_proportion_follows_the_schedule(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
     sampling = {"decay": "linear", "half_life": 15, "start": 5, "floor": 0.2}
     recipe = make_recipe(
         training__steps=40,
@@ -70,11 +115,11 @@ def test_the_share_of_a_run_follows_the_schedule(make_recipe: Callable[..., Reci
     run_recipe(recipe, tmp_path / "run")
     entries = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     sampled = {entry["step"]: entry.get("sampled") for entry in entries if "loss" in entry}
-    expected = ScheduledSampling(SamplingSettings.parse(sampling, "sampling")).share
-    assert [sampled[step] for step in range(1, 6)] == [None] * 5  # teacher forcing has nothing to report
+    probability = ScheduledSampling(SamplingSettings.parse(sampling, "sampling")).probability
+    assert [sampled[step] for step in range(1, 6)] == [None] * 5
     tokens = 150  # a batch has more
     for step in range(6, 41):
-        p = expected(step)
+        p = probability(step)
         assert sampled[step] == pytest.approx(p, abs=5 * math.sqrt(p * (1 - p) / tokens))
     assert np.mean([sampled[step] for step in range(29, 41)]) == pytest.approx(0.8, abs=0.03)
 
@@ -82,7 +127,7 @@ def test_the_share_of_a_run_follows_the_schedule(make_recipe: Callable[..., Reci
 @pytest.mark.parametrize(
     "sampling", [{"half_life": 1, "floor": 1.0}, {"half_life": 1, "start": 12}], ids=["floor", "start"]
 )
-def test_a_mix_of_zero_is_teacher_forcing_to_the_bit(
+def test_zero_probability_equals_teacher_forcing_exactly(
     sampling: dict[str, float], make_recipe: Callable[..., Recipe], tmp_path: Path
 ) -> None:
     short = {"training__steps": 12, "training__validate_every": 12, "model__dropout": 0.3}
@@ -92,7 +137,7 @@ def test_a_mix_of_zero_is_teacher_forcing_to_the_bit(
     assert forced == mixed
 
 
-def test_a_mix_above_zero_is_not(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+def test_positive_probability_changes_the_weights(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
     short = {"training__steps": 12, "training__validate_every": 12}
     run_recipe(make_recipe(**short), tmp_path / "forced")
     run_recipe(make_recipe(**short, objective__scheduled_sampling={"half_life": 1}), tmp_path / "mixed")
@@ -100,77 +145,75 @@ def test_a_mix_above_zero_is_not(make_recipe: Callable[..., Recipe], tmp_path: P
     assert forced != mixed
 
 
-# What the decoder reads
+# Decoder inputs
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_inputs_are_replaced_by_what_was_predicted_for_them_at_the_share(
-    packed: bool, share: float, build: Callable[..., TranslationTask]
+@pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])
+def test_inputs_are_replaced_by_their_predictions_with_the_given_probability(
+    packed: bool, probability: float, build: Callable[..., TranslationTask]
 ) -> None:
     task = build()
     batch = collate(task.train, np.arange(400), packed, 0)
-    predictions = torch.arange(1000, 1000 + len(batch.labels))  # all different, and no token at all
+    predictions = torch.arange(1000, 1000 + len(batch.labels))  # all different and outside the vocabulary
     torch.manual_seed(0)
-    mixed, reported = put_predictions(batch, predictions, share)
-    before, after = flat(batch, batch.inputs), flat(batch, mixed.inputs)
+    mixed, proportion = mix_predictions(batch, predictions, probability)
+    before, after = flatten(batch, batch.inputs), flatten(batch, mixed.inputs)
     replaced = after >= 1000
     assert torch.equal(after[~replaced], before[~replaced])
     assert torch.equal(after[replaced], predictions[replaced.nonzero()[:, 0] - 1])
-    assert not replaced[first_places(batch)].any(), "every sentence begins with BOS"
-    chances = len(batch.labels) - batch.sentences
-    found = int(replaced.sum()) / chances
-    assert found == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / chances))
-    assert float(reported) == pytest.approx(found)
+    assert not replaced[first_positions(batch)].any(), "BOS is never replaced"
+    replaceable = len(batch.labels) - batch.sentences
+    found = int(replaced.sum()) / replaceable
+    assert found == pytest.approx(probability, abs=5 * math.sqrt(probability * (1 - probability) / replaceable))
+    assert float(proportion) == pytest.approx(found)
     assert torch.equal(mixed.labels, batch.labels)
     assert not packed or mixed.inputs.shape == (1, len(batch.labels))
 
 
-def test_padding_stays_padding(build: Callable[..., TranslationTask]) -> None:
+def test_padding_is_not_replaced(build: Callable[..., TranslationTask]) -> None:
     task = build()
     batch = collate(task.train, ROWS, False, 0)
-    mixed, _ = put_predictions(batch, torch.full_like(batch.labels, 9), 1.0)
+    mixed, _ = mix_predictions(batch, torch.full_like(batch.labels, 9), 1.0)
     padding = ~batch.target_layout.real()
     assert padding.any()
     assert torch.equal(mixed.inputs[padding], batch.inputs[padding])
 
 
-def test_both_layouts_are_mixed_alike(build: Callable[..., TranslationTask]) -> None:
+def test_padded_and_packed_batches_are_mixed_equally(build: Callable[..., TranslationTask]) -> None:
     task = build()
-    found = []
+    inputs = []
     for packed in (False, True):
         batch = collate(task.train, ROWS, packed, 0)
         torch.manual_seed(4)
-        mixed, _ = ScheduledSampling(ALWAYS).mix(task.model, batch, 0.5)
-        found.append(flat(batch, mixed.inputs))
-    assert torch.equal(*found)
+        mixed, _ = mix(task, batch, 0.5)
+        inputs.append(flatten(batch, mixed.inputs))
+    assert torch.equal(*inputs)
 
 
-# The two passes
+# Passes
 
 
-def test_predictions_are_made_without_dropout_and_the_second_pass_with_it(
-    build: Callable[..., TranslationTask],
-) -> None:
+def test_predictions_are_made_without_dropout(build: Callable[..., TranslationTask]) -> None:
     task = build(model__dropout=0.5)
     batch = collate(task.train, ROWS, False, 0)
     task.model.eval()
-    best = read(task.model, batch).argmax(-1)
+    expected = logits_of_labels(task.model, batch).argmax(-1)
     task.model.train()
-    mixed, _ = ScheduledSampling(ALWAYS).mix(task.model, batch, 1.0)
+    mixed, _ = mix(task, batch, 1.0)
     assert all(module.training for module in task.model.modules())
-    after = flat(batch, mixed.inputs)
-    follows = torch.ones(len(after), dtype=torch.bool)
-    follows[first_places(batch)] = False
-    assert torch.equal(after[follows], best.roll(1)[follows])
+    after = flatten(batch, mixed.inputs)
+    replaceable = torch.ones(len(after), dtype=torch.bool)
+    replaceable[first_positions(batch)] = False
+    assert torch.equal(after[replaceable], expected.roll(1)[replaceable])
 
 
-def test_gradients_flow_through_the_second_pass_alone(build: Callable[..., TranslationTask]) -> None:
+def test_gradients_flow_through_the_second_pass_only(build: Callable[..., TranslationTask]) -> None:
     task = build()
     batch = collate(task.train, ROWS, False, 0)
     settings = SamplingSettings(half_life=1, floor=0.4)
     torch.manual_seed(2)
-    mixed, _ = ScheduledSampling(settings).mix(task.model, batch, 0.6)
+    mixed, _ = mix(task, batch, 0.6)
     assert not torch.equal(mixed.inputs, batch.inputs)
     plain = gradients(TranslationObjective(ObjectiveSettings(), 0.1), task, mixed, 100)
     torch.manual_seed(2)
@@ -179,15 +222,11 @@ def test_gradients_flow_through_the_second_pass_alone(build: Callable[..., Trans
     assert all(torch.equal(plain[name], sampled[name]) for name in plain)
 
 
-def test_samples_follow_the_models_distribution(
-    build: Callable[..., TranslationTask], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task, number = build(), 20_000
-    odds = torch.tensor([0.6, 0.3, 0.1])
-    monkeypatch.setattr(scheduled_sampling, "read", lambda *_: odds.log().expand(number, 3))
-    batch = collate(task.train, ROWS, False, 0)
+def test_samples_follow_the_distribution_of_the_model() -> None:
+    number, probabilities = 20_000, torch.tensor([0.6, 0.3, 0.1])
+    logits = probabilities.log().expand(number, 3)
     torch.manual_seed(0)
     sampling = ScheduledSampling(SamplingSettings(half_life=1, choice="sample"))
-    found = sampling._predict(task.model, batch).bincount(minlength=3) / number
-    assert found.tolist() == pytest.approx(odds.tolist(), abs=5 * math.sqrt(0.25 / number))
-    assert ScheduledSampling(SamplingSettings(half_life=1))._predict(task.model, batch).unique().tolist() == [0]
+    frequencies = sampling.predict(logits).bincount(minlength=3) / number
+    assert frequencies.tolist() == pytest.approx(probabilities.tolist(), abs=5 * math.sqrt(0.25 / number))
+    assert ScheduledSampling(SamplingSettings(half_life=1)).predict(logits).unique().tolist() == [0]

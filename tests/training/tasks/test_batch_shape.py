@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import UserError
-from regard.training.objectives.teacher_forcing import force
+from regard.training.objectives.objective import teacher_forcing_loss
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.state import DataShard, Position
-from regard.training.tasks.translation.batch_shape import PackedShape
-from regard.training.tasks.translation.task import TextBatch, TranslationTask, collate
+from regard.training.tasks.translation.batches import PackedShape, TextBatch, collate
+from regard.training.tasks.translation.task import TranslationTask
 from tests.conftest import small_recipe
 from tests.training.test_resume import crashing_at, weights
 
@@ -34,7 +34,7 @@ def traced() -> Iterator[None]:
 
 
 def gradients(task: TranslationTask, batch: TextBatch) -> list[torch.Tensor]:
-    loss = force(task.model, batch, 0.1)
+    loss = teacher_forcing_loss(task.model, batch, 0.1)
     return [loss, *torch.autograd.grad(loss, list(task.model.parameters()))]
 
 
@@ -55,7 +55,7 @@ def test_a_filled_batch_has_the_loss_and_gradients_of_a_padded_one(build: Build)
     task.model.double()
     rows = np.array([3, 100, 200, 7, 400, 99])
     filled = collate(task.train, rows, True, 0, PackedShape.of(task.train, 200))
-    assert filled.framed
+    assert filled.fixed_shape
     assert filled.source.shape == filled.inputs.shape == (1, 200)
     assert filled.count < len(filled.labels) == 200
     padded = collate(task.train, rows, False, 0)
@@ -67,13 +67,13 @@ def test_a_filled_batch_has_the_loss_and_gradients_of_a_padded_one(build: Build)
 def test_all_batches_of_a_compiled_run_have_one_shape_and_one_graph(build: Build, traced: None) -> None:
     task = build(training__compile=True, batch__layout="packed", batch__tokens=150, model__dropout=0.0)
     batches = task.batches(Position(), DataShard())
-    some = [task.largest(), *(next(batches).batch for _ in range(4))]
+    some = [task.largest_batch(), *(next(batches).batch for _ in range(4))]
     torch._dynamo.utils.counters.clear()
     for batch in some:
         assert {name: x.shape for name, x in vars(batch).items() if isinstance(x, torch.Tensor)} == {
             "source": (1, 150), "inputs": (1, 150), "labels": (150,)
         }  # fmt: skip
-        expected = force(task.model, batch, task.recipe.optim.label_smoothing)
+        expected = teacher_forcing_loss(task.model, batch, task.recipe.optim.label_smoothing)
         assert task.loss(batch, 1).total.item() == pytest.approx(expected.item(), rel=1e-5)
     assert len({batch.count for batch in some}) > 1
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
@@ -114,13 +114,13 @@ def test_a_compiled_run_goes_on_where_it_stopped(toy: Path, tmp_path: Path, trac
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"batch__layout": "padded"}, "training.compile is for batches of one size; set batch.layout"),
-        ({"objective__r_drop": 1.0}, "training.compile is for plain teacher forcing; leave out objective"),
-        ({"objective__scheduled_sampling__half_life": 5}, "training.compile is for plain teacher forcing"),
-        ({"objective__guided_attention__steps": 5}, "training.compile is for plain teacher forcing"),
-        ({"training__sharding": "fsdp"}, "training: compile is for a model that is whole in every process"),
-        ({"model__attention": {"kind": "local", "window": 4}}, "training.compile: is for full attention, not local"),
-        ({"model__kind": "nat"}, "training.compile: is for a model that writes one token after"),
+        ({"batch__layout": "padded"}, "training.compile needs batches of fixed shape; set batch.layout"),
+        ({"objective__r_drop": 1.0}, "training.compile supports plain teacher forcing only; omit objective"),
+        ({"objective__scheduled_sampling__half_life": 5}, "training.compile supports plain teacher forcing only"),
+        ({"objective__guided_attention__steps": 5}, "training.compile supports plain teacher forcing only"),
+        ({"training__sharding": "fsdp"}, "training: compile needs the complete model in every process"),
+        ({"model__attention": {"kind": "local", "window": 4}}, "training.compile: needs full attention, not local"),
+        ({"model__kind": "nat"}, "training.compile: supports autoregressive models only"),
     ],
 )
 def test_what_cannot_be_compiled_is_refused(

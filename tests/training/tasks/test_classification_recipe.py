@@ -6,16 +6,16 @@ import pytest
 
 from regard.errors import UserError
 from regard.models.registry import MODELS
-from regard.training.families import FAMILIES, family_of
 from regard.training.recipe import Recipe
 from regard.training.tasks.classification.recipe import ClassificationRecipe
+from regard.training.tasks.registry import TASKS, task_of
 from regard.training.tasks.translation.recipe import TranslationRecipe
 
 GIVEN = {"data.images": "somewhere", "model.kind": "vit"}
 
 
 def test_every_kind_of_model_has_a_family() -> None:
-    assert FAMILIES.keys() == MODELS.keys() - {"bert"}  # which others have trained
+    assert TASKS.keys() == MODELS.keys() - {"bert"}  # which others have trained
     with pytest.raises(UserError, match="'bert' is not one of transformer, nat, vit, swin, croco"):
         Recipe.load(None, [], {"model.kind": "bert", "data.builtin": "en-zh"})
 
@@ -39,7 +39,7 @@ def test_a_kind_that_is_not_known_is_named_before_all_else(recipe: Path | None, 
 def test_the_kind_of_the_model_decides_about_the_recipe(kind: str) -> None:
     recipe = Recipe.load(None, [], GIVEN | {"model.kind": kind})
     assert isinstance(recipe, ClassificationRecipe)
-    assert isinstance(recipe, family_of(kind).recipe)
+    assert isinstance(recipe, task_of(kind).recipe_type)
     config = recipe.model_config_for(7, 1)
     assert (config.kind, config.classes, config.channels, config.image) == (kind, 7, 1, (32, 32))
 
@@ -47,7 +47,7 @@ def test_the_kind_of_the_model_decides_about_the_recipe(kind: str) -> None:
 def test_a_recipe_of_the_wrong_sort_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_text("model: {kind: vit}\ndata: {images: somewhere}\n")
-    with pytest.raises(UserError, match=r"r\.yaml: a recipe for a model of the kind vit, which is of no use here"):
+    with pytest.raises(UserError, match=r"r\.yaml: a recipe for model.kind=vit cannot be used here"):
         TranslationRecipe.load(path)
 
 
@@ -73,7 +73,7 @@ def test_what_is_wrong_is_refused_in_one_sentence(change: str, said: str) -> Non
 
 
 def test_patience_for_the_newest_is_refused() -> None:
-    with pytest.raises(UserError, match="patience waits for a better validation, and with monitor=last every one is"):
+    with pytest.raises(UserError, match="patience has no effect with monitor=last"):
         Recipe.load(None, ["training.monitor=last", "training.patience=3"], GIVEN)
     newest, best = (Recipe.load(None, [f"training.monitor={watch}"], GIVEN) for watch in ("last", "auto"))
     assert newest.training.keeps_newest and not best.training.keeps_newest

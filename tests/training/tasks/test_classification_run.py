@@ -40,9 +40,9 @@ def test_what_the_run_says(painted: Path, tmp_path: Path, capsys: pytest.Capture
     (tmp_path / "set" / "red" / "bad.png").write_text("not an image")
     run_recipe(image_recipe(tmp_path / "set", data__max_bad=0.1, **SHORT), tmp_path / "run")
     said = capsys.readouterr().out
-    assert "some of each class are held out" in said
+    assert "some images of each class are held out" in said
     assert "3 classes: 27 training images, 3 for validation; 8×8 pixels in colour" in said
-    assert "left out: 1 image that cannot be read; see" in said
+    assert "skipped: 1 image that cannot be read; see" in said
     left_out = tmp_path / "run" / "data" / "train" / "skipped.tsv"
     assert str(left_out) in said
     assert "bad.png\ta text file" in left_out.read_text()
@@ -57,16 +57,16 @@ def test_images_that_changed_are_refused_on_going_on(tmp_path: Path) -> None:
     longer = constant | {"training__steps": 6}
     run_recipe(image_recipe(Path(moved), **longer), tmp_path / "run")
     Image.new("RGB", (8, 8)).save(Path(moved) / "red" / "new.png")
-    with pytest.raises(UserError, match=r"the images have changed since the run in .* began; put them back"):
+    with pytest.raises(UserError, match=r"the images have changed since the run in .* was created; restore them"):
         run_recipe(image_recipe(Path(moved), **constant | {"training__steps": 8}), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"model__width": 32}, "the run began with model.width=16, not 32"),
-        ({"data__size": 16}, "the run began with data.size=8, not 16"),
-        ({"augmentation__flip": 0.5}, "the run began with augmentation.flip=0"),
+        ({"model__width": 32}, "the run started with model.width=16, not 32"),
+        ({"data__size": 16}, "the run started with data.size=8, not 16"),
+        ({"augmentation__flip": 0.5}, "the run started with augmentation.flip=0"),
     ],
 )
 def test_a_changed_setting_is_named(change: dict[str, object], said: str, image_run: Path, painted: Path) -> None:
@@ -77,9 +77,9 @@ def test_a_changed_setting_is_named(change: dict[str, object], said: str, image_
 
 def test_a_run_of_one_kind_does_not_go_on_as_another(image_run: Path, painted: Path) -> None:
     swin = Recipe.load(None, [], {"data.images": str(painted), "model.kind": "swin"})
-    with pytest.raises(UserError, match=r"the run began with model\.kind=vit, not swin"):
+    with pytest.raises(UserError, match=r"the run started with model\.kind=vit, not swin"):
         run_recipe(swin, image_run)
-    with pytest.raises(UserError, match=r"the run began with model\.kind=vit, not transformer"):
+    with pytest.raises(UserError, match=r"the run started with model\.kind=vit, not transformer"):
         run_recipe(Recipe.load(Path("demo")), image_run)
 
 
@@ -91,7 +91,7 @@ def test_a_damaged_store_is_named_and_made_again(
     whole = (tmp_path / "run" / "data" / "train" / "pixels.npy").read_bytes()
     (tmp_path / "run" / "data" / "train" / "pixels.npy").write_bytes(whole[:-100])
     run_recipe(image_recipe(painted, **constant | {"training__steps": 6}), tmp_path / "run")
-    assert "so it is made again" in capsys.readouterr().out
+    assert "creating it again" in capsys.readouterr().out
     assert (tmp_path / "run" / "data" / "train" / "pixels.npy").read_bytes() == whole
 
 
@@ -125,7 +125,7 @@ def test_a_run_begins_with_a_trained_model_head_and_all(
     image_run: Path, painted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = started(image_run, painted, tmp_path / "run")
-    assert f"beginning with the weights of {image_run}\n" in capsys.readouterr().out
+    assert f"initialised with the weights of {image_run}\n" in capsys.readouterr().out
     before = Classifier.load(image_run)
     assert model.preprocessing == before.preprocessing
     for name, tensor in before.model.state_dict().items():
@@ -137,7 +137,7 @@ def test_new_classes_and_a_new_size_get_a_new_head_and_resized_positions(
 ) -> None:
     images = paint(tmp_path / "set", 10, 1, 16, COLOURS | {"white": (250, 250, 250)})
     model = started(image_run, images, tmp_path / "run", data__size=16)
-    assert ", but for a new head" in capsys.readouterr().out
+    assert " and a new head" in capsys.readouterr().out
     before = Classifier.load(image_run)
     assert model.classes == ("blue", "green", "red", "white")
     assert (model.preprocessing.mean, model.preprocessing.std) == (before.preprocessing.mean, before.preprocessing.std)
@@ -149,7 +149,7 @@ def test_new_classes_and_a_new_size_get_a_new_head_and_resized_positions(
 
 
 def test_what_contradicts_the_beginning_is_named(image_run: Path, painted: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"model.width: 32 contradicts 16 of .*, with which the run begins"):
+    with pytest.raises(UserError, match=r"model.width: 32 contradicts 16 of .*, from which the run is initialised"):
         started(image_run, painted, tmp_path / "run", model__width=32)
     with pytest.raises(UserError, match=r"data\.channels: 1 contradicts 3 of"):
         started(image_run, painted, tmp_path / "run", data__channels=1)

@@ -61,7 +61,7 @@ def test_processes_share_the_batches_of_one(build: Build) -> None:
 def test_batches_that_are_made_at_once_are_those_made_one_by_one(build: Build, settle: float) -> None:
     task = build(**STRONG, augmentation__light_end=settle, training__steps=10)
     alone = list(islice(task.batches(Position(), DataShard()), 15))
-    task.made.at_once = 4
+    task.train_batches.at_once = 4
     for position, start in ((Position(), 0), (alone[1].after, 2)):
         for expected, placed in zip(alone[start:], task.batches(position, DataShard()), strict=False):
             assert torch.equal(expected.batch.images, placed.batch.images)
@@ -96,7 +96,7 @@ def test_mixing_may_end_before_all_else_does(build: Build) -> None:
 
 def test_an_epoch_shows_no_image_twice(build: Build) -> None:
     task = build(optim__label_smoothing=0.0)
-    planned = [placed.batch.rows for placed in islice(task.made.plan(Position()), 4)]
+    planned = [placed.batch.rows for placed in islice(task.train_batches.plan(Position()), 4)]
     rows = torch.cat(planned)
     assert len(rows) == 48 == len(set(rows.tolist()))
 
@@ -107,13 +107,13 @@ def test_images_that_are_decoded_when_asked_for_make_the_same_batches(
     resident = tensors(build(**STRONG), 8, Position(), DataShard())
     monkeypatch.setattr("regard.training.tasks.classification.data.should_store", lambda *_: False)
     streamed = build(**STRONG)
-    assert type(streamed.made.pictures).__name__ == "StreamedImages"
+    assert type(streamed.train_batches.dataset).__name__ == "StreamedImages"
     for expected, images in zip(resident, tensors(streamed, 8, Position(), DataShard()), strict=True):
         assert torch.equal(expected, images)
 
 
 def test_targets_are_smoothed_and_mixed_and_sum_to_one(build: Build) -> None:
-    batch = build(optim__label_smoothing=0.3).largest()
+    batch = build(optim__label_smoothing=0.3).largest_batch()
     assert batch.targets.unique().tolist() == pytest.approx([0.1, 0.8])
     mixed = next(iter(build(**STRONG, optim__label_smoothing=0.0).batches(Position(), DataShard()))).batch
     assert torch.allclose(mixed.targets.sum(1), torch.ones(8))
@@ -122,7 +122,7 @@ def test_targets_are_smoothed_and_mixed_and_sum_to_one(build: Build) -> None:
 
 def test_halves_of_a_batch_add_up_to_it(build: Build) -> None:
     task = build(**STRONG)
-    batch = task.largest()
+    batch = task.largest_batch()
     halves = task.split(batch)
     assert halves is not None
     whole, parts = task.loss(batch, 1), [task.loss(half, 1) for half in halves]

@@ -18,15 +18,14 @@ from regard.errors import UserError
 from regard.evaluation.croco import choose_visible
 from regard.models.croco import CroCo
 from regard.models.folder import load_model
-from regard.training.families import family_of
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import build_task, run_recipe
 from regard.training.state import DataShard, Position
-from regard.training.tasks.croco.config import CompletionSettings
-from regard.training.tasks.croco.pairs import HELD_OUT, PhotoPairs, ScenePairs, find_pairs
-from regard.training.tasks.croco.recipe import CroCoRecipe
+from regard.training.tasks.croco.data import HELD_OUT, PhotoPairs, ScenePairs, find_pairs
+from regard.training.tasks.croco.recipe import CompletionSettings, CroCoRecipe
 from regard.training.tasks.croco.task import CompletionTask
+from regard.training.tasks.registry import TASKS
 
 TINY = {
     "model.kind": "croco",
@@ -76,29 +75,29 @@ def test_batches_go_on_from_any_position_and_are_shared_out() -> None:
     first = list(islice(task.batches(Position(), DataShard()), 4))
     later = next(iter(task.batches(first[1].after, DataShard())))
     assert torch.equal(later.batch.view1, first[2].batch.view1)
-    assert torch.equal(later.batch.seen, first[2].batch.seen)
+    assert torch.equal(later.batch.visible, first[2].batch.visible)
     second_of_two = next(iter(task.batches(Position(), DataShard(1, 2))))
     assert torch.equal(second_of_two.batch.view2, first[1].batch.view2)
     assert second_of_two.after == first[1].after
-    assert not torch.equal(first[0].batch.seen, first[1].batch.seen)
+    assert not torch.equal(first[0].batch.visible, first[1].batch.visible)
     assert not torch.allclose(first[0].batch.view1, first[1].batch.view1)
 
 
 def test_nine_tenths_are_masked_and_some_pairs_are_alone() -> None:
     task = task_of(recipe(completion__drop_second_view=0.5, batch__pairs=40))
-    batch = task.largest()
-    assert batch.seen.shape == (40, 2)  # of 16 patches
-    assert all(len(set(row)) == 2 for row in batch.seen.tolist())
+    batch = task.largest_batch()
+    assert batch.visible.shape == (40, 2)  # of 16 patches
+    assert all(len(set(row)) == 2 for row in batch.visible.tolist())
     blank = (batch.view2 == 0.5).flatten(1).all(1)
     assert 10 <= blank.sum() <= 30
-    assert not (task_of(recipe(completion__drop_second_view=0.0)).largest().view2 == 0.5).flatten(1).all(1).any()
+    assert not (task_of(recipe(completion__drop_second_view=0.0)).largest_batch().view2 == 0.5).flatten(1).all(1).any()
 
 
 def test_less_may_be_masked_at_first() -> None:
     task = task_of(recipe(completion__initial_mask_ratio=0.5, completion__ramp_steps=4))
-    seen = [item.batch.seen.shape[1] for item in islice(task.batches(Position(), DataShard()), 6)]
+    seen = [item.batch.visible.shape[1] for item in islice(task.batches(Position(), DataShard()), 6)]
     assert seen == [8, 7, 5, 4, 2, 2]
-    assert task.largest().seen.shape[1] == 8
+    assert task.largest_batch().visible.shape[1] == 8
     with pytest.raises(UserError, match=r"initial_mask_ratio 0\.95 is more than mask_ratio 0\.9"):
         recipe(completion__initial_mask_ratio=0.95)
 
@@ -137,7 +136,7 @@ def test_batches_have_as_few_shapes_as_plateaus() -> None:
 
 def test_halves_of_a_batch_have_its_loss() -> None:
     task = task_of(recipe(model__drop_path=0.0))
-    batch = task.largest()
+    batch = task.largest_batch()
     halves = task.split(batch)
     assert halves is not None
     whole, parts = task.loss(batch, 1), [task.loss(half, 1) for half in halves]
@@ -209,12 +208,12 @@ def test_disparity_begins_with_what_completion_has_learned(tmp_path: Path) -> No
     before, _ = load_model(tmp_path / "completion" / "last")
     after, _ = load_model(tmp_path / "disparity" / "last")
     assert after.config.head == "dense" and after.config.width == 16
-    family = family_of("croco")
-    assert "train disparity-scenes --init-from" in family.suggest(tmp_path / "completion")
-    assert family.suggest(tmp_path / "disparity").startswith(f"regard look {tmp_path / 'disparity'} ")
+    family = TASKS["croco"]
+    assert "train disparity-scenes --init-from" in family.next_command(tmp_path / "completion")
+    assert family.next_command(tmp_path / "disparity").startswith(f"regard look {tmp_path / 'disparity'} ")
     assert torch.allclose(before.decoder[1].cross.qkv.weight, after.decoder[1].cross.qkv.weight, atol=1e-6)
     assert torch.allclose(before.patch_embedding.weight, after.patch_embedding.weight, atol=1e-6)
-    with pytest.raises(UserError, match=r"model.width: 32, but .*completion.* has 16; leave it out"):
+    with pytest.raises(UserError, match=r"model.width: 32, but .*completion.* has 16; omit it"):
         run_recipe(recipe(model__width=32, **start), tmp_path / "other")
 
 
@@ -229,7 +228,7 @@ def test_disparity_begins_with_what_completion_has_learned(tmp_path: Path) -> No
         ({"data__scenes": {"size": [18, 16]}}, "data.scenes.size: an image of 18×16 .* 16×16 or 20×16 would fit"),
         ({"data__scenes": {"objets": 3}}, "did you mean data.scenes.objects"),
         ({"completion__mask_ratio": 1.0}, "completion.mask_ratio"),
-        ({"model__head": "dense", "data__images": "photos"}, "data.images: photographs come without disparities"),
+        ({"model__head": "dense", "data__images": "photos"}, "data.images: photographs have no disparities"),
     ],
 )
 def test_what_cannot_be_is_refused_when_the_recipe_is_read(changes: dict[str, object], sentence: str) -> None:
@@ -282,7 +281,7 @@ def test_a_run_on_photographs_notices_when_one_changes(photos: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
-        (lambda folder: (folder / "b" / "view2.png").unlink(), r"b: 1 images; a pair is a folder with just two"),
+        (lambda folder: (folder / "b" / "view2.png").unlink(), r"b: 1 images; a pair is a folder with two images"),
         (lambda folder: (folder / "b" / "view2.png").write_text("no"), r"view2.png: a text file, not an image"),
         (lambda folder: Image.new("RGB", (24, 8)).save(folder / "c" / "view1.png"), r"c: .*same size"),
         (lambda folder: folder.rename(folder.with_name("elsewhere")), r"photos: no such folder"),
@@ -301,7 +300,7 @@ def test_bad_photographs_are_refused(
 def test_scenes_are_made_in_parts_that_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     source = ScenePairs(recipe().data.scenes, 1)
     whole = source.take(torch.arange(5))
-    monkeypatch.setattr("regard.training.tasks.croco.pairs.PIXELS", 2 * math.prod(source.settings.size))
+    monkeypatch.setattr("regard.training.tasks.croco.data.MAX_RENDERED_PIXELS", 2 * math.prod(source.settings.size))
     assert all(
         torch.allclose(one, other, atol=1e-5) for one, other in zip(whole, source.take(torch.arange(5)), strict=True)
     )

@@ -63,10 +63,10 @@ def test_a_run_begins_with_the_folders_weights_and_leaves_the_folder_alone(
 ) -> None:
     before = everything(trained_run)
     run_recipe(recipe(toy, "train", **start(trained_run), training__steps=1), tmp_path / "tuned")
-    assert f"beginning with the weights of {trained_run}" in capsys.readouterr().out
+    assert f"initialised with the weights of {trained_run}" in capsys.readouterr().out
     run_recipe(recipe(toy, "train", training__steps=1, model={"preset": "tiny"}), tmp_path / "fresh")
     assert first_loss(tmp_path / "tuned") < 0.5 * first_loss(tmp_path / "fresh")
-    began = load_file(tmp_path / "tuned" / "data" / "start.safetensors")
+    began = load_file(tmp_path / "tuned" / "data" / "initial.safetensors")
     old = load_file(trained_run / "best" / "model.safetensors")
     assert began.keys() == old.keys()
     assert all(torch.equal(began[name], old[name]) for name in old)
@@ -166,7 +166,7 @@ def test_a_new_word_is_one_piece_and_can_be_learned(
 
 def test_old_words_have_their_old_rows_at_the_beginning(entities: Path, trained_run: Path, tmp_path: Path) -> None:
     run_recipe(recipe(entities, "ent", **start(trained_run, new_tokens=[WORD]), training__steps=1), tmp_path / "tuned")
-    began = load_file(tmp_path / "tuned" / "data" / "start.safetensors")
+    began = load_file(tmp_path / "tuned" / "data" / "initial.safetensors")
     old = load_file(trained_run / "best" / "model.safetensors")
     assert began["source_embedding.weight"].shape[0] == old["source_embedding.weight"].shape[0] + 1
     assert all(torch.equal(began[name][: len(old[name])], old[name]) for name in old)
@@ -180,8 +180,8 @@ def test_an_encoder_alone_is_taken_and_the_decoder_is_new(
 ) -> None:
     other = {"decoder_layers": 1, "tie": "none", "dropout": 0.0}
     run_recipe(recipe(toy, "train", **start(trained_run, parts="encoder"), model=other), tmp_path / "tuned")
-    assert f"beginning with the encoder of {trained_run}" in capsys.readouterr().out
-    began = load_file(tmp_path / "tuned" / "data" / "start.safetensors")
+    assert f"initialised with the encoder of {trained_run}" in capsys.readouterr().out
+    began = load_file(tmp_path / "tuned" / "data" / "initial.safetensors")
     old = unique_tensors(Translator.load(trained_run).model)
     taken = {name for name in began if name in old and torch.equal(began[name], old[name])}
     assert {name for name in began if name.startswith(("encoder", "source_embedding"))} <= taken
@@ -199,12 +199,12 @@ def test_a_model_that_writes_at_once_takes_the_encoder_of_one_that_does_not(
     files = {"data.source": str(toy / "train.en"), "data.target": str(toy / "train.zh")}
     wanted = kept | files | {"model.kind": "nat", "training.steps": 4, "init.from": str(trained_run)}
     run_recipe(Recipe.load(None, [], wanted | {"init.parts": "encoder"}), tmp_path / "nat")
-    began = load_file(tmp_path / "nat" / "data" / "start.safetensors")
+    began = load_file(tmp_path / "nat" / "data" / "initial.safetensors")
     old = load_file(trained_run / "best" / "model.safetensors")
     taken = [name for name in old if name.startswith(("encoder", "source_embedding"))]
     assert all(torch.equal(began[name], old[name]) for name in taken)
     assert Translator.load(tmp_path / "nat").model.config.kind == "nat"
-    with pytest.raises(UserError, match=r"model\.kind: .* is of the kind transformer, not parallel"):
+    with pytest.raises(UserError, match=r"model\.kind: .* has kind transformer, not nat"):
         run_recipe(Recipe.load(None, [], wanted), tmp_path / "wrong")
     words = wanted | {"init.from": str(tmp_path / "nat"), "init.new_tokens": [WORD]}
     run_recipe(Recipe.load(None, [], words), tmp_path / "grown")
@@ -230,7 +230,7 @@ def test_a_run_goes_on_without_the_folder_it_began_with(
     tuned = recipe(entities, "ent", **words, **lively)
     run_recipe(tuned, tmp_path / "whole")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("regard.training.run._clear", lambda *_: None)  # as if the process had been killed
+        patch.setattr("regard.training.run._remove", lambda *_: None)  # as if the process had been killed
         with crashing_at(crash):
             run_recipe(tuned, tmp_path / "part")
     shutil.rmtree(folder)
@@ -250,9 +250,9 @@ def test_a_folder_that_has_changed_does_not_matter_but_another_beginning_does(
         run_recipe(recipe(entities, "ent", **begin, **lively), out)
     (folder / "best" / "config.json").write_text("{}")
     for changes, said in (
-        ({"init": {"from": str(folder)}}, r'began with init\.new_tokens=\["<ent>"\], not \[\]'),
+        ({"init": {"from": str(folder)}}, r'started with init\.new_tokens=\["<ent>"\], not \[\]'),
         ({"init": {"from": str(folder), "new_tokens": [WORD], "parts": "encoder"}}, r"init\.parts=all, not encoder"),
-        ({"init": {}}, "began with "),
+        ({"init": {}}, "started with "),
         ({"model": {"width": 64}}, r"model\.width: 64 contradicts 32"),
     ):
         with pytest.raises(UserError, match=said):
@@ -267,9 +267,9 @@ def test_weights_of_a_beginning_that_are_damaged_are_refused(
     out = tmp_path / "run"
     tuned = recipe(entities, "ent", **start(trained_run), **lively)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("regard.training.run._clear", lambda *_: None)
+        patch.setattr("regard.training.run._remove", lambda *_: None)
         with crashing_at(1):
             run_recipe(tuned, out)
-    (out / "data" / "start.safetensors").write_bytes(b"")
-    with pytest.raises(UserError, match=r"start\.safetensors: missing or damaged"):
+    (out / "data" / "initial.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match=r"initial\.safetensors: missing or damaged"):
         run_recipe(tuned, out)

@@ -1,7 +1,6 @@
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,18 +12,18 @@ from regard.data.text.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.evaluation import bleu, chrf
 from regard.models.transformer import Transformer
-from regard.training.objectives.config import ObjectiveSettings
-from regard.training.objectives.objective import TranslationObjective
+from regard.training.objectives.objective import ObjectiveSettings, TranslationObjective
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import build_task
 from regard.training.state import DataShard, Position
-from regard.training.tasks.translation.data import build_vocabularies, open_corpora
+from regard.training.tasks.translation.batches import collate
+from regard.training.tasks.translation.data import open_corpora, train_tokenizers
 from regard.training.tasks.translation.recipe import DataSettings, TokenizerSettings
-from regard.training.tasks.translation.task import TranslationTask, collate, prefetch
+from regard.training.tasks.translation.task import TranslationTask
 
 CPU = torch.device("cpu")
-FORCED = TranslationObjective(ObjectiveSettings(), smoothing=0.0)
+FORCED = TranslationObjective(ObjectiveSettings(), label_smoothing=0.0)
 ROWS = np.array([3, 100, 200, 7, 400, 99])
 
 
@@ -114,7 +113,7 @@ def test_every_epoch_shows_every_sentence_once_in_another_order(build: Callable)
 
 def test_batches_go_on_behind_any_position(build: Callable) -> None:
     task = build(batch__tokens=512)
-    plan = next(i for i, planned in enumerate(task._planned(Position())) if planned.after.epoch)
+    plan = next(i for i, planned in enumerate(task._plan_from(Position())) if planned.after.epoch)
     batches = task.batches(Position(), DataShard())
     placed = [next(batches) for _ in range(2 * plan + 2)]
     assert [item.after for item in placed[plan - 1 : plan + 1]] == [Position(0, plan), Position(1, 1)]
@@ -244,9 +243,9 @@ def test_given_validation_files_leave_the_training_corpus_whole(toy: Path) -> No
 
 def test_joint_vocabularies_are_one_and_separate_ones_know_only_their_side() -> None:
     pairs = [Pair("abc abc", "xyz xyz")] * 3
-    joint = build_vocabularies(lambda: pairs, TokenizerSettings(size=300))
+    joint = train_tokenizers(lambda: pairs, TokenizerSettings(size=300))
     assert joint.source is joint.target
-    separate = build_vocabularies(lambda: pairs, TokenizerSettings(size=300, joint=False))
+    separate = train_tokenizers(lambda: pairs, TokenizerSettings(size=300, joint=False))
 
     def knows(tokenizer: Tokenizer, text: str) -> bool:
         return min(tokenizer.encode(text)) >= len(Tokenizer.FIXED_TOKENS)
@@ -269,43 +268,30 @@ def test_pairs_left_out_are_counted_and_said(
     task = build_task(make_recipe(**files, **valid, data__max_length=20), CPU, Progress(1))
     said = capsys.readouterr().out
     assert len(task.train) == 60
-    assert "left out: 1 pair with an empty side" in said
-    assert "left out: 1 pair with over 20 tokens" in said
+    assert "skipped: 1 pair with an empty side" in said
+    assert "skipped: 1 pair with over 20 tokens" in said
 
 
 # Prefetching
 
 
-def fake_batches(number: int) -> Iterator[SimpleNamespace]:
-    for i in range(number):
-        yield SimpleNamespace(number=i)
-
-
-def failing_after(number: int) -> Iterator[SimpleNamespace]:
-    yield from fake_batches(number)
-    raise UserError("the disk is gone")
-
-
-def test_prefetched_batches_come_in_order_and_end() -> None:
-    numbers = [batch.number for batch in prefetch(fake_batches(20), ahead=3)]
-    assert numbers == list(range(20))
-
-
-def test_an_error_in_the_thread_reaches_whoever_waits_for_batches() -> None:
-    batches = prefetch(failing_after(2), ahead=1)
-    assert [next(batches).number, next(batches).number] == [0, 1]
-    with pytest.raises(UserError, match="the disk is gone"):
-        next(batches)
-
-
-@pytest.mark.parametrize("source", [fake_batches(10**9), failing_after(2)], ids=["endless", "failing"])
-def test_the_thread_stops_when_nobody_wants_more_batches(source: Iterator[SimpleNamespace]) -> None:
-    before = set(threading.enumerate())
-    batches = prefetch(source, ahead=1)
+def test_closing_the_batches_stops_the_background_thread(build: Callable[..., TranslationTask]) -> None:
+    task, before = build(), set(threading.enumerate())
+    batches = task.batches(Position(), DataShard())
     next(batches)
-    assert len(set(threading.enumerate()) - before) <= 1
-    closing = threading.Thread(target=batches.close, daemon=True)
-    closing.start()
-    closing.join(timeout=10)
-    assert not closing.is_alive()
+    assert len(set(threading.enumerate()) - before) == 1
+    batches.close()
     assert set(threading.enumerate()) <= before
+
+
+def test_errors_in_the_background_thread_are_raised(
+    build: Callable[..., TranslationTask], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = build()
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise UserError("the disk has failed")
+
+    monkeypatch.setattr(task, "collate", fail)
+    with pytest.raises(UserError, match="the disk has failed"):
+        next(task.batches(Position(), DataShard()))

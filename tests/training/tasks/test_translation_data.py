@@ -23,9 +23,10 @@ from regard.training.recipe import Recipe
 from regard.training.run import build_task, run_recipe
 from regard.training.state import DataShard, Position
 from regard.training.tasks.translation import data as training_data
-from regard.training.tasks.translation.data import make_data, open_corpora, open_data, share_data, take_evenly
+from regard.training.tasks.translation.batches import collate
+from regard.training.tasks.translation.data import open_corpora, open_data, take_evenly, use_shared_store, write_data
 from regard.training.tasks.translation.recipe import DataSettings
-from regard.training.tasks.translation.task import TranslationTask, collate
+from regard.training.tasks.translation.task import TranslationTask
 from tests.conftest import SMALL, small_recipe, toy_pairs
 from tests.data.text.test_tokens import rows_of
 
@@ -56,7 +57,7 @@ def write_tsv(path: Path, start: int, end: int) -> Path:
 
 def seen_in_epochs(task: TranslationTask, epochs: int) -> Iterator[Counter[int]]:
     """How often each epoch shows each row."""
-    planned = task._planned(Position())
+    planned = task._plan_from(Position())
     rest: list[Any] = [next(planned)]
     for epoch in range(epochs):
         seen: Counter[int] = Counter()
@@ -148,13 +149,13 @@ def test_the_tokenizer_learns_from_evenly_spaced_pairs(total: int, wanted: int) 
 def test_that_not_all_pairs_teach_the_tokenizer_is_said(make_recipe: Callable[..., Recipe]) -> None:
     progress = Silence()
     build_task(make_recipe(tokenizer__sample=100), CPU, progress)
-    assert "the tokenizer is learned from 100 of 470 pairs, evenly spaced" in progress.said
+    assert "training the tokenizer on 100 of 470 pairs, evenly spaced" in progress.said
 
 
 def test_long_work_says_from_time_to_time_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.training.progress.QUIET", 0)
+    monkeypatch.setattr("regard.training.progress.REPORT_INTERVAL", 0)
     progress = Silence()
-    assert list(progress.watch(range(25_000), "tokenising")) == list(range(25_000))
+    assert list(progress.track(range(25_000), "tokenising")) == list(range(25_000))
     assert [line.split(" pairs, ")[0] for line in progress.said] == ["tokenising: 10,000", "tokenising: 20,000"]
 
 
@@ -169,11 +170,11 @@ def test_an_epoch_of_many_windows_shows_every_sentence_once_and_goes_on_anywhere
     assert task.order.windows == 5
     for seen in seen_in_epochs(task, 2):
         assert seen == Counter(range(len(task.train)))
-    placed = list(islice(task._planned(Position()), 150))
+    placed = list(islice(task._plan_from(Position()), 150))
     assert {item.after.window for item in placed} == {0, 1, 2, 3, 4}
     assert placed[-1].after.epoch > 0
     for used in range(0, 149, 7):
-        again = next(task._planned(placed[used].after))
+        again = next(task._plan_from(placed[used].after))
         assert again.after == placed[used + 1].after
         assert again.batch.tolist() == placed[used + 1].batch.tolist()
 
@@ -226,7 +227,7 @@ def test_batches_carry_the_links_of_aligned_words(
 def test_a_wrong_alignment_is_refused_before_anything_is_learned(
     aligned: dict[str, object], make_recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(training_data, "build_vocabularies", None)
+    monkeypatch.setattr(training_data, "train_tokenizers", None)
     path = tmp_path / "a.links"
     path.write_text(path.read_text().replace("0-0", "0-99", 1))
     with pytest.raises(UserError, match=r'a\.links, line 1: the link "0-99" refers to target word 99'):
@@ -249,7 +250,7 @@ def test_what_is_left_out_is_listed_in_the_run(tmp_path: Path, capsys: pytest.Ca
     run_recipe(recipe, tmp_path / "run")
     said = capsys.readouterr().out
     for why in ("an empty side", "over 40 tokens", "over 40 tokens in validation"):
-        assert f"left out: 1 pair with {why}; see {tmp_path / 'run' / 'data' / 'skipped.tsv'}\n" in said
+        assert f"skipped: 1 pair with {why}; see {tmp_path / 'run' / 'data' / 'skipped.tsv'}\n" in said
     _, *rows = (tmp_path / "run" / "data" / "skipped.tsv").read_text(encoding="utf-8").splitlines()
     assert [row.split("\t")[:3] for row in rows] == [
         [str(tmp_path / "a.tsv"), "91", "an empty side"],
@@ -273,7 +274,7 @@ def recipe(tmp_path: Path) -> Recipe:
 def made(recipe: Recipe, tmp_path: Path) -> Path:
     folder = tmp_path / "data"
     folder.mkdir()
-    make_data(folder, recipe, Silence())
+    write_data(folder, recipe, Silence())
     return folder
 
 
@@ -298,7 +299,7 @@ def test_a_damaged_store_is_named_and_made_again(made: Path, recipe: Recipe, nam
     progress = Silence()
     opened = open_data(made, recipe, progress)
     assert progress.said[0].startswith(f"{made / 'train'}: damaged ({name}")
-    assert progress.said[0].endswith(", so it is made again")
+    assert progress.said[0].endswith("; creating it again")
     assert {path.name: path.read_bytes() for path in (made / "train").glob("*.npy")} == before
     assert len(opened.train) == 470
     assert not list(made.rglob(".*"))
@@ -307,7 +308,7 @@ def test_a_damaged_store_is_named_and_made_again(made: Path, recipe: Recipe, nam
 def test_a_store_that_would_be_made_otherwise_is_refused(made: Path, recipe: Recipe, tmp_path: Path) -> None:
     shutil.rmtree(made / "train")
     write_tsv(tmp_path / "corpus" / "1.tsv", 199, 499)
-    with pytest.raises(UserError, match="the corpus gives other tokens than when the run began"):
+    with pytest.raises(UserError, match="the corpus now gives other tokens than when the run was created"):
         open_data(made, recipe, Silence())
 
 
@@ -316,7 +317,7 @@ def test_a_changed_tokenizer_is_noticed(made: Path, recipe: Recipe) -> None:
     content = json.loads(path.read_text(encoding="utf-8"))
     content["model"]["merges"] = content["model"]["merges"][:-1]
     path.write_text(json.dumps(content))
-    with pytest.raises(UserError, match="its tokenizer is not the one that the tokens were made with"):
+    with pytest.raises(UserError, match="the tokenizer is not the one that the tokens were made with"):
         open_data(made, recipe, Silence())
 
 
@@ -333,11 +334,11 @@ def test_shards_that_change_come_or_go_are_named_on_resuming(recipe: Recipe, tmp
     run_recipe(longer.changed(training=recipe.training.model_dump()), tmp_path / "other")
     corpus = tmp_path / "corpus"
     write_tsv(corpus / "2.tsv", 0, 3)
-    with pytest.raises(UserError, match=r"2\.tsv: was not there when the run in .*other began"):
+    with pytest.raises(UserError, match=r"2\.tsv: was added since the run in .*other was created"):
         run_recipe(longer, tmp_path / "other")
     (corpus / "2.tsv").unlink()
     (corpus / "1.tsv").rename(tmp_path / "1.tsv")
-    with pytest.raises(UserError, match=r"source/1\.tsv: is no longer there"):
+    with pytest.raises(UserError, match=r"source/1\.tsv: was removed since"):
         run_recipe(longer, tmp_path / "other")
     write_tsv(corpus / "1.tsv", 199, 499)
     with pytest.raises(UserError, match=r"1\.tsv: has changed since the run in"):
@@ -351,7 +352,7 @@ def test_a_file_of_the_same_size_and_time_is_not_read_again(
 ) -> None:
     flat = recipe.changed(optim={"schedule": "constant"})
     run_recipe(flat, tmp_path / "run")
-    monkeypatch.setattr("regard.training.fingerprints.hashlib", None)
+    monkeypatch.setattr("regard.training.prepared_data.hashlib", None)
     monkeypatch.setattr(training_data, "open_corpora", None)
     outcome = run_recipe(flat.changed(training=flat.training.model_dump() | {"steps": 4}), tmp_path / "run")
     assert outcome.steps == 4
@@ -364,7 +365,7 @@ def test_runs_share_a_store(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.
     alone = run_recipe(recipe, tmp_path / "alone")
     sharing = recipe.changed(data=recipe.data.model_dump() | {"store": tmp_path / "shared" / "store"})
     run_recipe(sharing, tmp_path / "first")
-    monkeypatch.setattr(training_data, "make_data", None)
+    monkeypatch.setattr(training_data, "write_data", None)
     run_recipe(sharing, tmp_path / "second")
     models = [(tmp_path / name / "last" / "model.safetensors").read_bytes() for name in ("alone", "first", "second")]
     assert models[0] == models[1] == models[2]
@@ -380,7 +381,7 @@ def test_a_store_made_otherwise_is_refused_with_what_differs(recipe: Recipe, tmp
     with pytest.raises(UserError, match=r"store: was made with tokenizer\.size=340, not 330"):
         run_recipe(other, tmp_path / "second")
     write_tsv(tmp_path / "corpus" / "1.tsv", 199, 499)
-    with pytest.raises(UserError, match=r"1\.tsv: has changed since the store .* began"):
+    with pytest.raises(UserError, match=r"1\.tsv: has changed since the store .* was created"):
         run_recipe(sharing, tmp_path / "second")
     assert not (tmp_path / "second").exists()
 
@@ -389,7 +390,7 @@ def test_a_folder_that_is_no_store_is_left_alone(recipe: Recipe, tmp_path: Path)
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "thesis.txt").write_text("x")
     sharing = recipe.changed(data=recipe.data.model_dump() | {"store": tmp_path / "store"})
-    with pytest.raises(UserError, match=r"store: exists and is no store of tokens"):
+    with pytest.raises(UserError, match=r"store: exists and is not a store of tokens"):
         run_recipe(sharing, tmp_path / "run")
     assert [path.name for path in (tmp_path / "store").iterdir()] == ["thesis.txt"]
 
@@ -400,14 +401,17 @@ def test_runs_that_begin_together_make_a_store_once(recipe: Recipe, tmp_path: Pa
 
     def count(folder: Path, *rest: Any) -> None:
         made.append(folder)
-        make_data(folder, *rest)
+        write_data(folder, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training_data, "make_data", count)
+        patch.setattr(training_data, "write_data", count)
         folders = [tmp_path / name for name in ("first", "second")]
         for folder in folders:
             folder.mkdir()
-        threads = [Thread(target=share_data, args=(folder, sharing, Silence())) for folder in folders]
+        threads = [
+            Thread(target=use_shared_store, args=(folder, tmp_path / "store", sharing, Silence(), None))
+            for folder in folders
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -417,8 +421,8 @@ def test_runs_that_begin_together_make_a_store_once(recipe: Recipe, tmp_path: Pa
 
 
 def test_the_shares_of_processes_cover_every_epoch_of_a_mapped_corpus(made: Path, recipe: Recipe) -> None:
-    task = build_task(recipe, CPU, Silence(), open_data(made, recipe, Silence()))
-    shares = [DataShard(rank, 3).pick(task._planned(Position())) for rank in range(3)]
+    task = TranslationTask.open(made, recipe, CPU, Silence())
+    shares = [DataShard(rank, 3).select(task._plan_from(Position())) for rank in range(3)]
     seen: Counter[int] = Counter()
     for group in zip(*shares, strict=True):
         seen.update(row for item in group for row in item.batch.tolist())

@@ -1,65 +1,72 @@
-"""What a recipe says about training a classifier of images."""
+"""Recipes of image classifiers."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from regard.config import Settings, unknown_key_message
+from regard.config import Settings
 from regard.data.images.augmentation import AugmentationSettings
 from regard.data.images.datasets import Resize
 from regard.data.images.image_sets import ImageSettings
 from regard.errors import UserError
 from regard.models.registry import MODELS
-from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings
+from regard.pipelines.preprocessing import ImagePreprocessing
+from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings, build_model_config
 
 PRESETS = ("micro", "mini", "tiny", "small", "base", "large", "huge")
-DEFAULT_PRESET = "mini"
-FROM_DATA = {"classes": "the images", "channels": "the images and data.channels", "image": "data.size"}
+DERIVED = {"classes": "the images", "channels": "the images and data.channels", "image": "data.size"}
+REGULARISATION = ("dropout", "attention_dropout", "drop_path", "patch_dropout")
+"""Keys of the model that do not affect its weights."""
 
 
 class ImageDataSettings(ImageSettings):
-    """Where the images come from, and what they are brought to."""
+    """Training and validation images, and their preprocessing."""
 
-    images: Path = Field(description="a folder of class folders, or of splits with class folders, or a file of images")
-    valid: Path | None = Field(None, description="images to validate with, in the same form; else a split, or held out")
-    size: int | None = Field(None, gt=0, description="pixels of a side; the preset's unless given, such as 32 or 224")
-    fit: Literal["crop", "squash"] = Field(
-        "crop", description="how an image becomes a square: its middle, or all of it"
+    images: Path = Field(description="folder of class folders, folder of splits with class folders, or file of images")
+    valid: Path | None = Field(None, description="validation images in the same form; default: a split, or held out")
+    size: int | None = Field(None, gt=0, description="width and height in pixels; default: that of the preset")
+    fit: Literal["crop", "squash"] = Field("crop", description="how an image becomes square: centre crop, or squashed")
+    mean: tuple[float, ...] | None = Field(None, description="mean of each channel from 0 to 1; default: measured")
+    std: tuple[float, ...] | None = Field(None, description="standard deviation of each channel; default: measured")
+    store: Path | None = Field(
+        None, description="folder of decoded images, shared by several runs; default: in the run"
     )
-    mean: tuple[float, ...] | None = Field(None, description="of each channel, from 0 to 1; measured unless given")
-    std: tuple[float, ...] | None = Field(None, description="of each channel; measured unless given")
-    store: Path | None = Field(None, description="a folder for decoded images that several runs share; else the run's")
 
 
 class ImageOptimSettings(OptimSettings):
-    """How weights move; the defaults are those of Vision Transformers."""
+    """Optimiser settings with the usual defaults of Vision Transformers."""
 
-    schedule: Literal["noam", "inverse-sqrt", "cosine", "constant"] = "cosine"
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.05, ge=0)
+    schedule: Literal["noam", "inverse-sqrt", "cosine", "constant"] = Field(
+        "cosine", description="learning rate schedule after the warm-up"
+    )
+    betas: tuple[float, float] = Field((0.9, 0.999), description="betas of AdamW")
+    eps: float = Field(1e-8, gt=0, description="epsilon of AdamW")
+    weight_decay: float = Field(0.05, ge=0, description="decay of matrices; vectors and embeddings are not decayed")
 
 
 class ImageBatchSettings(Settings):
-    """How images share a step."""
+    """Size of batches."""
 
-    images: int = Field(256, gt=0, description="images of a batch")
+    images: int = Field(256, gt=0, description="images per batch")
 
 
 class ClassifierTrainingSettings(TrainingSettings):
-    """How long, where, and how often to look at how much is told apart."""
+    """Duration, device, precision, validation and checkpoints."""
 
     monitor: Literal["auto", "accuracy", "loss", "last"] = Field(
-        "auto", description="which score tells the best model; auto: the accuracy; last: none, the newest is the best"
+        "auto", description="score that selects the best model; auto: accuracy; last: the newest model"
     )
 
     @model_validator(mode="after")
     def _check_monitor(self) -> Self:
         if self.monitor == "last" and self.patience is not None:
-            raise ValueError("patience waits for a better validation, and with monitor=last every one is; omit it")
+            raise ValueError(
+                "patience has no effect with monitor=last, for which every validation is the best; omit it"
+            )
         return self
 
     @property
@@ -68,51 +75,78 @@ class ClassifierTrainingSettings(TrainingSettings):
 
 
 class ClassificationRecipe(Recipe):
-    """A whole training run of a classifier."""
+    """Settings of a training run of a classifier."""
 
     data: ImageDataSettings = Field(description="the images: a folder of class folders")
     init: InitSettings = InitSettings()
-    model: dict[str, Any] = Field(
-        {}, description=f"kind, preset ({', '.join(PRESETS)}) and any key of the model to change"
-    )
+    model: dict[str, Any] = Field({}, description=f"kind, preset ({', '.join(PRESETS)}) and any key of the model")
     optim: ImageOptimSettings = ImageOptimSettings()
     batch: ImageBatchSettings = ImageBatchSettings()
     augmentation: AugmentationSettings = AugmentationSettings()
     training: ClassifierTrainingSettings = ClassifierTrainingSettings()
 
     def check_model(self) -> None:
-        """Refuses keys that the model does not have.
-
-        Raises:
-            UserError: the first that is wrong.
-        """
         self.model_config_for(2, self.data.channels or 3)
 
     def model_config_for(self, classes: int, channels: int) -> Any:
-        """The model's configuration, once it is known what there is to tell apart.
+        """Build the configuration of the model, given the numbers of classes and channels.
 
         Raises:
-            UserError: the model has no such key or preset, or a value is wrong.
+            UserError: a key or preset is unknown, or a value is wrong.
         """
         configs = MODELS[self.kind].config
-        changes = {key: value for key, value in self.model.items() if key != "preset"}
-        preset = self.model.get("preset", DEFAULT_PRESET)
         presets = [name for name in PRESETS if hasattr(configs, name)]
-        if preset not in presets:
-            raise UserError(f"model.preset: {preset!r} is not one of {', '.join(presets)}")
-        known = ["preset", *(key for key in configs.model_fields if key not in FROM_DATA)]
-        for key in changes:
-            if key in FROM_DATA:
-                raise UserError(f"model.{key}: follows from {FROM_DATA[key]}, so a recipe cannot set it here")
-            if key not in known:
-                raise UserError(unknown_key_message(f"model.{key}", [f"model.{name}" for name in known]))
         size = {} if self.data.size is None else {"image": self.data.size}
-        try:
-            return getattr(configs, preset)(classes, channels=channels, **size, **changes)
-        except UserError as error:
-            raise UserError(str(error).replace(f"{configs.__name__}: ", "model: ", 1)) from None
+        return build_model_config(configs, self.model, presets, "mini", DERIVED, classes, channels=channels, **size)
 
     @property
     def resize(self) -> Resize:
-        """What every image is brought to."""
+        """How images are resized."""
         return Resize(self.model_config_for(2, self.data.channels or 3).image[0], self.data.fit)
+
+    def complete(self, model: Mapping[str, Any], preprocessing: ImagePreprocessing, where: str) -> Self:
+        """Return the recipe with the settings of the model that the run is initialised from.
+
+        Args:
+            model: keys of the model.
+            preprocessing: its preprocessing.
+            where: its folder, for errors.
+
+        Raises:
+            UserError: a setting of the recipe contradicts them.
+        """
+        if model["kind"] != self.kind:
+            raise UserError(f"model.kind: {where} has kind {model['kind']}, not {self.kind}; set model.kind")
+        own = {key: value for key, value in model.items() if key not in DERIVED}
+        if self.data.channels not in (None, preprocessing.channels):
+            raise UserError(_contradiction("data.channels", self.data.channels, preprocessing.channels, where))
+        taken = {"channels": preprocessing.channels, "size": self.data.size or preprocessing.size}
+        taken |= {key: getattr(self.data, key) or getattr(preprocessing, key) for key in ("mean", "std")}
+        completed = self.changed(
+            model=({} if "preset" in self.model else own) | self.model, data=self.data.model_dump() | taken
+        )
+        keys = completed.model_config_for(2, preprocessing.channels).model_dump(mode="json")
+        for key, value in own.items():
+            if keys[key] != value and key not in REGULARISATION:
+                raise UserError(_contradiction(f"model.{key}", keys[key], value, where))
+        return completed.changed(model={key: keys[key] for key in own})
+
+    def resolve_resumed(self, old: Self, out: Path) -> Self:
+        if self.init.folder is None or old.init.folder is None:
+            return self
+        data = old.data
+        values = {"classes": (), "size": data.size, "channels": data.channels, "mean": data.mean, "std": data.std}
+        return self.complete(old.model, ImagePreprocessing.parse(values, str(out)), str(out))
+
+    def fixed_settings(self) -> dict[str, Any]:
+        values = self.model_dump(mode="json")
+        config = self.model_config_for(2, self.data.channels or 3).model_dump(mode="json")
+        values["model"] = {key: value for key, value in config.items() if key not in DERIVED}
+        values["data"] |= {key: "a path" for key in ("images", "valid", "store") if values["data"][key] is not None}
+        values["data"]["size"] = self.resize.size
+        values["init"]["from"] = None if self.init.folder is None else "a path"
+        return self._flatten(values)
+
+
+def _contradiction(key: str, given: Any, own: Any, where: str) -> str:
+    return f"{key}: {given} contradicts {own} of {where}, from which the run is initialised; omit it"

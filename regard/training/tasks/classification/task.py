@@ -1,4 +1,4 @@
-"""Classification as a task: batches of augmented images in, a classifier out."""
+"""Training of image classifiers."""
 
 from __future__ import annotations
 
@@ -14,45 +14,113 @@ from torch import Tensor, nn
 
 from regard.data.images.augmentation import EvalTransform, Normalisation
 from regard.data.images.datasets import ImageDataset, TensorImages, prefetch_batches
+from regard.data.images.store import SKIPPED
+from regard.models.folder import unique_tensors
+from regard.models.warmstart import copy_tensors
 from regard.pipelines.classifier import Classifier
-from regard.training.skip import ADVICE
+from regard.training.memory import build_model, describe_model
+from regard.training.optim import ADVICE
+from regard.training.parallelism import initial_device
+from regard.training.progress import Progress, counted
 from regard.training.state import DataShard, Position, Positioned
-from regard.training.task import DivergedError, LossSum, Sample, Step, Validation
+from regard.training.task import DivergedError, InitialModel, LossSum, Sample, Step, Task, Validation, sample_indices
 from regard.training.tasks.classification.batches import ImageBatch, ImageBatches
-from regard.training.tasks.classification.data import ImageRunData
+from regard.training.tasks.classification.data import ClassificationData, check_images, open_data, prepare_data
 from regard.training.tasks.classification.recipe import ClassificationRecipe
 
 TOP = 5
-ROOM = 0.4
-"""Share of a GPU's free memory that images may take."""
+HEAD = "head."
+MAX_MEMORY_SHARE = 0.4
+"""Fraction of a GPU's free memory that the images may take."""
 
 
-class ClassificationTask:
-    """The model says the class of images that are changed and mixed as the recipe has it."""
+class ClassificationTask(Task[ImageBatch]):
+    """Trains a model to predict the classes of augmented images.
 
-    def __init__(self, model: Any, data: ImageRunData, recipe: ClassificationRecipe, device: torch.device) -> None:
-        self.model, self.recipe, self.device, self.preprocessing, self.names = (
-            model,
-            recipe,
-            device,
-            data.preprocessing,
-            data.names,
-        )
+    Args:
+        model: new model.
+        data: training and validation images.
+        recipe: settings of the run.
+        device: device of the model.
+    """
+
+    recipe_type = ClassificationRecipe
+    unit = "images"
+
+    def __init__(
+        self, model: Any, data: ClassificationData, recipe: ClassificationRecipe, device: torch.device
+    ) -> None:
+        self.model, self.recipe, self.device = model, recipe, device
+        self.preprocessing, self.names = data.preprocessing, data.names
         if recipe.training.compile:
             model.compile()
         self.width: int = model.head.in_features
-        self.made = ImageBatches(_place(data.train, device), data.preprocessing, recipe, device)
+        self.train_batches = ImageBatches(_place(data.train, device), data.preprocessing, recipe, device)
         self.valid = _place(data.valid, device)
-        self.evaluation = EvalTransform(
-            data.preprocessing.size, Normalisation(data.preprocessing.mean, data.preprocessing.std)
-        )
+        normalisation = Normalisation(data.preprocessing.mean, data.preprocessing.std)
+        self.eval_transform = EvalTransform(data.preprocessing.size, normalisation)
         self.classes = len(data.preprocessing.classes)
 
-    def batches(self, position: Position, share: DataShard) -> Iterator[Positioned[ImageBatch]]:
-        return self.made.begin(position, share)
+    # Preparation
 
-    def largest(self) -> ImageBatch:
-        return self.made.first()
+    @classmethod
+    def load_initial_model(cls, recipe: ClassificationRecipe) -> InitialModel:
+        folder = recipe.init.folder
+        assert folder is not None
+        with torch.random.fork_rng(devices=[]):  # a resumed run does not load the folder and must draw the same numbers
+            loaded = Classifier.load(folder)
+        completed = recipe.complete(loaded.model.config.model_dump(mode="json"), loaded.preprocessing, str(folder))
+        model = loaded.model.resized(completed.resize.size)
+        return InitialModel(folder, completed, unique_tensors(model), loaded.preprocessing)
+
+    @classmethod
+    def prepare_data(
+        cls, folder: Path, recipe: ClassificationRecipe, progress: Progress, initial: InitialModel | None
+    ) -> None:
+        prepare_data(folder, recipe, progress, () if initial is None else initial.extras.classes)
+
+    @classmethod
+    def check_data(cls, folder: Path, recipe: ClassificationRecipe, owner: str) -> None:
+        check_images(folder, recipe, owner)
+
+    @classmethod
+    def open(
+        cls, folder: Path, recipe: ClassificationRecipe, device: torch.device, progress: Progress
+    ) -> ClassificationTask:
+        data = open_data(folder, recipe, progress)
+        preprocessing = data.preprocessing
+        config = recipe.model_config_for(len(preprocessing.classes), preprocessing.channels)
+        model = build_model(config, initial_device(device, recipe.training.sharding))
+        colour = "greyscale" if preprocessing.channels == 1 else "colour"
+        progress.print(
+            f"{len(preprocessing.classes):,} classes: {counted(len(data.train), 'training image')}, "
+            f"{len(data.valid):,} for validation; {preprocessing.size}×{preprocessing.size} pixels in {colour}"
+        )
+        for name, number in data.skipped.items():
+            if number:
+                path = (recipe.data.store or data.folder) / name / SKIPPED
+                progress.print(f"skipped: {counted(number, 'image')} that cannot be read; see {path}")
+        progress.print(describe_model(model, device))
+        return cls(model, data, recipe, device)
+
+    def initialise(self, initial: InitialModel) -> str:
+        """Copy the weights; the head remains new if the classes differ."""
+        same_classes = self.preprocessing.classes == initial.extras.classes
+        names = [name for name in initial.tensors if same_classes or not name.startswith(HEAD)]
+        copy_tensors(self.model, initial.tensors, str(initial.folder), names)
+        return f"initialised with the weights of {initial.folder}" + ("" if same_classes else " and a new head")
+
+    @classmethod
+    def next_command(cls, out: Path) -> str:
+        return f"regard classify {out} IMAGE..."
+
+    # Training
+
+    def batches(self, position: Position, shard: DataShard) -> Iterator[Positioned[ImageBatch]]:
+        return self.train_batches.iterate(position, shard)
+
+    def largest_batch(self) -> ImageBatch:
+        return self.train_batches.first()
 
     def count(self, batch: ImageBatch) -> int:
         return len(batch)
@@ -68,10 +136,8 @@ class ClassificationTask:
         return first, second
 
     def describe(self, batch: ImageBatch) -> str:
-        size = self.preprocessing.size
-        return (
-            f"an image of {size}×{size} pixels" if len(batch) == 1 else f"{len(batch)} images of {size}×{size} pixels"
-        )
+        pixels = f"{self.preprocessing.size}×{self.preprocessing.size} pixels"
+        return f"an image of {pixels}" if len(batch) == 1 else f"{len(batch)} images of {pixels}"
 
     def advise(self, batch: ImageBatch) -> str:
         if len(batch) == 1:
@@ -82,46 +148,41 @@ class ClassificationTask:
         logits = self.model(batch.images).float()
         return LossSum(F.cross_entropy(logits, batch.targets, reduction="sum"), len(batch))
 
+    # Validation
+
     @torch.no_grad()
     def validate(self, model: nn.Module) -> Validation:
-        """The loss without smoothing; how many images get the right class, first or among the first five, in percent.
-
-        Raises:
-            DivergedError: the loss is no number.
-        """
+        """Compute the loss without label smoothing, and top-1 and top-5 accuracy in percent."""
         model.eval()
-        plan = list(torch.split(torch.arange(len(self.valid)), self.made.size))
-        logits = torch.cat([model(self.evaluation(images)).float() for images in self._taken(plan)]).cpu()
+        plan = list(torch.split(torch.arange(len(self.valid)), self.train_batches.size))
+        batches = (pixels.to(self.device, non_blocking=True) for pixels in prefetch_batches(self.valid, plan))
+        logits = torch.cat([model(self.eval_transform(pixels)).float() for pixels in batches]).cpu()
         labels = self.valid.labels
         loss = float(F.cross_entropy(logits, labels))
         if not math.isfinite(loss):
-            raise DivergedError(f"the validation loss is {loss}, so the model has diverged; {ADVICE}, and begin anew")
-        ranked = logits.topk(min(TOP, self.classes), 1).indices == labels[:, None]
-        scores = {"loss": loss, "accuracy": 100 * float(ranked[:, 0].float().mean())}
+            raise DivergedError(f"the validation loss is {loss}, so the model has diverged; {ADVICE}, and start again")
+        correct = logits.topk(min(TOP, self.classes), 1).indices == labels[:, None]
+        scores = {"loss": loss, "accuracy": 100 * float(correct[:, 0].float().mean())}
         if self.classes > TOP:
-            scores["top5"] = 100 * float(ranked.any(1).float().mean())
+            scores["top5"] = 100 * float(correct.any(1).float().mean())
         scores["score"] = -loss if self.recipe.training.monitor == "loss" else scores["accuracy"]
         return Validation(scores, self._samples(logits.argmax(1)))
+
+    def _samples(self, predicted: Tensor) -> list[Sample]:
+        """Return the names, classes and predicted classes of some images."""
+        classes = self.preprocessing.classes
+        rows = sample_indices(self.recipe.training.samples, len(predicted))
+        return [Sample(self.names[i], classes[int(self.valid.labels[i])], classes[int(predicted[i])]) for i in rows]
 
     def save(self, folder: Path, model: nn.Module, scores: dict[str, Any]) -> None:
         Classifier(model, self.preprocessing).save(folder)
         (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
 
-    def _taken(self, plan: list[Tensor]) -> Iterator[Tensor]:
-        """The validation images of a plan, on the device."""
-        return (pixels.to(self.device, non_blocking=True) for pixels in prefetch_batches(self.valid, plan))
 
-    def _samples(self, said: Tensor) -> list[Sample]:
-        """Some images of all over the set, always the same: their names, classes, and what the model took them for."""
-        names, wanted = self.preprocessing.classes, min(self.recipe.training.samples, len(said))
-        chosen = [i * len(said) // wanted for i in range(wanted)]
-        return [Sample(self.names[i], names[int(self.valid.labels[i])], names[int(said[i])]) for i in chosen]
-
-
-def _place(pictures: ImageDataset, device: torch.device) -> ImageDataset:
-    """All images on the device, where they take only a part of its memory; else where they are."""
-    if device.type == "cuda" and isinstance(pictures, TensorImages):
+def _place(images: ImageDataset, device: torch.device) -> ImageDataset:
+    """Move images to a GPU if they take only a part of its free memory."""
+    if device.type == "cuda" and isinstance(images, TensorImages):
         free, _ = torch.cuda.mem_get_info(device)
-        if pictures.pixels.nbytes < ROOM * free:
-            return pictures.to(device)
-    return pictures
+        if images.pixels.nbytes < MAX_MEMORY_SHARE * free:
+            return images.to(device)
+    return images

@@ -1,64 +1,124 @@
-"""What a training run of a two-view model is told."""
+"""Recipes of CroCo models: cross-view completion, or disparity if model.head is dense."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from regard.config import unknown_key_message
+from regard.config import Settings
+from regard.data.two_view import SceneSettings
 from regard.errors import UserError
 from regard.layers import check_image_size
 from regard.models.croco import CroCoConfig
-from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings
-from regard.training.tasks.croco.config import CompletionSettings, PairBatchSettings, PairDataSettings
+from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings, build_model_config
 
 PRESETS = ("micro", "mini", "small", "base", "large")
+HEAD_KEYS = ("head", "outputs", "head_width")
+FREE_KEYS = (*HEAD_KEYS, "drop_path")
+"""Keys of the model that may differ from those of the model that a run is initialised from."""
+
+
+class PairDataSettings(Settings):
+    """Pairs of views: rendered scenes or photographs."""
+
+    scenes: SceneSettings = Field(SceneSettings(), description="properties of rendered scenes")
+    images: Path | None = Field(
+        None, description="instead of scenes: folder of folders with two photographs each, from which crops are taken"
+    )
+    hold_out: int = Field(256, ge=2, description="validation pairs, never used for training")
+
+
+class PairBatchSettings(Settings):
+    """Size of batches."""
+
+    pairs: int = Field(64, gt=0, description="pairs per batch")
+
+
+class CompletionSettings(Settings):
+    """Masking of the first view."""
+
+    mask_ratio: float = Field(0.9, gt=0, lt=1, description="fraction of the first view's patches that are masked")
+    initial_mask_ratio: float | None = Field(
+        None, gt=0, lt=1, description="mask ratio at the first step, which makes the task easier to learn"
+    )
+    ramp_steps: int = Field(1000, gt=0, description="batches over which the mask ratio rises to its final value")
+    ramp_levels: int = Field(
+        6,
+        ge=2,
+        le=100,
+        description="number of different mask ratios from the initial to the final one; each is another batch shape, "
+        "for which a CUDA graph is captured",
+    )
+    drop_second_view: float = Field(0.1, ge=0, lt=1, description="fraction of the pairs with a blank second view")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.initial_mask_ratio is not None and self.initial_mask_ratio > self.mask_ratio:
+            raise ValueError(f"initial_mask_ratio {self.initial_mask_ratio} is more than mask_ratio {self.mask_ratio}")
+        return self
+
+    def mask_ratio_at(self, batch: int) -> float:
+        """Return the mask ratio of a batch, which rises in equal steps."""
+        if self.initial_mask_ratio is None or batch >= self.ramp_steps:
+            return self.mask_ratio
+        rises = self.ramp_levels - 1
+        difference = self.mask_ratio - self.initial_mask_ratio
+        return self.initial_mask_ratio + difference * (batch * rises // self.ramp_steps) / rises
 
 
 class CroCoRecipe(Recipe):
-    """A whole training run of a two-view model: completion, or disparity where model.head is dense."""
+    """Settings of a training run of a CroCo model."""
 
     data: PairDataSettings = PairDataSettings()
     init: InitSettings = InitSettings()
-    model: dict[str, Any] = Field(
-        {}, description="kind, preset (micro, mini, small, base or large) and any key of the model to change"
-    )
+    model: dict[str, Any] = Field({}, description=f"kind, preset ({', '.join(PRESETS)}) and any key of the model")
     optim: OptimSettings = OptimSettings()
     batch: PairBatchSettings = PairBatchSettings()
     completion: CompletionSettings = CompletionSettings()
     training: TrainingSettings = TrainingSettings()
 
     def check_model(self) -> None:
-        """Refuses keys that the model does not have, and views that it cannot read.
-
-        Raises:
-            UserError: the first that is wrong.
-        """
         config = self.model_settings()
         try:
             check_image_size(self.data.scenes.size, (config.patch, config.patch))
         except UserError as error:
             raise UserError(f"data.scenes.size: {error}") from None
         if config.head == "dense" and self.data.images is not None:
-            raise UserError("data.images: photographs come without disparities; give data.scenes instead")
+            raise UserError("data.images: photographs have no disparities; give data.scenes instead")
 
     def model_settings(self) -> CroCoConfig:
-        """The model's configuration.
+        """Build the configuration of the model.
 
         Raises:
-            UserError: a key is unknown or a value wrong.
+            UserError: a key or preset is unknown, or a value is wrong.
         """
-        changes = dict(self.model)
-        preset = changes.pop("preset", "mini")
-        if preset not in PRESETS:
-            raise UserError(f"model.preset: {preset!r} is not one of {', '.join(PRESETS)}")
-        known = ["preset", *CroCoConfig.model_fields]
-        for key in changes:
-            if key not in known:
-                raise UserError(unknown_key_message(f"model.{key}", [f"model.{name}" for name in known]))
-        try:
-            config: CroCoConfig = getattr(CroCoConfig, preset)(**changes)
-        except UserError as error:
-            raise UserError(str(error).replace("CroCoConfig: ", "model: ", 1)) from None
+        config: CroCoConfig = build_model_config(CroCoConfig, self.model, PRESETS, "mini", {})
         return config
+
+    def complete(self, config: CroCoConfig, where: str) -> Self:
+        """Return the recipe with the keys of the model that the run is initialised from.
+
+        Raises:
+            UserError: a key of the recipe contradicts it.
+        """
+        known = {key: value for key, value in config.model_dump().items() if key not in FREE_KEYS}
+        keys = self.model_settings().model_dump()
+        for key in self.model.keys() & known.keys():
+            if keys[key] != known[key]:
+                raise UserError(f"model.{key}: {keys[key]!r}, but {where} has {known[key]!r}; omit it")
+        own = {key: value for key, value in self.model.items() if key in FREE_KEYS}
+        completed = self.changed(model=own | known)
+        completed.check_model()
+        return completed
+
+    def resolve_resumed(self, old: Self, out: Path) -> Self:
+        return self if self.init.folder is None else self.changed(model=old.model | self.model)
+
+    def fixed_settings(self) -> dict[str, Any]:
+        values = self.model_dump(mode="json")
+        values["model"] = self.model_settings().model_dump(mode="json")
+        values["data"]["images"] = None if self.data.images is None else "a folder"
+        values["init"]["from"] = None if self.init.folder is None else "a path"
+        return self._flatten(values)

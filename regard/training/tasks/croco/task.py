@@ -1,74 +1,167 @@
-"""Cross-view completion as a task: most of the first view is hidden, and filled in from the second."""
+"""Training of CroCo models: cross-view completion, and disparity of stereo pairs.
+
+Shapes: B pairs, H height, W width, K visible patches.
+"""
 
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.data.two_view import render_stereo
 from regard.data.two_view.random import SceneRandom
+from regard.errors import UserError
 from regard.evaluation.croco import BLANK, choose_visible, masked_loss, second_views
 from regard.models.croco import CroCo
-from regard.models.folder import save_model
+from regard.models.folder import find_model_folder, load_model, read_config, save_model, unique_tensors
+from regard.models.warmstart import copy_tensors
 from regard.pipelines.preprocessing import VIEWS
+from regard.training.memory import build_model, describe_model
+from regard.training.parallelism import initial_device
+from regard.training.prepared_data import check_files, fingerprint_files, read_fingerprints, write_fingerprints
+from regard.training.progress import Progress
 from regard.training.state import DataShard, Position, Positioned
-from regard.training.task import LossSum, Step, Validation
-from regard.training.tasks.croco.pairs import HELD_OUT, PairSource, in_parts
-from regard.training.tasks.croco.recipe import CroCoRecipe
+from regard.training.task import InitialModel, LossSum, Step, Task, Validation
+from regard.training.tasks.croco.data import (
+    HELD_OUT,
+    PairSource,
+    PhotoPairs,
+    ScenePairs,
+    chunks,
+    find_pairs,
+    list_photographs,
+    rendering_chunks,
+)
+from regard.training.tasks.croco.recipe import HEAD_KEYS, CroCoRecipe
+
+HEAD = "head."
 
 
-class Sliced(Protocol):
-    """A batch of pairs."""
+class PairBatch(Protocol):
+    """A batch of pairs that can be sliced."""
 
     def __len__(self) -> int: ...
 
-    def part(self, which: slice) -> Self: ...
+    def part(self, rows: slice) -> Self: ...
 
 
-P = TypeVar("P", bound=Sliced)
+P = TypeVar("P", bound=PairBatch)
 
 
 @dataclass(frozen=True)
 class MaskedPairs:
-    """Pairs of which the model sees few patches of the first view."""
+    """Pairs with a masked first view."""
 
-    view1: Tensor
-    view2: Tensor
-    seen: Tensor  # (B, K)
+    view1: Tensor  # (B, 3, H, W)
+    view2: Tensor  # (B, 3, H, W)
+    visible: Tensor  # indices of the visible patches of view 1, (B, K)
 
     def __len__(self) -> int:
         return len(self.view1)
 
-    def part(self, which: slice) -> MaskedPairs:
-        return replace(self, view1=self.view1[which], view2=self.view2[which], seen=self.seen[which])
+    def part(self, rows: slice) -> MaskedPairs:
+        return MaskedPairs(self.view1[rows], self.view2[rows], self.visible[rows])
 
 
-class CroCoTask(ABC, Generic[P]):
-    """What tasks of two views have in common: batch n holds the pairs from n times its size on."""
+@dataclass(frozen=True)
+class StereoPairs:
+    """Rectified stereo pairs with the disparity of the left view."""
+
+    left: Tensor  # (B, 3, H, W)
+    right: Tensor  # (B, 3, H, W)
+    disparity: Tensor  # pixels, (B, H, W)
+
+    def __len__(self) -> int:
+        return len(self.left)
+
+    def part(self, rows: slice) -> StereoPairs:
+        return StereoPairs(self.left[rows], self.right[rows], self.disparity[rows])
+
+
+class CroCoTask(Task[P]):
+    """Base of the tasks on pairs of views: batch n contains the pairs from n times its size on."""
+
+    recipe_type = CroCoRecipe
+    unit = "pairs"
 
     def __init__(self, model: CroCo, recipe: CroCoRecipe, device: torch.device) -> None:
-        self.model, self.recipe, self.device = model, recipe, device
+        self.model: CroCo = model
+        self.recipe, self.device = recipe, device
         if recipe.training.compile:
             model.compile()
         self.width = model.config.width
 
     @abstractmethod
     def make(self, numbers: Tensor, batch: int) -> P:
-        """The pairs with these numbers, as training batch number `batch`."""
+        """Make the pairs with these numbers, which are those of training batch `batch`."""
 
-    def batches(self, position: Position, share: DataShard) -> Iterator[Positioned[P]]:
+    # Preparation
+
+    @classmethod
+    def load_initial_model(cls, recipe: CroCoRecipe) -> InitialModel:
+        assert recipe.init.folder is not None
+        folder = find_model_folder(recipe.init.folder)
+        with torch.random.fork_rng(devices=[]):  # a resumed run does not load the folder and must draw the same numbers
+            model, _ = load_model(folder)
+        if not isinstance(model, CroCo):
+            raise UserError(f"init.from: {folder} contains a model of kind {model.config.kind}, not croco")
+        completed = recipe.complete(model.config, str(folder))
+        config = completed.model_settings()
+        same_head = all(getattr(config, key) == getattr(model.config, key) for key in HEAD_KEYS)
+        return InitialModel(folder, completed, unique_tensors(model), same_head)
+
+    @classmethod
+    def prepare_data(cls, folder: Path, recipe: CroCoRecipe, progress: Progress, initial: InitialModel | None) -> None:
+        """Store only the fingerprints of the photographs; pairs are made during training."""
+        files = fingerprint_files(list_photographs(recipe.data.images))
+        write_fingerprints(folder, {"files": files, "settings": {}, "skipped": {}})
+
+    @classmethod
+    def check_data(cls, folder: Path, recipe: CroCoRecipe, owner: str) -> None:
+        check_files(list_photographs(recipe.data.images), read_fingerprints(folder)["files"], owner)
+
+    @classmethod
+    def open(cls, folder: Path, recipe: CroCoRecipe, device: torch.device, progress: Progress) -> CroCoTask[Any]:
+        source = open_pairs(recipe)
+        model = build_model(recipe.model_settings(), initial_device(device, recipe.training.sharding))
+        height, width = recipe.data.scenes.size
+        origin = "rendered scenes" if recipe.data.images is None else f"the photographs in {recipe.data.images}"
+        progress.print(f"pairs of {height}×{width} pixels from {origin}; {describe_model(model, device)}")
+        if model.config.head == "dense":
+            return DisparityTask(model, recipe, device)
+        return CompletionTask(model, source, recipe, device)
+
+    def initialise(self, initial: InitialModel) -> str:
+        """Copy the weights; the head remains new if it differs."""
+        same_head = initial.extras
+        names = [name for name in unique_tensors(self.model) if same_head or not name.startswith(HEAD)]
+        tensors = {name: tensor for name, tensor in initial.tensors.items() if same_head or not name.startswith(HEAD)}
+        copy_tensors(self.model, tensors, str(initial.folder), names)
+        return f"initialised with the weights of {initial.folder}" + ("" if same_head else " and a new head")
+
+    @classmethod
+    def next_command(cls, out: Path) -> str:
+        if read_config(find_model_folder(out))["model"]["head"] == "dense":
+            return f"regard look {out} LEFT.png RIGHT.png --out matches.png"
+        return f"regard train disparity-scenes --init-from {out} --out {out}-disparity"
+
+    # Training
+
+    def batches(self, position: Position, shard: DataShard) -> Iterator[Positioned[P]]:
         planned = (Positioned(number, Position(batch=number + 1)) for number in count(position.batch))
-        return (Positioned(self._batch(item.batch), item.after) for item in share.pick(planned))
+        return (Positioned(self._batch(item.batch), item.after) for item in shard.select(planned))
 
-    def largest(self) -> P:
-        """The first: no other one has more patches to read."""
+    def largest_batch(self) -> P:
+        """Return the first batch: no other one has more visible patches."""
         return self._batch(0)
 
     def count(self, batch: P) -> int:
@@ -83,9 +176,8 @@ class CroCoTask(ABC, Generic[P]):
 
     def describe(self, batch: P) -> str:
         height, width = self.recipe.data.scenes.size
-        return (
-            f"{len(batch)} pairs of {height}×{width} pixels" if len(batch) > 1 else f"a pair of {height}×{width} pixels"
-        )
+        pixels = f"{height}×{width} pixels"
+        return f"{len(batch)} pairs of {pixels}" if len(batch) > 1 else f"a pair of {pixels}"
 
     def advise(self, batch: P) -> str:
         return f"batch.pairs={len(batch) // 2}" if len(batch) > 1 else "a smaller data.scenes.size, or a smaller model"
@@ -96,9 +188,9 @@ class CroCoTask(ABC, Generic[P]):
         (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
 
     def held_out(self) -> list[Tensor]:
-        """The numbers of the validation's pairs, as many at a time as a batch has."""
+        """Return the numbers of the validation pairs, in chunks of the batch size."""
         numbers = torch.arange(self.recipe.data.hold_out, device=self.device) + HELD_OUT
-        return [part for part in in_parts(numbers, max(2, self.recipe.batch.pairs)) if len(part) > 1]
+        return [part for part in chunks(numbers, max(2, self.recipe.batch.pairs)) if len(part) > 1]
 
     def _batch(self, number: int) -> P:
         size = self.recipe.batch.pairs
@@ -106,7 +198,7 @@ class CroCoTask(ABC, Generic[P]):
 
 
 class CompletionTask(CroCoTask[MaskedPairs]):
-    """The pixels of hidden patches, each in its patch's mean and deviation, from the rest and from the other view."""
+    """Reconstructs the masked patches of the first view from its visible patches and the second view."""
 
     def __init__(self, model: CroCo, source: PairSource, recipe: CroCoRecipe, device: torch.device) -> None:
         super().__init__(model, recipe, device)
@@ -114,26 +206,76 @@ class CompletionTask(CroCoTask[MaskedPairs]):
 
     def make(self, numbers: Tensor, batch: int) -> MaskedPairs:
         view1, view2 = self.source.take(numbers)
-        draws = SceneRandom(self.recipe.training.seed + 1, numbers)  # numbers of their own, not those of the scenes
-        seen = choose_visible(self.model, view1, self.recipe.completion.mask_ratio_at(batch), draws)
-        alone = draws.bernoulli(self.recipe.completion.drop_second_view)
-        return MaskedPairs(view1, torch.where(alone[:, None, None, None], BLANK, view2), seen)
+        draws = SceneRandom(self.recipe.training.seed + 1, numbers)  # independent of the random numbers of the scenes
+        visible = choose_visible(self.model, view1, self.recipe.completion.mask_ratio_at(batch), draws)
+        dropped = draws.bernoulli(self.recipe.completion.drop_second_view)
+        return MaskedPairs(view1, torch.where(dropped[:, None, None, None], BLANK, view2), visible)
 
     def loss(self, batch: MaskedPairs, step: Step) -> LossSum:
-        loss = masked_loss(self.model, batch.view1, batch.view2, batch.seen)
+        loss = masked_loss(self.model, batch.view1, batch.view2, batch.visible)
         return LossSum(loss.mean(1).sum(), len(batch))
 
     @torch.no_grad()
     def validate(self, model: nn.Module) -> Validation:
-        """The loss on pairs never trained on, and beside it that with another pair's second view, and with none."""
+        """Compute the loss with the true second view, with that of another pair, and with a blank one."""
         assert isinstance(model, CroCo)
         model.eval()
         sums: dict[str, Tensor] = {}
         for numbers in self.held_out():
             view1, true = self.source.take(numbers)
-            seen = choose_visible(model, view1, self.recipe.completion.mask_ratio, SceneRandom(0, numbers))
+            visible = choose_visible(model, view1, self.recipe.completion.mask_ratio, SceneRandom(0, numbers))
             for name, view2 in second_views(true).items():
-                sums[name] = sums.get(name, 0) + masked_loss(model, view1, view2, seen).mean(1).sum()
-        count = sum(map(len, self.held_out()))
-        loss, shuffled, none = (float(sums[name]) / count for name in ("true", "shuffled", "none"))
+                sums[name] = sums.get(name, 0) + masked_loss(model, view1, view2, visible).mean(1).sum()
+        pairs = sum(map(len, self.held_out()))
+        loss, shuffled, none = (float(sums[name]) / pairs for name in ("true", "shuffled", "none"))
         return Validation({"loss": loss, "shuffled": shuffled, "none": none, "score": -loss})
+
+
+class DisparityTask(CroCoTask[StereoPairs]):
+    """Predicts the disparity of rendered stereo pairs from both complete views."""
+
+    def make(self, numbers: Tensor, batch: int = 0) -> StereoPairs:
+        settings, seed = self.recipe.data.scenes, self.recipe.training.seed
+        rendered = [render_stereo(settings, seed, part) for part in rendering_chunks(numbers, settings)]
+        left, right = (torch.cat([pairs.views[i].image for pairs in rendered]) for i in (0, 1))
+        return StereoPairs(left, right, torch.cat([pairs.disparity() for pairs in rendered]))
+
+    def loss(self, batch: StereoPairs, step: Step) -> LossSum:
+        predicted = predict_disparity(self.model, batch.left, batch.right)
+        losses = F.smooth_l1_loss(predicted, batch.disparity, reduction="none").mean((1, 2))
+        errors = (predicted.detach() - batch.disparity).abs().mean((1, 2))
+        return LossSum(losses.sum(), len(batch), {"pixels_off": errors.sum()})
+
+    @torch.no_grad()
+    def validate(self, model: nn.Module) -> Validation:
+        """Compute the mean error in pixels and the fraction of pixels with an error above one.
+
+        `pixels_off_flat` is the error of the best constant disparity of each view.
+        """
+        assert isinstance(model, CroCo)
+        model.eval()
+        errors: dict[str, list[Tensor]] = {"pixels_off": [], "share_off_by_one": [], "pixels_off_flat": []}
+        for numbers in self.held_out():
+            batch = self.make(numbers)
+            error = (predict_disparity(model, batch.left, batch.right) - batch.disparity).abs()
+            errors["pixels_off"].append(error.mean((1, 2)))
+            errors["share_off_by_one"].append((error > 1).float().mean((1, 2)))
+            median = batch.disparity.flatten(1).median(1).values[:, None, None]
+            errors["pixels_off_flat"].append((median - batch.disparity).abs().mean((1, 2)))
+        scores = {name: float(torch.cat(parts).mean()) for name, parts in errors.items()}
+        return Validation(scores | {"score": -scores["pixels_off"]})
+
+
+def open_pairs(recipe: CroCoRecipe) -> PairSource:
+    """Open the pairs that the recipe names; a tenth of the photographs is held out."""
+    data, seed = recipe.data, recipe.training.seed
+    if data.images is None:
+        return ScenePairs(data.scenes, seed)
+    folders = find_pairs(data.images)
+    return PhotoPairs(folders, data.scenes.size, seed, max(1, len(folders) // 10))
+
+
+def predict_disparity(model: CroCo, left: Tensor, right: Tensor) -> Tensor:
+    """Return the disparity in pixels, (B, H, W); the model predicts it in units of a patch."""
+    disparity: Tensor = model(left, right)[:, 0].float() * model.config.patch
+    return disparity

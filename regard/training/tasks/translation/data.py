@@ -1,7 +1,7 @@
-"""The data of a run: from the files that a recipe names to a folder of tokens, made once and opened ever after.
+"""Data of a translation run: tokenizer, training tokens and validation pairs, prepared once in a folder.
 
-The folder holds the tokenizer, the store of training tokens, the validation pairs, the list of what was left out, and
-what all this was made from.
+The folder contains the tokenizer, the store of training tokens, the validation pairs, a list of skipped pairs, and the
+fingerprints of everything that it was made from.
 """
 
 from __future__ import annotations
@@ -26,175 +26,192 @@ from regard.data.text.tokens import ParallelTokens, open_token_store, write_toke
 from regard.data.text.vocabularies import Vocabularies
 from regard.errors import UserError
 from regard.models.folder import recover_folder, replace_folder
-from regard.training.fingerprints import (
+from regard.training.prepared_data import (
     FINGERPRINTS,
-    Known,
+    Fingerprints,
+    check_data_settings,
     check_files,
-    check_settings_of_data,
-    describe_file,
-    describe_files,
+    fingerprint_file,
+    fingerprint_files,
+    lock_folder,
+    make_shared_store,
     read_fingerprints,
     write_fingerprints,
 )
-from regard.training.locks import locked
 from regard.training.progress import Progress
-from regard.training.sharing import make_shared
-from regard.training.tasks.translation.origins import list_files, settings_of_data
 from regard.training.tasks.translation.recipe import DataSettings, TokenizerSettings, TranslationRecipe
 
-STORE, VALID, LEFT_OUT = "train", "valid.jsonl", "skipped.tsv"
-FURTHER = {"tokenizer": str, "tokens": str}  # what is known of tokens beside what is known of any data
+STORE, VALID, SKIPPED = "train", "valid.jsonl", "skipped.tsv"
+FINGERPRINT_KEYS = {"tokenizer": str, "tokens": str}
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Corpora:
-    """The training corpora, which can be read again and again, how many pairs they have, and the validation pairs."""
+    """Training corpora, which can be read repeatedly, and validation pairs."""
 
     train: tuple[Corpus, ...]
-    total: int
+    total: int  # number of training pairs
     valid: list[Pair]
 
     def pairs(self) -> Iterator[Pair]:
-        """All training pairs."""
+        """Iterate over all training pairs."""
         return chain.from_iterable(corpus.pairs() for corpus in self.train)
 
 
 @dataclass(frozen=True)
-class RunData:
-    """What training reads: tokens, validation pairs, the vocabularies of both; and what was left out, by reason."""
+class TranslationData:
+    """Prepared data: training tokens, validation pairs, vocabularies, and the number of skipped pairs by reason."""
 
     folder: Path
     vocabularies: Vocabularies
     train: ParallelTokens
     valid: list[Pair]
-    left_out: dict[str, int]
+    skipped: dict[str, int]
 
 
-def gather_data(
+def prepare_data(
     folder: Path, recipe: TranslationRecipe, progress: Progress, vocabularies: Vocabularies | None = None
 ) -> None:
-    """Makes everything into an empty folder, or shares what lies in `data.store`."""
-    gather = make_data if recipe.data.store is None else share_data
-    gather(folder, recipe, progress, vocabularies)
+    """Prepare the data in an empty folder, or link the folder to the shared store `data.store`."""
+    if recipe.data.store is None:
+        write_data(folder, recipe, progress, vocabularies)
+    else:
+        use_shared_store(folder, recipe.data.store, recipe, progress, vocabularies)
 
 
-def make_data(
+def write_data(
     folder: Path, recipe: TranslationRecipe, progress: Progress, vocabularies: Vocabularies | None = None
 ) -> None:
-    """Makes everything into an empty folder; without vocabularies they are learned.
+    """Tokenise the corpora into an empty folder; train the tokenizer if no vocabularies are given.
 
     Raises:
-        UserError: a file cannot be read or does not hold what it should, or no pair is left.
+        UserError: a file cannot be read or has the wrong content, or no pair remains.
     """
     corpora = open_corpora(recipe.data, recipe.training.seed, progress)
     if vocabularies is None:
-        wanted = recipe.tokenizer.sample
-        if corpora.total > wanted:
-            progress.print(f"the tokenizer is learned from {wanted:,} of {corpora.total:,} pairs, evenly spaced")
-        vocabularies = build_vocabularies(lambda: take_evenly(corpora.pairs(), corpora.total, wanted), recipe.tokenizer)
-    left_out = SkippedPairs()
-    write_tokens(folder / STORE, corpora, vocabularies, recipe, left_out, progress)
-    valid = _readable(corpora.valid, vocabularies, recipe, left_out)
+        sample = recipe.tokenizer.sample
+        if corpora.total > sample:
+            progress.print(f"training the tokenizer on {sample:,} of {corpora.total:,} pairs, evenly spaced")
+        vocabularies = train_tokenizers(lambda: take_evenly(corpora.pairs(), corpora.total, sample), recipe.tokenizer)
+    skipped = SkippedPairs()
+    write_tokens(folder / STORE, corpora, vocabularies, recipe, skipped, progress)
+    valid = _select_valid_pairs(corpora.valid, vocabularies, recipe, skipped)
     rows = (json.dumps(pair._asdict(), ensure_ascii=False) + "\n" for pair in valid)
     (folder / VALID).write_text("".join(rows), encoding="utf-8")
     vocabularies.save(folder)
-    left_out.write(folder / LEFT_OUT)
-    known: Known = {
-        "files": describe_files(list_files(recipe.data)),
-        "settings": settings_of_data(recipe),
+    skipped.write(folder / SKIPPED)
+    fingerprints: Fingerprints = {
+        "files": fingerprint_files(recipe.data.files()),
+        "settings": data_settings(recipe),
         "tokenizer": vocabularies.fingerprint(),
         "tokens": store_checksum(folder / STORE),
-        "valid": describe_file(folder / VALID),
-        "left_out": left_out.counts,
+        "valid": fingerprint_file(folder / VALID),
+        "skipped": skipped.counts,
     }
-    write_fingerprints(folder, known)
+    write_fingerprints(folder, fingerprints)
 
 
-def share_data(
-    folder: Path, recipe: TranslationRecipe, progress: Progress, vocabularies: Vocabularies | None = None
+def use_shared_store(
+    folder: Path, store: Path, recipe: TranslationRecipe, progress: Progress, vocabularies: Vocabularies | None
 ) -> None:
-    """Keeps in an empty folder what data it is that lies in `data.store`, which is made unless it is there.
+    """Copy tokenizer and fingerprints of a shared store to an empty folder; create the store if it does not exist.
 
     Raises:
-        UserError: what is there was made from other files or with other settings; or as `make_data`.
+        UserError: the store was made from other files or with other settings; or as `write_data`.
     """
-    store = recipe.data.store
-    assert store is not None
-    make_shared(store, lambda fresh: make_data(fresh, recipe, progress, vocabularies), "tokens", progress)
-    known = read_fingerprints(store, **FURTHER)
-    check_settings_of_data(settings_of_data(recipe), known["settings"], store)
-    check_files(list_files(recipe.data), known["files"], f"the store {store}")
-    if vocabularies is not None and vocabularies.fingerprint() != known["tokenizer"]:
-        raise UserError(f"{store}: was made with another tokenizer; give another data.store")
+    make_shared_store(store, lambda fresh: write_data(fresh, recipe, progress, vocabularies), "tokens", progress)
+    fingerprints = read_fingerprints(store, **FINGERPRINT_KEYS)
+    check_data_settings(data_settings(recipe), fingerprints["settings"], store)
+    check_files(recipe.data.files(), fingerprints["files"], f"the store {store}")
+    if vocabularies is not None and vocabularies.fingerprint() != fingerprints["tokenizer"]:
+        raise UserError(f"{store}: was made with another tokenizer; set another data.store")
     Vocabularies.load(store).save(folder)
-    for name in (LEFT_OUT, FINGERPRINTS):
+    for name in (SKIPPED, FINGERPRINTS):
         shutil.copy(store / name, folder / name)
 
 
-def open_data(folder: Path, recipe: TranslationRecipe, progress: Progress) -> RunData:
-    """Opens what was made; a damaged store of tokens is named and made again.
+def data_settings(recipe: TranslationRecipe) -> Fingerprints:
+    """Return the settings that determine the tokens, as they are read back from JSON."""
+    data = recipe.data
+    settings = {f"tokenizer.{key}": value for key, value in recipe.tokenizer.model_dump(mode="json").items()}
+    settings |= {"data.builtin": data.builtin, "data.max_length": recipe.max_length()}
+    for number, corpus in enumerate(data.all_corpora()):
+        settings |= {f"data.corpora.{number}.{key}": list(getattr(corpus, key)) for key in ("keys", "columns")}
+    if data.valid_source is None:
+        settings |= {"data.hold_out": data.hold_out, "training.seed": recipe.training.seed}
+    return settings
+
+
+def open_data(folder: Path, recipe: TranslationRecipe, progress: Progress) -> TranslationData:
+    """Open prepared data; recreate the token store if it is damaged.
 
     Raises:
-        UserError: the tokenizer, the validation pairs or the tokens are not what they were.
+        UserError: the tokenizer, the validation pairs or the tokens have changed.
     """
-    known = read_fingerprints(folder, **FURTHER)
+    fingerprints = read_fingerprints(folder, **FINGERPRINT_KEYS)
     vocabularies = Vocabularies.load(folder)
-    if vocabularies.fingerprint() != known["tokenizer"]:
-        raise UserError(f"{folder}: its tokenizer is not the one that the tokens were made with; put that one back")
+    if vocabularies.fingerprint() != fingerprints["tokenizer"]:
+        raise UserError(f"{folder}: the tokenizer is not the one that the tokens were made with; restore it")
     home = recipe.data.store or folder
-    if not (home / VALID).exists() or describe_file(home / VALID, known["valid"])["sha256"] != known["valid"]["sha256"]:
-        raise UserError(f"{home / VALID}: has changed since the data was made; begin a new run")
-    with locked(home, lambda: progress.print(f"waiting for another run that looks after {home}")):
+    valid = fingerprints["valid"]
+    if not (home / VALID).exists() or fingerprint_file(home / VALID, valid)["sha256"] != valid["sha256"]:
+        raise UserError(f"{home / VALID}: has changed since the data was prepared; start a new run")
+    with lock_folder(home, lambda: progress.print(f"waiting for another run that checks {home}")):
         recover_folder(home / STORE)
         try:
             train = open_token_store(home / STORE)
         except DamagedStoreError as damage:
-            progress.print(f"{home / STORE}: damaged ({damage}), so it is made again")
+            progress.print(f"{home / STORE}: damaged ({damage}); creating it again")
             corpora = open_corpora(recipe.data, recipe.training.seed, progress)
             with replace_folder(home / STORE) as fresh:
                 write_tokens(fresh, corpora, vocabularies, recipe, SkippedPairs(), progress)
             train = open_token_store(home / STORE)
-    if store_checksum(home / STORE) != known["tokens"]:
-        raise UserError(f"{home}: the corpus gives other tokens than when the run began; begin a new run")
-    return RunData(folder, vocabularies, train, list(read_jsonl(home / VALID)), known["left_out"])
+    if store_checksum(home / STORE) != fingerprints["tokens"]:
+        raise UserError(f"{home}: the corpus now gives other tokens than when the run was created; start a new run")
+    return TranslationData(folder, vocabularies, train, list(read_jsonl(home / VALID)), fingerprints["skipped"])
 
 
 def open_corpora(data: DataSettings, seed: int, progress: Progress | None = None) -> Corpora:
-    """The corpora that the settings name; without validation files, some training pairs are held out.
+    """Open the corpora; without validation files, hold out some training pairs.
 
-    All files are read through once, so that what is wrong with one is said now and not after hours.
+    All files are read once, so that errors are reported immediately.
     """
     if data.builtin:
         from regard.data.builtin.corpus import load_pairs
 
         pairs = load_pairs("train")
-        built_in = Corpus([Shard(f"built-in {data.builtin}", lambda: iter(pairs))])
-        return Corpora((built_in,), len(pairs), load_pairs("valid"))
+        builtin = Corpus([Shard(f"built-in {data.builtin}", lambda: iter(pairs))])
+        return Corpora((builtin,), len(pairs), load_pairs("valid"))
     train = [
         Corpus(find_shards(c.source, c.target, columns=c.columns, keys=c.keys), c.alignments, c.weight)
         for c in data.all_corpora()
     ]
-    sizes = [sum(1 for _ in _watch(corpus.records(), "reading", progress)) for corpus in train]
-    total = sum(sizes)
+    sizes = [sum(1 for _ in _track(corpus.records(), "reading", progress)) for corpus in train]
     if data.valid_source is not None:
         valid = list(read_parallel(data.valid_source, data.valid_target, columns=data.columns, keys=data.keys))
-        return Corpora(tuple(train), total, valid)
-    wanted = min(data.hold_out, total // 10)
-    if not wanted:
-        raise UserError(f"{train[0].name}: {total} pairs are too few to hold some out; give data.valid_source")
-    chosen = np.sort(np.random.default_rng(seed).choice(total, wanted, replace=False))
-    valid, kept, start = [], [], 0
-    for corpus, size in zip(train, sizes, strict=True):
-        ours = frozenset((chosen[(start <= chosen) & (chosen < start + size)] - start).tolist())
-        valid += [entry.pair for place, entry in enumerate(corpus.all_records()) if place in ours]
-        kept.append(Corpus(corpus.shards, corpus.alignments, corpus.weight, ours))
+        return Corpora(tuple(train), sum(sizes), valid)
+    return _hold_out(train, sizes, data.hold_out, seed)
+
+
+def _hold_out(corpora: list[Corpus], sizes: list[int], number: int, seed: int) -> Corpora:
+    """Hold out random pairs for validation, at most a tenth."""
+    total = sum(sizes)
+    number = min(number, total // 10)
+    if not number:
+        raise UserError(f"{corpora[0].name}: {total} pairs are too few to hold some out; give data.valid_source")
+    chosen = np.sort(np.random.default_rng(seed).choice(total, number, replace=False))
+    valid, train, start = [], [], 0
+    for corpus, size in zip(corpora, sizes, strict=True):
+        rows = frozenset((chosen[(start <= chosen) & (chosen < start + size)] - start).tolist())
+        valid += [entry.pair for row, entry in enumerate(corpus.all_records()) if row in rows]
+        train.append(Corpus(corpus.shards, corpus.alignments, corpus.weight, rows))
         start += size
-    return Corpora(tuple(kept), total - wanted, valid)
+    return Corpora(tuple(train), total - number, valid)
 
 
-def build_vocabularies(pairs: Callable[[], Iterable[Pair]], settings: TokenizerSettings) -> Vocabularies:
-    """Learns the tokenizers from the training corpus."""
+def train_tokenizers(pairs: Callable[[], Iterable[Pair]], settings: TokenizerSettings) -> Vocabularies:
+    """Train the tokenizers on pairs, which are read once or twice."""
     if settings.joint:
         joint = Tokenizer.train((text for pair in pairs() for text in pair), settings.size, settings.kind)
         return Vocabularies(joint, joint)
@@ -204,10 +221,10 @@ def build_vocabularies(pairs: Callable[[], Iterable[Pair]], settings: TokenizerS
     )
 
 
-def take_evenly(items: Iterable[T], total: int, wanted: int) -> Iterator[T]:
-    """At most `wanted` of `total` items, evenly spaced."""
-    wanted = min(wanted, total)
-    return (item for i, item in enumerate(items) if (i + 1) * wanted // total > i * wanted // total)
+def take_evenly(items: Iterable[T], total: int, number: int) -> Iterator[T]:
+    """Select at most `number` of `total` items, evenly spaced."""
+    number = min(number, total)
+    return (item for i, item in enumerate(items) if (i + 1) * number // total > i * number // total)
 
 
 def write_tokens(
@@ -215,42 +232,41 @@ def write_tokens(
     corpora: Corpora,
     vocabularies: Vocabularies,
     recipe: TranslationRecipe,
-    left_out: SkippedPairs,
+    skipped: SkippedPairs,
     progress: Progress,
 ) -> None:
-    """Tokenises the training corpora into a store.
+    """Tokenise the training corpora into a store.
 
     Raises:
-        UserError: no pair of a corpus is left.
+        UserError: all pairs of a corpus are skipped.
     """
-    source, target, longest = vocabularies.source, vocabularies.target, recipe.longest()
+    source, target, max_length = vocabularies.source, vocabularies.target, recipe.max_length()
 
-    def tokens(corpus: Corpus) -> Iterator[ParallelTokens]:
-        before, kept = dict(left_out.counts), 0
-        for chunk in tokenise_corpus(
-            _watch(corpus.records(), "tokenising", progress), source, target, longest, left_out
-        ):
+    def tokenise(corpus: Corpus) -> Iterator[ParallelTokens]:
+        before, kept = dict(skipped.counts), 0
+        entries = _track(corpus.records(), "tokenising", progress)
+        for chunk in tokenise_corpus(entries, source, target, max_length, skipped):
             kept += len(chunk)
             yield chunk
         if not kept:
-            lost = ", ".join(f"{n - before.get(why, 0):,} have {why}" for why, n in left_out.counts.items())
-            raise UserError(f"{corpus.name}: no training pair is left with data.max_length={longest}: {lost}")
+            reasons = ", ".join(f"{n - before.get(why, 0):,} have {why}" for why, n in skipped.counts.items())
+            raise UserError(f"{corpus.name}: no training pair is left with data.max_length={max_length}: {reasons}")
 
     largest = {"source": len(source) - 1, "target": len(target) - 1}
     if any(corpus.alignments for corpus in corpora.train):
-        largest["links"] = longest or 2**31
-    write_token_store(folder, map(tokens, corpora.train), largest)
+        largest["links"] = max_length or 2**31
+    write_token_store(folder, map(tokenise, corpora.train), largest)
 
 
-def _readable(
-    pairs: list[Pair], vocabularies: Vocabularies, recipe: TranslationRecipe, left_out: SkippedPairs
+def _select_valid_pairs(
+    pairs: list[Pair], vocabularies: Vocabularies, recipe: TranslationRecipe, skipped: SkippedPairs
 ) -> list[Pair]:
-    """The validation pairs that the model can read.
+    """Return the validation pairs for which the model has enough positions.
 
     Raises:
-        UserError: there are none.
+        UserError: none remains.
     """
-    limit = recipe.longest_readable()
+    limit = recipe.max_positions()
     kept = []
     sides = (
         vocabularies.source.encode_batch([p.source for p in pairs]),
@@ -258,9 +274,8 @@ def _readable(
     )
     for line, (pair, source, target) in enumerate(zip(pairs, *sides, strict=True), start=1):
         if limit is not None and max(len(source), len(target)) >= limit:
-            left_out.add(
-                PairRecord(pair, "validation", line), f"over {limit} tokens in validation", len(source), len(target)
-            )
+            record, reason = PairRecord(pair, "validation", line), f"over {limit} tokens in validation"
+            skipped.add(record, reason, len(source), len(target))
         else:
             kept.append(pair)
     if not any(pair.source.strip() and pair.target.strip() for pair in kept):
@@ -268,5 +283,5 @@ def _readable(
     return kept
 
 
-def _watch(entries: Iterator[PairRecord], what: str, progress: Progress | None) -> Iterator[PairRecord]:
-    return entries if progress is None else progress.watch(entries, what)
+def _track(entries: Iterator[PairRecord], what: str, progress: Progress | None) -> Iterator[PairRecord]:
+    return entries if progress is None else progress.track(entries, what)

@@ -1,138 +1,186 @@
-"""Translation as a task: parallel text in, a translator out."""
+"""Training of autoregressive translators."""
 
 from __future__ import annotations
 
 import json
 import math
-import queue
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from regard.attention.masks import Layout, Packed, Padded
-from regard.data.batching import EpochOrder, plan_packed, plan_padded
+from regard.data.batching import EpochOrder, plan_packed, plan_padded, prefetch
 from regard.data.text.encoding import tokenise_pairs
-from regard.data.text.pairs import Pair
-from regard.data.text.tokens import Ints, ParallelTokens, RaggedArray
+from regard.data.text.readers import read_lines
+from regard.data.text.tokens import Ints, ParallelTokens
+from regard.errors import UserError
 from regard.evaluation import bleu, chrf, tokenisation_for
-from regard.models.nat import NATransformer
-from regard.models.transformer import Transformer
-from regard.ops.cross_entropy import IGNORE_INDEX
+from regard.models.folder import unique_tensors
+from regard.models.warmstart import ENCODER, copy_tensors, grow_vocabulary
 from regard.pipelines.translator import Translator
-from regard.training.batches import VARIES, move
-from regard.training.objectives.config import ObjectiveSettings
-from regard.training.objectives.objective import TranslationObjective
-from regard.training.skip import ADVICE
+from regard.training.memory import build_model, describe_model
+from regard.training.objectives.objective import ObjectiveSettings, TranslationObjective
+from regard.training.optim import ADVICE
+from regard.training.parallelism import initial_device
+from regard.training.prepared_data import check_files, read_fingerprints
+from regard.training.progress import Progress, counted
 from regard.training.state import DataShard, Position, Positioned
-from regard.training.task import DivergedError, LossSum, Sample, Step, Validation
-from regard.training.tasks.translation.batch_shape import PackedShape
-from regard.training.tasks.translation.recipe import TranslationRecipe
+from regard.training.task import DivergedError, InitialModel, LossSum, Sample, Step, Task, Validation, sample_indices
+from regard.training.tasks.translation.batches import PackedShape, TextBatch, collate, count_labels
+from regard.training.tasks.translation.data import SKIPPED, TranslationData, open_data, prepare_data
+from regard.training.tasks.translation.recipe import TranslationRecipe, TranslatorInitSettings, model_keys
 from regard.training.workers import map_in_workers
 
-B = TypeVar("B")
+PREFETCHED = 4
+"""Number of batches that are prepared in advance."""
 
 
-@dataclass(frozen=True)
-class TextBatch:
-    """Sentences side by side. Labels are the real tokens only; `real` says where in the padded target they stand.
+class TranslationTask(Task[TextBatch]):
+    """Trains a decoder to predict each next token of the reference.
 
-    A batch that is filled up to a frame has IGNORE_INDEX for labels behind the `count` real ones.
-    `links`, where words are aligned, has a row (sentence, target place, source place) for each pair of tokens that
-    belong together; a target place is that of the label.
+    Args:
+        translator: new model with its vocabularies.
+        data: training tokens and validation pairs.
+        recipe: settings of the run.
+        device: device of the model.
     """
 
-    source: Tensor
-    source_layout: Layout
-    inputs: Tensor
-    target_layout: Layout
-    labels: Tensor
-    real: Tensor | None
-    rows: Ints = field(metadata=VARIES)  # which sentences of the corpus these are
-    count: int = field(metadata=VARIES)  # of real labels
-    framed: bool = False
-    links: Tensor | None = None
-
-    @property
-    def sentences(self) -> int:
-        return len(self.rows)
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest sentence, on either side."""
-        return max(self.source_layout.longest, self.target_layout.longest)
-
-    @property
-    def places(self) -> int:
-        """Tokens and padding of the larger side, which is what batch.tokens bounds."""
-        return max(self.source.numel(), self.inputs.numel())
-
-    def to(self, device: torch.device) -> TextBatch:
-        return move(self, device)
-
-
-class TranslationTask:
-    """The decoder reads the reference and predicts each next token of it, as its `TranslationObjective` has it do."""
+    recipe_type = TranslationRecipe
 
     def __init__(
-        self,
-        translator: Translator,
-        train: ParallelTokens,
-        valid: list[Pair],
-        recipe: TranslationRecipe,
-        device: torch.device,
+        self, translator: Translator, data: TranslationData, recipe: TranslationRecipe, device: torch.device
     ) -> None:
-        self.translator, self.train, self.valid, self.recipe, self.device = translator, train, valid, recipe, device
-        self.model = translator.model
+        self.translator, self.recipe, self.device = translator, recipe, device
+        self.train, self.valid = data.train, data.valid
+        self.model: Any = translator.model
         self.width = self.model.config.width
         if recipe.training.residual_dtype == "bfloat16":
             self.model.source_embedding.stream = self.model.target_embedding.stream = torch.bfloat16
-        objective = recipe.objective if isinstance(recipe.objective, ObjectiveSettings) else ObjectiveSettings()
-        self.teacher = TranslationObjective(objective, recipe.optim.label_smoothing, recipe.training.compile)
-        self.frame = PackedShape.of(train, recipe.batch.tokens) if recipe.training.fixed_sizes else None
+        self.objective, self.validation_objective = self._build_objectives()
+        self.shape = PackedShape.of(self.train, recipe.batch.tokens) if recipe.training.fixed_shapes else None
         self.packed = recipe.batch.layout == "packed" or (recipe.batch.layout == "auto" and device.type == "cuda")
+        self.collate: Callable[..., TextBatch] = partial(
+            collate, packed=self.packed, pad=self.model.config.pad, count=self._count_function()
+        )
         vocabularies = translator.vocabularies
-        self.valid_tokens = tokenise_pairs(valid, vocabularies.source, vocabularies.target)
+        self.valid_tokens = tokenise_pairs(self.valid, vocabularies.source, vocabularies.target)
         weights = [corpus.weight for corpus in recipe.data.all_corpora()] or [1.0]
-        self.order = EpochOrder.of(recipe.training.seed, train.sizes, weights)
+        self.order = EpochOrder.of(recipe.training.seed, self.train.sizes, weights)
 
-    def batches(self, position: Position, share: DataShard) -> Iterator[Positioned[TextBatch]]:
-        planned = share.pick(self._planned(position))
-        make = partial(_make, self.train, self.packed, self.model.config.pad, self.frame)
+    def _build_objectives(self) -> tuple[Any, Any]:
+        """Return the training objective, and that of validation: the plain loss without label smoothing."""
+        recipe = self.recipe
+        training = TranslationObjective(recipe.objective, recipe.optim.label_smoothing, recipe.training.compile)
+        return training, TranslationObjective(ObjectiveSettings(), label_smoothing=0.0)
+
+    def _count_function(self) -> Callable[..., int]:
+        return count_labels
+
+    # Preparation
+
+    @classmethod
+    def load_initial_model(cls, recipe: TranslationRecipe) -> InitialModel:
+        folder = recipe.init.folder
+        assert folder is not None
+        with torch.random.fork_rng(devices=[]):  # a resumed run does not load the folder and must draw the same numbers
+            loaded = Translator.load(folder)
+        old = loaded.vocabularies
+        tokenizer = {"kind": old.source.kind, "size": len(old.source), "joint": old.joint}
+        completed = recipe.complete(tokenizer, model_keys(loaded.model.config), loaded.languages, str(folder))
+        tokens = _new_tokens(recipe.init)
+        try:
+            vocabularies = old.with_tokens(tokens)
+        except UserError as error:
+            raise UserError(f"init.new_tokens: {error}") from None
+        spelled = [[side.encode_continuation(token) for token in tokens] for side in (old.source, old.target)]
+        model = grow_vocabulary(loaded.model, spelled[0], spelled[1], recipe.training.seed) if tokens else loaded.model
+        return InitialModel(folder, completed, unique_tensors(model), vocabularies)
+
+    @classmethod
+    def prepare_data(
+        cls, folder: Path, recipe: TranslationRecipe, progress: Progress, initial: InitialModel | None
+    ) -> None:
+        prepare_data(folder, recipe, progress, None if initial is None else initial.extras)
+
+    @classmethod
+    def check_data(cls, folder: Path, recipe: TranslationRecipe, owner: str) -> None:
+        check_files(recipe.data.files(), read_fingerprints(folder)["files"], owner)
+
+    @classmethod
+    def open(cls, folder: Path, recipe: TranslationRecipe, device: torch.device, progress: Progress) -> TranslationTask:
+        data = open_data(folder, recipe, progress)
+        vocabularies, languages = data.vocabularies, recipe.data.language_pair()
+        config = recipe.model_config_for(len(vocabularies.source), len(vocabularies.target))
+        model = build_model(config, initial_device(device, recipe.training.sharding))
+        sizes = f"{len(vocabularies.source):,}" + ("" if vocabularies.joint else f" and {len(vocabularies.target):,}")
+        progress.print(
+            f"{languages[0]} → {languages[1]}: {counted(len(data.train), 'training pair')}, {len(data.valid):,} for "
+            f"validation; vocabulary of {sizes} tokens"
+        )
+        for reason, number in data.skipped.items():
+            progress.print(f"skipped: {counted(number, 'pair')} with {reason}; see {data.folder / SKIPPED}")
+        progress.print(describe_model(model, device))
+        task = cls(Translator(model, vocabularies, languages), data, recipe, device)
+        task.report(progress)
+        return task
+
+    def report(self, progress: Progress) -> None:
+        """Print what else is worth knowing about the data.
+
+        Raises:
+            UserError: the data cannot be used with this model.
+        """
+
+    def initialise(self, initial: InitialModel) -> str:
+        encoder_only = self.recipe.init.parts == "encoder"
+        copy_tensors(self.model, initial.tensors, str(initial.folder), ENCODER if encoder_only else ("",))
+        return f"initialised with the {'encoder' if encoder_only else 'weights'} of {initial.folder}"
+
+    @classmethod
+    def next_command(cls, out: Path) -> str:
+        return f"regard translate {out} < FILE"
+
+    # Training
+
+    def batches(self, position: Position, shard: DataShard) -> Iterator[Positioned[TextBatch]]:
+        plans = shard.select(self._plan_from(position))
+        make = partial(_make, self.train, partial(self.collate, shape=self.shape))
         workers = self.recipe.training.workers
-        made = map_in_workers(make, planned, workers) if workers else map(make, planned)
-        return prefetch(Positioned(item.batch.to(self.device), item.after) for item in made)
+        made = map_in_workers(make, plans, workers) if workers else map(make, plans)
 
-    def largest(self) -> TextBatch:
-        """The longest sentences, as many as make a batch: no other batch is longer, and hardly any is larger."""
-        chosen = self.train.longest_pairs(self.recipe.batch.tokens)
-        source, target = self.train.source.lengths_at(chosen), self.train.target.lengths_at(chosen) - 1
+        def load_next(_: int) -> Positioned[TextBatch]:
+            item = next(made)
+            return Positioned(item.batch.to(self.device), item.after)
+
+        return prefetch(load_next, count(), threads=1, ahead=PREFETCHED)
+
+    def largest_batch(self) -> TextBatch:
+        """Return a batch of the longest sentences: no batch has longer ones, and hardly any has more tokens."""
+        longest = self.train.longest_pairs(self.recipe.batch.tokens)
+        source, target = self.train.source.lengths_at(longest), self.train.target.lengths_at(longest) - 1
         if self.packed:
-            places = np.maximum(np.cumsum(source), np.cumsum(target))
+            positions = np.maximum(np.cumsum(source), np.cumsum(target))
         else:
-            places = max(source[0], target[0]) * np.arange(1, len(chosen) + 1)
-        fits = int(np.searchsorted(places, self.recipe.batch.tokens, side="right"))
-        rows = chosen[: max(1, fits)]
-        return collate(self.train, rows, self.packed, self.model.config.pad, self.frame).to(self.device)
+            positions = max(source[0], target[0]) * np.arange(1, len(longest) + 1)
+        fitting = int(np.searchsorted(positions, self.recipe.batch.tokens, side="right"))
+        return self.collate(self.train, longest[: max(1, fitting)], shape=self.shape).to(self.device)
 
     def count(self, batch: TextBatch) -> int:
         return batch.count
 
     def size(self, batch: TextBatch) -> int:
-        return batch.places
+        return batch.positions
 
     def split(self, batch: TextBatch) -> tuple[TextBatch, TextBatch] | None:
         half = batch.sentences // 2
         if not half:
             return None
-        first, second = (self._collate(self.train, rows) for rows in (batch.rows[:half], batch.rows[half:]))
+        first, second = (self.collate(self.train, rows) for rows in (batch.rows[:half], batch.rows[half:]))
         return first.to(self.device), second.to(self.device)
 
     def describe(self, batch: TextBatch) -> str:
@@ -143,173 +191,86 @@ class TranslationTask:
     def advise(self, batch: TextBatch) -> str:
         if batch.sentences == 1:
             return f"data.max_length={batch.longest // 2}, or a smaller model"
-        return f"batch.tokens={batch.places // 2}"
+        return f"batch.tokens={batch.positions // 2}"
 
     def loss(self, batch: TextBatch, step: Step) -> LossSum:
-        return self.teach(self.model, batch, step)
+        loss: LossSum = self.objective.loss(self.model, batch, step)
+        return loss
 
-    def note(self) -> str:
-        """What whoever starts a run should know of it, if anything."""
-        return ""
-
-    def teach(self, model: nn.Module, batch: TextBatch, step: Step) -> LossSum:
-        """What a model in training is to lower at a step."""
-        assert isinstance(model, Transformer)
-        return self.teacher.loss(model, batch, step)
-
-    def examine(self, model: nn.Module, batch: TextBatch) -> LossSum:
-        """The plain loss, without smoothing or anything that is for learning alone."""
-        assert isinstance(model, Transformer)
-        return TranslationObjective(ObjectiveSettings(), smoothing=0.0).loss(model, batch, 0)
-
-    @torch.no_grad()
-    def validate(self, model: nn.Module) -> Validation:
-        """The loss without smoothing, perplexity, and BLEU and chrF of translations, with some of them.
-
-        Raises:
-            DivergedError: the loss is no number.
-        """
-        assert isinstance(model, (Transformer, NATransformer))
-        model.eval()
-        rng = np.random.default_rng(0)
-        plan = self._plan(self.valid_tokens, np.arange(len(self.valid_tokens)), rng)
-        losses = [self.examine(model, self._collate(self.valid_tokens, rows).to(self.device)) for rows in plan]
-        loss = sum(float(part.total) for part in losses) / max(1, sum(part.count for part in losses))
-        if not math.isfinite(loss):
-            raise DivergedError(f"the validation loss is {loss}, so the model has diverged; {ADVICE}, and begin anew")
-        scores = {"loss": loss, "perplexity": math.exp(min(loss, 100))}
-        samples: list[Sample] = []
-        chosen = self.valid[: self.recipe.training.valid_sentences]
-        if chosen:
-            translator = Translator(model, self.translator.vocabularies, self.translator.languages)
-            found = translator.hypotheses([pair.source for pair in chosen], self.recipe.search)
-            translations, references = [best[0].text for best in found], [pair.target for pair in chosen]
-            tokenisation = tokenisation_for(self.translator.languages[1])
-            scores["bleu"] = bleu(translations, references, tokenisation).value
-            scores["chrf"] = chrf(translations, references).value
-            samples = [Sample(*chosen[i], translations[i]) for i in self._sampled(len(chosen))]
-        watched = self.recipe.training.monitor
-        if watched == "auto":
-            watched = "bleu" if chosen else "loss"
-        scores["score"] = -loss if watched == "loss" else scores[watched]
-        return Validation(scores, samples)
-
-    def _sampled(self, sentences: int) -> list[int]:
-        """Which of the translated sentences are shown: always the same, from all over the set."""
-        wanted = min(self.recipe.training.samples, sentences)
-        return [i * sentences // wanted for i in range(wanted)]
-
-    def save(self, folder: Path, model: nn.Module, scores: dict[str, Any]) -> None:
-        assert isinstance(model, (Transformer, NATransformer))
-        Translator(model, self.translator.vocabularies, self.translator.languages).save(folder)
-        (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
-
-    def _planned(self, position: Position) -> Iterator[Positioned[Ints]]:
-        """The rows of every training batch from a position on."""
+    def _plan_from(self, position: Position) -> Iterator[Positioned[Ints]]:
+        """Iterate over the rows of every training batch from a position on."""
         windows = range(position.window, self.order.windows)
         used = position.batch
         for epoch in count(position.epoch):
             for window in windows:
                 rng = np.random.default_rng((self.recipe.training.seed, epoch, window))
-                plan = self._plan(self.train, self.order.rows(epoch, window), rng, self.frame)
+                plan = self._plan(self.train, self.order.rows(epoch, window), rng, self.shape)
                 for number, rows in enumerate(plan[used:], used + 1):
                     yield Positioned(rows, Position(epoch, number, window))
                 used = 0
             windows = range(self.order.windows)
 
     def _plan(
-        self, corpus: ParallelTokens, rows: Ints, rng: np.random.Generator, frame: PackedShape | None = None
+        self, corpus: ParallelTokens, rows: Ints, rng: np.random.Generator, shape: PackedShape | None = None
     ) -> list[Ints]:
-        """Which of these rows share a batch."""
+        """Group rows into batches."""
         tokens, (source, target) = self.recipe.batch.tokens, corpus.lengths_at(rows)
         if self.packed:
-            plan = plan_packed(source, target - 1, tokens, rng, None if frame is None else frame.sentences)
+            plan = plan_packed(source, target - 1, tokens, rng, None if shape is None else shape.sentences)
         else:
             plan = plan_padded(source, target - 1, tokens, rng)
         return [rows[chosen] for chosen in plan]
 
-    def _collate(self, corpus: ParallelTokens, rows: Ints) -> TextBatch:
-        return collate(corpus, rows, self.packed, self.model.config.pad)
+    # Validation
+
+    @torch.no_grad()
+    def validate(self, model: nn.Module) -> Validation:
+        """Compute the loss without label smoothing, perplexity, and BLEU and chrF of translations."""
+        model.eval()
+        loss = self._validation_loss(model)
+        if not math.isfinite(loss):
+            raise DivergedError(f"the validation loss is {loss}, so the model has diverged; {ADVICE}, and start again")
+        scores = {"loss": loss, "perplexity": math.exp(min(loss, 100))}
+        samples: list[Sample] = []
+        pairs = self.valid[: self.recipe.training.valid_sentences]
+        if pairs:
+            translator = self._translator(model)
+            hypotheses = translator.hypotheses([pair.source for pair in pairs], self.recipe.search)
+            translations, references = [best[0].text for best in hypotheses], [pair.target for pair in pairs]
+            tokenisation = tokenisation_for(translator.languages[1])
+            scores["bleu"] = bleu(translations, references, tokenisation).value
+            scores["chrf"] = chrf(translations, references).value
+            shown = sample_indices(self.recipe.training.samples, len(pairs))
+            samples = [Sample(*pairs[i], translations[i]) for i in shown]
+        monitor = self.recipe.training.monitor
+        if monitor == "auto":
+            monitor = "bleu" if pairs else "loss"
+        scores["score"] = -loss if monitor == "loss" else scores[monitor]
+        return Validation(scores, samples)
+
+    def _validation_loss(self, model: nn.Module) -> float:
+        plan = self._plan(self.valid_tokens, np.arange(len(self.valid_tokens)), np.random.default_rng(0))
+        batches = (self.collate(self.valid_tokens, rows).to(self.device) for rows in plan)
+        losses = [self.validation_objective.loss(model, batch, 0) for batch in batches]
+        count: int = sum(loss.count for loss in losses)
+        return sum(float(loss.total) for loss in losses) / max(1, count)
+
+    def save(self, folder: Path, model: nn.Module, scores: dict[str, Any]) -> None:
+        self._translator(model).save(folder)
+        (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+
+    def _translator(self, model: Any) -> Translator:
+        return Translator(model, self.translator.vocabularies, self.translator.languages)
 
 
 def _make(
-    corpus: ParallelTokens, packed: bool, pad: int, frame: PackedShape | None, planned: Positioned[Ints]
+    corpus: ParallelTokens, collate: Callable[..., TextBatch], planned: Positioned[Ints]
 ) -> Positioned[TextBatch]:
-    """The batch of a plan; what was read of a mapped corpus need not stay in memory."""
-    batch = collate(corpus, planned.batch, packed, pad, frame)
-    corpus.release_pages()
+    batch = collate(corpus, planned.batch)
+    corpus.release_pages()  # pages of the memory-mapped corpus that were read
     return Positioned(batch, planned.after)
 
 
-def collate(corpus: ParallelTokens, rows: Ints, packed: bool, pad: int, frame: PackedShape | None = None) -> TextBatch:
-    """One batch of these sentences: the decoder reads BOS to the last token and must say the first token to END."""
-    source, target = corpus.source.take(rows), corpus.target.take(rows)
-    steps = target.lengths - 1
-    first = np.zeros(len(target.tokens), bool)
-    first[target.offsets[:-1]] = True
-    said = target.tokens[~first]
-    labels = torch.from_numpy(said).long()
-    links = None if corpus.links is None else _collate_links(corpus.links.take(rows))
-    if packed:
-        heard = target.tokens[~np.roll(first, -1)]  # what stands before a first token is the last of its neighbour
-        if frame is not None:
-            read, inputs = frame.fill(source.tokens, pad), frame.fill(heard, pad)
-            layouts = frame.layout(source.lengths), frame.layout(steps)
-            labels = frame.fill(said, IGNORE_INDEX)
-        else:
-            read, inputs = torch.from_numpy(source.tokens).long(), torch.from_numpy(heard).long()
-            layouts = Packed.of(torch.from_numpy(source.lengths)), Packed.of(torch.from_numpy(steps))
-        framed = frame is not None
-        return TextBatch(read[None], layouts[0], inputs[None], layouts[1], labels, None, rows, len(said), framed, links)
-    layout = Padded.of(torch.from_numpy(steps))
-    read = torch.from_numpy(source.padded(pad)).long()
-    inputs = torch.from_numpy(target.padded(pad)[:, :-1]).long()
-    real = layout.real().flatten().nonzero()[:, 0]
-    source_layout = Padded.of(torch.from_numpy(source.lengths))
-    return TextBatch(read, source_layout, inputs, layout, labels, real, rows, len(said), links=links)
-
-
-def _collate_links(links: RaggedArray) -> Tensor:
-    """The links of some sentences, (L, 3), with the number of the sentence before each."""
-    places = torch.from_numpy(links.tokens).long().view(-1, 2)
-    sentences = torch.arange(len(links)).repeat_interleave(torch.from_numpy(links.lengths // 2))
-    return torch.cat((sentences[:, None], places), 1)
-
-
-def prefetch(batches: Iterator[B], ahead: int = 4) -> Iterator[B]:
-    """Prepares batches in a thread of its own, so that the model does not wait for them."""
-    ready: queue.Queue[B | BaseException | None] = queue.Queue(ahead)
-    stop = threading.Event()
-
-    def offer(item: B | BaseException | None) -> bool:
-        """Waits for room, unless nobody wants any more."""
-        while not stop.is_set():
-            try:
-                ready.put(item, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
-
-    def work() -> None:
-        try:
-            for batch in batches:
-                if not offer(batch):
-                    return
-            offer(None)
-        except BaseException as error:
-            offer(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        while True:
-            item = ready.get()
-            if item is None:
-                return
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        stop.set()
-        thread.join()
+def _new_tokens(settings: TranslatorInitSettings) -> list[str]:
+    lines = [] if settings.new_tokens_file is None else read_lines(settings.new_tokens_file)
+    return [*settings.new_tokens, *(line for line in lines if line.strip())]

@@ -1,0 +1,389 @@
+"""Training loss of a non-autoregressive (NAT) translator.
+
+The decoder reads a NAT target of which some reference tokens are revealed and the others masked, and predicts the
+masked tokens. The choice of revealed tokens determines what the model learns:
+
+- none: to predict all tokens from the source alone;
+- uniform: to predict any number of masked tokens, as iterative refinement needs (mask-predict, Ghazvininejad et al.,
+  2019);
+- glancing: to predict tokens given some of those that a first pass gets wrong, fewer of them as training proceeds
+  (GLAT, Qian et al., 2021).
+
+Each loss is a sum of terms that depend on one sentence alone, so that the losses of microbatches add up. A batch of
+fixed shape is processed without synchronising with the device, so that a CUDA graph can capture the step.
+
+Shapes: B sentences, N positions of all NAT targets concatenated, T positions of the longest NAT target, V vocabulary,
+U tokens of the longest target, L CTC states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from regard.attention.masks import Layout, Packed, Padded
+from regard.config import Settings
+from regard.data.text.tokens import RaggedArray
+from regard.decoding import ctc
+from regard.errors import UserError
+from regard.models.nat import NATransformer, NATransformerConfig
+from regard.ops.cross_entropy import IGNORE_INDEX
+from regard.training.task import LossSum, Step
+from regard.training.tasks.translation.batches import TextBatch
+
+Ratio = Annotated[float, Field(ge=0, lt=1)]
+Reveal = Literal["uniform", "glancing", "none"]
+
+
+class NATObjectiveSettings(Settings):
+    """Which reference tokens are revealed to the decoder, and the weight of the length classifier."""
+
+    reveal: Literal["auto", "uniform", "glancing", "none"] = Field(
+        "auto",
+        description="uniform: a random number of random tokens, as mask-predict needs; glancing: some of those that a "
+        "first pass gets wrong; none; auto: uniform if model.length is classifier, else glancing",
+    )
+    glancing_ratio: tuple[Ratio, Ratio] = Field(
+        (0.5, 0.3), description="number of tokens that glancing reveals per wrong token, at the first and last step"
+    )
+    length_weight: float = Field(0.5, ge=0, description="weight of the length classifier's loss")
+
+    def resolve(self, model: NATransformerConfig) -> Reveal:
+        """Return which tokens are revealed to this model.
+
+        Raises:
+            UserError: the model cannot be trained in this way.
+        """
+        if self.reveal == "auto":
+            return "uniform" if model.length == "classifier" else "glancing"
+        if self.reveal == "uniform" and model.length != "classifier":
+            raise UserError(f"objective.reveal: uniform is for model.length=classifier, not {model.length}")
+        return self.reveal
+
+    def check_model(self, model: NATransformerConfig) -> None:
+        """Check that every setting has an effect on this model.
+
+        Raises:
+            UserError: a setting contradicts the model or has no effect.
+        """
+        default, reveal = NATObjectiveSettings(), self.resolve(model)
+        if self.glancing_ratio != default.glancing_ratio and reveal != "glancing":
+            raise UserError(f"objective.glancing_ratio: is for objective.reveal=glancing, not {reveal}; omit it")
+        if self.length_weight != default.length_weight and model.length != "classifier":
+            raise UserError(f"objective.length_weight: is for model.length=classifier, not {model.length}; omit it")
+
+
+@dataclass(frozen=True)
+class NATTargets:
+    """Positions of the NAT targets of a batch, all sentences concatenated (N,), for either layout."""
+
+    layout: Layout
+
+    @cached_property
+    def sentences(self) -> Tensor:
+        """Sentence of each position, (N,)."""
+        if isinstance(self.layout, Packed):
+            return self.layout.segments()
+        return self._real // max(1, self.layout.size)
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """Position in its sentence, (N,)."""
+        if isinstance(self.layout, Packed):
+            return self.layout.positions()[0]
+        return self._real % max(1, self.layout.size)
+
+    @cached_property
+    def _real(self) -> Tensor:
+        """Index of each position in the flattened padded rows, (N,)."""
+        assert isinstance(self.layout, Padded)
+        return self.layout.real().flatten().nonzero()[:, 0]
+
+    def unflatten(self, tokens: Tensor, pad: int) -> Tensor:
+        """Arrange tokens (N,) as the decoder reads them, (B, T) or packed (1, N)."""
+        if isinstance(self.layout, Packed):
+            return tokens[None]
+        rows = tokens.new_full((len(self.layout.lengths), self.layout.size), pad)
+        return rows.flatten().index_copy(0, self._real, tokens).view(rows.shape)
+
+    def flatten(self, x: Tensor) -> Tensor:
+        """Concatenate decoder outputs (B, T, …) or (1, N, …) to (N, …)."""
+        return x[0] if isinstance(self.layout, Packed) else x.flatten(0, 1)[self._real]
+
+    def to_rows(self, x: Tensor) -> Tensor:
+        """Arrange decoder outputs as one sentence per row, (B, T, …), with undefined values past its end."""
+        if isinstance(self.layout, Padded):
+            return x
+        starts = self.layout.offsets[:-1, None]
+        index = starts + torch.arange(self.layout.longest, device=x.device)
+        return x[0][index.clamp(max=self.layout.size - 1)]
+
+    def from_rows(self, rows: Tensor) -> Tensor:
+        """Concatenate one sentence per row (B, T) to (N,)."""
+        return rows[self.sentences, self.positions]
+
+    def state_emissions(self, log_probs: Tensor, states: Tensor) -> Tensor:
+        """Select the log-probabilities of each sentence's CTC states (B, L) at its positions, (B, T, L)."""
+        if isinstance(self.layout, Packed):
+            return self.to_rows(log_probs.gather(2, states[self.sentences][None]))
+        return log_probs.gather(2, states[:, None].expand(-1, log_probs.shape[1], -1))
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Sum values (N,) over each sentence, (B,)."""
+        zeros = torch.zeros(len(self.layout.lengths), dtype=values.dtype, device=values.device)
+        return zeros.index_add(0, self.sentences, values)
+
+    def sample(self, counts: Tensor, candidates: Tensor | None = None) -> Tensor:
+        """Mark random positions (N,): `counts` (B,) of each sentence, among the candidates (N,) if given."""
+        keys = torch.rand(len(self.sentences), device=self.sentences.device, dtype=torch.float64)
+        if candidates is not None:
+            keys = torch.where(candidates, keys / 2, 0.5 + keys / 2)  # candidates are sorted first
+        order = (self.sentences + keys).argsort()
+        ranks = torch.empty_like(order).scatter_(0, order, self.positions)
+        sampled = ranks < counts[self.sentences]
+        return sampled if candidates is None else sampled & candidates
+
+
+def exact_targets(target_layout: Layout, is_sentence: Tensor | None = None) -> NATTargets:
+    """Return one position for every target token except END.
+
+    Args:
+        target_layout: layout of the labels.
+        is_sentence: for batches of fixed shape, which sequences are sentences, (B,); the others remain padding.
+    """
+    if isinstance(target_layout, Padded):
+        return NATTargets(Padded(target_layout.lengths - 1, max(0, target_layout.size - 1)))
+    if is_sentence is not None:
+        lengths = torch.where(is_sentence, target_layout.lengths - 1, target_layout.longest)
+        offsets = torch.zeros_like(target_layout.offsets)
+        offsets[1:] = lengths.cumsum(0).clamp(max=target_layout.size)
+        return NATTargets(Packed(offsets, target_layout.longest, target_layout.size))
+    sentences = len(target_layout.offsets) - 1
+    removed = torch.arange(sentences + 1, dtype=torch.int32, device=target_layout.offsets.device)
+    return NATTargets(
+        Packed(target_layout.offsets - removed, target_layout.longest - 1, target_layout.size - sentences)
+    )
+
+
+def upsampled_targets(source_layout: Layout, config: NATransformerConfig) -> NATTargets:
+    """Return as many positions as follow from the source length; padding sequences are upsampled like sentences."""
+    lengths = config.upsample_ratio * source_layout.lengths + config.upsample_extra
+    longest = config.upsample_ratio * source_layout.longest + config.upsample_extra
+    clipped = config.positions == "learned" and longest > config.max_length
+    if clipped:
+        lengths, longest = lengths.clamp(max=config.max_length), config.max_length
+    if isinstance(source_layout, Padded):
+        return NATTargets(Padded(lengths, longest))
+    if clipped:
+        return NATTargets(Packed.of(lengths))
+    # The size follows from that of the source, so there is no need to synchronise with the device.
+    size = config.upsample_ratio * source_layout.size + config.upsample_extra * (len(source_layout.offsets) - 1)
+    offsets = torch.zeros_like(source_layout.offsets)
+    offsets[1:] = lengths.cumsum(0)
+    return NATTargets(Packed(offsets, longest, size))
+
+
+@dataclass(frozen=True)
+class EncodedBatch:
+    """A batch with encoded sources and the positions of its NAT targets."""
+
+    model: NATransformer
+    batch: TextBatch
+    encoded: Tensor
+    targets: NATTargets
+    is_sentence: Tensor  # (B,); False for sequences of padding in a batch of fixed shape
+
+    def logits(self, labels: Tensor, masked: Tensor) -> Tensor:
+        """Decode labels (N,) of which some are masked (N,); return logits, (B, T, V) or (1, N, V)."""
+        config = self.model.config
+        inputs = self.targets.unflatten(labels.masked_fill(masked, config.mask_token), config.pad)
+        x = self.model.decode(inputs, self.encoded, self.targets.layout, self.batch.source_layout)
+        return self.model.logits(x)
+
+
+class NATObjective:
+    """Masks the targets and computes the loss of the masked tokens.
+
+    Args:
+        reveal: which reference tokens are revealed.
+        glancing_ratio: number of tokens that glancing reveals per wrong token, at the first and last step.
+        steps: number of training steps.
+        label_smoothing: not applied to CTC.
+        length_weight: weight of the length classifier's loss.
+    """
+
+    def __init__(
+        self,
+        reveal: Reveal = "none",
+        glancing_ratio: tuple[float, float] = (0.5, 0.3),
+        steps: int = 1,
+        label_smoothing: float = 0.0,
+        length_weight: float = 0.5,
+    ) -> None:
+        self.reveal, self.glancing_ratio, self.steps = reveal, glancing_ratio, steps
+        self.label_smoothing, self.length_weight = label_smoothing, length_weight
+
+    def loss(self, model: NATransformer, batch: TextBatch, step: Step) -> LossSum:
+        """Return the loss as a sum over the `batch.count` tokens that `count_predicted` counts."""
+        config, is_sentence = model.config, find_sentences(batch)
+        encoded = model.encode(batch.source, batch.source_layout)
+        if config.length == "classifier":
+            targets = exact_targets(batch.target_layout, is_sentence if batch.fixed_shape else None)
+            tokens = self._exact_loss(EncodedBatch(model, batch, encoded, targets, is_sentence), step)
+            length = length_loss(model, encoded, batch)
+            logged = {"cross_entropy": tokens.detach(), "length": length.detach()}
+            return LossSum(tokens + self.length_weight * length, batch.count, logged)
+        targets = upsampled_targets(batch.source_layout, config)
+        loss = self._ctc_loss if config.length == "ctc" else self._end_loss
+        total, fits = loss(EncodedBatch(model, batch, encoded, targets, is_sentence), step)
+        too_long = (~fits & is_sentence).sum() / is_sentence.sum()
+        return LossSum(total, batch.count, {"too_long": too_long * batch.count})
+
+    def revealed_per_error(self, step: Step) -> float | Tensor:
+        """Return the glancing ratio at a step, which may be a tensor."""
+        first, last = self.glancing_ratio
+        progress = step / self.steps
+        progress = progress.clamp(max=1.0) if isinstance(progress, Tensor) else min(1.0, progress)
+        return first + (last - first) * progress
+
+    def _exact_loss(self, encoded: EncodedBatch, step: Step) -> Tensor:
+        """Cross-entropy if the NAT target has the length of the reference."""
+        targets = encoded.targets
+        labels = target_tokens(encoded.batch)[targets.sentences, targets.positions]
+        weights = encoded.is_sentence[targets.sentences].float()
+        if self.reveal == "uniform":
+            lengths = targets.layout.lengths
+            masked = targets.sample((torch.rand(lengths.shape, device=lengths.device) * lengths).long() + 1)
+            # On average (length + 1) / 2 tokens are masked; this makes the expected weight that of all tokens.
+            weights = weights * (2 * lengths / (lengths + 1))[targets.sentences]
+        else:
+            revealed = self._glance(encoded, labels, torch.ones_like(labels, dtype=torch.bool), step)
+            masked = ~revealed
+            weights = weights * _rescale(targets, targets.layout.lengths, revealed)
+        return self._cross_entropy(encoded, labels, masked, weights)
+
+    def _end_loss(self, encoded: EncodedBatch, step: Step) -> tuple[Tensor, Tensor]:
+        """Cross-entropy if the translation is cut at the first END; also return which targets fit, (B,).
+
+        All positions after the first END together weigh as much as one token, otherwise they would dominate the loss.
+        """
+        targets, batch = encoded.targets, encoded.batch
+        tokens, lengths = target_tokens(batch), batch.target_layout.lengths  # including END
+        inside = targets.positions < lengths[targets.sentences]
+        positions = targets.positions.clamp(max=tokens.shape[1] - 1)
+        labels = torch.where(inside, tokens[targets.sentences, positions], encoded.model.config.eos)
+        revealed = self._glance(encoded, labels, targets.positions < (lengths - 1)[targets.sentences], step)
+        after_end = targets.layout.lengths - lengths
+        fits = after_end >= 0
+        weights = torch.where(inside, 1.0, 1 / after_end.clamp(min=1)[targets.sentences])
+        weights = weights * _rescale(targets, lengths + (after_end > 0), revealed)
+        weights = weights * (fits & encoded.is_sentence)[targets.sentences]
+        return self._cross_entropy(encoded, labels, ~revealed, weights), fits
+
+    def _ctc_loss(self, encoded: EncodedBatch, step: Step) -> tuple[Tensor, Tensor]:
+        """Negative log-likelihood of the targets over all CTC paths; also return which targets fit, (B,)."""
+        targets, batch, blank = encoded.targets, encoded.batch, encoded.model.config.blank_token
+        positions = targets.layout.lengths
+        tokens, lengths = target_tokens(batch), (batch.target_layout.lengths - 1).clamp(min=0)
+        states = ctc.target_states(tokens, blank)
+        path = torch.full_like(targets.positions, blank)
+        masked = torch.ones_like(path, dtype=torch.bool)
+        if self.reveal == "glancing":
+            with torch.no_grad():
+                log_probs = encoded.logits(path, masked).float().log_softmax(-1)
+                emissions = targets.state_emissions(log_probs, states)
+                path = targets.from_rows(ctc.align_states(emissions, positions, states, lengths, blank))
+                wrong = targets.flatten(log_probs.argmax(-1)) != path
+            masked = ~targets.sample(self._number_revealed(targets.sum(wrong.long()), step))
+        log_probs = encoded.logits(path, masked).float().log_softmax(-1)
+        if batch.fixed_shape:
+            emissions = targets.state_emissions(log_probs, states)
+            log_likelihood = ctc.state_log_likelihood(emissions, positions, states, lengths, blank)
+        else:
+            log_likelihood = ctc.log_likelihood(targets.to_rows(log_probs), positions, tokens, lengths, blank)
+        fits = log_likelihood > -torch.inf
+        return -torch.where(fits & encoded.is_sentence, log_likelihood, 0).sum(), fits
+
+    def _glance(self, encoded: EncodedBatch, labels: Tensor, candidates: Tensor, step: Step) -> Tensor:
+        """Mark the positions to reveal, (N,): as many of the candidates as follow from the errors of a first pass."""
+        if self.reveal != "glancing":
+            return torch.zeros_like(candidates)
+        targets = encoded.targets
+        with torch.no_grad():
+            logits = encoded.logits(labels, torch.ones_like(candidates))
+            wrong = (targets.flatten(logits.argmax(-1)) != labels) & candidates
+        return targets.sample(self._number_revealed(targets.sum(wrong.long()), step), candidates)
+
+    def _number_revealed(self, wrong: Tensor, step: Step) -> Tensor:
+        return (self.revealed_per_error(step) * wrong.float()).long()
+
+    def _cross_entropy(self, encoded: EncodedBatch, labels: Tensor, masked: Tensor, weights: Tensor) -> Tensor:
+        """Return the weighted sum over the masked positions."""
+        logits = encoded.targets.flatten(encoded.logits(labels, masked)).float()
+        losses = F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction="none")
+        return (losses * weights * masked).sum()
+
+
+def _rescale(targets: NATTargets, total: Tensor, revealed: Tensor) -> Tensor:
+    """Return factors (N,) that give the masked positions of a sentence the total weight (B,) of all its positions."""
+    factors = total / (total - targets.sum(revealed.long())).clamp(min=1)
+    return factors[targets.sentences]
+
+
+def length_loss(model: NATransformer, encoded: Tensor, batch: TextBatch) -> Tensor:
+    """Return the cross-entropy of the length differences, in which each sentence has the weight of its tokens.
+
+    Differences beyond the range of the classifier count as the largest one.
+    """
+    reach = model.config.length_reach
+    lengths = batch.target_layout.lengths
+    differences = (lengths - batch.source_layout.lengths).clamp(-reach, reach)
+    logits = model.length_logits(encoded, batch.source_layout).float()
+    losses = F.cross_entropy(logits, (differences + reach).long(), reduction="none")
+    return (losses * (lengths - 1) * find_sentences(batch)).sum()
+
+
+def target_tokens(batch: TextBatch) -> Tensor:
+    """Return the targets including END, one per row, (B, U + 1); values past the end of a row are undefined."""
+    layout = batch.target_layout
+    starts = layout.lengths.cumsum(0) - layout.lengths
+    index = starts[:, None] + torch.arange(layout.longest, device=starts.device)
+    return batch.labels[index.clamp(max=len(batch.labels) - 1)].clamp(min=0)  # IGNORE_INDEX is not a token
+
+
+def find_sentences(batch: TextBatch) -> Tensor:
+    """Return which sequences are sentences, (B,); the others are padding of a batch of fixed shape."""
+    lengths = batch.target_layout.lengths
+    first = batch.labels[(lengths.cumsum(0) - lengths).clamp(max=len(batch.labels) - 1)]
+    return (lengths > 0) & (first != IGNORE_INDEX)
+
+
+def count_predicted(config: NATransformerConfig, source: RaggedArray, target: RaggedArray) -> int:
+    """Return the number of tokens that the loss is a sum over, on the host.
+
+    Targets do not count if they do not fit the upsampled length. For model.length=end, END counts, and so do the
+    positions after it, as one token.
+
+    Args:
+        config: the model.
+        source: source tokens of the batch.
+        target: target tokens from BOS to END.
+    """
+    lengths = target.lengths - 2
+    if config.length == "classifier":
+        return int(lengths.sum())
+    available = config.upsampled_lengths(source.lengths)
+    if config.length == "end":
+        lengths = lengths + 1
+        return int((lengths + (available > lengths))[lengths <= available].sum())
+    repeated = np.zeros(len(target.tokens) + 1, np.int64)
+    repeated[2:] = np.cumsum(target.tokens[1:] == target.tokens[:-1])
+    needed = lengths + repeated[target.offsets[1:]] - repeated[target.offsets[:-1] + 1]
+    return int(lengths[needed <= available].sum())

@@ -1,0 +1,150 @@
+"""Optimiser, learning rate schedule, and the check that skips steps with NaN or exploding gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from regard.ops.dispatch import KERNELS_ENABLED, on_device
+from regard.training.recipe import OptimSettings
+
+NO_DECAY = ("embedding", "positions", "class_token", "registers", ".table")
+"""Parts of the names of embeddings, which are not decayed."""
+ADVICE = "lower optim.lr or optim.clip, lengthen optim.warmup, or set training.precision=float32"
+EXPLODED_ADVICE = "lower optim.lr, lengthen optim.warmup, or raise optim.skip_above if such a norm is normal"
+NORM_FACTOR = 100
+"""Without optim.skip_above, a step is skipped if its gradient norm exceeds the mean by this factor."""
+MIN_STEPS = 100
+"""Number of steps after which the mean gradient norm is reliable."""
+
+
+def build_optimiser(model: nn.Module, optim: OptimSettings) -> torch.optim.AdamW:
+    """Build AdamW, without weight decay for vectors (norms, biases) and embeddings."""
+    parameters = list(model.named_parameters())
+    excluded = {name for name, p in parameters if p.dim() <= 1 or any(part in name for part in NO_DECAY)}
+    decayed = [p for name, p in parameters if name not in excluded]
+    others = [p for name, p in parameters if name in excluded]
+    groups = [{"params": decayed, "weight_decay": optim.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True)
+
+
+def build_schedule(optim: OptimSettings, steps: int, width: int) -> Callable[[int], float]:
+    """Return a function that maps a step, counted from 1, to its learning rate.
+
+    Args:
+        optim: the schedule, its peak and its warm-up.
+        steps: number of steps of the run.
+        width: width of the model, for the Noam schedule.
+    """
+    lr, warmup = optim.lr, max(1, optim.warmup)
+
+    def noam(step: int) -> float:
+        return float(lr * width**-0.5 * min(step**-0.5, step * warmup**-1.5))
+
+    def inverse_sqrt(step: int) -> float:
+        return lr * min(step / warmup, math.sqrt(warmup / step))
+
+    def cosine(step: int) -> float:
+        progress = max(0, step - warmup) / max(1, steps - warmup)
+        return lr * min(step / warmup, (1 + math.cos(math.pi * min(1.0, progress))) / 2)
+
+    def constant(step: int) -> float:
+        return lr * min(1.0, step / warmup)
+
+    schedules = {"noam": noam, "inverse-sqrt": inverse_sqrt, "cosine": cosine, "constant": constant}
+    return schedules[optim.schedule]
+
+
+@dataclass(frozen=True)
+class SkippedSteps:
+    """Steps that were skipped since the last report.
+
+    Attributes:
+        number: how many.
+        consecutive: number of consecutive skipped steps up to now, including earlier reports.
+        last: the last skipped step.
+        reason: why it was skipped.
+        advice: what to change if many steps are skipped for this reason.
+    """
+
+    number: int
+    consecutive: int
+    last: int
+    reason: str
+    advice: str
+
+
+class StepCheck:
+    """Decides on the device whether a step is taken, and counts skipped steps, without synchronising.
+
+    Args:
+        device: device of losses and gradients.
+        max_norm: gradient norm above which a step is skipped; by default 100 times the mean norm.
+    """
+
+    def __init__(self, device: torch.device, max_norm: float | None = None) -> None:
+        self.max_norm = max_norm
+        # Skipped steps in total and consecutively; step, loss, norm and maximum norm of the last skipped step;
+        # number of steps taken and the sum of their norms.
+        self.counters = torch.zeros(8, dtype=torch.float64, device=device)
+        self.reported = 0
+
+    def check(self, step: int | Tensor, loss: Tensor, norm: Tensor) -> Tensor:
+        """Return whether to take a step, as a boolean tensor.
+
+        Args:
+            step: number of the step.
+            loss: its mean loss.
+            norm: its gradient norm.
+        """
+        if KERNELS_ENABLED and self.counters.is_cuda and isinstance(step, Tensor):
+            return self.check_with_kernel(step, loss, norm)
+        total, consecutive, *last, taken_steps, norm_sum = self.counters
+        loss, norm, max_norm = loss.double(), norm.double(), self._max_norm(taken_steps, norm_sum)
+        taken = loss.isfinite() & norm.isfinite() & (norm <= max_norm)
+        zero = torch.zeros_like(total)
+        if_taken = torch.stack((total, zero, *last, taken_steps + 1, norm_sum + norm))
+        if_skipped = torch.stack((total + 1, consecutive + 1, zero + step, loss, norm, max_norm, taken_steps, norm_sum))
+        self.counters.copy_(torch.where(taken, if_taken, if_skipped))  # in place, for CUDA graphs
+        return taken
+
+    def check_with_kernel(self, step: Tensor, loss: Tensor, norm: Tensor) -> Tensor:
+        """Like `check`, in one kernel launch instead of about thirty."""
+        from regard.ops.triton import step_check
+
+        taken = torch.empty_like(loss, dtype=torch.bool)
+        # In a CUDA graph the mean is float64, because the number of tokens is a float64 tensor. The conversion avoids
+        # compiling the kernel for a second dtype during capture.
+        mean = loss.double()
+        with on_device(self.counters):
+            step_check.check_step[(1,)](
+                self.counters, step, mean, norm, taken,
+                MAX_NORM=self.max_norm, MIN_STEPS=MIN_STEPS, NORM_FACTOR=NORM_FACTOR, num_warps=1,
+            )  # fmt: skip
+        return taken
+
+    def _max_norm(self, taken_steps: Tensor, norm_sum: Tensor) -> Tensor:
+        if self.max_norm is not None:
+            return torch.full_like(norm_sum, self.max_norm)
+        return torch.where(taken_steps >= MIN_STEPS, NORM_FACTOR * norm_sum / taken_steps, math.inf)
+
+    @property
+    def total(self) -> int:
+        """Number of skipped steps of the run."""
+        return int(self.counters[0])
+
+    def report(self) -> SkippedSteps | None:
+        """Return the steps that were skipped since the last report; None if there are none."""
+        total, consecutive, step, loss, norm, max_norm, *_ = self.counters.tolist()
+        number, self.reported = int(total) - self.reported, int(total)
+        if not number:
+            return None
+        reason, advice = f"its loss was {loss:.3g} and its gradient norm {norm:.3g}", ADVICE
+        if math.isfinite(loss) and math.isfinite(norm):
+            mean = "" if self.max_norm is not None else f", {NORM_FACTOR} times the mean of the previous steps"
+            reason, advice = f"{reason}, above optim.skip_above ({max_norm:.3g}{mean})", EXPLODED_ADVICE
+        return SkippedSteps(number, int(consecutive), int(step), reason, advice)

@@ -1,0 +1,171 @@
+"""Prepared data in run folders and shared stores: fingerprints of its sources, locks, and sharing between runs."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from regard.errors import UserError
+from regard.models.folder import recover_folder, replace_folder
+from regard.training.progress import Progress
+
+FINGERPRINTS = "fingerprints.json"
+Fingerprints = dict[str, Any]
+
+
+def read_fingerprints(folder: Path, **further: type) -> Fingerprints:
+    """Read what the data in a folder was prepared from: files, settings, the number of skipped examples, and more.
+
+    Args:
+        folder: folder of the prepared data.
+        further: keys that must be present besides, and the types of their values.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
+    path = folder / FINGERPRINTS
+    try:
+        found: Fingerprints = json.loads(path.read_text(encoding="utf-8"))
+        for key, kind in {"files": dict, "settings": dict, "skipped": dict, **further}.items():
+            if not isinstance(found[key], kind):
+                raise TypeError(f"{key} is {found[key]!r}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: damaged ({error}), so the run cannot be resumed; start a new one") from None
+    return found
+
+
+def write_fingerprints(folder: Path, fingerprints: Fingerprints) -> None:
+    """Write the fingerprints of the data in a folder."""
+    text = json.dumps(fingerprints, indent=2, ensure_ascii=False) + "\n"
+    (folder / FINGERPRINTS).write_text(text, encoding="utf-8")
+
+
+def check_files(files: Mapping[str, Path], before: Fingerprints, owner: str) -> None:
+    """Check that files are unchanged; their location does not matter.
+
+    Args:
+        files: the files by key.
+        before: their fingerprints by key.
+        owner: what was created from them, for messages.
+
+    Raises:
+        UserError: a file was changed, added or removed.
+    """
+    for key in before.keys() - files.keys():
+        raise UserError(f"{key}: was removed since {owner} was created; restore it or choose another --out")
+    for key, path in files.items():
+        if key not in before:
+            raise UserError(f"{path}: was added since {owner} was created; remove it or choose another --out")
+        now = fingerprint_file(path, before[key])
+        if now["sha256"] != before[key]["sha256"]:
+            raise UserError(
+                f"{path}: has changed since {owner} was created ({before[key]['bytes']} bytes then, {now['bytes']} "
+                f"now); restore it or choose another --out"
+            )
+
+
+def check_data_settings(settings: Mapping[str, Any], before: Mapping[str, Any], folder: Path) -> None:
+    """Check that data was prepared with these settings.
+
+    Raises:
+        UserError: a setting differs.
+    """
+    for key, now in settings.items():
+        if before.get(key) != now:
+            raise UserError(
+                f"{folder}: was made with {key}={json.dumps(before.get(key))}, not {json.dumps(now)}; set the old "
+                f"value or another data.store"
+            )
+
+
+def fingerprint_files(files: Mapping[str, Path]) -> dict[str, Fingerprints]:
+    """Return size, modification time and checksum of each file."""
+    return {key: fingerprint_file(path) for key, path in files.items()}
+
+
+def fingerprint_file(path: Path, before: Fingerprints | None = None) -> Fingerprints:
+    """Return size, modification time and checksum of a file, or `before` if size and time are unchanged.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    try:
+        state = path.stat()
+        if before and (before["bytes"], before["time"]) == (state.st_size, state.st_mtime_ns):
+            return before
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    return {"bytes": state.st_size, "time": state.st_mtime_ns, "sha256": digest}
+
+
+def make_shared_store(store: Path, make: Callable[[Path], None], what: str, progress: Progress) -> None:
+    """Create the data in a shared store unless it exists; concurrent runs wait for the first one.
+
+    Args:
+        store: folder of the store.
+        make: writes the data into an empty folder.
+        what: what the store contains, for messages.
+        progress: reports waiting.
+
+    Raises:
+        UserError: the folder exists and is not such a store.
+    """
+    store.parent.mkdir(parents=True, exist_ok=True)
+    with lock_folder(store.parent, lambda: progress.print(f"waiting for another run to create {store}")):
+        recover_folder(store)
+        if not store.exists():
+            with replace_folder(store) as fresh:
+                make(fresh)
+    if not (store / FINGERPRINTS).is_file():
+        raise UserError(f"{store}: exists and is not a store of {what}; set data.store to another folder")
+
+
+_locked_folders: set[int] = set()
+"""File descriptors of the folders that this process has locked."""
+
+
+@contextmanager
+def lock_folder(folder: Path, on_locked: Callable[[], None]) -> Iterator[None]:
+    """Lock a folder against other processes inside the block.
+
+    Args:
+        folder: the folder, which must exist.
+        on_locked: called if another process holds the lock; if it returns, wait for the lock.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    _locked_folders.add(descriptor)
+    try:
+        _acquire(descriptor, on_locked)
+        yield
+    finally:
+        _locked_folders.discard(descriptor)
+        os.close(descriptor)
+
+
+def _acquire(descriptor: int, on_locked: Callable[[], None]) -> None:
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_locked()
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError:
+        pass  # some file systems do not support locks; training works without
+
+
+def _release_in_child() -> None:
+    """Release the locks in a forked process, which may outlive its parent for a moment."""
+    for descriptor in _locked_folders:
+        os.close(descriptor)
+    _locked_folders.clear()
+
+
+os.register_at_fork(after_in_child=_release_in_child)

@@ -1,0 +1,112 @@
+"""Training of non-autoregressive (NAT) translators, with the data, batches and validation of other translators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from regard.data.text.tokens import SCAN_ROWS
+from regard.decoding.config import NATSettings
+from regard.errors import UserError
+from regard.models.nat import NATransformerConfig
+from regard.pipelines.translator import check_reranker
+from regard.training.objectives.nat import NATObjective, NATObjectiveSettings, count_predicted
+from regard.training.progress import Progress, counted
+from regard.training.tasks.translation.recipe import TranslationRecipe
+from regard.training.tasks.translation.task import TranslationTask
+
+
+class NATRecipe(TranslationRecipe):
+    """Settings of a training run of a non-autoregressive translator."""
+
+    search_type = NATSettings
+
+    # The kind of the model determines the keys of these groups.
+    objective: NATObjectiveSettings = NATObjectiveSettings()  # type: ignore[assignment]
+    search: NATSettings = Field(NATSettings(), description="decoding of the validation sentences")  # type: ignore[assignment]
+
+    @model_validator(mode="after")
+    def _check_objective(self) -> Self:
+        return self  # depends on the model: see check_model
+
+    def packs_on_gpu(self) -> bool:
+        """Return False for CTC, whose loss needs padded rows: batches of sentences of similar length are faster."""
+        return self.model.get("length") != "ctc"
+
+    def check_model(self) -> None:
+        config = self.model_config_for(8, 8)
+        assert isinstance(config, NATransformerConfig)
+        if self.training.compile:
+            raise UserError("training.compile: supports autoregressive models only; set training.cuda_graph instead")
+        if self.training.uses_cuda_graph:
+            self._check_cuda_graph(config)
+        config.check_effect()
+        self.objective.check_model(config)
+        try:
+            self.search.resolve(config.length)
+            if self.search.rerank is not None:
+                check_reranker(self.search.rerank)
+        except UserError as error:
+            raise UserError(f"search.{error}") from None
+
+    def _check_cuda_graph(self, config: NATransformerConfig) -> None:
+        if config.attention.kind != "full":
+            raise UserError(f"training.cuda_graph: needs full attention, not {config.attention.kind}")
+        if config.length != "classifier" and config.positions == "learned":
+            limit = (config.max_length - config.upsample_extra) // config.upsample_ratio
+            if (self.max_length() or config.max_length) > limit:
+                raise UserError(
+                    f"training.cuda_graph: model.max_length={config.max_length} is too small for upsampled text; set "
+                    f"data.max_length={limit} or less"
+                )
+
+
+class NATTask(TranslationTask):
+    """Trains a decoder to predict the masked tokens of a NAT target."""
+
+    recipe_type = NATRecipe
+    recipe: NATRecipe
+
+    def _build_objectives(self) -> tuple[NATObjective, NATObjective]:
+        """Return the training objective, and that of validation, which reveals no tokens."""
+        settings = self.recipe.objective
+        training = NATObjective(
+            settings.resolve(self.model.config),
+            settings.glancing_ratio,
+            self.recipe.training.steps,
+            self.recipe.optim.label_smoothing,
+            settings.length_weight,
+        )
+        return training, NATObjective(length_weight=settings.length_weight)
+
+    def _count_function(self) -> Callable[..., int]:
+        return partial(count_predicted, self.model.config)
+
+    def report(self, progress: Progress) -> None:
+        """Print how many targets are longer than the upsampled source; they do not contribute to the loss.
+
+        CTC paths need a blank between repeated tokens, so that some more targets may not fit; the log counts those too.
+
+        Raises:
+            UserError: no target fits.
+        """
+        config: Any = self.model.config
+        if config.length == "classifier":
+            return
+        too_long = 0
+        for start in range(0, len(self.train), SCAN_ROWS):
+            rows = np.arange(start, min(start + SCAN_ROWS, len(self.train)))
+            needed = self.train.target.lengths_at(rows) - (2 if config.length == "ctc" else 1)
+            too_long += int((needed > config.upsampled_lengths(self.train.source.lengths_at(rows))).sum())
+        self.train.release_pages()
+        advice = "raise model.upsample_ratio or model.upsample_extra"
+        if too_long == len(self.train):
+            raise UserError(f"no training pair is left: every target is longer than its upsampled source; {advice}")
+        if too_long:
+            progress.print(
+                f"skipped: {counted(too_long, 'pair')} with a target longer than its upsampled source; {advice}"
+            )

@@ -1,1 +1,0 @@
-"""Teaching a model that writes all tokens at once."""

@@ -1,0 +1,196 @@
+"""Batches of sentence pairs: collation into padded or packed tensors.
+
+Shapes: B sentences, S source tokens, T target tokens, N tokens of a packed row, L links between aligned tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from regard.attention.masks import Layout, Packed, Padded
+from regard.data.text.tokens import Ints, ParallelTokens, RaggedArray
+from regard.ops.cross_entropy import IGNORE_INDEX
+from regard.training.batches import HOST_ONLY, move
+
+SENTENCE_MARGIN = 1.5
+"""Maximum number of sentences of a batch of fixed shape, relative to the mean."""
+
+
+@dataclass(frozen=True)
+class TextBatch:
+    """Sentence pairs, padded or packed, with the labels of the real target tokens.
+
+    Attributes:
+        source: source tokens, (B, S) or packed (1, N).
+        source_layout: position of the sentences in `source`.
+        inputs: decoder inputs, from BOS to the last token, (B, T) or packed (1, N).
+        target_layout: position of the sentences in `inputs`.
+        labels: tokens to predict, from the first token to END, all sentences concatenated; a batch of fixed shape ends
+            with IGNORE_INDEX.
+        real: index of each label in the flattened `inputs`; None if the batch is packed.
+        rows: rows of the corpus in this batch.
+        count: number of tokens that the loss is a sum over.
+        fixed_shape: whether the batch is filled to a `PackedShape`.
+        links: aligned tokens as rows (sentence, target position, source position), (L, 3).
+    """
+
+    source: Tensor
+    source_layout: Layout
+    inputs: Tensor
+    target_layout: Layout
+    labels: Tensor
+    real: Tensor | None
+    rows: Ints = field(metadata=HOST_ONLY)
+    count: int = field(metadata=HOST_ONLY)
+    fixed_shape: bool = False
+    links: Tensor | None = None
+
+    @property
+    def sentences(self) -> int:
+        return len(self.rows)
+
+    @property
+    def longest(self) -> int:
+        """Length of the longest sentence on either side."""
+        return max(self.source_layout.longest, self.target_layout.longest)
+
+    @property
+    def positions(self) -> int:
+        """Number of tokens of the larger side including padding, which `batch.tokens` limits."""
+        return max(self.source.numel(), self.inputs.numel())
+
+    def to(self, device: torch.device) -> TextBatch:
+        return move(self, device)
+
+
+@dataclass(frozen=True)
+class PackedShape:
+    """Fixed shape of packed batches, so that one compiled program or CUDA graph serves all batches.
+
+    The sentences are followed by sequences of padding, none longer than the longest sentence, and then by empty ones.
+
+    Attributes:
+        tokens: number of tokens of either side, padding included.
+        sentences: maximum number of sentences.
+        longest: maximum length of a sentence on either side.
+    """
+
+    tokens: int
+    sentences: int
+    longest: int
+
+    @classmethod
+    def of(cls, corpus: ParallelTokens, tokens: int) -> PackedShape:
+        """Return a shape for batches of a corpus that are planned with at most this many tokens."""
+        (row,) = corpus.longest_pairs(1)
+        longest = max(int(corpus.source.lengths_at(row)), int(corpus.target.lengths_at(row)) - 1)
+        mean_length = min(len(corpus.source.tokens), len(corpus.target.tokens) - len(corpus)) / len(corpus)
+        return cls(max(tokens, longest), int(SENTENCE_MARGIN * tokens / max(1.0, mean_length)) + 16, longest)
+
+    @property
+    def sequences(self) -> int:
+        """Number of sequences, including padding and empty ones."""
+        return self.sentences + -(-self.tokens // self.longest)
+
+    def layout(self, lengths: Ints) -> Packed:
+        """Return the layout of sentences with these lengths, followed by padding."""
+        offsets = np.zeros(self.sequences + 1, np.int64)
+        offsets[1 : len(lengths) + 1] = np.cumsum(lengths)
+        padding = np.arange(1, len(offsets) - len(lengths)) * self.longest
+        offsets[len(lengths) + 1 :] = offsets[len(lengths)] + padding
+        return Packed(torch.from_numpy(np.minimum(offsets, self.tokens).astype(np.int32)), self.longest, self.tokens)
+
+    def fill(self, tokens: npt.NDArray[np.integer[Any]], filler: int) -> Tensor:
+        """Append fillers to tokens (N,) up to the fixed size."""
+        full = np.full(self.tokens, filler, np.int64)
+        full[: len(tokens)] = tokens
+        return torch.from_numpy(full)
+
+
+def count_labels(source: RaggedArray, target: RaggedArray) -> int:
+    """Return the number of tokens to predict: those of the targets without BOS."""
+    return len(target.tokens) - len(target)
+
+
+def collate(
+    corpus: ParallelTokens,
+    rows: Ints,
+    packed: bool,
+    pad: int,
+    shape: PackedShape | None = None,
+    count: Callable[[RaggedArray, RaggedArray], int] = count_labels,
+) -> TextBatch:
+    """Build a batch of some rows of a corpus.
+
+    Args:
+        corpus: tokens of all pairs.
+        rows: the pairs of this batch.
+        packed: whether to pack the sentences into one row instead of padding them.
+        pad: the padding token.
+        shape: shape to which a packed batch is filled.
+        count: given sources and targets, returns the number of tokens that the loss is a sum over.
+    """
+    source, target = corpus.source.take(rows), corpus.target.take(rows)
+    links = None if corpus.links is None else _collate_links(corpus.links.take(rows))
+    rest = {"rows": rows, "count": count(source, target), "links": links}
+    return _pack(source, target, pad, shape, **rest) if packed else _pad(source, target, pad, **rest)
+
+
+def _pad(source: RaggedArray, target: RaggedArray, pad: int, **rest: Any) -> TextBatch:
+    layout = Padded.of(torch.from_numpy(target.lengths - 1))
+    return TextBatch(
+        source=torch.from_numpy(source.padded(pad)).long(),
+        source_layout=Padded.of(torch.from_numpy(source.lengths)),
+        inputs=torch.from_numpy(target.padded(pad)[:, :-1]).long(),
+        target_layout=layout,
+        labels=torch.from_numpy(target.tokens[~_is_first(target)]).long(),
+        real=layout.real().flatten().nonzero()[:, 0],
+        **rest,
+    )
+
+
+def _pack(source: RaggedArray, target: RaggedArray, pad: int, shape: PackedShape | None, **rest: Any) -> TextBatch:
+    first = _is_first(target)
+    last = np.roll(first, -1)  # the token before the first token of a sentence is the last one of its neighbour
+    lengths, inputs, labels = target.lengths - 1, target.tokens[~last], target.tokens[~first]
+    if shape is None:
+        return TextBatch(
+            source=torch.from_numpy(source.tokens).long()[None],
+            source_layout=Packed.of(torch.from_numpy(source.lengths)),
+            inputs=torch.from_numpy(inputs).long()[None],
+            target_layout=Packed.of(torch.from_numpy(lengths)),
+            labels=torch.from_numpy(labels).long(),
+            real=None,
+            **rest,
+        )
+    return TextBatch(
+        source=shape.fill(source.tokens, pad)[None],
+        source_layout=shape.layout(source.lengths),
+        inputs=shape.fill(inputs, pad)[None],
+        target_layout=shape.layout(lengths),
+        labels=shape.fill(labels, IGNORE_INDEX),
+        real=None,
+        fixed_shape=True,
+        **rest,
+    )
+
+
+def _is_first(target: RaggedArray) -> npt.NDArray[np.bool_]:
+    """Mark the first token of each sentence, (N,)."""
+    first = np.zeros(len(target.tokens), bool)
+    first[target.offsets[:-1]] = True
+    return first
+
+
+def _collate_links(links: RaggedArray) -> Tensor:
+    """Prepend the index of the sentence to each pair of aligned positions, (L, 3)."""
+    positions = torch.from_numpy(links.tokens).long().view(-1, 2)
+    sentences = torch.arange(len(links)).repeat_interleave(torch.from_numpy(links.lengths // 2))
+    return torch.cat((sentences[:, None], positions), 1)

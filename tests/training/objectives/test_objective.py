@@ -1,0 +1,237 @@
+"""The training loss of autoregressive translators: teacher forcing, R-Drop, and combinations."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard import Translator
+from regard.errors import UserError
+from regard.training.objectives.objective import (
+    ObjectiveSettings,
+    TranslationObjective,
+    logits_of_labels,
+    symmetric_kl,
+)
+from regard.training.recipe import Recipe
+from regard.training.run import run_recipe
+from regard.training.state import LossMeter
+from regard.training.tasks.translation.batches import TextBatch, collate
+from regard.training.tasks.translation.recipe import TranslationRecipe
+from regard.training.tasks.translation.task import TranslationTask
+
+ROWS = np.array([3, 100, 200, 7, 400, 99])
+STEP = 3
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "teacher-forcing": {},
+    "sampling": {"scheduled_sampling": {"decay": "linear", "half_life": 3}},
+    "diagonal": {"guided_attention": {"steps": 10, "layers": [0], "heads": [1]}},
+    "alignments": {"guided_attention": {"steps": 10, "prior": "alignments"}},
+    "r-drop": {"r_drop": 1.0},
+    "all": {"scheduled_sampling": {"half_life": 3}, "guided_attention": {"steps": 10}, "r_drop": 1.0},
+}
+DETERMINISTIC = ["teacher-forcing", "diagonal", "alignments", "r-drop"]
+"""Objectives that draw no random numbers for a batch, if the model has no dropout."""
+PLAIN, R_DROP = TranslationObjective(ObjectiveSettings(), 0.1), TranslationObjective(ObjectiveSettings(r_drop=2.0), 0.1)
+
+
+@pytest.fixture(params=OBJECTIVES)
+def objective(request: pytest.FixtureRequest) -> TranslationObjective:
+    return TranslationObjective(ObjectiveSettings.parse(OBJECTIVES[request.param], "objective"), 0.1)
+
+
+def linked(task: TranslationTask, rows: np.ndarray, packed: bool) -> TextBatch:
+    """Return a batch in which every second target token is aligned to the first and the last source token."""
+    batch = collate(task.train, rows, packed, 0)
+    lengths = zip(batch.target_layout.lengths.tolist(), batch.source_layout.lengths.tolist(), strict=True)
+    links = [(i, t, s) for i, (T, S) in enumerate(lengths) for t in range(0, T, 2) for s in {0, S - 1}]
+    return replace(batch, links=torch.tensor(links))
+
+
+def measure(
+    objective: TranslationObjective, task: TranslationTask, *batches: TextBatch
+) -> tuple[dict[str, float], dict[str, Tensor]]:
+    """Return the means of loss and logged values over some batches, and the gradients of the mean loss."""
+    torch.manual_seed(0)
+    task.model.zero_grad()
+    losses = [objective.loss(task.model, batch, STEP) for batch in batches]
+    count = sum(loss.count for loss in losses)
+    total = torch.stack([loss.total for loss in losses]).sum() / count
+    total.backward()
+    means = {name: sum(loss.logged[name].item() for loss in losses) / count for name in losses[0].logged}
+    gradients = {name: p.grad.clone() for name, p in task.model.named_parameters() if p.grad is not None}
+    return means | {"loss": total.item()}, gradients
+
+
+def assert_close(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    for name, gradient in one.items():
+        assert torch.allclose(gradient, other[name], rtol=0, atol=1e-5), name
+
+
+def test_padded_and_packed_batches_have_the_same_loss_and_gradients(
+    objective: TranslationObjective, build: Callable[..., TranslationTask]
+) -> None:
+    task = build()
+    (padded, padded_gradients), (packed, packed_gradients) = (
+        measure(objective, task, linked(task, ROWS, packed)) for packed in (False, True)
+    )
+    assert padded == pytest.approx(packed, abs=1e-5)
+    assert_close(padded_gradients, packed_gradients)
+
+
+@pytest.mark.parametrize("objective", DETERMINISTIC, indirect=True)
+def test_losses_and_gradients_of_halves_add_up(
+    objective: TranslationObjective, build: Callable[..., TranslationTask]
+) -> None:
+    task = build()
+    halves, halves_gradients = measure(objective, task, *(linked(task, rows, True) for rows in (ROWS[:3], ROWS[3:])))
+    whole, whole_gradients = measure(objective, task, linked(task, ROWS, True))
+    assert halves["loss"] == pytest.approx(whole["loss"], abs=1e-5)
+    assert_close(halves_gradients, whole_gradients)
+
+
+def test_teacher_forcing_is_the_cross_entropy_of_the_reference(build: Callable[..., TranslationTask]) -> None:
+    task = build()
+    batch = collate(task.train, ROWS, False, 0)
+    logits = task.model(batch.source, batch.inputs, batch.source_layout, batch.target_layout)
+    expected = F.cross_entropy(logits.flatten(0, 1)[batch.real], batch.labels, label_smoothing=0.1, reduction="sum")
+    loss = PLAIN.loss(task.model, batch, 1)
+    assert loss.total.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert loss.logged == {}
+
+
+def test_objectives_support_autocast(objective: TranslationObjective, build: Callable[..., TranslationTask]) -> None:
+    task = build()
+    batch = linked(task, ROWS, True)
+    float32 = objective.loss(task.model, batch, STEP)
+    with torch.autocast("cpu", torch.bfloat16):
+        bfloat16 = objective.loss(task.model, batch, STEP)
+    if objective.sampling is None:
+        assert bfloat16.total.item() == pytest.approx(float32.total.item(), rel=0.02)
+    assert bfloat16.total.dtype == torch.float32
+    bfloat16.total.backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in task.model.parameters())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("packed", [False, True])
+def test_objectives_do_not_synchronise_with_the_gpu(
+    packed: bool, objective: TranslationObjective, build: Callable[..., TranslationTask]
+) -> None:
+    task, device = build(), torch.device("cuda")
+    task.model.to(device)
+    batch = linked(task, ROWS, packed).to(device)
+    meter = LossMeter(device)
+
+    def step() -> None:
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = objective.loss(task.model, batch, STEP)
+        loss.total.backward()
+        meter.add(loss.total.detach(), loss.count, loss.logged, torch.ones((), dtype=torch.bool, device=device))
+
+    step()  # loads kernels
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert meter.read()["loss"] > 0
+
+
+# R-Drop
+
+
+def test_symmetric_kl_is_the_mean_of_both_directions() -> None:
+    one, other = torch.randn(2, 7, 11)
+    p, q = one.log_softmax(-1), other.log_softmax(-1)
+    expected = sum(F.kl_div(a, b, log_target=True, reduction="sum") for a, b in ((p, q), (q, p))) / 2
+    assert symmetric_kl(one, other).item() == pytest.approx(float(expected), rel=1e-5)
+    assert symmetric_kl(one, one).item() == 0
+
+
+def test_r_drop_without_dropout_equals_teacher_forcing(build: Callable[..., TranslationTask]) -> None:
+    task = build(model__dropout=0.0)
+    batch = collate(task.train, ROWS, False, 0)
+    plain, twice = PLAIN.loss(task.model, batch, 1), R_DROP.loss(task.model, batch, 1)
+    assert twice.logged["divergence"].item() == 0
+    assert twice.total.item() == pytest.approx(plain.total.item(), rel=1e-6)
+    assert twice.count == plain.count == len(batch.labels)
+
+
+def test_r_drop_adds_the_divergence_of_two_passes_with_dropout(build: Callable[..., TranslationTask]) -> None:
+    task = build(model__dropout=0.3)
+    batch = collate(task.train, ROWS, False, 0)
+    task.model.train()
+    loss = R_DROP.loss(task.model, batch, 1)
+    assert loss.logged["divergence"].item() > 1e-2
+    expected = loss.logged["cross_entropy"] + 2 * loss.logged["divergence"]
+    assert loss.total.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_r_drop_reduces_the_divergence(
+    make_recipe: Callable[..., Recipe], build: Callable[..., TranslationTask], tmp_path: Path
+) -> None:
+    task = build()
+    batch = collate(task.train, np.arange(100), False, 0)
+
+    def divergence(name: str, weight: float) -> float:
+        recipe = make_recipe(
+            training__steps=100,
+            training__validate_every=100,
+            training__valid_sentences=0,
+            model__dropout=0.2,
+            objective__r_drop=weight,
+        )
+        run_recipe(recipe, tmp_path / name)
+        model = Translator.load(tmp_path / name / "last").model.train()
+        torch.manual_seed(0)
+        with torch.no_grad():
+            passes = [logits_of_labels(model, batch) for _ in range(2)]
+        return symmetric_kl(*passes).item() / len(batch.labels)
+
+    assert divergence("r-drop", 5.0) < divergence("plain", 0.0) / 2
+
+
+# Settings
+
+
+def test_settings_can_be_set_on_the_command_line() -> None:
+    changes = ["objective.r_drop=1", "objective.scheduled_sampling.half_life=50", "objective.guided_attention.steps=9"]
+    recipe = TranslationRecipe.load(None, changes, {"data.builtin": "en-zh"})
+    assert recipe.objective.r_drop == 1
+    assert recipe.objective.scheduled_sampling is not None
+    assert recipe.objective.scheduled_sampling.half_life == 50
+    assert recipe.objective.guided_attention is not None
+    dumped = recipe.model_dump(mode="json")
+    assert TranslationRecipe.parse(dumped, "dumped") == recipe
+    off = TranslationRecipe.parse(dumped | {"objective": {}}, "dumped").model_dump(mode="json")
+    assert off["objective"]["scheduled_sampling"] is None
+
+
+def test_group_that_is_null_in_the_file_can_be_set(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("data: {builtin: en-zh}\nobjective: {scheduled_sampling: null}\n")
+    recipe = TranslationRecipe.load(path, ["objective.scheduled_sampling.half_life=7"])
+    assert recipe.objective.scheduled_sampling is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("objective.r_drop=-1", "objective.r_drop: input should be greater than or equal to 0"),
+        ("objective.rdrop=1", "unknown key objective.rdrop; did you mean objective.r_drop?"),
+        ("objective.scheduled_sampling.halff=1", "did you mean objective.scheduled_sampling.half_life?"),
+        ("objective.scheduled_sampling.decay=linear", "objective.scheduled_sampling.half_life is missing"),
+        ("objective.scheduled_sampling.floor=2", "objective.scheduled_sampling"),
+    ],
+)
+def test_errors_name_the_wrong_setting(change: str, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        Recipe.load(None, [change], {"data.builtin": "en-zh"})
+    assert message in str(error.value)
