@@ -198,7 +198,8 @@ def _attend_matmul(
 ) -> Tensor:
     """The formula as two batched matmuls in the dtype of the inputs; scale and mask are part of the first."""
     (B, H, T, D), (S, V) = q.shape, v.shape[-2:]
-    additive = mask.cached(("additive per head", B, H, T, S, q.dtype), lambda: _additive_mask_per_head(q, mask, S))
+    key = ("additive per head", B, H, T, S, q.dtype)
+    additive = None if mask.allows_all else mask.cached(key, lambda: _additive_mask_per_head(q, mask, S))
     addend, beta = (q.new_empty(1), 0) if additive is None else (additive, 1)
     keys = k.reshape(B * H, S, D).transpose(1, 2)
     scores = torch.baddbmm(addend, q.reshape(B * H, T, D), keys, beta=beta, alpha=scale)

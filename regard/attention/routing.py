@@ -35,8 +35,6 @@ MAX_FORMULA_MEMBERS = 64
 """On CPU, the formula is faster than SDPA within clusters of up to this size."""
 CHUNK = 4096
 """Tokens that are compared with the centroids at once, to bound the memory for long sequences."""
-MEMBERS_MULTIPLE = 16
-"""On a GPU, clusters are padded to a multiple of this size, because SDPA copies masks of other shapes."""
 
 
 class Routing(nn.Module, Kind):
@@ -233,7 +231,6 @@ class _Members(NamedTuple):
         edges = torch.searchsorted(ordered.values, bounds)
         starts, sizes = edges[:, :-1, None], edges.diff(dim=-1)[..., None]
         largest = max(1, int(sizes.max()))
-        largest += -largest % MEMBERS_MULTIPLE if cluster.is_cuda else 0
         slot = torch.arange(largest, device=device)
         occupied = slot < sizes
         tokens = ordered.indices.gather(-1, (starts + slot).flatten(1).clamp_(max=T - 1)).view(n, R, -1)

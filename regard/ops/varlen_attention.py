@@ -197,10 +197,6 @@ def _fake_forward(q: Tensor, *others: object) -> tuple[Tensor, ...]:
     return q.new_empty(B, T, H, D).transpose(1, 2), q.new_empty(B, H, T, dtype=torch.float32)
 
 
-def _backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> list[Tensor]:
-    return _compute_gradients(_fake_backward(grad, q, k), grad, q, k, v, *others)
-
-
 def _compute_gradients(
     bundles: list[Tensor], grad: Tensor, q: Tensor, k: Tensor, v: Tensor, context: Tensor, lse: Tensor, *arguments: Any
 ) -> list[Tensor]:
@@ -236,44 +232,30 @@ def _compute_gradients(
     return bundles
 
 
-def _fake_backward(grad: Tensor, q: Tensor, k: Tensor, *others: object) -> list[Tensor]:
-    """Allocate the bundles of the gradients: one if there are as many queries as keys, otherwise two."""
-    (B, H, T, D), S = q.shape, k.shape[-2]
-    if T == S:
-        return [q.new_empty(B, T, 3, H, D)]
-    return [q.new_empty(B, T, 1, H, D), k.new_empty(B, S, 2, H, D)]
-
-
 def _row_stride(ranges: Tensor) -> int:
     return 0 if ranges.shape[0] == 1 else ranges.stride(0)
 
 
-_attend = AttentionOp(
-    "attend_key_ranges",
-    SCHEMA,
-    tensors=8,
-    outputs=2,
-    forward=_forward,
-    backward=_backward,
-    fake_forward=_fake_forward,
-    fake_backward=_fake_backward,
-    split=unbundle,
-)
-
-
-def _bundle_op(name: str, inputs: tuple[str, ...]) -> AttentionOp:
+def _make_op(name: str, inputs: tuple[str, ...]) -> AttentionOp:
+    """Build the operator for q, k and v, or for bundles of them."""
     n = len(inputs)
 
+    def qkv(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return tuple(tensors) if n == 3 else unbundle(tensors)
+
     def forward(*arguments: Any) -> tuple[Tensor, ...]:
-        q, k, v = unbundle(arguments[:n])
-        return _forward(q, k, v, *arguments[n:])
+        return _forward(*qkv(arguments[:n]), *arguments[n:])
 
     def backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
-        q, k, v = unbundle(arguments[:n])
-        return _compute_gradients(fake_backward(grad, *arguments), grad, q, k, v, *arguments[n:])
+        bundles = fake_backward(grad, *arguments)
+        return _compute_gradients(bundles, grad, *qkv(arguments[:n]), *arguments[n:])
 
     def fake_backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
-        return [bundle.new_empty(bundle.shape) for bundle in arguments[:n]]
+        if n < 3:
+            return [bundle.new_empty(bundle.shape) for bundle in arguments[:n]]
+        (B, H, T, D), S = arguments[0].shape, arguments[1].shape[-2]
+        shapes = [(B, T, 3, H, D)] if T == S else [(B, T, 1, H, D), (B, S, 2, H, D)]
+        return [grad.new_empty(shape) for shape in shapes]
 
     return AttentionOp(
         name,
@@ -282,11 +264,12 @@ def _bundle_op(name: str, inputs: tuple[str, ...]) -> AttentionOp:
         outputs=2,
         forward=forward,
         backward=backward,
-        fake_forward=lambda *arguments: _fake_forward(unbundle(arguments[:1])[0]),
+        fake_forward=lambda *arguments: _fake_forward(*qkv(arguments[:n])),
         fake_backward=fake_backward,
-        split=lambda grads: grads,
+        split=unbundle if n == 3 else list,
         inputs=inputs,
     )
 
 
-_ATTEND_BUNDLES = {1: _bundle_op("attend_bundle_qkv", ("qkv",)), 2: _bundle_op("attend_bundles_q_kv", ("q", "kv"))}
+_attend = _make_op("attend_key_ranges", ("q", "k", "v"))
+_ATTEND_BUNDLES = {1: _make_op("attend_bundle_qkv", ("qkv",)), 2: _make_op("attend_bundles_q_kv", ("q", "kv"))}
