@@ -149,7 +149,7 @@ def small_settings() -> list[str]:
 
 
 @dataclass(frozen=True)
-class Answer:
+class CommandResult:
     """What a command answered."""
 
     code: int
@@ -157,7 +157,7 @@ class Answer:
     err: str
 
     @property
-    def refusal(self) -> str:
+    def error(self) -> str:
         """The one sentence of a refusal, checked to be one."""
         assert self.code == 2, (self.code, self.err)
         assert self.err.startswith("regard: "), self.err
@@ -166,7 +166,7 @@ class Answer:
         return self.err.removeprefix("regard: ").strip()
 
 
-Command = Callable[..., Answer]
+Command = Callable[..., CommandResult]
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     """Runs `regard ...` in this process: the same entry point as the console script, without a second of imports."""
     from regard.cli import main
 
-    def run(*words: object, stdin: bytes = b"") -> Answer:
+    def run(*words: object, stdin: bytes = b"") -> CommandResult:
         monkeypatch.setattr(sys, "argv", ["regard", *map(str, words)])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         capsys.readouterr()
@@ -182,7 +182,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
             main()
         out, err = capsys.readouterr()
         code = stopped.value.code
-        return Answer(0 if code is None else int(code), out, err)
+        return CommandResult(0 if code is None else int(code), out, err)
 
     return run
 
@@ -195,11 +195,11 @@ ENVIRONMENT = os.environ | {"PYTHONUTF8": "1"}
 def shell(tmp_path: Path) -> Command:
     """Runs `regard ...` in a process of its own, within the test's folder."""
 
-    def run(*words: object, stdin: bytes = b"") -> Answer:
+    def run(*words: object, stdin: bytes = b"") -> CommandResult:
         done = subprocess.run(
             [*SHELL, *map(str, words)], input=stdin, capture_output=True, cwd=tmp_path, env=ENVIRONMENT, timeout=120
         )
-        return Answer(done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8"))
+        return CommandResult(done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8"))
 
     return run
 

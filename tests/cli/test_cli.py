@@ -18,7 +18,7 @@ import typer
 from regard import Translator, cli
 from regard.cli import app
 
-Command = Callable[..., "Answer"]  # noqa: F821  the fixtures of tests/conftest.py
+Command = Callable[..., "CommandResult"]  # noqa: F821  the fixtures of tests/conftest.py
 COMMANDS = tuple(typer.main.get_command(app).commands)
 SCRIPT = Path(sys.executable).with_name("regard")
 SHORT = ("--set", "training.steps=20", "--set", "training.validate_every=20")
@@ -146,8 +146,8 @@ def test_one_file_may_hold_sources_and_references(
     apart = command("evaluate", own_run, "--src", tmp_path / "a.en", "--ref", tmp_path / "a.zh")
     assert command("evaluate", own_run, "--src", path).out == apart.out
     assert "tok:zh" in command("evaluate", tmp_path / "a.zh", "--src", path).out  # the language is in the name
-    assert "omit the target file" in command("evaluate", own_run, "--src", path, "--ref", tmp_path / "a.zh").refusal
-    assert "must contain both sides" in command("evaluate", own_run, "--src", tmp_path / "a.en").refusal
+    assert "omit the target file" in command("evaluate", own_run, "--src", path, "--ref", tmp_path / "a.zh").error
+    assert "must contain both sides" in command("evaluate", own_run, "--src", tmp_path / "a.en").error
 
 
 def test_the_protocol_of_an_evaluation_can_be_chosen(

@@ -42,7 +42,7 @@ def test_settings_are_checked_before_anything_is_drawn(
     change: str, said: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "render_splits", None)
-    assert command("demo", "--vision", "--out", tmp_path / "runs" / "vision", "--set", change).refusal == said
+    assert command("demo", "--vision", "--out", tmp_path / "runs" / "vision", "--set", change).error == said
     assert list(tmp_path.iterdir()) == []
 
 
@@ -52,8 +52,8 @@ def test_what_was_drawn_for_a_run_that_is_refused_is_taken_away(
     monkeypatch.setattr(demo, "SPLITS", {"train": 60, "valid": 20, "test": 30})
     out, images = tmp_path / "runs" / "vision", tmp_path / "runs" / "vision-images"
     words = ("demo", "--vision", "--out", out, "--set", "training.device=nowhere")
-    assert "nowhere" in command(*words).refusal
+    assert "nowhere" in command(*words).error
     assert list(tmp_path.iterdir()) == []
     demo.render_splits(images)  # by another run of the demo
-    assert "nowhere" in command(*words).refusal
+    assert "nowhere" in command(*words).error
     assert list(out.parent.iterdir()) == [images]

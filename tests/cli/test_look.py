@@ -37,7 +37,7 @@ def test_suffix_selects_the_format(
 
 def test_invalid_arguments_are_rejected_without_output(command: Command, trained_run: Path, tmp_path: Path) -> None:
     def refusal(*words: object) -> str:
-        return command("look", *words).refusal
+        return command("look", *words).error
 
     assert "look.gif" in refusal(trained_run, SENTENCE, "--out", tmp_path / "look.gif")
     assert "does not exist" in refusal(trained_run, SENTENCE, "--out", tmp_path / "no" / "look.html")
@@ -58,8 +58,8 @@ def test_image_attention_is_drawn_as_png(command: Command, image_run: Path, pain
     with Image.open(tmp_path / "look.png") as picture:
         panels = 1 + config.layers + config.heads
         assert picture.height > picture.width / 4 * (panels // 4)
-    assert "written as .png" in command("look", image_run, photo, "--out", tmp_path / "look.html").refusal
-    assert "nothing.png" in command("look", image_run, "nothing.png", "--out", tmp_path / "a.png").refusal
+    assert "written as .png" in command("look", image_run, photo, "--out", tmp_path / "look.html").error
+    assert "nothing.png" in command("look", image_run, "nothing.png", "--out", tmp_path / "a.png").error
     assert [path.name for path in tmp_path.iterdir()] == ["look.png"]
 
 
@@ -109,7 +109,7 @@ def test_layers_and_heads_can_be_selected(
     assert list(drawn_maps[2]) == [f"stage 0, layer 1{suffix}" for suffix in ("", ", head 0", ", head 1")]
 
     def refusal(*words: object) -> str:
-        return command("look", *words, "--out", tmp_path / "b.png").refusal
+        return command("look", *words, "--out", tmp_path / "b.png").error
 
     expected_message = "'x' is not an attention module of this model; it has encoder.0.attention"
     assert refusal(image_run, photo, "--only", "x") == expected_message
@@ -131,10 +131,10 @@ def test_window_attention_is_drawn_for_swin(
         rows = -(-(1 + 4 + 4) // 4)  # the image, four layers, four heads of the last layer
         assert whole_image.height == 8 + rows * (224 + 18 + 8)
         assert whole_image.tobytes() != patch_image.tobytes()
-    refusal = command("look", swin_run, photo, "--out", patch, "--patch", 8, 0).refusal
+    refusal = command("look", swin_run, photo, "--out", patch, "--patch", 8, 0).error
     assert refusal == "patch 8,0 is outside this image; rows go from 0 to 7, columns from 0 to 7"
-    assert "--patch" in command("look", trained_run, SENTENCE, "--out", whole, "--patch", 0, 0).refusal
-    assert "--head" in command("look", trained_run, SENTENCE, "--out", whole, "--head", 0).refusal
+    assert "--patch" in command("look", trained_run, SENTENCE, "--out", whole, "--patch", 0, 0).error
+    assert "--head" in command("look", trained_run, SENTENCE, "--out", whole, "--head", 0).error
 
 
 def test_attention_of_a_patch_replaces_that_of_the_class_token(image_run: Path, painted: Path) -> None:
@@ -222,7 +222,7 @@ def test_invalid_arguments_for_two_views_are_rejected(
     out = ("--out", tmp_path / "matches.png")
 
     def refusal(*words: object) -> str:
-        return command("look", croco_folder, *words).refusal
+        return command("look", croco_folder, *words).error
 
     assert "give two images, the views of a scene, not 1 arguments" in refusal(views[0], *out)
     assert "--head is for models that classify images" in refusal(*views, "--head", 0, *out)
@@ -242,5 +242,5 @@ def test_other_commands_reject_a_two_view_model(
     command: Command, croco_folder: Path, views: tuple[Path, Path], tmp_path: Path
 ) -> None:
     for words in (("embed", croco_folder, views[0], "--out", tmp_path / "x.npy"), ("classify", croco_folder, views[0])):
-        assert command(*words).refusal.endswith("is a model of two views; use regard look with both, or regard.CroCo "
+        assert command(*words).error.endswith("is a model of two views; use regard look with both, or regard.CroCo "
                                                 "from Python")  # fmt: skip

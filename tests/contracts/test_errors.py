@@ -18,7 +18,7 @@ from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from tests.forks import Forked
 
-Command = Callable[..., "Answer"]  # noqa: F821  the fixtures of tests/conftest.py
+Command = Callable[..., "CommandResult"]  # noqa: F821  the fixtures of tests/conftest.py
 
 
 @pytest.fixture(autouse=True)
@@ -144,7 +144,7 @@ def test_training_is_refused_in_one_sentence_and_leaves_nothing(
     before = everything(here)
     answer = command(*words)
     for part in said:
-        assert part in answer.refusal
+        assert part in answer.error
     assert everything(here) == before
 
 
@@ -157,13 +157,13 @@ def test_a_real_process_refuses_alike(case: str, here: Path, shell: Command) -> 
     before = everything(here)
     answer = shell(*words)
     for part in said:
-        assert part in answer.refusal
+        assert part in answer.error
     assert "Traceback" not in answer.out + answer.err
     assert everything(here) == before
 
 
 def test_the_api_refuses_with_the_same_sentence(here: Path, command: Command) -> None:
-    by_command = command(*train("--src", "good.en", "--tgt", "short.zh")).refusal
+    by_command = command(*train("--src", "good.en", "--tgt", "short.zh")).error
     recipe = Recipe.load(None, [], {"data.source": "good.en", "data.target": "short.zh"})
     with pytest.raises(UserError) as refused:
         run_recipe(recipe, here / "out")
@@ -297,7 +297,7 @@ def test_a_damaged_folder_is_refused_by_name(
     damage(folder)
     with pytest.raises(UserError) as refused:
         Translator.load(folder)
-    sentence = command("translate", "model", "I love apples", "--device", "cpu").refusal
+    sentence = command("translate", "model", "I love apples", "--device", "cpu").error
     for part in ["model", *said]:
         assert part in str(refused.value)
         assert part in sentence
@@ -348,19 +348,19 @@ def test_wrong_use_is_refused_in_one_sentence(
     before = everything(here)
     answer = command(*words)
     for part in said:
-        assert part in answer.refusal
+        assert part in answer.error
     assert answer.out == ""
     assert everything(here) == before
 
 
 def test_undecodable_standard_input_is_refused_by_line(folder: Path, command: Command) -> None:
     answer = command(*translate(), stdin=b"I love apples\nbon caf\xe9\n")
-    assert "standard input, line 2" in answer.refusal
+    assert "standard input, line 2" in answer.error
     assert answer.out == ""
 
 
 def test_an_undecodable_argument_is_refused(folder: Path, command: Command) -> None:
-    assert "surrogate" in command(*translate("caf\udce9")).refusal
+    assert "surrogate" in command(*translate("caf\udce9")).error
 
 
 @pytest.mark.parametrize(
@@ -419,7 +419,7 @@ def test_a_sentence_beyond_the_learned_positions_is_refused_by_name(here: Path, 
     with pytest.raises(UserError, match=said):
         translator(["a", long])
     answer = command("translate", "learned", "a", long)
-    assert said in answer.refusal
+    assert said in answer.error
     assert answer.out == ""
 
 

@@ -184,7 +184,7 @@ def test_two_processes_do_not_train_in_one_folder(
     for line in process.stdout:
         if line.startswith("step "):
             break
-    assert "another process is training here" in command(*endless).refusal
+    assert "another process is training here" in command(*endless).error
     process.kill()
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL

@@ -514,10 +514,10 @@ def test_stored_score_is_compared_only_under_the_same_conditions(
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.splitlines()[-2].startswith("BLEU +")
     monkeypatch.setattr(System, "translate", lambda *_: pytest.fail("translated before checking"))
-    refusal = command("evaluate", model, *stored, *files, "--beam", 2, "--lowercase").refusal
+    refusal = command("evaluate", model, *stored, *files, "--beam", 2, "--lowercase").error
     assert "search beam (2 against 1)" in refusal
     assert "lowercase (True against False)" in refusal
-    assert "--paired" in command("evaluate", model, *stored, *files, "--paired").refusal
+    assert "--paired" in command("evaluate", model, *stored, *files, "--paired").error
 
 
 def test_json_output_can_be_compared_with_later(
@@ -536,13 +536,13 @@ def test_invalid_arguments_are_rejected_before_translating(
     short = tmp_path / "short.txt"
     short.write_text("one\ntwo\n")
     evaluate_model = ("evaluate", model, *files)
-    assert "--against" in command(*evaluate_model, "--paired").refusal
-    assert "short.txt has 2 lines but the test set has 63" in command(*evaluate_model, "--against", short).refusal
-    assert "no such model folder" in command(*evaluate_model, "--against", tmp_path / "nowhere").refusal
-    assert "none.json: no such file" in command(*evaluate_model, "--against", tmp_path / "none.json").refusal
-    assert "--tokenize" in command(*evaluate_model, "--tokenize", "moses").refusal
+    assert "--against" in command(*evaluate_model, "--paired").error
+    assert "short.txt has 2 lines but the test set has 63" in command(*evaluate_model, "--against", short).error
+    assert "no such model folder" in command(*evaluate_model, "--against", tmp_path / "nowhere").error
+    assert "none.json: no such file" in command(*evaluate_model, "--against", tmp_path / "none.json").error
+    assert "--tokenize" in command(*evaluate_model, "--tokenize", "moses").error
     (model / "best" / "scores.json").write_text("{")
-    assert "scores.json: damaged" in command(*evaluate_model).refusal
+    assert "scores.json: damaged" in command(*evaluate_model).error
 
 
 def test_command_warns_if_only_one_side_is_tokenised(

@@ -91,7 +91,7 @@ def test_what_argos_cannot_have_is_refused(trained_run: Path, tmp_path: Path, co
     with pytest.raises(UserError, match="tokenizer of words"):
         to_sentencepiece(Tokenizer.train(["one two", "one two"], 300, "word"))
     answer = command("export", trained_run, tmp_path / "out", "--to", "argos", "--quantization", "int4")
-    assert "none of float32" in answer.refusal
+    assert "none of float32" in answer.error
     assert list(tmp_path.iterdir()) == []
 
 

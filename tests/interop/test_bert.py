@@ -110,7 +110,7 @@ def test_the_commands_import_and_embed(folder: Path, tmp_path: Path, command: Co
     expected = torch.stack(Embedder.load(out).embed(TEXTS)).numpy()
     np.testing.assert_allclose(np.load(array), expected, atol=1e-6)
     assert "sentence-similarity" in (out / "README.md").read_text(encoding="utf-8")
-    assert "use regard embed" in command("translate", out, "a man").refusal
+    assert "use regard embed" in command("translate", out, "a man").error
 
 
 def test_a_translator_is_no_embedder(tmp_path: Path) -> None:

@@ -133,13 +133,13 @@ def test_the_command_exports_and_translates(trained_run: Path, tmp_path: Path, c
     assert "quantised, it gives the same translations in: greedy" in answer.out
     assert command("translate", out, "I love apples", "--beam", 4).out == "我喜欢苹果\n"
     assert command("translate", trained_run, "You buy tea", "--engine", "ctranslate2").out == "你买茶\n"
-    assert "exists already" in command("export", trained_run, out, "--to", "ctranslate2").refusal
+    assert "exists already" in command("export", trained_run, out, "--to", "ctranslate2").error
     for other in (
         ("export", out, tmp_path / "on", "--to", "onnx"),
         ("evaluate", out, "--src", readme, "--ref", readme),
     ):
-        assert "is an export for CTranslate2, which regard translate and regard serve take" in command(*other).refusal
-    assert "engine ctranslate2" in command("translate", out, "You buy tea", "--engine", "regard").refusal
+        assert "is an export for CTranslate2, which regard translate and regard serve take" in command(*other).error
+    assert "engine ctranslate2" in command("translate", out, "You buy tea", "--engine", "regard").error
     assert "Trained with regard" in readme.read_text(encoding="utf-8")
     assert [path.name for path in tmp_path.iterdir()] == ["exported"]
 

@@ -189,7 +189,7 @@ def test_a_vit_that_pools_otherwise_is_refused(tmp_path: Path, command: Command)
     preprocessing = ImagePreprocessing(classes=("a", "b"), size=32, channels=3, mean=(0.5,) * 3, std=(0.2,) * 3)
     (tmp_path / "run").mkdir()
     Classifier(ViT(ViTConfig.micro(classes=2)), preprocessing).save(tmp_path / "run")
-    refusal = command("export", tmp_path / "run", tmp_path / "there", "--to", "huggingface").refusal
+    refusal = command("export", tmp_path / "run", tmp_path / "there", "--to", "huggingface").error
     assert "transformers' ViT has pooling class" in refusal
     assert not (tmp_path / "there").exists()
-    assert "no way to write" in command("export", tmp_path / "run", tmp_path / "x", "--to", "ctranslate2").refusal
+    assert "no way to write" in command("export", tmp_path / "run", tmp_path / "x", "--to", "ctranslate2").error

@@ -183,6 +183,6 @@ def test_a_recipe_takes_it_by_one_line(painted: Path, tmp_path: Path, command: C
     assert answer.code == 0, answer.err
     (scores,) = (tmp_path / "run" / "best").glob("scores.json")
     assert json.loads(scores.read_text())["validation"]["accuracy"] == 100
-    refusal = command("export", tmp_path / "run", tmp_path / "out", "--to", "huggingface").refusal
+    refusal = command("export", tmp_path / "run", tmp_path / "out", "--to", "huggingface").error
     assert "transformers' ViT has stem patches, and this model's is convolutions" in refusal
     assert not (tmp_path / "out").exists()

@@ -10,7 +10,7 @@ from regard import Constraints, Translator
 from regard.errors import UserError
 from regard.runtime import LineProgress
 
-Command = Callable[..., "Answer"]  # noqa: F821  the fixtures of tests/conftest.py
+Command = Callable[..., "CommandResult"]  # noqa: F821  the fixtures of tests/conftest.py
 LONE_SURROGATE = "caf\udce9"  # what Python makes of an argument that is not valid UTF-8
 
 
@@ -65,8 +65,8 @@ def test_a_lone_surrogate_in_json_is_refused_by_line(trained_run: Path, tmp_path
     source, output = tmp_path / "source.jsonl", tmp_path / "output"
     source.write_text('{"source": "I love apples"}\n{"source": "caf\\udce9"}\n')
     answer = command("translate", trained_run, "--input", source, "--output", output)
-    assert "source.jsonl, line 2" in answer.refusal
-    assert "lone surrogate" in answer.refusal
+    assert "source.jsonl, line 2" in answer.error
+    assert "lone surrogate" in answer.error
     assert answer.out == ""
     assert not output.exists()
 
@@ -109,7 +109,7 @@ def test_what_contradicts_itself_is_refused_and_leaves_no_file(
 ) -> None:
     output = tmp_path / "output"
     answer = command("translate", trained_run, "I love apples", "--output", output, *words)
-    assert said in answer.refusal
+    assert said in answer.error
     assert answer.out == ""
     assert not output.exists()
 

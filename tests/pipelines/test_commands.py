@@ -88,11 +88,11 @@ def test_an_empty_folder_is_named_and_the_others_go_on(
 def test_what_cannot_be_written_is_refused(
     words: tuple[str, ...], said: str, command: Command, image_run: Path, painted: Path
 ) -> None:
-    assert said in command("classify", image_run, painted / "test", *words).refusal
+    assert said in command("classify", image_run, painted / "test", *words).error
 
 
 def test_no_image_at_all_is_refused(command: Command, image_run: Path, tmp_path: Path) -> None:
-    assert "no images were given" in command("classify", image_run).refusal
+    assert "no images were given" in command("classify", image_run).error
     answer = command("classify", image_run, tmp_path)
     assert (answer.code, answer.out) == (2, "") and f"regard: {tmp_path}: contains no images" in answer.err
 
@@ -103,12 +103,12 @@ def test_a_command_says_that_a_model_is_of_the_other_sort(
     image = painted / "test" / "red" / "000.png"
     lines = tmp_path / "a.en"
     lines.write_text("I love apples\n")
-    assert command("translate", image_run, "I love apples").refusal.endswith("is an image model; use regard classify")
-    assert command("classify", trained_run, image).refusal.endswith("is a text model; use regard translate")
-    assert "is a text model" in command("evaluate", trained_run, "--data", painted).refusal
-    assert "is an image model" in command("evaluate", image_run, "--src", lines, "--ref", lines).refusal
+    assert command("translate", image_run, "I love apples").error.endswith("is an image model; use regard classify")
+    assert command("classify", trained_run, image).error.endswith("is a text model; use regard translate")
+    assert "is a text model" in command("evaluate", trained_run, "--data", painted).error
+    assert "is an image model" in command("evaluate", image_run, "--src", lines, "--ref", lines).error
     out = tmp_path / "x.npy"
-    assert "is a text model; give its lines in --input" in command("embed", trained_run, image, "--out", out).refusal
+    assert "is a text model; give its lines in --input" in command("embed", trained_run, image, "--out", out).error
 
 
 def test_evaluation_scores_the_test_split(command: Command, image_run: Path, painted: Path, tmp_path: Path) -> None:
@@ -153,10 +153,10 @@ def test_evaluation_names_what_it_cannot_score(
         shutil.copytree(painted / "test" / "red", tmp_path / "set" / name)
     assert (
         "class pink is unknown; the known classes are blue, green, red"
-        in command("evaluate", run, "--data", tmp_path / "set").refusal
+        in command("evaluate", run, "--data", tmp_path / "set").error
     )
-    assert "either --src" in command("evaluate", run).refusal
-    assert "--split some: choose" in command("evaluate", run, "--data", painted, "--split", "some").refusal
+    assert "either --src" in command("evaluate", run).error
+    assert "--split some: choose" in command("evaluate", run, "--data", painted, "--split", "some").error
 
 
 def test_evaluation_leaves_out_bad_images_and_says_how_many(

@@ -14,7 +14,7 @@ from regard import Translator, UserError
 from regard.pipelines import embedder
 from regard.pipelines.embedder import embed_lines, save_arrays
 
-Command = Callable[..., "Answer"]  # noqa: F821  the fixtures of tests/conftest.py
+Command = Callable[..., "CommandResult"]  # noqa: F821  the fixtures of tests/conftest.py
 TEXTS = ["I love apples", "", "You buy tea and books", "   ", "I love apples"]
 
 
@@ -114,7 +114,7 @@ def test_wrong_use_is_refused_and_nothing_is_touched(source: Path, trained_run: 
     ]
     before = {path.name for path in folder.iterdir()}
     for words, said in cases:
-        assert said in command("embed", trained_run, *words).refusal, words
+        assert said in command("embed", trained_run, *words).error, words
     assert {path.name for path in folder.iterdir()} == before
     assert old.read_bytes() == b"mine"
 

@@ -16,7 +16,7 @@ from regard.evaluation.bench.translation import Sentences, TranslationSystem, be
 from regard.training.run import run_recipe
 from tests.conftest import small_recipe, toy_pairs
 
-Command = Callable[..., "Answer"]  # noqa: F821  the fixtures of tests/conftest.py
+Command = Callable[..., "CommandResult"]  # noqa: F821  the fixtures of tests/conftest.py
 SENTENCES = [pair.source for pair in toy_pairs()[::9]]
 REFERENCES = [pair.target for pair in toy_pairs()[::9]]
 STEPS = {"classifier": 250, "ctc": 120, "end": 250}
@@ -169,7 +169,7 @@ def test_a_wrong_judge_leaves_no_output(runs: dict[str, Path], toy: Path, comman
         ("translate", runs["classifier"], "--input", toy / "train.en", "--output", tmp_path / "out"),
         ("distill", runs["classifier"], "--src", toy / "train.en", "--out", tmp_path / "out.tsv"),
     ):
-        assert "rerank: nowhere: no such model folder" in command(*words, *search).refusal
+        assert "rerank: nowhere: no such model folder" in command(*words, *search).error
         assert list(tmp_path.iterdir()) == []
 
 
@@ -178,7 +178,7 @@ def test_a_wrong_judge_is_refused_before_the_first_step(
 ) -> None:
     files = ("--src", toy / "train.en", "--tgt", toy / "train.zh", "--out", tmp_path / "run")
     changes = ("--set", "model.kind=nat", "--set", "search.lengths=3", "--set", "search.rerank=nowhere")
-    assert "search.rerank: nowhere: no such model folder" in command("train", *files, *small_settings, *changes).refusal
+    assert "search.rerank: nowhere: no such model folder" in command("train", *files, *small_settings, *changes).error
     assert list(tmp_path.iterdir()) == []
 
 
@@ -275,17 +275,17 @@ def test_what_makes_no_sense_is_refused_by_name(
     said: str,
 ) -> None:
     answer = command("translate", runs.get(which, trained_run), "I love apples", *options)
-    assert said in answer.refusal
+    assert said in answer.error
 
 
 def test_a_race_says_which_model_cannot_search_so(runs: dict[str, Path], trained_run: Path, command: Command) -> None:
     answer = command("bench", trained_run, f"{runs['classifier']}:beam=5")
-    assert answer.refusal.startswith(f"{runs['classifier']}:beam=5: beam 5 needs a model with length: ctc")
+    assert answer.error.startswith(f"{runs['classifier']}:beam=5: beam 5 needs a model with length: ctc")
 
 
 def test_such_models_do_not_vote(runs: dict[str, Path], trained_run: Path, command: Command) -> None:
     for one, other in ((runs["ctc"], trained_run), (trained_run, runs["ctc"])):
-        assert "translates alone" in command("translate", one, "I", "--with", other).refusal
+        assert "translates alone" in command("translate", one, "I", "--with", other).error
 
 
 def test_the_settings_of_the_other_way_are_refused(guessing: regard.Translator, trained_run: Path) -> None:

@@ -81,7 +81,7 @@ def test_what_there_is_not_is_refused(trained_run: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("regard.ops.quantization.supports", lambda precision: False)
     with pytest.raises(UserError, match="precision int8: this processor, or this build of PyTorch, lacks"):
         Translator.load(trained_run, precision="int8")
-    assert "int4" in command("translate", trained_run, "You buy tea", "--precision", "int4").refusal
+    assert "int4" in command("translate", trained_run, "You buy tea", "--precision", "int4").error
 
 
 def test_the_commands_take_a_precision(

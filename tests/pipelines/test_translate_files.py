@@ -26,7 +26,7 @@ from regard.pipelines.translate_files import count_records, format_record, read_
 from regard.runtime import Interrupted, Interruptions, LineProgress
 from tests.forks import Forked
 
-Command = Callable[..., "Answer"]  # noqa: F821  the fixtures of tests/conftest.py
+Command = Callable[..., "CommandResult"]  # noqa: F821  the fixtures of tests/conftest.py
 GREEDY = ("--beam", "1", "--device", "cpu")
 LINES = 50
 
@@ -229,7 +229,7 @@ def test_going_on_with_standard_input_and_without_a_file(
     assert output.read_bytes() == whole
     output.write_bytes(whole[:60])
     answer = command(*words, stdin=b"I love apples\n")
-    assert "but the input has only 1; they do not belong together" in answer.refusal
+    assert "but the input has only 1; they do not belong together" in answer.error
     assert output.read_bytes() == whole[:60]  # the wrong file may be somebody's
 
 
@@ -393,15 +393,15 @@ def test_a_full_disk_is_one_sentence_and_whole_lines(
     assert whole.startswith(content)
     assert content.endswith(b"\n")
     assert 0 < len(content) <= len(whole) // 2
-    assert f"{output}: cannot be written (File too large)" in answer.refusal
-    assert f"translations of {content.count(bytes([10]))} lines" in answer.refusal
+    assert f"{output}: cannot be written (File too large)" in answer.error
+    assert f"translations of {content.count(bytes([10]))} lines" in answer.error
     assert finish(trained_run, source, output, command, "--resume") == whole
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 def test_a_device_that_is_full_is_one_sentence(trained_run: Path, command: Command) -> None:
     answer = command("translate", trained_run, "I love apples", "--output", "/dev/full")
-    assert "/dev/full: cannot be written (No space left on device)" in answer.refusal
+    assert "/dev/full: cannot be written (No space left on device)" in answer.error
     with open("/dev/full", "wb") as full:  # noqa: PTH123  the word for what is meant
         done = subprocess.run(
             [sys.executable, "-m", "regard", "translate", trained_run, "I love apples"],
@@ -489,7 +489,7 @@ def test_wrong_use_of_files_is_refused_and_nothing_is_touched(
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     for words, said in cases:
         answer = command("translate", trained_run, *words)
-        assert said in answer.refusal, words
+        assert said in answer.error, words
         assert answer.out == ""
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 

@@ -76,14 +76,14 @@ def test_command_line_client_translates_and_resumes(
 
 def test_command_line_client_reports_errors(server: ServerProcess, command: Command) -> None:
     words = ("translate", "--server", server.url)
-    assert "en to zh, zh to en; choose a pair with --from and --to" in command(*words, "I love apples").refusal
+    assert "en to zh, zh to en; choose a pair with --from and --to" in command(*words, "I love apples").error
     pair = ("--from", "en", "--to", "de")
-    assert "returned 400: de is not supported" in command(*words, *pair, "I love apples").refusal
-    assert "--beam has no effect with --server" in command(*words, "--beam", 3, "I love apples").refusal
-    assert "cannot be reached" in command("translate", "--server", "http://127.0.0.1:9", "x").refusal
-    assert "expected a complete URL" in command("translate", "--server", "localhost:5000", "x").refusal
-    assert "--from and --to need --server" in command("translate", "run", "--from", "en", "x").refusal
-    assert "needs a model folder" in command("translate").refusal
+    assert "returned 400: de is not supported" in command(*words, *pair, "I love apples").error
+    assert "--beam has no effect with --server" in command(*words, "--beam", 3, "I love apples").error
+    assert "cannot be reached" in command("translate", "--server", "http://127.0.0.1:9", "x").error
+    assert "expected a complete URL" in command("translate", "--server", "localhost:5000", "x").error
+    assert "--from and --to need --server" in command("translate", "run", "--from", "en", "x").error
+    assert "needs a model folder" in command("translate").error
 
 
 def test_command_line_client_reads_the_key_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

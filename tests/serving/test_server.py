@@ -19,16 +19,16 @@ LINES = [f"{s} {v} {o}" for s in ("I", "You", "They", "We") for v in ("love", "b
 
 
 def test_invalid_options_are_rejected_with_a_message(trained_run: Path, tmp_path: Path, command: Command) -> None:
-    misspelt = command("serve", trained_run, "--limit", "charcters=3").refusal
+    misspelt = command("serve", trained_run, "--limit", "charcters=3").error
     assert "unknown key charcters; did you mean characters?" in misspelt
-    assert "write KEY=VALUE" in command("serve", trained_run, "--search", "beam").refusal
-    assert "two runs are called toy" in command("serve", trained_run, trained_run).refusal
-    assert f"{tmp_path / 'none'}: no such model folder" in command("serve", tmp_path / "none").refusal
-    assert "cannot be read" in command("serve", trained_run, "--keys", tmp_path / "none").refusal
+    assert "write KEY=VALUE" in command("serve", trained_run, "--search", "beam").error
+    assert "two runs are called toy" in command("serve", trained_run, trained_run).error
+    assert f"{tmp_path / 'none'}: no such model folder" in command("serve", tmp_path / "none").error
+    assert "cannot be read" in command("serve", trained_run, "--keys", tmp_path / "none").error
     (tmp_path / "empty").write_text("# no keys\n")
-    assert "the file contains no keys" in command("serve", trained_run, "--keys", tmp_path / "empty").refusal
+    assert "the file contains no keys" in command("serve", trained_run, "--keys", tmp_path / "empty").error
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        refusal = command("serve", trained_run, "--port", taken.getsockname()[1]).refusal
+        refusal = command("serve", trained_run, "--port", taken.getsockname()[1]).error
         assert refusal.endswith("(Address already in use); choose another --host or --port")
 
 

@@ -93,7 +93,7 @@ def test_library_that_cannot_train_is_rejected_before_timing(
 
 
 def test_path_without_a_run_is_rejected(trained_run: Path, command: Command) -> None:
-    assert "not a run" in command("bench", trained_run.parent, "--training").refusal
+    assert "not a run" in command("bench", trained_run.parent, "--training").error
     assert command("bench", trained_run / "best", "--training", "--seconds", 0, "--device", "cpu").code == 0
 
 
@@ -157,7 +157,7 @@ def test_failed_variant_is_a_row_but_failed_recipe_is_an_error(
 
     monkeypatch.setattr(training, "_time_steps", fail)
     found = time_training([str(trained_run)], CPU, 0)
-    assert [row.refusal for row in found.rows][:2] == ["", "no luck"]
+    assert [row.error for row in found.rows][:2] == ["", "no luck"]
     assert "| batch.layout=packed | refused |" in tabulate(found.rows)
     assert list_remarks(found.rows) == ["batch.layout=packed: no luck"]
     assert found.as_dict()["training"][1]["refused"] == "no luck"

@@ -11,7 +11,7 @@ from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.state import TrainingState
 
-Command = Callable[..., "Answer"]  # noqa: F821  the fixture of tests/conftest.py
+Command = Callable[..., "CommandResult"]  # noqa: F821  the fixture of tests/conftest.py
 SHORT = {
     "training__steps": 6,
     "training__validate_every": 6,
@@ -84,7 +84,7 @@ def test_models_with_another_tokenizer_or_config_are_rejected(
     changes: dict[str, object], message: str, train: Callable[..., Path], tmp_path: Path, command: Command
 ) -> None:
     one, other = train("one"), train("other", **changes)
-    refusal = command("average", one, other, "--out", tmp_path / "mean").refusal
+    refusal = command("average", one, other, "--out", tmp_path / "mean").error
     assert refusal.startswith(f"{other}/best: {message} {one}/best")
     assert not (tmp_path / "mean").exists()
 
@@ -92,7 +92,7 @@ def test_models_with_another_tokenizer_or_config_are_rejected(
 def test_single_model_is_rejected(train: Callable[..., Path], tmp_path: Path, command: Command) -> None:
     run = train("run", training__keep_checkpoints=1)
     for words in ([run], [run / "best"]):
-        refusal = command("average", *words, "--out", tmp_path / "mean").refusal
+        refusal = command("average", *words, "--out", tmp_path / "mean").error
         assert "cannot be averaged" in refusal or "fewer than two checkpoints to average" in refusal
     assert not (tmp_path / "mean").exists()
 
@@ -100,13 +100,13 @@ def test_single_model_is_rejected(train: Callable[..., Path], tmp_path: Path, co
 def test_damaged_checkpoint_is_named(train: Callable[..., Path], tmp_path: Path, command: Command) -> None:
     run = train("run")
     (run / "checkpoints" / "step-00000004" / "state.safetensors").write_bytes(b"")
-    assert "step-00000004: damaged" in command("average", run, "--out", tmp_path / "mean").refusal
+    assert "step-00000004: damaged" in command("average", run, "--out", tmp_path / "mean").error
     assert not (tmp_path / "mean").exists()
 
 
 def test_existing_output_folder_is_not_overwritten(train: Callable[..., Path], command: Command) -> None:
     run = train("run")
-    assert "already exists" in command("average", run, run, "--out", run).refusal
+    assert "already exists" in command("average", run, run, "--out", run).error
     assert (run / "recipe.yaml").exists()
 
 

@@ -245,16 +245,16 @@ def test_resuming_with_other_inputs_is_rejected(
     words = ("distill", trained_run, "--src", tmp_path / "corpus.en", "--out", out)
     assert command(*words, *GREEDY).code == 0
     before = out.read_bytes()
-    message = command(*words, "--beam", 2, "--resume").refusal
+    message = command(*words, "--beam", 2, "--resume").error
     assert "settings.search.beam 1, not 2" in message
     other = shutil.copytree(trained_run / "best", tmp_path / "other")
     tensors = load_file(other / "model.safetensors")
     save_file({name: tensor + 1 for name, tensor in tensors.items()}, other / "model.safetensors")
-    assert "started with teachers [" in command("distill", other, *words[2:], *GREEDY, "--resume").refusal
+    assert "started with teachers [" in command("distill", other, *words[2:], *GREEDY, "--resume").error
     (tmp_path / "corpus.en").write_text("I love apples\n" * LINES)
-    assert "started with corpus.sha256 " in command(*words, *GREEDY, "--resume").refusal
+    assert "started with corpus.sha256 " in command(*words, *GREEDY, "--resume").error
     (tmp_path / "d.tsv.json").write_text("{")
-    assert "d.tsv.json: missing or damaged" in command(*words, *GREEDY, "--resume").refusal
+    assert "d.tsv.json: missing or damaged" in command(*words, *GREEDY, "--resume").error
     assert out.read_bytes() == before
 
 
@@ -294,7 +294,7 @@ def test_invalid_options_are_rejected_without_output(
     ]
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     for words, message in cases:
-        assert message in command("distill", trained_run, *words).refusal, words
+        assert message in command("distill", trained_run, *words).error, words
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

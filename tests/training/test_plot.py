@@ -127,7 +127,7 @@ def test_invalid_input_is_rejected_in_one_sentence(run: Path, tmp_path: Path, co
         ((run, "--out", tmp_path / "p.doc"), "p.doc: unknown format; the name must end in .png, .svg, .pdf"),
         ((run, "--out", tmp_path / "nowhere" / "p.png"), "nowhere/p.png: cannot be written"),
     ):
-        assert message in command("plot", *words, *(() if "--out" in words else ("--out", out))).refusal
+        assert message in command("plot", *words, *(() if "--out" in words else ("--out", out))).error
     assert not out.exists()
 
 

@@ -60,7 +60,7 @@ def test_invalid_arguments_are_rejected(image_run: Path, trained_run: Path, comm
         ImageSystem.open(f"{image_run}:beam=2", torch.device("cpu"))
 
     def refusal(*words: object) -> str:
-        return command("bench", *words).refusal
+        return command("bench", *words).error
 
     assert "--library ctranslate2: has no image models" in refusal(image_run, "--library", "ctranslate2")
     assert "--library huggingface: transformers' ViT has" in refusal(image_run, "--library", "huggingface")

@@ -171,11 +171,11 @@ def test_stopping_rule_of_ctranslate2_is_named_only_if_it_differs(
 def test_errors_of_other_libraries_name_the_option(
     trained_run: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refusal = command("bench", f"{trained_run}:length-penalty=wu", "--library", "ctranslate2").refusal
+    refusal = command("bench", f"{trained_run}:length-penalty=wu", "--library", "ctranslate2").error
     assert refusal.startswith(f"--library ctranslate2: {trained_run}:length-penalty=wu")
     assert "CTranslate2 has no length_penalty wu" in refusal
     monkeypatch.setitem(sys.modules, "transformers", None)
-    refusal = command("bench", trained_run, "--library", "huggingface").refusal
+    refusal = command("bench", trained_run, "--library", "huggingface").error
     expected = "this needs the package transformers; install it with pip install 'regard[hf]'"
     assert refusal == f"--library huggingface: {expected}"
 
@@ -227,7 +227,7 @@ def test_invalid_options_are_rejected_before_a_model_is_loaded(
     monkeypatch.setattr(Translator, "load", None)
     write_lines(tmp_path / "src.en", SOURCES)
     write_lines(tmp_path / "empty.en", [])
-    assert message in command("bench", trained_run, *options).refusal
+    assert message in command("bench", trained_run, *options).error
 
 
 @pytest.mark.parametrize(
@@ -237,4 +237,4 @@ def test_missing_model_is_reported_first(
     command: Command, options: tuple[object, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert command("bench", "no/such/run", *options).refusal.startswith("no/such/run: no such")
+    assert command("bench", "no/such/run", *options).error.startswith("no/such/run: no such")
