@@ -21,12 +21,11 @@ from transformers import MarianMTModel
 
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest
-from regard.decoding.cuda_graph import beam as captured_beam
 from regard.decoding.cuda_graph.search import CapturedSearch
 from regard.decoding.search import search
 from regard.decoding.stepper import TransformerStepper
 from regard.models.transformer import Transformer
-from regard.ops import dispatch
+from regard.ops import beam_step, dispatch
 
 Tokens = list[list[int]]
 Decode = Callable[[Tokens, int], Tokens]
@@ -127,13 +126,13 @@ def by_fixed(model: Transformer, settings_of: SettingsOf, records: bool, kernels
 @contextmanager
 def own_kernels(wanted: Kernels) -> Iterator[None]:
     """Which of our kernels are used while the block runs; a program remembers with which it was recorded."""
-    before = captured_beam.MAX_KERNEL_BEAM_WIDTH, dispatch.KERNELS_ENABLED
-    captured_beam.MAX_KERNEL_BEAM_WIDTH = before[0] if wanted == "all" else 0
+    before = beam_step.MAX_BEAM_WIDTH, dispatch.KERNELS_ENABLED
+    beam_step.MAX_BEAM_WIDTH = before[0] if wanted == "all" else 0
     dispatch.KERNELS_ENABLED = before[1] and wanted != "none"
     try:
         yield
     finally:
-        captured_beam.MAX_KERNEL_BEAM_WIDTH, dispatch.KERNELS_ENABLED = before
+        beam_step.MAX_BEAM_WIDTH, dispatch.KERNELS_ENABLED = before
 
 
 # The same sentences

@@ -160,7 +160,11 @@ def _greedy_or_sample(
     for step in range(longest):
         scores = stepper.step(last, state)
         allowed = constraints.apply(scores[:, None], tokens[rows, None, :step])[:, 0]
-        last = allowed.argmax(-1) if keys is None else _sample(allowed, _gumbel_noise(keys, step, allowed), settings)
+        last = (
+            allowed.argmax(-1)
+            if keys is None
+            else sample(allowed, gumbel_noise(keys, step, allowed.shape[1]), settings)
+        )
         chosen, gain = last.cpu().numpy(), scores.gather(1, last[:, None])[:, 0].cpu().double().numpy()
         raise_if_nan(bool(np.isnan(gain[~ended]).any()))
         tokens[rows, step], log_probs[rows, step] = chosen, gain
@@ -168,11 +172,12 @@ def _greedy_or_sample(
         ends = (chosen == stepper.eos) & ~ended
         lengths[rows[ends]] = step + 1
         ended |= ends
-        if ended.all():
+        still_running = len(ended) - int(ended.sum())
+        if not still_running:
             break
-        if int((~ended).sum()) == running:
+        if still_running == running:
             continue
-        running, finished = int((~ended).sum()), np.asarray(ended.reshape(-1, copies).all(1))
+        running, finished = still_running, np.asarray(ended.reshape(-1, copies).all(1))
         if finished.mean() >= MIN_REMOVED_SHARE:
             keep = (~finished).repeat(copies).nonzero()[0]
             rows, ended = rows[keep], ended[keep]
@@ -208,7 +213,7 @@ def build_hypotheses(tokens: Ints, log_probs: Doubles, lengths: Ints, scores: Do
 # Sampling
 
 
-def _sample(log_probs: Tensor, noise: Tensor, settings: SearchSettings) -> Tensor:
+def sample(log_probs: Tensor, noise: Tensor, settings: SearchSettings) -> Tensor:
     """Sample a token per row (rows, V) by the Gumbel-max trick, after temperature, top-k and top-p."""
     scores = log_probs.double() / (settings.temperature or 1.0)
     if settings.top_k is not None and settings.top_k < scores.shape[1]:
@@ -232,14 +237,14 @@ def _noise_keys(requests: Sequence[DecodingRequest], copies: int, seed: int) -> 
     return torch.from_numpy(np.concatenate(rows))
 
 
-def _gumbel_noise(keys: Tensor, step: int, like: Tensor) -> Tensor:
+def gumbel_noise(keys: Tensor, step: int, vocabulary: int) -> Tensor:
     """Return Gumbel noise for every row and token, (rows, V), as a hash (SplitMix64) of key, step and token.
 
     The noise of a token depends neither on the batch nor on the rank of the token, so that the rounding errors of a
     batch almost never change a sample.
     """
-    tokens = torch.arange(like.shape[1], device=keys.device)
-    x = keys[:, None] + (step * like.shape[1] + tokens + 1) * -0x61C8864680B583EB
+    counter = torch.arange(1, vocabulary + 1, device=keys.device) + step * vocabulary
+    x = keys[:, None] + counter * -0x61C8864680B583EB
     x = (x ^ ((x >> 30) & (2**34 - 1))) * -0x40A7B892E31B1A47
     x = (x ^ ((x >> 27) & (2**37 - 1))) * -0x6B2FB644ECCEEE15
     x = x ^ ((x >> 31) & (2**33 - 1))

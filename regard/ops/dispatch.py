@@ -166,6 +166,8 @@ def attention_kernels_apply(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 def decode_attention_applies(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> bool:
     """Return whether the kernel for few queries supports these inputs, without a backward pass."""
+    if not kernels_available(q.device):  # checked first: decoding steps on a CPU are short
+        return False
     (B, _, T, _), S = q.shape, k.shape[-2]
     few_queries = T <= MAX_DECODE_QUERIES or (B * T <= SMALL_DECODE_QUERIES and S <= SMALL_DECODE_KEYS)
     supported_mask = mask.reach == (None, None) and not mask.packed

@@ -17,12 +17,7 @@ from torch import Tensor
 from regard.decoding.beam import top_k
 from regard.decoding.config import SearchSettings
 from regard.decoding.search import TokenHypothesis
-from regard.ops import dispatch
-
-MAX_KERNEL_BEAM_WIDTH = 8
-"""A kernel program holds all candidates of a sentence."""
-CHUNK = 2048
-"""Number of logits that a kernel program scans."""
+from regard.ops.beam_step import BeamKernels, beam_kernels_apply
 
 ROW_TENSORS = (
     "slots", "tokens", "token_log_probs", "last", "log_probs", "finished_scores", "finished_lengths", "end_log_probs",
@@ -79,7 +74,7 @@ class BeamState:
         self.stops_when_full = zeros(1, dtype=torch.bool)
         self.status = zeros(2)
         self._slot = torch.arange(K, device=device, dtype=torch.int32)
-        self.kernels = BeamKernels(self, vocabulary) if kernels_apply(device, K) else None
+        self.kernels = BeamKernels(self, vocabulary) if beam_kernels_apply(device, K) else None
 
     def start(self, max_lengths: Tensor, settings: SearchSettings) -> None:
         """Start a search; rows without a sentence are decided."""
@@ -206,56 +201,3 @@ class BeamState:
             ]
             for sentence in zip(*columns, strict=True)
         ]
-
-
-def kernels_apply(device: torch.device, beam_width: int) -> bool:
-    """Return whether kernels advance a beam of this width."""
-    return dispatch.kernels_available(device) and beam_width <= MAX_KERNEL_BEAM_WIDTH
-
-
-class BeamKernels:
-    """`BeamState.advance` as two kernels instead of about seventy small operations.
-
-    Args:
-        beam: The state.
-        vocabulary: Number of logits per hypothesis.
-        chunk: Number of logits that a program scans; `CHUNK` by default.
-    """
-
-    def __init__(self, beam: BeamState, vocabulary: int, chunk: int | None = None) -> None:
-        self.beam, self.vocabulary = beam, vocabulary
-        self.chunk = chunk = CHUNK if chunk is None else chunk
-        B, K, _ = beam.shape
-        self.chunks = -(-vocabulary // chunk)
-        self.slots = _next_power_of_two(2 * K)
-        device = beam.slots.device
-        size = (B * K, self.chunks + 1, self.slots)
-        self.values = torch.full(size, -math.inf, device=device)  # unused slots remain -inf
-        self.tokens = torch.zeros(size, dtype=torch.int32, device=device)
-        self.maxima = torch.zeros(B * K, self.chunks, device=device)
-        self.sums = torch.zeros_like(self.maxima)
-
-    def advance(self, logits: Tensor) -> None:
-        from regard.ops.triton import beam_step
-
-        beam, scanned = self.beam, (self.values, self.tokens, self.maxima, self.sums)
-        B, K, T = beam.shape
-        rows = logits.reshape(B * K, self.vocabulary)
-        with dispatch.on_device(rows):
-            beam_step.scan[(B * K, self.chunks)](
-                rows, *scanned, beam.status, rows.stride(0), self.vocabulary, beam.eos, self.chunks,
-                C=min(2 * K, self.chunk), CP=self.slots, W=self.chunk, num_warps=2,
-            )  # fmt: skip
-            beam_step.advance[(B,)](
-                *scanned, beam.step, beam.log_probs, beam.slots, beam.tokens, beam.token_log_probs, beam.last,
-                beam.finished_scores, beam.finished_lengths, beam.end_log_probs, beam.max_lengths,
-                beam.final_normaliser, beam.normaliser, beam.min_length, beam.decisive_rank,
-                beam.stops_when_full.view(torch.uint8), beam.status, beam.eos, self.chunks, T,
-                K=K, KP=_next_power_of_two(K), CP=self.slots, GP=_next_power_of_two(self.chunks),
-                N=_next_power_of_two(K * (self.chunks + 1) * self.slots), TP=64, num_warps=4,
-            )  # fmt: skip
-        beam.step += 1
-
-
-def _next_power_of_two(n: int) -> int:
-    return 1 << (n - 1).bit_length()

@@ -22,16 +22,16 @@ from regard.ops.quantized_weights import packed_in_use
 
 Function = Callable[[Tensor], Tensor]
 
-SUPPORTED = {
-    "regard.layers.DecoderBlock",
-    "regard.layers.FeedForward",
-    "regard.layers.Residual",
-    "regard.attention.multi_head.Attention",
-    "regard.ops.dropout.Dropout",
-    "regard.ops.linear.Linear",
-    "torch.nn.modules.normalization.LayerNorm",
+SUPPORTED: dict[str, tuple[str, ...]] = {
+    "regard.layers.DecoderBlock": ("context_norm",),
+    "regard.layers.FeedForward": (),
+    "regard.layers.Residual": ("scale", "drop_path"),
+    "regard.attention.multi_head.Attention": ("qkv_hook", "head_scales", "rotary"),
+    "regard.ops.dropout.Dropout": (),
+    "regard.ops.linear.Linear": (),
+    "torch.nn.modules.normalization.LayerNorm": (),
 }
-"""Classes of the modules in a block that is fused. They are listed by name because ops do not import layers."""
+"""Module classes that can be fused, with the options that must be None. Ops do not import layers, hence the names."""
 
 
 def fuse(blocks: Sequence[nn.Module]) -> Sequence[Callable[..., Tensor]]:
@@ -86,9 +86,9 @@ def _linear(layer: nn.Linear, outputs: int | None = None) -> Function:
 def _residual(residual: Any) -> Callable[[Tensor, Function], Tensor]:
     norm = residual.norm
     shape, weight, bias, eps = norm.normalized_shape, norm.weight, norm.bias, norm.eps
-    if residual.pre:
-        return lambda x, sublayer: x + sublayer(F.layer_norm(x, shape, weight, bias, eps))
-    return lambda x, sublayer: F.layer_norm(x + sublayer(x), shape, weight, bias, eps)
+    if residual.pre:  # torch.layer_norm has less overhead than F.layer_norm
+        return lambda x, sublayer: x + sublayer(torch.layer_norm(x, shape, weight, bias, eps))
+    return lambda x, sublayer: torch.layer_norm(x + sublayer(x), shape, weight, bias, eps)
 
 
 def _swiglu(x: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ def _applies(blocks: Sequence[nn.Module]) -> bool:
     return all(_is_plain(module) for block in blocks for module in list_modules(block))
 
 
-def _is_plain(module: Any) -> bool:
+def _is_plain(module: nn.Module) -> bool:
     """Return whether a module is on the CPU, in evaluation mode, and does nothing besides what is fused."""
     cls = type(module)
     name = f"{cls.__module__}.{cls.__qualname__}"
@@ -118,7 +118,4 @@ def _is_plain(module: Any) -> bool:
         return False
     if any(parameter is not None and not parameter.is_cpu for parameter in module._parameters.values()):
         return False
-    # A module that lacks one of these attributes has nothing to check.
-    return all(
-        getattr(module, name, None) is None for name in ("qkv_hook", "head_scales", "rotary", "context_norm", "scale")
-    )
+    return all(getattr(module, option) is None for option in SUPPORTED[name])

@@ -13,10 +13,11 @@ from regard.attention.core import Full
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.cuda_graph import beam as module
-from regard.decoding.cuda_graph.beam import BeamKernels, BeamState
+from regard.decoding.cuda_graph.beam import BeamState
 from regard.decoding.cuda_graph.search import CapturedSearch
 from regard.decoding.cuda_graph.step import StaticCache
-from regard.ops import dispatch
+from regard.ops import beam_step, dispatch
+from regard.ops.beam_step import BeamKernels
 from tests.decoding.cuda_graph.models import peaked_model
 
 pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="Triton is not installed")
@@ -113,10 +114,10 @@ def test_a_search_with_kernels_finds_the_same(monkeypatch: pytest.MonkeyPatch) -
     model = peaked_model(encoder_layers=1, decoder_layers=1).to(DEVICE)
     requests = [DecodingRequest((5, 9, 30)), DecodingRequest((8, 50)), DecodingRequest((7,))]
     options = SearchSettings(beam=2, max_length=6, n_best=2)
-    monkeypatch.setattr(module, "kernels_apply", lambda device, beam_width: False)
+    monkeypatch.setattr(module, "beam_kernels_apply", lambda device, beam_width: False)
     expected = CapturedSearch(model, capture=False).search(requests, options)
-    monkeypatch.setattr(module, "kernels_apply", lambda device, beam_width: True)
-    monkeypatch.setattr(module, "CHUNK", 32)
+    monkeypatch.setattr(module, "beam_kernels_apply", lambda device, beam_width: True)
+    monkeypatch.setattr(beam_step, "CHUNK", 32)
     found = CapturedSearch(model, capture=False).search(requests, options)
     assert [[one.tokens for one in best] for best in found] == [[one.tokens for one in best] for best in expected]
 

@@ -1,0 +1,159 @@
+"""CTC likelihoods and alignments are compared with the enumeration of all paths of short sequences."""
+
+import math
+from collections.abc import Callable
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from regard.decoding.ctc import collapse
+from regard.ops.ctc import align, log_likelihood, min_path_length, state_log_likelihood, target_states
+
+BLANK = 0
+
+
+def random_log_probs(seed: int, B: int, T: int, V: int, sharpness: float = 1.5) -> Tensor:
+    source = torch.Generator().manual_seed(seed)
+    return (sharpness * torch.randn(B, T, V, generator=source, dtype=torch.float64)).log_softmax(-1)
+
+
+def paths(log_probs: Tensor) -> dict[tuple[int, ...], float]:
+    """Return the log-probability of every path given (T, V)."""
+    T, V = log_probs.shape
+    return {
+        path: sum(float(log_probs[t, token]) for t, token in enumerate(path)) for path in product(range(V), repeat=T)
+    }
+
+
+def targets_of(log_probs: Tensor) -> dict[tuple[int, ...], float]:
+    """Return the log-probability of every target by summing over its paths."""
+    found: dict[tuple[int, ...], float] = {}
+    for path, score in paths(log_probs).items():
+        target = tuple(collapse(list(path), BLANK))
+        found[target] = found.get(target, 0.0) + math.exp(score)
+    return {target: math.log(p) for target, p in found.items()}
+
+
+def pad(rows: list[tuple[int, ...]]) -> tuple[Tensor, Tensor]:
+    lengths = torch.tensor([len(row) for row in rows])
+    table = torch.full((len(rows), max(1, int(lengths.max()))), 1)
+    for i, row in enumerate(rows):
+        table[i, : len(row)] = torch.tensor(row, dtype=torch.long)
+    return table, lengths
+
+
+@given(st.lists(st.integers(1, 3), max_size=6))
+def test_the_shortest_path_has_a_blank_between_repeated_tokens(target: list[int]) -> None:
+    table, lengths = pad([tuple(target)])
+    shortest = next(
+        T
+        for T in range(2 * len(target) + 1)
+        if any(collapse(list(path), BLANK) == target for path in _some_paths(target, T))
+    )
+    assert min_path_length(table, lengths).tolist() == [shortest]
+
+
+def _some_paths(target: list[int], T: int) -> list[list[int]]:
+    """Return the target with blanks before some of its tokens, if the result has T positions."""
+    return [
+        path
+        for blanks in product((0, 1), repeat=len(target))
+        if len(path := [x for b, token in zip(blanks, target, strict=True) for x in [BLANK] * b + [token]]) == T
+    ]
+
+
+def by_states(log_probs: Tensor, lengths: Tensor, targets: Tensor, target_lengths: Tensor, blank: int) -> Tensor:
+    """`log_likelihood` by `state_log_likelihood`."""
+    states = target_states(targets, blank)
+    emissions = log_probs.gather(2, states[:, None].expand(-1, log_probs.shape[1], -1))
+    return state_log_likelihood(emissions, lengths, states, target_lengths, blank)
+
+
+@pytest.mark.parametrize("likelihood", [log_likelihood, by_states])
+@pytest.mark.parametrize("T", [1, 2, 4, 5])
+def test_the_likelihood_is_the_sum_over_all_paths(T: int, likelihood: Callable[..., Tensor]) -> None:
+    log_probs = random_log_probs(T, 1, T, 3)
+    for target, expected in targets_of(log_probs[0]).items():
+        targets, lengths = pad([target])
+        found = likelihood(log_probs, torch.tensor([T]), targets, lengths, BLANK)
+        assert float(found) == pytest.approx(expected, abs=1e-9)
+
+
+@given(seed=st.integers(0, 1000), B=st.integers(1, 4), T=st.integers(1, 9), U=st.integers(0, 5), data=st.data())
+def test_state_log_likelihood_agrees_with_torch_ctc_loss_and_its_gradient(
+    seed: int, B: int, T: int, U: int, data: st.DataObject
+) -> None:
+    rows = st.lists(st.integers(1, 3), max_size=U).map(tuple)
+    targets, sizes = pad(data.draw(st.lists(rows, min_size=B, max_size=B)))
+    lengths = torch.tensor(data.draw(st.lists(st.integers(1, T), min_size=B, max_size=B)))
+    found = []
+    for likelihood in (log_likelihood, by_states):
+        logits = random_log_probs(seed, B, T, 4).requires_grad_()
+        total = likelihood(logits.log_softmax(-1), lengths, targets, sizes, BLANK)
+        torch.where(total > -math.inf, total, 0).sum().backward()
+        found.append((total.detach(), logits.grad))
+    torch.testing.assert_close(found[1], found[0], atol=1e-9, rtol=1e-9)
+
+
+def test_the_probabilities_of_all_targets_sum_to_one() -> None:
+    assert sum(math.exp(score) for score in targets_of(random_log_probs(0, 1, 5, 3)[0]).values()) == pytest.approx(1)
+
+
+def test_state_log_likelihood_is_precise_for_peaked_distributions() -> None:
+    targets, sizes = pad([(1, 2, 2, 3), (1,)])
+    logits = 60 * random_log_probs(2, 2, 12, 4).float().requires_grad_()
+    lengths = torch.tensor([12, 7])
+    ours, theirs = (
+        likelihood(logits.log_softmax(-1), lengths, targets, sizes, BLANK) for likelihood in (by_states, log_likelihood)
+    )
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-4)
+    (grad,) = torch.autograd.grad(ours.sum(), logits)
+    assert grad.isfinite().all()
+
+
+@pytest.mark.parametrize("likelihood", [log_likelihood, by_states])
+def test_a_target_that_does_not_fit_has_probability_zero_and_no_gradient(
+    likelihood: Callable[..., Tensor],
+) -> None:
+    logits = torch.randn(3, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    targets, lengths = pad([(1, 2, 1, 2, 1), (1, 1, 1), (1, 2)])  # five tokens; three with two blanks; two
+    found = likelihood(logits.log_softmax(-1), torch.tensor([4, 4, 4]), targets, lengths, BLANK)
+    assert (found == -math.inf).tolist() == [True, True, False]
+    (grad,) = torch.autograd.grad(torch.where(found > -math.inf, found, 0).sum(), logits)
+    assert (grad[:2] == 0).all()
+    assert (grad[2] != 0).any()
+
+
+def test_the_gradient_of_state_log_likelihood_passes_gradcheck() -> None:
+    targets, sizes = pad([(1, 2, 2), (3,), (), (1, 2, 3)])
+    lengths = torch.tensor([6, 3, 2, 4])
+    states = target_states(targets, BLANK)
+    emissions = random_log_probs(4, 4, 6, 4).gather(2, states[:, None].expand(-1, 6, -1)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: state_log_likelihood(x, lengths, states, sizes, BLANK), [emissions])
+
+
+@pytest.mark.parametrize("T", [1, 3, 5])
+def test_the_alignment_is_the_most_probable_path_of_the_target(T: int) -> None:
+    log_probs = random_log_probs(10 + T, 1, T, 3)
+    every = paths(log_probs[0])
+    for target in targets_of(log_probs[0]):
+        targets, lengths = pad([target])
+        found = align(log_probs, torch.tensor([T]), targets, lengths, BLANK)[0].tolist()
+        best = max((path for path in every if tuple(collapse(list(path), BLANK)) == target), key=lambda p: every[p])
+        assert found == list(best)
+
+
+def test_alignments_do_not_depend_on_the_batch() -> None:
+    log_probs, lengths = random_log_probs(3, 4, 6, 4), torch.tensor([6, 3, 4, 2])
+    targets, sizes = pad([(1, 2, 2), (3,), (), (1, 2, 3)])
+    together = align(log_probs, lengths, targets, sizes, BLANK)
+    for b in range(4):
+        T, U = int(lengths[b]), int(sizes[b])
+        alone = align(log_probs[b : b + 1, :T], lengths[b : b + 1], targets[b : b + 1, :U], sizes[b : b + 1], BLANK)
+        assert together[b, :T].tolist() == alone[0].tolist()
+        assert (together[b, T:] == BLANK).all()
+    assert (together[3] == BLANK).all()  # three tokens do not fit into two positions
