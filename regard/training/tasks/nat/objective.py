@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
+from regard.training.tasks.nat.targets import Canvas, source_canvas, target_canvas
 from torch import Tensor
 
 from regard.attention.masks import Layout
@@ -26,7 +27,6 @@ from regard.models.nat import NATransformer
 from regard.ops import ctc
 from regard.ops.cross_entropy import IGNORE_INDEX
 from regard.training.task import LossSum, Step
-from regard.training.tasks.nat.targets import Canvas, source_canvas, target_canvas
 
 if TYPE_CHECKING:
     from regard.training.tasks.translation.task import TextBatch
