@@ -31,9 +31,9 @@ from torch import Tensor
 from regard.attention.masks import Layout, Packed, Padded
 from regard.config import Settings
 from regard.data.text.tokens import RaggedArray
-from regard.decoding import ctc
 from regard.errors import UserError
 from regard.models.nat import NATransformer, NATransformerConfig
+from regard.ops import ctc
 from regard.ops.cross_entropy import IGNORE_INDEX
 from regard.training.task import LossSum, Step
 from regard.training.tasks.translation.batches import TextBatch
