@@ -16,7 +16,7 @@ from tools.corpus.lexicon.adjectives import COLORS, QUALITIES
 from tools.corpus.lexicon.nouns import BY_NAME
 from tools.corpus.lexicon.people import COUPLES, FAMILY, NAMES, PRONOUNS
 from tools.corpus.lexicon.times import RECENT
-from tools.corpus.verb_phrases import handle
+from tools.corpus.verb_phrases import act_on_thing
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_the_grammar_generates_millions_of_sentences():
     # begins inside a verb phrase, so that different choices give different sentences.
     rng = random.Random(0)
     speaker = PRONOUNS[0]
-    phrases = {handle(rng, speaker, "done").conjugate("past", "了").english for _ in range(40_000)}
+    phrases = {act_on_thing(rng, speaker, "done").conjugate("past", "了").english for _ in range(40_000)}
     phrases = {phrase for phrase in phrases if "read" not in phrase and " my " not in phrase and "'s" not in phrase}
     subjects = {person.english for person in (*PRONOUNS, *NAMES, *FAMILY, *COUPLES)}
     times = {time.english for time in RECENT}

@@ -1,4 +1,4 @@
-"""The spelling rules of English inflection, and the words that break them."""
+"""English inflection: spelling rules and irregular words."""
 
 from typing import NamedTuple
 
@@ -64,33 +64,33 @@ def _ends_in_consonant_and_y(word: str) -> bool:
 
 
 def add_s(word: str) -> str:
-    """Add the -s of a plural or of the third person."""
+    """Add the ending -s of a plural or of the third person."""
     if word.endswith(("s", "x", "ch", "sh")):
         return word + "es"
     return word[:-1] + "ies" if _ends_in_consonant_and_y(word) else word + "s"
 
 
 def add_ed(word: str) -> str:
-    """Add the -ed of the regular past."""
+    """Add the ending -ed of the regular past."""
     if word.endswith("e"):
         return word + "d"
     return word[:-1] + "ied" if _ends_in_consonant_and_y(word) else word + "ed"
 
 
 def add_ing(word: str) -> str:
-    """Add the -ing of the progressive."""
+    """Add the ending -ing of the progressive."""
     if word in DOUBLED_BEFORE_ING:
         return DOUBLED_BEFORE_ING[word]
     return (word[:-1] if word.endswith("e") and not word.endswith("ee") else word) + "ing"
 
 
 def form_plural(noun: str) -> str:
-    """Form the plural of a noun, whose last word carries the ending."""
+    """Return the plural of a noun; its last word is inflected."""
     return IRREGULAR_PLURALS.get(noun) or add_s(noun)
 
 
 def inflect(verb: str) -> VerbForms:
-    """Inflect a verb such as "look for", whose first word carries the endings."""
+    """Inflect a verb such as "look for"; its first word is inflected."""
     head, space, tail = verb.partition(" ")
     past, participle = IRREGULAR_VERBS.get(head) or (add_ed(head), add_ed(head))
     third = IRREGULAR_THIRD.get(head) or add_s(head)

@@ -1,4 +1,4 @@
-"""Phrases in both languages at once: how they are put together, and how people and things are spoken of."""
+"""Bilingual phrases: composition, people and things."""
 
 from collections.abc import Sequence
 from random import Random
@@ -25,7 +25,7 @@ from .lexicon.verbs import Verb
 
 Item = TypeVar("Item")
 
-# Before a measure word two is 两, never 二.
+# Before a measure word, two is 两, not 二.
 NUMBERS = (
     ("two", "两"),
     ("three", "三"),
@@ -41,7 +41,7 @@ NUMERALS = dict(NUMBERS)
 
 
 class Bilingual(Protocol):
-    """Anything with an English and a Chinese side."""
+    """An object with an English and a Chinese side."""
 
     @property
     def english(self) -> str: ...
@@ -52,9 +52,9 @@ class Bilingual(Protocol):
 
 
 class Phrase(NamedTuple):
-    """A stretch of text in both languages, its Chinese words set apart by spaces.
+    """A phrase in both languages, with spaces between Chinese words.
 
-    `combinations` names the pairs of words that met in it, such as "eat apple" or "new book".
+    `combinations` lists the pairs of words that occur together in it, such as "eat apple" or "new book".
     """
 
     english: str
@@ -75,17 +75,17 @@ NOTHING = Phrase("", "")
 
 
 def word(english: str, chinese: str = "") -> Phrase:
-    """Pair a word with its counterpart, if it has one."""
+    """Return a word with its translation, if any."""
     return Phrase(english, chinese)
 
 
 def sometimes(rng: Random, chance: float, items: Sequence[Bilingual]) -> Bilingual:
-    """Pick an item now and then, and otherwise nothing."""
-    return pick(rng, items) if rng.random() < chance else NOTHING
+    """Choose an item with the given probability, otherwise NOTHING."""
+    return choose(rng, items) if rng.random() < chance else NOTHING
 
 
-def pick(rng: Random, items: Sequence[Item]) -> Item:
-    """Pick one of the items; unlike `Random.choice`, alike in every version of Python."""
+def choose(rng: Random, items: Sequence[Item]) -> Item:
+    """Choose an item; unlike `Random.choice`, the result is the same in every version of Python."""
     return items[int(rng.random() * len(items))]
 
 
@@ -100,27 +100,27 @@ def fill(english: str, chinese: str, **slots: Bilingual) -> Phrase:
 # People
 
 
-def meet_person(rng: Random) -> Person:
-    """Choose somebody to speak of."""
+def random_person(rng: Random) -> Person:
+    """Choose a person."""
     chance = rng.random()
     if chance < 0.36:
-        return pick(rng, PRONOUNS)
+        return choose(rng, PRONOUNS)
     if chance < 0.60:
-        return pick(rng, NAMES)
+        return choose(rng, NAMES)
     if chance < 0.78:
-        return pick(rng, FAMILY)
+        return choose(rng, FAMILY)
     if chance < 0.83:
-        return pick(rng, OTHERS_FAMILY)
+        return choose(rng, OTHERS_FAMILY)
     if chance < 0.88:
-        return pick(rng, ACQUAINTED)
+        return choose(rng, ACQUAINTED)
     if chance < 0.93:
-        return pick(rng, AT_HAND)
-    return pick(rng, STRANGERS) if chance < 0.96 else pick(rng, COUPLES)
+        return choose(rng, AT_HAND)
+    return choose(rng, STRANGERS) if chance < 0.96 else choose(rng, COUPLES)
 
 
-def meet_he_or_she(rng: Random) -> Person:
-    """Choose somebody whom a pronoun can take up again."""
-    while not (person := meet_person(rng)).pronoun:
+def random_he_or_she(rng: Random) -> Person:
+    """Choose a person that a pronoun can refer to."""
+    while not (person := random_person(rng)).pronoun:
         pass
     return person
 
@@ -135,33 +135,33 @@ _POSSESSIVES = {
 }
 
 
-def clash(one: Person, other: Person) -> bool:
-    """Tell whether two people may be taken for one, or the sentence would need "myself" or repeat a name."""
+def are_confusable(one: Person, other: Person) -> bool:
+    """Return whether two people may be confused, or would need "myself" or a repeated name."""
     if {one.pronoun, other.pronoun} <= {"I", "we"}:
         return True
     if other.english in ("he", "she", "they") and one.pronoun not in ("I", "you"):
-        # "Tom can swim, but he cannot" reads as if Tom were meant.
+        # In "Tom can swim, but he cannot", the pronoun seems to refer to Tom.
         return one.pronoun in ("", "we", "they", other.pronoun)
     words = set(one.english.replace("'s", "").split()) - {"and", "the", "this", "that", "younger", "older"}
     return not words.isdisjoint(other.english.replace("'s", "").split())
 
 
 def are_related(one: Person, other: Person) -> bool:
-    """Tell whether one of the two belongs to the other, as I and my mother do."""
+    """Return whether one person is described by their relation to the other: I and my mother."""
     return other.english.split()[0] in _POSSESSIVES.get(one.pronoun, ()) or (
         one.english.split()[0] in _POSSESSIVES.get(other.pronoun, ())
     )
 
 
-def meet_other(rng: Random, subject: Person, stranger: bool = False) -> Person:
-    """Choose somebody else than the subject, and no relative where the verb makes that absurd."""
-    while clash(subject, other := meet_person(rng)) or (stranger and are_related(subject, other)):
+def random_other_person(rng: Random, subject: Person, stranger: bool = False) -> Person:
+    """Choose a person other than the subject, who is not related to it if `stranger` is set."""
+    while are_confusable(subject, other := random_person(rng)) or (stranger and are_related(subject, other)):
         pass
     return other
 
 
-def name_object(person: Person) -> Phrase:
-    """Put a person where an object stands."""
+def person_object(person: Person) -> Phrase:
+    """Return a person as the object of a sentence."""
     return Phrase(person.objective, person.chinese)
 
 
@@ -169,7 +169,7 @@ def name_object(person: Person) -> Phrase:
 
 
 class Attribute(NamedTuple):
-    """An adjective before its noun, or nothing."""
+    """An adjective before a noun, or nothing."""
 
     english: str
     chinese: str
@@ -179,24 +179,24 @@ class Attribute(NamedTuple):
 _PLAIN = Attribute("", "", ())
 
 
-def combine(first: Verb | Adjective, noun: Noun) -> str:
-    """Name the meeting of a verb or an adjective with a noun."""
+def combination_of(first: Verb | Adjective, noun: Noun) -> str:
+    """Return the name of the combination of a verb or an adjective with a noun."""
     return f"{first.english} {noun.english}"
 
 
-def qualify(rng: Random, noun: Noun, chance: float = 0.3, without_de: bool = False) -> Attribute:
-    """Choose an adjective to go before the noun, now and then, and `without_de` where a 的 precedes already."""
+def random_attribute(rng: Random, noun: Noun, chance: float = 0.3, without_de: bool = False) -> Attribute:
+    """Choose an adjective with the given probability; `without_de` excludes those with 的."""
     fitting = ATTRIBUTES[noun.english]
     if without_de:
         fitting = tuple(adjective for adjective in fitting if not adjective.before_noun.endswith("的"))
     if (noun.portion and not noun.pair) or not fitting or rng.random() >= chance:
         return _PLAIN
-    adjective = pick(rng, fitting)
-    return Attribute(adjective.english + " ", adjective.before_noun, (combine(adjective, noun),))
+    adjective = choose(rng, fitting)
+    return Attribute(adjective.english + " ", adjective.before_noun, (combination_of(adjective, noun),))
 
 
-def use_article(attribute: Attribute, noun: Noun) -> Phrase:
-    """Speak of one of a kind: "a new book", "a cup of tea"."""
+def article_phrase(attribute: Attribute, noun: Noun) -> Phrase:
+    """Return a phrase with an indefinite article: "a new book", "a cup of tea"."""
     if noun.portion:
         english = f"a {noun.portion} of {attribute.english}{noun.english}"
     else:
@@ -204,8 +204,8 @@ def use_article(attribute: Attribute, noun: Noun) -> Phrase:
     return Phrase(english, f"一 {noun.measure} {attribute.chinese} {noun.chinese}", attribute.combinations)
 
 
-def use_number(number: tuple[str, str], attribute: Attribute, noun: Noun) -> Phrase:
-    """Speak of several of a kind: "two new books", "two cups of tea"."""
+def number_phrase(number: tuple[str, str], attribute: Attribute, noun: Noun) -> Phrase:
+    """Return a phrase with a number: "two new books", "two cups of tea"."""
     english, chinese = number
     unit = f"{form_plural(noun.portion)} of " if noun.portion else ""
     return Phrase(
@@ -216,15 +216,15 @@ def use_number(number: tuple[str, str], attribute: Attribute, noun: Noun) -> Phr
     )
 
 
-def count(rng: Random, noun: Noun, many: bool = False) -> Phrase:
-    """Count the noun: "a new book", "two cups of tea", "some apples"; up to ten where there may be so many."""
+def counted_phrase(rng: Random, noun: Noun, many: bool = False) -> Phrase:
+    """Return a phrase with a random quantity: "a new book", "two cups of tea", "some apples"."""
     most = 10 if many and noun in PLENTIFUL else 3
-    attribute = qualify(rng, noun)
+    attribute = random_attribute(rng, noun)
     chance = rng.random()
     if chance < 0.5 or not (noun in SEVERAL or noun.portion):
-        return use_article(attribute, noun)
+        return article_phrase(attribute, noun)
     if chance < 0.85 or noun.pair:
-        return use_number(pick(rng, NUMBERS[: most - 1]), attribute, noun)
+        return number_phrase(choose(rng, NUMBERS[: most - 1]), attribute, noun)
     return Phrase(
         f"some {attribute.english}{noun.plural}",
         f"一些 {attribute.chinese} {noun.chinese}",
@@ -233,10 +233,10 @@ def count(rng: Random, noun: Noun, many: bool = False) -> Phrase:
     )
 
 
-def point_at(rng: Random, noun: Noun, qualified: float = 0.3) -> Phrase:
-    """Point at the noun: "this book", "those apples", "that cup of tea", "these shoes"."""
+def demonstrative_phrase(rng: Random, noun: Noun, qualified: float = 0.3) -> Phrase:
+    """Return a demonstrative phrase: "this book", "those apples", "that cup of tea", "these shoes"."""
     near = rng.random() < 0.5
-    attribute = qualify(rng, noun, qualified)
+    attribute = random_attribute(rng, noun, qualified)
     measured = f"{'这' if near else '那'} {noun.measure} {attribute.chinese} {noun.chinese}"
     these = "these" if near else "those"
     if noun.pair:
@@ -249,11 +249,11 @@ def point_at(rng: Random, noun: Noun, qualified: float = 0.3) -> Phrase:
     return Phrase(f"{'this' if near else 'that'} {attribute.english}{noun.english}", measured, attribute.combinations)
 
 
-def define(rng: Random, noun: Noun) -> Phrase:
-    """Speak of a definite thing as an object, where Chinese points at it: "the book" is 那本书."""
+def definite_object_phrase(rng: Random, noun: Noun) -> Phrase:
+    """Return a definite object, which is demonstrative in Chinese: "the book" is 那本书."""
     if noun.portion and not noun.pair:
-        return point_at(rng, noun)
-    attribute = qualify(rng, noun)
+        return demonstrative_phrase(rng, noun)
+    attribute = random_attribute(rng, noun)
     one = f"那 {noun.measure} {attribute.chinese} {noun.chinese}"
     if noun.pair or noun not in SEVERAL or noun.plural == noun.english or rng.random() < 0.7:
         return Phrase(f"the {attribute.english}{noun.english}", one, attribute.combinations, plural=noun.pair)
@@ -261,22 +261,22 @@ def define(rng: Random, noun: Noun) -> Phrase:
     return Phrase(f"the {attribute.english}{noun.plural}", several, attribute.combinations, plural=True)
 
 
-def present(rng: Random, noun: Noun) -> Phrase:
-    """Speak of a definite thing as a subject or after 把, where Chinese needs no article: "the book" is 书."""
+def definite_phrase(rng: Random, noun: Noun) -> Phrase:
+    """Return a definite subject or object of 把, without a determiner in Chinese: "the book" is 书."""
     if noun.portion or noun not in SEVERAL or rng.random() < 0.7:
         return Phrase(f"the {noun.english}", noun.chinese, plural=noun.plural_only)
     return Phrase(f"the {noun.plural}", noun.chinese, plural=True)
 
 
-def own(rng: Random, noun: Noun, owner: Person | None = None, qualified: float = 0.3) -> Phrase:
-    """Say whose the thing is: "my new bicycle", "Tom's keys"; never in the owner's own name."""
-    # The girls' "their" would be 她们的.
+def possessive_phrase(rng: Random, noun: Noun, owner: Person | None = None, qualified: float = 0.3) -> Phrase:
+    """Return a possessive phrase: "my new bicycle", "Tom's keys"; the name of the owner is not repeated."""
+    # For several women, "their" would be 她们的.
     shared = noun in SHARED and not (owner and owner.english.endswith("girls"))
     group = GROUP_POSSESSORS if shared else POSSESSORS
-    english, chinese = pick(rng, pick(rng, (POSSESSORS, group, NAMED_POSSESSORS)))
+    english, chinese = choose(rng, choose(rng, (POSSESSORS, group, NAMED_POSSESSORS)))
     if owner is not None and f" {english} ".replace("'s", "") in f" {owner.english} ".replace("'s", ""):
-        return own(rng, noun, owner, qualified)
-    attribute = qualify(rng, noun, qualified, without_de=True)
+        return possessive_phrase(rng, noun, owner, qualified)
+    attribute = random_attribute(rng, noun, qualified, without_de=True)
     plural = noun.plural_only or (noun in SEVERAL and rng.random() < 0.3)
     return Phrase(
         f"{english} {attribute.english}{noun.plural if plural else noun.english}",
@@ -286,13 +286,13 @@ def own(rng: Random, noun: Noun, owner: Person | None = None, qualified: float =
     )
 
 
-def name_kind(noun: Noun) -> Phrase:
-    """Speak of the kind as a whole: "apples", "tea"."""
+def generic_phrase(noun: Noun) -> Phrase:
+    """Return the generic phrase: "apples", "tea"."""
     return Phrase(noun.plural, noun.chinese, plural=noun.plural_only or not noun.portion)
 
 
-def doubt(noun: Noun) -> Phrase:
-    """Deny or ask about there being one ("a car", "any milk"), where Chinese counts nothing."""
+def any_phrase(noun: Noun) -> Phrase:
+    """Return the phrase used in negations and questions ("a car", "any milk"), without a quantity in Chinese."""
     if noun.portion or noun in PLENTIFUL:
         return Phrase(f"any {noun.plural}", noun.chinese, plural=noun.plural_only or not noun.portion)
     return Phrase(add_article(noun.english), noun.chinese)

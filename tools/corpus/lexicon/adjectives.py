@@ -1,4 +1,4 @@
-"""The adjectives, each with the nouns it fits."""
+"""Adjectives with the nouns that they can describe."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,9 +8,10 @@ from .nouns import NOUNS, Noun, list_nouns
 
 @dataclass(frozen=True)
 class Adjective:
-    """An adjective; `before_noun` is what Chinese puts before a noun, empty where it would sound forced there.
+    """An adjective.
 
-    One without a comparative is not compared.
+    `before_noun` is the Chinese form before a noun, empty if it is not used there. Adjectives without a comparative are
+    not used in comparisons.
     """
 
     english: str
@@ -21,7 +22,7 @@ class Adjective:
 
     @property
     def denial(self) -> str:
-        """The Chinese "not" that goes with it: words that begin with 有 take 没."""
+        """The Chinese word for "not": 没 for adjectives that begin with 有."""
         return "没" if self.chinese.startswith("有") else "不"
 
     @property
@@ -37,7 +38,7 @@ class Adjective:
 _WARES = "reading clothes accessory device bicycle umbrella bag toy furniture instrument motor"
 _PAINTED = "clothes hat scarf gloves motor bicycle umbrella bag box dishes chair sofa writing"
 
-# Words of one syllable stand before the noun as they are; longer ones take 的.
+# Adjectives of one syllable precede the noun directly; longer ones need 的.
 QUALITIES = (
     Adjective("big", "大", "furniture house box bag fruit dishes pet farm monkey tiger tree fish", "大", "bigger"),
     Adjective("small", "小", "furniture house box bag fruit dishes pet tree fish knife", "小", "smaller"),
@@ -77,10 +78,10 @@ COLORS = (
     Adjective("white", "白色", f"{_PAINTED} flower cat dog rabbit horse", "白色 的"),
     Adjective("black", "黑色", f"{_PAINTED} cat dog horse bird", "黑色 的"),
 )
-# What a thing can have too much of.
+# Adjectives that can be used with "too".
 EXCESSES = ("big", "small", "old", "expensive", "long", "heavy", "dirty", "slow", "sweet")
 
-# Lasting traits of people, which can be compared.
+# Permanent traits of people, which can be compared.
 TRAITS = (
     Adjective("tall", "高", comparative="taller"),
     Adjective("short", "矮", comparative="shorter"),
@@ -95,7 +96,7 @@ TRAITS = (
     Adjective("polite", "有礼貌", comparative="more polite"),
     Adjective("famous", "出名", comparative="more famous"),
 )
-# How people feel at a given time.
+# Temporary states of people.
 STATES = (
     Adjective("busy", "忙"),
     Adjective("tired", "累"),

@@ -1,4 +1,4 @@
-"""The nouns: what they are called in both languages, and how each is counted."""
+"""Nouns in both languages and how they are counted."""
 
 from dataclasses import dataclass
 
@@ -7,10 +7,10 @@ from ..english import form_plural
 
 @dataclass(frozen=True, slots=True)
 class Noun:
-    """A noun, with its Chinese measure word; `portion` is the English one where English needs it too.
+    """A noun with its Chinese measure word and, if English needs one too, an English one (`portion`).
 
-    Without a portion the noun counts one by one (three books). With one it is either a mass (a cup of tea) or, where
-    `pair` is set, a plural for one thing (a pair of shoes).
+    A noun without a portion is countable (three books). A noun with a portion is a mass noun (a cup of tea) or, if
+    `pair` is set, a plural that denotes one thing (a pair of shoes).
     """
 
     english: str
@@ -21,12 +21,12 @@ class Noun:
 
     @property
     def plural(self) -> str:
-        """The English form that names the kind as a whole: apples, tea, shoes."""
+        """The generic English form: apples, tea, shoes."""
         return self.english if self.portion else form_plural(self.english)
 
     @property
     def plural_only(self) -> bool:
-        """Whether English treats the bare word as a plural: the shoes are, the noodles are."""
+        """Whether the English noun is always plural: the shoes are, the noodles are."""
         return bool(self.portion) and self.english.endswith("s")
 
 
@@ -183,22 +183,22 @@ BY_NAME = {noun.english: noun for nouns in NOUNS.values() for noun in nouns}
 
 
 def list_nouns(kinds: str) -> tuple[Noun, ...]:
-    """List the nouns of several kinds, or single nouns by name, given in one string."""
+    """Return the nouns of the given kinds or names, which are separated by spaces."""
     found: list[Noun] = []
     for kind in kinds.split():
         found.extend(NOUNS[kind] if kind in NOUNS else (BY_NAME[kind],))
     return tuple(dict.fromkeys(found))
 
 
-# What people have, buy or see ten of without raising an eyebrow.
+# Things of which people may have, buy or see up to ten.
 PLENTIFUL = frozenset(
     list_nouns("fruit vegetable reading message writing flower tree dishes picture ticket chair fish dumpling")
 )
-# What is spoken of in the plural as readily as in the singular; the rest only ever come one at a time.
+# Things that are also used in the plural.
 SEVERAL = PLENTIFUL | frozenset(
     list_nouns("pet farm zoo shirt jacket coat hat key present bag bicycle car umbrella window story movie song")
     + list_nouns("dumpling sandwich hamburger")
 )
-# What may belong to a whole household.
+# Things that may belong to a household.
 SHARED = frozenset(list_nouns("house motor furniture switched pet farm tree instrument dishes bicycle knife"))
 FOOD = frozenset(list_nouns("fruit vegetable dish drink"))

@@ -1,4 +1,4 @@
-"""The people: pronouns, names, relatives and what people do for a living."""
+"""People: pronouns, names, relatives and occupations."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +8,7 @@ Be = Literal["am", "is", "are"]
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody a sentence may speak of; `pronoun` is empty where the noun does not tell "he" from "she"."""
+    """A person in a sentence; `pronoun` is empty if the noun does not determine the gender."""
 
     english: str
     objective: str
@@ -60,7 +60,7 @@ def _couple(one: Person, other: Person) -> Person:
     return Person(english, objective, f"{one.chinese} 和 {other.chinese}", "are", pronoun)
 
 
-# One of them is the speaker or a man, for two women would be 她们, where English says "they" all the same.
+# At least one of them is the speaker or a man: two women would be 她们, which English does not distinguish.
 COUPLES = tuple(
     _couple(one, other)
     for one in NAMES
@@ -98,14 +98,14 @@ def _relate(possessors: tuple[tuple[str, str], ...], link: str) -> tuple[Person,
     )
 
 
-# Between a pronoun and a relative 的 is dropped (我妈妈); after a name it stays (汤姆的妈妈).
+# 的 is omitted between a pronoun and a relative (我妈妈), but not after a name (汤姆的妈妈).
 FAMILY = _relate(POSSESSORS, "")
 OTHERS_FAMILY = _relate(NAMED_POSSESSORS, "的")
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A kind of person, by occupation or by relation to others."""
+    """An occupation or a relation to other people."""
 
     english: str
     chinese: str
@@ -156,7 +156,7 @@ def _point_out(role: Role) -> tuple[Person, ...]:
 
 
 STRANGERS = tuple(person for role in (*OCCUPATIONS, *YOUNG_PEOPLE) for person in _point_out(role))
-# "The doctor" is the one at hand, whom Chinese calls 医生 without more ado.
+# "The doctor" is 医生 without a determiner.
 AT_HAND = (
     *(Person(f"the {role.english}", f"the {role.english}", role.chinese, "is", "") for role in OCCUPATIONS[:-1]),
     *(

@@ -1,11 +1,11 @@
-"""The places people go to and do things at, and the spots where things lie."""
+"""Places where people go and act, and spots where things are."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place: how English says "at" it and "to" it, and what Chinese puts after 在 and after 去."""
+    """A place with its English phrases for "at" and "to" and its Chinese names after 在 and 去."""
 
     name: str
     at: str
@@ -74,7 +74,7 @@ BY_NAME = {place.name.replace(" ", "-"): place for place in (HOME, *BUILDINGS, *
 
 
 def list_places(names: str) -> tuple[Place, ...]:
-    """List the places named in one string."""
+    """Return the places with the given names, which are separated by spaces."""
     return tuple(BY_NAME[name] for name in names.split())
 
 

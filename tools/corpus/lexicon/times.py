@@ -1,11 +1,11 @@
-"""The words for time."""
+"""Expressions of time."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """A time, or how often something happens, in both languages."""
+    """A time or a frequency in both languages."""
 
     english: str
     chinese: str
@@ -59,7 +59,7 @@ LATER = (
     Time("next month", "下个 月"),
     Time("next year", "明年"),
 )
-# Times that a denial can follow: 他周末不工作.
+# Times that can precede a negation: 他周末不工作.
 AT_TIMES = (
     Time("on weekends", "周末"),
     Time("after dinner", "晚饭 后"),

@@ -1,4 +1,4 @@
-"""The verbs, each with the objects and the places that go with it."""
+"""Verbs with their possible objects and places."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,11 +12,16 @@ from .places import Place, list_places
 class Verb:
     """A verb in both languages.
 
-    `objects` and `where` name kinds of nouns and places. An event that is `lasting` is still worth telling a year
-    later (I bought a house), one that is `momentary` happens to people rather than being planned or under way (I found
-    a key), and one that is `brief` is not worth planning (I closed the door). A verb that `creates` its object cannot
-    have one that is there already (I wrote two letters), a `particular` one is never just any (I heard this song), an
-    `owned` one may be somebody's (I found your key), and there may be `many`.
+    Attributes:
+        objects: Kinds of nouns that can be the object.
+        where: Places of the action.
+        lasting: Whether the event may have happened years ago (I bought a house).
+        momentary: Whether it cannot be planned or ongoing (I found a key).
+        brief: Whether it is too short to be planned (I closed the door).
+        creates: Whether the object does not exist before (I wrote two letters).
+        particular: Whether the object is always definite (I heard this song).
+        many: Whether there may be many objects.
+        owned: Whether the object may belong to a person (I found your key).
     """
 
     english: str
@@ -45,7 +50,7 @@ class Verb:
 
     @property
     def hides_past(self) -> bool:
-        """Whether the past looks like the present, as in "I read", so that the reader cannot tell which is meant."""
+        """Whether past and present are spelled alike, as in "I read"."""
         return self.forms.past == self.forms.base
 
 
@@ -54,7 +59,7 @@ _GOODS = "reading clothes accessory device bicycle umbrella bag present furnitur
 _LOSABLE = "valuable pet accessory umbrella phone pen"
 _GIFTS = "reading clothes accessory device umbrella bag present writing flower dish fruit vegetable drink"
 
-# Verbs whose object may be any number of things, in any tense.
+# Verbs with an object, for any tense and number of things.
 TRANSITIVE = (
     Verb("eat", "吃", "fruit vegetable dish fish", "home restaurant kitchen office"),
     Verb("drink", "喝", "drink", "home restaurant kitchen office hotel"),
@@ -77,7 +82,7 @@ TRANSITIVE = (
     Verb("wash", "洗", "dishes clothes car bicycle", "home", owned=True),
 )
 
-# The same verbs with what people do again and again.
+# The same verbs with the objects of habitual actions.
 HABITUAL = (
     Verb("eat", "吃", "fruit vegetable dish fish", "home restaurant"),
     Verb("drink", "喝", "drink", "home restaurant office"),
@@ -88,7 +93,7 @@ HABITUAL = (
     Verb("draw", "画", "pet flower tree", "home park"),
 )
 
-# What Chinese says with 把: the object is definite and the verb carries a result.
+# Verbs that are used with 把 in Chinese: the object is definite, and the verb has a result.
 DISPOSAL = (
     Verb("close", "关上", "opening box", brief=True),
     Verb("open", "打开", "opening box bottle", brief=True),
@@ -107,11 +112,11 @@ MEETING = (
     Verb("help", "帮助", lasting=True),
     Verb("visit", "看望", lasting=True),
 )
-# What one can plan to do, or be in the middle of doing, to a person.
+# Verbs with a person as object that can be planned or ongoing.
 ATTENDING = MEETING[2:]
 WAIT = Verb("wait for", "等", where="station airport school park")
 
-# Deeds done for somebody, who in Chinese stands before the verb with 给.
+# Actions for a person, who precedes the verb with 给 in Chinese.
 GIVING = (
     Verb("buy", "买", _GIFTS, lasting=True),
     Verb("send", "寄", "letter present photo book", lasting=True),
@@ -120,7 +125,7 @@ GIVING = (
 GIVE = Verb("give", "给", f"{_GIFTS} picture ticket", lasting=True)
 SHOW = Verb("show", "看", "picture present letter")
 
-# Deeds that need no further object.
+# Verbs without an object.
 GAMES = (
     Verb("play the piano", "弹 钢琴", where="home living-room classroom school"),
     Verb("play the guitar", "弹 吉他", where="home park bedroom beach"),
@@ -162,9 +167,9 @@ CLEANING = (
     Verb("clean the classroom", "打扫 教室"),
 )
 DUTIES = (*LABORS, *STUDIES, *CLEANING)
-# One list per verb, as it were, so that no verb drowns the others.
+# Repeated lists increase the frequency of their verbs.
 PASTIMES = (GAMES, AMUSEMENTS, AMUSEMENTS, AMUSEMENTS, LABORS, LABORS, STUDIES, CLEANING)
-# What has its own time of day, so that no other is named.
+# Actions that imply a time of day, so that no other time is added.
 NEEDS = (
     Verb("sleep", "睡觉", where="home bedroom hotel"),
     Verb("eat breakfast", "吃 早饭", where="home kitchen hotel"),
@@ -173,7 +178,7 @@ NEEDS = (
     Verb("cook lunch", "做 午饭", where="home kitchen"),
     Verb("cook dinner", "做 晚饭", where="home kitchen"),
 )
-# The verb, the part of the day, its Chinese, and the hours when people do it.
+# Verb, part of the day, its Chinese name, possible hours.
 ROUTINES = (
     (Verb("get up", "起床"), "morning", "早上", ("six", "seven", "eight")),
     (NEEDS[1], "morning", "早上", ("seven", "eight", "nine")),
@@ -186,7 +191,7 @@ ROUTINES = (
     (Verb("go to bed", "睡觉"), "evening", "晚上", ("nine", "ten")),
 )
 AT_HOME = tuple(verb for verb in (*LEISURE, *DUTIES) if "home" in verb.where)
-# What one learns to do, so that "can" is 会 rather than 能.
+# Learned skills, for which "can" is 会 instead of 能.
 SKILLS = (
     *GAMES,
     *ARTS,
@@ -199,7 +204,7 @@ SKILLS = (
     Verb("speak French", "说 法语"),
     Verb("speak Japanese", "说 日语"),
 )
-# Deeds that can be measured in hours, by the word that takes the measure.
+# Actions that can last for hours; the Chinese word takes the duration.
 ENDURING = (
     Verb("work", "工作"),
     Verb("study", "学习"),
@@ -224,7 +229,7 @@ BY_VEHICLE = (
 )
 
 _ANY_THING = "fruit vegetable dish drink pet farm zoo fish flower"
-# Things of one sort, that can be liked together.
+# Things of one sort, for "likes X and Y".
 SORTS = tuple(map(list_nouns, ("fruit vegetable", "dish", "drink", "pet farm zoo")))
 LIKE = (
     Verb("like", "喜欢", _ANY_THING),
@@ -234,7 +239,7 @@ LIKE = (
 NEED = Verb("need", "需要", "umbrella device bag drink coat shoes gloves writing dishes furniture bicycle map ticket")
 WANT = Verb("want", "想要", f"dish drink fruit {_GOODS} pet")
 HAVE = Verb("have", "有", f"pet farm fish {_GOODS} motor house switched box knife picture ticket toy")
-# Feelings and acquaintance: "love" is 爱 for a person and 喜欢 for a thing.
+# Feelings for people: "love" is 爱 for a person and 喜欢 for a thing.
 FEELING = (
     Verb("like", "喜欢"),
     Verb("love", "爱"),
@@ -242,5 +247,5 @@ FEELING = (
     Verb("miss", "想念"),
     Verb("trust", "相信"),
 )
-# Clothes are 穿, what goes on the head, the hands or the wrist is 戴.
+# "Wear" is 穿 for clothes and 戴 for accessories.
 WEARING = (("穿", list_nouns("clothes")), ("戴", list_nouns("accessory")))

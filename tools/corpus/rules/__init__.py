@@ -1,4 +1,4 @@
-"""The rules of the grammar, and how often each is used."""
+"""The rules of the grammar with their weights."""
 
 from collections.abc import Callable
 from random import Random
@@ -9,7 +9,7 @@ from . import compounds, descriptions, question_words, questions, requests, scen
 
 
 class Rule(NamedTuple):
-    """A kind of sentence: its weight among the others, how it is built and how it ends."""
+    """A kind of sentence: relative frequency, function that builds it, and final mark."""
 
     weight: float
     build: Callable[[Random], Phrase]

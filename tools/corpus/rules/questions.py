@@ -1,4 +1,4 @@
-"""Questions to be answered with yes or no, which Chinese ends with 吗."""
+"""Yes-no questions, which end with 吗 in Chinese."""
 
 from random import Random
 
@@ -10,32 +10,32 @@ from ..lexicon.times import SEASONS
 from ..lexicon.verbs import FEELING, HAVE, LIKE, NEED, SKILLS, WANT, Verb
 from ..phrases import (
     Phrase,
-    doubt,
+    any_phrase,
+    choose,
+    definite_phrase,
     fill,
-    meet_person,
-    name_kind,
-    name_object,
-    own,
-    pick,
-    present,
+    generic_phrase,
+    person_object,
+    possessive_phrase,
+    random_person,
     word,
 )
-from ..verb_phrases import act, do_at_home, do_something, do_usual_thing
-from .descriptions import NOBODYS, describe, pick_quality, show_thing
-from .scenes import arrange, meet_dear, name_occupation
+from ..verb_phrases import action_at_home, habitual_action, single_action, verb_phrase
+from .descriptions import NOBODYS, choose_quality, describe, show_thing
+from .scenes import arrange, name_occupation, random_dear_person
 from .statements import (
-    do_memorable_thing,
-    do_planned_or_asked,
-    locate,
-    say_how_regularly,
-    say_when_done,
-    say_when_planned,
+    future_time,
+    habit_time,
+    past_time,
+    plannable_action,
+    random_experience,
+    random_location,
 )
 
 
 def meet_asked(rng: Random) -> Person:
-    """Choose somebody to ask about; nobody asks what they did themselves, or who their mother is."""
-    while (person := meet_person(rng)).pronoun in ("I", "we") or person.english.startswith("my "):
+    """Choose a person to ask about, who is not the speaker or a relative of the speaker."""
+    while (person := random_person(rng)).pronoun in ("I", "we") or person.english.startswith("my "):
         pass
     return person
 
@@ -43,47 +43,47 @@ def meet_asked(rng: Random) -> Person:
 def ask_past(rng: Random) -> Phrase:
     """Did Tom buy any apples yesterday? 汤姆昨天买苹果了吗？"""
     s = meet_asked(rng)
-    while (deed := do_something(rng, s, "asked")).tail in ("me", "us"):
+    while (action := single_action(rng, s, "asked")).tail in ("me", "us"):
         pass
-    when, at = say_when_done(rng, deed, 0.6), locate(rng, deed, 0.2)
-    return fill("did {s} {v} {at} {t}", "{s} {t} {at} {v} 了 吗", s=s, v=deed.conjugate("base"), at=at, t=when)
+    when, at = past_time(rng, action, 0.6), random_location(rng, action, 0.2)
+    return fill("did {s} {v} {at} {t}", "{s} {t} {at} {v} 了 吗", s=s, v=action.conjugate("base"), at=at, t=when)
 
 
 def ask_ongoing(rng: Random) -> Phrase:
     """Is your father watching television? 你爸爸在看电视吗？"""
     s = meet_asked(rng)
-    v = do_at_home(rng, doubted=True).conjugate("ing")
+    v = action_at_home(rng, doubted=True).conjugate("ing")
     return fill("{be} {s} {v}", "{s} 在 {v} 吗", be=word(s.be), s=s, v=v)
 
 
 def ask_habit(rng: Random) -> Phrase:
     """Does she drink coffee every day? 她每天喝咖啡吗？"""
     s = meet_asked(rng)
-    deed = do_usual_thing(rng)
-    when, v = say_how_regularly(rng, deed), deed.conjugate("base")
+    action = habitual_action(rng)
+    when, v = habit_time(rng, action), action.conjugate("base")
     return fill("{do} {s} {v} {t}", "{s} {t} {v} 吗", do=word(s.do), s=s, v=v, t=when)
 
 
 def ask_plan(rng: Random) -> Phrase:
     """Will you go to Shanghai next month? 你下个月会去上海吗？"""
     s = meet_asked(rng)
-    deed = do_planned_or_asked(rng, s)
-    when = say_when_planned(rng, deed)
-    return fill("will {s} {v} {t}", "{s} {t} 会 {v} 吗", s=s, v=deed.conjugate("base"), t=when)
+    action = plannable_action(rng, s)
+    when = future_time(rng, action)
+    return fill("will {s} {v} {t}", "{s} {t} 会 {v} 吗", s=s, v=action.conjugate("base"), t=when)
 
 
 def ask_wish(rng: Random) -> Phrase:
     """Do you want to swim? 你想游泳吗？"""
     s = meet_asked(rng)
-    deed = do_planned_or_asked(rng, s)
-    when = say_when_planned(rng, deed, 0.3)
-    v = deed.conjugate("base")
+    action = plannable_action(rng, s)
+    when = future_time(rng, action, 0.3)
+    v = action.conjugate("base")
     return fill("{do} {s} want to {v} {t}", "{s} 想 {t} {v} 吗", do=word(s.do), s=s, v=v, t=when)
 
 
 def ask_skill(rng: Random) -> Phrase:
     """Can your son swim? 你儿子会游泳吗？"""
-    v = act(pick(rng, SKILLS)).conjugate("base")
+    v = verb_phrase(choose(rng, SKILLS)).conjugate("base")
     return fill("can {s} {v}", "{s} 会 {v} 吗", s=meet_asked(rng), v=v)
 
 
@@ -97,10 +97,10 @@ _LENT = list_nouns(
 
 def ask_permission(rng: Random) -> Phrase:
     """Can I use your computer? 我能用你的电脑吗？"""
-    noun = pick(rng, _LENT)
+    noun = choose(rng, _LENT)
     thing = fill("your {n}", "你 的 {n}", n=word(noun.english, noun.chinese))
-    deed = act(pick(rng, (_USE, _BORROW)), noun, thing)
-    return fill("can I {v}", "我 能 {v} 吗", v=deed.conjugate("base"))
+    action = verb_phrase(choose(rng, (_USE, _BORROW)), noun, thing)
+    return fill("can I {v}", "我 能 {v} 吗", v=action.conjugate("base"))
 
 
 def ask_taste(rng: Random) -> Phrase:
@@ -108,31 +108,31 @@ def ask_taste(rng: Random) -> Phrase:
     s = meet_asked(rng)
     chance = rng.random()
     if chance < 0.6:
-        noun = pick(rng, LIKE[0].nouns)
-        v = act(LIKE[0], noun, name_kind(noun)).conjugate("base")
+        noun = choose(rng, LIKE[0].nouns)
+        v = verb_phrase(LIKE[0], noun, generic_phrase(noun)).conjugate("base")
     elif chance < 0.75:
-        season, chinese = pick(rng, SEASONS)
+        season, chinese = choose(rng, SEASONS)
         v = word(f"like {season}", f"喜欢 {chinese}")
     else:
-        verb = pick(rng, FEELING)
-        person = name_object(meet_dear(rng, s, verb))
-        v = act(verb, thing=person).conjugate("base")
+        verb = choose(rng, FEELING)
+        person = person_object(random_dear_person(rng, s, verb))
+        v = verb_phrase(verb, thing=person).conjugate("base")
     return fill("{do} {s} {v}", "{s} {v} 吗", do=word(s.do), s=s, v=v)
 
 
 def ask_possession(rng: Random) -> Phrase:
     """Do you have any tickets? 你有票吗？"""
     s = meet_asked(rng)
-    verb = pick(rng, (HAVE, HAVE, NEED, WANT))
-    noun = pick(rng, verb.nouns)
-    v = act(verb, noun, doubt(noun)).conjugate("base")
+    verb = choose(rng, (HAVE, HAVE, NEED, WANT))
+    noun = choose(rng, verb.nouns)
+    v = verb_phrase(verb, noun, any_phrase(noun)).conjugate("base")
     return fill("{do} {s} {v}", "{s} {v} 吗", do=word(s.do), s=s, v=v)
 
 
 def ask_presence(rng: Random) -> Phrase:
     """Is there any milk in the fridge? 冰箱里有牛奶吗？"""
     noun, at = arrange(rng)
-    n = doubt(noun)
+    n = any_phrase(noun)
     return fill("{be} there {n} {at}", "{at} 有 {n} 吗", be=word(n.be), n=n, at=at)
 
 
@@ -140,16 +140,16 @@ def ask_whether_there(rng: Random) -> Phrase:
     """Is your passport in the bag? 你的护照在包里吗？"""
     if rng.random() < 0.5:
         s = meet_asked(rng)
-        place = pick(rng, (HOME, *BUILDINGS, *CITIES))
+        place = choose(rng, (HOME, *BUILDINGS, *CITIES))
         return fill("{be} {s} {at}", "{s} 在 {at} 吗", be=word(s.be), s=s, at=word(place.at, place.chinese))
     noun, at = arrange(rng)
-    thing = present(rng, noun) if noun in NOBODYS or rng.random() < 0.5 else own(rng, noun)
+    thing = definite_phrase(rng, noun) if noun in NOBODYS or rng.random() < 0.5 else possessive_phrase(rng, noun)
     return fill("{be} {s} {at}", "{s} 在 {at} 吗", be=word(thing.be), s=thing, at=at)
 
 
 def ask_quality(rng: Random) -> Phrase:
     """Is this watch expensive? 这块手表贵吗？"""
-    noun, adjective = pick_quality(rng)
+    noun, adjective = choose_quality(rng)
     thing, a = show_thing(rng, noun), describe(adjective, noun)
     return fill("{be} {s} {a}", "{s} {a} 吗", be=word(thing.be), s=thing, a=a)
 
@@ -157,7 +157,7 @@ def ask_quality(rng: Random) -> Phrase:
 def ask_trait(rng: Random) -> Phrase:
     """Are you tired? 你累吗？"""
     s = meet_asked(rng)
-    adjective = pick(rng, pick(rng, (TRAITS, STATES)))
+    adjective = choose(rng, choose(rng, (TRAITS, STATES)))
     return fill("{be} {s} {a}", "{s} {a} 吗", be=word(s.be), s=s, a=word(adjective.english, adjective.chinese))
 
 
@@ -174,8 +174,8 @@ def ask_experience(rng: Random) -> Phrase:
     s = meet_asked(rng)
     have = word(s.have)
     if rng.random() < 0.5:
-        place = pick(rng, (*CITIES, *COUNTRIES))
+        place = choose(rng, (*CITIES, *COUNTRIES))
         v = word(f"been {place.to}", f"去 过 {place.chinese}")
         return fill("{have} {s} ever {v}", "{s} {v} 吗", have=have, s=s, v=v)
-    v = do_memorable_thing(rng).conjugate("participle", "过")
+    v = random_experience(rng).conjugate("participle", "过")
     return fill("{have} {s} ever {v}", "{s} {v} 吗", have=have, s=s, v=v)

@@ -7,8 +7,20 @@ from ..lexicon.people import NAMES, PRONOUN_BY_NAME
 from ..lexicon.places import IN, ON
 from ..lexicon.times import SOON
 from ..lexicon.verbs import GIVE, HABITUAL, LEISURE, NEEDS, WAIT, Verb
-from ..phrases import Phrase, combine, count, fill, name_kind, name_object, pick, point_at, present, sometimes, word
-from ..verb_phrases import act, dispose, travel_out
+from ..phrases import (
+    Phrase,
+    choose,
+    combination_of,
+    counted_phrase,
+    definite_phrase,
+    demonstrative_phrase,
+    fill,
+    generic_phrase,
+    person_object,
+    sometimes,
+    word,
+)
+from ..verb_phrases import dispose_of_thing, travel_away, verb_phrase
 
 _YOU = PRONOUN_BY_NAME["you"]
 _RECIPIENTS = (
@@ -21,15 +33,15 @@ _RECIPIENTS = (
 
 def request_disposal(rng: Random) -> Phrase:
     """Please close the window. 请把窗户关上。"""
-    return fill("please {v}", "请 {v}", v=dispose(rng, _YOU, "planned").conjugate("base"))
+    return fill("please {v}", "请 {v}", v=dispose_of_thing(rng, _YOU, "planned").conjugate("base"))
 
 
 def request_gift(rng: Random) -> Phrase:
     """Please give me a cup of tea. 请给我一杯茶。"""
-    person = name_object(pick(rng, _RECIPIENTS))
-    noun = pick(rng, GIVE.nouns)
-    thing = count(rng, noun)
-    o = Phrase(thing.english, thing.chinese, (*thing.combinations, combine(GIVE, noun)))
+    person = person_object(choose(rng, _RECIPIENTS))
+    noun = choose(rng, GIVE.nouns)
+    thing = counted_phrase(rng, noun)
+    o = Phrase(thing.english, thing.chinese, (*thing.combinations, combination_of(GIVE, noun)))
     return fill("please give {p} {o}", "请 给 {p} {o}", p=person, o=o)
 
 
@@ -42,18 +54,18 @@ _PLACED = (
 
 def request_placing(rng: Random) -> Phrase:
     """Please put the key on the table. 请把钥匙放在桌子上。"""
-    nouns, spots = pick(rng, _PLACED)
-    noun, spot = pick(rng, nouns), pick(rng, spots)
-    thing = present(rng, noun) if rng.random() < 0.6 else point_at(rng, noun)
-    o = Phrase(thing.english, thing.chinese, (*thing.combinations, combine(_PUT, noun)))
+    nouns, spots = choose(rng, _PLACED)
+    noun, spot = choose(rng, nouns), choose(rng, spots)
+    thing = definite_phrase(rng, noun) if rng.random() < 0.6 else demonstrative_phrase(rng, noun)
+    o = Phrase(thing.english, thing.chinese, (*thing.combinations, combination_of(_PUT, noun)))
     return fill("please put {o} {at}", "请 把 {o} 放 在 {at}", o=o, at=word(spot.english, spot.chinese))
 
 
 def request_help(rng: Random) -> Phrase:
     """Please call me tomorrow. 请明天给我打电话。"""
-    person = name_object(pick(rng, _RECIPIENTS))
+    person = person_object(choose(rng, _RECIPIENTS))
     if rng.random() < 0.4:
-        place = pick(rng, WAIT.places)
+        place = choose(rng, WAIT.places)
         at = word(place.at, place.chinese)
         return fill("please wait for {p} {at}", "请 在 {at} 等 {p}", p=person, at=at)
     when = sometimes(rng, 0.7, SOON)
@@ -67,17 +79,17 @@ _FORBIDDEN = (*(verb for verb in LEISURE if verb.english != "run"), NEEDS[0])
 
 def forbid(rng: Random) -> Phrase:
     """Please do not sing in the library. 请不要在图书馆唱歌。"""
-    deed = act(pick(rng, _FORBIDDEN))
+    action = verb_phrase(choose(rng, _FORBIDDEN))
     if rng.random() < 0.3:
-        verb = pick(rng, HABITUAL[:2])
-        noun = pick(rng, verb.nouns)
-        deed = act(verb, noun, name_kind(noun))
-    v = deed.conjugate("base")
+        verb = choose(rng, HABITUAL[:2])
+        noun = choose(rng, verb.nouns)
+        action = verb_phrase(verb, noun, generic_phrase(noun))
+    v = action.conjugate("base")
     please = word("please do", "请") if rng.random() < 0.5 else word("do")
     if rng.random() < 0.4:
         return fill("{please} not {v} here", "{please} 不要 在 这里 {v}", please=please, v=v)
-    if deed.verb.where and rng.random() < 0.6:
-        place = pick(rng, deed.verb.places)
+    if action.verb.where and rng.random() < 0.6:
+        place = choose(rng, action.verb.places)
         at = word(place.at, place.chinese)
         return fill("{please} not {v} {at}", "{please} 不要 在 {at} {v}", please=please, v=v, at=at)
     return fill("{please} not {v}", "{please} 不要 {v}", please=please, v=v)
@@ -85,6 +97,6 @@ def forbid(rng: Random) -> Phrase:
 
 def propose(rng: Random) -> Phrase:
     """Let's go to the zoo tomorrow. 我们明天去动物园吧。"""
-    deed = act(pick(rng, LEISURE)) if rng.random() < 0.5 else travel_out(rng)
+    action = verb_phrase(choose(rng, LEISURE)) if rng.random() < 0.5 else travel_away(rng)
     when = sometimes(rng, 0.6, SOON)
-    return fill("let's {v} {t}", "我们 {t} {v} 吧", v=deed.conjugate("base"), t=when)
+    return fill("let's {v} {t}", "我们 {t} {v} 吧", v=action.conjugate("base"), t=when)
