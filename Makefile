@@ -13,7 +13,7 @@ test: .venv/installed-for-tests .venv/timm/installed lint
 		|| echo "== Chromium is not installed: tests of web pages are skipped (apt-get install chromium)"
 	@echo "== pytest" && $(BIN)/pytest -n 2 --dist loadgroup
 	@if [ -e .venv/timm/installed ]; then echo "== pytest with timm and torchvision" \
-		&& PYTHONPATH=.venv/timm $(BIN)/pytest tests/interop/of_timm.py; fi
+		&& PYTHONPATH=.venv/timm $(BIN)/pytest tests/interop/full_timm_models.py; fi
 
 lint: .venv/installed-for-tests
 	@echo "== ruff" && $(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -43,7 +43,7 @@ ray: .venv/installed-for-ray
 	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@ .venv/installed
 
-# timm and torchvision matching the installed torch, in a separate folder; tests/interop/of_timm.py explains why.
+# timm and torchvision matching the installed torch, in a separate folder; tests/interop/full_timm_models.py explains why.
 .venv/timm/installed: .venv/installed-for-tests
 	@rm -rf .venv/timm
 	@minor=$$($(BIN)/python -c "import torch; print(torch.__version__.split('.')[1])") \

@@ -3,7 +3,7 @@
     python benchmarks/round_trips.py RUN [--sentences 300] [--only-trained]
 
 RUN is a trained model, such as that of `regard demo`; its own validation sentences are translated, greedily and with
-beam 4, and so are made-up sentences by models of random weights of every option (tests/exchange/random_models.py).
+beam 4, and so are made-up sentences by models of random weights of every option (tests/interop/random_models.py).
 Everywhere the tokens must be the same, or worth as much to our model within rounding (ties), and logits or
 log-probabilities within 1e-4. Where a translation is cut at the limit of length, every program does something else, so
 the sentences are such that the model ends them by itself.
@@ -27,23 +27,23 @@ import torch
 from regard.data.text.readers import read_jsonl
 from regard.decoding.constraints import DecodingRequest
 from regard.errors import UserError
-from regard.interop.argos import write_argos
-from regard.interop.export_ctranslate2 import save_ctranslate2
-from regard.interop.huggingface_marian import build_huggingface, write_huggingface
+from regard.interop.argos import export_argos
+from regard.interop.ctranslate2 import save_ctranslate2
+from regard.interop.huggingface_translation import build_huggingface, export_huggingface
 from regard.interop.import_model import import_model
 from regard.interop.onnx import ONNX
 from regard.interop.torch import TORCH
 from regard.interop.verification import (
     SEARCHES,
     TOLERANCE,
-    GeneratorPeer,
-    Peer,
+    ExternalModel,
     Tokens,
-    check,
+    check_agreement,
     compare,
-    has_ended,
+    ended_before_limit,
     sample_sources,
 )
+from regard.pipelines.ctranslate2 import CTranslate2Generator
 from regard.pipelines.transformers import TransformersGenerator
 from regard.pipelines.translator import Translator
 
@@ -58,7 +58,7 @@ def to_transformers_and_back(ours: Translator, sources: Sources, room: Path) -> 
     """The model that comes back must say the same in every place: tokens equal, logits within the tolerance."""
     there, back = room / "there", room / "back"
     there.mkdir()
-    write_huggingface(ours, there, sources[:8])
+    export_huggingface(ours, there, sources[:8])
     import_model(there, back)
     again = Translator.load(back)
     row: Row = {}
@@ -74,43 +74,47 @@ def to_transformers_and_back(ours: Translator, sources: Sources, room: Path) -> 
     return row | {"largest_difference": gap}
 
 
-def in_a_program(peer: Callable[[Translator, Path, Sources], Peer]) -> Callable[[Translator, Sources, Path], Row]:
+def in_a_program(
+    load: Callable[[Translator, Path, Sources], ExternalModel],
+) -> Callable[[Translator, Sources, Path], Row]:
     """The check of a model that another program runs."""
 
     def run(ours: Translator, sources: Sources, room: Path) -> Row:
-        agreement = compare(ours, peer(ours, room, sources), sources)
-        check(agreement, "it")
+        agreement = compare(ours, load(ours, room, sources), sources)
+        check_agreement(agreement, "it")
         return {
-            **{name: list(same) for name, same in agreement.same.items()},
+            **{name: list(same) for name, same in agreement.identical.items()},
             "ties": agreement.ties,
-            "largest_difference": agreement.difference,
+            "largest_difference": agreement.max_difference,
         }
 
     return run
 
 
-def their_model(ours: Translator, room: Path, sources: Sources) -> Peer:
-    return GeneratorPeer(TransformersGenerator(build_huggingface(ours)))
+def their_model(ours: Translator, room: Path, sources: Sources) -> ExternalModel:
+    return TransformersGenerator(build_huggingface(ours))
 
 
-def their_engine(ours: Translator, room: Path, sources: Sources) -> Peer:
+def their_engine(ours: Translator, room: Path, sources: Sources) -> ExternalModel:
     save_ctranslate2(ours, room)
-    return GeneratorPeer(Translator.load(room).generator)
+    generator = Translator.load(room).generator
+    assert isinstance(generator, CTranslate2Generator)
+    return generator
 
 
-def their_onnx(ours: Translator, room: Path, sources: Sources) -> Peer:
-    ONNX.write(ours, room, sources[:8])
-    return ONNX.peer(room)
+def their_onnx(ours: Translator, room: Path, sources: Sources) -> ExternalModel:
+    ONNX.export_translator(ours, room, sources[:8])
+    return ONNX.load_model(room)
 
 
-def their_archive(ours: Translator, room: Path, sources: Sources) -> Peer:
-    TORCH.write(ours, room, sources[:8])
-    return TORCH.peer(room)
+def their_archive(ours: Translator, room: Path, sources: Sources) -> ExternalModel:
+    TORCH.export_translator(ours, room, sources[:8])
+    return TORCH.load_model(room)
 
 
 def as_package(ours: Translator, sources: Sources, room: Path) -> Row:
     """Argos Translate's own calls, from text to text; the export itself refuses what differs."""
-    return {"said": write_argos(ours, room, sources, None)}
+    return {"said": export_argos(ours, room, sources, None)}
 
 
 WAYS: dict[str, Callable[[Translator, Sources, Path], Row]] = {
@@ -150,7 +154,7 @@ def sources_that_end(ours: Translator, count: int) -> Sources:
         ended = [True] * len(batch)
         for settings in SEARCHES.values():
             beams = ours.generator.generate([DecodingRequest(source) for source in batch], settings)
-            ended = [e and has_ended(b, s, settings) for e, b, s in zip(ended, beams, batch, strict=True)]
+            ended = [e and ended_before_limit(b, s, settings) for e, b, s in zip(ended, beams, batch, strict=True)]
         kept += [source for source, e in zip(batch, ended, strict=True) if e]
         if len(kept) >= count:
             break
@@ -160,7 +164,7 @@ def sources_that_end(ours: Translator, count: int) -> Sources:
 def differs(row: Row) -> bool:
     """Whether a row says that two models did not say the same, or that something broke; a refused option does not."""
     if "refused" in row:
-        return "nothing was written" in row["refused"] or "does not say" in row["refused"]
+        return "nothing was written" in row["refused"] or "differs from" in row["refused"]
     ties = row.get("ties", {})
     unequal = [name for name in SEARCHES if name in row and row[name][0] + ties.get(name, 0) != row[name][1]]
     return bool(unequal) or not row.get("largest_difference", 0.0) <= TOLERANCE

@@ -148,14 +148,14 @@ def _benchmark_images(
 ) -> SpeedReport:
     from regard.evaluation.bench.harness import library_errors
     from regard.evaluation.bench.images import ImageSystem, benchmark_classifiers
-    from regard.interop.huggingface_vision import build_huggingface_images
+    from regard.interop.huggingface_vision import build_huggingface_classifier
 
     systems = [ImageSystem.open(run, device) for run in runs]
     for library in libraries:
         with library_errors(library):
             if library != "huggingface":
                 raise UserError("has no image models; huggingface does")
-            model = build_huggingface_images(systems[0].classifier)
+            model = build_huggingface_classifier(systems[0].classifier)
             systems.append(ImageSystem.in_transformers(systems[0], model))
     return benchmark_classifiers(systems, batch, seconds, compare=bool(libraries))
 
@@ -172,7 +172,7 @@ def _benchmark_text(
     from regard.cli.evaluate import choose_tokenisation
     from regard.evaluation.bench.harness import choose_batch_sizes, library_errors, split_options
     from regard.evaluation.bench.translation import SENTENCES, Sentences, TranslationSystem, benchmark_translators
-    from regard.interop.export_ctranslate2 import load_translator
+    from regard.interop.ctranslate2 import load_translator
     from regard.training.bench_runs import validation_sentences
 
     src, ref = files
@@ -200,8 +200,8 @@ def _open_in_library(library: str, run: str, device: torch.device) -> Translatio
     """Open the model of a run in another library, with the same search settings."""
     from regard.evaluation.bench.harness import split_options
     from regard.evaluation.bench.translation import TranslationSystem
-    from regard.interop.export_ctranslate2 import load_translator
-    from regard.interop.huggingface_marian import load_in_transformers
+    from regard.interop.ctranslate2 import load_translator
+    from regard.interop.huggingface_translation import load_in_transformers
 
     path, values = split_options(run)
     if library == "ctranslate2":

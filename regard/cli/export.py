@@ -24,9 +24,9 @@ def export(
 ) -> None:
     """Export a model to the format of another program, and verify that its outputs are the same."""
     from regard.data.text.readers import read_lines
-    from regard.interop.export import export
+    from regard.interop.export_model import export_model
 
     texts = None if sample is None else list(read_lines(sample))
-    for sentence in export(run, out, to, quantization, texts):
+    for sentence in export_model(run, out, to, quantization, texts):
         typer.echo(sentence)
     typer.echo(f"{out}: written")

@@ -161,7 +161,7 @@ def _load(run: Path, others: Sequence[Path], device: str, engine: str | None, pr
         from regard.pipelines.translator import Translator
 
         return Translator.load(run, *others, device=choose_device(device), precision=precision)
-    from regard.interop.export_ctranslate2 import load_translator
+    from regard.interop.ctranslate2 import load_translator
 
     return load_translator(run, *others, device=choose_device(device), engine=engine, precision=precision)
 

@@ -1,8 +1,7 @@
-"""`regard export --to argos`: the package that Argos Translate installs, and LibreTranslate serves."""
+"""Export packages for Argos Translate and LibreTranslate."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shutil
@@ -18,39 +17,48 @@ from regard.data.text.tokenizer import SPACE_MARK
 from regard.decoding.config import SearchSettings
 from regard.errors import UserError
 from regard.interop.ctranslate2 import POSITIONS, UNKNOWN, to_ctranslate2
-from regard.interop.lengths import longest_input
+from regard.interop.files import write_json
 from regard.interop.sentencepiece import to_sentencepiece
-from regard.interop.verification import BEAM, TOLERANCE, GeneratorPeer, Tokens, check, compare, has_ended
+from regard.interop.verification import (
+    BEAM,
+    TOLERANCE,
+    Tokens,
+    check_agreement,
+    compare,
+    ended_before_limit,
+    longest_input,
+)
 from regard.pipelines.ctranslate2 import CTranslate2Generator
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import Translator
 from regard.runtime import import_optional
 
-ENDING = ".argosmodel"
-METADATA, MODEL, PIECES = "metadata.json", "model", "sentencepiece.model"
+SUFFIX = ".argosmodel"
+METADATA, MODEL, SENTENCEPIECE = "metadata.json", "model", "sentencepiece.model"
 VERSIONS = {"package_version": "1.0", "argos_version": "1.9"}
 SEARCH = SearchSettings(beam=BEAM, alpha=0.2, stop="first", n_best=BEAM, min_length=1)
-"""How Argos Translate searches; the engine never writes nothing unless it is told to."""
-WRITTEN = 256
-"""Tokens that the engine writes at the most unless it is told otherwise, which Argos Translate does not do."""
-_CODE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*")
+"""Search settings of Argos Translate. CTranslate2 never returns an empty translation by default."""
+MAX_TARGET = 256
+"""CTranslate2's default limit of target tokens, which Argos Translate does not change."""
+_LANGUAGE_CODE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*")
 
 
 class ArgosPackage:
-    """An unpacked package at work, by the calls that Argos Translate makes."""
+    """Translates with an unpacked package, using the same calls as Argos Translate."""
 
     def __init__(self, folder: Path) -> None:
-        self.pieces = import_optional("sentencepiece", "export").SentencePieceProcessor(model_file=str(folder / PIECES))
+        library = import_optional("sentencepiece", "export")
+        self.tokenizer = library.SentencePieceProcessor(model_file=str(folder / SENTENCEPIECE))
         self._engine = import_optional("ctranslate2", "export").Translator(str(folder / MODEL), device="cpu")
 
     def translate(self, texts: Sequence[str]) -> list[str]:
-        """The translation of each text."""
-        return [self.join(pieces) for pieces in self.write(texts)]
+        """Return the translation of each text."""
+        return [self.decode(tokens) for tokens in self.generate(texts)]
 
-    def write(self, texts: Sequence[str]) -> list[list[str]]:
-        """The pieces of each translation."""
+    def generate(self, texts: Sequence[str]) -> list[list[str]]:
+        """Return the tokens of each translation."""
         results = self._engine.translate_batch(
-            [self.pieces.encode(text, out_type=str) for text in texts],
+            [self.tokenizer.encode(text, out_type=str) for text in texts],
             replace_unknowns=True,
             max_batch_size=32,
             batch_type="tokens",
@@ -61,130 +69,135 @@ class ArgosPackage:
         )
         return [result.hypotheses[0] for result in results]
 
-    def join(self, pieces: Sequence[str]) -> str:
-        """The text of a translation; an underscore in it becomes a space over there."""
-        return _without_marks(self.pieces.decode_pieces(list(pieces))).removeprefix(" ")
+    def decode(self, tokens: Sequence[str]) -> str:
+        """Return the text of a translation. Argos Translate replaces underscores by spaces."""
+        return _replace_marks(self.tokenizer.decode_pieces(list(tokens))).removeprefix(" ")
 
 
-def write_argos(translator: Translator, folder: Path, sources: Sequence[Tokens], quantization: str | None) -> list[str]:
-    """Writes the package and says how far Argos Translate would agree with our model.
+def export_argos(
+    translator: Translator, folder: Path, sources: Sequence[Tokens], quantization: str | None
+) -> list[str]:
+    """Write and verify a package, and return a summary of the verification.
 
     Raises:
-        UserError: the package cannot express the model, its tokenizer or its languages, or does not say the same.
+        UserError: Argos Translate does not support the model, its tokenizer or its languages, or results differ.
     """
     if len(translator.models) > 1:
-        raise UserError("Argos Translate has no models that vote; give one")
+        raise UserError("Argos Translate has no ensembles; give one model")
     config = translator.model.config
-    if config.positions == "learned" and config.max_length < WRITTEN:
+    if config.positions == "learned" and config.max_length < MAX_TARGET:
         raise UserError(
-            f"Argos Translate lets a model write {WRITTEN} tokens, and this one's learned positions end at "
-            f"{config.max_length}"
+            f"Argos Translate generates up to {MAX_TARGET} tokens, but this model has {config.max_length} learned "
+            "positions"
         )
-    name = f"translate-{'_'.join(_codes(translator))}-{VERSIONS['package_version'].replace('.', '_')}"
-    pieces = to_sentencepiece(translator.vocabularies.source)
-    said = []
-    for numbers in dict.fromkeys(("float32", quantization or "float32")):
-        archive = folder / f"{name}{ENDING}"
-        _pack(translator, pieces, numbers, name, archive)
-        with tempfile.TemporaryDirectory() as room:
-            with zipfile.ZipFile(archive) as packed:
-                packed.extractall(room)
-            said += _verify(translator, Path(room) / name, sources, exact=numbers == "float32")
-    return said
+    name = f"translate-{'_'.join(_language_codes(translator))}-{VERSIONS['package_version'].replace('.', '_')}"
+    sentencepiece_model = to_sentencepiece(translator.vocabularies.source)
+    archive = folder / f"{name}{SUFFIX}"
+    summary = []
+    for data_type in dict.fromkeys(("float32", quantization or "float32")):
+        _write_package(translator, sentencepiece_model, data_type, name, archive)
+        with tempfile.TemporaryDirectory() as temporary:
+            with zipfile.ZipFile(archive) as package:
+                package.extractall(temporary)
+            summary += _verify(translator, Path(temporary) / name, sources, quantised=data_type != "float32")
+    return summary
 
 
-def _codes(translator: Translator) -> tuple[str, str]:
-    for code, usual in zip(translator.languages, ("source", "target"), strict=True):
-        if code == usual or not _CODE.fullmatch(code):
+def _language_codes(translator: Translator) -> tuple[str, str]:
+    for code, side in zip(translator.languages, ("source", "target"), strict=True):
+        if code == side or not _LANGUAGE_CODE.fullmatch(code):
             raise UserError(
-                f"a package of Argos Translate is found by its languages, and this model's {usual} is {code!r}; "
-                "write codes such as en and de into config.json, under languages"
+                f"Argos Translate needs language codes, but the {side} language of this model is {code!r}; "
+                "set languages in config.json, for example to en and de"
             )
     return translator.languages
 
 
-def _pack(translator: Translator, pieces: bytes, quantization: str, name: str, archive: Path) -> None:
-    """Writes the archive: one folder with everything in it."""
+def _write_package(translator: Translator, sentencepiece_model: bytes, data_type: str, name: str, path: Path) -> None:
     source, target = translator.languages
-    about = VERSIONS | {
+    metadata = VERSIONS | {
         "from_code": source,
         "from_name": language_name(source),
         "to_code": target,
         "to_name": language_name(target),
     }
-    with tempfile.TemporaryDirectory() as room:
-        folder = Path(room) / name
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / name
         (folder / MODEL).mkdir(parents=True)
-        to_ctranslate2(translator.model, _names(translator), folder / MODEL, quantization)
-        (folder / PIECES).write_bytes(pieces)
-        (folder / METADATA).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        made = shutil.make_archive(str(Path(room) / "package"), "zip", room, name)
-        shutil.copyfile(made, archive)
+        to_ctranslate2(translator.model, _sentencepiece_tokens(translator), folder / MODEL, data_type)
+        (folder / SENTENCEPIECE).write_bytes(sentencepiece_model)
+        write_json(folder / METADATA, metadata)
+        archive = shutil.make_archive(str(Path(temporary) / "package"), "zip", temporary, name)
+        shutil.copyfile(archive, path)
 
 
-def _names(translator: Translator) -> tuple[list[str], list[str]]:
-    """The pieces of both sides as SentencePiece writes them."""
+def _sentencepiece_tokens(translator: Translator) -> tuple[list[str], list[str]]:
+    """Return the tokens of both vocabularies with SentencePiece's space mark."""
     source, target = translator.vocabularies.tokens
-    return [piece.replace(" ", SPACE_MARK) for piece in source], [piece.replace(" ", SPACE_MARK) for piece in target]
+    return [token.replace(" ", SPACE_MARK) for token in source], [token.replace(" ", SPACE_MARK) for token in target]
 
 
-def _verify(translator: Translator, folder: Path, sources: Sequence[Tokens], exact: bool) -> list[str]:
-    package, names = ArgosPackage(folder), _names(translator)
+def _verify(translator: Translator, folder: Path, sources: Sequence[Tokens], quantised: bool) -> list[str]:
+    package, vocabularies = ArgosPackage(folder), _sentencepiece_tokens(translator)
     texts = [translator.vocabularies.source.decode(source) for source in sources]
     texts = [text for text in texts if text.strip()]
-    read = translator.vocabularies.source.encode_batch(texts)
-    _check_pieces(package, texts, read, names[0])
+    encoded = translator.vocabularies.source.encode_batch(texts)
+    _check_tokenizer(package, texts, encoded, vocabularies[0])
     longest = longest_input(translator.model.config, POSITIONS)
-    generator = CTranslate2Generator(folder / MODEL, names, torch.device("cpu"), longest)
-    agreement = compare(translator, GeneratorPeer(generator), read)
-    if not exact:
-        return [agreement.as_quantised]
-    check(agreement, "the package of Argos Translate")
-    return [str(agreement), _compare_texts(translator, package, texts, read)]
+    generator = CTranslate2Generator(folder / MODEL, vocabularies, torch.device("cpu"), longest)
+    agreement = compare(translator, generator, encoded)
+    if quantised:
+        return [agreement.quantised_summary]
+    check_agreement(agreement, "the Argos Translate package")
+    return [str(agreement), _compare_texts(translator, package, texts, encoded)]
 
 
-def _check_pieces(package: ArgosPackage, texts: Sequence[str], read: Sequence[Tokens], names: Sequence[str]) -> None:
-    """Refuses a tokenizer that cuts texts otherwise than ours."""
-    unknown = package.pieces.id_to_piece(package.pieces.unk_id())
-    known = set(names)
-    for text, tokens in zip(texts, read, strict=True):
-        cut = package.pieces.encode(text, out_type=str)
-        if [piece if piece in known else unknown for piece in cut] != [names[token] for token in tokens]:
-            raise UserError(f"in SentencePiece's form the tokenizer cuts {text!r} otherwise, so nothing was written")
+def _check_tokenizer(
+    package: ArgosPackage, texts: Sequence[str], encoded: Sequence[Tokens], vocabulary: Sequence[str]
+) -> None:
+    unknown = package.tokenizer.id_to_piece(package.tokenizer.unk_id())
+    known = set(vocabulary)
+    for text, ids in zip(texts, encoded, strict=True):
+        tokens = package.tokenizer.encode(text, out_type=str)
+        if [token if token in known else unknown for token in tokens] != [vocabulary[index] for index in ids]:
+            raise UserError(f"the SentencePiece model tokenises {text!r} differently, so nothing was written")
 
 
-def _compare_texts(translator: Translator, package: ArgosPackage, texts: Sequence[str], read: Sequence[Tokens]) -> str:
-    """From text to text, as over there; what has ended by itself must be the same, or be worth as much over there.
+def _compare_texts(
+    translator: Translator, package: ArgosPackage, texts: Sequence[str], encoded: Sequence[Tokens]
+) -> str:
+    """Compare translated texts. Translations that ended before the limit must be equal or have equal scores.
 
     Raises:
-        UserError: it is not.
+        UserError: They differ.
     """
-    ours, theirs = translator.hypotheses(texts, SEARCH), package.write(texts)
-    ids = {piece: number for number, piece in enumerate(_names(translator)[1])}
-    at_once = translator.score_tokens(read, [[] for _ in read])
-    ended = [i for i, beam in enumerate(ours) if has_ended(beam, read[i], SEARCH, WRITTEN)]
+    beams, package_tokens = translator.hypotheses(texts, SEARCH), package.generate(texts)
+    ids = {token: index for index, token in enumerate(_sentencepiece_tokens(translator)[1])}
+    empty_targets = translator.score_tokens(encoded, [[] for _ in encoded])
+    ended = [i for i, beam in enumerate(beams) if ended_before_limit(beam, encoded[i], SEARCH, MAX_TARGET)]
     ties = 0
     for i in ended:
-        best = ours[i][0]
-        if package.join(theirs[i]) != _without_marks(best.text):
-            tokens = [ids.get(piece, ids[UNKNOWN]) for piece in theirs[i]]  # unknown words are taken from the source
-            (other,) = translator.score_tokens([read[i]], [tokens], SEARCH)
-            end = at_once[i].token_log_probs[0]
-            if _worth(other, end) < _worth(best, end) - TOLERANCE:
+        best, package_text = beams[i][0], package.decode(package_tokens[i])
+        if package_text != _replace_marks(best.text):
+            # Unknown words are copied from the source, so their tokens may not be in the vocabulary.
+            tokens = [ids.get(token, ids[UNKNOWN]) for token in package_tokens[i]]
+            (scored,) = translator.score_tokens([encoded[i]], [tokens], SEARCH)
+            end_log_prob = empty_targets[i].token_log_probs[0]
+            if _package_score(scored, end_log_prob) < _package_score(best, end_log_prob) - TOLERANCE:
                 raise UserError(
-                    f"the package of Argos Translate writes {package.join(theirs[i])!r} where our model writes "
+                    f"the Argos Translate package translates to {package_text!r}, but the regard model to "
                     f"{best.text!r}, so nothing was written"
                 )
             ties += 1
-    same, tied = len(ended) - ties, f" and {ties} worth as much" if ties else ""
-    return f"from text to text as Argos Translate asks for it, {same} of {len(ended)} translations are the same{tied}"
+    tied = f" and {ties} with equal scores" if ties else ""
+    return f"translated texts with the settings of Argos Translate: {len(ended) - ties} of {len(ended)} identical{tied}"
 
 
-def _worth(one: Hypothesis, end: float) -> float:
-    """A score as the engine has it, which gives the others what END, forbidden at the first place, has there."""
-    share = -math.log1p(-min(math.exp(end), 1 - TOLERANCE))
-    return one.score + share / SEARCH.length_normaliser(float(len(one.tokens) + 1))
+def _package_score(hypothesis: Hypothesis, end_log_prob: float) -> float:
+    """Return the score in CTranslate2, which renormalises the first token's distribution after excluding END."""
+    renormalisation = -math.log1p(-min(math.exp(end_log_prob), 1 - TOLERANCE))
+    return hypothesis.score + renormalisation / SEARCH.length_normaliser(float(len(hypothesis.tokens) + 1))
 
 
-def _without_marks(text: str) -> str:
+def _replace_marks(text: str) -> str:
     return text.replace(SPACE_MARK, " ").replace("_", " ")

@@ -1,13 +1,14 @@
-"""CTranslate2: our Transformer as a folder from which its engine translates.
+"""CTranslate2: write the files of the engine, verify them, and load them as a `Translator`.
 
-Its own files are config.json, model.bin and the vocabularies. The engine takes pieces of text, not ids: those of our
-tokenizer are the words of its vocabulary as they are.
+The files are config.json, model.bin and the vocabularies. The engine takes text tokens instead of ids; its vocabulary
+is that of the regard tokenizer.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,60 +16,144 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
+from regard.interop.verification import Tokens, check_agreement, compare, longest_input
+from regard.models.folder import FOREIGN_CONFIG, save_config
 from regard.models.transformer import Embedding, EncoderDecoder, EncoderDecoderConfig, TransformerConfig
+from regard.pipelines.ctranslate2 import CTranslate2Generator
+
+from regard.pipelines.translator import Translator, is_exported
 from regard.runtime import import_optional
 
 POSITIONS = 2048
-"""Rows of a sinusoidal table in the file, which has no limit in our model; the engine refuses longer sentences."""
-
+"""Positions of an exported sinusoidal table, which is unlimited in regard. The engine rejects longer sentences."""
 UNKNOWN = "<unk>"
 
+Engine = Literal["regard", "ctranslate2"]
 Quantization = Literal["float32", "int8", "int8_float32", "int16", "float16", "bfloat16", "int8_float16"]
 QUANTIZATIONS: tuple[str, ...] = get_args(Quantization)
 
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swiglu": "SWISH"}
 
 
-def check_ctranslate2(config: EncoderDecoderConfig) -> None:
-    """Does nothing where CTranslate2 can express a model of this config.
+def load_translator(
+    path: str | Path,
+    *others: str | Path,
+    device: str | torch.device = "cpu",
+    engine: Engine | str | None = None,
+    precision: str | None = None,
+) -> Translator:
+    """Load a translator that runs in regard or in CTranslate2.
+
+    Args:
+        path: A model folder, a training run, or a folder written by `regard export --to ctranslate2`.
+        others: Further models of an ensemble.
+        device: Device of the models.
+        engine: "regard", or "ctranslate2", which is often faster on CPU but has fewer options. Defaults to the engine
+            that the folder was written for.
+        precision: See `Translator.load`; for CTranslate2, one of `QUANTIZATIONS`.
 
     Raises:
-        UserError: it cannot; says why.
+        UserError: See `Translator.load`; or the engine does not support an option.
     """
-    if not isinstance(config, TransformerConfig):
-        raise UserError("CTranslate2 writes one token after another, and has no model that writes all at once")
-    if config.attention.kind != "full":
-        raise UserError(f"CTranslate2 has full attention only, and this model's is {config.attention.kind}")
-    if not config.encoder_layers:
-        raise UserError("CTranslate2 needs an encoder of one layer at least, and this model has none")
+    if engine not in (None, *get_args(Engine)):
+        raise UserError(f"engine: {engine!r} is not one of {', '.join(get_args(Engine))}")
+    if engine == "regard" and is_exported(Path(path)):
+        raise UserError(f"{path}: its weights are for the engine ctranslate2; give the run that it was exported from")
+    if engine != "ctranslate2" or is_exported(Path(path)):
+        return Translator.load(path, *others, device=device, precision=precision)
+    if others:
+        raise UserError("CTranslate2 has no ensembles; use the engine regard")
+    if precision is not None and precision not in QUANTIZATIONS:
+        supported = ", ".join(QUANTIZATIONS)
+        raise UserError(f"precision: {precision!r} is not one of {supported}, which CTranslate2 supports")
+    with tempfile.TemporaryDirectory() as folder:
+        save_ctranslate2(Translator.load(path), Path(folder), precision or "float32")
+        return Translator.load(folder, device=device)
+
+
+def export_ctranslate2(
+    translator: Translator, folder: Path, sources: Sequence[Tokens], quantization: str | None
+) -> list[str]:
+    """Write and verify the files, and return a summary of the verification.
+
+    Float32 weights must give the same results. The differences of quantised weights are only reported.
+
+    Raises:
+        UserError: CTranslate2 does not support the model, or its results differ.
+    """
+    save_ctranslate2(translator, folder, quantization or "float32")
+    if quantization in (None, "float32"):
+        return [_verify(translator, folder, sources)]
+    with tempfile.TemporaryDirectory() as float32_folder:
+        save_ctranslate2(translator, Path(float32_folder))
+        summary = _verify(translator, Path(float32_folder), sources)
+    quantised = compare(translator, _load_generator(folder), sources)
+    return [summary, quantised.quantised_summary]
+
+
+def save_ctranslate2(
+    translator: Translator, folder: Path, quantization: str = "float32", metadata: Mapping[str, Any] | None = None
+) -> None:
+    """Write the files of the engine and the tokenizer to an existing folder, for `Translator.load`.
+
+    Raises:
+        UserError: CTranslate2 does not support the model, or is not installed.
+    """
+    if len(translator.models) > 1:
+        raise UserError("CTranslate2 has no ensembles; give one model")
+    to_ctranslate2(translator.model, translator.vocabularies.tokens, folder, quantization)
+    translator.vocabularies.save(folder)
+    values = {"languages": list(translator.languages), "longest": longest_input(translator.model.config, POSITIONS)}
+    save_config(folder / FOREIGN_CONFIG, translator.model, values | dict(metadata or {}))
 
 
 def to_ctranslate2(
-    model: EncoderDecoder, pieces: tuple[Sequence[str], Sequence[str]], folder: Path, quantization: str = "float32"
+    model: EncoderDecoder, tokens: tuple[Sequence[str], Sequence[str]], folder: Path, quantization: str = "float32"
 ) -> None:
-    """Writes the engine's files into an existing folder.
+    """Write the files of the engine to an existing folder.
 
     Args:
-        model: what is written.
-        pieces: the words of the source's and of the target's vocabulary, in the order of their ids.
-        folder: for the files.
-        quantization: in which numbers the weights are kept, one of `QUANTIZATIONS`.
+        model: Model to convert.
+        tokens: Tokens of the source and target vocabularies, in the order of their ids.
+        folder: Folder for the files.
+        quantization: Data type of the weights, one of `QUANTIZATIONS`.
 
     Raises:
-        UserError: CTranslate2 cannot express the model, or is not installed.
+        UserError: CTranslate2 does not support the model, or is not installed.
     """
-    check_ctranslate2(model.config)
+    _check_supported(model.config)
     if quantization not in QUANTIZATIONS:
-        raise UserError(f"quantization: {quantization!r} is none of {', '.join(QUANTIZATIONS)}")
-    spec = _describe(copy.deepcopy(model), pieces)  # whose tensors CTranslate2 scales in place to quantise them
+        raise UserError(f"quantization: {quantization!r} is not one of {', '.join(QUANTIZATIONS)}")
+    spec = _build_spec(copy.deepcopy(model), tokens)  # a copy, because quantisation scales the tensors in place
     spec.validate()
     spec.optimize(quantization)
     spec.save(str(folder))
 
 
+def _verify(translator: Translator, folder: Path, sources: Sequence[Tokens]) -> str:
+    agreement = compare(translator, _load_generator(folder), sources)
+    check_agreement(agreement, "the model in CTranslate2")
+    return str(agreement)
+
+
+def _load_generator(folder: Path) -> CTranslate2Generator:
+    generator = Translator.load(folder).generator
+    assert isinstance(generator, CTranslate2Generator)
+    return generator
+
+
+def _check_supported(config: EncoderDecoderConfig) -> None:
+    if not isinstance(config, TransformerConfig):
+        raise UserError("CTranslate2 has no non-autoregressive models")
+    if config.attention.kind != "full":
+        raise UserError(f"CTranslate2 supports only full attention, but this model has {config.attention.kind}")
+    if not config.encoder_layers:
+        raise UserError("CTranslate2 needs at least one encoder layer, but this model has none")
+
+
 @torch.no_grad()
-def _describe(model: EncoderDecoder, pieces: tuple[Sequence[str], Sequence[str]]) -> Any:
-    """The model as CTranslate2's specification, filled."""
+def _build_spec(model: EncoderDecoder, tokens: tuple[Sequence[str], Sequence[str]]) -> Any:
+    """Return the model as a CTranslate2 specification with weights."""
     specs, c = import_optional("ctranslate2", "export").specs, model.config
     options: dict[str, Any] = {
         "pre_norm": c.norm == "pre",
@@ -77,7 +162,7 @@ def _describe(model: EncoderDecoder, pieces: tuple[Sequence[str], Sequence[str]]
         "ffn_glu": c.activation == "swiglu",
     }
     if c.positions == "rotary":
-        options |= {"rotary_dim": 0, "rotary_interleave": False}  # 0: all of a head; not interleaved: its halves
+        options |= {"rotary_dim": 0, "rotary_interleave": False}  # 0: all features of a head; they are split in halves
     encoder = specs.TransformerEncoderSpec(c.encoder_layers, c.heads, **options)
     decoder = specs.TransformerDecoderSpec(c.decoder_layers, c.heads, **options)
     spec = specs.TransformerSpec(encoder, decoder)
@@ -94,12 +179,13 @@ def _describe(model: EncoderDecoder, pieces: tuple[Sequence[str], Sequence[str]]
         _set_final_norm(encoder, model.encoder_norm)
         _set_final_norm(decoder, model.decoder_norm)
 
-    spec.register_source_vocabulary(list(pieces[0]))
-    spec.register_target_vocabulary(list(pieces[1]))
-    spec.config.bos_token, spec.config.eos_token = pieces[1][c.bos], pieces[1][c.eos]
-    spec.config.decoder_start_token = pieces[1][c.bos]
-    # In our own vocabularies nothing is unknown, for bytes spell what is no piece; those of others have a word for it.
-    spec.config.unk_token = UNKNOWN if UNKNOWN in pieces[1] else pieces[1][c.pad]
+    source_tokens, target_tokens = (list(side) for side in tokens)
+    spec.register_source_vocabulary(source_tokens)
+    spec.register_target_vocabulary(target_tokens)
+    spec.config.bos_token, spec.config.eos_token = target_tokens[c.bos], target_tokens[c.eos]
+    spec.config.decoder_start_token = target_tokens[c.bos]
+    # Vocabularies of regard have no unknown token, because any text can be spelled in bytes; imported ones have.
+    spec.config.unk_token = UNKNOWN if UNKNOWN in target_tokens else target_tokens[c.pad]
     spec.config.add_source_eos = True
     spec.config.layer_norm_epsilon = c.norm_eps
     return spec
@@ -109,9 +195,10 @@ def _set_embedding(spec: Any, stack: Any, embedding: Embedding) -> None:
     spec.weight = embedding.weight
     stack.scale_embeddings = True
     if embedding.positions is not None:
-        longest = len(table) if isinstance(table := getattr(embedding.positions, "weight", None), Tensor) else POSITIONS
-        # Unset, they would be the engine's own, which count from 1.
-        stack.position_encodings.encodings = embedding.positions(torch.arange(longest), longest)
+        learned = getattr(embedding.positions, "weight", None)
+        size = len(learned) if isinstance(learned, Tensor) else POSITIONS
+        # Always set: the engine's default positions start at 1.
+        stack.position_encodings.encodings = embedding.positions(torch.arange(size), size)
 
 
 def _set_block(spec: Any, block: Any, config: EncoderDecoderConfig) -> None:
@@ -122,9 +209,9 @@ def _set_block(spec: Any, block: Any, config: EncoderDecoderConfig) -> None:
     _set_scale(attention, config)
     inner, outer = block.feed_forward.inner, block.feed_forward.outer
     if block.feed_forward.gated:
-        gates, values = inner.weight.chunk(2), inner.bias.chunk(2)
-        _set_linear(spec.ffn.linear_0, gates[0], values[0])
-        _set_linear(spec.ffn.linear_0_noact, gates[1], values[1])
+        (gate, value), (gate_bias, value_bias) = inner.weight.chunk(2), inner.bias.chunk(2)
+        _set_linear(spec.ffn.linear_0, gate, gate_bias)
+        _set_linear(spec.ffn.linear_0_noact, value, value_bias)
     else:
         _set_linear(spec.ffn.linear_0, inner.weight, inner.bias)
     _set_linear(spec.ffn.linear_1, outer.weight, outer.bias)
@@ -133,8 +220,8 @@ def _set_block(spec: Any, block: Any, config: EncoderDecoderConfig) -> None:
 
 def _set_cross_attention(spec: Any, block: Any, config: EncoderDecoderConfig) -> None:
     qkv, width = block.cross.qkv, block.cross.width
-    for linear, part in zip(spec.linear, (slice(0, width), slice(width, None)), strict=False):
-        _set_linear(linear, qkv.weight[part], None if qkv.bias is None else qkv.bias[part])
+    for linear, rows in zip(spec.linear, (slice(0, width), slice(width, None)), strict=False):
+        _set_linear(linear, qkv.weight[rows], None if qkv.bias is None else qkv.bias[rows])
     _set_linear(spec.linear[2], block.cross.out.weight, block.cross.out.bias)
     _set_norm(spec.layer_norm, block.around_cross.norm)
     _set_scale(spec, config)
@@ -152,11 +239,11 @@ def _set_norm(spec: Any, norm: nn.Module) -> None:
 
 def _set_final_norm(stack: Any, norm: nn.Module) -> None:
     if not hasattr(stack, "layer_norm"):
-        # The specification has none behind post-norm blocks, though the engine computes one wherever it finds it.
+        # The specification omits it for post-norm, but the engine applies it if it is present.
         stack.__dict__["layer_norm"] = type(stack.layer[0].ffn.layer_norm)()
     _set_norm(stack.layer_norm, norm)
 
 
 def _set_scale(spec: Any, config: EncoderDecoderConfig) -> None:
     if config.qk_scale is not None:
-        spec.queries_scale = config.qk_scale  # a float becomes the engine's float32
+        spec.queries_scale = config.qk_scale

@@ -1,12 +1,13 @@
-"""A Transformer as two programs with tensors in and out, for runtimes that know no Python: encoder, and decoder step.
+"""Export a model as computation graphs that run without Python: an encoder and a decoder step, or an image model.
 
-Shapes: B rows, S source tokens, P target tokens so far, L layers, H heads, D head width, V vocabulary.
+`GraphFormat` is implemented by onnx.py and torch.py.
+
+Shapes: B rows, S source tokens, P previous target tokens, L layers, H heads, D head width, V vocabulary.
 """
 
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,89 +21,188 @@ from torch import Tensor, nn
 from regard.attention.cache import KeyValues, KVCache
 from regard.attention.masks import Mask
 from regard.decoding.config import SearchSettings
-from regard.decoding.search import search
+from regard.decoding.constraints import DecodingRequest
+from regard.decoding.search import TokenHypothesis, search
 from regard.decoding.stepper import pad_batch
 from regard.errors import UserError
-from regard.interop.lengths import longest_input
-from regard.interop.verification import Tokens, check, compare, compare_images
+from regard.interop.files import read_json, write_json
+from regard.interop.verification import Tokens, check_agreement, compare, compare_images, longest_input
 from regard.layers import DecoderBlock
 from regard.models.transformer import DecoderState, Embedding, EncoderDecoderConfig, Transformer, TransformerConfig
 from regard.pipelines.classifier import IMAGES, Classifier
 from regard.pipelines.translator import Translator
 
 POSITIONS = 2048
-"""Rows of a sinusoidal table in a program, which has no limit in our model."""
+"""Positions of an exported sinusoidal table, which is unlimited in regard."""
+ENCODER, DECODER_STEP, IMAGE_MODEL = "encoder", "decoder_step", "model"
+METADATA_FILE = "regard.json"
+
+GraphCall = Callable[[dict[str, Tensor]], tuple[Tensor, ...]]
+"""A loaded graph: takes inputs by name and returns the outputs in order."""
 
 
-def check_programs(config: EncoderDecoderConfig) -> None:
-    """Does nothing where a model of this config can be written as two programs.
+class GraphSpec(NamedTuple):
+    """A module to be exported.
+
+    Attributes:
+        module: The module.
+        inputs: Example inputs by name, in the order of the module's arguments.
+        dynamic: For each input, its dimensions of variable size, with a name for the size.
+        outputs: Names of the outputs.
+    """
+
+    module: nn.Module
+    inputs: dict[str, Tensor]
+    dynamic: dict[str, dict[int, str]]
+    outputs: list[str]
+
+
+@dataclass(frozen=True)
+class GraphFormat:
+    """A file format for graphs.
+
+    Attributes:
+        suffix: File suffix.
+        save: Writes a graph to a file.
+        load: Loads a graph from a file.
+        description: Description of the format for messages, such as "in onnxruntime".
+    """
+
+    suffix: str
+    save: Callable[[GraphSpec, Path], None]
+    load: Callable[[Path], GraphCall]
+    description: str
+
+    def export_translator(self, translator: Translator, folder: Path, sources: Sequence[Tokens]) -> list[str]:
+        """Write and verify the encoder and the decoder step, with the tokenizer and regard.json.
+
+        Raises:
+            UserError: The model cannot be exported, or the outputs of the exported graphs differ.
+        """
+        for name, spec in translation_graphs(translator).items():
+            self.save(spec, self._path(folder, name))
+        _save_metadata(translator, folder)
+        agreement = compare(translator, self.load_model(folder), sources)
+        check_agreement(agreement, f"the model {self.description}")
+        return [f"{self.description}, {agreement}"]
+
+    def export_classifier(self, classifier: Classifier, folder: Path) -> list[str]:
+        """Write and verify a graph from images to logits, with the preprocessing and class names in regard.json.
+
+        Raises:
+            UserError: The outputs of the exported graph differ.
+        """
+        path = self._path(folder, IMAGE_MODEL)
+        self.save(image_graph(classifier), path)
+        write_json(folder / METADATA_FILE, {IMAGES: classifier.preprocessing.model_dump(mode="json")})
+        graph = self.load(path)
+        return [compare_images(classifier.model, lambda images: graph({"images": images})[0], self.description)]
+
+    def load_model(self, folder: Path) -> GraphModel:
+        """Load an exported translation model."""
+        encode, step = (self.load(self._path(folder, name)) for name in (ENCODER, DECODER_STEP))
+        return GraphModel(folder, encode, step)
+
+    def _path(self, folder: Path, name: str) -> Path:
+        return folder / f"{name}.{self.suffix}"
+
+
+def translation_graphs(translator: Translator) -> dict[str, GraphSpec]:
+    """Return the encoder and the decoder step of a translator, by file name.
 
     Raises:
-        UserError: it cannot; says why.
+        UserError: The model cannot be exported.
     """
-    if not isinstance(config, TransformerConfig):
-        raise UserError("a model that writes all tokens at once has no decoder step to export")
-    if config.attention.kind == "local":
-        raise UserError(
-            "local attention cuts a text into blocks by its length, and programs take any length; they can be written "
-            "of models with full attention"
-        )
-    if config.attention.kind == "routing":
-        raise UserError(
-            "routing attention sorts tokens by clusters whose sizes a program cannot know; programs can be written of "
-            "models with full attention"
-        )
-    if config.attention.kind != "full":
-        raise UserError(
-            f"attention of kind {config.attention.kind} keeps no keys and values that a decoder step could be given"
-        )
+    if len(translator.models) > 1:
+        raise UserError("an ensemble cannot be exported as one model; give a single model")
+    config = translator.model.config
+    _check_exportable(config)
+    model: Any = translator.model
+    head_width, lengths = config.width // config.heads, torch.tensor([3, 5, 4])
+    source = torch.zeros(config.decoder_layers, 3, config.heads, 5, head_width)
+    past = torch.zeros(config.decoder_layers, 3, config.heads, 4, head_width)
+    encoder = GraphSpec(
+        EncoderGraph(model),
+        {"source": torch.full((3, 5), config.eos), "lengths": lengths},
+        {"source": {0: "batch", 1: "source"}, "lengths": {0: "batch"}},
+        ["source_keys", "source_values"],
+    )
+    # Clones, because the exporter would merge two inputs that are the same tensor.
+    token, cache = torch.full((3, 1), config.bos), {"past_keys": past, "past_values": past.clone()}
+    encoded = {"source_keys": source, "source_values": source.clone()}
+    dynamic = {"token": {0: "batch"}, "lengths": {0: "batch"}}
+    dynamic |= {name: {1: "batch", 3: "past"} for name in cache} | {name: {1: "batch", 3: "source"} for name in encoded}
+    step = GraphSpec(
+        DecoderStepGraph(model),
+        {"token": token, **cache, **encoded, "lengths": lengths},
+        dynamic,
+        ["log_probs", "keys", "values"],
+    )
+    return {ENCODER: encoder, DECODER_STEP: step}
 
 
-class EncoderProgram(nn.Module):
-    """Source tokens to what every layer of the decoder looks at."""
+def image_graph(classifier: Classifier) -> GraphSpec:
+    """Return the graph of a classifier, from images to logits."""
+    config = classifier.model.config
+    images = torch.zeros(2, config.channels, *config.image)
+    return GraphSpec(classifier.model, {"images": images}, {"images": {0: "batch"}}, ["logits"])
+
+
+class EncoderGraph(nn.Module):
+    """The encoder and the projections of its output for the cross-attention of every decoder layer."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
-        self.model, self.embed = model, _Placed(model.source_embedding)
+        self.model, self.embed = model, _FixedEmbedding(model.source_embedding)
 
     def forward(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens (B, S) with END, and how many of each row are real, (B,), to keys and values, (L, B, H, S, D)."""
-        places = torch.arange(source.shape[1], device=source.device)
-        mask = Mask(allowed=_real(places, lengths))
-        x = self.embed(source, places[None], source.shape[1])
+        """Map tokens with END, (B, S), and their lengths, (B,), to keys and values, (L, B, H, S, D)."""
+        positions = torch.arange(source.shape[1], device=source.device)
+        mask = Mask(allowed=_padding_mask(positions, lengths))
+        x = self.embed(source, positions[None], source.shape[1])
         for block in self.model.encoder:
-            x = block(x, mask, places[None])
-        memory = self.model.encoder_norm(x)
-        pairs = [cast(DecoderBlock, block).cross.project(memory) for block in self.model.decoder]
-        return torch.stack([pair.keys for pair in pairs]), torch.stack([pair.values for pair in pairs])
+            x = block(x, mask, positions[None])
+        encoded = self.model.encoder_norm(x)
+        projected = [cast(DecoderBlock, block).cross.project(encoded) for block in self.model.decoder]
+        return torch.stack([layer.keys for layer in projected]), torch.stack([layer.values for layer in projected])
 
 
-class StepProgram(nn.Module):
-    """The next target token to the log-probabilities of the one behind it."""
+class DecoderStepGraph(nn.Module):
+    """One decoding step with the cache as input and output."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
-        self.model = copy.copy(model)  # shares all weights; its embedding has a table of positions that does not grow
-        self.model._modules = {**model._modules, "target_embedding": _Placed(model.target_embedding)}
+        self.model = copy.copy(model)  # shares all weights, but has an embedding with a fixed position table
+        self.model._modules = {**model._modules, "target_embedding": _FixedEmbedding(model.target_embedding)}
 
     def forward(
         self,
         token: Tensor,
         past_keys: Tensor,
         past_values: Tensor,
-        memory_keys: Tensor,
-        memory_values: Tensor,
+        source_keys: Tensor,
+        source_values: Tensor,
         lengths: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Reads a token a row, (B, 1), behind P others, (L, B, H, P, D), with the encoder's results and `lengths`.
+        """Predict the next token.
 
-        Gives the log-probabilities of what comes next, (B, V), and the keys and values of now P + 1 tokens.
+        Args:
+            token: Last token of each row, (B, 1).
+            past_keys: Keys of the previous tokens, (L, B, H, P, D).
+            past_values: Values of the previous tokens, likewise.
+            source_keys: Output of the encoder graph, (L, B, H, S, D).
+            source_values: Output of the encoder graph, likewise.
+            lengths: Source lengths, (B,).
+
+        Returns:
+            Log-probabilities of the next token, (B, V), and the keys and values of P + 1 tokens.
         """
-        seen = torch.arange(memory_keys.shape[3], device=token.device)
+        source_positions = torch.arange(source_keys.shape[3], device=token.device)
+        source_mask = Mask(allowed=_padding_mask(source_positions, lengths))
         kinds = [cast(DecoderBlock, block).attention.kind for block in self.model.decoder]
-        caches = [_Given(*given) for given in zip(kinds, past_keys.unbind(0), past_values.unbind(0), strict=True)]
-        source = [KeyValues(*pair) for pair in zip(memory_keys.unbind(0), memory_values.unbind(0), strict=True)]
-        state = _ExportState(list(self.model.decoder), source, Mask(allowed=_real(seen, lengths)), caches)
+        caches = [_InputCache(*layer) for layer in zip(kinds, past_keys.unbind(0), past_values.unbind(0), strict=True)]
+        source = [KeyValues(*layer) for layer in zip(source_keys.unbind(0), source_values.unbind(0), strict=True)]
+        state = _SymbolicState(list(self.model.decoder), source, source_mask, caches)
         logits = self.model.step(token, state)[:, 0]
         return (
             logits.log_softmax(-1),
@@ -111,16 +211,16 @@ class StepProgram(nn.Module):
         )
 
 
-class _ExportState(DecoderState):
+class _SymbolicState(DecoderState):
     """A decoder state whose position is the symbolic length of its caches."""
 
     def begin_step(self, tokens_BK: Tensor) -> tuple[Tensor, Tensor, Mask]:
-        cache = cast(_Given, self.caches[0])
-        return tokens_BK, torch.full((1, 1), 1, device=tokens_BK.device) * cache.keys.shape[2], Mask()
+        length = cast(_InputCache, self.caches[0]).keys.shape[2]
+        return tokens_BK, torch.full((1, 1), 1, device=tokens_BK.device) * length, Mask()
 
 
-class _Given(KVCache):
-    """A cache that was handed in, and goes out again one token longer."""
+class _InputCache(KVCache):
+    """A cache that starts with given keys and values and grows by concatenation."""
 
     def __init__(self, kind: Callable[..., Tensor], keys: Tensor, values: Tensor) -> None:
         super().__init__(kind)
@@ -131,8 +231,8 @@ class _Given(KVCache):
         return KeyValues(self.keys, self.values)
 
 
-class _Placed(nn.Module):
-    """An embedding with a table of positions that does not grow."""
+class _FixedEmbedding(nn.Module):
+    """An embedding with a position table of fixed size."""
 
     def __init__(self, embedding: Embedding) -> None:
         super().__init__()
@@ -140,8 +240,8 @@ class _Placed(nn.Module):
         table: Any = None
         if embedding.positions is not None:
             learned = getattr(embedding.positions, "weight", None)
-            longest = POSITIONS if learned is None else len(learned)
-            table = embedding.positions(torch.arange(longest), longest).detach()
+            size = POSITIONS if learned is None else len(learned)
+            table = embedding.positions(torch.arange(size), size).detach()
         self.table: Tensor | None
         self.register_buffer("table", table)
 
@@ -149,227 +249,115 @@ class _Placed(nn.Module):
     def weight(self) -> Tensor:
         return self.embedding.weight
 
-    def forward(self, tokens: Tensor, places: Tensor, longest: int) -> Tensor:
+    def forward(self, tokens: Tensor, positions: Tensor, longest: int) -> Tensor:
         x = F.embedding(tokens, self.embedding.weight) * self.embedding.scale
-        return x if self.table is None else x + self.table[places]
-
-
-def _real(places: Tensor, lengths: Tensor) -> Tensor:
-    """Which places of each row hold a token, as a mask over keys, (B, 1, 1, S)."""
-    return (places < lengths[:, None])[:, None, None]
-
-
-ABOUT_FILE = "regard.json"
-_PAST, _MEMORY = {1: "batch", 3: "past"}, {1: "batch", 3: "source"}
-
-Call = Callable[[dict[str, Tensor]], tuple[Tensor, ...]]
-"""A program at work: inputs by name to outputs in order."""
-
-
-class Program(NamedTuple):
-    """What is written down: a module, an example of its inputs, and which of their sizes may be any.
-
-    Attributes:
-        inputs: by name, in the order of the module's arguments.
-        dynamic: for each input, dimensions that may have any size, and a name for that size.
-        outputs: their names.
-    """
-
-    module: nn.Module
-    inputs: dict[str, Tensor]
-    dynamic: dict[str, dict[int, str]]
-    outputs: list[str]
-
-
-def translation_programs(translator: Translator) -> tuple[Program, Program]:
-    """Encoder and decoder step.
-
-    Raises:
-        UserError: the model cannot be written so.
-    """
-    if len(translator.models) > 1:
-        raise UserError("models that vote cannot be written as one program; give one")
-    config = translator.model.config
-    check_programs(config)
-    model: Any = translator.model
-    head, lengths = config.width // config.heads, torch.tensor([3, 5, 4])
-    keys = torch.zeros(config.decoder_layers, 3, config.heads, 5, head)
-    past = torch.zeros(config.decoder_layers, 3, config.heads, 4, head)
-    encoder = Program(
-        EncoderProgram(model),
-        {"source": torch.full((3, 5), config.eos), "lengths": lengths},
-        {"source": {0: "batch", 1: "source"}, "lengths": {0: "batch"}},
-        ["memory_keys", "memory_values"],
-    )
-    step = Program(
-        StepProgram(model),
-        {
-            "token": torch.full((3, 1), config.bos),
-            "past_keys": past,
-            "past_values": past.clone(),  # one tensor given twice would be taken for one input
-            "memory_keys": keys,
-            "memory_values": keys.clone(),
-            "lengths": lengths,
-        },
-        {
-            "token": {0: "batch"},
-            "past_keys": _PAST,
-            "past_values": _PAST,
-            "memory_keys": _MEMORY,
-            "memory_values": _MEMORY,
-            "lengths": {0: "batch"},
-        },
-        ["log_probabilities", "keys", "values"],
-    )
-    return encoder, step
-
-
-def image_program(classifier: Classifier) -> Program:
-    """Images to logits."""
-    config = classifier.model.config
-    images = torch.zeros(2, config.channels, *config.image)
-    return Program(classifier.model, {"images": images}, {"images": {0: "batch"}}, ["logits"])
-
-
-def describe_translation(translator: Translator, folder: Path) -> None:
-    """Writes beside the programs what drives them: the tokenizer, and regard.json with ids and limits."""
-    config = translator.model.config
-    translator.vocabularies.save(folder)
-    about: dict[str, int | None] = {"pad": config.pad, "bos": config.bos, "eos": config.eos}
-    about |= {"layers": config.decoder_layers, "heads": config.heads, "head_width": config.width // config.heads}
-    about |= {"longest": longest_input(config, POSITIONS)}
-    (folder / ABOUT_FILE).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-
-
-def describe_images(classifier: Classifier, folder: Path) -> None:
-    """Writes beside the program how images are shown to it, and the names of its classes."""
-    preprocessing = {IMAGES: classifier.preprocessing.model_dump(mode="json")}
-    (folder / ABOUT_FILE).write_text(json.dumps(preprocessing, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-@contextmanager
-def frozen(program: nn.Module) -> Iterator[None]:
-    """No parameter learns while the block runs: what is recorded would otherwise be the training's arithmetic."""
-    learning = [parameter for parameter in program.parameters() if parameter.requires_grad]
-    program.eval()
-    try:
-        for parameter in learning:
-            parameter.requires_grad_(False)
-        with torch.no_grad():
-            yield
-    finally:
-        for parameter in learning:
-            parameter.requires_grad_(True)
+        return x if self.table is None else x + self.table[positions]
 
 
 @dataclass
-class ProgramState:
-    """What a decoder step is given besides its token; rows of a sentence stand side by side."""
+class GraphState:
+    """Inputs of the decoder step besides the token."""
 
     inputs: dict[str, Tensor]
 
-    def select(self, rows: Tensor) -> ProgramState:
-        return ProgramState({name: t[rows] if name == "lengths" else t[:, rows] for name, t in self.inputs.items()})
+    def select(self, rows: Tensor) -> GraphState:
+        return GraphState({name: t[rows] if name == "lengths" else t[:, rows] for name, t in self.inputs.items()})
 
     def coverage_penalties(self) -> Tensor:
-        raise UserError("exported programs do not show their attention (coverage)")
+        raise UserError("coverage needs attention weights, which exported graphs do not return")
 
 
-class ProgramStepper:
-    """Drives the two programs one token at a time."""
+class GraphModel:
+    """The exported encoder and decoder step: a `Stepper` for regard's search, and an `ExternalModel`."""
 
     device = torch.device("cpu")
 
-    def __init__(self, folder: Path, encode: Call, step: Call) -> None:
-        about = json.loads((folder / ABOUT_FILE).read_text(encoding="utf-8"))
-        self.bos, self.eos, self.pad = (int(about[key]) for key in ("bos", "eos", "pad"))
-        self.max_length: int | None = about["longest"]
-        self._shape = tuple(int(about[key]) for key in ("layers", "heads", "head_width"))
+    def __init__(self, folder: Path, encode: GraphCall, step: GraphCall) -> None:
+        metadata = read_json(folder / METADATA_FILE)
+        self.bos, self.eos, self.pad = (int(metadata[key]) for key in ("bos", "eos", "pad"))
+        self.longest = self.max_length = cast(int | None, metadata["longest"])
+        self._cache_sizes = tuple(int(metadata[key]) for key in ("layers", "heads", "head_width"))
         self._encode, self._step = encode, step
 
-    def start(self, sources: Sequence[Tokens], beam_width: int) -> ProgramState:
+    def start(self, sources: Sequence[Tokens], beam_width: int) -> GraphState:
         rows, layout = pad_batch([[*source, self.eos] for source in sources], self.pad, self.device)
         lengths = layout.real().sum(1)
         keys, values = self._encode({"source": rows, "lengths": lengths})
-        layers, heads, width = self._shape
-        nothing = torch.zeros(layers, len(rows), heads, 0, width)
-        inputs = {"past_keys": nothing, "past_values": nothing, "memory_keys": keys, "memory_values": values}
-        each = torch.arange(len(rows)).repeat_interleave(beam_width)
-        return ProgramState(inputs | {"lengths": lengths}).select(each)
+        layers, heads, head_width = self._cache_sizes
+        empty = torch.zeros(layers, len(rows), heads, 0, head_width)
+        inputs = {"past_keys": empty, "past_values": empty, "source_keys": keys, "source_values": values}
+        repeated = torch.arange(len(rows)).repeat_interleave(beam_width)
+        return GraphState(inputs | {"lengths": lengths}).select(repeated)
 
-    def step(self, tokens: Tensor, state: ProgramState) -> Tensor:
+    def step(self, tokens: Tensor, state: GraphState) -> Tensor:
         log_probs, keys, values = self._step({"token": tokens[:, None]} | state.inputs)
         state.inputs |= {"past_keys": keys, "past_values": values}
         return log_probs
 
+    def generate(self, requests: Sequence[DecodingRequest], settings: SearchSettings) -> list[list[TokenHypothesis]]:
+        return search(self, requests, settings)
 
-class ProgramPeer:
-    """The programs as verification wants them."""
-
-    def __init__(self, stepper: ProgramStepper) -> None:
-        self.stepper, self.longest = stepper, stepper.max_length
-
-    def write(self, sources: Sequence[Tokens], settings: SearchSettings) -> list[list[int]]:
-        return [best[0].tokens for best in search(self.stepper, sources, settings)]
-
-    def score(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[list[float]]:
-        said = [[*target, self.stepper.eos] for target in targets]
-        read, _ = pad_batch(said, self.stepper.pad, torch.device("cpu"))
-        state, tokens = self.stepper.start(sources, 1), torch.full((len(targets),), self.stepper.bos)
-        gains = []
-        for place in range(read.shape[1]):
-            logp = self.stepper.step(tokens, state)
-            tokens = read[:, place]
-            gains.append(logp.gather(1, tokens[:, None])[:, 0])
-        table = torch.stack(gains, 1).tolist()
-        return [row[: len(one)] for row, one in zip(table, said, strict=True)]
+    def score(
+        self, sources: Sequence[Tokens], targets: Sequence[Tokens], settings: SearchSettings
+    ) -> list[TokenHypothesis]:
+        padded, _ = pad_batch([[*target, self.eos] for target in targets], self.pad, self.device)
+        state, tokens = self.start(sources, 1), torch.full((len(targets),), self.bos)
+        columns = []
+        for next_tokens in padded.unbind(1):
+            log_probs = self.step(tokens, state)
+            columns.append(log_probs.gather(1, next_tokens[:, None])[:, 0])
+            tokens = next_tokens
+        rows = torch.stack(columns, 1).tolist()
+        return [
+            TokenHypothesis(list(target), sum(row[: len(target) + 1]), row[: len(target) + 1])
+            for target, row in zip(targets, rows, strict=True)
+        ]
 
 
-@dataclass(frozen=True)
-class Runtime:
-    """How programs are written for somebody, and set to work there.
+@contextmanager
+def without_gradients(module: nn.Module) -> Iterator[None]:
+    """Disables gradients of all parameters, so that the exporter traces the inference path."""
+    trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    module.eval()
+    try:
+        for parameter in trainable:
+            parameter.requires_grad_(False)
+        with torch.no_grad():
+            yield
+    finally:
+        for parameter in trainable:
+            parameter.requires_grad_(True)
 
-    Attributes:
-        suffix: of its files.
-        save: writes a program.
-        open: a written one at work.
-        where: the place in words, such as "in onnxruntime".
-    """
 
-    suffix: str
-    save: Callable[[Program, Path], None]
-    open: Callable[[Path], Call]
-    where: str
+def _check_exportable(config: EncoderDecoderConfig) -> None:
+    if not isinstance(config, TransformerConfig):
+        raise UserError("a non-autoregressive model has no decoder step to export")
+    if config.attention.kind == "full":
+        return
+    reasons = {
+        "local": "local attention splits texts into blocks depending on their length, which a graph cannot express",
+        "routing": "routing attention sorts tokens into clusters of variable size, which a graph cannot express",
+    }
+    other = f"{config.attention.kind} attention has no cache of keys and values"
+    raise UserError(f"{reasons.get(config.attention.kind, other)}; only full attention can be exported")
 
-    def write(self, translator: Translator, folder: Path, sources: Sequence[Tokens]) -> list[str]:
-        """Writes encoder and decoder step, and says how far they agree there with our model.
 
-        Raises:
-            UserError: the model cannot be written so, or what was written does not agree with it.
-        """
-        for name, program in zip(("encoder", "decoder_step"), translation_programs(translator), strict=True):
-            self.save(program, self._file(folder, name))
-        describe_translation(translator, folder)
-        agreement = compare(translator, self.peer(folder), sources)
-        check(agreement, f"the model {self.where}")
-        return [f"{self.where}, {agreement}"]
+def _save_metadata(translator: Translator, folder: Path) -> None:
+    """Write the tokenizer, and the token ids and sizes that are needed to run the graphs."""
+    config = translator.model.config
+    translator.vocabularies.save(folder)
+    metadata = {
+        "pad": config.pad,
+        "bos": config.bos,
+        "eos": config.eos,
+        "layers": config.decoder_layers,
+        "heads": config.heads,
+        "head_width": config.width // config.heads,
+        "longest": longest_input(config, POSITIONS),
+    }
+    write_json(folder / METADATA_FILE, metadata)
 
-    def write_images(self, classifier: Classifier, folder: Path) -> list[str]:
-        """Writes one program, images to logits, and says how far it agrees there with our model.
 
-        Raises:
-            UserError: it does not agree.
-        """
-        path = self._file(folder, "model")
-        self.save(image_program(classifier), path)
-        describe_images(classifier, folder)
-        call = self.open(path)
-        return [compare_images(classifier.model, lambda images: call({"images": images})[0], self.where)]
-
-    def peer(self, folder: Path) -> ProgramPeer:
-        """What `write` has written, as verification wants it."""
-        encode, step = (self.open(self._file(folder, name)) for name in ("encoder", "decoder_step"))
-        return ProgramPeer(ProgramStepper(folder, encode, step))
-
-    def _file(self, folder: Path, name: str) -> Path:
-        return folder / f"{name}.{self.suffix}"
+def _padding_mask(positions: Tensor, lengths: Tensor) -> Tensor:
+    """Return which keys are not padding, (B, 1, 1, S)."""
+    return (positions < lengths[:, None])[:, None, None]

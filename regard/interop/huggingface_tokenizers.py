@@ -1,4 +1,4 @@
-"""Our tokenizer as `transformers` has it (`PreTrainedTokenizerFast`), and back; and the one of BERT."""
+"""Tokenizer files of transformers: regard's own as a fast tokenizer, WordPiece of BERT, SentencePiece of Marian."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from regard.data.text.sentencepiece import SentencePieceTokenizer, check_ids
 from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.wordpiece import WordPieceTokenizer
 from regard.errors import UserError
+from regard.interop.files import read_json, write_json
 from regard.runtime import import_optional
 
-FILE, WORDPIECE_VOCABULARY, SETTINGS = "tokenizer.json", "vocab.txt", "tokenizer_config.json"
+FAST_TOKENIZER, WORDPIECE_VOCABULARY, TOKENIZER_CONFIG = "tokenizer.json", "vocab.txt", "tokenizer_config.json"
+MARIAN_SOURCE, MARIAN_TARGET = "source.spm", "target.spm"
+MARIAN_VOCABULARY, MARIAN_TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
 
 
-def to_fast_tokenizer(tokenizer: Tokenizer, longest: int) -> Any:
-    """Theirs, which ends a text with END and decodes without loss; `longest` is the most tokens of the model."""
+def to_fast_tokenizer(tokenizer: Tokenizer, max_length: int) -> Any:
+    """Convert a regard tokenizer to a `PreTrainedTokenizerFast` that appends END and decodes losslessly."""
     pad, bos, eos, unk = Tokenizer.SPECIAL_TOKENS
     backend = tokenizer.to_tokenizers()
     backend.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Prepend(" ")])
@@ -34,7 +37,7 @@ def to_fast_tokenizer(tokenizer: Tokenizer, longest: int) -> Any:
         bos_token=bos,
         eos_token=eos,
         unk_token=unk,
-        model_max_length=longest,
+        model_max_length=max_length,
         padding_side="right",
         split_special_tokens=True,  # "<eos>" in a text is five characters
         clean_up_tokenization_spaces=False,
@@ -42,12 +45,12 @@ def to_fast_tokenizer(tokenizer: Tokenizer, longest: int) -> Any:
 
 
 def from_fast_tokenizer(folder: Path) -> Tokenizer:
-    """Ours, from a folder into which `to_fast_tokenizer` was saved.
+    """Load a regard tokenizer that was saved by `to_fast_tokenizer`.
 
     Raises:
-        UserError: the file is missing or damaged, or holds a tokenizer of another make.
+        UserError: The file is missing or damaged, or contains another kind of tokenizer.
     """
-    path = folder / FILE
+    path = folder / FAST_TOKENIZER
     try:
         backend = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -55,93 +58,77 @@ def from_fast_tokenizer(folder: Path) -> Tokenizer:
     except Exception as error:  # the library raises no narrower class
         raise UserError(f"{path}: damaged or not a tokenizer ({error})") from None
     content = json.loads(backend.to_str())
-    content["normalizer"], content["post_processor"], content["decoder"] = (
-        {"type": "Prepend", "prepend": " "},
-        None,
-        None,
-    )
+    content["normalizer"] = {"type": "Prepend", "prepend": " "}
+    content["post_processor"] = content["decoder"] = None
     content["added_tokens"] = [t for t in content["added_tokens"] if t["content"] not in Tokenizer.SPECIAL_TOKENS]
-    with tempfile.TemporaryDirectory() as room:
-        plain = Path(room) / FILE
-        plain.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    with tempfile.TemporaryDirectory() as temporary:
+        converted = Path(temporary) / FAST_TOKENIZER
+        converted.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
         try:
-            return Tokenizer.load(plain)
+            return Tokenizer.load(converted)
         except UserError as error:
-            raise UserError(str(error).replace(str(plain), str(path))) from None
+            raise UserError(str(error).replace(str(converted), str(path))) from None
 
 
-def read_word_pieces(folder: Path) -> WordPieceTokenizer:
-    """The tokenizer of a folder of BERT: tokenizer.json, or else vocab.txt with the settings beside it.
+def read_wordpiece(folder: Path) -> WordPieceTokenizer:
+    """Load the tokenizer of a BERT folder: tokenizer.json, otherwise vocab.txt with its config.
 
     Raises:
-        UserError: both are missing, or the one that is read is damaged.
+        UserError: Both files are missing, or the file is damaged.
     """
-    if (folder / FILE).exists():
-        return WordPieceTokenizer.load(folder / FILE)
-    path, settings = folder / WORDPIECE_VOCABULARY, folder / SETTINGS
+    if (folder / FAST_TOKENIZER).exists():
+        return WordPieceTokenizer.load(folder / FAST_TOKENIZER)
+    path, config_path = folder / WORDPIECE_VOCABULARY, folder / TOKENIZER_CONFIG
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except FileNotFoundError:
-        raise UserError(f"{folder}: no tokenizer in it; looked for {FILE} and {WORDPIECE_VOCABULARY}") from None
+        raise UserError(f"{folder}: no tokenizer; neither {FAST_TOKENIZER} nor {WORDPIECE_VOCABULARY} exists") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read as text ({error})") from None
-    vocabulary = {piece: index for index, piece in enumerate(lines) if piece}
-    for piece in ("[UNK]", "[CLS]", "[SEP]"):
-        if piece not in vocabulary:
-            raise UserError(f"{path}: {piece} is missing")
-    lowercase = True
-    if settings.is_file():
-        try:
-            said = json.loads(settings.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UserError(f"{settings}: damaged or not JSON ({error})") from None
-        lowercase = not isinstance(said, dict) or said.get("do_lower_case") is not False
+    vocabulary = {token: index for index, token in enumerate(lines) if token}
+    for token in ("[UNK]", "[CLS]", "[SEP]"):
+        if token not in vocabulary:
+            raise UserError(f"{path}: {token} is missing")
+    config = read_json(config_path) if config_path.is_file() else {}
+    lowercase = config.get("do_lower_case") is not False
     return WordPieceTokenizer(BertWordPieceTokenizer(vocabulary, lowercase=lowercase)._tokenizer)
 
 
-SOURCE, TARGET, VOCABULARY, TARGET_VOCABULARY = "source.spm", "target.spm", "vocab.json", "target_vocab.json"
-
-
 def has_marian_tokenizer(folder: Path) -> bool:
-    """Whether the tokenizer of a folder is SentencePiece's."""
-    return (folder / SOURCE).is_file()
+    """Return whether a folder has SentencePiece tokenizers."""
+    return (folder / MARIAN_SOURCE).is_file()
 
 
 def from_marian_tokenizer(folder: Path) -> tuple[SentencePieceTokenizer, SentencePieceTokenizer]:
-    """The tokenizer of each side; the same object where they are the same.
+    """Load the source and target tokenizers of a Marian folder; one object if they are identical.
 
     Raises:
-        UserError: a file is missing or damaged; it is named.
+        UserError: A file is missing or damaged.
     """
-    separate = (folder / TARGET_VOCABULARY).is_file()
-    ids = _read_ids(folder / VOCABULARY)
-    target_ids = _read_ids(folder / TARGET_VOCABULARY) if separate else ids
-    models = _read(folder / SOURCE), _read(folder / TARGET)
-    source = SentencePieceTokenizer(models[0], ids, str(folder / SOURCE))
-    if models[0] == models[1] and not separate:
+    separate = (folder / MARIAN_TARGET_VOCABULARY).is_file()
+    vocabulary, target_vocabulary = folder / MARIAN_VOCABULARY, folder / MARIAN_TARGET_VOCABULARY
+    ids = check_ids(read_json(vocabulary), vocabulary)
+    target_ids = check_ids(read_json(target_vocabulary), target_vocabulary) if separate else ids
+    source_model, target_model = _read(folder / MARIAN_SOURCE), _read(folder / MARIAN_TARGET)
+    source = SentencePieceTokenizer(source_model, ids, str(folder / MARIAN_SOURCE))
+    if source_model == target_model and not separate:
         return source, source
-    return source, SentencePieceTokenizer(models[1], target_ids, str(folder / TARGET))
+    return source, SentencePieceTokenizer(target_model, target_ids, str(folder / MARIAN_TARGET))
 
 
 def to_marian_tokenizer(
-    source: SentencePieceTokenizer, target: SentencePieceTokenizer, folder: Path, longest: int
+    source: SentencePieceTokenizer, target: SentencePieceTokenizer, folder: Path, max_length: int
 ) -> None:
-    """Writes the files that `MarianTokenizer` loads; `longest` is the most tokens of the model."""
+    """Write the files that `MarianTokenizer` loads."""
     separate = source.ids != target.ids
-    about = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate, "model_max_length": longest}
-    vocabularies = {VOCABULARY: source.ids} | ({TARGET_VOCABULARY: target.ids} if separate else {})
-    for name, content in (vocabularies | {"tokenizer_config.json": about}).items():
-        (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
-    (folder / SOURCE).write_bytes(source.model)
-    (folder / TARGET).write_bytes(target.model)
-
-
-def _read_ids(path: Path) -> dict[str, int]:
-    try:
-        values: Any = json.loads(_read(path).decode("utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path}: damaged or not JSON ({error})") from None
-    return check_ids(values, path)
+    config = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate, "model_max_length": max_length}
+    files: dict[str, Any] = {MARIAN_VOCABULARY: source.ids, TOKENIZER_CONFIG: config}
+    if separate:
+        files[MARIAN_TARGET_VOCABULARY] = target.ids
+    for name, content in files.items():
+        write_json(folder / name, content)
+    (folder / MARIAN_SOURCE).write_bytes(source.model)
+    (folder / MARIAN_TARGET).write_bytes(target.model)
 
 
 def _read(path: Path) -> bytes:

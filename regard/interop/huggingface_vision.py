@@ -1,11 +1,10 @@
-"""ViT and Swin of Hugging Face's transformers, with the names of release 5; those of release 4 are understood too.
+"""ViT and Swin of Hugging Face's transformers: names of release 5, and of release 4 for import.
 
-Their ViT computes with an eps of 1e-12 in its LayerNorms, so the config needs `norm_eps=1e-12`.
+The LayerNorm eps of their ViT is 1e-12, so the config needs `norm_eps=1e-12`.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import Any
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.interop.huggingface_marian import without_bars
-from regard.interop.renaming import Names, Template, give, take
+from regard.interop.files import write_json
+from regard.interop.huggingface_translation import hide_progress_bars
+from regard.interop.renaming import Names, Template, export_tensors, import_tensors, rename_keys
 from regard.interop.verification import compare_images
 from regard.models.swin import SwinConfig
 from regard.models.vit import ViTConfig
@@ -33,15 +33,15 @@ _BLOCK: dict[str, str | tuple[str, ...]] = {
 }
 
 
-def _in_blocks(ours: str, theirs: str) -> dict[str, Template | tuple[Template, ...]]:
+def _block_names(prefix: str, foreign_prefix: str) -> dict[str, Template | tuple[Template, ...]]:
     return {
-        f"{ours}{mine}": tuple(f"{theirs}{name}" for name in ((names,) if isinstance(names, str) else names))
-        for mine, names in _BLOCK.items()
+        f"{prefix}{name}": tuple(f"{foreign_prefix}{part}" for part in ((parts,) if isinstance(parts, str) else parts))
+        for name, parts in _BLOCK.items()
     }
 
 
-def _end_of_stage_before(part: str) -> Template:
-    """Their merging belongs to the end of a stage, ours to the beginning of the next."""
+def _previous_stage(part: str) -> Template:
+    """Return the name of a patch merging parameter: transformers puts it at the end of the previous stage."""
     return lambda found: f"encoder.layers.{int(found[1]) - 1}.downsample.{part}"
 
 
@@ -49,16 +49,16 @@ _VIT: Names = {
     "class_token": "embeddings.cls_token",
     "positions": "embeddings.position_embeddings",
     r"patches(?=\.(weight|bias)$)": "embeddings.patch_embeddings.projection",
-    **_in_blocks(r"encoder\.(\d+)\.", r"layers.\1."),
+    **_block_names(r"encoder\.(\d+)\.", r"layers.\1."),
     "norm": "layernorm",
     "head": "classifier",
 }
 _SWIN: Names = {
     "patches": "embeddings.patch_embeddings.projection",
     "patch_norm": "embeddings.norm",
-    r"stages\.(\d+)\.merge\.norm": _end_of_stage_before("norm"),
-    r"stages\.(\d+)\.merge\.linear": _end_of_stage_before("reduction"),
-    **_in_blocks(r"stages\.(\d+)\.blocks\.(\d+)\.", r"encoder.layers.\1.blocks.\2."),
+    r"stages\.(\d+)\.merge\.norm": _previous_stage("norm"),
+    r"stages\.(\d+)\.merge\.linear": _previous_stage("reduction"),
+    **_block_names(r"stages\.(\d+)\.blocks\.(\d+)\.", r"encoder.layers.\1.blocks.\2."),
     "norm": "layernorm",
     "head": "classifier",
 }
@@ -75,46 +75,78 @@ _RELEASE_4 = {
     r"\.output\.dense\.": ".mlp.fc2.",
 }
 _PREFIX = re.compile(r"^(vit|swin)\.")
-_USELESS = (r"pooler\.", r".*relative_position_index$")
+_IGNORED = (r"pooler\.", r".*relative_position_index$")
+_VIT_CONFIG = {
+    "width": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "hidden": "intermediate_size",
+    "image": "image_size",
+    "patch": "patch_size",
+    "channels": "num_channels",
+    "activation": "hidden_act",
+    "norm_eps": "layer_norm_eps",
+    "qkv_bias": "qkv_bias",
+}
+_SWIN_CONFIG = {
+    "width": "embed_dim",
+    "layers": "depths",
+    "heads": "num_heads",
+    "window": "window_size",
+    "image": "image_size",
+    "patch": "patch_size",
+    "channels": "num_channels",
+    "norm_eps": "layer_norm_eps",
+    "expansion": "mlp_ratio",
+    "qkv_bias": "qkv_bias",
+}
+_VIT_FIXED = {"stem": "patches", "pooling": "class", "positions": "learned", "registers": 0, "layer_scale": None}
+"""Values of a ViTConfig that the ViT of transformers has always."""
 
 
 def from_huggingface(tensors: Mapping[str, Tensor], config: ViTConfig | SwinConfig) -> dict[str, Tensor]:
-    """The weights of a ViT or Swin, with or without a classifier, for `load_state_dict` of ours.
+    """Convert the weights of a ViT or Swin, with or without a classifier, to a regard state dict; see `import_tensors`.
 
-    Where the config has no classes, their classifier is left behind; their pooler always is.
-
-    Raises:
-        UserError: a tensor is missing, unknown or of another shape; it is named.
+    The pooler is dropped, and the classifier if the config has no classes.
     """
-    modern = {_modern_name(name): tensor for name, tensor in tensors.items()}
-    ignored = _USELESS if config.classes else (*_USELESS, r"classifier\.")
-    return take(modern, config, _names(config), "weights of transformers", ignored)
+    renamed = {_release_5_name(name): tensor for name, tensor in tensors.items()}
+    ignored = _IGNORED if config.classes else (*_IGNORED, r"classifier\.")
+    return import_tensors(renamed, config, _names(config), "weights of transformers", ignored)
 
 
 def to_huggingface(tensors: Mapping[str, Tensor], config: ViTConfig | SwinConfig) -> dict[str, Tensor]:
-    """Our weights, for `load_state_dict` of `ViTModel` or `SwinModel`, or, with classes, of the classifier round it.
+    """Convert a regard state dict to that of `ViTModel` or `SwinModel`, or of the classifier if there are classes."""
+    exported = export_tensors(tensors, config, _names(config))
+    prefix = f"{config.kind}." if config.classes else ""
+    return {name if name.startswith("classifier.") else prefix + name: tensor for name, tensor in exported.items()}
+
+
+def read_vision_config(values: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str) -> ViTConfig | SwinConfig:
+    """Convert config.json of a ViT or Swin of transformers.
+
+    Args:
+        values: Contents of config.json.
+        tensors: Weights, which determine the number of classes.
+        where: Name of the file for error messages.
 
     Raises:
-        UserError: transformers has no place for a tensor, or one is missing.
+        UserError: A value is missing or invalid, or not supported by regard.
     """
-    given = give(tensors, config, _names(config))
-    inside = f"{config.kind}." if config.classes else ""
-    return {name if name.startswith("classifier.") else inside + name: tensor for name, tensor in given.items()}
+    kind = values.get("model_type")
+    classes = {"classes": len(tensors["classifier.weight"]) if "classifier.weight" in tensors else 0}
+    if kind == "vit":
+        return ViTConfig.parse(rename_keys(values, _VIT_CONFIG, where) | classes, where)
+    if kind == "swin":
+        if values.get("use_absolute_embeddings"):
+            raise UserError(f"{where}: use_absolute_embeddings is true, but regard's Swin has only relative positions")
+        if values.get("hidden_act") != "gelu":
+            raise UserError(f"{where}: hidden_act is {values.get('hidden_act')!r}, but regard's Swin uses gelu")
+        return SwinConfig.parse(rename_keys(values, _SWIN_CONFIG, where) | classes, where)
+    raise UserError(f"{where}: model_type is {kind!r}; supported are vit and swin")
 
 
-def _names(config: ViTConfig | SwinConfig) -> Names:
-    return _VIT if isinstance(config, ViTConfig) else _SWIN
-
-
-def _modern_name(name: str) -> str:
-    name = _PREFIX.sub("", name)
-    for old, new in _RELEASE_4.items():
-        name = re.sub(old, new, name)
-    return name
-
-
-def build_huggingface_images(classifier: Classifier) -> Any:
-    """Their model with our weights and the names of our classes.
+def build_huggingface_classifier(classifier: Classifier) -> Any:
+    """Build the transformers model with a classifier's weights and class names.
 
     Raises:
         UserError: transformers has no such model, or is not installed.
@@ -123,67 +155,73 @@ def build_huggingface_images(classifier: Classifier) -> Any:
     values = _describe(model.config)
     library = import_optional("transformers", "hf")
     name = "ViT" if isinstance(model.config, ViTConfig) else "Swin"
-    theirs_class = getattr(library, f"{name}ForImageClassification")
+    model_class = getattr(library, f"{name}ForImageClassification")
     labels = dict(enumerate(classifier.classes))
-    config = theirs_class.config_class(**values, id2label=labels, label2id={text: i for i, text in labels.items()})
-    theirs = theirs_class(config).eval()
-    lacking, unknown = theirs.load_state_dict(to_huggingface(model.state_dict(), model.config), strict=False)
-    if unknown or any("relative_position_index" not in tensor for tensor in lacking):
-        raise UserError(f"this release of transformers ({library.__version__}) names tensors otherwise: {unknown[:1]}")
-    return theirs
+    config = model_class.config_class(**values, id2label=labels, label2id={label: i for i, label in labels.items()})
+    built = model_class(config).eval()
+    missing, unknown = built.load_state_dict(to_huggingface(model.state_dict(), model.config), strict=False)
+    if unknown or any("relative_position_index" not in tensor for tensor in missing):
+        raise UserError(f"transformers {library.__version__} has other parameter names: {unknown[:1]}")
+    return built
 
 
-def write_huggingface_images(classifier: Classifier, folder: Path) -> list[str]:
-    """Writes a folder that transformers loads as an image classifier, with its processor.
+def export_huggingface_classifier(classifier: Classifier, folder: Path) -> list[str]:
+    """Write and verify a folder that transformers loads as an image classifier, with its processor.
 
     Raises:
-        UserError: transformers cannot express the model, or does not agree with it.
+        UserError: transformers has no such model, or its outputs differ.
     """
-    theirs, preprocessing = build_huggingface_images(classifier), classifier.preprocessing
-    with without_bars():
-        theirs.save_pretrained(folder)
-    side = {"height": preprocessing.size, "width": preprocessing.size}
-    processor = {"image_processor_type": "ViTImageProcessor", "do_resize": True, "size": side, "resample": 3}
-    processor |= {"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True}
-    processor |= {"image_mean": list(preprocessing.mean), "image_std": list(preprocessing.std)}
-    (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=2) + "\n", encoding="utf-8")
-    with without_bars():
-        loaded = type(theirs).from_pretrained(folder).eval()
-    return [compare_images(classifier.model, lambda images: loaded(images).logits, type(theirs).__name__)]
+    built, preprocessing = build_huggingface_classifier(classifier), classifier.preprocessing
+    processor = {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": True,
+        "size": {"height": preprocessing.size, "width": preprocessing.size},
+        "resample": 3,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(preprocessing.mean),
+        "image_std": list(preprocessing.std),
+    }
+    write_json(folder / "preprocessor_config.json", processor)
+    with hide_progress_bars():
+        built.save_pretrained(folder)
+        loaded = type(built).from_pretrained(folder).eval()
+    return [compare_images(classifier.model, lambda images: loaded(images).logits, type(built).__name__)]
 
 
 def _describe(config: Any) -> dict[str, Any]:
-    """The values of their config.
+    """Return the values of the transformers config.
 
     Raises:
-        UserError: they have no such model; says why.
+        UserError: transformers has no such model.
     """
     if config.image[0] != config.image[1] or config.patch[0] != config.patch[1]:
-        raise UserError("transformers' models of images have square images and patches")
+        raise UserError("image models of transformers need square images and patches")
     if config.qk_scale is not None:
-        raise UserError("transformers' models of images have no qk_scale")
-    common = {"image_size": config.image[0], "patch_size": config.patch[0], "num_channels": config.channels}
-    common |= {"qkv_bias": config.qkv_bias, "layer_norm_eps": config.norm_eps}
-    if isinstance(config, SwinConfig):
+        raise UserError("image models of transformers have no qk_scale")
+    is_swin = isinstance(config, SwinConfig)
+    values = {theirs: getattr(config, name) for name, theirs in (_SWIN_CONFIG if is_swin else _VIT_CONFIG).items()}
+    values |= {"image_size": config.image[0], "patch_size": config.patch[0]}
+    if is_swin:
         if config.window[0] != config.window[1]:
-            raise UserError("transformers' Swin has square windows")
-        return common | {
-            "embed_dim": config.width,
-            "depths": list(config.layers),
-            "num_heads": list(config.heads),
-            "window_size": config.window[0],
-            "mlp_ratio": float(config.expansion),
-        }
-    wanted_of = {"stem": "patches", "pooling": "class", "positions": "learned", "registers": 0, "layer_scale": None}
-    for key, wanted in wanted_of.items():
-        if getattr(config, key) != wanted:
-            raise UserError(f"transformers' ViT has {key} {wanted}, and this model's is {getattr(config, key)}")
+            raise UserError("the Swin of transformers needs square windows")
+        lists = {"depths": list(config.layers), "num_heads": list(config.heads)}
+        return values | lists | {"window_size": config.window[0], "mlp_ratio": float(config.expansion)}
+    for key, value in _VIT_FIXED.items():
+        if getattr(config, key) != value:
+            raise UserError(f"the ViT of transformers has {key} {value}, but this model has {getattr(config, key)}")
     if config.attention.kind != "full" or config.activation == "swiglu":
-        raise UserError("transformers' ViT has full attention and a feed-forward without gates")
-    return common | {
-        "hidden_size": config.width,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "intermediate_size": config.hidden,
-        "hidden_act": config.activation,
-    }
+        raise UserError("the ViT of transformers has full attention and a feed-forward layer without gates")
+    return values
+
+
+def _names(config: ViTConfig | SwinConfig) -> Names:
+    return _VIT if isinstance(config, ViTConfig) else _SWIN
+
+
+def _release_5_name(name: str) -> str:
+    name = _PREFIX.sub("", name)
+    for old, new in _RELEASE_4.items():
+        name = re.sub(old, new, name)
+    return name

@@ -1,4 +1,4 @@
-"""`regard export --to onnx`: programs for onnxruntime, with any size of batch."""
+"""Export to ONNX with dynamic batch size and sequence lengths, verified in onnxruntime."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from regard.interop.graphs import Call, Program, Runtime, frozen
+from regard.interop.graphs import GraphCall, GraphFormat, GraphSpec, without_gradients
 from regard.runtime import import_optional
 
 
-def open_onnx(path: Path) -> Call:
-    """A program at work in onnxruntime."""
+def load_onnx(path: Path) -> GraphCall:
+    """Load a graph in onnxruntime."""
     session = import_optional("onnxruntime", "export").InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
     def call(inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
@@ -25,36 +25,36 @@ def open_onnx(path: Path) -> Call:
     return call
 
 
-def _write(program: Program, path: Path) -> None:
+def _save_onnx(spec: GraphSpec, path: Path) -> None:
     import_optional("onnxscript", "export")
-    with _quietly(), frozen(program.module):
-        written = torch.onnx.export(
-            program.module,
-            args=tuple(program.inputs.values()),
-            input_names=list(program.inputs),
-            output_names=program.outputs,
-            dynamic_shapes=tuple(program.dynamic[name] for name in program.inputs),
+    with _hide_warnings(), without_gradients(spec.module):
+        program = torch.onnx.export(
+            spec.module,
+            args=tuple(spec.inputs.values()),
+            input_names=list(spec.inputs),
+            output_names=spec.outputs,
+            dynamic_shapes=tuple(spec.dynamic[name] for name in spec.inputs),
             dynamo=True,
             verbose=False,
         )
-        assert written is not None
-        written.save(str(path), external_data=False)
+        assert program is not None
+        program.save(str(path), external_data=False)
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """Without the exporter's remarks on packages that are not needed, and its optimiser's on what it leaves alone."""
-    logs = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
-    levels = [log.level for log in logs]
-    for log in logs:
-        log.setLevel(logging.ERROR)
+def _hide_warnings() -> Iterator[None]:
+    """Hides the exporter's messages about optional packages and skipped optimisations."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for log, level in zip(logs, levels, strict=True):
-            log.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
-ONNX = Runtime("onnx", _write, open_onnx, "in onnxruntime")
+ONNX = GraphFormat("onnx", _save_onnx, load_onnx, "in onnxruntime")

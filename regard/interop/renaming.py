@@ -1,13 +1,14 @@
-"""Tensors that differ only in name, in leading dimensions of one, and in being one or several.
+"""Convert tensors between libraries that name, split and shape them differently.
 
-A library's names stand in a table from ours to theirs. Several names on their side are parts of our one tensor, in
-that order.
+The names of a format are given by one table from regard's names to the other library's. If a name maps to several
+names, the tensor is their concatenation in this order, such as the query, key and value projections.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,81 +19,94 @@ from regard.models.registry import MODELS
 
 Template = str | Callable[[re.Match[str]], str]
 Names = Mapping[str, Template | tuple[Template, ...]]
-"""What a name of ours begins with, as a regular expression, and what theirs begin with instead."""
+"""Regular expressions for the beginnings of regard's names, and replacements for them in the other library."""
 
-TOKENS = ("class_token", "positions")
-"""Ours without a dimension for the batch, which all others give these two."""
+WITHOUT_BATCH = ("class_token", "positions")
+"""Parameters that have a leading dimension of 1 in other libraries, but not in regard."""
 
 
-def take(
+def import_tensors(
     tensors: Mapping[str, Tensor], config: Settings, names: Names, where: str, ignored: Collection[str] = ()
 ) -> dict[str, Tensor]:
-    """Their tensors under our names, as many and as large as a model of this config needs.
+    """Convert another library's tensors to the state dict of a model with this config.
 
     Args:
-        tensors: theirs, by name.
-        config: of our model.
-        names: the table.
-        where: what to call the tensors in an error.
-        ignored: beginnings of names that our model has no use for, as regular expressions.
+        tensors: Tensors of the other library.
+        config: Config of the regard model.
+        names: Table of names.
+        where: Description of the tensors for error messages.
+        ignored: Regular expressions for the beginnings of names that regard does not need.
 
     Raises:
-        UserError: a tensor is missing, unknown or of another shape; it is named.
+        UserError: A tensor is missing, unknown or has another shape.
     """
-    taken: dict[str, Tensor] = {}
-    rest = set(tensors)
-    for ours, shape in _shapes(config).items():
-        theirs = _their_names(ours, names)
-        for name in theirs:
-            if name not in tensors:
-                raise UserError(f"{where}: no tensor {name}, from which {ours} would be taken")
-        rest -= set(theirs)
-        for name in theirs:
-            if not tensors[name].is_floating_point():
-                raise UserError(f"{where}: {name} holds {tensors[name].dtype}, not floating-point numbers")
-        parts = [_without_ones(tensors[name], len(shape)) for name in theirs]
-        found = _joined_shape(parts)
-        if found != list(shape):  # asked before they are joined: a small file may describe a tensor without end
-            raise UserError(f"{where}: {' + '.join(theirs)} is {found}, but {ours} of this config is {list(shape)}")
-        taken[ours] = torch.cat(parts)
-    for name in sorted(rest):
-        if not any(re.match(beginning, name) for beginning in ignored):
-            raise UserError(f"{where}: unknown tensor {name}, for which a model of this config has no place")
-    return taken
+    state_dict: dict[str, Tensor] = {}
+    unused = set(tensors)
+    for name, shape in _state_dict_shapes(config).items():
+        foreign_names = _foreign_names(name, names)
+        for foreign in foreign_names:
+            if foreign not in tensors:
+                raise UserError(f"{where}: tensor {foreign} is missing; it is needed for {name}")
+            if not tensors[foreign].is_floating_point():
+                raise UserError(f"{where}: {foreign} has dtype {tensors[foreign].dtype}, not a floating-point dtype")
+        unused -= set(foreign_names)
+        parts = [_squeeze_leading(tensors[foreign], len(shape)) for foreign in foreign_names]
+        found = _concatenated_shape(parts)
+        # Checked before concatenation: expanded tensors in a small file could require any amount of memory.
+        if found != list(shape):
+            joined = " + ".join(foreign_names)
+            raise UserError(f"{where}: {joined} has shape {found}, but {name} of this config has {list(shape)}")
+        state_dict[name] = torch.cat(parts)
+    for foreign in sorted(unused):
+        if not any(re.match(pattern, foreign) for pattern in ignored):
+            raise UserError(f"{where}: unknown tensor {foreign}; a model of this config has no such parameter")
+    return state_dict
 
 
-def give(tensors: Mapping[str, Tensor], config: Settings, names: Names) -> dict[str, Tensor]:
-    """Our tensors under their names: what `take` would take back.
+def export_tensors(tensors: Mapping[str, Tensor], config: Settings, names: Names) -> dict[str, Tensor]:
+    """Convert a regard state dict to the other library's names: the inverse of `import_tensors`.
 
     Raises:
-        UserError: a tensor of such a model is missing.
+        UserError: A tensor of the model is missing.
     """
-    given: dict[str, Tensor] = {}
-    for ours in _shapes(config):
-        if ours not in tensors:
-            raise UserError(f"no tensor {ours}, so these are not the weights of a model of this config")
-        tensor = tensors[ours][None] if ours in TOKENS else tensors[ours]
-        theirs = _their_names(ours, names)
-        given |= zip(theirs, (part.contiguous() for part in tensor.chunk(len(theirs))), strict=True)
-    return given
+    exported: dict[str, Tensor] = {}
+    for name in _state_dict_shapes(config):
+        if name not in tensors:
+            raise UserError(f"tensor {name} is missing; the weights do not belong to a model of this config")
+        tensor = tensors[name][None] if name in WITHOUT_BATCH else tensors[name]
+        foreign_names = _foreign_names(name, names)
+        parts = (part.contiguous() for part in tensor.chunk(len(foreign_names)))
+        exported |= zip(foreign_names, parts, strict=True)
+    return exported
 
 
-def _shapes(config: Settings) -> dict[str, torch.Size]:
-    """The names and shapes of a model's tensors, which costs no memory."""
-    kind = MODELS[getattr(config, "kind")]  # noqa: B009  # every config of a model has one
+def rename_keys(values: Mapping[str, Any], keys: Mapping[str, str], where: str) -> dict[str, Any]:
+    """Return values of another library's config under regard's keys; `keys` maps regard's keys to the library's.
+
+    Raises:
+        UserError: A key is missing.
+    """
+    for foreign in keys.values():
+        if values.get(foreign) is None:
+            raise UserError(f"{where}: {foreign} is missing")
+    return {name: values[foreign] for name, foreign in keys.items()}
+
+
+def _state_dict_shapes(config: Settings) -> dict[str, torch.Size]:
+    kind = MODELS[getattr(config, "kind")]  # noqa: B009  # every model config has a kind
     return {name: tensor.shape for name, tensor in kind.build_on_meta(config, "config").state_dict().items()}
 
 
-def _their_names(ours: str, names: Names) -> tuple[str, ...]:
-    for beginning, templates in names.items():
-        if found := re.match(beginning, ours):
+def _foreign_names(name: str, names: Names) -> tuple[str, ...]:
+    for pattern, templates in names.items():
+        if found := re.match(pattern, name):
             several = templates if isinstance(templates, tuple) else (templates,)
-            return tuple((t(found) if callable(t) else found.expand(t)) + ours[found.end() :] for t in several)
-    raise UserError(f"{ours}: the other library has no such tensor, so its weights do not fit this config")
+            return tuple((t(found) if callable(t) else found.expand(t)) + name[found.end() :] for t in several)
+    raise UserError(f"{name}: the other library has no such parameter, so its weights do not fit this config")
 
 
-def _joined_shape(parts: Sequence[Tensor]) -> list[int]:
-    """Of the parts one behind the other, or of the first that does not fit to them."""
+def _concatenated_shape(parts: Sequence[Tensor]) -> list[int]:
+    """Return the shape of the concatenation, or the shape of the first part that cannot be concatenated."""
     first = parts[0]
     for part in parts:
         if part.shape[1:] != first.shape[1:] or not part.dim():
@@ -100,7 +114,7 @@ def _joined_shape(parts: Sequence[Tensor]) -> list[int]:
     return [sum(len(part) for part in parts), *first.shape[1:]]
 
 
-def _without_ones(tensor: Tensor, dimensions: int) -> Tensor:
+def _squeeze_leading(tensor: Tensor, dimensions: int) -> Tensor:
     while tensor.dim() > dimensions and tensor.shape[0] == 1:
         tensor = tensor[0]
     return tensor

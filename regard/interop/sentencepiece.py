@@ -1,4 +1,7 @@
-"""Our tokenizer as a model of SentencePiece, which cuts every text in normal form C alike but for "▁" in it."""
+"""Convert a regard BPE tokenizer to a SentencePiece model with the same tokenisation.
+
+Only texts in NFC that do not contain "▁" are tokenised identically.
+"""
 
 from __future__ import annotations
 
@@ -10,41 +13,42 @@ from regard.errors import UserError
 from regard.runtime import import_optional
 
 _BPE = 2
-"""SentencePiece's number for models that merge the best pair first."""
+"""Value of SentencePiece's enum ModelType."""
 
 
 def to_sentencepiece(tokenizer: Tokenizer) -> bytes:
-    """The file of SentencePiece.
+    """Return the contents of a SentencePiece model file.
 
-    It merges whatever neighbours make a piece, the earliest learned first, which is what our merges do: a word has no
-    other way to come to a piece than the one in which it was learned, and no piece crosses a cut between words.
+    SentencePiece merges the adjacent pair whose result has the highest score. Scored by merge order, this gives the
+    same result as BPE merges: each token has a single merge, and no token crosses a word boundary.
 
     Raises:
-        UserError: SentencePiece cannot express the tokenizer, or is not installed.
+        UserError: The tokenizer is not BPE, or sentencepiece is not installed.
     """
     if isinstance(tokenizer, SentencePieceTokenizer):
         return tokenizer.model
     if tokenizer.kind != "bpe":
-        raise UserError("SentencePiece cannot spell a word that is no piece, as a tokenizer of words does; it has BPE")
+        raise UserError("a word-level tokenizer cannot be converted to SentencePiece; train a model with BPE")
     import_optional("sentencepiece", "export")
     library = import_optional("sentencepiece.sentencepiece_model_pb2", "export")
-    kinds = library.ModelProto.SentencePiece
+    types = library.ModelProto.SentencePiece
     state = json.loads(tokenizer.to_tokenizers().to_str())
-    ranks: dict[str, int] = {}
+    merge_ranks: dict[str, int] = {}
     for rank, (left, right) in enumerate(state["model"]["merges"]):
-        ranks.setdefault(left + right, rank)
+        merge_ranks.setdefault(left + right, rank)
     added = {token["content"] for token in state["added_tokens"]}
     model = library.ModelProto()
-    for number, piece in enumerate(tokenizer.vocabulary):
-        entry = model.pieces.add(piece=piece.replace(" ", SPACE_MARK), score=-float(ranks.get(piece, len(ranks))))
-        if number == Tokenizer.UNK:
-            entry.type = kinds.UNKNOWN
-        elif number < len(Tokenizer.SPECIAL_TOKENS):
-            entry.type = kinds.CONTROL
-        elif number < len(Tokenizer.FIXED_TOKENS):
-            entry.type = kinds.BYTE
+    for index, token in enumerate(tokenizer.vocabulary):
+        score = -float(merge_ranks.get(token, len(merge_ranks)))
+        entry = model.pieces.add(piece=token.replace(" ", SPACE_MARK), score=score)
+        if index == Tokenizer.UNK:
+            entry.type = types.UNKNOWN
+        elif index < len(Tokenizer.SPECIAL_TOKENS):
+            entry.type = types.CONTROL
+        elif index < len(Tokenizer.FIXED_TOKENS):
+            entry.type = types.BYTE
         else:
-            entry.type = kinds.USER_DEFINED if piece in added else kinds.NORMAL
+            entry.type = types.USER_DEFINED if token in added else types.NORMAL
     trainer, normaliser = model.trainer_spec, model.normalizer_spec
     trainer.model_type, trainer.byte_fallback, trainer.vocab_size = _BPE, True, len(tokenizer)
     trainer.pad_id, trainer.bos_id, trainer.eos_id, trainer.unk_id = range(len(Tokenizer.SPECIAL_TOKENS))

@@ -1,12 +1,15 @@
-"""timm's ViT and Swin, as of timm 1.0. Both compute with the LayerNorm's eps that our presets have."""
+"""ViT and Swin of timm 1.0. Their LayerNorm eps is that of the regard presets."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
-from regard.interop.renaming import Names, give, take
+from regard.interop.renaming import Names, export_tensors, import_tensors
+from regard.interop.shapes import ViTNames, count_layers, infer_vit, shape_of
 from regard.models.swin import SwinConfig
 from regard.models.vit import ViTConfig
 
@@ -38,30 +41,63 @@ _SWIN: Names = {
     "norm": "norm",
     "head": "head.fc",
 }
-_FOLLOWING = (r".*\.relative_position_index$", r".*\.attn_mask$")
-"""What older releases kept among the weights although it follows from the sizes."""
+_DERIVED = (r".*\.relative_position_index$", r".*\.attn_mask$")
+"""Buffers that older releases of timm saved."""
+_PATCHES = "patch_embed.proj.weight"
+_VIT_NAMES = ViTNames(
+    patches=_PATCHES,
+    positions="pos_embed",
+    class_token="cls_token",
+    block=r"blocks\.(\d{1,9})\.",
+    inner="blocks.0.mlp.fc1.weight",
+    head="head.weight",
+)
+
+
+def is_timm(tensors: Mapping[str, Tensor]) -> bool:
+    """Return whether tensors have the names of a timm model."""
+    return _PATCHES in tensors
+
+
+def infer_timm(tensors: Mapping[str, Tensor], changes: Mapping[str, Any]) -> ViTConfig | SwinConfig:
+    """Infer the config of a timm model from its tensors; `changes` sets or overrides keys of the config."""
+    where = "weights of timm"
+    if any(name.startswith("layers.") for name in tensors):
+        return SwinConfig.parse(_infer_swin(tensors) | dict(changes), where)
+    return infer_vit(tensors, _VIT_NAMES, changes, where)
 
 
 def from_timm(tensors: Mapping[str, Tensor], config: ViTConfig | SwinConfig) -> dict[str, Tensor]:
-    """The weights of a timm model (`model.state_dict()`), for `load_state_dict` of ours.
+    """Convert `model.state_dict()` of a timm model to a regard state dict; see `import_tensors`.
 
-    Where the config has no classes, their head is left behind.
-
-    Raises:
-        UserError: a tensor is missing, unknown or of another shape; it is named.
+    The head is dropped if the config has no classes.
     """
-    ignored = _FOLLOWING if config.classes else (*_FOLLOWING, r"head\.")
-    return take(tensors, config, _names(config), "weights of timm", ignored)
+    ignored = _DERIVED if config.classes else (*_DERIVED, r"head\.")
+    return import_tensors(tensors, config, _names(config), "weights of timm", ignored)
 
 
 def to_timm(tensors: Mapping[str, Tensor], config: ViTConfig | SwinConfig) -> dict[str, Tensor]:
-    """Our weights, for `load_state_dict` of the timm model of the same sizes.
-
-    Raises:
-        UserError: timm has no place for a tensor, or one is missing.
-    """
-    return give(tensors, config, _names(config))
+    """Convert a regard state dict to that of the timm model of the same sizes; see `export_tensors`."""
+    return export_tensors(tensors, config, _names(config))
 
 
 def _names(config: ViTConfig | SwinConfig) -> Names:
     return _VIT if isinstance(config, ViTConfig) else _SWIN
+
+
+def _infer_swin(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    width, channels, *patch = shape_of(tensors, _PATCHES, 4)
+    stages = count_layers(tensors, r"layers\.(\d{1,9})\.")
+    bias_tables = [
+        shape_of(tensors, f"layers.{stage}.blocks.0.attn.relative_position_bias_table", 2) for stage in range(stages)
+    ]
+    return {
+        "channels": channels,
+        "patch": patch,
+        "window": (math.isqrt(bias_tables[0][0]) + 1) // 2,  # a table has (2 · window - 1)² rows
+        "classes": shape_of(tensors, "head.fc.weight", 2)[0] if "head.fc.weight" in tensors else 0,
+        "width": width,
+        "layers": [count_layers(tensors, rf"layers\.{stage}\.blocks\.(\d{{1,9}})\.") for stage in range(stages)],
+        "heads": [heads for _, heads in bias_tables],
+        "expansion": shape_of(tensors, "layers.0.blocks.0.mlp.fc1.weight", 2)[0] // width,
+    }

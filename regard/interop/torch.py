@@ -1,4 +1,7 @@
-"""PyTorch's own `nn.Transformer`. It has no embeddings: the module round it has them, under names of its own."""
+"""PyTorch: import of `nn.Transformer`, and export as archives of torch.export.
+
+An `nn.Transformer` has no embeddings; the names of those of the surrounding module have to be given.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,20 @@ from torch import Tensor
 
 from regard.config import Settings, unknown_key_message
 from regard.errors import UserError
-from regard.interop.graphs import Call, Program, Runtime, frozen
-from regard.interop.renaming import Names, take
+from regard.interop.graphs import GraphCall, GraphFormat, GraphSpec, without_gradients
+from regard.interop.renaming import Names, import_tensors
+from regard.interop.shapes import count_layers
 from regard.models.transformer import TransformerConfig
 
-_FIRST = "encoder.layers.0.self_attn.in_proj_weight"
-_SHARED = {
+_IN_PROJ = "encoder.layers.0.self_attn.in_proj_weight"
+_BLOCK = {
     r"around_attention\.norm": "norm1",
     r"attention\.qkv\.": "self_attn.in_proj_",
     r"attention\.out": "self_attn.out_proj",
     r"feed_forward\.inner": "linear1",
     r"feed_forward\.outer": "linear2",
 }
-_DECODER = {
+_DECODER_BLOCK = {
     r"around_cross\.norm": "norm2",
     r"cross\.qkv\.": "multihead_attn.in_proj_",
     r"cross\.out": "multihead_attn.out_proj",
@@ -34,9 +38,9 @@ _DECODER = {
 }
 _NAMES: Names = {
     **{
-        rf"{stack}\.(\d+)\.{ours}": rf"{stack}.layers.\1.{theirs}"
-        for stack, further in (("encoder", {r"around_feed_forward\.norm": "norm2"}), ("decoder", _DECODER))
-        for ours, theirs in (_SHARED | further).items()
+        rf"{stack}\.(\d+)\.{name}": rf"{stack}.layers.\1.{foreign}"
+        for stack, more in (("encoder", {r"around_feed_forward\.norm": "norm2"}), ("decoder", _DECODER_BLOCK))
+        for name, foreign in (_BLOCK | more).items()
     },
     r"encoder_norm": "encoder.norm",
     r"decoder_norm": "decoder.norm",
@@ -48,76 +52,109 @@ _NAMES: Names = {
 
 
 class Embeddings(Settings):
-    """Under which names the module round an `nn.Transformer` has what that lacks."""
+    """Names of the tensors around an `nn.Transformer`."""
 
     source: str
     target: str
     output: str
     bias: str | None = None
     scaled: bool = True
-    """Whether embeddings are multiplied by √width, as ours are, before the positions are added."""
+    """Whether embeddings are multiplied by √width before positions are added, as in regard."""
 
 
 def read_torch(tensors: Mapping[str, Tensor], names: Embeddings, values: Mapping[str, Any]) -> TransformerConfig:
-    """Our config of a model of these tensors; `values` say what no tensor can, such as heads, norm and positions.
+    """Infer the config of an `nn.Transformer` from its tensors.
+
+    Args:
+        tensors: Tensors of the module around the `nn.Transformer`.
+        names: Names of the embeddings.
+        values: Keys of the config that cannot be inferred, such as heads, norm and positions.
 
     Raises:
-        UserError: a tensor is missing, or a value is missing or wrong; it is named.
+        UserError: A tensor is missing, or a value is missing or invalid.
     """
-    inside = _inside(tensors)
-    width = _table(inside, _FIRST, "width").shape[-1]
-    tables = {key: _table(tensors, getattr(names, key), key) for key in ("source", "target", "output")}
+    inner = _transformer_tensors(tensors)
+    width = _find_matrix(inner, _IN_PROJ, "width").shape[-1]
+    tables = {key: _find_matrix(tensors, getattr(names, key), key) for key in ("source", "target", "output")}
     if "heads" not in values:
-        raise UserError(
-            "heads: no tensor of an nn.Transformer says how many there are; give --set heads=8, or what is so"
-        )
-    same = {key: tables[key].data_ptr() == tables["target"].data_ptr() or torch.equal(tables[key], tables["target"])
-            for key in ("source", "output") if tables[key].shape == tables["target"].shape}  # fmt: skip
-    tied = names.scaled and same.get("output", False)
+        raise UserError("heads: the number of heads cannot be inferred; give it, for example --set heads=8")
+    same_as_target = {key: _is_equal(tables[key], tables["target"]) for key in ("source", "output")}
+    if not names.scaled or not same_as_target["output"]:
+        tie = "none"
+    else:
+        tie = "all" if same_as_target["source"] else "target"
     inferred = {
         "source_vocab": len(tables["source"]),
         "target_vocab": len(tables["target"]),
         "width": width,
-        "encoder_layers": _count(inside, "encoder"),
-        "decoder_layers": _count(inside, "decoder"),
-        "hidden": len(_table(inside, "encoder.layers.0.linear1.weight", "hidden")),
-        "tie": ("all" if same.get("source", False) else "target") if tied else "none",
+        "encoder_layers": count_layers(inner, r"encoder\.layers\.(\d{1,9})\."),
+        "decoder_layers": count_layers(inner, r"decoder\.layers\.(\d{1,9})\."),
+        "hidden": len(_find_matrix(inner, "encoder.layers.0.linear1.weight", "hidden")),
+        "tie": tie,
         "output_bias": names.bias is not None,
-        "qkv_bias": _FIRST.replace("weight", "bias") in inside,
-        "final_norm": "encoder.norm.weight" in inside,
+        "qkv_bias": _IN_PROJ.replace("weight", "bias") in inner,
+        "final_norm": "encoder.norm.weight" in inner,
     }
     return TransformerConfig.parse(inferred | dict(values), "nn.Transformer")
 
 
 def from_torch(tensors: Mapping[str, Tensor], names: Embeddings, config: TransformerConfig) -> dict[str, Tensor]:
-    """The weights, for `load_state_dict` of a model of the config that `read_torch` gives.
+    """Convert the weights of an `nn.Transformer` to a regard state dict; `config` is that of `read_torch`.
 
     Raises:
-        UserError: a tensor is missing or of another shape; it is named.
+        UserError: A tensor is missing or has another shape.
     """
-    given = _inside(tensors)
-    factor = 1.0 if names.scaled else 1 / math.sqrt(config.width)
-    given["source"] = _find(tensors, names.source, "source") * factor
-    given["target"] = _find(tensors, names.target, "target") * factor
+    given = _transformer_tensors(tensors)
+    scale = 1.0 if names.scaled else 1 / math.sqrt(config.width)
+    given["source"] = _find(tensors, names.source, "source") * scale
+    given["target"] = _find(tensors, names.target, "target") * scale
     given["output"] = _find(tensors, names.output, "output")
     if names.bias is not None:
         given["bias"] = _find(tensors, names.bias, "bias")
-    return take(given, config, _NAMES, "weights of nn.Transformer", ("output", "target"))
+    return import_tensors(given, config, _NAMES, "weights of nn.Transformer", ("output", "target"))
 
 
-def _inside(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of the nn.Transformer itself, whatever stands round it."""
-    found = [name.removesuffix(_FIRST) for name in tensors if name.endswith(_FIRST)]
-    if len(found) != 1:
-        raise UserError(f"{len(found)} tensors whose names end with {_FIRST}; one nn.Transformer has one")
-    (prefix,) = found
-    own = re.compile(re.escape(prefix) + r"(encoder|decoder)\.(layers|norm)\.")
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if own.match(name)}
+def load_archive(path: Path) -> GraphCall:
+    """Load an archive of torch.export.
+
+    Raises:
+        UserError: It uses operators that are not PyTorch's, so that PyTorch alone cannot run it.
+    """
+    program = torch.export.load(path)
+    for node in program.graph.nodes:
+        if node.op == "call_function" and getattr(node.target, "namespace", "aten") not in _PYTORCH_NAMESPACES:
+            raise UserError(f"{path.name}: operator {node.target} is not part of PyTorch")
+    module: Any = program.module()
+
+    @torch.no_grad()
+    def call(inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        outputs = module(**inputs)
+        return outputs if isinstance(outputs, tuple) else (outputs,)
+
+    return call
 
 
-def _count(tensors: Mapping[str, Tensor], stack: str) -> int:
-    numbers = [int(found[1]) for name in tensors if (found := re.match(rf"{stack}\.layers\.(\d{{1,9}})\.", name))]
-    return max(numbers, default=-1) + 1
+def _save_archive(spec: GraphSpec, path: Path) -> None:
+    sizes = {name: dict.fromkeys(dimensions, torch.export.Dim.DYNAMIC) for name, dimensions in spec.dynamic.items()}
+    with without_gradients(spec.module):
+        program = torch.export.export(spec.module, (), kwargs=spec.inputs, dynamic_shapes=sizes)
+    archive = io.BytesIO()
+    torch.export.save(program, archive)
+    path.write_bytes(archive.getbuffer())  # PyTorch's own writer aborts the process if the disk is full
+
+
+_PYTORCH_NAMESPACES = ("aten", "prims", "higher_order")
+TORCH = GraphFormat("pt2", _save_archive, load_archive, "as an archive of torch.export")
+
+
+def _transformer_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of the nn.Transformer itself, without the prefix of the surrounding module."""
+    prefixes = [name.removesuffix(_IN_PROJ) for name in tensors if name.endswith(_IN_PROJ)]
+    if len(prefixes) != 1:
+        raise UserError(f"found {len(prefixes)} tensors whose names end with {_IN_PROJ}, but expected one")
+    (prefix,) = prefixes
+    pattern = re.compile(re.escape(prefix) + r"(encoder|decoder)\.(layers|norm)\.")
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if pattern.match(name)}
 
 
 def _find(tensors: Mapping[str, Tensor], name: str, what: str) -> Tensor:
@@ -126,44 +163,12 @@ def _find(tensors: Mapping[str, Tensor], name: str, what: str) -> Tensor:
     return tensors[name]
 
 
-def _table(tensors: Mapping[str, Tensor], name: str, what: str) -> Tensor:
-    table = _find(tensors, name, what)
-    if table.dim() != 2:
-        raise UserError(f"{what}: {name} is {list(table.shape)}, not a table of two dimensions")
-    return table
+def _find_matrix(tensors: Mapping[str, Tensor], name: str, what: str) -> Tensor:
+    tensor = _find(tensors, name, what)
+    if tensor.dim() != 2:
+        raise UserError(f"{what}: {name} has shape {list(tensor.shape)}, but must have two dimensions")
+    return tensor
 
 
-PYTORCH = ("aten", "prims", "higher_order")
-"""Where PyTorch's own operators are."""
-
-
-def open_archive(path: Path) -> Call:
-    """A program at work in PyTorch, of which nothing is ours: its graph knows only operators of PyTorch.
-
-    Raises:
-        UserError: an operator in it is not one of PyTorch's.
-    """
-    program = torch.export.load(path)
-    for node in program.graph.nodes:
-        if node.op == "call_function" and getattr(node.target, "namespace", "aten") not in PYTORCH:
-            raise UserError(f"{path.name}: operator {node.target} is none of PyTorch's, so that it alone cannot run it")
-    module: Any = program.module()
-
-    @torch.no_grad()
-    def call(inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        said = module(**inputs)
-        return said if isinstance(said, tuple) else (said,)
-
-    return call
-
-
-def _write(program: Program, path: Path) -> None:
-    sizes = {name: dict.fromkeys(places, torch.export.Dim.DYNAMIC) for name, places in program.dynamic.items()}
-    with frozen(program.module):
-        written = torch.export.export(program.module, (), kwargs=program.inputs, dynamic_shapes=sizes)
-    archive = io.BytesIO()
-    torch.export.save(written, archive)
-    path.write_bytes(archive.getbuffer())  # PyTorch's own writer ends the process where a disk is full
-
-
-TORCH = Runtime("pt2", _write, open_archive, "as an archive of torch.export")
+def _is_equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and (a.data_ptr() == b.data_ptr() or torch.equal(a, b))

@@ -1,12 +1,14 @@
-"""torchvision's ViT (vit_b_16 and its sisters)."""
+"""ViT of torchvision (vit_b_16 and its variants)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
-from regard.interop.renaming import Names, give, take
+from regard.interop.renaming import Names, export_tensors, import_tensors
+from regard.interop.shapes import ViTNames, infer_vit
 from regard.models.vit import ViTConfig
 
 _BLOCK = {
@@ -25,23 +27,35 @@ _VIT: Names = {
     "norm": "encoder.ln",
     "head": "heads.head",
 }
+_VIT_NAMES = ViTNames(
+    patches="conv_proj.weight",
+    positions="encoder.pos_embedding",
+    class_token="class_token",
+    block=r"encoder\.layers\.encoder_layer_(\d{1,9})\.",
+    inner="encoder.layers.encoder_layer_0.mlp.0.weight",
+    head="heads.head.weight",
+)
+
+
+def is_torchvision(tensors: Mapping[str, Tensor]) -> bool:
+    """Return whether tensors have the names of a torchvision ViT."""
+    return _VIT_NAMES.patches in tensors
+
+
+def infer_torchvision(tensors: Mapping[str, Tensor], changes: Mapping[str, Any]) -> ViTConfig:
+    """Infer the config of a torchvision ViT from its tensors; `changes` sets or overrides keys of the config."""
+    return infer_vit(tensors, _VIT_NAMES, changes, "weights of torchvision")
 
 
 def from_torchvision(tensors: Mapping[str, Tensor], config: ViTConfig) -> dict[str, Tensor]:
-    """The weights of a torchvision ViT (`model.state_dict()`), for `load_state_dict` of ours.
+    """Convert `model.state_dict()` of a torchvision ViT to a regard state dict; see `import_tensors`.
 
-    Where the config has no classes, their head is left behind.
-
-    Raises:
-        UserError: a tensor is missing, unknown or of another shape; it is named.
+    The head is dropped if the config has no classes.
     """
-    return take(tensors, config, _VIT, "weights of torchvision", () if config.classes else (r"heads\.",))
+    ignored = () if config.classes else (r"heads\.",)
+    return import_tensors(tensors, config, _VIT, "weights of torchvision", ignored)
 
 
 def to_torchvision(tensors: Mapping[str, Tensor], config: ViTConfig) -> dict[str, Tensor]:
-    """Our weights, for `load_state_dict` of the torchvision model of the same sizes.
-
-    Raises:
-        UserError: torchvision has no place for a tensor, or one is missing.
-    """
-    return give(tensors, config, _VIT)
+    """Convert a regard state dict to that of the torchvision model of the same sizes; see `export_tensors`."""
+    return export_tensors(tensors, config, _VIT)

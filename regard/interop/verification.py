@@ -1,4 +1,4 @@
-"""Whether a model in another format says what ours says: on sentences, token by token and beam by beam."""
+"""Verify that a model in another format gives the same translations, log-probabilities and logits."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch import Tensor
 
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest
-from regard.decoding.generator import Generator
 from regard.decoding.search import TokenHypothesis
 from regard.errors import UserError
-from regard.pipelines.external import ExternalGenerator
+from regard.models.transformer import EncoderDecoderConfig
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import Translator
 
 TOLERANCE = 1e-4
-"""How far log-probabilities and logits of the same numbers may lie apart."""
-SENTENCES, LONGEST = 48, 16
-"""How many sentences are made up where none are given, and of how many tokens at the most."""
+"""Maximum difference of log-probabilities and logits without quantisation."""
+SAMPLE_SENTENCES, SAMPLE_LENGTH = 48, 16
+"""Number and maximum length of the random sentences that are used if none are given."""
+IMAGE_BATCHES = (1, 8)
 BEAM = 4
 SEARCHES = {
     "greedy": SearchSettings(beam=1, stop="first"),
@@ -29,191 +29,214 @@ SEARCHES = {
 }
 
 Tokens = Sequence[int]
+"""Token ids without END."""
 
 
-class Peer(Protocol):
-    """A model in another format, at work in another program. Sources and targets come without END.
+class ExternalModel(Protocol):
+    """A translation model that runs in another library.
 
     Attributes:
-        longest: the most tokens, END counted, that it can read or write; None: no limit.
+        longest: Maximum number of tokens of either side, END included; None if unlimited.
     """
 
     longest: int | None
 
-    def write(self, sources: Sequence[Tokens], settings: SearchSettings) -> list[list[int]]:
-        """The best translation of each."""
+    def generate(
+        self, requests: Sequence[DecodingRequest], settings: SearchSettings
+    ) -> Sequence[Sequence[TokenHypothesis]]:
+        """Return the best hypotheses of each request, best first."""
 
-    def score(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[list[float]]:
-        """The log-probability of each token of given translations, and of END."""
-
-
-class GeneratorPeer:
-    """A generator that runs the model in another library, as a `Peer`."""
-
-    def __init__(self, generator: Generator) -> None:
-        assert isinstance(generator, ExternalGenerator)
-        self.generator, self.longest = generator, generator.longest
-
-    def write(self, sources: Sequence[Tokens], settings: SearchSettings) -> list[list[int]]:
-        results = self.generator.generate([DecodingRequest(source) for source in sources], settings)
-        return [best[0].tokens for best in results]
-
-    def score(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[list[float]]:
-        return [one.token_log_probs for one in self.generator.score(sources, targets, SEARCHES["greedy"])]
+    def score(
+        self, sources: Sequence[Tokens], targets: Sequence[Tokens], settings: SearchSettings
+    ) -> Sequence[TokenHypothesis]:
+        """Return given translations with the log-probability of each token and of END."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far two models say the same.
+    """Differences between a regard model and its copy in another format.
 
     Attributes:
-        sentences: on how many they were tried.
-        difference: the largest between two log-probabilities of one token.
-        mean: of those differences.
-        same: for each search, how many translations were the same, and of how many that ended by themselves.
-        ties: for each search, how many others our model holds to be worth as much as its own, within rounding.
+        sentences: Number of sentences compared.
+        max_difference: Largest difference of token log-probabilities.
+        mean_difference: Mean difference of token log-probabilities.
+        identical: For each search, the number of identical translations and of translations compared. Translations
+            that reach the length limit are not compared.
+        ties: For each search, the number of different translations with equal scores within rounding.
     """
 
     sentences: int
-    difference: float
-    mean: float
-    same: dict[str, tuple[int, int]]
+    max_difference: float
+    mean_difference: float
+    identical: dict[str, tuple[int, int]]
     ties: dict[str, int]
 
     def __str__(self) -> str:
         return (
-            f"{self.sentences} sentences: the same translations ({self._counts}); "
-            f"log-probabilities within {self.difference:.1e}"
+            f"{self.sentences} sentences: identical translations ({self._counts}); "
+            f"log-probabilities within {self.max_difference:.1e}"
         )
 
     @property
-    def as_quantised(self) -> str:
-        """The same, of a model that is not meant to say exactly the same."""
+    def quantised_summary(self) -> str:
+        """Summary for a quantised copy, which is expected to differ."""
         return (
-            f"quantised, it gives the same translations in: {self._counts}; log-probabilities differ "
-            f"by {self.mean:.1e} on average, {self.difference:.1e} at the most"
+            f"quantised: identical translations ({self._counts}); log-probabilities differ by "
+            f"{self.mean_difference:.1e} on average, by at most {self.max_difference:.1e}"
         )
 
     @property
     def _counts(self) -> str:
-        tied = {name: f" and {count} worth as much" if count else "" for name, count in self.ties.items()}
-        return ", ".join(f"{name} {same} of {ended}{tied[name]}" for name, (same, ended) in self.same.items())
+        ties = {name: f" and {count} with equal scores" if count else "" for name, count in self.ties.items()}
+        return ", ".join(f"{name} {same} of {total}{ties[name]}" for name, (same, total) in self.identical.items())
 
 
 def sample_sources(
-    translator: Translator, texts: Sequence[str] | None = None, count: int = SENTENCES, longest: int | None = None
+    translator: Translator,
+    texts: Sequence[str] | None = None,
+    count: int = SAMPLE_SENTENCES,
+    longest: int | None = None,
 ) -> list[list[int]]:
-    """The given texts as tokens, or so many sentences of random pieces, always the same for the same vocabulary.
+    """Tokenise the given texts, or sample sentences of random tokens, reproducibly for the same vocabulary.
+
+    Args:
+        translator: Translator whose vocabulary is used.
+        texts: Texts to tokenise.
+        count: Number of sentences to sample without texts.
+        longest: Maximum number of tokens of a text, END included.
 
     Raises:
-        UserError: there is no text, or one has more than `longest` tokens, END counted.
+        UserError: All texts are blank, or a text is too long.
     """
+    config = translator.model.config
     if texts is not None:
-        filled = [text for text in texts if text.strip()]
-        if not filled:
-            raise UserError("no sentence to verify the export with; give some, or none at all")
-        read = translator.vocabularies.source.encode_batch(filled)
-        for text, tokens in zip(filled, read, strict=True):
+        texts = [text for text in texts if text.strip()]
+        if not texts:
+            raise UserError("the sample for verification has only blank lines; give sentences, or no sample")
+        sources = translator.vocabularies.source.encode_batch(texts)
+        for text, tokens in zip(texts, sources, strict=True):
             if longest is not None and len(tokens) >= longest:
                 raise UserError(
-                    f"the sentence that begins with {text[:40]!r} has {len(tokens)} tokens, and in this format "
-                    f"{longest - 1} can be read at the most; leave it out of the sample"
+                    f"the sentence that begins with {text[:40]!r} has {len(tokens)} tokens, but this format supports "
+                    f"at most {longest - 1}; remove it from the sample"
                 )
-        return read
-    config = translator.model.config
-    specials = {config.pad, config.bos, config.eos}
-    words = torch.tensor([i for i in range(config.source_vocab) if i not in specials] or [config.eos])
-    draw = torch.Generator().manual_seed(0)
-    longest = min(LONGEST, config.max_length - 1) if config.positions == "learned" else LONGEST
-    lengths = torch.randint(1, max(longest, 1) + 1, (count,), generator=draw).tolist()
-    return [words[torch.randint(len(words), (length,), generator=draw)].tolist() for length in lengths]
+        return sources
+    special = {config.pad, config.bos, config.eos}
+    vocabulary = torch.tensor([i for i in range(config.source_vocab) if i not in special] or [config.eos])
+    rng = torch.Generator().manual_seed(0)
+    max_length = min(SAMPLE_LENGTH, config.max_length - 1) if config.positions == "learned" else SAMPLE_LENGTH
+    lengths = torch.randint(1, max(max_length, 1) + 1, (count,), generator=rng).tolist()
+    return [vocabulary[torch.randint(len(vocabulary), (length,), generator=rng)].tolist() for length in lengths]
 
 
-def compare(ours: Translator, theirs: Peer, sources: Sequence[Tokens]) -> Agreement:
-    """Both on the same sentences.
+def compare(translator: Translator, external: ExternalModel, sources: Sequence[Tokens]) -> Agreement:
+    """Compare the translations and token log-probabilities of two models.
 
-    Where the limit of length has ended a hypothesis of ours, there is nothing to compare: what others do there differs.
+    Translations that reach the length limit are not compared, because libraries handle the limit differently.
     """
-    longest = theirs.longest
+    longest = external.longest
+    identical: dict[str, tuple[int, int]] = {}
     ties: dict[str, int] = {}
-    same: dict[str, tuple[int, int]] = {}
-    written: list[list[int]] = []
+    translations: list[list[int]] = []
+    requests = [DecodingRequest(source) for source in sources]
     for name, settings in SEARCHES.items():
-        beams = ours.generator.generate([DecodingRequest(source) for source in sources], settings)
-        ended = [i for i, beam in enumerate(beams) if has_ended(beam, sources[i], settings, longest)]
-        found, other = [beam[0] for beam in beams], theirs.write(sources, settings)
-        differing = [i for i in ended if other[i] != found[i].tokens]
-        same[name] = (len(ended) - len(differing), len(ended))
-        judged = [i for i in differing if longest is None or len(other[i]) < longest]
-        ties[name] = _count_ties(ours, sources, found, other, judged, settings)
-        written = [one.tokens for one in found]
-    # Not only of what was written: of anything, so that no token and no place is left out.
-    anything = [[token % ours.model.config.target_vocab for token in reversed(source)] for source in sources]
-    pairs = [*zip(sources, written, strict=True), *zip(sources, anything, strict=True)]
-    fitting = [pair for pair in pairs if longest is None or len(pair[1]) < longest]
-    read, given = [source for source, _ in fitting], [target for _, target in fitting]
-    mine, said = ours.generator.score(read, given, SEARCHES["greedy"]), theirs.score(read, given)
-    gaps = [abs(a - b) for m, t in zip(mine, said, strict=True) for a, b in zip(m.token_log_probs, t, strict=True)]
-    return Agreement(len(sources), max(gaps), sum(gaps) / len(gaps), same, ties)
+        beams = translator.generator.generate(requests, settings)
+        best = [beam[0] for beam in beams]
+        external_tokens = [beam[0].tokens for beam in external.generate(requests, settings)]
+        ended = [i for i, beam in enumerate(beams) if ended_before_limit(beam, sources[i], settings, longest)]
+        different = [i for i in ended if external_tokens[i] != best[i].tokens]
+        identical[name] = (len(ended) - len(different), len(ended))
+        scorable = [i for i in different if longest is None or len(external_tokens[i]) < longest]
+        ties[name] = _count_ties(translator, sources, best, external_tokens, scorable, settings)
+        translations = [hypothesis.tokens for hypothesis in best]
+    # Arbitrary targets are scored, too, so that all tokens and positions are covered.
+    reversed_sources = [[token % translator.model.config.target_vocab for token in source[::-1]] for source in sources]
+    pairs = [*zip(sources, translations, strict=True), *zip(sources, reversed_sources, strict=True)]
+    pairs = [(source, target) for source, target in pairs if longest is None or len(target) < longest]
+    scored_sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+    greedy = SEARCHES["greedy"]
+    scores = translator.generator.score(scored_sources, targets, greedy)
+    external_scores = external.score(scored_sources, targets, greedy)
+    differences = torch.tensor(
+        [
+            abs(a - b)
+            for ours, theirs in zip(scores, external_scores, strict=True)
+            for a, b in zip(ours.token_log_probs, theirs.token_log_probs, strict=True)
+        ]
+    )
+    return Agreement(len(sources), float(differences.max()), float(differences.mean()), identical, ties)
 
 
-def check(agreement: Agreement, what: str) -> None:
-    """Does nothing where two models of the same numbers agree as they should.
+def check_agreement(agreement: Agreement, what: str) -> None:
+    """Check that an unquantised copy of a model agrees with it.
 
     Raises:
-        UserError: they do not, so that `what` cannot be relied on.
+        UserError: Translations differ, or log-probabilities differ by more than `TOLERANCE`.
     """
-    differing = [name for name, (same, ended) in agreement.same.items() if same + agreement.ties[name] != ended]
-    if differing or not agreement.difference <= TOLERANCE:
+    different = [name for name, (same, total) in agreement.identical.items() if same + agreement.ties[name] != total]
+    if different or not agreement.max_difference <= TOLERANCE:
         raise UserError(
-            f"{what} does not say what our model says, so nothing was written: {agreement}; "
-            f"log-probabilities may differ by {TOLERANCE:g}, translations not at all"
+            f"{what} differs from the regard model, so nothing was written: {agreement}; "
+            f"log-probabilities may differ by at most {TOLERANCE:g}"
         )
 
 
-def has_ended(
+def ended_before_limit(
     beam: Sequence[TokenHypothesis | Hypothesis], source: Tokens, settings: SearchSettings, longest: int | None = None
 ) -> bool:
-    """Whether all hypotheses of a beam ended by themselves, so early that none beside them was cut at the limit.
+    """Return whether all hypotheses of a beam ended before the length limit of the search and of the format.
 
-    That is the limit of the search, or `longest`, beyond which there are no positions.
+    Two tokens of margin ensure that no discarded hypothesis was cut at the limit either.
     """
     limit = settings.max_target_length(len(source))
-    return max(len(one.tokens) for one in beam) + 2 < (limit if longest is None else min(limit, longest))
+    limit = limit if longest is None else min(limit, longest)
+    return max(len(hypothesis.tokens) for hypothesis in beam) + 2 < limit
+
+
+def longest_input(config: EncoderDecoderConfig, sinusoidal_positions: int) -> int | None:
+    """Return the maximum number of tokens of either side in a format, END included; None if unlimited.
+
+    Args:
+        config: Config of the model.
+        sinusoidal_positions: Size of the format's sinusoidal position table.
+    """
+    if config.positions == "rotary":
+        return None
+    return config.max_length if config.positions == "learned" else sinusoidal_positions
+
+
+def compare_images(model: Any, external: Callable[[Tensor], Tensor], what: str) -> str:
+    """Compare the logits of two image models on random images, and return a summary.
+
+    Raises:
+        UserError: They differ by more than `TOLERANCE`.
+    """
+    config, differences = model.config, []
+    for batch in IMAGE_BATCHES:
+        images = torch.randn(batch, config.channels, *config.image, generator=torch.Generator().manual_seed(batch))
+        with torch.no_grad():
+            differences.append((model(images) - external(images)).abs().max())
+    difference = float(torch.stack(differences).max())  # NaN if any is NaN
+    if not difference <= TOLERANCE:
+        raise UserError(
+            f"{what} differs from the regard model, so nothing was written: logits differ by {difference:.1e}, "
+            f"at most {TOLERANCE:g} is allowed"
+        )
+    return f"{what}: batches of {' and '.join(map(str, IMAGE_BATCHES))} images, logits within {difference:.1e}"
 
 
 def _count_ties(
-    ours: Translator,
+    translator: Translator,
     sources: Sequence[Tokens],
-    found: Sequence[TokenHypothesis],
-    other: Sequence[Tokens],
-    differing: Sequence[int],
+    best: Sequence[TokenHypothesis],
+    external: Sequence[Tokens],
+    different: Sequence[int],
     settings: SearchSettings,
 ) -> int:
-    """How many of the differing translations our model itself holds to be as good as its own, within rounding."""
-    if not differing:
+    """Count the different translations whose score under the regard model equals that of its own translation."""
+    if not different:
         return 0
-    judged = ours.generator.score([sources[i] for i in differing], [other[i] for i in differing], settings)
-    return sum(abs(one.score - found[i].score) < TOLERANCE for i, one in zip(differing, judged, strict=True))
-
-
-BATCHES = (1, 8)
-
-
-def compare_images(model: Any, theirs: Callable[[Tensor], Tensor], what: str) -> str:
-    """Both on batches of noise; a sentence about how far the logits agree.
-
-    Raises:
-        UserError: they do not.
-    """
-    config, largest = model.config, 0.0
-    for batch in BATCHES:
-        images = torch.randn(batch, config.channels, *config.image, generator=torch.Generator().manual_seed(batch))
-        with torch.no_grad():
-            largest = max(largest, float((model(images) - theirs(images)).abs().max()))
-    if not largest <= TOLERANCE:
-        raise UserError(
-            f"{what} does not say what our model says, so nothing was written: logits differ by {largest:.1e}, and may "
-            f"by {TOLERANCE:g}"
-        )
-    return f"{what}: batches of {' and '.join(map(str, BATCHES))} images, logits within {largest:.1e}"
+    scored = translator.generator.score([sources[i] for i in different], [external[i] for i in different], settings)
+    return sum(
+        abs(hypothesis.score - best[i].score) < TOLERANCE for i, hypothesis in zip(different, scored, strict=True)
+    )

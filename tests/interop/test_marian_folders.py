@@ -1,5 +1,6 @@
-"""Marian folders as they are passed on, with SentencePiece's tokenizers: cut, numbered and translated as over there."""
+"""Import and export of Marian folders with SentencePiece tokenizers."""
 
+import io
 import json
 import pickle
 import random
@@ -16,11 +17,13 @@ import transformers
 
 from regard.data.text.sentencepiece import SentencePieceTokenizer
 from regard.data.text.tokenizer import Tokenizer
+from regard.decoding.constraints import DecodingRequest
 from regard.errors import UserError
-from regard.interop.argos import write_argos
-from regard.interop.huggingface_marian import NEVER, write_huggingface
+from regard.interop.argos import export_argos
+from regard.interop.huggingface_marian import BANNED_LOGIT
+from regard.interop.huggingface_translation import export_huggingface
 from regard.interop.import_model import import_model
-from regard.interop.verification import SEARCHES, GeneratorPeer, check, compare
+from regard.interop.verification import SEARCHES, check_agreement, compare
 from regard.pipelines.transformers import TransformersGenerator
 from regard.pipelines.translator import Translator
 
@@ -44,46 +47,44 @@ SAMPLES = [
 ]
 
 
-def train(lines: list[str], size: int, kind: str) -> bytes:
-    import io
-
-    made = io.BytesIO()
+def train_sentencepiece(lines: list[str], size: int, kind: str) -> bytes:
+    model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines * 5), model_writer=made, vocab_size=size, model_type=kind, minloglevel=2,
+        sentence_iterator=iter(lines * 5), model_writer=model, vocab_size=size, model_type=kind, minloglevel=2,
         hard_vocab_limit=kind == "bpe",
     )  # fmt: skip
-    return made.getvalue()
+    return model.getvalue()
 
 
-def words(model: bytes) -> list[str]:
+def tokens_of(model: bytes) -> list[str]:
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    return [processor.id_to_piece(number) for number in range(processor.get_piece_size())]
+    return [processor.id_to_piece(index) for index in range(processor.get_piece_size())]
 
 
 def make_folder(folder: Path, kind: str, separate: bool) -> Path:
-    """A Marian folder of random weights whose vocabulary is in an order of its own and lacks some pieces."""
+    """Write a Marian folder with random weights, a shuffled vocabulary and some missing tokens."""
     folder.mkdir()
-    source, target = train(ENGLISH, 60, kind), train(GERMAN, 64, kind)
+    source, target = train_sentencepiece(ENGLISH, 60, kind), train_sentencepiece(GERMAN, 64, kind)
     (folder / "source.spm").write_bytes(source)
     (folder / "target.spm").write_bytes(target)
-    draw = random.Random(0)
+    rng = random.Random(0)
 
-    def numbered(pieces: set[str]) -> dict[str, int]:
-        kept = sorted(pieces - {"<s>", "</s>", "<unk>", "▁dog"})
-        draw.shuffle(kept)
-        named = ["</s>", "<unk>", ">>deu<<", *kept, "<pad>"]
-        return {piece: number for number, piece in enumerate(named)}
+    def assign_ids(tokens: set[str]) -> dict[str, int]:
+        kept = sorted(tokens - {"<s>", "</s>", "<unk>", "▁dog"})
+        rng.shuffle(kept)
+        ordered = ["</s>", "<unk>", ">>deu<<", *kept, "<pad>"]
+        return {token: index for index, token in enumerate(ordered)}
 
-    both = set(words(source)) | set(words(target))
-    ids = numbered(both)
+    both = set(tokens_of(source)) | set(tokens_of(target))
+    ids = assign_ids(both)
     (folder / "vocab.json").write_text(json.dumps(ids, ensure_ascii=False), encoding="utf-8")
     target_ids = ids
     if separate:
-        target_ids = numbered(both)
+        target_ids = assign_ids(both)
         (folder / "target_vocab.json").write_text(json.dumps(target_ids, ensure_ascii=False), encoding="utf-8")
     options = {"separate_vocabs": True} if separate else {}
-    about = {"tokenizer_class": "MarianTokenizer", "source_lang": "en", "target_lang": "de"} | options
-    (folder / "tokenizer_config.json").write_text(json.dumps(about), encoding="utf-8")
+    tokenizer_config = {"tokenizer_class": "MarianTokenizer", "source_lang": "en", "target_lang": "de"} | options
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config), encoding="utf-8")
     config = transformers.MarianConfig(
         vocab_size=len(ids), d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
         decoder_attention_heads=2, encoder_ffn_dim=48, decoder_ffn_dim=48, activation_function="swish",
@@ -97,7 +98,7 @@ def make_folder(folder: Path, kind: str, separate: bool) -> Path:
         if tensor.dim() > 1 and tensor.requires_grad:
             torch.nn.init.normal_(tensor, std=0.5)
     model.final_logits_bias.normal_()
-    model.final_logits_bias[0, ids["<pad>"]] = 30.0  # so that it would be said at once if it were not forbidden
+    model.final_logits_bias[0, ids["<pad>"]] = 30.0  # would always be generated if it were not banned
     model.final_logits_bias[0, 0] = 7.0
     model.generation_config.bad_words_ids = [[target_ids["<pad>"]]]
     model.save_pretrained(folder)
@@ -111,8 +112,8 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_folder(tmp_path_factory.mktemp("marian") / "whole", "unigram", separate=False)
+def valid_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("marian") / "valid", "unigram", separate=False)
 
 
 @pytest.fixture(scope="module")
@@ -121,39 +122,41 @@ def imported(folder: Path) -> Translator:
     return Translator.load(folder.parent / "back")
 
 
-def test_texts_are_cut_and_numbered_as_transformers_does(folder: Path, imported: Translator) -> None:
-    theirs = transformers.MarianTokenizer.from_pretrained(folder)
+def test_texts_are_tokenised_like_in_transformers(folder: Path, imported: Translator) -> None:
+    foreign = transformers.MarianTokenizer.from_pretrained(folder)
     source, target = imported.vocabularies.source, imported.vocabularies.target
     for text in SAMPLES:
-        if text.startswith(">>xxx"):  # a language that the model has not: a text like any other
+        if text.startswith(">>xxx"):  # an unknown language code is ordinary text
             assert source.decode(source.encode(text)).endswith("the red tree")
-            assert len(source.encode(text)) >= len(theirs(text).input_ids)
+            assert len(source.encode(text)) >= len(foreign(text).input_ids)
             continue
-        assert [*source.encode(text), imported.model.config.eos] == theirs(text).input_ids, text
+        assert [*source.encode(text), imported.model.config.eos] == foreign(text).input_ids, text
     for text in GERMAN:
-        assert [*target.encode(text), imported.model.config.eos] == theirs(text_target=text).input_ids, text
-        assert target.decode(target.encode(text)) == theirs.decode(target.encode(text), skip_special_tokens=True)
+        assert [*target.encode(text), imported.model.config.eos] == foreign(text_target=text).input_ids, text
+        assert target.decode(target.encode(text)) == foreign.decode(target.encode(text), skip_special_tokens=True)
     assert source.encode_batch(SAMPLES) == [source.encode(text) for text in SAMPLES]
 
 
 def test_imported_model_agrees_with_transformers(folder: Path, imported: Translator) -> None:
     model, pad = transformers.MarianMTModel.from_pretrained(folder), imported.model.config.pad
     sources = imported.vocabularies.source.encode_batch([*ENGLISH, "the sea", "a tree", "red book"])
-    with_banned_pad = GeneratorPeer(TransformersGenerator(model)).write(sources, SEARCHES["greedy"])
-    model.final_logits_bias[0, pad] = NEVER  # as imported; bad_words_ids changes no probabilities
-    agreement = compare(imported, GeneratorPeer(TransformersGenerator(model)), sources)
-    check(agreement, "the imported model")
-    assert all(ended >= 3 for _, ended in agreement.same.values()), agreement
-    assert GeneratorPeer(TransformersGenerator(model)).write(sources, SEARCHES["greedy"]) == with_banned_pad
-    generated = imported.hypotheses(ENGLISH, SEARCHES["greedy"])
+    requests = [DecodingRequest(source) for source in sources]
+    generator, greedy = TransformersGenerator(model), SEARCHES["greedy"]
+    with_bad_words = [beam[0].tokens for beam in generator.generate(requests, greedy)]
+    model.final_logits_bias[0, pad] = BANNED_LOGIT  # as imported; bad_words_ids does not change probabilities
+    agreement = compare(imported, generator, sources)
+    check_agreement(agreement, "the imported model")
+    assert all(compared >= 3 for _, compared in agreement.identical.values()), agreement
+    assert [beam[0].tokens for beam in generator.generate(requests, greedy)] == with_bad_words
+    generated = imported.hypotheses(ENGLISH, greedy)
     assert pad not in {token for (best,) in generated for token in best.tokens}
 
 
-def test_the_folder_is_whole_and_its_tokenizer_travels(imported: Translator, folder: Path, tmp_path: Path) -> None:
+def test_tokenizer_is_saved_pickled_and_loaded(imported: Translator, folder: Path, tmp_path: Path) -> None:
     source = imported.vocabularies.source
     source.save(tmp_path / "tokenizer.json")
-    again = Tokenizer.load(tmp_path / "tokenizer.json")
-    assert isinstance(again, SentencePieceTokenizer) and again.fingerprint() == source.fingerprint()
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert isinstance(loaded, SentencePieceTokenizer) and loaded.fingerprint() == source.fingerprint()
     assert pickle.loads(pickle.dumps(source)).encode("the tree") == source.encode("the tree")
     assert source.char_spans(source.encode("the tree"))[-1][1] == len("the tree")
     assert source.encode_continuation("the")[-1:] == source.encode("the")[-1:]
@@ -163,19 +166,19 @@ def test_the_folder_is_whole_and_its_tokenizer_travels(imported: Translator, fol
         _ = source.kind
 
 
-def test_they_leave_as_they_came(imported: Translator, folder: Path, tmp_path: Path) -> None:
-    (said,) = write_huggingface(imported, tmp_path, imported.vocabularies.source.encode_batch(ENGLISH))
-    assert said.startswith("as MarianMTModel")
-    theirs = transformers.MarianTokenizer.from_pretrained(folder)
-    again = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    assert theirs(SAMPLES).input_ids == again(SAMPLES).input_ids
-    assert theirs(text_target=GERMAN).input_ids == again(text_target=GERMAN).input_ids
+def test_imported_model_is_exported_with_the_same_tokenizer(imported: Translator, folder: Path, tmp_path: Path) -> None:
+    (summary,) = export_huggingface(imported, tmp_path, imported.vocabularies.source.encode_batch(ENGLISH))
+    assert summary.startswith("as MarianMTModel")
+    foreign = transformers.MarianTokenizer.from_pretrained(folder)
+    exported = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert foreign(SAMPLES).input_ids == exported(SAMPLES).input_ids
+    assert foreign(text_target=GERMAN).input_ids == exported(text_target=GERMAN).input_ids
 
 
-def test_argos_takes_them_as_they_are(imported: Translator, tmp_path: Path) -> None:
+def test_imported_model_is_exported_to_argos(imported: Translator, tmp_path: Path) -> None:
     assert imported.languages == ("en", "de")
-    said = write_argos(imported, tmp_path, imported.vocabularies.source.encode_batch(ENGLISH), None)
-    assert "log-probabilities within" in said[0]
+    summary = export_argos(imported, tmp_path, imported.vocabularies.source.encode_batch(ENGLISH), None)
+    assert "log-probabilities within" in summary[0]
 
 
 @pytest.mark.parametrize(
@@ -189,8 +192,10 @@ def test_argos_takes_them_as_they_are(imported: Translator, tmp_path: Path) -> N
         ("vocab.json", b'{"</s>": 0, "<unk>": 1}', "no token <pad>"),
     ],
 )
-def test_damaged_files_are_refused(whole: Path, name: str, content: bytes | None, reason: str, tmp_path: Path) -> None:
-    there = shutil.copytree(whole, tmp_path / "there")
+def test_damaged_files_are_rejected(
+    valid_folder: Path, name: str, content: bytes | None, reason: str, tmp_path: Path
+) -> None:
+    there = shutil.copytree(valid_folder, tmp_path / "there")
     (there / name).unlink()
     if content is not None:
         (there / name).write_bytes(content)

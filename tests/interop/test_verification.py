@@ -1,4 +1,4 @@
-"""What counts as saying the same, and what is told apart from it."""
+"""Verification distinguishes identical translations, ties and differences."""
 
 from collections.abc import Sequence
 
@@ -7,47 +7,61 @@ import torch
 
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest
+from regard.decoding.search import TokenHypothesis
 from regard.errors import UserError
-from regard.interop.verification import SEARCHES, Agreement, Tokens, check, compare, has_ended, sample_sources
+from regard.interop.verification import (
+    SEARCHES,
+    Agreement,
+    Tokens,
+    check_agreement,
+    compare,
+    ended_before_limit,
+    sample_sources,
+)
 from regard.pipelines.translator import Translator
 from tests.interop.random_models import random_translator
 
 
-class Swapping:
-    """Our own model, which says one token wherever it would say another."""
+class SwappedTokens:
+    """A regard model that generates one token in place of another, and vice versa."""
 
     longest: int | None = None
 
-    def __init__(self, ours: Translator, token: int, other: int) -> None:
-        self.ours, self.swapped = ours, {token: other, other: token}
+    def __init__(self, translator: Translator, token: int, other: int) -> None:
+        self.translator, self.swapped = translator, {token: other, other: token}
 
-    def write(self, sources: Sequence[Tokens], settings: SearchSettings) -> list[list[int]]:
-        beams = self.ours.generator.generate([DecodingRequest(source) for source in sources], settings)
-        return [[self.swapped.get(token, token) for token in beam[0].tokens] for beam in beams]
+    def generate(self, requests: Sequence[DecodingRequest], settings: SearchSettings) -> list[list[TokenHypothesis]]:
+        beams = self.translator.generator.generate(requests, settings)
+        return [
+            [TokenHypothesis([self.swapped.get(token, token) for token in beam[0].tokens], 0.0, [])] for beam in beams
+        ]
 
-    def score(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[list[float]]:
-        return [one.token_log_probs for one in self.ours.generator.score(sources, targets, SEARCHES["greedy"])]
-
-
-def test_a_translation_of_equal_worth_is_a_tie_and_not_the_same() -> None:
-    ours = random_translator("post")
-    sources, greedy = sample_sources(ours), SEARCHES["greedy"]
-    beams = zip(ours.generator.generate([DecodingRequest(s) for s in sources], greedy), sources, strict=True)
-    said = [token for beam, source in beams if has_ended(beam, source, greedy) for token in beam[0].tokens]
-    token, other = max(set(said), key=said.count), next(i for i in range(3, 290) if i not in said)
-    swapping = Swapping(ours, token, other)
-    with pytest.raises(UserError, match="does not say what our model says"):
-        check(compare(ours, swapping, sources), "it")
-    with torch.no_grad():  # now the two tokens are one
-        ours.model.target_embedding.weight[other] = ours.model.target_embedding.weight[token]
-    agreement = compare(ours, swapping, sources)
-    check(agreement, "it")
-    same, ended = agreement.same["greedy"]
-    assert same < ended and same + agreement.ties["greedy"] == ended
-    assert f"greedy {same} of {ended} and {ended - same} worth as much" in str(agreement)
+    def score(
+        self, sources: Sequence[Tokens], targets: Sequence[Tokens], settings: SearchSettings
+    ) -> list[TokenHypothesis]:
+        return self.translator.generator.score(sources, targets, settings)
 
 
-def test_what_is_neither_the_same_nor_a_tie_is_refused() -> None:
-    check(Agreement(3, 1e-6, 1e-7, {"greedy": (2, 3)}, {"greedy": 1}), "it")
+def test_different_translation_with_equal_score_is_a_tie() -> None:
+    translator = random_translator("post")
+    sources, greedy = sample_sources(translator), SEARCHES["greedy"]
+    beams = translator.generator.generate([DecodingRequest(source) for source in sources], greedy)
+    ended = [beam for beam, source in zip(beams, sources, strict=True) if ended_before_limit(beam, source, greedy)]
+    generated = [token for beam in ended for token in beam[0].tokens]
+    token, other = max(set(generated), key=generated.count), next(i for i in range(3, 290) if i not in generated)
+    external = SwappedTokens(translator, token, other)
+    with pytest.raises(UserError, match="differs from the regard model"):
+        check_agreement(compare(translator, external, sources), "it")
+    with torch.no_grad():  # gives both tokens the same probability
+        translator.model.target_embedding.weight[other] = translator.model.target_embedding.weight[token]
+    agreement = compare(translator, external, sources)
+    check_agreement(agreement, "it")
+    same, total = agreement.identical["greedy"]
+    assert same < total and same + agreement.ties["greedy"] == total
+    assert f"greedy {same} of {total} and {total - same} with equal scores" in str(agreement)
+
+
+def test_difference_that_is_not_a_tie_is_rejected() -> None:
+    check_agreement(Agreement(3, 1e-6, 1e-7, {"greedy": (2, 3)}, {"greedy": 1}), "it")
     with pytest.raises(UserError, match="greedy 2 of 3"):
-        check(Agreement(3, 1e-6, 1e-7, {"greedy": (2, 3)}, {"greedy": 0}), "it")
+        check_agreement(Agreement(3, 1e-6, 1e-7, {"greedy": (2, 3)}, {"greedy": 0}), "it")

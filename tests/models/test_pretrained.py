@@ -8,7 +8,7 @@ import torch
 
 from regard import Classifier, Translator
 from regard.errors import UserError
-from regard.interop.export_ctranslate2 import load_translator
+from regard.interop.ctranslate2 import load_translator
 
 
 def files(folder: Path) -> set[str]:

@@ -8,7 +8,7 @@ import torch
 from regard import Translator, UserError, probe
 from regard.decoding.config import SearchSettings
 from regard.decoding.stepper import TransformerStepper
-from regard.interop.export_ctranslate2 import load_translator
+from regard.interop.ctranslate2 import load_translator
 from regard.ops.quantization import Precision, choose_precision, supports
 from regard.pipelines.constraints import Constraints
 from tests.conftest import Command, toy_pairs

@@ -11,7 +11,7 @@ pytest.importorskip("ctranslate2")
 
 from regard import Translator
 from regard.errors import UserError
-from regard.interop.export_ctranslate2 import save_ctranslate2
+from regard.interop.ctranslate2 import save_ctranslate2
 from regard.serving.messages import LoadRequest
 from regard.serving.model_runner import load_runner
 from tests.serving.server_process import TIMEOUT, ServerProcess

@@ -88,7 +88,7 @@ def test_library_that_cannot_train_is_rejected_before_timing(
     monkeypatch.setattr(training, "time_steps", None)
     with pytest.raises(UserError, match="--library ctranslate2: does not train"):
         time_training([str(trained_run)], CPU, 0, ["ctranslate2"])
-    with pytest.raises(UserError, match="--library huggingface: transformers' ViT has pooling class"):
+    with pytest.raises(UserError, match="--library huggingface: the ViT of transformers has pooling class"):
         time_training([str(image_run)], CPU, 0, ["huggingface"])
 
 

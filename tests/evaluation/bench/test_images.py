@@ -40,7 +40,7 @@ def test_random_images_have_the_input_size_and_are_reproducible(image_run: Path)
 
 def test_transformers_predicts_the_same_classes(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    from regard.interop.huggingface_vision import build_huggingface_images
+    from regard.interop.huggingface_vision import build_huggingface_classifier
 
     torch.manual_seed(3)
     sizes = {"image": 8, "patch": 4, "width": 16, "layers": 2, "heads": 2, "hidden": 32}
@@ -49,7 +49,7 @@ def test_transformers_predicts_the_same_classes(tmp_path: Path) -> None:
     torch.nn.init.normal_(model.head.weight)
     Classifier(model, ImagePreprocessing.parse(values, "test")).save(tmp_path)
     ours = ImageSystem.open(str(tmp_path), torch.device("cpu"))
-    theirs = ImageSystem.in_transformers(ours, build_huggingface_images(ours.classifier))
+    theirs = ImageSystem.in_transformers(ours, build_huggingface_classifier(ours.classifier))
     results = benchmark_classifiers([ours, theirs], [16], 0, compare=True).results
     assert [result.name for result in results] == [str(tmp_path), f"{tmp_path} in transformers"]
     assert [result.same for result in results] == [1, 1]

@@ -12,7 +12,7 @@ from regard.decoding.config import SearchSettings
 from regard.errors import UserError
 from regard.evaluation.bench.harness import Result
 from regard.evaluation.bench.translation import SENTENCES, Sentences, TranslationSystem, benchmark_translators
-from regard.interop.huggingface_marian import load_in_transformers
+from regard.interop.huggingface_translation import load_in_transformers
 from regard.pipelines.translator import Translator
 from regard.training.bench_runs import validation_sentences
 from tests.conftest import Command, toy_pairs

@@ -1,4 +1,4 @@
-"""Weights of other libraries: the same outputs under our names, and every tensor accounted for."""
+"""Weights of ViT and Swin from and to timm, torchvision and transformers."""
 
 import re
 from collections.abc import Callable
@@ -15,8 +15,8 @@ from regard.interop.timm import from_timm, to_timm
 from regard.interop.torchvision import from_torchvision, to_torchvision
 from regard.models.swin import Swin, SwinConfig
 from regard.models.vit import ViT, ViTConfig
-from tests.interop.by_names import TimmViT, TorchvisionViT
-from tests.interop.comparing import CLOSE, SMALL, assert_same_weights, images, lively, ours
+from tests.interop.comparison import CLOSE, SMALL, assert_same_weights, build_model, random_images, randomise
+from tests.interop.foreign_vits import TimmViT, TorchvisionViT
 
 HF_SMALL = {
     "image_size": 32,
@@ -62,71 +62,71 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], ViTConfig | SwinCon
 
 @pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest) -> tuple[nn.Module, ViTConfig | SwinConfig, Callable[..., Any], Any]:
-    build, config, take, give = CASES[request.param]
-    return lively(build()), config(), take, give
+    build, config, convert_from, convert_to = CASES[request.param]
+    return randomise(build()), config(), convert_from, convert_to
 
 
 def logits_of(model: nn.Module, x: Tensor) -> Tensor:
-    answer = model(x)
-    return answer if isinstance(answer, Tensor) else answer.logits
+    output = model(x)
+    return output if isinstance(output, Tensor) else output.logits
 
 
 @torch.no_grad()
-def test_outputs_are_the_same(case: Any) -> None:
-    theirs, config, take, _ = case
-    x = images(32)
-    expected = logits_of(theirs, x)
+def test_outputs_are_equal(case: Any) -> None:
+    foreign, config, convert_from, _ = case
+    x = random_images(32)
+    expected = logits_of(foreign, x)
     assert expected.std() > 0.01
-    torch.testing.assert_close(ours(config, take(theirs.state_dict(), config))(x), expected, **CLOSE)
+    torch.testing.assert_close(build_model(config, convert_from(foreign.state_dict(), config))(x), expected, **CLOSE)
 
 
 @torch.no_grad()
-def test_outputs_are_the_same_in_double_precision(case: Any) -> None:
-    theirs, config, take, _ = case
-    x, theirs = images(32).double(), theirs.double()
-    model = ours(config, take(theirs.state_dict(), config)).double()
-    # Not to the last digit: our tables of positions are single precision at heart.
-    torch.testing.assert_close(model(x), logits_of(theirs, x), atol=1e-6, rtol=0)
+def test_outputs_are_equal_in_double_precision(case: Any) -> None:
+    foreign, config, convert_from, _ = case
+    x, foreign = random_images(32).double(), foreign.double()
+    model = build_model(config, convert_from(foreign.state_dict(), config)).double()
+    # regard's relative position tables are float32.
+    torch.testing.assert_close(model(x), logits_of(foreign, x), atol=1e-6, rtol=0)
 
 
-def test_the_way_back_gives_every_tensor_as_it_was(case: Any) -> None:
-    theirs, config, take, give = case
-    assert_same_weights(give(take(theirs.state_dict(), config), config), theirs.state_dict())
+def test_export_restores_every_imported_tensor(case: Any) -> None:
+    foreign, config, convert_from, convert_to = case
+    assert_same_weights(convert_to(convert_from(foreign.state_dict(), config), config), foreign.state_dict())
 
 
-def test_a_tensor_too_few_is_named(case: Any) -> None:
-    theirs, config, take, _ = case
-    for gone in theirs.state_dict():
-        rest = {name: tensor for name, tensor in theirs.state_dict().items() if name != gone}
-        said = re.escape(gone.removeprefix("vit.").removeprefix("swin."))
-        with pytest.raises(UserError, match=f"no tensor {said}, from which"):
-            take(rest, config)
+def test_missing_tensor_is_named(case: Any) -> None:
+    foreign, config, convert_from, _ = case
+    for missing in foreign.state_dict():
+        rest = {name: tensor for name, tensor in foreign.state_dict().items() if name != missing}
+        name = re.escape(missing.removeprefix("vit.").removeprefix("swin."))
+        with pytest.raises(UserError, match=f"tensor {name} is missing"):
+            convert_from(rest, config)
 
 
-def test_a_tensor_too_many_is_named(case: Any) -> None:
-    theirs, config, take, _ = case
+def test_unknown_tensor_is_named(case: Any) -> None:
+    foreign, config, convert_from, _ = case
     with pytest.raises(UserError, match=r"unknown tensor blocks\.9\.gate"):
-        take(theirs.state_dict() | {"blocks.9.gate": torch.zeros(1)}, config)
+        convert_from(foreign.state_dict() | {"blocks.9.gate": torch.zeros(1)}, config)
 
 
-def test_a_tensor_of_another_shape_is_named(case: Any) -> None:
-    theirs, config, take, _ = case
-    with pytest.raises(UserError, match=r"is \[7(, \d+)?\], but head\.\w+ of this config is \[8"):
-        take(theirs.state_dict(), config.changed(classes=8))
+def test_tensor_of_another_shape_is_named(case: Any) -> None:
+    foreign, config, convert_from, _ = case
+    with pytest.raises(UserError, match=r"has shape \[7(, \d+)?\], but head\.\w+ of this config has \[8"):
+        convert_from(foreign.state_dict(), config.changed(classes=8))
 
 
-def test_without_classes_the_head_stays_behind(case: Any) -> None:
-    theirs, config, take, _ = case
-    bare = config.changed(classes=0)
-    tensors = take(theirs.state_dict(), bare)
+def test_head_is_dropped_without_classes(case: Any) -> None:
+    foreign, config, convert_from, _ = case
+    headless = config.changed(classes=0)
+    tensors = convert_from(foreign.state_dict(), headless)
     assert not [name for name in tensors if name.startswith("head")]
-    ours(bare, tensors)
+    build_model(headless, tensors)
 
 
-def test_the_names_of_transformers_4_are_understood() -> None:
-    model = lively(transformers.ViTForImageClassification(transformers.ViTConfig(**HF_SMALL)))
+def test_vit_names_of_transformers_4_are_converted() -> None:
+    model = randomise(transformers.ViTForImageClassification(transformers.ViTConfig(**HF_SMALL)))
     config = ViTConfig(**SMALL, norm_eps=1e-12)
-    older = {
+    old_names = {
         r"vit\.layers\.": "vit.encoder.layer.",
         r"attention\.q_proj": "attention.attention.query",
         r"attention\.k_proj": "attention.attention.key",
@@ -136,16 +136,16 @@ def test_the_names_of_transformers_4_are_understood() -> None:
         r"mlp\.fc2": "output.dense",
     }
     old = dict(model.state_dict())
-    for new_name, old_name in older.items():
+    for new_name, old_name in old_names.items():
         old = {re.sub(new_name, old_name, name): tensor for name, tensor in old.items()}
     assert "vit.encoder.layer.0.attention.attention.query.weight" in old
     assert_same_weights(from_huggingface(old, config), from_huggingface(model.state_dict(), config))
 
 
-def test_the_names_of_swin_in_transformers_4_are_understood() -> None:
+def test_swin_names_of_transformers_4_are_converted() -> None:
     config = SwinConfig(**OUR_SWIN)
-    model = lively(transformers.SwinForImageClassification(transformers.SwinConfig(**HF_SWIN, window_size=4)))
-    older = {
+    model = randomise(transformers.SwinForImageClassification(transformers.SwinConfig(**HF_SWIN, window_size=4)))
+    old_names = {
         r"attention\.q_proj": "attention.self.query",
         r"attention\.k_proj": "attention.self.key",
         r"attention\.v_proj": "attention.self.value",
@@ -155,19 +155,19 @@ def test_the_names_of_swin_in_transformers_4_are_understood() -> None:
         r"mlp\.fc2": "output.dense",
     }
     old = dict(model.state_dict())
-    for new_name, old_name in older.items():
+    for new_name, old_name in old_names.items():
         old = {re.sub(new_name, old_name, name): tensor for name, tensor in old.items()}
     old["swin.encoder.layers.0.blocks.0.attention.self.relative_position_index"] = torch.zeros(16, 16)
     assert_same_weights(from_huggingface(old, config), from_huggingface(model.state_dict(), config))
 
 
-def test_options_without_a_place_over_there_are_refused() -> None:
+def test_unsupported_options_are_rejected() -> None:
     model = ViT(ViTConfig(**SMALL, registers=2))
-    with pytest.raises(UserError, match="registers: the other library has no such tensor"):
+    with pytest.raises(UserError, match="registers: the other library has no such parameter"):
         to_timm(model.state_dict(), model.config)
 
 
-def test_swin_has_the_names_of_timm() -> None:
+def test_exported_swin_has_the_names_of_timm() -> None:
     with torch.device("meta"):
         model = Swin(SwinConfig.tiny())
     names = to_timm(model.state_dict(), model.config)
@@ -187,17 +187,19 @@ def test_swin_has_the_names_of_timm() -> None:
 
 @pytest.mark.parametrize("size", [48, 16])
 @torch.no_grad()
-def test_positions_are_resized_as_transformers_resizes_them(size: int) -> None:
-    theirs = lively(transformers.ViTForImageClassification(transformers.ViTConfig(**HF_SMALL)))
+def test_positions_are_resized_like_in_transformers(size: int) -> None:
+    foreign = randomise(transformers.ViTForImageClassification(transformers.ViTConfig(**HF_SMALL)))
     config = ViTConfig(**SMALL, norm_eps=1e-12)
-    model = ours(config, from_huggingface(theirs.state_dict(), config)).resized(size, antialias=False)
-    expected = theirs(images(size), interpolate_pos_encoding=True).logits
-    torch.testing.assert_close(model(images(size)), expected, **CLOSE)
+    model = build_model(config, from_huggingface(foreign.state_dict(), config)).resized(size, antialias=False)
+    expected = foreign(random_images(size), interpolate_pos_encoding=True).logits
+    torch.testing.assert_close(model(random_images(size)), expected, **CLOSE)
 
 
 @torch.no_grad()
-def test_vit_model_of_transformers_whole() -> None:
-    theirs = lively(transformers.ViTModel(transformers.ViTConfig()))
+def test_full_size_vit_of_transformers() -> None:
+    foreign = randomise(transformers.ViTModel(transformers.ViTConfig()))
     config = ViTConfig.base(classes=0, norm_eps=1e-12)
-    model = ours(config, from_huggingface(theirs.state_dict(), config))
-    torch.testing.assert_close(model.tokens(images(224, 1)), theirs(images(224, 1)).last_hidden_state, **CLOSE)
+    model = build_model(config, from_huggingface(foreign.state_dict(), config))
+    torch.testing.assert_close(
+        model.tokens(random_images(224, 1)), foreign(random_images(224, 1)).last_hidden_state, **CLOSE
+    )

@@ -1,14 +1,12 @@
-"""Vision Transformers with the tensor names of timm and of torchvision, from PyTorch's own modules.
+"""Vision Transformers with the parameter names of timm and torchvision, for tests without these libraries.
 
-They stand in for those libraries where these cannot be installed; where they can, the libraries themselves are asked.
+full_timm_models.py tests with the libraries themselves.
 """
 
 from collections import OrderedDict
 
 import torch
 from torch import Tensor, nn
-
-Block = dict[str, nn.Module]
 
 
 class TimmBlock(nn.Module):

@@ -1,4 +1,4 @@
-"""Files that somebody made to do harm, and folders of other libraries that are whole."""
+"""Malicious files, and valid folders of other libraries."""
 
 import json
 import pickle
@@ -19,7 +19,7 @@ SIZES = {"image": 8, "patch": 4, "width": 8, "layers": 1, "heads": 2, "hidden": 
 
 
 class Payload:
-    """Pickled, a command that makes a file once it is unpickled."""
+    """An object whose unpickling creates a file."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -28,8 +28,8 @@ class Payload:
         return Path.touch, (self.mark,)
 
 
-def weights() -> dict[str, Tensor]:
-    """Of a small ViT, with the names of transformers."""
+def huggingface_weights() -> dict[str, Tensor]:
+    """Return the weights of a small ViT with the names of transformers."""
     torch.manual_seed(0)
     config = ViTConfig(**SIZES, norm_eps=1e-12)
     return to_huggingface(ViT(config).state_dict(), config)
@@ -41,7 +41,7 @@ def timm_weights() -> dict[str, Tensor]:
     return to_timm(ViT(config).state_dict(), config)
 
 
-VALUES: dict[str, Any] = {
+CONFIG: dict[str, Any] = {
     "model_type": "vit",
     "hidden_size": 8,
     "num_hidden_layers": 1,
@@ -58,29 +58,29 @@ VALUES: dict[str, Any] = {
 
 
 def make_folder(path: Path) -> Path:
-    """A folder of a ViT as transformers saves it."""
+    """Write a ViT folder as transformers does."""
     path.mkdir()
-    (path / "config.json").write_text(json.dumps(VALUES))
-    save_file(weights(), path / "model.safetensors")
+    (path / "config.json").write_text(json.dumps(CONFIG))
+    save_file(huggingface_weights(), path / "model.safetensors")
     return path
 
 
-def safetensors_file(path: Path, header: bytes | dict[str, Any], body: bytes = b"", length: int | None = None) -> Path:
-    """A file with any header, and with any length of it."""
+def write_safetensors(path: Path, header: bytes | dict[str, Any], body: bytes = b"", length: int | None = None) -> Path:
+    """Write a safetensors file with the given header; `length` overrides the header length."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + body)
     return path
 
 
-def archive(path: Path, pickled: bytes, compressed: bool = False, **entries: bytes) -> Path:
-    """An archive as torch writes them, with this pickle in it."""
+def write_archive(path: Path, pickled: bytes, compressed: bool = False, **entries: bytes) -> Path:
+    """Write an archive like torch.save, with the given pickle."""
     kind = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
-    with zipfile.ZipFile(path, "w", kind) as parts:
-        parts.writestr("archive/data.pkl", pickled)
-        parts.writestr("archive/version", "3\n")
-        parts.writestr("archive/byteorder", "little")
+    with zipfile.ZipFile(path, "w", kind) as file:
+        file.writestr("archive/data.pkl", pickled)
+        file.writestr("archive/version", "3\n")
+        file.writestr("archive/byteorder", "little")
         for name, content in entries.items():
-            parts.writestr(f"archive/{name}", content)
+            file.writestr(f"archive/{name}", content)
     return path
 
 

@@ -1,0 +1,144 @@
+"""Read files from untrusted sources, without executing code and without using more memory than the file size."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from regard.errors import UserError
+
+SAFETENSORS, SAFETENSORS_INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+MAX_SHARING = 8
+"""Maximum ratio of the tensors' total size to the file size. A translator's embedding may have up to four names."""
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON file that contains an object.
+
+    Raises:
+        UserError: The file is missing or damaged, or contains something else.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: damaged or not JSON ({_one_line(error)})") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: contains {type(content).__name__}, not an object")
+    return content
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file in readable form."""
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_folder(folder: Path) -> dict[str, Tensor]:
+    """Read the tensors of a folder of transformers or timm, preferring safetensors.
+
+    Raises:
+        UserError: The folder has no weights, or a file is damaged.
+    """
+    readers = {
+        SAFETENSORS: read_tensors,
+        SAFETENSORS_INDEX: _read_shards,
+        PICKLE: read_tensors,
+        PICKLE_INDEX: _read_shards,
+    }
+    for name, read in readers.items():
+        if (folder / name).is_file():
+            return read(folder / name)
+    raise UserError(f"{folder}: no weights found; expected one of {', '.join(readers)}")
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read the tensors of a .safetensors file, or of a .bin or .pt file saved by torch.
+
+    Raises:
+        UserError: The file is missing or damaged, or contains anything but named tensors. No code in it is executed.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    if path.suffix == ".safetensors":
+        try:
+            return safetensors.torch.load_file(path)
+        except Exception as error:  # besides its own errors, the library raises KeyError and others for unknown dtypes
+            raise UserError(f"{path}: damaged or not a safetensors file ({_one_line(error)})") from None
+    return _read_pickle(path)
+
+
+def _read_pickle(path: Path) -> dict[str, Tensor]:
+    _check_archive(path)
+    try:
+        content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # damaged pickles raise any exception
+        raise UserError(
+            f"{path}: damaged, or contains Python objects other than tensors, which are not loaded because they could "
+            f"execute code{_name_of_global(error)}; save only the tensors, as safetensors"
+        ) from None
+    for key in ("state_dict", "model"):  # used by training scripts that save other objects along with the weights
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    if not isinstance(content, dict) or not content:
+        raise UserError(f"{path}: contains {type(content).__name__}, not named tensors")
+    for name, tensor in content.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
+            raise UserError(f"{path}: {name!r} is {type(tensor).__name__}, not a dense tensor")
+    _check_sizes(path, content)
+    return content
+
+
+def _check_sizes(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Reject expanded views, which could require any amount of memory when copied."""
+    for name, tensor in tensors.items():
+        if tensor.nbytes > tensor.untyped_storage().nbytes():
+            raise UserError(f"{path}: {name} has shape {list(tensor.shape)}, which exceeds its data in the file")
+    if sum(tensor.nbytes for tensor in tensors.values()) > MAX_SHARING * path.stat().st_size:
+        raise UserError(f"{path}: its tensors share memory and are together many times larger than the file")
+
+
+def _check_archive(path: Path) -> None:
+    """Reject files that torch.save does not write, such as zip bombs."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        raise UserError(
+            f"{path}: damaged, or written by torch before 1.6 ({_one_line(error)}); save it again as safetensors"
+        ) from None
+    compressed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
+    if compressed or sum(entry.file_size for entry in entries) > path.stat().st_size:
+        raise UserError(f"{path}: its entries are compressed or larger than the file, so torch did not write it")
+
+
+def _read_shards(index: Path) -> dict[str, Tensor]:
+    return {name: t for shard in _shard_names(index) for name, t in read_tensors(index.parent / shard).items()}
+
+
+def _shard_names(index: Path) -> list[str]:
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(f"{index}: damaged ({_one_line(error)})") from None
+    for name in names:
+        if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
+            raise UserError(f"{index}: {name!r} is not the name of a file in the same folder")
+    return names
+
+
+def _name_of_global(error: BaseException) -> str:
+    """Return the Python global that a pickle refers to. The rest of torch's message recommends loading it unsafely."""
+    found = re.search(r"GLOBAL ([\w.]+)", str(error))
+    return f" (it refers to {found[1]})" if found else ""
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]

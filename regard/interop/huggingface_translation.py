@@ -1,0 +1,119 @@
+"""Export translation models to transformers, and run them there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.data.text.sentencepiece import SentencePieceTokenizer
+from regard.errors import UserError
+from regard.interop.files import read_json, write_json
+from regard.interop.huggingface_marian import CLASSES, choose_kind, describe_marian, to_marian
+from regard.interop.huggingface_tokenizers import TOKENIZER_CONFIG, to_fast_tokenizer, to_marian_tokenizer
+from regard.interop.verification import Tokens, check_agreement, compare
+from regard.pipelines.transformers import TransformersGenerator
+from regard.pipelines.translator import Translator
+from regard.runtime import import_optional
+
+TARGET_TOKENIZER = "target_tokenizer"
+"""Subfolder of the target's tokenizer if it differs from the source's; transformers has one tokenizer per folder."""
+UNKNOWN_LANGUAGES = ("source", "target")
+"""Languages of a `Translator` if they are unknown."""
+_DERIVED = ("embed_positions.weight", "lm_head.weight", "embed_tokens.weight")
+"""Suffixes of parameters that are computed or tied, and therefore not given."""
+
+
+def build_huggingface(translator: Translator) -> Any:
+    """Build the transformers model with a translator's weights.
+
+    Raises:
+        UserError: transformers has no such model, or is not installed.
+    """
+    if len(translator.models) > 1:
+        raise UserError("transformers has no ensembles of translation models; give one model")
+    config = translator.model.config
+    kind, values = choose_kind(config), describe_marian(config)
+    library = import_optional("transformers", "hf")
+    model_class = getattr(library, CLASSES[kind])
+    built = model_class(model_class.config_class(**values))
+    missing, unknown = built.load_state_dict(to_marian(translator.model.state_dict(), config), strict=False)
+    built.tie_weights()
+    if unknown or not all(name.endswith(_DERIVED) for name in missing):
+        raise UserError(f"transformers {library.__version__} has other parameter names: {unknown[:1]}")
+    built.generation_config.forced_eos_token_id = None
+    return built.eval()
+
+
+def load_in_transformers(path: Path, device: torch.device) -> Translator:
+    """Load a translator whose model runs in transformers.
+
+    Raises:
+        UserError: The folder has no translation model, or transformers does not support it or is not installed.
+    """
+    translator = Translator.load(path)
+    generator = TransformersGenerator(build_huggingface(translator).to(device))
+    return Translator(translator.model, translator.vocabularies, translator.languages, generator=generator)
+
+
+def export_huggingface(translator: Translator, folder: Path, sources: Sequence[Tokens]) -> list[str]:
+    """Write and verify a folder that transformers loads as a translation model, with its tokenizer.
+
+    Raises:
+        UserError: transformers has no such model, or its results or tokenisation differ.
+    """
+    built = build_huggingface(translator)
+    with hide_progress_bars():
+        built.save_pretrained(folder)
+    vocabularies, max_length = translator.vocabularies, built.config.max_position_embeddings
+    source, target = vocabularies.source, vocabularies.target
+    if isinstance(source, SentencePieceTokenizer) and isinstance(target, SentencePieceTokenizer):
+        to_marian_tokenizer(source, target, folder, max_length)
+    else:
+        to_fast_tokenizer(source, max_length).save_pretrained(folder)
+        if not vocabularies.joint:
+            to_fast_tokenizer(target, max_length).save_pretrained(folder / TARGET_TOKENIZER)
+    _save_languages(translator.languages, folder / TOKENIZER_CONFIG)
+    with hide_progress_bars():
+        loaded = type(built).from_pretrained(folder)
+    agreement = compare(translator, TransformersGenerator(loaded), sources)
+    check_agreement(agreement, f"{type(built).__name__} of transformers")
+    _check_tokenizer(translator, folder, sources)
+    return [f"as {type(built).__name__}, {agreement}"]
+
+
+@contextmanager
+def hide_progress_bars() -> Iterator[None]:
+    """Hides the progress bars that transformers shows while it saves and loads weights."""
+    log = import_optional("transformers", "hf").utils.logging
+    enabled = log.is_progress_bar_enabled()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if enabled:
+            log.enable_progress_bar()
+
+
+def _save_languages(languages: tuple[str, str], path: Path) -> None:
+    """Add the languages to the tokenizer's config, as in Marian models, unless they are unknown."""
+    if languages == UNKNOWN_LANGUAGES:
+        return
+    write_json(path, read_json(path) | {"source_lang": languages[0], "target_lang": languages[1]})
+
+
+def _check_tokenizer(translator: Translator, folder: Path, sources: Sequence[Tokens]) -> None:
+    """Check that the exported tokenizer encodes and decodes the sources like the regard tokenizer."""
+    source, target = translator.vocabularies.source, translator.vocabularies.target
+    exported = import_optional("transformers", "hf").AutoTokenizer.from_pretrained(folder)
+    decoding = target if isinstance(source, SentencePieceTokenizer) else source  # MarianTokenizer decodes the target
+    for tokens in sources:
+        text = source.decode(tokens)
+        if exported(text).input_ids != [*source.encode(text), translator.model.config.eos]:
+            raise UserError(f"the exported tokenizer encodes {text!r} differently, so nothing was written")
+        encoded = decoding.encode(text)
+        if exported.decode(encoded, skip_special_tokens=True) != decoding.decode(encoded):
+            raise UserError(f"the exported tokenizer decodes {text!r} differently, so nothing was written")
