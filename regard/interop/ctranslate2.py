@@ -20,7 +20,6 @@ from regard.interop.verification import Tokens, check_agreement, compare, longes
 from regard.models.folder import FOREIGN_CONFIG, save_config
 from regard.models.transformer import Embedding, EncoderDecoder, EncoderDecoderConfig, TransformerConfig
 from regard.pipelines.ctranslate2 import CTranslate2Generator
-
 from regard.pipelines.translator import Translator, is_exported
 from regard.runtime import import_optional
 

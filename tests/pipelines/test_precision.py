@@ -70,7 +70,7 @@ def test_training_on_is_noticed(precision: Precision) -> None:
 def test_what_there_is_not_is_refused(trained_run: Path, monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
     with pytest.raises(UserError, match="precision: 'int4' is none of float32, bfloat16, float16, int8"):
         Translator.load(trained_run, precision="int4")
-    with pytest.raises(UserError, match=r"precision: 'int4' is none of .*, which CTranslate2 supports"):
+    with pytest.raises(UserError, match=r"precision: 'int4' is not one of .*, which CTranslate2 supports"):
         load_translator(trained_run, precision="int4", engine="ctranslate2")
     with pytest.raises(UserError, match="precision int8 is for a CPU, and the device is cuda"):
         Translator.load(trained_run, precision="int8", device="cuda")

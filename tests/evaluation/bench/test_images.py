@@ -63,6 +63,6 @@ def test_invalid_arguments_are_rejected(image_run: Path, trained_run: Path, comm
         return command("bench", *words).error
 
     assert "--library ctranslate2: has no image models" in refusal(image_run, "--library", "ctranslate2")
-    assert "--library huggingface: transformers' ViT has" in refusal(image_run, "--library", "huggingface")
+    assert "--library huggingface: the ViT of transformers has" in refusal(image_run, "--library", "huggingface")
     assert "--src: has no effect with an image model" in refusal(image_run, "--src", "x")
     assert f"{image_run} reads images, but {trained_run} reads text" in refusal(trained_run, image_run)
