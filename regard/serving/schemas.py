@@ -333,7 +333,7 @@ class BeamNode(BaseModel):
     parent: int
     step: int
     token: str
-    fate: str
+    outcome: str = Field(description="kept, ended, or dropped with a reason")
     log_prob: float | None
     cumulative_log_prob: float | None
     score: float | None

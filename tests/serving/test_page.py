@@ -271,13 +271,13 @@ def test_beam_search_is_shown_step_by_step(page: Page) -> None:
     page.wait_until(lambda: page.page.locator(".tree .node.kept").count() < 5)
 
 
-def test_earlier_steps_show_fates_as_known_then_and_playing_pauses_at_the_translation(page: Page) -> None:
+def test_earlier_steps_show_outcomes_as_known_then_and_playing_pauses_at_the_translation(page: Page) -> None:
     def add_step(route: Any) -> None:
         """Add a step after the end of the best hypothesis."""
         result = route.fetch().json()
         last = result["tree"][-1]
         step = max(node["step"] for node in result["tree"]) + 1
-        late = {"step": step, "parent": len(result["tree"]) - 1, "fate": "dropped: others scored higher"}
+        late = {"step": step, "parent": len(result["tree"]) - 1, "outcome": "dropped: others scored higher"}
         route.fulfill(json=result | {"tree": [*result["tree"], last | late]})
 
     page.page.route("**/api/inspect/beam", add_step)

@@ -116,7 +116,7 @@ def test_each_step_of_the_arithmetic_follows_from_the_previous_one(
 def test_beam_tree_contains_kept_finished_and_dropped_hypotheses(runner: TranslationRunner) -> None:
     found = view(runner, "beam", search={"beam": 3, "alpha": 0.5})
     tree = found["tree"]
-    assert {node["fate"].split(":")[0] for node in tree} == {"kept", "ended", "dropped"}
+    assert {node["outcome"].split(":")[0] for node in tree} == {"kept", "ended", "dropped"}
     assert all(node["parent"] == -1 or tree[node["parent"]]["step"] == node["step"] - 1 for node in tree)
     assert found["settings"]["alpha"] == 0.5
     translation, _ = view(runner, "translation", n_best=4)

@@ -49,7 +49,7 @@ async function show(container, page, signal) {
     const queryOptions = queries.map((label, i) => [i, `${i} ${label}`]);
     const bar = create("div", { class: "bar controls" },
       createField(strings.attention, createSelect(names, name, (value) => change({ name: value }))),
-      createField(strings.head, createSelect(heads, head, (value) => change({ head: Number(value) }))),
+      createField(strings.headField, createSelect(heads, head, (value) => change({ head: Number(value) }))),
       createField(strings.query, createSelect(queryOptions, query, (value) => change({ query: Number(value) }))));
     card.replaceChildren(create("h2", { text: strings.arithmeticTitle }), bar, ...createSteps(packet, strings));
   };

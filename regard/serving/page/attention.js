@@ -129,7 +129,7 @@ class AttentionSection {
     const headOptions = Array.from({ length: view.heads + 1 }, (_, i) => [i, i === view.heads ? strings.mean : i]);
     removeButton.before(
       createField(strings.attention, createSelect(names, view.name, (name) => change({ name }))),
-      createField(strings.head, createSelect(headOptions, comparison.head, (head) => change({ head: Number(head) }))));
+      createField(strings.headField, createSelect(headOptions, comparison.head, (head) => change({ head: Number(head) }))));
     const panel = new HeadPanel(strings);
     container.replaceChildren(bar, create("p", { class: "hint", text: heads.translation }), panel.element);
     await drawHead(panel, heads, view, comparison.head, strings, signal);

@@ -36,8 +36,8 @@ function showTree(card, controls, { text, tree, settings }, strings, change, sig
   controls.append(...createSettings(settings, strings, change));
   const readout = create("p", { class: "readout", "aria-live": "polite", text: strings.pointAtHypothesis });
   const scroll = create("div", { class: "scroll tree-scroll", tabindex: 0, "aria-label": strings.searchTitle });
-  const drawing = drawTree(scroll, tree, (node, fate) => {
-    readout.textContent = describeNode(node, fate, settings, strings);
+  const drawing = drawTree(scroll, tree, (node, outcome) => {
+    readout.textContent = describeNode(node, outcome, settings, strings);
   });
   const lastStep = Math.max(...tree.map((node) => node.step));
   const [best] = winningPath(tree);
@@ -81,11 +81,11 @@ function createSettings({ beam, length_penalty: penalty, alpha }, strings, chang
   return fields;
 }
 
-/** Return the log-probability, the score and the fate of a hypothesis. */
-function describeNode(node, fate, { length_penalty: penalty, alpha }, strings) {
+/** Return the log-probability, the score and the outcome of a hypothesis. */
+function describeNode(node, outcome, { length_penalty: penalty, alpha }, strings) {
   const length = node.step + 1;
   const format = (value) => (value === null ? "−∞" : value.toFixed(3));
   const divisor = { average: `${length}^${alpha}`, wu: `((5+${length})/6)^${alpha}`, none: "1" }[penalty];
   const score = `Σ ${format(node.cumulative_log_prob)} ÷ ${divisor} = ${format(node.score)}`;
-  return `${node.token}: log p ${format(node.log_prob)} · ${score} · ${strings.fates[fate] ?? fate}`;
+  return `${node.token}: log p ${format(node.log_prob)} · ${score} · ${strings.outcomes[outcome] ?? outcome}`;
 }

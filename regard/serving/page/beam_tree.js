@@ -3,12 +3,12 @@
 const SVG = "http://www.w3.org/2000/svg";
 const COLUMN_WIDTH = 132, ROW_HEIGHT = 34, NODE_WIDTH = 100, NODE_HEIGHT = 26, MARGIN = 8;
 const MAX_LABEL_WIDTH = 7; // in Latin letters
-/** Fate of a hypothesis that was kept at its own step, but whose continuations were all dropped. */
+/** Outcome of a hypothesis that was kept at its own step, but whose continuations were all dropped. */
 const DROPPED_LATER = "dropped: its continuations were outbid";
 
 /**
- * Draw a tree; `onPoint(node, fate)`. The function `show(step, follow)` of the result hides later steps and their effects
- * on the fates of earlier hypotheses; with `follow` it scrolls to the step.
+ * Draw a tree; `onPoint(node, outcome)`. The function `show(step, follow)` of the result hides later steps and their effects
+ * on the outcomes of earlier hypotheses; with `follow` it scrolls to the step.
  */
 export function drawTree(container, nodes, onPoint) {
   const columns = sortedColumns(nodes);
@@ -27,7 +27,7 @@ export function drawTree(container, nodes, onPoint) {
     const group = createSvg("g", {});
     for (const i of column) {
       const node = nodes[i];
-      const point = () => onPoint(node, fateAt(node, shownStep, lastStep));
+      const point = () => onPoint(node, outcomeAt(node, shownStep, lastStep));
       const parts = drawNode(node, positions.get(i), positions.get(node.parent), point);
       group.append(...parts);
       drawn.push([i, parts]);
@@ -39,9 +39,9 @@ export function drawTree(container, nodes, onPoint) {
   const show = (step, follow = true) => {
     shownStep = step;
     for (const [i, parts] of drawn) {
-      const fate = fateAt(nodes[i], step, lastStep).split(":")[0];
+      const outcome = outcomeAt(nodes[i], step, lastStep).split(":")[0];
       const won = step === lastStep && path.has(i) ? " won" : "";
-      for (const part of parts) part.setAttribute("class", `${part.dataset.part} ${fate}${won}`);
+      for (const part of parts) part.setAttribute("class", `${part.dataset.part} ${outcome}${won}`);
     }
     groups.forEach((group, groupStep) => group.classList.toggle("later", groupStep > step));
     if (follow) scrollTo(container, MARGIN + (step + 1) * COLUMN_WIDTH);
@@ -63,14 +63,14 @@ function scrollTo(container, right) {
   if (isHidden) container.scrollLeft = Math.max(0, right - container.clientWidth / 2);
 }
 
-/** Return the fate of a hypothesis as far as it was known at a step. */
-function fateAt({ fate, step: ownStep }, step, lastStep) {
-  if (step === lastStep) return fate;
-  if (fate.startsWith("ended")) return "ended: open";
-  return fate === DROPPED_LATER && step === ownStep ? "kept" : fate;
+/** Return the outcome of a hypothesis as far as it was known at a step. */
+function outcomeAt({ outcome, step: ownStep }, step, lastStep) {
+  if (step === lastStep) return outcome;
+  if (outcome.startsWith("ended")) return "ended: open";
+  return outcome === DROPPED_LATER && step === ownStep ? "kept" : outcome;
 }
 
-/** Return the edge and the box of a node. Their classes are set by `show`, from `data-part` and the fate. */
+/** Return the edge and the box of a node. Their classes are set by `show`, from `data-part` and the outcome. */
 function drawNode(node, position, parent, onPoint) {
   const parts = [];
   if (parent) {
@@ -106,7 +106,7 @@ function shorten(token) {
 
 /** Return the indices of the nodes of the best hypothesis, last token first. */
 export function winningPath(nodes) {
-  const ends = nodes.map((_, i) => i).filter((i) => nodes[i].fate === "ended");
+  const ends = nodes.map((_, i) => i).filter((i) => nodes[i].outcome === "ended");
   const best = ends.sort((a, b) => nodes[b].score - nodes[a].score)[0];
   const path = [];
   for (let i = best ?? -1; i >= 0; i = nodes[i].parent) path.push(i);

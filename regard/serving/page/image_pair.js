@@ -37,7 +37,7 @@ export async function showImagePair(results, files, page, signal) {
   });
   results.replaceChildren(create("section", { class: "card" },
     create("h2", { text: strings.imagePairTitle }),
-    create("div", { class: "bar controls" }, createField(strings.layer, slider)),
+    create("div", { class: "bar controls" }, createField(strings.layerField, slider)),
     figures));
   draw();
 }

@@ -44,6 +44,8 @@ const STRINGS = {
     scores: "scores",
     compare: "Compare",
     remove: "Remove",
+    layerField: "Layer",
+    headField: "Head",
 
     arithmeticTitle: "Attention step by step",
     steps: "Steps",
@@ -83,7 +85,7 @@ const STRINGS = {
       `The translation is complete at step ${step}. Later steps only confirm that no other hypothesis can win.`,
     pointAtHypothesis: "Point at a hypothesis to see its score.",
     treeHint: "Solid: kept. Bold: translation. Dashed: dropped. Columns are sorted by score. Use the arrow keys to step.",
-    fates: {
+    outcomes: {
       kept: "kept",
       ended: "ended: among the best",
       "ended: open": "ended; others may still win",
@@ -197,6 +199,8 @@ const STRINGS = {
     scores: "分数",
     compare: "对比",
     remove: "移除",
+    layerField: "层",
+    headField: "头",
 
     arithmeticTitle: "逐步计算注意力",
     steps: "步骤",
@@ -235,13 +239,14 @@ const STRINGS = {
     translationComplete: (step) => `译文在第 ${step} 步完成。之后的步骤只是确认没有其他假设能胜出。`,
     pointAtHypothesis: "指向一个假设，查看其得分。",
     treeHint: "实线：保留。粗体：译文。虚线：舍弃。每列按得分排序。用方向键逐步查看。",
-    fates: {
+    outcomes: {
       kept: "保留",
       ended: "结束：属于最佳结果",
       "ended: open": "结束；其他假设仍可能胜出",
       "ended: others were better": "结束：其他假设得分更高",
       "ended: duplicate of another group": "结束：与另一组的结果相同",
       "dropped: others scored higher": "舍弃：其他假设得分更高",
+      "dropped: others have more required tokens": "舍弃：其他假设包含更多必需词元",
       "dropped: it ended outside the beam": "舍弃：在束外结束",
       "dropped: its continuations were outbid": "舍弃：后续假设得分不足",
       "dropped: it could no longer win": "舍弃：不可能再胜出",

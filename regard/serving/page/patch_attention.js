@@ -32,7 +32,7 @@ export function showPatchAttention(card, image, { content, arrays }, patch, stri
   };
   const layer = Math.min(state.layer ?? layers - 1, layers - 1);
   const slider = createSlider({ min: 0, max: layers - 1, step: 1, value: layer }, draw);
-  const bar = create("div", { class: "bar controls" }, createField(strings.layer, slider));
+  const bar = create("div", { class: "bar controls" }, createField(strings.layerField, slider));
   if (patch) bar.append(createButton(strings.wholeImage, () => selectPatch(null)));
   card.append(bar, large, thumbnails);
   draw(layer);

@@ -51,7 +51,7 @@ export function showWindowAttention(card, image, { content, arrays }, patch, str
     state.layer = Number(layer);
     draw();
   });
-  const bar = create("div", { class: "bar controls" }, createField(strings.layer, select));
+  const bar = create("div", { class: "bar controls" }, createField(strings.layerField, select));
   if (patch) bar.append(createButton(strings.wholeImage, () => selectPatch(null)));
   card.append(create("p", { class: "hint", text: strings.noRollout }), bar, large, thumbnails);
   draw();

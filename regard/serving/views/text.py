@@ -178,16 +178,16 @@ def _shrink(maps: Tensor) -> Tensor:
     return F.adaptive_max_pool2d(maps, (rows, columns)) if maps.numel() else maps
 
 
-def _beam_node(node: TreeNode) -> dict[str, Any]:
-    expansion = node.node
+def _beam_node(tree_node: TreeNode) -> dict[str, Any]:
+    node, token = tree_node.node, tree_node.subword
     return {
-        "parent": expansion.parent,
-        "step": expansion.step,
-        "token": node.subword if node.subword == "END" else readable_labels([node.subword])[0],
-        "fate": expansion.outcome,
-        "log_prob": _finite(expansion.log_prob),
-        "cumulative_log_prob": _finite(expansion.cumulative_log_prob),
-        "score": _finite(expansion.score),
+        "parent": node.parent,
+        "step": node.step,
+        "token": token if token == "END" else readable_labels([token])[0],
+        "outcome": node.outcome,
+        "log_prob": _finite(node.log_prob),
+        "cumulative_log_prob": _finite(node.cumulative_log_prob),
+        "score": _finite(node.score),
     }
 
 
