@@ -11,7 +11,7 @@ from regard.attention.core import attend, attention_weights
 from regard.attention.masks import Mask, Packed
 from regard.attention.packing import pack_padded, pad_packed, pad_packed_mask
 from regard.ops.key_ranges import KeyRanges, find_by_formula, find_by_kernel
-from regard.ops.varlen_attention import PLANS, Plan, Tiles, unbundle
+from regard.ops.varlen_attention import PLANS, Plan, Tiles, split_projections
 
 from .bench import WIDTH, Bench, Row, errors
 from .workload import make_inputs, make_mask
@@ -133,7 +133,7 @@ def measure_slots(bench: Bench) -> None:
         numbers = (None, None, seed, WIDTH**-0.5, dropout)
         context, lse = forward(*inputs, *_tiled(mask), *numbers)
         grad = torch.randn_like(context)
-        exact = unbundle(backward(grad, *inputs, context, lse, *_tiled(mask), *numbers))
+        exact = split_projections(backward(grad, *inputs, context, lse, *_tiled(mask), *numbers))
         for slot in (None, 16, 24, 32, 40, 48, 64):
             runs = _tiled(mask) if slot is None else KeyRanges.of(mask, slot)
             back = partial(backward, grad, *inputs, context, lse, *runs, *numbers)
@@ -152,6 +152,6 @@ def _compare(bench: Bench, back: Callable[[], list[Tensor]], exact: Sequence[Ten
     """The time of a way back, and how far what it makes lies from what another made."""
     found = {
         name: ((mine.double() - theirs.double()).norm() / theirs.double().norm()).item()
-        for name, mine, theirs in zip(("dq", "dk", "dv"), unbundle(back()), exact, strict=True)
+        for name, mine, theirs in zip(("dq", "dk", "dv"), split_projections(back()), exact, strict=True)
     }
     return found | bench.times("backward", back)

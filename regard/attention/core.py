@@ -28,7 +28,7 @@ from regard.ops.decode_attention import decode_attention
 from regard.ops.dispatch import AttentionPath, select_attention
 from regard.ops.dropout import drop
 from regard.ops.key_ranges import KeyRanges
-from regard.ops.varlen_attention import attend_bundles, attend_key_ranges, unbundle
+from regard.ops.varlen_attention import attend_key_ranges, attend_projections, split_projections
 
 PATHS = get_args(AttentionPath)
 ALLOW_ALL = Mask()
@@ -137,7 +137,7 @@ def _compute_scores(q: Tensor, k: Tensor, scale: float | None, bias: Tensor | No
 def _attend_reference(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
 ) -> Tensor:
-    """The formula."""
+    """Attend by the formula, with scores and weights in float32 or better."""
     weights = attention_weights(q, k, mask, scale=scale, bias=bias)
     return (drop(weights, dropout) @ v.to(weights.dtype)).to(v.dtype)
 
@@ -145,7 +145,7 @@ def _attend_reference(
 def _attend_sdpa(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
 ) -> Tensor:
-    """PyTorch's scaled_dot_product_attention."""
+    """Attend by PyTorch's scaled_dot_product_attention."""
     T, S, device = q.shape[-2], k.shape[-2], q.device
     if mask.only_causal and bias is None and T in (1, S):
         # A single query is at the end of the keys and attends to all of them; is_causal aligns it to the beginning.
@@ -166,9 +166,9 @@ def _attend_sdpa(
 def _attend_sdpa_masked(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
 ) -> Tensor:
-    """SDPA with a dense mask on a GPU, where some backends return NaN for fully masked rows.
+    """Attend by SDPA with a dense mask on a GPU, where some backends return NaN for fully masked rows.
 
-    Fully masked rows attend to all keys, and their context is set to zero afterwards.
+    These rows attend to all keys instead, and their context is set to zero afterwards.
     """
     T, S, device = q.shape[-2], k.shape[-2], q.device
     allowed, masked_rows = mask.dense(T, S, device), mask.fully_masked(T, S, device)
@@ -196,7 +196,7 @@ def _reliable_backends(q: Tensor, k: Tensor, v: Tensor) -> AbstractContextManage
 def _attend_matmul(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
 ) -> Tensor:
-    """The formula as two batched matmuls in the dtype of the inputs; scale and mask are part of the first."""
+    """Attend by two batched matmuls in the dtype of the inputs; the first one includes scale and mask."""
     (B, H, T, D), (S, V) = q.shape, v.shape[-2:]
     key = ("additive per head", B, H, T, S, q.dtype)
     additive = None if mask.allows_all else mask.cached(key, lambda: _additive_mask_per_head(q, mask, S))
@@ -215,7 +215,7 @@ def _attend_matmul(
 
 
 def _additive_mask_per_head(q: Tensor, mask: Mask, S: int) -> Tensor | None:
-    """The additive mask expanded to (B · H, T, S), which baddbmm can add while it multiplies."""
+    """Return the additive mask expanded to (B · H, T, S), as baddbmm needs it."""
     B, H, T, _ = q.shape
     allowed = None if T == 1 and mask.only_causal else mask.dense(T, S, q.device)
     if allowed is None:
@@ -225,7 +225,7 @@ def _additive_mask_per_head(q: Tensor, mask: Mask, S: int) -> Tensor | None:
 
 
 def _fully_masked_rows(mask: Mask, T: int, S: int, device: torch.device) -> Tensor | None:
-    """Which queries are fully masked, or None if there are none."""
+    """Return which queries are fully masked, or None if there are none."""
     masked_rows = mask.fully_masked(T, S, device)
     return None if masked_rows is None or not bool(masked_rows.any()) else masked_rows
 
@@ -233,7 +233,7 @@ def _fully_masked_rows(mask: Mask, T: int, S: int, device: torch.device) -> Tens
 def _attend_decode(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
 ) -> Tensor:
-    """A Triton kernel for few queries and many keys, as in decoding; forward only."""
+    """Attend by a Triton kernel for few queries and many keys, as in decoding; forward only."""
     if bias is not None or dropout or not dispatch.decode_attention_applies(q, k, v, mask):
         raise ValueError("path='decode' supports few queries on a GPU without gradients, dropout, bias or windows")
     return decode_attention(q, k, v, mask, scale)
@@ -242,7 +242,7 @@ def _attend_decode(
 def _attend_padded(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
 ) -> Tensor:
-    """A packed batch, padded for the implementations of padded batches and packed again."""
+    """Pad a packed batch, attend, and pack the result."""
     queries, keys = packed_layouts(mask)
     if bias is not None:
         raise ValueError("a packed batch with a bias is supported by path='reference' only")
@@ -256,7 +256,7 @@ def _attend_padded(
 def _attend_flash_varlen(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
 ) -> Tensor:
-    """A packed batch through PyTorch's varlen_attn: CUDA and half precision only, without dropout."""
+    """Attend within a packed batch by PyTorch's varlen_attn: CUDA and half precision only, without dropout."""
     from torch.nn.attention.varlen import varlen_attn
 
     queries, keys = packed_layouts(mask)
@@ -273,7 +273,7 @@ def _attend_flash_varlen(
 def _attend_triton_varlen(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
 ) -> Tensor:
-    """A packed batch of short sequences through our Triton kernels, whose tiles hold several sequences."""
+    """Attend within a packed batch of short sequences by Triton kernels whose tiles hold several sequences."""
     packed_layouts(mask)
     if bias is not None or mask.allowed is not None:
         raise ValueError("path='triton_varlen' supports no bias and no dense mask")
@@ -335,9 +335,9 @@ class Full(Kind):
             return None
         parts = (3,) if len(projections) == 1 else (1, 2)
         D = projections[-1].shape[-1] // (heads * parts[-1])
-        bundles = [x.view(*x.shape[:2], n, heads, D) for x, n in zip(projections, parts, strict=True)]
-        q, k, v = unbundle(bundles)
+        projections = [x.view(*x.shape[:2], n, heads, D) for x, n in zip(projections, parts, strict=True)]
+        q, k, v = split_projections(projections)
         if select_attention(q, k, v, mask, dropout, None) != "triton_varlen":
             return None
         scale = 1 / math.sqrt(D) if self.scale is None else self.scale
-        return attend_bundles(bundles, _key_ranges(mask), scale, dropout)
+        return attend_projections(projections, _key_ranges(mask), scale, dropout)

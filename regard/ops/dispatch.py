@@ -105,13 +105,13 @@ AttentionPath = Literal["auto", "reference", "sdpa", "matmul", "decode", "padded
 HEAD_WIDTHS = (16, 32, 64, 128)
 """Head widths that the attention kernels support."""
 MAX_MATMUL_QUERIES = 16
-"""On CPU, two matmuls are faster than SDPA up to this many queries,"""
+"""On CPU, two matmuls are faster than SDPA up to this many queries."""
 MIN_MATMUL_HEADS = 64
-"""and for a single query from this many heads of all rows together."""
+"""On CPU, two matmuls are faster than SDPA for a single query from this many heads of the whole batch."""
 MAX_DECODE_QUERIES = 16
-"""The decoding kernel is faster than SDPA up to this many queries of a row,"""
+"""The decoding kernel is faster than SDPA up to this many queries per row."""
 SMALL_DECODE_QUERIES, SMALL_DECODE_KEYS = 2048, 128
-"""or up to this many queries of all rows together with this many keys, where the launches of SDPA dominate."""
+"""It is also faster up to this many queries of the whole batch and keys per row, where launches take most time."""
 MAX_TRITON_VARLEN_LENGTH = 1024
 """Our varlen kernels, whose tiles hold several sequences, are faster than PyTorch's up to this sequence length."""
 CUDNN_TILE = 64

@@ -91,22 +91,22 @@ def attend_key_ranges(
     return _attend(q, k, v, *ranges, *(order or (None, None)), seed, scale, dropout)
 
 
-def attend_bundles(bundles: Sequence[Tensor], ranges: KeyRanges, scale: float, dropout: float = 0.0) -> Tensor:
+def attend_projections(projections: Sequence[Tensor], ranges: KeyRanges, scale: float, dropout: float = 0.0) -> Tensor:
     """Compute `attend_key_ranges` for fused projections, with gradients in the same layout.
 
     Args:
-        bundles: q, k and v, (B, T, 3, H, D); or q, (B, T, 1, H, D), and k and v, (B, S, 2, H, D).
+        projections: q, k and v, (B, T, 3, H, D); or q, (B, T, 1, H, D), and k and v, (B, S, 2, H, D).
         ranges: Key range of each query.
         scale: Factor on the scores.
         dropout: Dropout probability of the weights.
     """
-    seed = draw_seed(bundles[0].device) if dropout else None
-    return _ATTEND_BUNDLES[len(bundles)](*bundles, *ranges, None, None, seed, scale, dropout)
+    seed = draw_seed(projections[0].device) if dropout else None
+    return _ATTEND_PROJECTIONS[len(projections)](*projections, *ranges, None, None, seed, scale, dropout)
 
 
-def unbundle(bundles: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return q, k and v as views of their bundles, (B, H, T, D) each."""
-    return tuple(part.transpose(1, 2) for bundle in bundles for part in bundle.unbind(2))
+def split_projections(projections: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return q, k and v as views of their projections, (B, H, T, D) each."""
+    return tuple(part.transpose(1, 2) for projection in projections for part in projection.unbind(2))
 
 
 # Launching
@@ -198,16 +198,16 @@ def _fake_forward(q: Tensor, *others: object) -> tuple[Tensor, ...]:
 
 
 def _compute_gradients(
-    bundles: list[Tensor], grad: Tensor, q: Tensor, k: Tensor, v: Tensor, context: Tensor, lse: Tensor, *arguments: Any
+    grads: list[Tensor], grad: Tensor, q: Tensor, k: Tensor, v: Tensor, context: Tensor, lse: Tensor, *arguments: Any
 ) -> list[Tensor]:
-    """Fill bundles with the gradients of queries, keys and values, and return them."""
+    """Fill `grads`, which have the layout of projections, with the gradients of q, k and v; return them."""
     from regard.ops.triton import varlen_attention as kernels
 
     a = _Arguments(*arguments)
     launch = _Launch.of(q, k, a)
     (q, q_t), (k, k_t), (v, v_t) = token_major(q), token_major(k), token_major(v)
     context, grad = contiguous_token_major(context), contiguous_token_major(grad)
-    dq, dk, _ = unbundle(bundles)  # the gradient of the values follows that of the keys
+    dq, dk, _ = split_projections(grads)  # the gradient of the values follows that of the keys
     dq_t, dkv_t = dq.stride(2), dk.stride(2)
     tiles = launch.plan.backward_sequences
     if tiles is not None and a.programs is not None:
@@ -215,7 +215,7 @@ def _compute_gradients(
             q, k, v, context, grad, lse, dq, dk, a.first_key, a.end_key, a.first_query, a.end_query, a.programs, a.seed,
             q_t, k_t, v_t, dq_t, dkv_t, *launch.numbers, **launch.options(tiles),
         )  # fmt: skip
-        return bundles
+        return grads
     assert a.first_query is not None
     delta = torch.empty_like(lse)
     tiles = launch.plan.backward_queries
@@ -229,7 +229,7 @@ def _compute_gradients(
         q_t, k_t, v_t, dkv_t, _row_stride(a.first_query), *launch.numbers, ORDERED=launch.ordered,
         **launch.options(tiles),
     )  # fmt: skip
-    return bundles
+    return grads
 
 
 def _row_stride(ranges: Tensor) -> int:
@@ -237,22 +237,22 @@ def _row_stride(ranges: Tensor) -> int:
 
 
 def _make_op(name: str, inputs: tuple[str, ...]) -> AttentionOp:
-    """Build the operator for q, k and v, or for bundles of them."""
+    """Build the operator for separate q, k and v, or for fused projections."""
     n = len(inputs)
 
     def qkv(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return tuple(tensors) if n == 3 else unbundle(tensors)
+        return tuple(tensors) if n == 3 else split_projections(tensors)
 
     def forward(*arguments: Any) -> tuple[Tensor, ...]:
         return _forward(*qkv(arguments[:n]), *arguments[n:])
 
     def backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
-        bundles = fake_backward(grad, *arguments)
-        return _compute_gradients(bundles, grad, *qkv(arguments[:n]), *arguments[n:])
+        grads = fake_backward(grad, *arguments)
+        return _compute_gradients(grads, grad, *qkv(arguments[:n]), *arguments[n:])
 
     def fake_backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
         if n < 3:
-            return [bundle.new_empty(bundle.shape) for bundle in arguments[:n]]
+            return [projection.new_empty(projection.shape) for projection in arguments[:n]]
         (B, H, T, D), S = arguments[0].shape, arguments[1].shape[-2]
         shapes = [(B, T, 3, H, D)] if T == S else [(B, T, 1, H, D), (B, S, 2, H, D)]
         return [grad.new_empty(shape) for shape in shapes]
@@ -266,10 +266,13 @@ def _make_op(name: str, inputs: tuple[str, ...]) -> AttentionOp:
         backward=backward,
         fake_forward=lambda *arguments: _fake_forward(*qkv(arguments[:n])),
         fake_backward=fake_backward,
-        split=unbundle if n == 3 else list,
+        split=split_projections if n == 3 else list,
         inputs=inputs,
     )
 
 
 _attend = _make_op("attend_key_ranges", ("q", "k", "v"))
-_ATTEND_BUNDLES = {1: _make_op("attend_bundle_qkv", ("qkv",)), 2: _make_op("attend_bundles_q_kv", ("q", "kv"))}
+_ATTEND_PROJECTIONS = {
+    1: _make_op("attend_projection_qkv", ("qkv",)),
+    2: _make_op("attend_projections_q_kv", ("q", "kv")),
+}

@@ -18,7 +18,7 @@ from regard.attention.multi_head import Attention
 from regard.ops import dispatch, varlen_attention
 from regard.ops.dropout import KERNEL_LEVELS, kernel_drop_mask
 from regard.ops.key_ranges import KeyRanges
-from regard.ops.varlen_attention import attend_bundles, attend_key_ranges, unbundle
+from regard.ops.varlen_attention import attend_key_ranges, attend_projections, split_projections
 
 pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="needs Triton")
 
@@ -155,16 +155,16 @@ def test_gradients_of_a_fused_projection_are_views_of_one_tensor() -> None:
 
 
 @pytest.mark.parametrize("keys", [None, [40, 9, 3]], ids=["self", "cross"])
-def test_gradients_of_bundles_are_contiguous(keys: list[int] | None) -> None:
+def test_gradients_of_projections_are_contiguous(keys: list[int] | None) -> None:
     mask = packed_mask([35, 1, 30], keys, True)
     inputs = tensors(mask, heads=2)
     parts = [x.detach().transpose(1, 2)[:, :, None] for x in inputs]
-    bundles = [torch.cat(parts, 2)] if keys is None else [parts[0], torch.cat(parts[1:], 2)]
-    bundles = [bundle.requires_grad_() for bundle in bundles]
-    context = attend_bundles(bundles, KeyRanges.of(mask), 0.3)
-    grads = torch.autograd.grad(context, bundles, upstream(context))
+    projections = [torch.cat(parts, 2)] if keys is None else [parts[0], torch.cat(parts[1:], 2)]
+    projections = [projection.requires_grad_() for projection in projections]
+    context = attend_projections(projections, KeyRanges.of(mask), 0.3)
+    grads = torch.autograd.grad(context, projections, upstream(context))
     assert all(grad.is_contiguous() for grad in grads)
-    assert_close([context, *unbundle(grads)], reference(inputs, mask, 0.3))
+    assert_close([context, *split_projections(grads)], reference(inputs, mask, 0.3))
 
 
 @pytest.mark.parametrize("keys", [None, [12, 9]], ids=["self", "cross"])
@@ -206,15 +206,15 @@ def test_dropout_masks_have_the_given_rate_and_are_independent() -> None:
     assert not kernel_drop_mask(torch.tensor([1]), 1, 50, 50, 0.5 / KERNEL_LEVELS).any()
 
 
-@pytest.mark.parametrize("bundles", [1, 2])
-def test_bundles_compile_to_one_graph(bundles: int) -> None:
+@pytest.mark.parametrize("projections", [1, 2])
+def test_projections_compile_to_one_graph(projections: int) -> None:
     mask = packed_mask([35, 1, 30], None, True)
     parts = [x.detach().transpose(1, 2)[:, :, None] for x in tensors(mask)]
-    inputs = [torch.cat(parts, 2)] if bundles == 1 else [parts[0], torch.cat(parts[1:], 2)]
-    inputs = [bundle.requires_grad_() for bundle in inputs]
+    inputs = [torch.cat(parts, 2)] if projections == 1 else [parts[0], torch.cat(parts[1:], 2)]
+    inputs = [projection.requires_grad_() for projection in inputs]
 
-    def attention(*bundles: Tensor) -> Tensor:
-        return attend_bundles(bundles, KeyRanges.of(mask), 0.3)
+    def attention(*projections: Tensor) -> Tensor:
+        return attend_projections(projections, KeyRanges.of(mask), 0.3)
 
     compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
     for mine, theirs in zip(
