@@ -172,13 +172,12 @@ def make_every_batch(run: Path) -> None:
     """Opens the data of a run and makes each batch of its first epoch."""
     from regard.training.progress import Progress
     from regard.training.recipe import Recipe
-    from regard.training.run import build_task
     from regard.training.state import DataShard, Position
-    from regard.training.tasks.translation.data import open_data
+    from regard.training.tasks.translation.task import TranslationTask
 
     started = time.perf_counter()
     recipe, progress = Recipe.load(run / "recipe.yaml"), Progress(1)
-    task = build_task(recipe, torch.device("cpu"), progress, open_data(run / "data", recipe, progress))
+    task = TranslationTask.open(run / "data", recipe, torch.device("cpu"), progress)
     seen = np.zeros(len(task.train), bool)
     batches = sentences = 0
     first = 0.0

@@ -32,8 +32,8 @@ from regard.evaluation import Score, bleu
 from regard.inspection.probe import probe
 from regard.pipelines.translator import Translator
 from regard.training.objectives.guided_attention import aligned_prior, diagonal_prior
-from regard.training.objectives.objective import SamplingSettings, divergence
-from regard.training.objectives.scheduled_sampling import ScheduledSampling
+from regard.training.objectives.objective import symmetric_kl
+from regard.training.objectives.scheduled_sampling import SamplingSettings, ScheduledSampling
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 
@@ -127,7 +127,7 @@ class Bench:
             source = translator.vocabularies.source.encode(example.pair.source)
             target = translator.vocabularies.target.encode(" ".join(example.words))
             read = torch.tensor([[*source, model.config.eos]]), torch.tensor([[model.config.bos, *target]])
-            total += float(divergence(model(*read)[0], model(*read)[0]))
+            total += float(symmetric_kl(model(*read)[0], model(*read)[0]))
             count += len(target) + 1
         return total / count
 
@@ -180,7 +180,7 @@ def write_corpus(folder: Path, sentences: int) -> tuple[list[Example], list[list
 
 def mix_of(run: Path, settings: dict[str, Any]) -> list[dict[str, float]]:
     """For each line of the log, the share of inputs that were predictions, and the share that the schedule says."""
-    share = ScheduledSampling(SamplingSettings.parse(settings, "sampling")).share
+    share = ScheduledSampling(SamplingSettings.parse(settings, "sampling")).probability
     entries = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     curve, before = [], 0
     for entry in (entry for entry in entries if "loss" in entry):

@@ -75,7 +75,7 @@ class Measuring:
         made = begin_with_unlike_sizes(made)
         turns = cycle([(batch, self.contender.prepare(batch)) for batch in made])
         counts = [batch.count for batch in made]
-        self.note(tokens=round(mean(counts)), places=round(mean(batch.places for batch in made)))
+        self.note(tokens=round(mean(counts)), places=round(mean(batch.positions for batch in made)))
         trainer = Trainer(self.contender, self.size, self.device)
         warm = self.warm_up(trainer, turns, max(WARM_UP, len(made)))
         held = torch.cuda.memory_allocated() if self.cuda else 0
@@ -212,7 +212,7 @@ class Measuring:
         peak = torch.cuda.max_memory_allocated() if self.cuda else 0
         return {
             "largest_batch_tokens": batch.count,
-            "largest_batch_places": batch.places,
+            "largest_batch_places": batch.positions,
             "largest_peak_gib": round(peak / 2**30, 1),
         }
 

@@ -29,7 +29,7 @@ from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops.linear import RoundedWeights
 from regard.training.cuda_graph import StepGraph
 from regard.training.loop import autocast
-from regard.training.objectives.objective import cross_entropy, force, read
+from regard.training.objectives.objective import cross_entropy, logits_of_labels, teacher_forcing_loss
 from regard.training.tasks.translation.batches import TextBatch
 
 SMOOTHING = 0.1
@@ -116,12 +116,12 @@ def build_reference(size: Size) -> Transformer:
 
 def our_loss(model: nn.Module, batch: TextBatch) -> Tensor:
     assert isinstance(model, Transformer)
-    return force(model, batch, SMOOTHING)
+    return teacher_forcing_loss(model, batch, SMOOTHING)
 
 
 def our_loss_of_whole_logits(model: nn.Module, batch: TextBatch) -> Tensor:
     assert isinstance(model, Transformer)
-    return cross_entropy(read(model, batch), batch.labels, SMOOTHING)
+    return cross_entropy(logits_of_labels(model, batch), batch.labels, SMOOTHING)
 
 
 # Peers
@@ -273,7 +273,7 @@ class Trainer:
         """Gives back all memory but that of the weights and the optimiser's: gradients, and what was recorded."""
         self.optimiser.zero_grad(set_to_none=True)
         if self.recorder is not None:
-            self.recorder.shape = self.recorder.recording = None
+            self.recorder.signature = self.recorder.captured = None
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.synchronize()
@@ -291,10 +291,10 @@ class Trainer:
         self.count.fill_(batch.count)
         if self.recorder is None:
             return self._take([read])
-        taken = self.recorder.repeat([read])
+        taken = self.recorder.replay([read])
         if taken is not None:
             return taken.clone()  # the next step will overwrite it
-        with self.recorder.plainly():
+        with self.recorder.eager():
             return self._take([read])
 
     def _take(self, read: Sequence[Any]) -> Tensor:

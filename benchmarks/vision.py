@@ -36,7 +36,7 @@ from regard.evaluation.classification import evaluate, open_test_set
 from regard.pipelines.classifier import Classifier
 from regard.runtime import choose_device
 from regard.training.progress import Progress
-from regard.training.tasks.classification.data import gather_data
+from regard.training.tasks.classification.data import prepare_data
 from regard.training.tasks.classification.recipe import ClassificationRecipe
 
 SETS = {"mnist": "mnist", "cifar10": "cifar10-jpg", "cifar10-plain": "cifar10-jpg", "cifar10-swin": "cifar10-jpg"}
@@ -108,7 +108,7 @@ class Run:
         self.shared = [f"data.store={self.out.with_name(f'{self.name}-store')}"]
         recipe = ClassificationRecipe.load(Path(self.name), self.changes + self.shared, {"data.images": str(self.data)})
         with tempfile.TemporaryDirectory() as folder:
-            gather_data(Path(folder), recipe, Progress(1))
+            prepare_data(Path(folder), recipe, Progress(1))
         begin = time.monotonic()
         how = [f"training.steps={TRIED}", f"training.log_every={TRIED // 10}", *self.shared]
         words = ["train", self.name, "--data", str(self.data), "--out", str(short), *_set(self.changes + how)]

@@ -44,9 +44,9 @@ def profile_recipe(name: str, data: Path, changes: list[str], device: torch.devi
     whole = time.perf_counter() - begin
     stages = [steps.timed() for _ in range(TIMED // 4)]
     result: dict[str, Any] = {
-        "what": f"a training step of the recipe {name}, {task.made.size} images",
+        "what": f"a training step of the recipe {name}, {task.train_batches.size} images",
         "step_ms": 1000 * whole / TIMED,
-        "images_per_second": task.made.size * TIMED / whole,
+        "images_per_second": task.train_batches.size * TIMED / whole,
         "host_ms": 1000 * host / TIMED,
         "stages_device_ms": {stage: statistics.median(one[stage][0] for one in stages) for stage in stages[0]},
         "stages_host_ms": {stage: statistics.median(one[stage][1] for one in stages) for stage in stages[0]},
@@ -63,7 +63,7 @@ class Steps:
         self.task, self.recipe, self.device = task, recipe, task.device
         self.state = TrainingState(task.model, build_optimiser(task.model, recipe.optim), None, recipe.training.ema)
         self.batches: Iterator[Positioned[Any]] = task.batches(Position(), DataShard())
-        self.plans: Iterator[Positioned[Plan]] = task.made.plan(Position())
+        self.plans: Iterator[Positioned[Plan]] = task.train_batches.plan(Position())
         self.number = 0
         task.model.train()
 
@@ -91,12 +91,12 @@ class Steps:
     def timed(self) -> dict[str, tuple[float, float]]:
         """For each stage of a step, and each part of making a batch, the device's and the host's milliseconds."""
         clock = Clock(self.device)
-        plan, augmentation = next(self.plans).batch, self.task.made.stages[0]
+        plan, augmentation = next(self.plans).batch, self.task.train_batches.stages[0]
         chance = torch.Generator().manual_seed(self.number)
-        pixels = clock("batch: gather", lambda: self.task.made.pictures.take(plan.rows).to(self.device))
+        pixels = clock("batch: gather", lambda: self.task.train_batches.dataset.take(plan.rows).to(self.device))
         images = clock("batch: augment", lambda: augmentation(pixels, chance))
         if self.recipe.augmentation.mixes:
-            labels = self.task.made.labels[plan.rows.to(self.device)]
+            labels = self.task.train_batches.labels[plan.rows.to(self.device)]
             clock("batch: mix", lambda: augmentation.mix(images, labels, self.task.classes, chance))
         self.step(clock)
         return clock.read()

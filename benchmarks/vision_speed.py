@@ -62,10 +62,10 @@ class Contender:
     def step(self, batch: Batch) -> Tensor:
         if self.recorder is None:
             return self._take([batch])
-        taken = self.recorder.repeat([batch])
+        taken = self.recorder.replay([batch])
         if taken is not None:
             return taken
-        with self.recorder.plainly():
+        with self.recorder.eager():
             return self._take([batch])
 
     def _take(self, batches: Sequence[Batch]) -> Tensor:
