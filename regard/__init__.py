@@ -1,6 +1,6 @@
-"""regard: the Transformer, whole.
+"""Train, inspect and serve attention models.
 
-The public names are loaded when first used: `import regard` does not wait for torch.
+Public names are imported on first use, so that `import regard` does not import torch.
 """
 
 from importlib import import_module
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from regard.pipelines.hypothesis import Hypothesis
     from regard.pipelines.translator import Translator
 
-_HOMES = {
+_MODULES = {
     "Attention": "regard.attention.multi_head",
     "Classifier": "regard.pipelines.classifier",
     "Constraints": "regard.pipelines.constraints",
@@ -83,9 +83,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""Settings that refuse what they do not know and say what was probably meant."""
+"""Base class of all settings, with error messages in one sentence."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from regard.errors import UserError
 
 
 class Settings(BaseModel):
-    """Base of every configuration: immutable, strict about keys, one sentence for each mistake."""
+    """Immutable settings that reject unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @classmethod
     def parse(cls, values: object, where: str) -> Self:
-        """Builds the settings from plain values.
+        """Build the settings from plain values.
 
         Raises:
-            UserError: a key is unknown or a value is wrong; names `where`, the key and what would be right.
+            UserError: a key is unknown or a value is invalid. The message names `where`, the key and the correct form.
         """
         if not isinstance(values, Mapping):
             raise UserError(f"{where}: expected keys and values, found {type(values).__name__}")
@@ -32,73 +32,77 @@ class Settings(BaseModel):
             raise UserError(f"{where}: {_explain(error, cls)}") from None
 
     def changed(self, **values: Any) -> Self:
-        """A copy with some values changed, checked like the original."""
+        """Return a copy with changed values, which are validated."""
         return self.parse(self.model_dump() | values, type(self).__name__)
 
 
-def _explain(error: ValidationError, settings: type[Settings]) -> str:
-    """One sentence about the first mistake."""
-    # A misspelt key is also a missing one: what it was taken for helps more.
-    first = min(error.errors(), key=lambda mistake: mistake["type"] == "missing")
-    place = first["loc"]
-    short = first["type"] == "missing" and isinstance(place[-1], int)  # a list of fewer values than there should be
-    if short:
-        place = place[:-1]
-    key = ".".join(str(part) for part in place)
-    if first["type"] == "extra_forbidden":
-        if isinstance(first["input"], Mapping) and first["input"]:  # a group: "optm.lr" tells more than "optm"
-            key = f"{key}.{next(iter(first['input']))}"
-        return unknown_key_message(key, _keys(settings))
-    field = _find(settings, [part for part in place if isinstance(part, str)])
-    if first["type"] == "missing" and not short:
-        return f"{key} is missing" + (f" ({field.description})" if field and field.description else "")
-    if first["type"] == "value_error":  # a sentence of our own, about more keys than one
-        return (f"{key}: " if key else "") + str(first["ctx"]["error"])
-    counted = short or first["type"] in ("tuple_type", "too_long")
-    right = (_say_how_many(field) if counted and field else None) or f"{first['msg'][0].lower()}{first['msg'][1:]}"
-    return f"{key}: {right}, found {first['input']!r}"
-
-
 def unknown_key_message(key: str, known: Iterable[str]) -> str:
-    """One sentence about a key that is not among the known ones: the one that was probably meant, or all of them."""
+    """Return an error message that suggests the most similar known key, or lists the known keys of the group."""
     known = list(known)
     group, _, leaf = key.rpartition(".")
-    elsewhere = [name for name in known if name.rpartition(".")[2] == leaf]
-    close = elsewhere or difflib.get_close_matches(key, [name for name in known if name != group], n=1, cutoff=0.5)
+    same_leaf = [name for name in known if name.rpartition(".")[2] == leaf]
+    similar = same_leaf or difflib.get_close_matches(key, [name for name in known if name != group], n=1, cutoff=0.5)
+    if similar:
+        return f"unknown key {key}; did you mean {similar[0]}?"
     siblings = [name for name in known if name.rpartition(".")[0] == group] or known
-    return f"unknown key {key}; " + (f"did you mean {close[0]}?" if close else f"known are {', '.join(siblings)}")
+    return f"unknown key {key}; known are {', '.join(siblings)}"
 
 
-def _say_how_many(field: FieldInfo) -> str | None:
-    """What would be right where several values are meant: a tuple to pydantic, a list to whoever writes it."""
-    kinds = (field.annotation, *get_args(field.annotation))  # what may be left away is "tuple | None"
-    parts = next((get_args(kind) for kind in kinds if get_origin(kind) is tuple), None)
-    if parts is None:
+def _explain(error: ValidationError, settings: type[Settings]) -> str:
+    """Return one sentence about the first error."""
+    # A misspelt required key is both unknown and missing: the unknown key is the better explanation.
+    first = min(error.errors(), key=lambda one: one["type"] == "missing")
+    kind, location = first["type"], first["loc"]
+    too_short = kind == "missing" and isinstance(location[-1], int)  # an element of a list is missing
+    if too_short:
+        location = location[:-1]
+    key = ".".join(str(part) for part in location)
+    if kind == "extra_forbidden":
+        if isinstance(first["input"], Mapping) and first["input"]:  # an unknown group: name a key in it
+            key = f"{key}.{next(iter(first['input']))}"
+        return unknown_key_message(key, _all_keys(settings))
+    field = _find_field(settings, [part for part in location if isinstance(part, str)])
+    if kind == "missing" and not too_short:
+        return f"{key} is missing" + (f" ({field.description})" if field and field.description else "")
+    if kind == "value_error":  # raised by a validator of the settings, which may concern several keys
+        return (f"{key}: " if key else "") + str(first["ctx"]["error"])
+    expected = f"{first['msg'][0].lower()}{first['msg'][1:]}"
+    if field and (too_short or kind in ("tuple_type", "too_long")):
+        expected = _describe_list(field) or expected
+    return f"{key}: {expected}, found {first['input']!r}"
+
+
+def _describe_list(field: FieldInfo) -> str | None:
+    """Describe the expected value of a tuple field, which is written as a list; None for other fields."""
+    annotations = (field.annotation, *get_args(field.annotation))  # optional fields are "tuple | None"
+    elements = next((get_args(one) for one in annotations if get_origin(one) is tuple), None)
+    if elements is None:
         return None
-    of_what = "words" if str in parts else "numbers"
-    what = "a list" if ... in parts else f"{'two' if len(parts) == 2 else len(parts)} {of_what}"
+    noun = "words" if str in elements else "numbers"
+    expected = "a list" if ... in elements else f"{'two' if len(elements) == 2 else len(elements)} {noun}"
     example = list(field.default) if isinstance(field.default, tuple) and any(field.default) else None
-    return f"input should be {what}" + (f", such as {example}" if example else "")
+    return f"input should be {expected}" + (f", such as {example}" if example else "")
 
 
-def _find(settings: type[BaseModel], names: Sequence[str]) -> FieldInfo | None:
-    """The field of this name, whose parts are the groups that it is in; None where it cannot be told."""
+def _find_field(settings: type[BaseModel], names: Sequence[str]) -> FieldInfo | None:
+    """Return the field with this path of group and key names, or None."""
     for attribute, field in settings.model_fields.items():
         if names and (field.alias or attribute) == names[0]:
-            inner = (_find(group, names[1:]) for group in _groups(field))
-            return field if len(names) == 1 else next(filter(None, inner), None)
+            nested = (_find_field(group, names[1:]) for group in _groups(field))
+            return field if len(names) == 1 else next(filter(None, nested), None)
     return None
 
 
 def _groups(field: FieldInfo) -> Iterator[type[BaseModel]]:
-    for kind in (field.annotation, *get_args(field.annotation)):  # a group that may be off is "Group | None"
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield kind
+    """Yield the settings classes in the annotation of a field."""
+    for annotation in (field.annotation, *get_args(field.annotation)):  # optional groups are "Group | None"
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            yield annotation
 
 
-def _keys(settings: type[BaseModel], prefix: str = "") -> Iterator[str]:
+def _all_keys(settings: type[BaseModel], prefix: str = "") -> Iterator[str]:
     for attribute, field in settings.model_fields.items():
         name = field.alias or attribute
         yield prefix + name
         for group in _groups(field):
-            yield from _keys(group, f"{prefix}{name}.")
+            yield from _all_keys(group, f"{prefix}{name}.")

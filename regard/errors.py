@@ -1,19 +1,19 @@
-"""The one exception for what a user can put right."""
+"""The exception for errors that a user can correct."""
 
 from typing import Literal
 
 ErrorKind = Literal["bad", "image", "pixels"]
-"""What is wrong, in one word; "bad" is whatever has no other."""
+"""Kind of an error; "bad" is the general one."""
 
 
 class UserError(Exception):
-    """Bad input, refused at the door.
+    """Invalid input.
 
-    The message is one sentence that names the file, line or key, what was wrong and what would be right. The command
-    line prints it without a traceback and exits with code 2.
+    The message is one sentence that names the file, line or key, the problem, and the correct form. The command line
+    prints it without a traceback and exits with code 2.
 
     Attributes:
-        kind: what is wrong, for whoever says it in another language.
+        kind: kind of the error, by which the web page translates the message.
     """
 
     kind: ErrorKind = "bad"

@@ -1,7 +1,7 @@
-"""The tests. Each of their processes computes with one thread, since pytest-xdist keeps the cores busy by itself."""
+"""The tests. Each process uses one thread, since pytest-xdist runs one process per core."""
 
 import os
 
-# Read when a library is loaded, so it must be here. `torch.set_num_threads` would reach torch alone: the threads of
-# CTranslate2, left to itself, wait for each other in loops that take the processor from everyone else.
+# Set before any library is loaded. `torch.set_num_threads` would affect torch only, while the threads of CTranslate2
+# would spin and slow down all other processes.
 os.environ["OMP_NUM_THREADS"] = "1"

@@ -1,4 +1,4 @@
-"""What many tests share: a model that has really learned something, and the command line, within and without."""
+"""Shared fixtures: small corpora, trained models, and the command line."""
 
 import io
 import lzma
@@ -22,7 +22,7 @@ from tests.browser import browser as browser
 from tests.forks import Forked
 from tests.images import WINDOWED, image_recipe, paint
 
-# How long an example takes says more of what else the machine does than of what is tested.
+# The time of an example depends on the load of the machine.
 settings.register_profile("regard", deadline=None)
 settings.load_profile("regard")
 
@@ -33,7 +33,7 @@ SUBJECTS = {"I": "我", "You": "你", "They": "他们", "We": "我们", "Childre
 VERBS = {"love": "喜欢", "buy": "买", "see": "看见", "want": "要"}
 OBJECTS = {"apples": "苹果", "books": "书", "tea": "茶", "dogs": "狗", "cats": "猫"}
 
-# A model of the demo's make, small enough for a hundred steps a second.
+# A small Transformer that trains at about a hundred steps per second.
 SMALL = {
     "data.hold_out": 30,
     "tokenizer.size": 340,
@@ -58,7 +58,7 @@ SMALL = {
 
 
 def toy_pairs() -> list[Pair]:
-    """Subject, verb and one object or two; "I love apples" is among the first."""
+    """Return sentences of a subject, a verb and one or two objects; "I love apples" is the first."""
     simple = [
         Pair(" ".join(english), "".join(part[word] for part, word in zip(PARTS, english, strict=True)))
         for english in product(*PARTS)
@@ -71,19 +71,19 @@ PARTS = (SUBJECTS, VERBS, OBJECTS)
 
 
 def small_recipe(source: Path, target: Path | None = None, **changes: object) -> Recipe:
-    """A recipe of the small model; changes are written group__key=value."""
+    """Return the recipe of the small model; changes are written group__key=value."""
     files = {"data.source": str(source)} | ({} if target is None else {"data.target": str(target)})
     return Recipe.load(None, [], SMALL | files | {key.replace("__", "."): value for key, value in changes.items()})
 
 
 def settings_of(recipe: dict[str, object]) -> list[str]:
-    """The same settings for the command line: --set key=value."""
+    """Return settings as command-line arguments: --set key=value."""
     return [word for key, value in recipe.items() for word in ("--set", f"{key}={value}")]
 
 
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a small parallel corpus, train.en and train.zh. Not to be written to."""
+    """A read-only folder with a small parallel corpus, train.en and train.zh."""
     folder = tmp_path_factory.mktemp("toy")
     pairs = toy_pairs()
     (folder / "train.en").write_text("".join(f"{pair.source}\n" for pair in pairs), encoding="utf-8")
@@ -105,7 +105,7 @@ def short_builtin_corpus(tmp_path_factory: pytest.TempPathFactory, monkeypatch: 
 
 @pytest.fixture(scope="session")
 def trained_run(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A training run whose best model translates the toy corpus. Not to be written to."""
+    """A read-only training run whose best model translates the toy corpus."""
     out = tmp_path_factory.mktemp("runs") / "toy"
     run_recipe(small_recipe(toy / "train.en", toy / "train.zh"), out)
     return out
@@ -113,7 +113,7 @@ def trained_run(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Images in train/ and test/, in three classes. Not to be written to."""
+    """A read-only folder of images in train/ and test/, in three classes."""
     folder = tmp_path_factory.mktemp("painted")
     paint(folder / "train", 20, 1)
     paint(folder / "test", 10, 2)
@@ -122,7 +122,7 @@ def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def image_run(painted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A training run whose best model tells the painted images apart. Not to be written to."""
+    """A read-only training run whose best model, a ViT, classifies the painted images."""
     out = tmp_path_factory.mktemp("runs") / "images"
     run_recipe(image_recipe(painted), out)
     return out
@@ -130,7 +130,7 @@ def image_run(painted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def swin_run(painted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same by a model that looks within windows. Not to be written to."""
+    """A read-only training run of a Swin Transformer on the painted images."""
     out = tmp_path_factory.mktemp("runs") / "windows"
     run_recipe(image_recipe(painted, WINDOWED), out)
     return out
@@ -138,19 +138,19 @@ def swin_run(painted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def make_recipe(toy: Path) -> Callable[..., Recipe]:
-    """Builds a recipe of the small model on the toy corpus, with changes written group__key=value."""
+    """A function that returns the small recipe on the toy corpus; changes are written group__key=value."""
     return lambda **changes: small_recipe(toy / "train.en", toy / "train.zh", **changes)
 
 
 @pytest.fixture
 def small_settings() -> list[str]:
-    """The small model's settings for `regard train`."""
+    """Settings of the small model as arguments of `regard train`."""
     return settings_of(SMALL)
 
 
 @dataclass(frozen=True)
 class CommandResult:
-    """What a command answered."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -158,7 +158,7 @@ class CommandResult:
 
     @property
     def error(self) -> str:
-        """The one sentence of a refusal, checked to be one."""
+        """The error message. Checks that it is a single line and the exit code is 2."""
         assert self.code == 2, (self.code, self.err)
         assert self.err.startswith("regard: "), self.err
         assert self.err.count("\n") == 1, self.err
@@ -171,7 +171,7 @@ Command = Callable[..., CommandResult]
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs `regard ...` in this process: the same entry point as the console script, without a second of imports."""
+    """Run `regard ...` in this process, through the entry point of the console script."""
     from regard.cli import main
 
     def run(*words: object, stdin: bytes = b"") -> CommandResult:
@@ -193,7 +193,7 @@ ENVIRONMENT = os.environ | {"PYTHONUTF8": "1"}
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Command:
-    """Runs `regard ...` in a process of its own, within the test's folder."""
+    """Run `regard ...` in a new process, in the folder of the test."""
 
     def run(*words: object, stdin: bytes = b"") -> CommandResult:
         done = subprocess.run(
@@ -206,7 +206,7 @@ def shell(tmp_path: Path) -> Command:
 
 @pytest.fixture
 def spawn(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
-    """Starts `regard ...` in a process of its own and does not wait for it."""
+    """Start `regard ...` in a new process without waiting for it."""
 
     def start(*words: object) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -225,7 +225,7 @@ def spawn(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
 
 @pytest.fixture
 def fork(tmp_path: Path) -> Iterator[Callable[..., Forked]]:
-    """The same for much less, where neither its beginning nor standard input matters: signals, kills, exit codes."""
+    """Start `regard ...` in a forked process, which is faster but has no standard input."""
     started: list[Forked] = []
 
     def start(*words: object) -> Forked:

@@ -1,6 +1,6 @@
-"""Processes forked from one that has imported torch and regard already: a tenth of a second each in place of three.
+"""Processes forked from a server that has already imported torch and regard: 0.1 s each instead of 3 s.
 
-They are processes of their own all the same, with an id, signals, files and an exit code.
+Like other child processes, they have a process id, signals, pipes and an exit code.
 """
 
 import multiprocessing
@@ -17,15 +17,15 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.forks_imports"])
 
 
-def be_regard(words: list[str], folder: Path, environment: Mapping[str, str], said: list[Connection]) -> None:
-    """What a forked process does: `regard WORDS...` within a folder, with pipes for standard output and error."""
+def run_regard(words: list[str], folder: Path, environment: Mapping[str, str], pipes: list[Connection]) -> None:
+    """Run `regard WORDS...` in a folder, with pipes as standard output and error. Target of a forked process."""
     from regard.cli import main
 
-    for number, pipe in enumerate(said, 1):
+    for number, pipe in enumerate(pipes, 1):
         os.dup2(pipe.fileno(), number)
         pipe.close()
     sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, encoding="utf-8") for number in (1, 2))
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which whoever started the tests may have ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent process may ignore it
     os.chdir(folder)
     os.environ.update(environment)
     sys.argv = ["regard", *words]
@@ -34,21 +34,20 @@ def be_regard(words: list[str], folder: Path, environment: Mapping[str, str], sa
         main()
     except SystemExit as stopped:
         code = stopped.code
-    sys.exit(code)  # anew, since what the frames of the first one own must be gone, as it is when a program ends
+    sys.exit(code)  # a new exception without the frames of the first one, whose objects must be released first
 
 
 class Forked:
-    """`regard ...` in a forked process, with those members of `subprocess.Popen` that tests ask for."""
+    """`regard ...` in a forked process, with a part of the interface of `subprocess.Popen`."""
 
     def __init__(self, words: list[str], folder: Path, environment: Mapping[str, str] | None = None) -> None:
         pipes = [FORKS.Pipe(duplex=False) for _ in range(2)]
-        self._process = FORKS.Process(
-            target=be_regard, args=(words, folder, environment or {}, [mouth for _, mouth in pipes]), daemon=False
-        )
+        writers = [writer for _, writer in pipes]
+        self._process = FORKS.Process(target=run_regard, args=(words, folder, environment or {}, writers), daemon=False)
         self._process.start()
-        for _, mouth in pipes:
-            mouth.close()
-        self.stdout, self.stderr = (os.fdopen(os.dup(ear.fileno()), encoding="utf-8") for ear, _ in pipes)
+        for writer in writers:
+            writer.close()
+        self.stdout, self.stderr = (os.fdopen(os.dup(reader.fileno()), encoding="utf-8") for reader, _ in pipes)
         self.pid: int = self._process.pid  # type: ignore[assignment]
 
     @property
@@ -65,7 +64,7 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def end(self) -> None:
-        """Leaves nothing behind."""
+        """Kill the process if it is still running, and close its pipes."""
         if self.poll() is None:
             self.kill()
         self._process.join()
@@ -79,16 +78,16 @@ class Forked:
         return self._process.exitcode
 
     def communicate(self, timeout: float) -> tuple[str, str]:
-        """What it says until its end."""
-        said = ["", ""]
+        """Wait for the end of the process, and return its standard output and error."""
+        texts = ["", ""]
 
-        def listen(number: int) -> None:
-            said[number] = (self.stdout, self.stderr)[number].read()
+        def read(number: int) -> None:
+            texts[number] = (self.stdout, self.stderr)[number].read()
 
-        listeners = [threading.Thread(target=listen, args=(number,), daemon=True) for number in range(2)]
-        for listener in listeners:
-            listener.start()
+        readers = [threading.Thread(target=read, args=(number,), daemon=True) for number in range(2)]
+        for reader in readers:
+            reader.start()
         self.wait(timeout)
-        for listener in listeners:
-            listener.join(timeout)
-        return said[0], said[1]
+        for reader in readers:
+            reader.join(timeout)
+        return texts[0], texts[1]

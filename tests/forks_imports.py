@@ -1,4 +1,4 @@
-"""What a process has imported that others are forked from; see `tests.forks`."""
+"""Modules that the fork server imports in advance; see `tests.forks`."""
 
 import regard.cli
 import regard.pipelines.translator

@@ -1,4 +1,4 @@
-"""What the tests of training on images share: a few coloured images, and a model that learns them in a second."""
+"""Coloured images, and recipes of small image models that learn them within a second."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,17 +39,17 @@ WINDOWED = SHORT | {
 
 
 def paint(folder: Path, number: int, seed: int, size: int = 8, classes: dict[str, tuple[int, ...]] = COLOURS) -> Path:
-    """A folder of class folders, each with so many images of a colour and much noise."""
-    chance = np.random.default_rng(seed)
+    """Write a folder per class with `number` images of one colour with noise; return the parent folder."""
+    rng = np.random.default_rng(seed)
     for name, colour in classes.items():
         (folder / name).mkdir(parents=True)
         for i in range(number):
-            pixels = np.array(colour) + chance.normal(0, 40, (size, size, 3))
+            pixels = np.array(colour) + rng.normal(0, 40, (size, size, 3))
             Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / name / f"{i:03}.png")
     return folder
 
 
 def image_recipe(images: Path, model: Mapping[str, object] = TINY, **changes: object) -> Recipe:
-    """A recipe of the tiny model, or of that with windows; changes are written group__key=value."""
+    """Return the recipe of a small model; changes are written group__key=value."""
     named = {key.replace("__", "."): value for key, value in changes.items()}
     return Recipe.load(None, [], {**model, "data.images": str(images), **named})

@@ -1,4 +1,4 @@
-"""The arrows of the architecture, the public names, and what the README promises."""
+"""Public names, and the commands, settings, links and Python examples in the documentation."""
 
 import ast
 import json
@@ -22,55 +22,52 @@ from regard.training.recipe import Recipe
 HOME = Path(regard.__file__).parent
 README, DOCS = HOME.parent / "README.md", HOME.parent / "docs"
 
-FILES = sorted(HOME.rglob("*.py"))
-
-
 # Public names
 
 
-def test_public_names_are_sorted_and_resolve_to_what_their_home_holds() -> None:
+def test_public_names_are_sorted_and_importable() -> None:
     assert regard.__all__ == sorted(regard.__all__)
-    assert list(regard._HOMES) == regard.__all__ == dir(regard)
+    assert list(regard._MODULES) == regard.__all__ == dir(regard)
     for name in regard.__all__:
-        assert getattr(regard, name) is getattr(import_module(regard._HOMES[name]), name)
+        assert getattr(regard, name) is getattr(import_module(regard._MODULES[name]), name)
 
 
-def test_type_checkers_see_the_same_names() -> None:
+def test_type_checkers_see_the_public_names() -> None:
     tree = ast.parse((HOME / "__init__.py").read_text(encoding="utf-8"))
-    (guarded,) = [node for node in tree.body if isinstance(node, ast.If)]
-    seen = {
+    (type_checking,) = [node for node in tree.body if isinstance(node, ast.If)]
+    imported = {
         alias.name: node.module
-        for node in guarded.body
+        for node in type_checking.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
         if alias.asname is None
     }
-    assert seen == regard._HOMES
+    assert imported == regard._MODULES
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
+def test_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Transfromer'"):
         regard.Transfromer  # noqa: B018
 
 
-def test_importing_regard_imports_nothing_heavy() -> None:
+def test_importing_regard_does_not_import_torch() -> None:
     program = "import sys, regard; sys.exit(str({'torch', 'numpy', 'pydantic', 'tokenizers'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stderr.strip() == "set()"
 
 
-# What is written about regard
+# Documentation
 
 
 def blocks(text: str, language: str) -> list[str]:
-    """The fenced blocks of a language; one that is marked skip, as in ```python skip, is left out."""
+    """Return the fenced code blocks of a language, except those marked as in ```python skip."""
     return [
         body for info, body in re.findall(r"^```([^\n]*)\n(.*?)^```", text, re.M | re.S) if info.strip() == language
     ]
 
 
 def commands(text: str) -> list[list[str]]:
-    """The words of every `regard ...` line, up to the first pipe or redirection."""
+    """Return the arguments of every `regard ...` line, up to the first pipe or redirection."""
     found = []
     for line in text.replace("\\\n", " ").splitlines():
         line = line.strip().removeprefix("# ").removeprefix("$ ").strip()
@@ -84,7 +81,7 @@ def commands(text: str) -> list[list[str]]:
 
 
 def parse(words: list[str]) -> None:
-    """Reads a command line as `regard` would, without carrying it out; raises what is wrong with it."""
+    """Parse a command line without running the command; raise an error if it is invalid."""
     group = typer.main.get_command(app)
     if words and words[0] in group.commands:
         if "--help" not in words:
@@ -93,52 +90,52 @@ def parse(words: list[str]) -> None:
         assert not words or words[0] in ("--help", "--version"), f"no command {words[0]}"
 
 
-def written_commands() -> list[list[str]]:
+def documented_commands() -> list[list[str]]:
     recipes = [entry.read_text("utf-8") for entry in resources.files("regard.training").joinpath("recipes").iterdir()]
     guides = [path.read_text(encoding="utf-8") for path in (README, *sorted(DOCS.glob("*.md"))) if path.exists()]
     shown = [block for text in guides for language in ("console", "sh", "bash") for block in blocks(text, language)]
     return [words for text in [*recipes, *shown] for words in commands(text)]
 
 
-@pytest.mark.parametrize("words", written_commands(), ids=lambda words: " ".join(words)[:60])
-def test_every_command_that_is_written_down_exists(words: list[str]) -> None:
+@pytest.mark.parametrize("words", documented_commands(), ids=lambda words: " ".join(words)[:60])
+def test_documented_command_is_valid(words: list[str]) -> None:
     parse(words)
 
 
-def test_the_check_of_commands_finds_wrong_ones() -> None:
+def test_invalid_commands_are_detected() -> None:
     text = (
         "$ regard translate runs/x 'A b' --beam 5  # comment\nregard train --src a \\\n  --tgt b --out c\n"
         "regard translate x < in > out\n"
         "regarding\nregard trian x\nregard translate x --baem 5\n"
     )
-    first, second, third, *wrong = commands(text)
+    first, second, third, *invalid = commands(text)
     assert first == ["translate", "runs/x", "A b", "--beam", "5"]
     assert second == ["train", "--src", "a", "--tgt", "b", "--out", "c"]
     assert third == ["translate", "x"]
     for words in (first, second, third):
         parse(words)
-    assert len(wrong) == 2
-    for words in wrong:
+    assert len(invalid) == 2
+    for words in invalid:
         with pytest.raises(Exception, match=r"trian|--baem"):
             parse(words)
 
 
 @pytest.mark.parametrize("path", [README, *sorted(DOCS.glob("*.md"))], ids=lambda path: path.name)
-def test_every_file_that_is_linked_exists(path: Path) -> None:
+def test_linked_files_exist(path: Path) -> None:
     targets = [target.partition("#")[0] for target in links(path.read_text(encoding="utf-8"))]
     assert [target for target in targets if not (path.parent / target).exists()] == []
 
 
 def links(text: str) -> list[str]:
-    """The targets of links and pictures within the repository."""
+    """Return the targets of links and images within the repository."""
     return [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if not re.match(r"[a-z]+:", target)]
 
 
-def test_links_to_other_places_are_told_apart() -> None:
+def test_external_links_are_ignored() -> None:
     assert links("![a](b.svg) [c](https://d.e/f) [g](../h.md#i) [j](mailto:k@l.m)") == ["b.svg", "../h.md#i"]
 
 
-def test_every_key_in_the_table_of_settings_is_known() -> None:
+def test_documented_settings_exist() -> None:
     page = (DOCS / "settings.md").read_text("utf-8")
     (table,) = re.findall(r"<!-- settings -->\n(.*?)<!-- /settings -->", page, re.S)
     keys = re.findall(r"^\| `([\w.]+)` \|", table, re.M)
@@ -148,7 +145,7 @@ def test_every_key_in_the_table_of_settings_is_known() -> None:
 
 
 @pytest.mark.parametrize("kind", ["vit", "swin"])
-def test_the_tables_of_vision_say_what_the_models_have(kind: str) -> None:
+def test_documented_defaults_of_vision_models_are_current(kind: str) -> None:
     text = (DOCS / "vision.md").read_text("utf-8")
     (table,) = re.findall(rf"<!-- settings of {kind} -->\n(.*?)<!-- /settings of {kind} -->", text, re.S)
     config = MODELS[kind].config
@@ -161,12 +158,12 @@ def test_the_tables_of_vision_say_what_the_models_have(kind: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["init.folder", "model.hights", "data.corpora.wieght", "optm.lr"])
-def test_the_check_of_keys_finds_wrong_ones(key: str) -> None:
+def test_unknown_settings_are_detected(key: str) -> None:
     assert not is_known(key)
 
 
 def is_known(key: str) -> bool:
-    """Whether recipes have a key, whatever they say about a value of nothing."""
+    """Return whether recipes have a key; an invalid value does not matter."""
     group, _, name = key.rpartition(".")
     change = f"data.corpora=[{{source: a, {name}: null}}]" if group == "data.corpora" else f"{key}=null"
     try:
@@ -176,31 +173,31 @@ def is_known(key: str) -> bool:
     return True
 
 
-def test_the_readmes_python_runs(trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_readmes_python_examples_run(trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     snippets = blocks(README.read_text(encoding="utf-8"), "python") if README.exists() else []
     if not snippets:
-        pytest.skip("the README shows no Python")
+        pytest.skip("the README has no Python examples")
     shutil.copytree(trained_run, tmp_path / "runs" / "demo")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "readme"}
-    for snippet in snippets:  # one after the other, as a reader would type them
+    for snippet in snippets:
         exec(compile(snippet, str(README), "exec"), names)
 
 
-def test_the_python_of_vision_runs() -> None:
+def test_python_examples_of_the_vision_page_run() -> None:
     names: dict[str, object] = {"__name__": "vision"}
     for snippet in blocks((DOCS / "vision.md").read_text(encoding="utf-8"), "python"):
         exec(compile(snippet, "vision.md", "exec"), names)
 
 
-def test_blocks_are_told_apart_by_their_language() -> None:
+def test_code_blocks_are_selected_by_language() -> None:
     text = "```python\na = 1\n```\n\n```python skip\nb\n```\n```console\nregard demo\n```\n```python\nc\n```\n"
     assert blocks(text, "python") == ["a = 1\n", "c\n"]
     assert blocks(text, "console") == ["regard demo\n"]
 
 
-def test_every_folder_of_tests_is_a_package() -> None:
-    """Two test files of one name, in folders that are none, cannot be collected together."""
+def test_every_test_folder_is_a_package() -> None:
+    """pytest cannot collect two test files with the same name otherwise."""
     folders = {file.parent for file in (HOME.parent / "tests").rglob("*.py")}
     assert [str(folder) for folder in sorted(folders) if not (folder / "__init__.py").is_file()] == []
 
