@@ -15,8 +15,8 @@ from torch import Tensor
 
 from regard.attention.masks import Mask
 
-Hook = Callable[[Tensor, Tensor, Tensor, Mask], None]
-"""Receives q, k, v and the mask before attention is computed."""
+Hook = Callable[[Tensor, Tensor, Tensor, Mask], None] | None
+"""Called with q, k, v and the mask before attention is computed."""
 
 
 class Cache(Protocol):
@@ -28,9 +28,7 @@ class Cache(Protocol):
 
     length: int
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0, hook: Hook | None = None
-    ) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0, hook: Hook = None) -> Tensor:
         """Store the keys and values of new tokens, (B, H, T, D), and return the context of their queries.
 
         The mask refers to all stored keys, and the hook receives all of them.
@@ -79,9 +77,7 @@ class KVCache:
         """Whether tokens outside the window have been removed."""
         return self.stored < self.length
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0, hook: Hook | None = None
-    ) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0, hook: Hook = None) -> Tensor:
         k, v = self.append(k, v)
         if hook is not None:
             if self.evicted:
@@ -154,9 +150,7 @@ class LinearCache:
         self.length = 0
         self.state: LinearState | None = None  # one row per hypothesis
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0, hook: Hook | None = None
-    ) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0, hook: Hook = None) -> Tensor:
         if hook is not None:
             raise ValueError("linear attention stores no keys while decoding, so its weights cannot be observed")
         B, H, T, _ = q.shape

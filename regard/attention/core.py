@@ -1,6 +1,6 @@
 """`attend()`: scaled dot-product attention, softmax(q kᵀ · scale + bias) v.
 
-`_attend_reference` is the formula and defines the result. The other implementations compute the same more efficiently;
+`_reference` is the formula and defines the result. The other implementations compute the same more efficiently;
 tests/contracts compares them with the reference. `regard.ops.dispatch` selects the fastest one.
 
 Shapes: B batch, H heads, T queries, S keys, D head width, V width of the values; B is 1 for a packed batch.
@@ -32,6 +32,7 @@ from regard.ops.varlen_attention import attend_key_ranges, attend_projections, s
 
 PATHS = get_args(AttentionPath)
 ALLOW_ALL = Mask()
+Bias = Tensor | None
 WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
@@ -92,7 +93,7 @@ def _check_arguments(q: Tensor, k: Tensor, v: Tensor, mask: Mask, path: Attentio
         raise ValueError(f"{problem}, found q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}")
 
 
-def _move_exclusions(bias: Tensor | None, mask: Mask) -> tuple[Tensor | None, Mask]:
+def _move_exclusions(bias: Bias, mask: Mask) -> tuple[Bias, Mask]:
     """Replace -inf in the bias by an exclusion in the mask, so that all implementations treat them alike."""
     if bias is None:
         return None, mask
@@ -101,7 +102,7 @@ def _move_exclusions(bias: Tensor | None, mask: Mask) -> tuple[Tensor | None, Ma
 
 
 def attention_weights(
-    q: Tensor, k: Tensor, mask: Mask | None = None, *, scale: float | None = None, bias: Tensor | None = None
+    q: Tensor, k: Tensor, mask: Mask | None = None, *, scale: float | None = None, bias: Bias = None
 ) -> Tensor:
     """Return the weights softmax(q kᵀ · scale + bias), (B, H, T, S), in float32 or better."""
     bias, mask = _move_exclusions(bias, mask or ALLOW_ALL)
@@ -123,7 +124,7 @@ def attention_scores(
     return scores if allowed is None else scores.masked_fill(~allowed, -math.inf)
 
 
-def _compute_scores(q: Tensor, k: Tensor, scale: float | None, bias: Tensor | None) -> Tensor:
+def _compute_scores(q: Tensor, k: Tensor, scale: float | None, bias: Bias) -> Tensor:
     precise = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
         scores = q.to(precise) @ k.to(precise).transpose(-2, -1)
@@ -134,17 +135,13 @@ def _compute_scores(q: Tensor, k: Tensor, scale: float | None, bias: Tensor | No
 # Implementations
 
 
-def _attend_reference(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
-) -> Tensor:
+def _reference(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Bias) -> Tensor:
     """Attend by the formula, with scores and weights in float32 or better."""
     weights = attention_weights(q, k, mask, scale=scale, bias=bias)
     return (drop(weights, dropout) @ v.to(weights.dtype)).to(v.dtype)
 
 
-def _attend_sdpa(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
-) -> Tensor:
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Bias) -> Tensor:
     """Attend by PyTorch's scaled_dot_product_attention."""
     T, S, device = q.shape[-2], k.shape[-2], q.device
     if mask.only_causal and bias is None and T in (1, S):
@@ -156,16 +153,14 @@ def _attend_sdpa(
         with _reliable_backends(q, k, v):
             return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=scale)
     if device.type != "cpu":
-        return _attend_sdpa_masked(q, k, v, mask, scale, dropout, bias)
+        return _sdpa_masked(q, k, v, mask, scale, dropout, bias)
     # On CPU, SDPA returns zeros for fully masked rows, and additive masks are faster than boolean ones.
     additive = mask.cached(("additive", T, S, q.dtype), lambda: _additive_mask(allowed, q.dtype))
     additive = additive if bias is None else additive + bias
     return F.scaled_dot_product_attention(q, k, v, attn_mask=additive, dropout_p=dropout, scale=scale)
 
 
-def _attend_sdpa_masked(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
-) -> Tensor:
+def _sdpa_masked(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Bias) -> Tensor:
     """Attend by SDPA with a dense mask on a GPU, where some backends return NaN for fully masked rows.
 
     These rows attend to all keys instead, and their context is set to zero afterwards.
@@ -193,9 +188,7 @@ def _reliable_backends(q: Tensor, k: Tensor, v: Tensor) -> AbstractContextManage
     return nullcontext()
 
 
-def _attend_matmul(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
-) -> Tensor:
+def _matmul(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Bias) -> Tensor:
     """Attend by two batched matmuls in the dtype of the inputs; the first one includes scale and mask."""
     (B, H, T, D), (S, V) = q.shape, v.shape[-2:]
     key = ("additive per head", B, H, T, S, q.dtype)
@@ -230,18 +223,14 @@ def _fully_masked_rows(mask: Mask, T: int, S: int, device: torch.device) -> Tens
     return None if masked_rows is None or not bool(masked_rows.any()) else masked_rows
 
 
-def _attend_decode(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
-) -> Tensor:
+def _decode(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Bias) -> Tensor:
     """Attend by a Triton kernel for few queries and many keys, as in decoding; forward only."""
     if bias is not None or dropout or not dispatch.decode_attention_applies(q, k, v, mask):
         raise ValueError("path='decode' supports few queries on a GPU without gradients, dropout, bias or windows")
     return decode_attention(q, k, v, mask, scale)
 
 
-def _attend_padded(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
-) -> Tensor:
+def _padded(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Bias) -> Tensor:
     """Pad a packed batch, attend, and pack the result."""
     queries, keys = packed_layouts(mask)
     if bias is not None:
@@ -253,9 +242,7 @@ def _attend_padded(
     return pack_padded(attend(q, k, v, rows, scale=scale, dropout=dropout), query_index)
 
 
-def _attend_flash_varlen(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
-) -> Tensor:
+def _flash_varlen(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Bias) -> Tensor:
     """Attend within a packed batch by PyTorch's varlen_attn: CUDA and half precision only, without dropout."""
     from torch.nn.attention.varlen import varlen_attn
 
@@ -270,9 +257,7 @@ def _attend_flash_varlen(
     return context.transpose(0, 1)[None, ..., : v.shape[-1]]
 
 
-def _attend_triton_varlen(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Tensor | None
-) -> Tensor:
+def _triton_varlen(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Bias) -> Tensor:
     """Attend within a packed batch of short sequences by Triton kernels whose tiles hold several sequences."""
     packed_layouts(mask)
     if bias is not None or mask.allowed is not None:
@@ -293,14 +278,14 @@ def _equal_widths(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tens
     return (F.pad(q, (0, extra)), F.pad(k, (0, extra)), v) if extra > 0 else (q, k, F.pad(v, (0, -extra)))
 
 
-IMPLEMENTATIONS: dict[AttentionPath, Callable[[Tensor, Tensor, Tensor, Mask, float, float, Tensor | None], Tensor]] = {
-    "reference": _attend_reference,
-    "sdpa": _attend_sdpa,
-    "matmul": _attend_matmul,
-    "decode": _attend_decode,
-    "padded": _attend_padded,
-    "flash_varlen": _attend_flash_varlen,
-    "triton_varlen": _attend_triton_varlen,
+IMPLEMENTATIONS: dict[AttentionPath, Callable[[Tensor, Tensor, Tensor, Mask, float, float, Bias], Tensor]] = {
+    "reference": _reference,
+    "sdpa": _sdpa,
+    "matmul": _matmul,
+    "decode": _decode,
+    "padded": _padded,
+    "flash_varlen": _flash_varlen,
+    "triton_varlen": _triton_varlen,
 }
 
 

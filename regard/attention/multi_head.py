@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -81,21 +82,9 @@ class Attention(nn.Module):
             if bias is not None:
                 nn.init.zeros_(bias)
 
-    def forward(
-        self,
-        x: Tensor,
-        source: Tensor | KeyValues | None = None,
-        *,
-        mask: Mask | None = None,
-        positions: Tensor | None = None,
-        source_positions: Tensor | None = None,
-        cache: Cache | None = None,
-    ) -> Tensor:
-        """Attend from x to itself or to a source; see `context` for the arguments. Return (B, T, W)."""
-        context_BTW = self.context(
-            x, source, mask=mask, positions=positions, source_positions=source_positions, cache=cache
-        )
-        y_BTW: Tensor = self.projection_dropout(self.out(context_BTW))
+    def forward(self, x: Tensor, source: Tensor | KeyValues | None = None, **options: Any) -> Tensor:
+        """Attend from x, (B, T, W), to itself or to a source; the options are the keyword arguments of `context`."""
+        y_BTW: Tensor = self.projection_dropout(self.out(self.context(x, source, **options)))
         return y_BTW
 
     def context(

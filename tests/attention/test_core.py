@@ -251,7 +251,7 @@ def test_gpu_treatment_of_fully_masked_rows_is_correct_on_cpu(case: Case, biased
     q, k, v, bias = inputs if biased else (*inputs, None)
     assert case.mask is not None
     for _ in range(2):  # the second call uses cached masks
-        context = core._attend_sdpa_masked(q, k, v, case.mask, 1 / math.sqrt(D), 0.0, bias)
+        context = core._sdpa_masked(q, k, v, case.mask, 1 / math.sqrt(D), 0.0, bias)
         expected = attend_by_loops(q, k, v, bias, case)
         torch.testing.assert_close(context, expected, atol=1e-12, rtol=1e-12)
     got, wanted = (torch.autograd.grad(x.sum(), inputs, allow_unused=True) for x in (context, expected))
