@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard.attention.core import Full
 from regard.attention.multi_head import Attention
@@ -45,6 +45,35 @@ def capture(
     with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         function()
     return graph
+
+
+class StaticGraph:
+    """A function of tensors with fixed shapes, captured and replayed, or called directly if `pool` is None.
+
+    Outputs are copied to tensors outside the pool, because graphs that share a pool overwrite each other's memory.
+    """
+
+    def __init__(self, function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], pool: Pool) -> None:
+        self._function, self.inputs = function, inputs
+        self._outputs: tuple[Tensor, ...] | None = None
+        self._graph = None if pool is None else capture(self.run, pool)
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        for static, new in zip(self.inputs, inputs, strict=True):
+            static.copy_(new)
+        if self._graph is None:
+            self.run()
+        else:
+            self._graph.replay()
+        assert self._outputs is not None
+        return self._outputs
+
+    def run(self) -> None:
+        outputs = self._function(*self.inputs)
+        if self._outputs is None:  # in the warm-up, before the capture
+            self._outputs = tuple(torch.empty_like(output) for output in outputs)
+        for static, output in zip(self._outputs, outputs, strict=True):
+            static.copy_(output)
 
 
 def weight_addresses(model: nn.Module) -> tuple[int, ...]:

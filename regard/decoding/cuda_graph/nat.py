@@ -1,8 +1,8 @@
 """Non-autoregressive decoding with captured CUDA graphs.
 
 If target lengths follow from source lengths, one graph encodes and decodes. If they are predicted, one graph encodes
-and predicts lengths, the host reads them to choose the shape of the decoder input, and a second graph decodes. Each
-graph takes one copy from the host and returns one.
+and predicts lengths, the host reads them to choose the shape of the decoder input, and a second graph decodes. Results
+are packed into one integer tensor, so that they are copied to the host at once.
 
 Shapes: B sentences, S source tokens, K candidate lengths per sentence, R rows, T target positions.
 """
@@ -12,9 +12,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -22,7 +22,7 @@ from regard.attention.masks import Padded
 from regard.decoding.cuda_graph.capture import (
     MAX_CAPTURED_TOKENS,
     Pool,
-    capture,
+    StaticGraph,
     grow_position_tables,
     padded_batch_size,
     padded_length,
@@ -35,146 +35,8 @@ from regard.ops.dispatch import on_device
 
 MAX_GRAPHS = 128
 """Maximum number of graphs that are kept; they share a memory pool."""
-
-
-class OnePassShape(NamedTuple):
-    """Shape of a `OnePassGraph`."""
-
-    sentences: int
-    source: int
-    target: int
-
-
-class EncoderShape(NamedTuple):
-    """Shape of an `EncoderGraph`."""
-
-    sentences: int
-    source: int
-    candidates: int
-
-
-class DecoderShape(NamedTuple):
-    """Shape of a `DecoderGraph`."""
-
-    sentences: int
-    source: int
-    rows: int
-    target: int
-    iterations: int
-
-
-Shape = OnePassShape | EncoderShape | DecoderShape
-
-
-class _Graph:
-    """A function on static tensors, captured and replayed, or simply called if `pool` is None.
-
-    Subclasses copy their inputs to static tensors, call `_run` and read the static output.
-    """
-
-    def __init__(self, function: Callable[[], None], pool: Pool) -> None:
-        self._run = function if pool is None else capture(function, pool).replay
-
-
-class OnePassGraph(_Graph):
-    """Encodes sources and decodes targets of given lengths in one pass."""
-
-    def __init__(self, model: NATransformer, shape: OnePassShape, pool: Pool) -> None:
-        self.model, self.shape = model, shape
-        B, S, T = shape
-        device = model.target_embedding.weight.device
-        self._input = torch.ones(B, S + 2, dtype=torch.long, device=device)  # tokens, source length, target length
-        self._output = torch.zeros(2, B, T, dtype=torch.int32, device=device)
-        super().__init__(self._decode, pool)
-
-    def decode(self, sources: Sequence[Sequence[int]], lengths: Sequence[int]) -> NATOutput:
-        table = _source_table(sources, self._input.shape, 2, self.model.config.eos)
-        table[: len(lengths), -1] = lengths
-        self._input.copy_(torch.from_numpy(table))
-        self._run()
-        tokens, log_probs = self._output.cpu()[:, : len(sources)]
-        masked = torch.full_like(tokens, self.model.config.mask_token)
-        return NATOutput(tokens, log_probs.view(torch.float32), masked)
-
-    def _decode(self) -> None:
-        B, S, T = self.shape
-        tokens, (source_lengths, lengths) = self._input[:, :S], self._input[:, S:].unbind(1)
-        layout, source_layout = Padded(lengths, T), Padded(source_lengths, S)
-        encoder_output = self.model.encode(tokens, source_layout)
-        masked = torch.full((B, T), self.model.config.mask_token, device=tokens.device)
-        best = token_log_probs(self.model, encoder_output, layout, source_layout, masked).max(-1)
-        self._output.copy_(torch.stack((best.indices.int(), best.values.view(torch.int32))))
-
-
-class EncoderGraph(_Graph):
-    """Encodes sources and predicts target lengths."""
-
-    def __init__(self, model: NATransformer, shape: EncoderShape, pool: Pool) -> None:
-        self.model, self.shape = model, shape
-        B, S, K = shape
-        weight = model.target_embedding.weight
-        self._input = torch.ones(B, S + 1, dtype=torch.long, device=weight.device)  # tokens, source length
-        self.encoder_output = weight.new_zeros(B, S, model.config.width)
-        self._output = torch.zeros(2, B, K, dtype=torch.int32, device=weight.device)
-        super().__init__(self._encode, pool)
-
-    @property
-    def source_lengths(self) -> Tensor:
-        return self._input[:, -1]
-
-    def encode(self, sources: Sequence[Sequence[int]]) -> list[list[LengthCandidate]]:
-        """Encode sources, which are given without END, and return their candidate lengths."""
-        self._input.copy_(torch.from_numpy(_source_table(sources, self._input.shape, 1, self.model.config.eos)))
-        self._run()
-        lengths, log_probs = self._output.cpu()[:, : len(sources)]
-        return list_candidates(lengths, log_probs.view(torch.float32))
-
-    def _encode(self) -> None:
-        layout = Padded(self.source_lengths, self.shape.source)
-        encoder_output = self.model.encode(self._input[:, :-1], layout)
-        self.encoder_output.copy_(encoder_output)
-        lengths, log_probs = predict_lengths(
-            self.model, encoder_output, layout, self.source_lengths, self.shape.candidates
-        )
-        self._output.copy_(torch.stack((lengths.int(), log_probs.view(torch.int32))))
-
-
-class DecoderGraph(_Graph):
-    """Decodes targets by mask-predict."""
-
-    def __init__(self, model: NATransformer, shape: DecoderShape, pool: Pool) -> None:
-        self.model, self.shape = model, shape
-        B, S, R, T, _ = shape
-        weight = model.target_embedding.weight
-        self._encoder_output = weight.new_zeros(B, S, model.config.width)
-        self._source_lengths = torch.ones(B, dtype=torch.long, device=weight.device)
-        self._rows = torch.tensor([[0, 1]] * R, device=weight.device)  # sentence and target length of each row
-        self._output = torch.zeros(3, R, T, dtype=torch.int32, device=weight.device)
-        super().__init__(self._decode, pool)
-
-    def decode(self, encoder: EncoderGraph, sentences: Sequence[int], lengths: Sequence[int]) -> NATOutput:
-        """Decode rows of the given lengths, each for the sentence with the given index."""
-        rows = np.tile([0, 1], (self.shape.rows, 1))
-        rows[: len(sentences)] = np.stack((sentences, lengths), 1)
-        self._rows.copy_(torch.from_numpy(rows))
-        self._source_lengths.copy_(encoder.source_lengths)
-        self._encoder_output.copy_(encoder.encoder_output)
-        self._run()
-        tokens, log_probs, decoder_input = self._output.cpu()[:, : len(sentences)]
-        return NATOutput(tokens, log_probs.view(torch.float32), decoder_input)
-
-    def _decode(self) -> None:
-        _, S, R, T, iterations = self.shape
-        sentences, lengths = self._rows.unbind(1)
-        encoder_output = self._encoder_output[sentences]
-        layout, source_layout = Padded(lengths, T), Padded(self._source_lengths[sentences], S)
-        masked = torch.full((R, T), self.model.config.mask_token, device=lengths.device)
-        predict = partial(token_log_probs, self.model, encoder_output, layout, source_layout)
-        *_, (last, _) = mask_predict(predict, masked, lengths, iterations)
-        self._output.copy_(torch.stack((last.tokens.int(), last.log_probs.view(torch.int32), last.decoder_input.int())))
-
-
-Graph = TypeVar("Graph", OnePassGraph, EncoderGraph, DecoderGraph)
+Sources = Sequence[Sequence[int]]
+Size = tuple[int, int]
 
 
 class CapturedNAT:
@@ -188,15 +50,19 @@ class CapturedNAT:
 
     def __init__(self, model: NATransformer, capture: bool | None = None) -> None:
         self.model = model
-        self.capture = model.target_embedding.weight.is_cuda if capture is None else capture
-        self._graphs: dict[Shape, OnePassGraph | EncoderGraph | DecoderGraph] = {}  # least recently used first
+        self.capture = self.device.type == "cuda" if capture is None else capture
+        self._graphs: dict[tuple[object, ...], StaticGraph] = {}  # least recently used first
         self._addresses: tuple[int, ...] = ()
         self._pool: Pool = None
         self._lock = threading.Lock()
 
+    @property
+    def device(self) -> torch.device:
+        return self.model.target_embedding.weight.device
+
     @torch.inference_mode()
     def decode(
-        self, sources: Sequence[Sequence[int]], candidates: int, iterations: int
+        self, sources: Sources, candidates: int, iterations: int
     ) -> tuple[list[list[LengthCandidate]], NATOutput]:
         """Return the candidate lengths of each sentence and the decoded rows of all candidates, on the CPU.
 
@@ -210,43 +76,68 @@ class CapturedNAT:
             return self._decode_in_one_pass(sources)
 
     def _predict_lengths_and_decode(
-        self, sources: Sequence[Sequence[int]], candidates: int, iterations: int
+        self, sources: Sources, count: int, iterations: int
     ) -> tuple[list[list[LengthCandidate]], NATOutput]:
-        size = len(sources), max(len(source) for source in sources) + 1
-        padded = self._padded(*size)
-        (B, S), K = padded or size, min(candidates, 2 * self.model.config.length_reach + 1)
-        encoder = self._graph(EncoderGraph, EncoderShape(B, S, K), S if padded else None)
-        found = encoder.encode(sources)
-        sentences = [i for i, row in enumerate(found) for _ in row]
-        lengths = [candidate.length for row in found for candidate in row]
-        target_size = len(sentences), max(lengths)
-        target_padded = self._padded(*target_size)
-        R, T = target_padded or target_size
-        longest = max(S, T) if padded and target_padded else None
-        decoder = self._graph(DecoderGraph, DecoderShape(B, S, R, T, iterations), longest)
-        return found, decoder.decode(encoder, sentences, lengths)
+        config = self.model.config
+        (B, S), fits = self._padded(len(sources), max(map(len, sources)) + 1)
+        K = min(count, 2 * config.length_reach + 1)
+        key = ("encode", B, S, K)
+        encode = self._graph(key, partial(_encode, self.model, K), lambda: [_ones(B, S + 1)], S if fits else None)
+        encoder_output, packed = encode(_source_table(sources, (B, S + 1), 1, config.eos))
+        lengths, log_probs = packed.cpu()[:, : len(sources)]
+        candidates = list_candidates(lengths, log_probs.view(torch.float32))
 
-    def _decode_in_one_pass(self, sources: Sequence[Sequence[int]]) -> tuple[list[list[LengthCandidate]], NATOutput]:
+        rows = [(i, candidate.length) for i, row in enumerate(candidates) for candidate in row]
+        (R, T), fits_too = self._padded(len(rows), max(length for _, length in rows))
+        longest = max(S, T) if fits and fits_too else None
+        decode = self._graph(
+            ("decode", B, S, R, T, iterations),
+            partial(_decode, self.model, T, iterations),
+            lambda: [torch.zeros_like(encoder_output), _ones(B), torch.tensor([[0, 1]] * R)],
+            longest,
+        )
+        row_table = torch.tensor(rows + [(0, 1)] * (R - len(rows)))
+        (packed,) = decode(encoder_output, encode.inputs[0][:, -1], row_table)
+        tokens, log_probs, decoder_input = packed.cpu()[:, : len(rows)]
+        return candidates, NATOutput(tokens, log_probs.view(torch.float32), decoder_input)
+
+    def _decode_in_one_pass(self, sources: Sources) -> tuple[list[list[LengthCandidate]], NATOutput]:
+        config = self.model.config
         source_lengths = np.asarray([len(source) + 1 for source in sources], np.int64)
-        lengths: list[int] = self.model.config.upsampled_lengths(source_lengths).tolist()
-        size, target_size = (len(sources), int(source_lengths.max())), (len(sources), max(lengths))
-        padded, target_padded = self._padded(*size), self._padded(*target_size)
-        fits = padded is not None and target_padded is not None
-        (B, S), (_, T) = (padded, target_padded) if padded and target_padded else (size, target_size)
-        graph = self._graph(OnePassGraph, OnePassShape(B, S, T), max(S, T) if fits else None)
-        return [[LengthCandidate(length, None)] for length in lengths], graph.decode(sources, lengths)
+        lengths: list[int] = config.upsampled_lengths(source_lengths).tolist()
+        (B, S), fits = self._padded(len(sources), int(source_lengths.max()))
+        (_, T), fits_too = self._padded(len(sources), max(lengths))
+        if not (fits and fits_too):
+            B, S, T = len(sources), int(source_lengths.max()), max(lengths)
+        longest = max(S, T) if fits and fits_too else None
+        function = partial(_encode_and_decode, self.model, T)
+        run = self._graph(("one pass", B, S, T), function, lambda: [_ones(B, S + 2)], longest)
+        table = _source_table(sources, (B, S + 2), 2, config.eos)
+        table[: len(lengths), -1] = torch.tensor(lengths)
+        (packed,) = run(table)
+        tokens, log_probs = packed.cpu()[:, : len(sources)]
+        masked = torch.full_like(tokens, config.mask_token)
+        candidates = [[LengthCandidate(length, None)] for length in lengths]
+        return candidates, NATOutput(tokens, log_probs.view(torch.float32), masked)
 
-    def _graph(self, kind: type[Graph], shape: Shape, longest: int | None) -> Graph:
-        """Return the graph of this shape, or a new one.
+    def _graph(
+        self,
+        key: tuple[object, ...],
+        function: Callable[..., tuple[Tensor, ...]],
+        inputs: Callable[[], Sequence[Tensor]],
+        longest: int | None,
+    ) -> StaticGraph:
+        """Return the graph with this key, or a new one.
 
         Args:
-            kind: Class of the graph.
-            shape: Its shape.
+            key: Name and shape of the graph.
+            function: Function to capture.
+            inputs: Returns examples of its inputs.
             longest: Length of its longest rows; None if the batch is too large to be captured and kept.
         """
         if longest is None:
-            return kind(self.model, shape, None)  # type: ignore[arg-type]  # the shape matches the class
-        graph = self._graphs.pop(shape, None)
+            return StaticGraph(function, [x.to(self.device) for x in inputs()], None)
+        graph = self._graphs.pop(key, None)
         if graph is None:
             grow_position_tables(self.model, longest)
             self._check_weights()
@@ -254,9 +145,9 @@ class CapturedNAT:
                 del self._graphs[next(iter(self._graphs))]
             if self.capture and self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()
-            graph = kind(self.model, shape, self._pool)  # type: ignore[arg-type]
-        self._graphs[shape] = graph
-        return cast(Graph, graph)
+            graph = StaticGraph(function, [x.to(self.device) for x in inputs()], self._pool)
+        self._graphs[key] = graph
+        return graph
 
     def _check_weights(self) -> None:
         """Discard all graphs if a weight has moved in memory."""
@@ -264,24 +155,60 @@ class CapturedNAT:
             self._graphs.clear()
             self._addresses = addresses
 
-    def _padded(self, rows: int, tokens: int) -> tuple[int, int] | None:
-        """Return the padded size of a batch, or None if it is too large to be captured."""
+    def _padded(self, rows: int, tokens: int) -> tuple[Size, bool]:
+        """Return the padded size of a batch and True, or its own size and False if it is too large to be captured."""
         config = self.model.config
         max_length = config.max_length if config.positions == "learned" else None
         padded = padded_batch_size(rows), padded_length(tokens, max_length)
-        return padded if padded[0] * padded[1] <= MAX_CAPTURED_TOKENS else None
+        return (padded, True) if padded[0] * padded[1] <= MAX_CAPTURED_TOKENS else ((rows, tokens), False)
 
 
-def _source_table(
-    sources: Sequence[Sequence[int]], shape: Sequence[int], extra: int, eos: int
-) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+# Functions that are captured. Source tables have the source length in a column after the tokens.
+
+
+def _encode(model: NATransformer, K: int, table: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the encoder output, and K candidate lengths with their log-probabilities, (2, B, K)."""
+    tokens, source_lengths = table[:, :-1], table[:, -1]
+    layout = Padded(source_lengths, tokens.shape[1])
+    encoder_output = model.encode(tokens, layout)
+    lengths, log_probs = predict_lengths(model, encoder_output, layout, source_lengths, K)
+    return encoder_output, torch.stack((lengths.int(), log_probs.view(torch.int32)))
+
+
+def _decode(
+    model: NATransformer, T: int, iterations: int, encoder_output: Tensor, source_lengths: Tensor, rows: Tensor
+) -> tuple[Tensor]:
+    """Decode rows, which are pairs of a sentence and a target length, (R, 2), to a packed `NATOutput`, (3, R, T)."""
+    sentences, lengths = rows.unbind(1)
+    layout, source_layout = Padded(lengths, T), Padded(source_lengths[sentences], encoder_output.shape[1])
+    masked = torch.full((len(rows), T), model.config.mask_token, device=rows.device)
+    predict = partial(token_log_probs, model, encoder_output[sentences], layout, source_layout)
+    *_, (last, _) = mask_predict(predict, masked, lengths, iterations)
+    return (torch.stack((last.tokens.int(), last.log_probs.view(torch.int32), last.decoder_input.int())),)
+
+
+def _encode_and_decode(model: NATransformer, T: int, table: Tensor) -> tuple[Tensor]:
+    """Decode sources in one pass to tokens and log-probabilities, (2, B, T); the last column is the target length."""
+    tokens, (source_lengths, lengths) = table[:, :-2], table[:, -2:].unbind(1)
+    layout, source_layout = Padded(lengths, T), Padded(source_lengths, tokens.shape[1])
+    encoder_output = model.encode(tokens, source_layout)
+    masked = torch.full((len(table), T), model.config.mask_token, device=table.device)
+    best = token_log_probs(model, encoder_output, layout, source_layout, masked).max(-1)
+    return (torch.stack((best.indices.int(), best.values.view(torch.int32))),)
+
+
+def _source_table(sources: Sources, shape: Size, extra: int, eos: int) -> Tensor:
     """Return a row for each source: its tokens, END, and in the last `extra` columns its length and ones.
 
     The remaining rows are empty sources.
     """
-    table = np.full(tuple(shape), eos, np.int64)
+    table: npt.NDArray[np.int64] = np.full(shape, eos, np.int64)
     table[:, -extra:] = 1
     for row, source in zip(table, sources, strict=False):
         row[: len(source)] = source
         row[-extra] = len(source) + 1
-    return table
+    return torch.from_numpy(table)
+
+
+def _ones(*size: int) -> Tensor:
+    return torch.ones(size, dtype=torch.long)
