@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from regard.attention.masks import Padded
-from regard.decoding import ctc
 from regard.decoding.config import DecodingSettings, NATSettings, check_settings_type
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS
@@ -29,7 +28,7 @@ from regard.decoding.mask_predict import NATOutput, active_iterations, mask_pred
 from regard.decoding.search import TokenHypothesis
 from regard.errors import UserError
 from regard.models.nat import NATransformer
-from regard.ops.ctc import align, log_likelihood
+from regard.ops import ctc
 from regard.ops.linear import PackedWeights
 
 if TYPE_CHECKING:
@@ -372,7 +371,7 @@ class NATGenerator:
     def _score_ctc(self, log_probs: Tensor, lengths: Sequence[int], targets: Sequence[Tokens]) -> list[TokenHypothesis]:
         padded, target_lengths = self._pad_targets(targets)
         positions = torch.tensor(lengths, device=self.device)
-        scores = log_likelihood(log_probs, positions, padded, target_lengths, self.config.blank_token).tolist()
+        scores = ctc.log_likelihood(log_probs, positions, padded, target_lengths, self.config.blank_token).tolist()
         aligned = self._align(log_probs, lengths, targets)
         return [replace(hypothesis, score=score) for hypothesis, score in zip(aligned, scores, strict=True)]
 
@@ -380,7 +379,7 @@ class NATGenerator:
         """Return each target with the positions and log-probabilities of its tokens in the best alignment."""
         padded, target_lengths = self._pad_targets(targets)
         positions = torch.tensor(lengths, device=self.device)
-        paths = align(log_probs, positions, padded, target_lengths, self.config.blank_token)
+        paths = ctc.align(log_probs, positions, padded, target_lengths, self.config.blank_token)
         aligned = self._best_paths(paths, log_probs.gather(2, paths[..., None])[..., 0], lengths)
         return [replace(path, tokens=list(target)) for path, target in zip(aligned, targets, strict=True)]
 

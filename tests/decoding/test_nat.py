@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from regard.attention.multi_head import Attention
 from regard.decoding.config import NATSettings, SearchSettings
 from regard.decoding.constraints import DecodingRequest, PhraseAutomaton
-from regard.decoding.ctc import collapse
 from regard.decoding.mask_predict import least_confident
 from regard.decoding.nat import LENGTH_WEIGHT, NATGenerator, NATHypothesis, score_target
 from regard.decoding.search import TokenHypothesis
 from regard.errors import UserError
 from regard.models.nat import NATransformer, NATransformerConfig
+from regard.ops.ctc import collapse
 
 VOCAB, PAD, MASK, EOS = 60, 0, 1, 2
 LENGTHS = ("classifier", "end", "ctc")

@@ -14,9 +14,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.attention.masks import Packed, Padded
-from regard.decoding.ctc import collapse
 from regard.models.nat import NATransformer
-from regard.ops.ctc import log_likelihood
+from regard.ops.ctc import collapse, log_likelihood
 from regard.training.objectives.nat import (
     NATObjective,
     NATTargets,
