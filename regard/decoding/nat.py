@@ -9,7 +9,7 @@ Shapes: B sentences, R rows, S source tokens, T target positions, V vocabulary, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -137,7 +137,8 @@ class NATGenerator:
                 self._captured = None
         encoded = self._encode(sources)
         candidates = self._candidates(encoded, settings.lengths)
-        targets = self._targets(encoded, candidates)
+        rows = [(i, candidate.length) for i, sentence in enumerate(candidates) for candidate in sentence]
+        targets = self._targets(encoded, [length for _, length in rows], [i for i, _ in rows])
         if self.config.length == "ctc":
             return self._decode_ctc(targets, settings, trace)
         output, iterations = self._mask_predict(targets, settings.iterations or 1, trace)
@@ -150,12 +151,12 @@ class NATGenerator:
         With a length classifier, the rows have the lengths of the targets; otherwise these follow from the sources.
         """
         encoded = self._encode(sources)
-        return self._predict(self._targets_of_lengths(encoded, self._given_lengths(encoded, targets)))
+        return self._predict(self._targets(encoded, self._target_lengths(encoded, targets)))
 
     @torch.no_grad()
     def run_forward(self, sources: Sequence[Tokens], hypotheses: Sequence[TokenHypothesis]) -> None:
         inputs = [_as_nat(hypothesis).decoder_input for hypothesis in hypotheses]
-        targets = self._targets_of_lengths(self._encode(sources), [len(tokens) for tokens in inputs])
+        targets = self._targets(self._encode(sources), [len(tokens) for tokens in inputs])
         decoder_input = targets.masked.clone()
         for row, tokens in zip(decoder_input, inputs, strict=True):
             row[: len(tokens)] = torch.tensor(tokens, dtype=torch.long)
@@ -170,9 +171,8 @@ class NATGenerator:
     ) -> list[TokenHypothesis]:
         """Score given translations by one decoder pass; a translation that exceeds its positions scores -inf."""
         encoded = self._encode(sources)
-        wanted = self._given_lengths(encoded, targets)
-        lengths: list[int] = self.config.clip_lengths(np.asarray(wanted, np.int64)).tolist()
-        log_probs = self._predict(self._targets_of_lengths(encoded, lengths))
+        lengths: list[int] = self.config.clip_lengths(np.array(self._target_lengths(encoded, targets))).tolist()
+        log_probs = self._predict(self._targets(encoded, lengths))
         if self.config.length == "ctc":
             return self._score_ctc(log_probs, lengths, targets)
         length_scores: list[float | None] = [None] * len(targets)
@@ -228,44 +228,34 @@ class NATGenerator:
 
     def _candidates(self, encoded: EncodedSources, count: int) -> list[list[LengthCandidate]]:
         if self.config.length != "classifier":
-            return [[LengthCandidate(length, None)] for length in self._upsampled(encoded)]
+            return [[LengthCandidate(length, None)] for length in self._target_lengths(encoded, ())]
         source_lengths = torch.tensor(encoded.lengths, device=self.device)
         return list_candidates(*predict_lengths(self.model, encoded.output, encoded.layout, source_lengths, count))
 
-    def _upsampled(self, encoded: EncodedSources) -> list[int]:
-        lengths: list[int] = self.config.upsampled_lengths(np.asarray(encoded.lengths, np.int64)).tolist()
-        return lengths
-
-    def _given_lengths(self, encoded: EncodedSources, targets: Sequence[Tokens]) -> list[int]:
+    def _target_lengths(self, encoded: EncodedSources, targets: Sequence[Tokens]) -> list[int]:
+        """Return the number of target positions: those of the targets, or without a classifier of the sources."""
         if self.config.length == "classifier":
             return [len(target) for target in targets]
-        return self._upsampled(encoded)
+        lengths: list[int] = self.config.upsampled_lengths(np.array(encoded.lengths)).tolist()
+        return lengths
 
-    def _targets_of_lengths(self, encoded: EncodedSources, lengths: Iterable[int]) -> NATTargets:
-        return self._targets(encoded, [[LengthCandidate(length, None)] for length in lengths])
-
-    def _targets(self, encoded: EncodedSources, candidates: Sequence[Sequence[LengthCandidate]]) -> NATTargets:
-        """Create a row of mask tokens for every candidate length."""
-        sentences = [i for i, row in enumerate(candidates) for _ in row]
-        lengths = [candidate.length for row in candidates for candidate in row]
-        output = encoded.output
-        if len(sentences) > len(encoded.lengths):
+    def _targets(
+        self, encoded: EncodedSources, lengths: list[int], sentences: Sequence[int] | None = None
+    ) -> NATTargets:
+        """Create a row of mask tokens for every length; by default, one row per sentence."""
+        output, source_lengths = encoded.output, encoded.lengths
+        if sentences is not None and len(sentences) > len(source_lengths):
             output = output[torch.tensor(sentences, device=self.device)]
-        return NATTargets(
-            lengths=lengths,
-            layout=self._layout(lengths),
-            encoder_output=output,
-            source_layout=self._layout([encoded.lengths[i] for i in sentences]),
-            masked=torch.full((len(lengths), max(lengths)), self.config.mask_token, device=self.device),
-        )
+            source_lengths = [source_lengths[i] for i in sentences]
+        masked = torch.full((len(lengths), max(lengths)), self.config.mask_token, device=self.device)
+        return NATTargets(lengths, self._layout(lengths), output, self._layout(source_lengths), masked)
 
     def _predict(self, targets: NATTargets, decoder_input: Tensor | None = None) -> Tensor:
         """Return the log-probabilities of one decoder pass, (R, T, V); the input consists of masks by default."""
         decoder_input = targets.masked if decoder_input is None else decoder_input
+        layouts = targets.layout, targets.source_layout
         with self._packed:
-            return token_log_probs(
-                self.model, targets.encoder_output, targets.layout, targets.source_layout, decoder_input
-            )
+            return token_log_probs(self.model, targets.encoder_output, *layouts, decoder_input)
 
     # Length classifier and END
 
@@ -294,30 +284,33 @@ class NATGenerator:
         settings: NATSettings,
     ) -> list[list[TokenHypothesis]]:
         """Return the hypotheses of each sentence, best first. With length: end, they are cut before the first END."""
-        rows = zip(output.tokens.tolist(), output.log_probs.tolist(), output.decoder_input.tolist(), strict=True)
-        traced = iter(iterations)
+        lengths = [candidate for sentence in candidates for candidate in sentence]
+        rows = zip(lengths, *(part.tolist() for part in output), iterations or [[]] * len(lengths), strict=True)
+        hypotheses = iter([self._hypothesis(*row) for row in rows])
         count = settings.lengths if settings.rerank else settings.n_best
-        ranked = []
-        for sentence in candidates:
-            hypotheses: list[TokenHypothesis] = []
-            for (length, length_score), (tokens, log_probs, decoder_input) in zip(
-                sentence, islice(rows, len(sentence)), strict=True
-            ):
-                kept, predicted = tokens[:length], length
-                if self.config.length == "end" and self.config.eos in kept:
-                    kept = kept[: kept.index(self.config.eos)]
-                    predicted = len(kept) + 1
-                hypothesis = NATHypothesis(
-                    tokens=kept,
-                    score=score_target(log_probs[:predicted], length_score),
-                    token_log_probs=log_probs[:predicted],
-                    decoder_input=decoder_input[:length],
-                    positions=list(range(predicted)),
-                    iterations=next(traced, []),
-                )
-                hypotheses.append(hypothesis)
-            ranked.append(sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)[:count])
-        return ranked
+        groups = [[next(hypotheses) for _ in sentence] for sentence in candidates]
+        return [sorted(group, key=lambda hypothesis: -hypothesis.score)[:count] for group in groups]
+
+    def _hypothesis(
+        self,
+        candidate: LengthCandidate,
+        tokens: list[int],
+        log_probs: list[float],
+        decoder_input: list[int],
+        iterations: list[NATIteration],
+    ) -> TokenHypothesis:
+        tokens, predicted = tokens[: candidate.length], candidate.length
+        if self.config.length == "end" and self.config.eos in tokens:
+            tokens = tokens[: tokens.index(self.config.eos)]
+            predicted = len(tokens) + 1
+        return NATHypothesis(
+            tokens=tokens,
+            score=score_target(log_probs[:predicted], candidate.log_prob),
+            token_log_probs=log_probs[:predicted],
+            decoder_input=decoder_input[: candidate.length],
+            positions=list(range(predicted)),
+            iterations=iterations,
+        )
 
     # CTC
 
@@ -349,14 +342,9 @@ class NATGenerator:
             lengths, paths.tolist(), log_probs.tolist(), starts, strict=True
         ):
             positions = [position for position in range(length) if start[position]]
-            hypothesis = NATHypothesis(
-                tokens=[path[position] for position in positions],
-                score=sum(path_log_probs[:length]),
-                token_log_probs=[path_log_probs[position] for position in positions],
-                decoder_input=[self.config.mask_token] * length,
-                positions=positions,
-            )
-            hypotheses.append(hypothesis)
+            tokens, token_log_probs = ([row[i] for i in positions] for row in (path, path_log_probs))
+            masks = [self.config.mask_token] * length
+            hypotheses.append(NATHypothesis(tokens, sum(path_log_probs[:length]), token_log_probs, masks, positions))
         return hypotheses
 
     def _align_prefixes(

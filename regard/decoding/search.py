@@ -7,7 +7,6 @@ operations on small arrays start faster than in PyTorch.
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from torch import Tensor
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest, Ints, TokenConstraints
 from regard.errors import UserError
+from regard.ops.sampling import gumbel_noise, sample
 
 Doubles = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -163,7 +163,13 @@ def _greedy_or_sample(
         last = (
             allowed.argmax(-1)
             if keys is None
-            else sample(allowed, gumbel_noise(keys, step, allowed.shape[1]), settings)
+            else sample(
+                allowed,
+                gumbel_noise(keys, step, allowed.shape[1]),
+                settings.temperature,
+                settings.top_k,
+                settings.top_p,
+            )
         )
         chosen, gain = last.cpu().numpy(), scores.gather(1, last[:, None])[:, 0].cpu().double().numpy()
         raise_if_nan(bool(np.isnan(gain[~ended]).any()))
@@ -210,24 +216,6 @@ def build_hypotheses(tokens: Ints, log_probs: Doubles, lengths: Ints, scores: Do
     return [TokenHypothesis(row[: n - 1], score, row_log_probs[:n]) for row, row_log_probs, n, score in rows]
 
 
-# Sampling
-
-
-def sample(log_probs: Tensor, noise: Tensor, settings: SearchSettings) -> Tensor:
-    """Sample a token per row (rows, V) by the Gumbel-max trick, after temperature, top-k and top-p."""
-    scores = log_probs.double() / (settings.temperature or 1.0)
-    if settings.top_k is not None and settings.top_k < scores.shape[1]:
-        smallest = scores.topk(settings.top_k, -1).values[:, -1:]
-        scores = scores.masked_fill(scores < smallest, -math.inf)
-    if settings.top_p is not None:
-        order = scores.sort(dim=-1, descending=True, stable=True)
-        p = order.values.softmax(-1)
-        # The nucleus includes the token that reaches top_p, so that it is never empty.
-        outside = p.cumsum(-1) - p >= settings.top_p
-        scores = scores.masked_fill(outside.gather(1, order.indices.argsort(-1)), -math.inf)
-    return (scores + noise).argmax(-1)
-
-
 def _noise_keys(requests: Sequence[DecodingRequest], copies: int, seed: int) -> Tensor:
     """Return a random integer per row, (rows,), which depends only on the source, the seed and the copy."""
     rows = []
@@ -235,18 +223,3 @@ def _noise_keys(requests: Sequence[DecodingRequest], copies: int, seed: int) -> 
         source = zlib.crc32(np.asarray(request.source, np.int64).tobytes())
         rows.append(np.random.default_rng((seed, source)).integers(2**62, size=copies))
     return torch.from_numpy(np.concatenate(rows))
-
-
-def gumbel_noise(keys: Tensor, step: int, vocabulary: int) -> Tensor:
-    """Return Gumbel noise for every row and token, (rows, V), as a hash (SplitMix64) of key, step and token.
-
-    The noise of a token depends neither on the batch nor on the rank of the token, so that the rounding errors of a
-    batch almost never change a sample.
-    """
-    counter = torch.arange(1, vocabulary + 1, device=keys.device) + step * vocabulary
-    x = keys[:, None] + counter * -0x61C8864680B583EB
-    x = (x ^ ((x >> 30) & (2**34 - 1))) * -0x40A7B892E31B1A47
-    x = (x ^ ((x >> 27) & (2**37 - 1))) * -0x6B2FB644ECCEEE15
-    x = x ^ ((x >> 31) & (2**33 - 1))
-    uniform = (((x >> 11) & (2**53 - 1)).double() + 0.5) * 2.0**-53
-    return -(-uniform.log()).log()
