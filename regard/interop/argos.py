@@ -51,10 +51,6 @@ class ArgosPackage:
         self.tokenizer = library.SentencePieceProcessor(model_file=str(folder / SENTENCEPIECE))
         self._engine = import_optional("ctranslate2", "export").Translator(str(folder / MODEL), device="cpu")
 
-    def translate(self, texts: Sequence[str]) -> list[str]:
-        """Return the translation of each text."""
-        return [self.decode(tokens) for tokens in self.generate(texts)]
-
     def generate(self, texts: Sequence[str]) -> list[list[str]]:
         """Return the tokens of each translation."""
         results = self._engine.translate_batch(

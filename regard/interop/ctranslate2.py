@@ -41,15 +41,12 @@ def load_translator(
     engine: Engine | str | None = None,
     precision: str | None = None,
 ) -> Translator:
-    """Load a translator that runs in regard or in CTranslate2.
+    """Load a translator that runs in regard or in CTranslate2; see `Translator.load`.
 
     Args:
-        path: A model folder, a training run, or a folder written by `regard export --to ctranslate2`.
-        others: Further models of an ensemble.
-        device: Device of the models.
         engine: "regard", or "ctranslate2", which is often faster on CPU but has fewer options. Defaults to the engine
             that the folder was written for.
-        precision: See `Translator.load`; for CTranslate2, one of `QUANTIZATIONS`.
+        precision: For CTranslate2, one of `QUANTIZATIONS`.
 
     Raises:
         UserError: See `Translator.load`; or the engine does not support an option.
@@ -112,9 +109,7 @@ def to_ctranslate2(
     """Write the files of the engine to an existing folder.
 
     Args:
-        model: Model to convert.
         tokens: Tokens of the source and target vocabularies, in the order of their ids.
-        folder: Folder for the files.
         quantization: Data type of the weights, one of `QUANTIZATIONS`.
 
     Raises:

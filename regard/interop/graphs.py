@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.cache import KeyValues, KVCache
-from regard.attention.masks import Mask
+from regard.attention.masks import Mask, Padded
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.search import TokenHypothesis, search
@@ -153,16 +153,11 @@ class EncoderGraph(nn.Module):
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
-        self.model, self.embed = model, _FixedEmbedding(model.source_embedding)
+        self.model = _with_fixed_positions(model)
 
     def forward(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Map tokens with END, (B, S), and their lengths, (B,), to keys and values, (L, B, H, S, D)."""
-        positions = torch.arange(source.shape[1], device=source.device)
-        mask = Mask(allowed=_padding_mask(positions, lengths))
-        x = self.embed(source, positions[None], source.shape[1])
-        for block in self.model.encoder:
-            x = block(x, mask, positions[None])
-        encoded = self.model.encoder_norm(x)
+        encoded = self.model.encode(source, Padded(lengths, source.shape[1]))
         projected = [cast(DecoderBlock, block).cross.project(encoded) for block in self.model.decoder]
         return torch.stack([layer.keys for layer in projected]), torch.stack([layer.values for layer in projected])
 
@@ -172,8 +167,7 @@ class DecoderStepGraph(nn.Module):
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
-        self.model = copy.copy(model)  # shares all weights, but has an embedding with a fixed position table
-        self.model._modules = {**model._modules, "target_embedding": _FixedEmbedding(model.target_embedding)}
+        self.model = _with_fixed_positions(model)
 
     def forward(
         self,
@@ -197,8 +191,7 @@ class DecoderStepGraph(nn.Module):
         Returns:
             Log-probabilities of the next token, (B, V), and the keys and values of P + 1 tokens.
         """
-        source_positions = torch.arange(source_keys.shape[3], device=token.device)
-        source_mask = Mask(allowed=_padding_mask(source_positions, lengths))
+        source_mask = Mask(keys=Padded(lengths, source_keys.shape[3]))
         kinds = [cast(DecoderBlock, block).attention.kind for block in self.model.decoder]
         caches = [_InputCache(*layer) for layer in zip(kinds, past_keys.unbind(0), past_values.unbind(0), strict=True)]
         source = [KeyValues(*layer) for layer in zip(source_keys.unbind(0), source_values.unbind(0), strict=True)]
@@ -252,6 +245,14 @@ class _FixedEmbedding(nn.Module):
     def forward(self, tokens: Tensor, positions: Tensor, longest: int) -> Tensor:
         x = F.embedding(tokens, self.embedding.weight) * self.embedding.scale
         return x if self.table is None else x + self.table[positions]
+
+
+def _with_fixed_positions(model: Transformer) -> Transformer:
+    """Return a copy of the model that shares its weights, but has position tables of fixed size."""
+    shared = copy.copy(model)
+    embeddings = {name: _FixedEmbedding(getattr(model, name)) for name in ("source_embedding", "target_embedding")}
+    shared._modules = model._modules | embeddings
+    return shared
 
 
 @dataclass
@@ -356,8 +357,3 @@ def _save_metadata(translator: Translator, folder: Path) -> None:
         "longest": longest_input(config, POSITIONS),
     }
     write_json(folder / METADATA_FILE, metadata)
-
-
-def _padding_mask(positions: Tensor, lengths: Tensor) -> Tensor:
-    """Return which keys are not padding, (B, 1, 1, S)."""
-    return (positions < lengths[:, None])[:, None, None]

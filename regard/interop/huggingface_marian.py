@@ -147,12 +147,7 @@ def describe_marian(config: EncoderDecoderConfig) -> dict[str, Any]:
 
 
 def read_marian(values: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str) -> TransformerConfig:
-    """Convert config.json of a translation model.
-
-    Args:
-        values: Contents of config.json.
-        tensors: Weights, which determine whether there is an output bias.
-        where: Name of the file for error messages.
+    """Convert config.json of a translation model; the weights determine whether there is an output bias.
 
     Raises:
         UserError: A value is missing or invalid, or not supported by regard.
@@ -223,12 +218,7 @@ def from_marian(tensors: Mapping[str, Tensor], config: TransformerConfig) -> dic
 
 
 def ban_tokens(tensors: Mapping[str, Tensor], banned: Any, where: str) -> Mapping[str, Tensor]:
-    """Add a bias against tokens that `generate` never produces, such as Marian's padding.
-
-    Args:
-        tensors: Tensors of the transformers model.
-        banned: `bad_words_ids` of its config; only single tokens are supported.
-        where: Description of the value for error messages.
+    """Add a bias against the tokens in `bad_words_ids`, which `generate` never produces, such as Marian's padding.
 
     Raises:
         UserError: An entry is not a single token of the vocabulary.

@@ -122,12 +122,7 @@ def to_huggingface(tensors: Mapping[str, Tensor], config: ViTConfig | SwinConfig
 
 
 def read_vision_config(values: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str) -> ViTConfig | SwinConfig:
-    """Convert config.json of a ViT or Swin of transformers.
-
-    Args:
-        values: Contents of config.json.
-        tensors: Weights, which determine the number of classes.
-        where: Name of the file for error messages.
+    """Convert config.json of a ViT or Swin of transformers; the weights determine the number of classes.
 
     Raises:
         UserError: A value is missing or invalid, or not supported by regard.

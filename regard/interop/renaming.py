@@ -43,7 +43,7 @@ def import_tensors(
     state_dict: dict[str, Tensor] = {}
     unused = set(tensors)
     for name, shape in _state_dict_shapes(config).items():
-        foreign_names = _foreign_names(name, names)
+        foreign_names = map_name(name, names)
         for foreign in foreign_names:
             if foreign not in tensors:
                 raise UserError(f"{where}: tensor {foreign} is missing; it is needed for {name}")
@@ -74,7 +74,7 @@ def export_tensors(tensors: Mapping[str, Tensor], config: Settings, names: Names
         if name not in tensors:
             raise UserError(f"tensor {name} is missing; the weights do not belong to a model of this config")
         tensor = tensors[name][None] if name in WITHOUT_BATCH else tensors[name]
-        foreign_names = _foreign_names(name, names)
+        foreign_names = map_name(name, names)
         parts = (part.contiguous() for part in tensor.chunk(len(foreign_names)))
         exported |= zip(foreign_names, parts, strict=True)
     return exported
@@ -97,7 +97,12 @@ def _state_dict_shapes(config: Settings) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in kind.build_on_meta(config, "config").state_dict().items()}
 
 
-def _foreign_names(name: str, names: Names) -> tuple[str, ...]:
+def map_name(name: str, names: Names) -> tuple[str, ...]:
+    """Return the other library's names of a parameter.
+
+    Raises:
+        UserError: The library has no such parameter.
+    """
     for pattern, templates in names.items():
         if found := re.match(pattern, name):
             several = templates if isinstance(templates, tuple) else (templates,)

@@ -5,41 +5,38 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
 from regard.errors import UserError
+from regard.interop.renaming import Names, map_name
 from regard.models.vit import ViTConfig
 
 HEAD_WIDTH = 64
 """Head width of all published ViTs; it cannot be inferred from the shapes."""
 
 
-class ViTNames(NamedTuple):
-    """Names of the tensors of another library's ViT that determine its sizes; `block` is a regular expression."""
-
-    patches: str
-    positions: str
-    class_token: str
-    block: str
-    inner: str
-    head: str
-
-
-def infer_vit(tensors: Mapping[str, Tensor], names: ViTNames, changes: Mapping[str, Any], where: str) -> ViTConfig:
+def infer_vit(tensors: Mapping[str, Tensor], names: Names, changes: Mapping[str, Any], where: str) -> ViTConfig:
     """Infer the config of a ViT; `changes` sets or overrides keys of the config.
 
     Raises:
         UserError: A tensor is missing or has another shape, a value is invalid, or a size needs to be given.
     """
-    width, channels, *patch = shape_of(tensors, names.patches, 4)
-    has_class_token = names.class_token in tensors
-    patches = shape_of(tensors, names.positions, 3)[1] - has_class_token
+
+    def foreign(name: str) -> str:
+        return map_name(name, names)[0]
+
+    width, channels, *patch = shape_of(tensors, foreign("patches.weight"), 4)
+    has_class_token = foreign("class_token") in tensors
+    patches = shape_of(tensors, foreign("positions"), 3)[1] - has_class_token
+    layers = 0
+    while foreign(f"encoder.{layers}.feed_forward.inner.weight") in tensors:
+        layers += 1
     side = math.isqrt(patches)
     if side * side != patches and "image" not in changes:
         raise UserError(
-            f"{names.positions} has {patches} patch positions, which are not a square; "
+            f"{foreign('positions')} has {patches} patch positions, which are not a square; "
             "give the image size: --set image=[HEIGHT,WIDTH]"
         )
     if width % HEAD_WIDTH and "heads" not in changes:
@@ -51,11 +48,11 @@ def infer_vit(tensors: Mapping[str, Tensor], names: ViTNames, changes: Mapping[s
         "image": [side * patch[0], side * patch[1]],
         "channels": channels,
         "patch": patch,
-        "classes": shape_of(tensors, names.head, 2)[0] if names.head in tensors else 0,
+        "classes": shape_of(tensors, foreign("head.weight"), 2)[0] if foreign("head.weight") in tensors else 0,
         "width": width,
-        "layers": count_layers(tensors, names.block),
+        "layers": layers,
         "heads": width // HEAD_WIDTH or 1,
-        "hidden": shape_of(tensors, names.inner, 2)[0],
+        "hidden": shape_of(tensors, foreign("encoder.0.feed_forward.inner.weight"), 2)[0],
         "pooling": "class" if has_class_token else "mean",
     }
     return ViTConfig.parse(inferred | dict(changes), where)

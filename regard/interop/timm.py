@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from regard.interop.renaming import Names, export_tensors, import_tensors
-from regard.interop.shapes import ViTNames, count_layers, infer_vit, shape_of
+from regard.interop.shapes import count_layers, infer_vit, shape_of
 from regard.models.swin import SwinConfig
 from regard.models.vit import ViTConfig
 
@@ -44,14 +44,6 @@ _SWIN: Names = {
 _DERIVED = (r".*\.relative_position_index$", r".*\.attn_mask$")
 """Buffers that older releases of timm saved."""
 _PATCHES = "patch_embed.proj.weight"
-_VIT_NAMES = ViTNames(
-    patches=_PATCHES,
-    positions="pos_embed",
-    class_token="cls_token",
-    block=r"blocks\.(\d{1,9})\.",
-    inner="blocks.0.mlp.fc1.weight",
-    head="head.weight",
-)
 
 
 def is_timm(tensors: Mapping[str, Tensor]) -> bool:
@@ -64,7 +56,7 @@ def infer_timm(tensors: Mapping[str, Tensor], changes: Mapping[str, Any]) -> ViT
     where = "weights of timm"
     if any(name.startswith("layers.") for name in tensors):
         return SwinConfig.parse(_infer_swin(tensors) | dict(changes), where)
-    return infer_vit(tensors, _VIT_NAMES, changes, where)
+    return infer_vit(tensors, _VIT, changes, where)
 
 
 def from_timm(tensors: Mapping[str, Tensor], config: ViTConfig | SwinConfig) -> dict[str, Tensor]:

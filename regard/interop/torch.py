@@ -67,7 +67,6 @@ def read_torch(tensors: Mapping[str, Tensor], names: Embeddings, values: Mapping
 
     Args:
         tensors: Tensors of the module around the `nn.Transformer`.
-        names: Names of the embeddings.
         values: Keys of the config that cannot be inferred, such as heads, norm and positions.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from regard.interop.renaming import Names, export_tensors, import_tensors
-from regard.interop.shapes import ViTNames, infer_vit
+from regard.interop.shapes import infer_vit
 from regard.models.vit import ViTConfig
 
 _BLOCK = {
@@ -27,24 +27,16 @@ _VIT: Names = {
     "norm": "encoder.ln",
     "head": "heads.head",
 }
-_VIT_NAMES = ViTNames(
-    patches="conv_proj.weight",
-    positions="encoder.pos_embedding",
-    class_token="class_token",
-    block=r"encoder\.layers\.encoder_layer_(\d{1,9})\.",
-    inner="encoder.layers.encoder_layer_0.mlp.0.weight",
-    head="heads.head.weight",
-)
 
 
 def is_torchvision(tensors: Mapping[str, Tensor]) -> bool:
     """Return whether tensors have the names of a torchvision ViT."""
-    return _VIT_NAMES.patches in tensors
+    return "conv_proj.weight" in tensors
 
 
 def infer_torchvision(tensors: Mapping[str, Tensor], changes: Mapping[str, Any]) -> ViTConfig:
     """Infer the config of a torchvision ViT from its tensors; `changes` sets or overrides keys of the config."""
-    return infer_vit(tensors, _VIT_NAMES, changes, "weights of torchvision")
+    return infer_vit(tensors, _VIT, changes, "weights of torchvision")
 
 
 def from_torchvision(tensors: Mapping[str, Tensor], config: ViTConfig) -> dict[str, Tensor]:

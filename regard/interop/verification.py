@@ -100,9 +100,7 @@ def sample_sources(
     """Tokenise the given texts, or sample sentences of random tokens, reproducibly for the same vocabulary.
 
     Args:
-        translator: Translator whose vocabulary is used.
-        texts: Texts to tokenise.
-        count: Number of sentences to sample without texts.
+        count: Number of sentences to sample if no texts are given.
         longest: Maximum number of tokens of a text, END included.
 
     Raises:
@@ -194,12 +192,7 @@ def ended_before_limit(
 
 
 def longest_input(config: EncoderDecoderConfig, sinusoidal_positions: int) -> int | None:
-    """Return the maximum number of tokens of either side in a format, END included; None if unlimited.
-
-    Args:
-        config: Config of the model.
-        sinusoidal_positions: Size of the format's sinusoidal position table.
-    """
+    """Return the maximum number of tokens in a format with this many sinusoidal positions, END included."""
     if config.positions == "rotary":
         return None
     return config.max_length if config.positions == "learned" else sinusoidal_positions
