@@ -1,4 +1,8 @@
-"""Contract 8: bad input is refused at the door with one sentence that names it; nothing half-written is left behind."""
+"""Contract 8, errors.
+
+Invalid input is rejected with one sentence that names the file, line or key, the problem, and the correct form. No
+partial output remains.
+"""
 
 import json
 import shutil
@@ -16,14 +20,13 @@ from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.vocabularies import Vocabularies
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
+from tests.conftest import Command
 from tests.forks import Forked
-
-Command = Callable[..., "CommandResult"]  # noqa: F821  the fixtures of tests/conftest.py
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy: Path) -> Path:
-    """Every test runs in a folder of its own, with some files good and bad."""
+    """Working directory of every test, with valid and invalid files."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(toy / "train.en", tmp_path / "good.en")
     shutil.copy(toy / "train.zh", tmp_path / "good.zh")
@@ -46,12 +49,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy: Path) -> Path:
     return tmp_path
 
 
-def everything(folder: Path) -> dict[str, bytes | None]:
+def read_all(folder: Path) -> dict[str, bytes | None]:
+    """Return the content of all files below a folder, with None for folders."""
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
 FILES = ("--src", "good.en", "--tgt", "good.zh")
-OUT = ("--out", "made/on/the/way")
+OUT = ("--out", "new/parent/run")
 
 
 def train(*words: str) -> tuple[str, ...]:
@@ -62,8 +66,8 @@ def changed(*changes: str) -> tuple[str, ...]:
     return train(*FILES, *(word for change in changes for word in ("--set", change)))
 
 
-# Command line, and what the one sentence must hold.
-REFUSED_TRAINING = {
+# Arguments of a command, and parts of its error message.
+INVALID_TRAINING = {
     "source is missing": (train("--src", "no.en", "--tgt", "good.zh"), ["no.en", "does not exist"]),
     "target is missing": (train("--src", "good.en", "--tgt", "no.zh"), ["no.zh", "does not exist"]),
     "validation is missing": (train(*FILES, "--valid-src", "no.en", "--valid-tgt", "good.zh"), ["no.en"]),
@@ -81,19 +85,22 @@ REFUSED_TRAINING = {
     "too few to hold out": (train("--src", "few.en", "--tgt", "short.zh"), ["few.en", "3 pairs", "valid_source"]),
     "invalid utf-8": (train("--src", "latin.en", "--tgt", "good.zh"), ["latin.en, line 7", "UTF-8"]),
     "no target": (train("--src", "good.en"), ["good.en", ".tsv or .jsonl"]),
-    "a folder for a file": (train("--src", "full", "--tgt", "good.zh"), ["full is a directory"]),
+    "folder instead of a file": (train("--src", "full", "--tgt", "good.zh"), ["full is a directory"]),
     "target without source": (train("demo", "--tgt", "good.zh"), ["builtin en-zh"]),
     "validation of the builtin": (train("demo", "--valid-src", "good.en"), ["builtin en-zh"]),
     "valid target alone": (train(*FILES, "--valid-tgt", "good.zh"), ["valid_target needs valid_source"]),
     "nothing to train on": (train(), ["recipe", "demo", "--src"]),
-    "no out": (("train", *FILES), ["--out"]),
+    "no --out": (("train", *FILES), ["--out"]),
     "unknown key": (changed("optim.learnrate=1"), ["unknown key optim.learnrate; did you mean optim.lr?"]),
     "unknown model key": (changed("model.dropot=0.3"), ["unknown key model.dropot; did you mean model.dropout?"]),
     "misspelt preset": (changed("model.presett=tiny"), ["did you mean model.preset?"]),
     "unknown group": (changed("optm.lr=1"), ["unknown key optm.lr; did you mean optim.lr?"]),
-    "key like no other": (changed("zzz=1"), ["unknown key zzz; known are data, init, tokenizer, model, optim, batch"]),
-    "key in another group": (changed("training.lr=1"), ["unknown key training.lr; did you mean optim.lr?"]),
-    "key without its group": (changed("lr=1"), ["unknown key lr; did you mean optim.lr?"]),
+    "no similar key": (
+        changed("zzz=1"),
+        ["unknown key zzz; known are data, init, tokenizer, model, optim, batch"],
+    ),
+    "key of another group": (changed("training.lr=1"), ["unknown key training.lr; did you mean optim.lr?"]),
+    "key without group": (changed("lr=1"), ["unknown key lr; did you mean optim.lr?"]),
     "text for a number": (changed("optim.lr=fast"), ["optim.lr", "number", "'fast'"]),
     "number out of range": (changed("training.steps=0"), ["training.steps", "greater than 0", "found 0"]),
     "fraction for a count": (changed("training.steps=1.5"), ["training.steps", "integer", "1.5"]),
@@ -127,7 +134,7 @@ REFUSED_TRAINING = {
     "unknown key in a recipe": (train("typo.yaml"), ["typo.yaml", "optim.learnrate", "did you mean optim.lr?"]),
     "out is not empty": (("train", *FILES, "--out", "full"), ["full", "already exists", "--out"]),
     "out is a file": (("train", *FILES, "--out", "plain.txt"), ["plain.txt", "already exists"]),
-    "a file where a folder should be": (("train", *FILES, "--out", "plain.txt/run"), ["plain.txt/run", "cannot be"]),
+    "file instead of a folder": (("train", *FILES, "--out", "plain.txt/run"), ["plain.txt/run", "cannot be"]),
     "unknown device": (changed("training.device=gpu"), ["'gpu'", "auto or cpu"]),
     "device without numbers": (changed("training.device=meta"), ["'meta'"]),
     "demo into a full folder": (("demo", "--out", "full"), ["full", "already exists"]),
@@ -137,41 +144,41 @@ REFUSED_TRAINING = {
 }
 
 
-@pytest.mark.parametrize(("words", "said"), REFUSED_TRAINING.values(), ids=REFUSED_TRAINING)
-def test_training_is_refused_in_one_sentence_and_leaves_nothing(
-    words: tuple[str, ...], said: list[str], here: Path, command: Command
+@pytest.mark.parametrize(("words", "parts"), INVALID_TRAINING.values(), ids=INVALID_TRAINING)
+def test_invalid_training_is_rejected_without_output(
+    words: tuple[str, ...], parts: list[str], here: Path, command: Command
 ) -> None:
-    before = everything(here)
+    before = read_all(here)
     answer = command(*words)
-    for part in said:
+    for part in parts:
         assert part in answer.error
-    assert everything(here) == before
+    assert read_all(here) == before
 
 
 @pytest.mark.parametrize(
     "case",
     ["source is missing", "unknown key"],
 )
-def test_a_real_process_refuses_alike(case: str, here: Path, shell: Command) -> None:
-    words, said = REFUSED_TRAINING[case]
-    before = everything(here)
+def test_console_script_prints_the_same_error(case: str, here: Path, shell: Command) -> None:
+    words, parts = INVALID_TRAINING[case]
+    before = read_all(here)
     answer = shell(*words)
-    for part in said:
+    for part in parts:
         assert part in answer.error
     assert "Traceback" not in answer.out + answer.err
-    assert everything(here) == before
+    assert read_all(here) == before
 
 
-def test_the_api_refuses_with_the_same_sentence(here: Path, command: Command) -> None:
+def test_python_api_raises_the_same_error(here: Path, command: Command) -> None:
     by_command = command(*train("--src", "good.en", "--tgt", "short.zh")).error
     recipe = Recipe.load(None, [], {"data.source": "good.en", "data.target": "short.zh"})
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError) as error:
         run_recipe(recipe, here / "out")
-    assert str(refused.value) == by_command
+    assert str(error.value) == by_command
     assert not (here / "out").exists()
 
 
-def test_an_empty_folder_given_as_out_is_empty_again_after_a_failure(
+def test_failed_run_leaves_an_empty_output_folder_empty(
     here: Path, make_recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (here / "out").mkdir()
@@ -179,28 +186,28 @@ def test_an_empty_folder_given_as_out_is_empty_again_after_a_failure(
     def fail(*_: object) -> None:
         assert (here / "out" / "recipe.yaml").exists()
         (here / "out" / "log.jsonl").touch()
-        raise RuntimeError("the first step went wrong")
+        raise RuntimeError("failure of the first step")
 
     monkeypatch.setattr("regard.training.run.Run.train", fail)
-    with pytest.raises(RuntimeError, match="went wrong"):
+    with pytest.raises(RuntimeError, match="failure of the first step"):
         run_recipe(make_recipe(), here / "out")
     assert list((here / "out").iterdir()) == []
 
 
-def test_a_failed_run_takes_no_neighbour_with_it(
+def test_failed_run_does_not_remove_other_runs(
     here: Path, make_recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         (here / "runs" / "other").mkdir()
-        raise RuntimeError("the first step went wrong")
+        raise RuntimeError("failure of the first step")
 
     monkeypatch.setattr("regard.training.run.Run.train", fail)
-    with pytest.raises(RuntimeError, match="went wrong"):
+    with pytest.raises(RuntimeError, match="failure of the first step"):
         run_recipe(make_recipe(), here / "runs" / "mine")
     assert [path.name for path in (here / "runs").iterdir()] == ["other"]
 
 
-def test_a_failure_after_the_first_saved_model_keeps_it(
+def test_failure_after_the_first_checkpoint_keeps_the_model(
     here: Path, make_recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from regard.training.progress import Progress
@@ -290,20 +297,20 @@ def folder(trained_run: Path, here: Path) -> Path:
     return shutil.copytree(trained_run / "best", here / "model")
 
 
-@pytest.mark.parametrize(("damage", "said"), DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_folder_is_refused_by_name(
-    damage: Callable[[Path], object], said: list[str], folder: Path, command: Command
+@pytest.mark.parametrize(("damage", "parts"), DAMAGES.values(), ids=DAMAGES)
+def test_damaged_folder_is_rejected_by_name(
+    damage: Callable[[Path], object], parts: list[str], folder: Path, command: Command
 ) -> None:
     damage(folder)
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError) as error:
         Translator.load(folder)
-    sentence = command("translate", "model", "I love apples", "--device", "cpu").error
-    for part in ["model", *said]:
-        assert part in str(refused.value)
-        assert part in sentence
+    message = command("translate", "model", "I love apples", "--device", "cpu").error
+    for part in ["model", *parts]:
+        assert part in str(error.value)
+        assert part in message
 
 
-def test_scores_are_for_people_and_not_needed_to_translate(folder: Path) -> None:
+def test_scores_file_is_optional(folder: Path) -> None:
     (folder / "scores.json").unlink()
     assert Translator.load(folder)("I love apples") == "我喜欢苹果"
 
@@ -319,7 +326,7 @@ def evaluate(source: str, reference: str, *words: str) -> tuple[str, ...]:
     return ("evaluate", "model", "--src", source, "--ref", reference, *words)
 
 
-REFUSED_USE = {
+INVALID_USE = {
     "no such run": (("translate", "nowhere", "I"), ["nowhere", "no such model folder"]),
     "not a run": (("translate", "full", "I"), ["full", "not a model folder"]),
     "a file, not a run": (("translate", "plain.txt", "I"), ["plain.txt", "not a model folder"]),
@@ -341,30 +348,30 @@ REFUSED_USE = {
 }
 
 
-@pytest.mark.parametrize(("words", "said"), REFUSED_USE.values(), ids=REFUSED_USE)
-def test_wrong_use_is_refused_in_one_sentence(
-    words: tuple[str, ...], said: list[str], folder: Path, here: Path, command: Command
+@pytest.mark.parametrize(("words", "parts"), INVALID_USE.values(), ids=INVALID_USE)
+def test_invalid_use_is_rejected_without_output(
+    words: tuple[str, ...], parts: list[str], folder: Path, here: Path, command: Command
 ) -> None:
-    before = everything(here)
+    before = read_all(here)
     answer = command(*words)
-    for part in said:
+    for part in parts:
         assert part in answer.error
     assert answer.out == ""
-    assert everything(here) == before
+    assert read_all(here) == before
 
 
-def test_undecodable_standard_input_is_refused_by_line(folder: Path, command: Command) -> None:
+def test_invalid_utf8_in_standard_input_is_rejected_with_its_line(folder: Path, command: Command) -> None:
     answer = command(*translate(), stdin=b"I love apples\nbon caf\xe9\n")
     assert "standard input, line 2" in answer.error
     assert answer.out == ""
 
 
-def test_an_undecodable_argument_is_refused(folder: Path, command: Command) -> None:
+def test_invalid_utf8_argument_is_rejected(folder: Path, command: Command) -> None:
     assert "surrogate" in command(*translate("caf\udce9")).error
 
 
 @pytest.mark.parametrize(
-    ("search", "said"),
+    ("search", "message"),
     [
         ({"beam": 2, "n_best": 3}, "n_best 3"),
         ({"beam": 0}, "beam"),
@@ -374,15 +381,15 @@ def test_an_undecodable_argument_is_refused(folder: Path, command: Command) -> N
         ({"alpha": "much"}, "alpha"),
     ],
 )
-def test_the_translator_refuses_wrong_search_options(search: dict[str, object], said: str, trained_run: Path) -> None:
-    with pytest.raises(UserError, match=said.replace("?", r"\?")):
+def test_invalid_search_options_are_rejected(search: dict[str, object], message: str, trained_run: Path) -> None:
+    with pytest.raises(UserError, match=message.replace("?", r"\?")):
         Translator.load(trained_run)("I love apples", **search)
 
 
-# Sentences longer than anything seen in training
+# Sentences longer than the training data
 
 
-def test_a_very_long_sentence_is_translated_in_full_where_positions_have_no_end(folder: Path, command: Command) -> None:
+def test_very_long_sentence_is_translated(folder: Path, command: Command) -> None:
     sentence = "I love apples and books " * 160
     assert len(Translator.load(folder).vocabularies.source.encode(sentence)) > 600
     answer = command(*translate(sentence, "I love apples", "--beam", "1"))
@@ -391,7 +398,7 @@ def test_a_very_long_sentence_is_translated_in_full_where_positions_have_no_end(
     assert answer.out.splitlines()[1] == "我喜欢苹果"
 
 
-def untrained(positions: str, max_length: int) -> Translator:
+def untrained_translator(positions: str, max_length: int) -> Translator:
     tokenizer = Tokenizer.train(["a b c d"] * 3, 270)
     size = {"width": 16, "heads": 2, "hidden": 16, "encoder_layers": 1, "decoder_layers": 1}
     torch.manual_seed(0)
@@ -400,8 +407,8 @@ def untrained(positions: str, max_length: int) -> Translator:
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
-def test_the_last_word_of_a_long_sentence_is_read(positions: str) -> None:
-    translator = untrained(positions, 20)
+def test_last_word_of_a_long_sentence_affects_the_output(positions: str) -> None:
+    translator = untrained_translator(positions, 20)
     ids = translator.vocabularies.source.encode("a b c d " * 200)
     assert len(ids) > 600
     one, other = translator.log_probs([ids, [*ids[:-1], ids[0]]], [[], []])
@@ -409,23 +416,23 @@ def test_the_last_word_of_a_long_sentence_is_read(positions: str) -> None:
     assert len(translator.hypotheses(["a b c d " * 200], SearchSettings(beam=2, max_ratio=0, max_extra=5))) == 1
 
 
-def test_a_sentence_beyond_the_learned_positions_is_refused_by_name(here: Path, command: Command) -> None:
-    translator = untrained("learned", 200)
+def test_sentence_beyond_the_learned_positions_is_rejected_with_its_number(here: Path, command: Command) -> None:
+    translator = untrained_translator("learned", 200)
     (here / "learned").mkdir()
     translator.save(here / "learned")
     long = "a b c d " * 60
     tokens = len(translator.vocabularies.source.encode(long))
-    said = f"sentence 2 has {tokens} tokens, but this model's learned positions end at 199"
-    with pytest.raises(UserError, match=said):
+    message = f"sentence 2 has {tokens} tokens, but this model's learned positions end at 199"
+    with pytest.raises(UserError, match=message):
         translator(["a", long])
     answer = command("translate", "learned", "a", long)
-    assert said in answer.error
+    assert message in answer.error
     assert answer.out == ""
 
 
-def test_the_longest_sentence_that_learned_positions_can_hold_is_not_refused() -> None:
-    translator = untrained("learned", 20)
-    fits = "~" * 18  # a space in front, one byte each, END behind
+def test_longest_sentence_for_learned_positions_is_accepted() -> None:
+    translator = untrained_translator("learned", 20)
+    fits = "~" * 18  # one token each, plus a leading space and END
     assert len(translator.vocabularies.source.encode(fits)) == 19
     settings = SearchSettings(beam=1, max_ratio=0, max_extra=5)
     assert len(translator.hypotheses([fits], settings)) == 1
@@ -436,7 +443,7 @@ def test_the_longest_sentence_that_learned_positions_can_hold_is_not_refused() -
 # Interruptions
 
 
-def test_ctrl_c_in_training_saves_first_and_says_one_line(
+def test_ctrl_c_during_training_saves_a_checkpoint(
     here: Path, fork: Callable[..., Forked], small_settings: list[str]
 ) -> None:
     endless = ("--set", "training.steps=1000000", "--set", "training.validate_every=1000000")
@@ -444,7 +451,7 @@ def test_ctrl_c_in_training_saves_first_and_says_one_line(
     for line in process.stdout:
         if line.startswith("step "):
             break
-    run = here / "made/on/the/way"
+    run = here / "new/parent/run"
     assert (run / "recipe.yaml").exists()
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
@@ -455,24 +462,24 @@ def test_ctrl_c_in_training_saves_first_and_says_one_line(
     assert not (run / "last").exists()
 
 
-def test_ctrl_c_before_the_first_step_leaves_nothing(
+def test_ctrl_c_before_the_first_step_leaves_no_output(
     here: Path, make_recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:
         assert (here / "out").exists()
         signal.raise_signal(signal.SIGINT)
 
-    before = everything(here)
+    before = read_all(here)
     monkeypatch.setattr("regard.training.tasks.translation.task.TranslationTask.open", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run_recipe(make_recipe(), here / "out")
-    assert everything(here) == before
+    assert read_all(here) == before
 
 
-def test_a_reader_that_has_gone_is_left_quietly(folder: Path, spawn: Callable[..., subprocess.Popen[str]]) -> None:
+def test_closed_pipe_ends_the_command_silently(folder: Path, spawn: Callable[..., subprocess.Popen[str]]) -> None:
     process = spawn(*translate("--beam", "1"))
     assert process.stdout is not None
-    process.stdout.close()  # as `head` does, once it has what it wants
+    process.stdout.close()  # as `head` does
     assert process.stdin is not None
     assert process.stderr is not None
     process.stdin.write("I love apples\n" * 20)

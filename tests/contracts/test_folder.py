@@ -1,5 +1,7 @@
-"""Contract 6: a model folder holds config.json, model.safetensors, the tokenizer and scores.json, loads anywhere, and
-contains no pickle."""
+"""Contract 6, model folder.
+
+It contains config.json, model.safetensors, the tokenizer and scores.json, is portable, and has no pickle.
+"""
 
 import io
 import json
@@ -37,7 +39,7 @@ def names(folder: Path) -> set[str]:
 
 
 def is_pickle(content: bytes) -> bool:
-    """Whether these bytes are a pickle, or a zip archive, which is what torch.save makes."""
+    """Return whether bytes are a pickle, or a zip archive as written by torch.save."""
     if content.startswith(b"PK"):
         return True
     try:
@@ -47,17 +49,17 @@ def is_pickle(content: bytes) -> bool:
     return operations[-1] == "STOP" and len(operations) > 1
 
 
-def test_a_run_keeps_its_best_and_last_model_its_log_and_its_recipe(trained_run: Path) -> None:
+def test_run_contains_models_checkpoints_data_log_and_recipe(trained_run: Path) -> None:
     assert names(trained_run) == {"best", "last", "checkpoints", "data", "log.jsonl", "recipe.yaml"}
 
 
 @pytest.mark.parametrize("which", ["best", "last"])
-def test_a_folder_holds_what_the_contract_lists(trained_run: Path, which: str) -> None:
+def test_model_folder_contains_the_listed_files(trained_run: Path, which: str) -> None:
     expected = {"config.json", "model.safetensors", "tokenizer.json", "scores.json"}
     assert names(trained_run / which) == expected
 
 
-def test_separate_vocabularies_are_two_files_and_load_again(separate_run: Path) -> None:
+def test_separate_vocabularies_are_saved_in_two_files(separate_run: Path) -> None:
     expected = {"config.json", "model.safetensors", "source.tokenizer.json", "target.tokenizer.json", "scores.json"}
     assert names(separate_run / "best") == expected
     vocabularies = Translator.load(separate_run).vocabularies
@@ -65,27 +67,27 @@ def test_separate_vocabularies_are_two_files_and_load_again(separate_run: Path) 
     assert vocabularies.source.decode(vocabularies.source.encode("I love apples")) == "I love apples"
 
 
-def test_the_check_for_pickles_finds_one(tmp_path: Path) -> None:
+def test_pickles_are_detected(tmp_path: Path) -> None:
     torch.save({"a": torch.zeros(2)}, tmp_path / "new")
     torch.save({"a": torch.zeros(2)}, tmp_path / "old", _use_new_zipfile_serialization=False)
     assert all(is_pickle(path.read_bytes()) for path in tmp_path.iterdir())
 
 
-def test_no_file_of_a_run_is_a_pickle(trained_run: Path) -> None:
+def test_run_has_no_pickles(trained_run: Path) -> None:
     files = [path for path in trained_run.rglob("*") if path.is_file()]
     assert not [path for path in files if is_pickle(path.read_bytes())]
     suffixes = {".json", ".jsonl", ".yaml", ".safetensors", ".npy", ".tsv"}
     assert {path.suffix for path in files if path.name != "last"} == suffixes
 
 
-def test_everybody_may_read_what_the_umask_lets_them(trained_run: Path) -> None:
+def test_file_permissions_follow_the_umask(trained_run: Path) -> None:
     probe = trained_run.parent / "probe"
     probe.touch()
     usual = stat.S_IMODE(probe.stat().st_mode)
     assert {stat.S_IMODE(path.stat().st_mode) for path in (trained_run / "best").iterdir()} == {usual}
 
 
-def test_a_moved_folder_gives_the_same_translations(
+def test_moved_folder_gives_the_same_translations(
     trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = Translator.load(trained_run).hypotheses(SENTENCES)
@@ -96,7 +98,7 @@ def test_a_moved_folder_gives_the_same_translations(
 
 
 @pytest.mark.parametrize("joint", [True, False])
-def test_saved_and_loaded_a_translator_says_the_same(joint: bool, tmp_path: Path) -> None:
+def test_saved_translator_gives_the_same_translations_after_loading(joint: bool, tmp_path: Path) -> None:
     texts = ["a b c d e f g h"] * 3
     source = Tokenizer.train(texts, 270)
     target = source if joint else Tokenizer.train(["x y z"] * 3, 264)
@@ -115,7 +117,7 @@ def test_saved_and_loaded_a_translator_says_the_same(joint: bool, tmp_path: Path
     assert loaded(texts, max_extra=5) == translator(texts, max_extra=5)
 
 
-def test_scores_and_configuration_say_what_the_model_is(trained_run: Path) -> None:
+def test_scores_and_configuration_describe_the_model(trained_run: Path) -> None:
     scores = json.loads((trained_run / "best" / "scores.json").read_text(encoding="utf-8"))
     assert scores["step"] in (150, 300)
     assert scores["validation"]["bleu"] > 50
@@ -126,7 +128,7 @@ def test_scores_and_configuration_say_what_the_model_is(trained_run: Path) -> No
 
 
 @pytest.mark.parametrize(("tie", "tables"), [("all", 1), ("target", 2), ("none", 3)])
-def test_a_shared_embedding_is_saved_once_and_shared_again_after_loading(tie: str, tables: int, tmp_path: Path) -> None:
+def test_tied_embedding_is_saved_once_and_tied_after_loading(tie: str, tables: int, tmp_path: Path) -> None:
     size = {"width": 16, "heads": 2, "hidden": 24, "encoder_layers": 1, "decoder_layers": 1}
     model = Transformer(TransformerConfig.base(11, tie=tie, **size))
     save_model(tmp_path, model, {})
@@ -140,22 +142,22 @@ def test_a_shared_embedding_is_saved_once_and_shared_again_after_loading(tie: st
         assert torch.equal(loaded.state_dict()[name], tensor), name
 
 
-def test_the_best_model_of_a_run_is_preferred_and_a_single_model_is_itself(trained_run: Path) -> None:
+def test_best_model_of_a_run_is_loaded(trained_run: Path) -> None:
     assert find_model_folder(trained_run) == trained_run / "best"
     assert find_model_folder(trained_run / "last") == trained_run / "last"
 
 
-def test_a_damaged_best_model_is_not_passed_over_in_silence(trained_run: Path, tmp_path: Path) -> None:
+def test_damaged_best_model_is_rejected(trained_run: Path, tmp_path: Path) -> None:
     run = shutil.copytree(trained_run, tmp_path / "run")
     (run / "best" / "config.json").unlink()
     with pytest.raises(UserError, match=r"best: no config\.json"):
         Translator.load(run)
 
 
-# Written whole or not at all
+# Atomic writes
 
 
-def test_a_folder_is_replaced_with_all_its_files(tmp_path: Path) -> None:
+def test_replaced_folder_contains_only_the_new_files(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     for name in ("old", "new"):
         with replace_folder(folder) as fresh:
@@ -165,9 +167,7 @@ def test_a_folder_is_replaced_with_all_its_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_a_save_that_fails_midway_leaves_the_old_folder_and_no_litter(
-    error: type[BaseException], tmp_path: Path
-) -> None:
+def test_failed_save_leaves_the_old_folder_unchanged(error: type[BaseException], tmp_path: Path) -> None:
     folder = tmp_path / "model"
     with replace_folder(folder) as fresh:
         (fresh / "old").write_text("old")
@@ -178,29 +178,27 @@ def test_a_save_that_fails_midway_leaves_the_old_folder_and_no_litter(
     assert names(tmp_path) == {"model"}
 
 
-def test_a_first_save_that_fails_midway_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_first_save_leaves_no_files(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), replace_folder(tmp_path / "model") as fresh:
         (fresh / "half").write_text("half")
         raise RuntimeError
     assert names(tmp_path) == set()
 
 
-def test_a_failure_in_the_moment_of_replacing_puts_the_old_folder_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_replacement_restores_the_old_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "model"
     with replace_folder(folder) as fresh:
         (fresh / "old").write_text("old")
     rename = Path.rename
     calls = []
 
-    def fail_the_second_time(self: Path, target: Path) -> Path:
+    def fail_second_call(self: Path, target: Path) -> Path:
         calls.append(target)
         if len(calls) == 2:
             raise OSError("no")
         return rename(self, target)
 
-    monkeypatch.setattr(Path, "rename", fail_the_second_time)
+    monkeypatch.setattr(Path, "rename", fail_second_call)
     with pytest.raises(OSError, match="no"), replace_folder(folder) as fresh:
         (fresh / "new").write_text("new")
     assert len(calls) == 3
@@ -208,7 +206,7 @@ def test_a_failure_in_the_moment_of_replacing_puts_the_old_folder_back(
     assert names(tmp_path) == {"model"}
 
 
-def test_weights_in_the_folder_are_those_of_the_loaded_model(trained_run: Path) -> None:
+def test_loaded_weights_equal_the_saved_weights(trained_run: Path) -> None:
     tensors = load_file(trained_run / "best" / "model.safetensors")
     state = Translator.load(trained_run).model.state_dict()
     assert tensors.keys() <= state.keys()
