@@ -206,7 +206,7 @@ class Attention(nn.Module):
         return rotated
 
     def extra_repr(self) -> str:
-        kind = "" if isinstance(self.kind, nn.Module) else f", kind={self.kind}"
+        kind = "" if "kind" in self._modules else f", kind={self.kind}"  # submodules are printed anyway
         return f"{self.width}, heads={self.heads}{kind}"
 
 

@@ -23,7 +23,6 @@ class AttentionOp:
     Args:
         name: Name of the operator in torch.ops.regard.
         schema: Schema of the arguments after the inputs: tensors or None first, then numbers.
-        tensors: Number of these tensors.
         outputs: Number of tensors that the forward pass returns: the context, and what the backward pass needs.
         forward: Computes the outputs from the inputs and the other arguments.
         backward: Computes gradients from that of the context, the inputs, the outputs and the other arguments.
@@ -38,7 +37,6 @@ class AttentionOp:
         name: str,
         schema: str,
         *,
-        tensors: int,
         outputs: int,
         forward: Callable[..., tuple[Tensor, ...]],
         backward: Callable[..., list[Tensor]],
@@ -47,19 +45,19 @@ class AttentionOp:
         split: Callable[[list[Tensor]], Sequence[Tensor]],
         inputs: Sequence[str] = ("q", "k", "v"),
     ) -> None:
-        self.inputs, self.tensors, self.split = len(inputs), tensors, split
+        self.inputs, self.tensors, self.split = len(inputs), schema.count("Tensor"), split
         self.forward, self.backward = _on_device_of_first(forward), _on_device_of_first(backward)
-        given = ", ".join(f"Tensor {name}" for name in inputs)
-        made = ", ".join(f"Tensor output{i}" for i in range(outputs))
+        input_schema = ", ".join(f"Tensor {name}" for name in inputs)
+        output_schema = ", ".join(f"Tensor output{i}" for i in range(outputs))
         returned = ", ".join(["Tensor"] * outputs)
         self._op = torch.library.custom_op(
-            f"regard::{name}", self.forward, mutates_args=(), schema=f"({given}, {schema}) -> ({returned})"
+            f"regard::{name}", self.forward, mutates_args=(), schema=f"({input_schema}, {schema}) -> ({returned})"
         )
         self._backward_op = torch.library.custom_op(
             f"regard::{name}_backward",
             self.backward,
             mutates_args=(),
-            schema=f"(Tensor grad, {given}, {made}, {schema}) -> Tensor[]",
+            schema=f"(Tensor grad, {input_schema}, {output_schema}, {schema}) -> Tensor[]",
         )
         self._op.register_fake(fake_forward)
         self._backward_op.register_fake(fake_backward)

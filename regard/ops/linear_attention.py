@@ -171,7 +171,6 @@ def _fake_backward(grad: Tensor, *inputs: Any) -> list[Tensor]:
 _attend = AttentionOp(
     "linear_attention",
     "Tensor? lengths, bool causal, bool elu, float scale",
-    tensors=1,
     outputs=3,
     forward=_forward,
     backward=_backward,

@@ -260,7 +260,6 @@ def _make_op(name: str, inputs: tuple[str, ...]) -> AttentionOp:
     return AttentionOp(
         name,
         SCHEMA,
-        tensors=8,
         outputs=2,
         forward=forward,
         backward=backward,
