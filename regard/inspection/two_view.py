@@ -45,7 +45,7 @@ def cross_attention_names(model: CroCo) -> list[str]:
 
 @torch.no_grad()
 def find_peaks(
-    model: CroCo, view1: Tensor, view2: Tensor, seen: Tensor | None = None, names: list[str] | None = None
+    model: CroCo, view1: Tensor, view2: Tensor, visible: Tensor | None = None, names: list[str] | None = None
 ) -> dict[str, AttentionPeaks]:
     """Return the peak of the cross-attention of each first-view patch, by attention module.
 
@@ -53,12 +53,12 @@ def find_peaks(
         model: Used in its current mode (training or evaluation).
         view1: Pixels between 0 and 1, (B, 3, H, W).
         view2: Pixels of the other view, likewise.
-        seen: Indices of the visible patches of the first view, (B, K). Defaults to all.
+        visible: Indices of the visible patches of the first view, (B, K). Defaults to all.
         names: Attention modules, such as "decoder.2.cross". Defaults to all cross-attention modules.
     """
     _, columns = model.patch_embedding.grid(view2)
     with probe(model, names or cross_attention_names(model)) as records:
-        model.both(view1, view2, seen)
+        model.both(view1, view2, visible)
     peaks = {}
     for name, record in records.items():
         weight, index = record.weights.mean(1).max(-1)
@@ -133,7 +133,7 @@ def draw_matches(
 
 
 @torch.no_grad()
-def draw_reconstructions(model: CroCo, view1: Tensor, seen: Tensor, second_views: list[Tensor]) -> Image.Image:
+def draw_reconstructions(model: CroCo, view1: Tensor, visible: Tensor, second_views: list[Tensor]) -> Image.Image:
     """Draw masked first views and their reconstructions with several second views, one row per pair.
 
     Reconstructed patches are drawn with the mean and variance of the true patches, which the model does not predict.
@@ -141,18 +141,18 @@ def draw_reconstructions(model: CroCo, view1: Tensor, seen: Tensor, second_views
     Args:
         model: With a pixel head.
         view1: Pixels between 0 and 1, (B, 3, H, W).
-        seen: Indices of the visible patches of the first view, (B, K).
+        visible: Indices of the visible patches of the first view, (B, K).
         second_views: Second views, each like `view1`.
 
     Returns:
         Columns: masked first view; each second view followed by the reconstruction; complete first view.
     """
     patches = patchify(view1, model.patch_embedding.patch).shape[1]
-    visible = torch.zeros(len(view1), patches, dtype=torch.bool, device=view1.device).scatter(1, seen, True)
-    columns = [_mix_patches(model, visible, view1, torch.full_like(view1, 0.85))]
+    is_visible = torch.zeros(len(view1), patches, dtype=torch.bool, device=view1.device).scatter(1, visible, True)
+    columns = [_mix_patches(model, is_visible, view1, torch.full_like(view1, 0.85))]
     for view2 in second_views:
-        reconstruction = model.paint(model(view1, view2, seen).float(), view1)
-        columns += [view2, _mix_patches(model, visible, view1, reconstruction)]
+        reconstruction = model.paint(model(view1, view2, visible).float(), view1)
+        columns += [view2, _mix_patches(model, is_visible, view1, reconstruction)]
     columns.append(view1)
     images = [[to_image(column[row], 2) for column in columns] for row in range(len(view1))]
     width, height = images[0][0].size
@@ -171,8 +171,8 @@ def to_image(pixels: Tensor, scale: int = SCALE) -> Image.Image:
     )
 
 
-def _mix_patches(model: CroCo, visible: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
+def _mix_patches(model: CroCo, is_visible: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
     """Combine the visible patches of one image with the other patches of another."""
     size = model.patch_embedding.patch
-    mixed = torch.where(visible[..., None], patchify(inside, size), patchify(outside, size))
+    mixed = torch.where(is_visible[..., None], patchify(inside, size), patchify(outside, size))
     return unpatchify(mixed, model.patch_embedding.grid(inside), size)

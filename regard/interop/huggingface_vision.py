@@ -196,7 +196,7 @@ def _describe(config: Any) -> dict[str, Any]:
     if config.qk_scale is not None:
         raise UserError("image models of transformers have no qk_scale")
     is_swin = isinstance(config, SwinConfig)
-    values = {theirs: getattr(config, name) for name, theirs in (_SWIN_CONFIG if is_swin else _VIT_CONFIG).items()}
+    values = {foreign: getattr(config, name) for name, foreign in (_SWIN_CONFIG if is_swin else _VIT_CONFIG).items()}
     values |= {"image_size": config.image[0], "patch_size": config.patch[0]}
     if is_swin:
         if config.window[0] != config.window[1]:

@@ -28,7 +28,7 @@ _VIT: Names = {
     "class_token": "cls_token",
     "positions": "pos_embed",
     r"patches(?=\.(weight|bias)$)": "patch_embed.proj",
-    **{rf"encoder\.(\d+)\.{ours}": rf"blocks.\1.{theirs}" for ours, theirs in _BLOCK.items()},
+    **{rf"encoder\.(\d+)\.{name}": rf"blocks.\1.{foreign}" for name, foreign in _BLOCK.items()},
     "norm": "norm",
     "head": "head",
 }
@@ -37,7 +37,7 @@ _SWIN: Names = {
     "patch_norm": "patch_embed.norm",
     r"stages\.(\d+)\.merge\.norm": r"layers.\1.downsample.norm",
     r"stages\.(\d+)\.merge\.linear": r"layers.\1.downsample.reduction",
-    **{rf"stages\.(\d+)\.blocks\.(\d+)\.{ours}": rf"layers.\1.blocks.\2.{theirs}" for ours, theirs in _BLOCK.items()},
+    **{rf"stages\.(\d+)\.blocks\.(\d+)\.{name}": rf"layers.\1.blocks.\2.{foreign}" for name, foreign in _BLOCK.items()},
     "norm": "norm",
     "head": "head.fc",
 }

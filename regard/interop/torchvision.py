@@ -23,7 +23,7 @@ _VIT: Names = {
     "class_token": "class_token",
     "positions": "encoder.pos_embedding",
     r"patches(?=\.(weight|bias)$)": "conv_proj",
-    **{rf"encoder\.(\d+)\.{ours}": rf"encoder.layers.encoder_layer_\1.{theirs}" for ours, theirs in _BLOCK.items()},
+    **{rf"encoder\.(\d+)\.{name}": rf"encoder.layers.encoder_layer_\1.{foreign}" for name, foreign in _BLOCK.items()},
     "norm": "encoder.ln",
     "head": "heads.head",
 }

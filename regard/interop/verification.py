@@ -158,8 +158,8 @@ def compare(translator: Translator, external: ExternalModel, sources: Sequence[T
     differences = torch.tensor(
         [
             abs(a - b)
-            for ours, theirs in zip(scores, external_scores, strict=True)
-            for a, b in zip(ours.token_log_probs, theirs.token_log_probs, strict=True)
+            for expected, actual in zip(scores, external_scores, strict=True)
+            for a, b in zip(expected.token_log_probs, actual.token_log_probs, strict=True)
         ]
     )
     return Agreement(len(sources), float(differences.max()), float(differences.mean()), identical, ties)

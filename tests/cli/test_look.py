@@ -36,16 +36,14 @@ def test_suffix_selects_the_format(
 
 
 def test_invalid_arguments_are_rejected_without_output(command: Command, trained_run: Path, tmp_path: Path) -> None:
-    def refusal(*words: object) -> str:
+    def error(*words: object) -> str:
         return command("look", *words).error
 
-    assert "look.gif" in refusal(trained_run, SENTENCE, "--out", tmp_path / "look.gif")
-    assert "does not exist" in refusal(trained_run, SENTENCE, "--out", tmp_path / "no" / "look.html")
-    assert "decoder.1.cross" in refusal(
-        trained_run, SENTENCE, "--out", tmp_path / "a.html", "--only", "decoder.9.cross"
-    )
-    assert "blank" in refusal(trained_run, " ", "--out", tmp_path / "a.html")
-    assert "no such model folder" in refusal(tmp_path / "nothing", SENTENCE, "--out", tmp_path / "a.html")
+    assert "look.gif" in error(trained_run, SENTENCE, "--out", tmp_path / "look.gif")
+    assert "does not exist" in error(trained_run, SENTENCE, "--out", tmp_path / "no" / "look.html")
+    assert "decoder.1.cross" in error(trained_run, SENTENCE, "--out", tmp_path / "a.html", "--only", "decoder.9.cross")
+    assert "blank" in error(trained_run, " ", "--out", tmp_path / "a.html")
+    assert "no such model folder" in error(tmp_path / "nothing", SENTENCE, "--out", tmp_path / "a.html")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -108,13 +106,13 @@ def test_layers_and_heads_can_be_selected(
     assert command("look", swin_run, photo, *out, "--only", name, "--patch", 3, 6).code == 0
     assert list(drawn_maps[2]) == [f"stage 0, layer 1{suffix}" for suffix in ("", ", head 0", ", head 1")]
 
-    def refusal(*words: object) -> str:
+    def error(*words: object) -> str:
         return command("look", *words, "--out", tmp_path / "b.png").error
 
     expected_message = "'x' is not an attention module of this model; it has encoder.0.attention"
-    assert refusal(image_run, photo, "--only", "x") == expected_message
-    assert refusal(image_run, photo, "--head", 2) == "encoder.0.attention has no head 2; it has heads 0 to 1"
-    assert "give one image, not 2 arguments" in refusal(image_run, photo, photo)
+    assert error(image_run, photo, "--only", "x") == expected_message
+    assert error(image_run, photo, "--head", 2) == "encoder.0.attention has no head 2; it has heads 0 to 1"
+    assert "give one image, not 2 arguments" in error(image_run, photo, photo)
     assert not (tmp_path / "b.png").exists()
 
 
@@ -131,8 +129,8 @@ def test_window_attention_is_drawn_for_swin(
         rows = -(-(1 + 4 + 4) // 4)  # the image, four layers, four heads of the last layer
         assert whole_image.height == 8 + rows * (224 + 18 + 8)
         assert whole_image.tobytes() != patch_image.tobytes()
-    refusal = command("look", swin_run, photo, "--out", patch, "--patch", 8, 0).error
-    assert refusal == "patch 8,0 is outside this image; rows go from 0 to 7, columns from 0 to 7"
+    message = command("look", swin_run, photo, "--out", patch, "--patch", 8, 0).error
+    assert message == "patch 8,0 is outside this image; rows go from 0 to 7, columns from 0 to 7"
     assert "--patch" in command("look", trained_run, SENTENCE, "--out", whole, "--patch", 0, 0).error
     assert "--head" in command("look", trained_run, SENTENCE, "--out", whole, "--head", 0).error
 
@@ -221,20 +219,20 @@ def test_invalid_arguments_for_two_views_are_rejected(
 ) -> None:
     out = ("--out", tmp_path / "matches.png")
 
-    def refusal(*words: object) -> str:
+    def error(*words: object) -> str:
         return command("look", croco_folder, *words).error
 
-    assert "give two images, the views of a scene, not 1 arguments" in refusal(views[0], *out)
-    assert "--head is for models that classify images" in refusal(*views, "--head", 0, *out)
-    message = refusal(*views, "--only", "decoder.7.cross", *out)
+    assert "give two images, the views of a scene, not 1 arguments" in error(views[0], *out)
+    assert "--head is for models that classify images" in error(*views, "--head", 0, *out)
+    message = error(*views, "--only", "decoder.7.cross", *out)
     assert message.endswith("not a cross-attention module of this model; it has decoder.0.cross, decoder.1.cross")
-    assert "patch 3,0 is outside this image; rows go from 0 to 2" in refusal(*views, "--patch", 3, 0, *out)
-    assert "nowhere.png: cannot be read" in refusal(views[0], "nowhere.png", *out)
-    assert "written as .png" in refusal(*views, "--out", tmp_path / "matches.html")
+    assert "patch 3,0 is outside this image; rows go from 0 to 2" in error(*views, "--patch", 3, 0, *out)
+    assert "nowhere.png: cannot be read" in error(views[0], "nowhere.png", *out)
+    assert "written as .png" in error(*views, "--out", tmp_path / "matches.html")
     config = json.loads((croco_folder / "config.json").read_text())
     for size in (None, [12], [12, 18], [12, "16"]):
         (croco_folder / "config.json").write_text(json.dumps(config | {VIEWS: size}))
-        assert "must be a height and a width that are multiples" in refusal(*views, *out)
+        assert "must be a height and a width that are multiples" in error(*views, *out)
     assert not (tmp_path / "matches.png").exists()
 
 

@@ -195,8 +195,8 @@ def test_vit_with_mean_pooling_is_rejected(tmp_path: Path, command: Command) -> 
     preprocessing = ImagePreprocessing(classes=("a", "b"), size=32, channels=3, mean=(0.5,) * 3, std=(0.2,) * 3)
     (tmp_path / "run").mkdir()
     Classifier(ViT(ViTConfig.micro(classes=2)), preprocessing).save(tmp_path / "run")
-    refusal = command("export", tmp_path / "run", tmp_path / "there", "--to", "huggingface").error
-    assert "the ViT of transformers has pooling class" in refusal
+    error = command("export", tmp_path / "run", tmp_path / "there", "--to", "huggingface").error
+    assert "the ViT of transformers has pooling class" in error
     assert not (tmp_path / "there").exists()
     assert (
         "cannot be exported to ctranslate2"

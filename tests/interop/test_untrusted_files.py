@@ -41,22 +41,22 @@ F32 = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return make_folder(tmp_path / "theirs")
+    return make_folder(tmp_path / "foreign")
 
 
 def rejection(path: Path, folder: Path, **options: Any) -> str:
     """Check that an import is rejected without leaving files, and return the message."""
     before = sorted(folder.rglob("*"))
     with pytest.raises(UserError) as error:
-        import_model(path, folder / "ours", **options)
+        import_model(path, folder / "imported", **options)
     assert sorted(folder.rglob("*")) == before
     assert str(path) in str(error.value) and "\n" not in str(error.value)
     return str(error.value)
 
 
 def test_valid_folder_is_imported(folder: Path, tmp_path: Path) -> None:
-    import_model(folder, tmp_path / "ours")
-    assert Classifier.load(tmp_path / "ours").classes == ("bee", "cat", "dog")
+    import_model(folder, tmp_path / "imported")
+    assert Classifier.load(tmp_path / "imported").classes == ("bee", "cat", "dog")
     torch.save(timm_weights(), tmp_path / "timm.pt")
     import_model(tmp_path / "timm.pt", tmp_path / "more", {"heads": 2})
 
@@ -168,7 +168,7 @@ def test_every_missing_tensor_is_named(folder: Path, tmp_path: Path) -> None:
 
 
 def test_tensors_of_other_shapes_and_dtypes_are_named(folder: Path, tmp_path: Path) -> None:
-    whole = huggingface_weights()
+    tensors = huggingface_weights()
     name = "vit.layernorm.weight"
     for wrong, message in (
         (torch.ones(9), "layernorm.weight has shape [9]"),
@@ -177,9 +177,9 @@ def test_tensors_of_other_shapes_and_dtypes_are_named(folder: Path, tmp_path: Pa
         (torch.ones(0), "layernorm.weight has shape [0]"),
         (torch.ones(8, dtype=torch.int8), "layernorm.weight has dtype torch.int8"),
     ):
-        save_file(whole | {name: wrong}, folder / "model.safetensors")
+        save_file(tensors | {name: wrong}, folder / "model.safetensors")
         assert message in rejection(folder, tmp_path)
-    save_file(whole | {"vit.gate": torch.ones(1)}, folder / "model.safetensors")
+    save_file(tensors | {"vit.gate": torch.ones(1)}, folder / "model.safetensors")
     assert "unknown tensor gate" in rejection(folder, tmp_path)
 
 
@@ -238,28 +238,28 @@ def test_damaged_index_is_rejected(folder: Path, tmp_path: Path, content: str) -
 
 
 def test_shards_are_read_and_missing_shards_are_named(folder: Path, tmp_path: Path) -> None:
-    whole = huggingface_weights()
+    tensors = huggingface_weights()
     (folder / "model.safetensors").unlink()
-    shard_of = {name: f"part-{i % 2}.safetensors" for i, name in enumerate(whole)}
+    shard_of = {name: f"part-{i % 2}.safetensors" for i, name in enumerate(tensors)}
     for shard in set(shard_of.values()):
-        save_file({name: whole[name] for name, file in shard_of.items() if file == shard}, folder / shard)
+        save_file({name: tensors[name] for name, file in shard_of.items() if file == shard}, folder / shard)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shard_of}))
-    assert read_folder(folder).keys() == whole.keys()
-    import_model(folder, tmp_path / "ours")
-    shutil.rmtree(tmp_path / "ours")
+    assert read_folder(folder).keys() == tensors.keys()
+    import_model(folder, tmp_path / "imported")
+    shutil.rmtree(tmp_path / "imported")
     (folder / "part-1.safetensors").unlink()
     assert "part-1.safetensors: no such file" in rejection(folder, tmp_path)
 
 
 def test_pickled_shards_are_read_without_executing_code(folder: Path, tmp_path: Path) -> None:
-    whole, names = huggingface_weights(), sorted(huggingface_weights())
+    tensors, names = huggingface_weights(), sorted(huggingface_weights())
     (folder / "model.safetensors").unlink()
     shard_of = {name: f"part-{index % 2}.bin" for index, name in enumerate(names)}
     for shard in ("part-0.bin", "part-1.bin"):
-        torch.save({name: whole[name] for name in names if shard_of[name] == shard}, folder / shard)
+        torch.save({name: tensors[name] for name in names if shard_of[name] == shard}, folder / shard)
     (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": shard_of}))
-    import_model(folder, tmp_path / "ours")
-    shutil.rmtree(tmp_path / "ours")
+    import_model(folder, tmp_path / "imported")
+    shutil.rmtree(tmp_path / "imported")
     torch.save({"weight": Payload(tmp_path / "mark")}, folder / "part-1.bin")
     message = rejection(folder, tmp_path)
     assert re.search(r"part-1.bin: .* could execute code \(it refers to [\w.]+\); save", message)
@@ -275,8 +275,8 @@ def test_weights_with_nan_are_rejected(folder: Path, tmp_path: Path) -> None:
 
 def test_regard_folders_and_exports_are_not_imported(folder: Path, tmp_path: Path) -> None:
     import_model(folder, tmp_path / "run" / "best")
-    for ours in (tmp_path / "run", tmp_path / "run" / "best"):
-        assert "already a model folder" in rejection(ours, tmp_path)
+    for regard_folder in (tmp_path / "run", tmp_path / "run" / "best"):
+        assert "already a model folder" in rejection(regard_folder, tmp_path)
     for name, message in {
         "model.onnx": "for onnxruntime",
         "encoder.pt2": "for PyTorch",
@@ -317,12 +317,12 @@ from pathlib import Path
 from regard.errors import UserError
 from regard.interop.import_model import import_model
 good, *hostile = sys.argv[1:]
-import_model(Path(good), Path(good + ".ours"))
+import_model(Path(good), Path(good + ".imported"))
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 2**28, used + 2**28))
 for name in hostile:
     try:
-        import_model(Path(name), Path(name + ".ours"))
+        import_model(Path(name), Path(name + ".imported"))
         print(name, "imported")
     except UserError:
         print(name, "rejected")
@@ -367,7 +367,7 @@ cuts = st.none() | st.integers(0, 2**20)
 
 
 def assert_imported_or_rejected(path: Path, folder: Path, **options: Any) -> None:
-    out = folder / "ours"
+    out = folder / "imported"
     shutil.rmtree(out, ignore_errors=True)
     before = {entry for entry in folder.rglob("*") if out not in (entry, *entry.parents)}
     try:
@@ -384,7 +384,7 @@ def assert_imported_or_rejected(path: Path, folder: Path, **options: Any) -> Non
 def test_any_safetensors_file_is_imported_or_rejected(
     tmp_path: Path, edits: list[tuple[int, int, int]], cut: int | None
 ) -> None:
-    folder = tmp_path / "theirs"
+    folder = tmp_path / "foreign"
     shutil.rmtree(folder, ignore_errors=True)
     make_folder(folder)
     path = folder / "model.safetensors"
@@ -413,7 +413,7 @@ json_values = st.recursive(
 @fuzz
 @given(changes=st.dictionaries(st.sampled_from([*CONFIG, "num_labels", "label_names"]), json_values, max_size=3))
 def test_any_config_is_imported_or_rejected(tmp_path: Path, changes: dict[str, Any]) -> None:
-    folder = tmp_path / "theirs"
+    folder = tmp_path / "foreign"
     shutil.rmtree(folder, ignore_errors=True)
     make_folder(folder)
     (folder / "config.json").write_text(json.dumps(CONFIG | changes))
@@ -423,7 +423,7 @@ def test_any_config_is_imported_or_rejected(tmp_path: Path, changes: dict[str, A
 @fuzz
 @given(processor=json_values | st.fixed_dictionaries({"image_mean": json_values, "image_std": json_values}))
 def test_any_preprocessor_is_imported_or_rejected(tmp_path: Path, processor: Any) -> None:
-    folder = tmp_path / "theirs"
+    folder = tmp_path / "foreign"
     shutil.rmtree(folder, ignore_errors=True)
     make_folder(folder)
     (folder / "preprocessor_config.json").write_text(json.dumps(processor))
@@ -431,22 +431,22 @@ def test_any_preprocessor_is_imported_or_rejected(tmp_path: Path, processor: Any
 
 
 @pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     temporary = tmp_path_factory.mktemp("own")
-    make_folder(temporary / "theirs")
-    import_model(temporary / "theirs", temporary / "ours")
-    return temporary / "ours"
+    make_folder(temporary / "foreign")
+    import_model(temporary / "foreign", temporary / "imported")
+    return temporary / "imported"
 
 
 @fuzz
 @given(name=st.sampled_from(["config.json", "model.safetensors"]), edits=edits, cut=cuts)
 def test_any_model_folder_is_loaded_or_rejected(
-    ours: Path, tmp_path: Path, name: str, edits: list[tuple[int, int, int]], cut: int | None
+    model_folder: Path, tmp_path: Path, name: str, edits: list[tuple[int, int, int]], cut: int | None
 ) -> None:
     copy = tmp_path / "copy"
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(ours, copy)
-    (copy / name).write_bytes(mutate((ours / name).read_bytes(), edits, cut))
+    shutil.copytree(model_folder, copy)
+    (copy / name).write_bytes(mutate((model_folder / name).read_bytes(), edits, cut))
     try:
         Classifier.load(copy)
     except UserError as error:
@@ -475,10 +475,10 @@ def change_config(change: Callable[[dict[str, Any]], object]) -> Callable[[Path]
     ],
 )
 def test_damage_in_model_folders_is_named(
-    ours: Path, tmp_path: Path, damage: Callable[[Path], object], message: str
+    model_folder: Path, tmp_path: Path, damage: Callable[[Path], object], message: str
 ) -> None:
     copy = tmp_path / "copy"
-    shutil.copytree(ours, copy)
+    shutil.copytree(model_folder, copy)
     damage(copy)
     with pytest.raises(UserError, match=message):
         Classifier.load(copy)
@@ -488,4 +488,4 @@ def test_saved_tensors_are_read(tmp_path: Path) -> None:
     torch.save({"model": timm_weights(), "epoch": 3}, tmp_path / "x.pt")
     found = read_tensors(tmp_path / "x.pt")
     assert all(torch.equal(tensor, timm_weights()[name]) for name, tensor in found.items())
-    assert load_file(make_folder(tmp_path / "theirs") / "model.safetensors").keys() == huggingface_weights().keys()
+    assert load_file(make_folder(tmp_path / "foreign") / "model.safetensors").keys() == huggingface_weights().keys()

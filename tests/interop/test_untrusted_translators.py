@@ -26,7 +26,7 @@ from tests.interop.test_untrusted_files import assert_imported_or_rejected, cuts
 @pytest.fixture(scope="module")
 def marian(tmp_path_factory: pytest.TempPathFactory) -> Path:
     transformers.utils.logging.disable_progress_bar()
-    folder = tmp_path_factory.mktemp("marian") / "theirs"
+    folder = tmp_path_factory.mktemp("marian") / "foreign"
     folder.mkdir()
     translator = random_translator("post")
     export_huggingface(translator, folder, sample_sources(translator)[:2])
@@ -35,7 +35,7 @@ def marian(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(marian: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(marian, tmp_path / "theirs"))
+    return Path(shutil.copytree(marian, tmp_path / "foreign"))
 
 
 def with_config(**changes: Any) -> Callable[[Path], None]:
@@ -103,7 +103,7 @@ def test_damage_in_a_marian_folder_is_named(folder: Path, tmp_path: Path, what: 
 def test_any_folder_of_marian_is_imported_or_rejected(
     marian: Path, tmp_path: Path, name: str, edits: list[tuple[int, int, int]], cut: int | None
 ) -> None:
-    folder = tmp_path / "theirs"
+    folder = tmp_path / "foreign"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(marian, folder)
     (folder / name).write_bytes(mutate((marian / name).read_bytes(), edits, cut))
@@ -194,8 +194,8 @@ def test_nn_transformer_is_imported_with_and_without_a_tokenizer(tmp_path: Path)
     options = {"changes": SETTINGS, "embeddings": NAMES | {"bias": "out.bias"}}
     assert "without a tokenizer" in import_model(tmp_path / "x.pt", tmp_path / "bare", **options)
     tokenizer(290).save(tmp_path / "tokenizer.json")
-    import_model(tmp_path / "x.pt", tmp_path / "whole", **options, tokenizer=tmp_path / "tokenizer.json")
-    assert isinstance(Translator.load(tmp_path / "whole")("the dog", beam=1), str)
+    import_model(tmp_path / "x.pt", tmp_path / "complete", **options, tokenizer=tmp_path / "tokenizer.json")
+    assert isinstance(Translator.load(tmp_path / "complete")("the dog", beam=1), str)
     tokenizer(280).save(tmp_path / "other.json")
     with pytest.raises(UserError, match=r"\(280, 280\) tokens, but the embeddings have \(290, 290\) rows"):
         import_model(tmp_path / "x.pt", tmp_path / "third", **options, tokenizer=tmp_path / "other.json")
