@@ -1,7 +1,7 @@
 """Arrays on disk: .npy files in a folder, written as a stream and opened memory-mapped.
 
-`store.json` describes the arrays, with checksums, and holds metadata. It is written last, so that an interrupted store
-is not mistaken for a complete one.
+`store.json` contains metadata and a description of the arrays with checksums. It is written last, so that an
+interrupted store is not mistaken for a complete one.
 """
 
 from __future__ import annotations

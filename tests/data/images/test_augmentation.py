@@ -135,9 +135,7 @@ def test_mixed_targets_are_the_visible_shares_of_the_images(
     count: int, mixup: float, cutmix: float, probability: float, seed: int
 ) -> None:
     labels = torch.arange(count)
-    images = (
-        labels.float().view(-1, 1, 1, 1).expand(count, 3, 10, 14)
-    )  # all pixels have the value of the label, so that the mean is known
+    images = labels.float().view(-1, 1, 1, 1).expand(count, 3, 10, 14)  # all pixels have the value of the label
     mixed, targets = mix(images, labels, count, seeded(seed), mixup=mixup, cutmix=cutmix, probability=probability)
     assert targets.shape == (count, count)
     assert targets.min() >= 0

@@ -12,7 +12,7 @@ from regard.data.images.folders import list_images
 from regard.data.images.image_sets import ImageSettings, open_images, open_splits
 from regard.data.images.sources import natural_sort_key
 from regard.errors import UserError
-from tests.data.images.making import encoded, folder_of_classes, picture, write
+from tests.data.images.helpers import encoded, folder_of_classes, random_pixels, write
 
 SETTINGS = ImageSettings()
 
@@ -22,7 +22,7 @@ def test_classes_are_folders_in_natural_order(tmp_path: Path) -> None:
     assert images.classes == ("9", "10", "bee", "Cat")
     assert images.labels.tolist() == [0, 0, 1, 2, 3]
     assert [images.name(i) for i in range(5)] == ["9/0.png", "9/1.png", "10/0.png", "bee/0.png", "Cat/0.png"]
-    assert np.array_equal(images.read(0), picture(1))
+    assert np.array_equal(images.read(0), random_pixels(1))
 
 
 @given(st.lists(st.integers(0, 10**6)))

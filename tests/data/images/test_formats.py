@@ -17,7 +17,7 @@ from PIL import Image
 from regard.data.images.decoding import ImageError
 from regard.data.images.image_sets import ImageSet, ImageSettings, open_images, open_splits
 from regard.errors import UserError
-from tests.data.images.making import encoded, folder_of_classes, picture, write
+from tests.data.images.helpers import encoded, folder_of_classes, random_pixels, write
 
 SETTINGS = ImageSettings()
 
@@ -28,7 +28,7 @@ def contents(images: ImageSet) -> list[tuple[str, bytes]]:
 
 
 def pixels(seed: int) -> bytes:
-    return picture(seed).tobytes()
+    return random_pixels(seed).tobytes()
 
 
 # Idx
@@ -350,7 +350,7 @@ def test_the_same_images_have_the_same_pixels_in_every_format(tmp_path: Path) ->
 
 
 def test_colour_idx_files_can_be_read_as_grey(tmp_path: Path) -> None:
-    colour = picture(0, 4, 5)
+    colour = random_pixels(0, 4, 5)
     write(tmp_path / "train-images-idx4-ubyte", idx(colour[None]))
     write(tmp_path / "train-labels-idx1-ubyte", idx(np.zeros(1)))
     assert np.array_equal(open_images(tmp_path, SETTINGS).read(0), colour)

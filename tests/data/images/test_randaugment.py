@@ -10,7 +10,7 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from regard.data.images import transforms
 from regard.data.images.randaugment import OPERATIONS, rand_augment
-from tests.data.images.making import picture
+from tests.data.images.helpers import random_pixels
 
 SIZE = 24
 Reference = Callable[[Image.Image, float, int], Image.Image]
@@ -18,7 +18,7 @@ Reference = Callable[[Image.Image, float, int], Image.Image]
 
 def smooth(seed: int, channels: int = 3) -> np.ndarray:
     """Return an image similar to a photograph: smooth, and without some of the values."""
-    small = Image.fromarray(picture(seed, 5, 5, channels))
+    small = Image.fromarray(random_pixels(seed, 5, 5, channels))
     return np.asarray(small.resize((SIZE, SIZE), Image.Resampling.BICUBIC)) // 2 + 40
 
 

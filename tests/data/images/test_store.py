@@ -13,7 +13,7 @@ from regard.data.images.image_sets import ImageSet, ImageSettings, open_images
 from regard.data.images.store import has_pixels, open_image_store, should_store, stored_names, write_image_store
 from regard.errors import UserError
 from regard.models.folder import replace_folder
-from tests.data.images.making import encoded, folder_of_classes, picture, write
+from tests.data.images.helpers import encoded, folder_of_classes, random_pixels, write
 
 RESIZE = Resize(6)
 
@@ -135,7 +135,7 @@ def test_progress_is_reported(images: ImageSet, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_an_image_of_the_right_size_is_not_resized(channels: int) -> None:
-    pixels = picture(0, 6, 6, channels).reshape(6, 6, channels)
+    pixels = random_pixels(0, 6, 6, channels).reshape(6, 6, channels)
     assert RESIZE(pixels) is pixels
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from regard.data.images.transforms import affine, centre_crop, crop, flip, pad, rectangle_mask, resized_crop
-from tests.data.images.making import picture
+from tests.data.images.helpers import random_pixels
 
 
 def batch(count: int = 4, size: int = 12, channels: int = 3) -> torch.Tensor:
@@ -52,13 +52,8 @@ def test_a_resized_crop_of_integer_pixels_is_a_slice() -> None:
 
 
 def test_resized_crop_agrees_with_pillow() -> None:
-    smooth = np.asarray(Image.fromarray(picture(0, 6, 6)).resize((40, 40), Image.Resampling.BICUBIC))
-    box = (
-        3.25,
-        7.5,
-        23.25,
-        19.5,
-    )  # left, top, right, bottom; smaller than the result, so that Pillow does not antialias
+    smooth = np.asarray(Image.fromarray(random_pixels(0, 6, 6)).resize((40, 40), Image.Resampling.BICUBIC))
+    box = (3.25, 7.5, 23.25, 19.5)  # left, top, right, bottom; enlarged, so that Pillow does not antialias
     expected = np.asarray(Image.fromarray(smooth).resize((24, 24), Image.Resampling.BILINEAR, box)).astype(int)
     numbers = (torch.tensor([value]) for value in (7.5, 3.25, 12.0, 20.0))
     seen = resized_crop(torch.from_numpy(smooth.copy()).permute(2, 0, 1)[None], *numbers, 24)[0].permute(1, 2, 0)
@@ -66,7 +61,7 @@ def test_resized_crop_agrees_with_pillow() -> None:
 
 
 def test_affine_agrees_with_pillow() -> None:
-    pixels = picture(1, 20, 14)
+    pixels = random_pixels(1, 20, 14)
     a, b, tx, c, d, ty = 0.91, 0.32, 2.47, -0.23, 1.12, -1.31
     images = torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None]
     seen = affine(images, torch.tensor([[[a, b, tx], [c, d, ty]]]), fill=7)[0].permute(1, 2, 0).numpy()

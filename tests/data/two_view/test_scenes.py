@@ -60,9 +60,8 @@ def test_the_depth_of_walls_is_exact() -> None:
 
 def test_depth_is_measured_along_the_optical_axis() -> None:
     seen = render(room_with(), camera((0, 0, 0), yaw=90))
-    assert (
-        seen.depth[0, 11:13, 15:17].sub(4).abs().max() < 1e-5
-    )  # the wall at the right, perpendicular to the optical axis
+    # The wall at the right is perpendicular to the optical axis.
+    assert seen.depth[0, 11:13, 15:17].sub(4).abs().max() < 1e-5
     assert torch.allclose(seen.depth[0, 12], torch.full((32,), 4.0))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 
-def picture(seed: int = 0, width: int = 8, height: int = 6, channels: int = 3) -> np.ndarray:
+def random_pixels(seed: int = 0, width: int = 8, height: int = 6, channels: int = 3) -> np.ndarray:
     """Return random pixels that depend on the seed."""
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width, channels), np.uint8)
     return pixels if channels > 1 else pixels[..., 0]
@@ -18,7 +18,7 @@ def picture(seed: int = 0, width: int = 8, height: int = 6, channels: int = 3) -
 def encoded(seed: int = 0, form: str = "PNG", **shape: int) -> bytes:
     """Return the same pixels as an encoded image."""
     file = io.BytesIO()
-    Image.fromarray(picture(seed, **shape)).save(file, form)
+    Image.fromarray(random_pixels(seed, **shape)).save(file, form)
     return file.getvalue()
 
 
