@@ -147,54 +147,47 @@ def _greedy_or_sample(
     repeated = [request for request in requests for _ in range(copies)]
     constraints = TokenConstraints.of(repeated, settings, stepper.eos, device, stepper.max_length)
     state = stepper.start([request.source for request in requests], copies)
-    keys = _noise_keys(requests, copies, settings.seed).to(device) if settings.sampling else None
+    noise_keys = _noise_keys(requests, copies, settings.seed).to(device) if settings.sampling else None
     lengths: Ints = np.array(constraints.max_lengths.tolist())
-    longest = int(lengths.max())
-    rows: Ints = np.arange(len(repeated))  # index of each row that is still in the batch
-    last = torch.full((len(repeated),), stepper.bos, device=device)
-    tokens: Ints = np.full((len(repeated), longest), stepper.eos)
-    log_probs: Doubles = np.zeros((len(repeated), longest))
+    tokens: Ints = np.full((len(repeated), int(lengths.max())), stepper.eos)
+    token_log_probs: Doubles = np.zeros(tokens.shape)
     totals: Doubles = np.zeros(len(repeated))
+    rows: Ints = np.arange(len(repeated))  # index of each row that is still in the batch
     ended: Bools = np.zeros(len(repeated), np.bool_)
-    running = len(repeated)
-    for step in range(longest):
-        scores = stepper.step(last, state)
-        allowed = constraints.apply(scores[:, None], tokens[rows, None, :step])[:, 0]
-        last = (
-            allowed.argmax(-1)
-            if keys is None
-            else sample(
-                allowed,
-                gumbel_noise(keys, step, allowed.shape[1]),
-                settings.temperature,
-                settings.top_k,
-                settings.top_p,
-            )
-        )
-        chosen, gain = last.cpu().numpy(), scores.gather(1, last[:, None])[:, 0].cpu().double().numpy()
-        raise_if_nan(bool(np.isnan(gain[~ended]).any()))
-        tokens[rows, step], log_probs[rows, step] = chosen, gain
-        totals[rows[~ended]] += gain[~ended]
+    last = torch.full((len(repeated),), stepper.bos, device=device)
+    for step in range(tokens.shape[1]):
+        log_probs = stepper.step(last, state)
+        allowed = constraints.apply(log_probs[:, None], tokens[rows, None, :step])[:, 0]
+        last = allowed.argmax(-1) if noise_keys is None else _sample(allowed, noise_keys, step, settings)
+        chosen = last.cpu().numpy()
+        chosen_log_probs = log_probs.gather(1, last[:, None])[:, 0].cpu().double().numpy()
+        raise_if_nan(bool(np.isnan(chosen_log_probs[~ended]).any()))
+        tokens[rows, step], token_log_probs[rows, step] = chosen, chosen_log_probs
+        totals[rows[~ended]] += chosen_log_probs[~ended]
         ends = (chosen == stepper.eos) & ~ended
         lengths[rows[ends]] = step + 1
         ended |= ends
-        still_running = len(ended) - int(ended.sum())
-        if not still_running:
-            break
-        if still_running == running:
+        if not ends.any():
             continue
-        running, finished = still_running, np.asarray(ended.reshape(-1, copies).all(1))
+        finished = np.asarray(ended.reshape(-1, copies).all(1))
+        if finished.all():
+            break
         if finished.mean() >= MIN_REMOVED_SHARE:
             keep = (~finished).repeat(copies).nonzero()[0]
             rows, ended = rows[keep], ended[keep]
             index = torch.from_numpy(keep).to(device)
             last, state, constraints = last[index], state.select(index), constraints.select(index)
-            keys = None if keys is None else keys[index]
+            noise_keys = None if noise_keys is None else noise_keys[index]
     # Computed one by one: in an array, the rounding of powers depends on the other elements.
-    scored = [total / settings.length_normaliser(float(n)) for total, n in zip(totals, lengths, strict=True)]
-    hypotheses = build_hypotheses(tokens, log_probs, lengths, np.array(scored))
+    scores = [total / settings.length_normaliser(float(n)) for total, n in zip(totals, lengths, strict=True)]
+    hypotheses = build_hypotheses(tokens, token_log_probs, lengths, np.array(scores))
     groups = [hypotheses[i : i + copies] for i in range(0, len(hypotheses), copies)]
     return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in groups]
+
+
+def _sample(log_probs: Tensor, noise_keys: Tensor, step: int, settings: SearchSettings) -> Tensor:
+    noise = gumbel_noise(noise_keys, step, log_probs.shape[1])
+    return sample(log_probs, noise, settings.temperature, settings.top_k, settings.top_p)
 
 
 def raise_if_nan(found: bool) -> None:

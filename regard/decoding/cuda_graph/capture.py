@@ -54,12 +54,12 @@ class StaticGraph:
     """
 
     def __init__(self, function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], pool: Pool) -> None:
-        self._function, self.inputs = function, inputs
+        self._function, self._inputs = function, inputs
         self._outputs: tuple[Tensor, ...] | None = None
         self._graph = None if pool is None else capture(self.run, pool)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        for static, new in zip(self.inputs, inputs, strict=True):
+        for static, new in zip(self._inputs, inputs, strict=True):
             static.copy_(new)
         if self._graph is None:
             self.run()
@@ -69,7 +69,7 @@ class StaticGraph:
         return self._outputs
 
     def run(self) -> None:
-        outputs = self._function(*self.inputs)
+        outputs = self._function(*self._inputs)
         if self._outputs is None:  # in the warm-up, before the capture
             self._outputs = tuple(torch.empty_like(output) for output in outputs)
         for static, output in zip(self._outputs, outputs, strict=True):

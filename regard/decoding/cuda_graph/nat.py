@@ -81,23 +81,18 @@ class CapturedNAT:
         config = self.model.config
         (B, S), fits = self._padded(len(sources), max(map(len, sources)) + 1)
         K = min(count, 2 * config.length_reach + 1)
-        key = ("encode", B, S, K)
-        encode = self._graph(key, partial(_encode, self.model, K), lambda: [_ones(B, S + 1)], S if fits else None)
-        encoder_output, packed = encode(_source_table(sources, (B, S + 1), 1, config.eos))
+        table = _source_table(sources, (B, S + 1), 1, config.eos)
+        encode = partial(_encode, self.model, K)
+        *encoded, packed = self._run(("encode", B, S, K), encode, [table], S if fits else None)
         lengths, log_probs = packed.cpu()[:, : len(sources)]
         candidates = list_candidates(lengths, log_probs.view(torch.float32))
 
         rows = [(i, candidate.length) for i, row in enumerate(candidates) for candidate in row]
         (R, T), fits_too = self._padded(len(rows), max(length for _, length in rows))
         longest = max(S, T) if fits and fits_too else None
-        decode = self._graph(
-            ("decode", B, S, R, T, iterations),
-            partial(_decode, self.model, T, iterations),
-            lambda: [torch.zeros_like(encoder_output), _ones(B), torch.tensor([[0, 1]] * R)],
-            longest,
-        )
         row_table = torch.tensor(rows + [(0, 1)] * (R - len(rows)))
-        (packed,) = decode(encoder_output, encode.inputs[0][:, -1], row_table)
+        decode = partial(_decode, self.model, T, iterations)
+        (packed,) = self._run(("decode", B, S, R, T, iterations), decode, [*encoded, row_table], longest)
         tokens, log_probs, decoder_input = packed.cpu()[:, : len(rows)]
         return candidates, NATOutput(tokens, log_probs.view(torch.float32), decoder_input)
 
@@ -110,33 +105,32 @@ class CapturedNAT:
         if not (fits and fits_too):
             B, S, T = len(sources), int(source_lengths.max()), max(lengths)
         longest = max(S, T) if fits and fits_too else None
-        function = partial(_encode_and_decode, self.model, T)
-        run = self._graph(("one pass", B, S, T), function, lambda: [_ones(B, S + 2)], longest)
         table = _source_table(sources, (B, S + 2), 2, config.eos)
         table[: len(lengths), -1] = torch.tensor(lengths)
-        (packed,) = run(table)
+        decode = partial(_encode_and_decode, self.model, T)
+        (packed,) = self._run(("one pass", B, S, T), decode, [table], longest)
         tokens, log_probs = packed.cpu()[:, : len(sources)]
         masked = torch.full_like(tokens, config.mask_token)
         candidates = [[LengthCandidate(length, None)] for length in lengths]
         return candidates, NATOutput(tokens, log_probs.view(torch.float32), masked)
 
-    def _graph(
+    def _run(
         self,
         key: tuple[object, ...],
         function: Callable[..., tuple[Tensor, ...]],
-        inputs: Callable[[], Sequence[Tensor]],
+        inputs: Sequence[Tensor],
         longest: int | None,
-    ) -> StaticGraph:
-        """Return the graph with this key, or a new one.
+    ) -> tuple[Tensor, ...]:
+        """Return the outputs of the graph with this key, which is captured if it does not exist.
 
         Args:
             key: Name and shape of the graph.
-            function: Function to capture.
-            inputs: Returns examples of its inputs.
+            function: Function that the graph computes.
+            inputs: Its inputs.
             longest: Length of its longest rows; None if the batch is too large to be captured and kept.
         """
         if longest is None:
-            return StaticGraph(function, [x.to(self.device) for x in inputs()], None)
+            return function(*(x.to(self.device) for x in inputs))
         graph = self._graphs.pop(key, None)
         if graph is None:
             grow_position_tables(self.model, longest)
@@ -145,9 +139,9 @@ class CapturedNAT:
                 del self._graphs[next(iter(self._graphs))]
             if self.capture and self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()
-            graph = StaticGraph(function, [x.to(self.device) for x in inputs()], self._pool)
+            graph = StaticGraph(function, [x.to(self.device, copy=True) for x in inputs], self._pool)
         self._graphs[key] = graph
-        return graph
+        return graph(*inputs)
 
     def _check_weights(self) -> None:
         """Discard all graphs if a weight has moved in memory."""
@@ -166,13 +160,13 @@ class CapturedNAT:
 # Functions that are captured. Source tables have the source length in a column after the tokens.
 
 
-def _encode(model: NATransformer, K: int, table: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the encoder output, and K candidate lengths with their log-probabilities, (2, B, K)."""
+def _encode(model: NATransformer, K: int, table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the encoder output, the source lengths, and K candidate lengths with log-probabilities, (2, B, K)."""
     tokens, source_lengths = table[:, :-1], table[:, -1]
     layout = Padded(source_lengths, tokens.shape[1])
     encoder_output = model.encode(tokens, layout)
     lengths, log_probs = predict_lengths(model, encoder_output, layout, source_lengths, K)
-    return encoder_output, torch.stack((lengths.int(), log_probs.view(torch.int32)))
+    return encoder_output, source_lengths, torch.stack((lengths.int(), log_probs.view(torch.int32)))
 
 
 def _decode(
@@ -208,7 +202,3 @@ def _source_table(sources: Sources, shape: Size, extra: int, eos: int) -> Tensor
         row[: len(source)] = source
         row[-extra] = len(source) + 1
     return torch.from_numpy(table)
-
-
-def _ones(*size: int) -> Tensor:
-    return torch.ones(size, dtype=torch.long)
