@@ -1,1 +1,1 @@
-"""From a model to its output: search over a step function, and the Translator, where text meets model."""
+"""Decoding: beam search, sampling and non-autoregressive decoding. Tensors in, token hypotheses out."""
