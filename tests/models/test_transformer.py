@@ -425,6 +425,8 @@ def test_a_state_counts_its_tokens() -> None:
         assert model.step(tokens(2, 3), state).shape == (2, 3, model.config.target_vocab)
     assert state.position == 2
     assert state.caches[0].length == 1 + 3  # the first token is stored once
+    with pytest.raises(ValueError, match="3 hypotheses per sentence, but there are 2 tokens"):
+        model.step(tokens(2, 2), state)
 
 
 def test_decoding_in_inference_mode_leaves_nothing_behind_that_breaks_training() -> None:
