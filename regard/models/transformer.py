@@ -155,7 +155,7 @@ class DecoderState:
     def begin_step(self, tokens_BK: Tensor) -> tuple[Tensor, Tensor, Mask]:
         """Return the tokens to decode, (B, K), or (B, 1) if they are the same, their positions and their mask."""
         B, K = tokens_BK.shape
-        if K != self.beam_width:
+        if self.beam_width != K:
             raise ValueError(f"the state has {self.beam_width} hypotheses per sentence, but there are {K} tokens")
         positions = torch.full((1, K), self.position, device=tokens_BK.device)
         if K == 1:
