@@ -85,6 +85,7 @@ def trace_steps(tracer: FileTracer) -> None:
         if steps == 1:
             tracer.restart_with_stack()
         elif steps == 4:
+            tracer.stop()  # what runs while the run is stopped does not count
             raise EnoughStepsError
 
     torch.optim.AdamW.step = step  # type: ignore[method-assign, assignment]
