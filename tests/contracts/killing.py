@@ -1,12 +1,12 @@
-"""Runs `regard` again and again in forked processes that are killed with SIGKILL, then once to its end.
+"""Run `regard` repeatedly in forked processes that are killed, then once to its end.
 
-    python killing.py PLAN.json WORDS...
+    python killing.py PLAN.json OUT ARGUMENTS...
 
-PLAN.json lists how each process dies: {"call": 7} in the midst of its 7th call that changes the disk, {"call": 2,
-"of": "rename"} in its second rename, {"seconds": 0.3} after some time; with "signal" it gets another one than SIGKILL,
-and the call goes on; {"limit": 1000} lets it write no larger file. Torch is imported once, before the first fork, so
-that a process costs a fraction of a second. Prints a JSON list: for every process its exit status as `waitpid` gives
-it, and the name of the call it died in.
+PLAN.json lists how each process is killed: {"call": 7} in its 7th call that changes a file or folder in OUT,
+{"call": 2, "of": "rename"} in its second rename there, {"step": 3} in its third optimiser step, {"seconds": 0.3} after
+some time. With "signal" the process receives another signal than SIGKILL, and the call continues. {"limit": 1000}
+limits the size of the files that it writes. Torch is imported once, before the first fork, so that a process takes a
+fraction of a second. Prints a JSON list with the exit status and the last call of every process.
 """
 
 import json
@@ -22,7 +22,8 @@ from typing import Any
 
 import safetensors.torch
 import torch
-import torch._dynamo  # which the optimiser would import, a second in every process
+import torch._dynamo  # the optimiser would import it in every process, which takes a second
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import regard.cli
 import regard.training.run
@@ -30,47 +31,75 @@ import regard.training.run
 CALLS = ("fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "save_file")
 
 
-def die_in_call(death: dict[str, Any], report: int) -> None:
-    """Lets this process die at its n-th call: where n is even before it has happened, else after."""
-    number, names, deadly_signal = death["call"], death.get("of", CALLS), death.get("signal", signal.SIGKILL)
-    made = 0
+def changed_path(name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Path:
+    """Return the path that a call changes: of two paths the target; the path of a file descriptor."""
+    path = arguments[1 if name in ("rename", "replace", "save_file") else 0]
+    if isinstance(path, int):
+        return Path(f"/proc/self/fd/{path}").readlink()
+    if options.get("dir_fd") is not None:
+        return Path(f"/proc/self/fd/{options['dir_fd']}").readlink() / path
+    return Path(path).absolute()
 
-    def deadly(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*words: Any, **options: Any) -> Any:
-            nonlocal made
-            made += 1
-            if made != number:
-                return function(*words, **options)
+
+def kill_in_call(death: dict[str, Any], out: Path, report: int) -> None:
+    """Kill this process in its n-th call that concerns the folder: if n is even before the call, otherwise after it."""
+    number, names, sent = death["call"], death.get("of", CALLS), death.get("signal", signal.SIGKILL)
+    calls = 0
+
+    def wrap(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += changed_path(name, arguments, options).is_relative_to(out)
+            if calls != number:
+                return function(*arguments, **options)
+            calls += 1  # only once
             os.write(report, name.encode())
-            if deadly_signal != signal.SIGKILL:
-                os.kill(os.getpid(), deadly_signal)
-                return function(*words, **options)
-            if name == "save_file":  # half of it is on the disk
-                function(*words, **options)
-                os.truncate(words[1], Path(words[1]).stat().st_size // 2)
+            if sent != signal.SIGKILL:
+                os.kill(os.getpid(), sent)
+                return function(*arguments, **options)
+            if name == "save_file":  # a half-written file
+                function(*arguments, **options)
+                os.truncate(arguments[1], Path(arguments[1]).stat().st_size // 2)
             elif number % 2:
-                with suppress(OSError):  # such as that of a folder which is there already
-                    function(*words, **options)
+                with suppress(OSError):  # for example because the folder exists
+                    function(*arguments, **options)
             os.kill(os.getpid(), signal.SIGKILL)
-            raise AssertionError("still alive")
+            raise AssertionError("the process was not killed")
 
         return call
 
     for name in [names] if isinstance(names, str) else names:
-        home = safetensors.torch if name == "save_file" else os
-        setattr(home, name, deadly(name, getattr(home, name)))
+        module = safetensors.torch if name == "save_file" else os
+        setattr(module, name, wrap(name, getattr(module, name)))
 
 
-def be_regard(words: list[str], death: dict[str, Any], report: int) -> None:
-    """What a child does; never returns."""
+def kill_in_step(number: int, report: int) -> None:
+    """Kill this process in its n-th optimiser step: if n is even before the update, otherwise after it."""
+    steps = 0
+
+    def count(*_: object) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == number:
+            os.write(report, b"step")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    register = register_optimizer_step_post_hook if number % 2 else register_optimizer_step_pre_hook
+    register(count)
+
+
+def run_child(arguments: list[str], death: dict[str, Any], out: Path, report: int) -> None:
+    """Run regard in a forked process; never returns."""
     code: Any = 1
     try:
         torch.set_num_threads(1)
         if "limit" in death:
             resource.setrlimit(resource.RLIMIT_FSIZE, (death["limit"], death["limit"]))
         if "call" in death:
-            die_in_call(death, report)
-        sys.argv = ["regard", *words]
+            kill_in_call(death, out, report)
+        if "step" in death:
+            kill_in_step(death["step"], report)
+        sys.argv = ["regard", *arguments]
         regard.cli.main()
     except SystemExit as stopped:
         code = stopped.code
@@ -81,22 +110,22 @@ def be_regard(words: list[str], death: dict[str, Any], report: int) -> None:
 
 
 def main() -> None:
-    plan, words = json.loads(Path(sys.argv[1]).read_text()), sys.argv[2:]
-    ends = []
+    plan, out, arguments = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]), sys.argv[3:]
+    results = []
     for death in [*plan, {}]:
-        ear, mouth = os.pipe()
+        reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
-            os.dup2(2, 1)  # what regard says goes to stderr, the result alone to stdout
-            be_regard(words, death, mouth)
-        os.close(mouth)
+            os.dup2(2, 1)  # the output of regard goes to stderr, only the result to stdout
+            run_child(arguments, death, out, writing)
+        os.close(writing)
         if "seconds" in death:
             time.sleep(death["seconds"])
             os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
-        ends.append((status, os.read(ear, 99).decode()))
-        os.close(ear)
-    print(json.dumps(ends))
+        results.append((status, os.read(reading, 99).decode()))
+        os.close(reading)
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":
