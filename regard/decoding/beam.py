@@ -103,8 +103,8 @@ class BeamSearch(Generic[S]):
         B, K = self.log_probs.shape
         last = self.tokens[:, :, step - 1] if step else np.full((B, K), self.stepper.bos)
         log_probs = self.stepper.step(self._to_device(last.reshape(-1)), self.state).view(B, K, -1)
-        unmet = None if self.required is None else self._to_device(self.required.missing > 0)
-        allowed = self.constraints.apply(log_probs, self.tokens[:, :, :step], unmet)
+        must_continue = None if self.required is None else self._to_device(self.required.missing > 0)
+        allowed = self.constraints.apply(log_probs, self.tokens[:, :, :step], must_continue)
         if self.trace is not None:
             self.trace.add_forbidden(self, log_probs, allowed, step)
         size = K // self.settings.groups

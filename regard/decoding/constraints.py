@@ -117,21 +117,21 @@ class TokenConstraints:
             self.settings, self.eos, self.max_lengths[sentences], self.prefixes[sentences], forbidden
         )
 
-    def apply(self, log_probs: Tensor, tokens: Ints, unmet: Tensor | None = None) -> Tensor:
+    def apply(self, log_probs: Tensor, tokens: Ints, must_continue: Tensor | None = None) -> Tensor:
         """Return log-probabilities, (B, K, V), with -inf for tokens that may not follow.
 
         Args:
             log_probs: Log-probabilities of the next tokens. They are returned unchanged if no constraint is active.
             tokens: Tokens of the hypotheses so far, (B, K, L).
-            unmet: Hypotheses that lack a required phrase and so may not end, (B, K).
+            must_continue: Hypotheses that must not end, because they lack a required phrase, (B, K).
         """
         step = tokens.shape[2]
         allowed = log_probs
         if step < self.settings.min_length:
-            unmet = torch.ones(log_probs.shape[:2], dtype=torch.bool, device=log_probs.device)
-        if unmet is not None:
+            must_continue = torch.ones(log_probs.shape[:2], dtype=torch.bool, device=log_probs.device)
+        if must_continue is not None:
             allowed = allowed.clone()
-            allowed[..., self.eos].masked_fill_(unmet, -math.inf)
+            allowed[..., self.eos].masked_fill_(must_continue, -math.inf)
         if self.forbidden or self.settings.no_repeat:
             if self.settings.no_repeat and step >= self.settings.no_repeat:
                 allowed = self._forbid_repetition(allowed, torch.from_numpy(tokens).to(log_probs.device))
@@ -149,7 +149,7 @@ class TokenConstraints:
             allowed = torch.where(at_limit[:, None, None], self._only(log_probs, self.eos), allowed)
         return allowed
 
-    def reason(self, sentence: int, tokens: Sequence[int], token: int, unmet: bool) -> str:
+    def reason(self, sentence: int, tokens: Sequence[int], token: int, phrase_missing: bool) -> str:
         """Return the constraint that forbids `token` after `tokens`."""
         step = len(tokens)
         if int(self.max_lengths[sentence]) == step + 1:
@@ -157,7 +157,7 @@ class TokenConstraints:
         if step < self.prefixes.shape[1] and int(self.prefixes[sentence, step]) >= 0:
             return "the prefix has another token"
         if token == self.eos:
-            return "a required phrase is missing" if unmet else "it would end before min_length"
+            return "a required phrase is missing" if phrase_missing else "it would end before min_length"
         for phrase, sentences in self.forbidden.items():
             if bool(sentences[sentence]) and phrase.completing[phrase.run(np.array(tokens, np.int64)), token]:
                 return "it would complete a forbidden phrase"

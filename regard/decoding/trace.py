@@ -64,10 +64,10 @@ class BeamTrace:
         normaliser = beam.settings.length_normaliser(float(step + 1))
         for b, k, i in np.argwhere(forbidden).tolist():
             token, tokens = int(best[b, k, i]), beam.tokens[b, k, :step].tolist()
-            unmet = beam.required is not None and bool(beam.required.missing[b, k])
+            missing = beam.required is not None and bool(beam.required.missing[b, k])
             token_log_prob = float(log_probs[b, k, token])
             log_prob = float(beam.log_probs[b, k]) + token_log_prob
-            outcome = f"forbidden: {beam.constraints.reason(b, tokens, token, unmet)}"
+            outcome = f"forbidden: {beam.constraints.reason(b, tokens, token, missing)}"
             tree, parent, score = self.trees[b], self.nodes[b][k], log_prob / normaliser
             tree.append(BeamNode(len(tree), parent, step, token, token_log_prob, log_prob, score, outcome))
 
