@@ -33,8 +33,7 @@ from regard.decoding.config import SearchSettings
 from regard.decoding.search import search
 from regard.decoding.stepper import TransformerStepper
 from regard.models.transformer import Transformer
-from regard.ops.linear import PackedWeights
-from regard.ops.quantization import Precision
+from regard.ops.quantization import Precision, prepack
 
 VOCAB, SOURCE, TARGET = 8_000, 24, 32
 RESULTS = Path(__file__).parent / "results"
@@ -43,7 +42,8 @@ Decode = Callable[[list[list[int]], int], list[list[int]]]
 
 
 def our_decoder(model: Transformer, precision: Precision = "float32") -> Decode:
-    stepper = TransformerStepper(model, products=PackedWeights(precision))
+    prepack(model, precision)
+    stepper = TransformerStepper(model)
 
     def decode(sources: list[list[int]], beam: int) -> list[list[int]]:
         settings = SearchSettings(beam=beam, min_length=TARGET - 1, max_length=TARGET)

@@ -82,7 +82,7 @@ def random_model(config: NATransformerConfig) -> NATransformer:
     model = NATransformer(config).eval().requires_grad_(False)
     if config.length == "classifier":
         for further, likely in ((0, 9.0), (1, 8.0), (-1, 7.0)):
-            model.length.bias[config.length_reach + further] = likely
+            model.length.bias[config.max_length_offset + further] = likely
     return model
 
 

@@ -26,7 +26,7 @@ from regard.attention.core import Full
 from regard.attention.multi_head import Attention
 from regard.attention.positions import sinusoid
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.ops.linear import RoundedWeights
+from regard.ops.linear import HalfWeights
 from regard.training.cuda_graph import StepGraph
 from regard.training.loop import autocast
 from regard.training.objectives.objective import cross_entropy, logits_of_labels, teacher_forcing_loss
@@ -97,7 +97,7 @@ def build_with_all_dropouts(size: Size) -> Transformer:
 def build_half(size: Size, **changes: Any) -> Transformer:
     """Half precision between the blocks as well as within them."""
     model = build_ours(size, **changes)
-    model.source_embedding.stream = torch.bfloat16
+    model.residual_dtype = torch.bfloat16
     return model
 
 
@@ -265,7 +265,7 @@ class Trainer:
         self.loss = loss if contender.compile is None else torch.compile(loss, **contender.compile)
         self.precision = "float32" if contender.precise else "auto"
         ours = isinstance(self.model, Transformer) and contender.compile is None and not contender.precise
-        self.rounded = RoundedWeights(self.model) if ours and device.type == "cuda" else nullcontext()
+        self.half_weights = HalfWeights(self.model) if ours and device.type == "cuda" else nullcontext()
         self.count = torch.zeros((), device=device)
         self.recorder: StepGraph[Any, Tensor] | None = StepGraph(self._take, device) if record else None
 
@@ -298,7 +298,7 @@ class Trainer:
             return self._take([read])
 
     def _take(self, read: Sequence[Any]) -> Tensor:
-        with autocast(self.device, self.precision), self.rounded:
+        with autocast(self.device, self.precision), self.half_weights:
             total = self.loss(self.model, read[0])
         mean = total / self.count
         mean.backward()  # type: ignore[no-untyped-call]

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from regard.evaluation.bench.environment import describe_machine
 from regard.interop.huggingface_vision import from_huggingface
 from regard.models.vit import ViT, ViTConfig
-from regard.ops.linear import RoundedWeights
+from regard.ops.linear import HalfWeights
 from regard.training.cuda_graph import WARMUP_STEPS, StepGraph
 
 RESULTS = Path(__file__).parent / "results"
@@ -54,7 +54,7 @@ class Contender:
             model.parameters(), lr=1e-4, weight_decay=0.05, fused=True, capturable=recorded and cuda
         )
         rounds = cuda and isinstance(model, ViT) and run is None
-        self.rounded = RoundedWeights(model) if rounds else nullcontext()
+        self.half_weights = HalfWeights(model) if rounds else nullcontext()
         self.recorder: StepGraph[Batch, Tensor] | None = StepGraph(self._take, self.device) if recorded else None
         self.seconds: list[float] = []
         self.warm_up, self.peak, self.error = 0.0, 0, ""
@@ -70,7 +70,7 @@ class Contender:
 
     def _take(self, batches: Sequence[Batch]) -> Tensor:
         images, labels = batches[0]
-        with torch.autocast(self.device.type, torch.bfloat16), self.rounded:
+        with torch.autocast(self.device.type, torch.bfloat16), self.half_weights:
             loss = F.cross_entropy(logits_of(self.run(images)).float(), labels)
         loss.backward()
         self.optimiser.step()

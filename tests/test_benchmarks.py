@@ -203,9 +203,9 @@ def test_note_is_kept_with_its_rows(
         ("ops/triton/varlen_attention.py", "varlen_backward_keys", "attention"),
         ("ops/triton/key_ranges.py", "find_key_ranges", "attention"),
         ("ops/triton/add_norm.py", "add_norm_backward", "Add & Norm"),
-        ("ops/triton/feed_forward_backward.py", "multiply_and_pass", "linear layers"),
-        ("ops/triton/cross_entropy.py", "turn_into_gradient", "cross-entropy"),
-        ("ops/triton/cross_entropy.py", "turn_held_rows", "cross-entropy"),
+        ("ops/triton/linear_backward.py", "matmul_relu_backward", "linear layers"),
+        ("ops/triton/cross_entropy.py", "cross_entropy_two_reads", "cross-entropy"),
+        ("ops/triton/cross_entropy.py", "cross_entropy_one_read", "cross-entropy"),
     ],
 )
 def test_profile_groups_know_our_kernels(module: str, kernel: str, group: str) -> None:

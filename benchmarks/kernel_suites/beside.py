@@ -1,15 +1,16 @@
 """What stands beside attention in a step: Add & Norm, gradients of biases and weights, ReLU, the head."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.ops import add_norm_training as learning
-from regard.ops import column_sum as sums
+from regard.ops import add_norm as norms
 from regard.ops import cross_entropy as head
-from regard.ops.linear_training import multiply_precisely
+from regard.ops import linear_backward as backward
+from regard.ops.linear import matmul
 
 from .bench import Bench, Row, Run
 
@@ -25,14 +26,15 @@ def measure_norms(bench: Bench) -> None:
         return F.layer_norm(y, (512,), weight.to(y.dtype), bias.to(y.dtype), 1e-5)
 
     def ours(x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, before: Tensor | None) -> Tensor:
-        return learning.add_norm(x, added, weight, bias, 1e-5, 0.1, before)
+        norm = SimpleNamespace(weight=weight, bias=bias, eps=1e-5)
+        return norms.sum_and_norm(x, added, norm, update_bias=before, dropout=0.1, dtype=x.dtype)[1]  # type: ignore[arg-type]
 
     bench.compare("norms", "PyTorch", plain, inputs)
-    usual = learning.TILE, learning.WARPS, learning.PROGRAMS
+    usual = norms.TILE, norms.WARPS, norms.PROGRAMS
     for choice in ((1024, 2, 8), (1024, 2, 6), (1024, 2, 4), (512, 1, 16), (512, 1, 8), (2048, 2, 5), (2048, 4, 4)):
-        learning.TILE, learning.WARPS, learning.PROGRAMS = choice
+        norms.TILE, norms.WARPS, norms.PROGRAMS = choice
         bench.compare("norms", f"ours {choice}", ours, inputs)
-    learning.TILE, learning.WARPS, learning.PROGRAMS = usual
+    norms.TILE, norms.WARPS, norms.PROGRAMS = usual
     bench.compare("norms", "ours, without the bias before it", partial(ours, before=None), inputs[:4])
 
 
@@ -43,7 +45,7 @@ def measure_biases(bench: Bench) -> None:
         run = partial(torch.sum, grad, 0)
         bench.attempt("biases", f"{width}, PyTorch", partial(bench.times, "op", run))
         for choice in ((32, 128, 4, 8), (64, 128, 4, 4), (16, 128, 4, 12), (32, 256, 8, 4), (16, 256, 4, 8)):
-            _sum_with_tiles(bench, "biases", f"{width}, ours {choice}", choice, partial(sums.sum_by_kernel, grad))
+            _sum_with_tiles(bench, "biases", f"{width}, ours {choice}", choice, partial(backward.sum_columns, grad))
 
 
 def measure_relu(bench: Bench) -> None:
@@ -56,14 +58,14 @@ def measure_relu(bench: Bench) -> None:
 
     bench.attempt("relu", "PyTorch", partial(bench.times, "op", plain))
     for choice in ((32, 128, 4, 8), (64, 128, 4, 5), (16, 128, 4, 12), (64, 128, 8, 4), (32, 256, 4, 5)):
-        _sum_with_tiles(bench, "relu", f"ours {choice}", choice, partial(sums.pass_relu_by_kernel, grad, y))
+        _sum_with_tiles(bench, "relu", f"ours {choice}", choice, partial(backward.activation_backward, grad, y, "relu"))
 
 
 def _sum_with_tiles(bench: Bench, part: str, name: str, choice: tuple[int, int, int, int], run: Run) -> None:
-    usual = sums.ROWS, sums.COLUMNS, sums.WARPS, sums.PROGRAMS
-    sums.ROWS, sums.COLUMNS, sums.WARPS, sums.PROGRAMS = choice
+    usual = backward.ROWS, backward.COLUMNS, backward.WARPS, backward.PROGRAMS
+    backward.ROWS, backward.COLUMNS, backward.WARPS, backward.PROGRAMS = choice
     bench.attempt(part, name, partial(bench.times, "op", run))
-    sums.ROWS, sums.COLUMNS, sums.WARPS, sums.PROGRAMS = usual
+    backward.ROWS, backward.COLUMNS, backward.WARPS, backward.PROGRAMS = usual
 
 
 def measure_weights(bench: Bench) -> None:
@@ -73,7 +75,7 @@ def measure_weights(bench: Bench) -> None:
         x = torch.randn(bench.tokens, columns, device=bench.device, dtype=bench.dtype)
         ways: dict[str, Run] = {
             "rounded": lambda grad=grad, x=x: (grad.t() @ x).float(),  # type: ignore[misc]
-            "not rounded": partial(multiply_precisely, grad.t(), x, torch.float32),
+            "not rounded": partial(matmul, grad.t(), x, torch.float32),
         }
         for name, run in ways.items():
             bench.attempt("weights", f"{rows} × {columns}, {name}", partial(bench.times, "op", run))
@@ -88,19 +90,17 @@ def measure_head(bench: Bench) -> None:
     usual = head.TILE, head.WARPS
     for choice in ((8192, 8), (4096, 4), (8192, 16), (16384, 8), (16384, 16), (32768, 32)):
         head.TILE, head.WARPS = choice
-        run = partial(head.turn_rows, logits.clone(), labels, 0.1)
+        run = partial(head._two_reads, logits.clone(), labels, 0.1, True)
         bench.attempt("head", f"read twice {choice}", partial(_check_and_time, bench, run, logits, labels))
     head.TILE, head.WARPS = usual
-    usual = head.HELD_BY_WARP, head.HELD_WARPS
+    usual = head.LOGITS_PER_WARP, head.WARPS_PER_MULTIPROCESSOR
     for choice in ((2048, 16), (1024, 32), (4096, 8)):
-        head.HELD_BY_WARP, head.HELD_WARPS = choice
-        run = partial(head.turn_held_rows, logits.clone(), labels, 0.1)
+        head.LOGITS_PER_WARP, head.WARPS_PER_MULTIPROCESSOR = choice
+        run = partial(head._one_read, logits.clone(), labels, 0.1, True)
         bench.attempt("head", f"held {choice}", partial(_check_and_time, bench, run, logits, labels))
-    head.HELD_BY_WARP, head.HELD_WARPS = usual
+    head.LOGITS_PER_WARP, head.WARPS_PER_MULTIPROCESSOR = usual
     vectors = torch.randn(rows, width, device=bench.device).to(dtype)
-    for precisely in (False, True):
-        add = partial(_add_up_weight, logits, vectors, precisely)
-        bench.attempt("head", f"weight, added up by the product: {precisely}", partial(bench.times, "op", add))
+    bench.attempt("head", "gradient of the weight", partial(bench.times, "op", partial(_sum_weight, logits, vectors)))
     factor = torch.full((), 1 / 3, device=bench.device)
     for what, x in (("weight", torch.randn(words, width, device=bench.device)), ("vectors", vectors)):
         plain, ours = partial(torch.mul, x, factor), partial(head.multiply, x, factor, x.dtype)
@@ -111,7 +111,7 @@ def measure_head(bench: Bench) -> None:
 def _check_and_time(bench: Bench, run: partial[Tensor], logits: Tensor, labels: Tensor) -> Row:
     """The first call finds the logits as they were, the others what it made of them."""
     plain = logits[:64].double()
-    losses = head.turn_into_gradient(plain, labels[:64], 0.1)
+    losses = head.cross_entropy_(plain, labels[:64], 0.1)
     found = run()[:64].double()
     errors = {
         "error": ((run.args[0][:64].double() - plain).norm() / plain.norm()).item(),
@@ -122,10 +122,8 @@ def _check_and_time(bench: Bench, run: partial[Tensor], logits: Tensor, labels: 
     return errors | bench.times("op", run)
 
 
-def _add_up_weight(logits: Tensor, vectors: Tensor, precisely: bool) -> Tensor:
+def _sum_weight(logits: Tensor, vectors: Tensor) -> Tensor:
     total = torch.empty(logits.shape[1], vectors.shape[1], device=logits.device)
-    usual, head.ADDS_PRECISELY = head.ADDS_PRECISELY, precisely
     for chunk in range(3):
-        head.add_product(total, logits.t(), vectors, first=chunk == 0)
-    head.ADDS_PRECISELY = usual
+        head.accumulate_matmul_(total, logits.t(), vectors, first=chunk == 0)
     return total

@@ -5,8 +5,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from regard.ops import feed_forward_backward as through
-from regard.ops.feed_forward_backward import Tile
+from regard.ops import linear_backward as backward
+from regard.ops.linear_backward import MatmulTile as Tile
 
 from .bench import Bench, Row, Run
 
@@ -42,19 +42,15 @@ def measure_feed_forward(bench: Bench) -> None:
 
 
 def _in_two_passes(grad: Tensor, weight: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-    usual, through.BY_KERNEL = through.BY_KERNEL, False
-    try:
-        return through.pass_product(grad, weight, seen, "relu")
-    finally:
-        through.BY_KERNEL = usual
+    return backward.activation_backward(grad @ weight, seen, "relu")
 
 
 def _with_tile(tile: Tile, grad: Tensor, weight: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-    usual, through.TILE = through.TILE, tile
+    usual, backward.MATMUL_TILE = backward.MATMUL_TILE, tile
     try:
-        return through.pass_by_kernel(grad, weight, seen)
+        return backward.matmul_relu_backward_kernel(grad, weight, seen)
     finally:
-        through.TILE = usual
+        backward.MATMUL_TILE = usual
 
 
 def _check_and_time(bench: Bench, run: Run, exact: Tensor) -> Row:

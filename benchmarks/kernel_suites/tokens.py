@@ -9,7 +9,6 @@ from training_workload import make_one
 
 from regard.attention.positions import sinusoid
 from regard.ops import embedding
-from regard.ops import embedding_backward as adding
 
 from .bench import Bench
 
@@ -37,26 +36,16 @@ def _measure_adding(bench: Bench, tokens: Tensor, vocab: int) -> None:
     grad = torch.randn(len(tokens), 512, device=bench.device, dtype=bench.dtype)
     run = partial(torch.ops.aten.embedding_dense_backward, grad.float(), tokens, vocab, -1, False)
     bench.attempt("adding", "PyTorch, dropout done before", partial(bench.times, "op", run))
-    reading = adding.Reading(grad, tokens, torch.ones(1, dtype=torch.long, device=bench.device))
-    usual = adding.CHUNK, adding.ROWS, adding.WARPS
+    seed = torch.ones(1, dtype=torch.long, device=bench.device)
+    ours = partial(embedding.sum_by_token, grad, tokens, vocab, SCALE, seed, DROPOUT)
+    usual = embedding.CHUNK, embedding.BACKWARD_ROWS, embedding.BACKWARD_WARPS
     for choice in ((32, 4, 2), (16, 4, 2), (64, 4, 2), (32, 2, 2), (32, 8, 2), (32, 4, 4), (32, 4, 1), (16, 2, 1)):
-        adding.CHUNK, adding.ROWS, adding.WARPS = choice
-        ours = partial(adding.add_up_rows, [reading], vocab, SCALE, DROPOUT)
+        embedding.CHUNK, embedding.BACKWARD_ROWS, embedding.BACKWARD_WARPS = choice
         bench.attempt("adding", f"ours {choice}", partial(bench.times, "op", ours))
-    adding.CHUNK, adding.ROWS, adding.WARPS = usual
-    usual_few, adding.FEW = adding.FEW, 0
-    ours = partial(adding.add_up_rows, [reading], vocab, SCALE, DROPOUT)
-    bench.attempt("adding", "ours, sorted as numbers of 32 bits", partial(bench.times, "op", ours))
-    adding.FEW = usual_few
-    total = torch.zeros(vocab, 512, device=bench.device)
-
-    def apart() -> None:
-        for _ in range(2):
-            total.add_(adding.add_up_rows([reading], vocab, SCALE, DROPOUT))
-
-    together = partial(adding.add_up_rows, [reading, reading], vocab, SCALE, DROPOUT, total)
-    bench.attempt("adding", "two readers, each by itself", partial(bench.times, "op", apart))
-    bench.attempt("adding", "two readers, together", partial(bench.times, "op", together))
+    embedding.CHUNK, embedding.BACKWARD_ROWS, embedding.BACKWARD_WARPS = usual
+    usual_limit, embedding.MAX_INT16_VOCABULARY = embedding.MAX_INT16_VOCABULARY, 0
+    bench.attempt("adding", "ours, sorted by 32 bits", partial(bench.times, "op", ours))
+    embedding.MAX_INT16_VOCABULARY = usual_limit
 
 
 def plain(dtype: torch.dtype, given: tuple[Tensor, Tensor, Tensor], table: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ GROUPS = {
     "linear layers": MATMULS,
     "attention": r"^attend$|flash|fmha",
     "cache writes": r"^append$",
-    "Add & Norm": r"^add_norm$|layer_norm",
+    "Add & Norm": r"^add_norm_inference$|layer_norm",
     "softmax and top-k of the logits": r"^scan$",
     "beam update": r"^advance$",
 }

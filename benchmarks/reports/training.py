@@ -9,10 +9,10 @@ from .markdown import begin_sentence, cite, dates_of, paragraphs, show, table
 from .results import Result
 
 GROUPS = {
-    "linear layers": rf"{MATMULS}|^multiply_and_pass$",  # the latter includes the backward pass of ReLU
+    "linear layers": rf"{MATMULS}|^matmul_relu_backward$",  # the latter includes the backward pass of ReLU
     "attention": r"^(varlen_forward|varlen_backward_\w+|find_key_ranges)$|flash|fmha",
     "Add & Norm": r"layer_norm|LayerNorm|add_norm|GammaBeta",
-    "cross-entropy": r"turn_into_gradient|turn_held_rows|softmax|nll_loss",
+    "cross-entropy": r"cross_entropy_\w+_reads?|softmax|nll_loss",
     "optimizer": r"multi_tensor_apply",
 }
 SPEEDS = {

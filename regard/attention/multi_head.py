@@ -5,7 +5,7 @@ Shapes: B batch, T query tokens, S source tokens, H heads, D head width, W = H Â
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from regard.attention.masks import Mask
 from regard.attention.positions import Rotary, Rotary2D
 from regard.ops import dispatch
 from regard.ops.dropout import Dropout
-from regard.ops.linear import Linear, linear
+from regard.ops.linear import Linear, LinearSlice
 from regard.ops.modules import list_modules
 from regard.ops.rotary import rotate_qkv
 
@@ -83,58 +83,68 @@ class Attention(nn.Module):
                 nn.init.zeros_(bias)
 
     def forward(self, x: Tensor, source: Tensor | KeyValues | None = None, **options: Any) -> Tensor:
-        """Attend from x, (B, T, W), to itself or to a source; the options are the keyword arguments of `context`."""
-        y_BTW: Tensor = self.projection_dropout(self.out(self.context(x, source, **options)))
+        """Attend from x to itself or to a source.
+
+        Args:
+            x: Tokens that attend, (B, T, W).
+            source: Tokens to attend to, (B, S, W), or their keys and values from `project`; x itself by default. If the
+                keys have B/n rows, each of them serves n consecutive rows of x, such as the hypotheses of a beam.
+            options: Keyword arguments of `context`.
+
+        Returns:
+            Output, (B, T, W).
+        """
+        B, T, _ = x.shape
+        if source is not None and options.get("cache") is not None:
+            raise ValueError("a cache is for self-attention; for cross-attention, project the source once instead")
+        key_values = source if isinstance(source, KeyValues) else None
+        if key_values is not None:
+            x = self._merge_hypotheses(x, key_values)
+        context_BTW = self.context(self._project(x, source), key_values, **options).reshape(B, T, self.width)
+        y_BTW: Tensor = self.projection_dropout(self.out(context_BTW))
         return y_BTW
 
     def context(
         self,
-        x: Tensor,
-        source: Tensor | KeyValues | None = None,
+        projections: Sequence[Tensor],
+        key_values: KeyValues | None = None,
         *,
         mask: Mask | None = None,
         positions: Tensor | None = None,
         source_positions: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """Return the joined contexts of all heads, (B, T, W), which `forward` passes to the output projection.
+        """Return the joined contexts of all heads, (B, T, W), which are the input of the output projection.
 
         Args:
-            x: Tokens that attend, (B, T, W).
-            source: Tokens to attend to, (B, S, W), or their keys and values from `project`; x itself by default. If the
-                keys have B/n rows, each of them serves n consecutive rows of x, such as the hypotheses of a beam.
+            projections: [qkv], (B, T, 3W), for self-attention; [q, kv], (B, T, W) and (B, S, 2W), for cross-attention;
+                or [q] with `key_values`.
+            key_values: Keys and values of the source from `project`.
             mask: Which queries may attend to which keys.
-            positions: Positions of x for the rotary embedding, (B, T) or (B, T, 2).
+            positions: Positions of the queries for the rotary embedding, (B, T) or (B, T, 2).
             source_positions: Positions of the source, likewise.
-            cache: Cache from `start_cache` for self-attention in decoding; x holds the new tokens only.
+            cache: Cache from `start_cache` for self-attention in decoding; the queries are those of the new tokens.
         """
-        B, T, _ = x.shape
-        if source is not None and cache is not None:
-            raise ValueError("a cache is for self-attention; for cross-attention, project the source once instead")
-        if isinstance(source, KeyValues):
-            x = self._merge_hypotheses(x, source)
         mask = Mask() if mask is None else mask
         dropout = self.attention_dropout if self.training else 0.0
-        projections = self._project(x, source)
         context_BHTD = None
-        if self.rotary is None and self.qkv_hook is None and cache is None and not isinstance(source, KeyValues):
+        if self.rotary is None and self.qkv_hook is None and cache is None and key_values is None:
             context_BHTD = self.kind.attend_projected(projections, self.heads, mask, dropout)
         if context_BHTD is None:
-            if source is None:
+            if key_values is None and len(projections) == 1:
                 q_BHTD, k_BHSD, v_BHSD = self._split_qkv(projections[0], positions)
             else:
                 q_BHTD = self._rotate(self._split_heads(projections[0]), positions)
-                kv = source if isinstance(source, KeyValues) else self._split_kv(projections[1], source_positions)
-                k_BHSD, v_BHSD = kv
+                k_BHSD, v_BHSD = self._split_kv(projections[1], source_positions) if key_values is None else key_values
             context_BHTD = self._attend(q_BHTD, k_BHSD, v_BHSD, mask, dropout, cache)
         if self.head_scales is not None:
             context_BHTD = context_BHTD * self.head_scales.to(context_BHTD)[:, None, None]
-        return context_BHTD.transpose(1, 2).reshape(B, T, self.width)
+        B, H, T, D = context_BHTD.shape
+        return context_BHTD.transpose(1, 2).reshape(B, T, H * D)
 
-    @property
-    def last(self) -> Linear | None:
-        """The output projection if it is the last operation, None if dropout follows."""
-        return None if self.projection_dropout.p else self.out
+    def q_and_kv_layers(self) -> list[LinearSlice]:
+        """Return the query projection, and the joint projection of keys and values, for cross-attention."""
+        return self.qkv.split([self.width, 2 * self.width])
 
     def start_cache(self, beam_width: int = 1) -> Cache:
         """Return an empty cache for decoding with this number of hypotheses per sentence."""
@@ -142,7 +152,7 @@ class Attention(nn.Module):
 
     def project(self, source: Tensor, positions: Tensor | None = None) -> KeyValues:
         """Return the keys and values of a source, (B, H, S, D) each, to attend to it many times."""
-        return self._split_kv(linear(source, *self._q_and_kv_parameters()[1]), positions)
+        return self._split_kv(self.q_and_kv_layers()[1](source), positions)
 
     def _attend(
         self, q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, mask: Mask, dropout: float, cache: Cache | None
@@ -168,13 +178,7 @@ class Attention(nn.Module):
         if source is None:
             return [self.qkv(x)]
         inputs = [x] if isinstance(source, KeyValues) else [x, source]
-        return [linear(y, *part) for y, part in zip(inputs, self._q_and_kv_parameters(), strict=False)]
-
-    def _q_and_kv_parameters(self) -> list[tuple[Tensor, Tensor | None]]:
-        """Weight and bias of the query projection, and of the key and value projections."""
-        sizes = [self.width, 2 * self.width]  # with split(), autograd joins both gradients in one operation
-        biases = (None, None) if self.qkv.bias is None else self.qkv.bias.split_with_sizes(sizes)
-        return list(zip(self.qkv.weight.split_with_sizes(sizes), biases, strict=True))
+        return [layer(y) for y, layer in zip(inputs, self.q_and_kv_layers(), strict=False)]
 
     def _split_qkv(self, qkv: Tensor, positions: Tensor | None) -> tuple[Tensor, ...]:
         if self.rotary is None:

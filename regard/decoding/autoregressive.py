@@ -21,7 +21,7 @@ from regard.decoding.search import Stepper, TokenHypothesis, search
 from regard.decoding.stepper import EnsembleStepper, TransformerStepper, coverage_penalty, pad_batch
 from regard.errors import UserError
 from regard.models.transformer import Transformer
-from regard.ops.linear import PackedWeights
+from regard.ops.quantization import refresh_prepacked
 
 if TYPE_CHECKING:
     from regard.decoding.cuda_graph.search import CapturedSearch
@@ -37,9 +37,8 @@ class AutoregressiveGenerator:
     has_attention = True
     capture_devices: ClassVar[tuple[str, ...]] = ("cuda",)
 
-    def __init__(self, models: Sequence[Transformer], products: PackedWeights | None = None) -> None:
+    def __init__(self, models: Sequence[Transformer]) -> None:
         self.models = models
-        self._packed = PackedWeights() if products is None else products
         self.config = models[0].config
         self._captured: CapturedSearch | None = None
 
@@ -75,9 +74,9 @@ class AutoregressiveGenerator:
         eos, bos, pad = self.config.eos, self.config.bos, self.config.pad
         source, source_layout = pad_batch([[*tokens, eos] for tokens in sources], pad, self.device)
         target, target_layout = pad_batch([[bos, *tokens] for tokens in targets], pad, self.device)
-        self._packed.refresh()
-        with self._packed:
-            logits = [model(source, target, source_layout, target_layout) for model in self.models]
+        for model in self.models:
+            refresh_prepacked(model)
+        logits = [model(source, target, source_layout, target_layout) for model in self.models]
         log_probs: list[Tensor] = [x.float().log_softmax(-1) for x in logits]
         return log_probs[0] if len(log_probs) == 1 else torch.stack(log_probs).logsumexp(0) - math.log(len(log_probs))
 
@@ -107,7 +106,7 @@ class AutoregressiveGenerator:
         return scored
 
     def _stepper(self, settings: SearchSettings) -> Stepper[Any]:
-        steppers = [TransformerStepper(model, settings.coverage > 0, self._packed) for model in self.models]
+        steppers = [TransformerStepper(model, settings.coverage > 0) for model in self.models]
         return steppers[0] if len(steppers) == 1 else EnsembleStepper(steppers)
 
     def _can_capture(self, requests: Sequence[DecodingRequest], settings: SearchSettings, trace: bool) -> bool:

@@ -40,7 +40,7 @@ def predict_lengths(
         count: Number of lengths per sentence. If there are fewer candidates, the remaining log-probabilities are -inf.
     """
     config = model.config
-    reach = config.length_reach
+    reach = config.max_length_offset
     difference = torch.arange(-reach, reach + 1, device=source_lengths.device)
     lengths = source_lengths[:, None] - 1 + difference
     possible = lengths >= 1
@@ -73,7 +73,7 @@ def length_log_probs(
     target_lengths: Sequence[int],
 ) -> list[float]:
     """Return the log-probability of each given target length; differences are clipped to the range of the model."""
-    reach = model.config.length_reach
+    reach = model.config.max_length_offset
     log_probs = model.length_logits(encoder_output, layout).float().log_softmax(-1)
     difference = [target - (source - 1) for target, source in zip(target_lengths, source_lengths, strict=True)]
     index = torch.tensor(difference, device=log_probs.device).clamp(-reach, reach) + reach

@@ -29,7 +29,7 @@ from regard.decoding.search import TokenHypothesis
 from regard.errors import UserError
 from regard.models.nat import NATransformer
 from regard.ops import ctc
-from regard.ops.linear import PackedWeights
+from regard.ops.quantization import refresh_prepacked
 
 if TYPE_CHECKING:
     from regard.decoding.cuda_graph.nat import CapturedNAT
@@ -92,9 +92,8 @@ class NATGenerator:
     has_attention = True
     capture_devices: ClassVar[tuple[str, ...]] = ("cuda",)
 
-    def __init__(self, model: NATransformer, products: PackedWeights | None = None) -> None:
+    def __init__(self, model: NATransformer) -> None:
         self.model, self.config = model, model.config
-        self._packed = PackedWeights() if products is None else products
         self._captured: CapturedNAT | None = None
 
     @property
@@ -213,13 +212,12 @@ class NATGenerator:
 
     def _encode(self, sources: Sequence[Tokens]) -> EncodedSources:
         """Encode sources, which are given without END."""
-        self._packed.refresh()
+        refresh_prepacked(self.model)
         lengths = [len(source) + 1 for source in sources]
         width, eos, pad = max(lengths), self.config.eos, self.config.pad
         rows = [[*source, eos, *[pad] * (width - len(source) - 1)] for source in sources]
         layout = self._layout(lengths)
-        with self._packed:
-            output = self.model.encode(torch.tensor(rows, device=self.device), layout)
+        output = self.model.encode(torch.tensor(rows, device=self.device), layout)
         return EncodedSources(output, layout, lengths)
 
     def _layout(self, lengths: Sequence[int]) -> Padded | None:
@@ -254,8 +252,7 @@ class NATGenerator:
         """Return the log-probabilities of one decoder pass, (R, T, V); the input consists of masks by default."""
         decoder_input = targets.masked if decoder_input is None else decoder_input
         layouts = targets.layout, targets.source_layout
-        with self._packed:
-            return token_log_probs(self.model, targets.encoder_output, *layouts, decoder_input)
+        return token_log_probs(self.model, targets.encoder_output, *layouts, decoder_input)
 
     # Length classifier and END
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from regard.attention.masks import Mask, Padded
 from regard.attention.multi_head import Attention, use_qkv_hook
 from regard.models.transformer import DecoderState, Transformer
-from regard.ops.linear import PackedWeights
+from regard.ops.quantization import refresh_prepacked
 
 
 @dataclass
@@ -43,12 +43,10 @@ class TransformerStepper:
     Args:
         model: The model.
         coverage: Whether states accumulate the attention of the last layer to each source token.
-        products: Prepacked weights; float32 by default.
     """
 
-    def __init__(self, model: Transformer, coverage: bool = False, products: PackedWeights | None = None) -> None:
+    def __init__(self, model: Transformer, coverage: bool = False) -> None:
         self.model, self.coverage = model, coverage
-        self._packed = PackedWeights() if products is None else products
         self.bos, self.eos = model.config.bos, model.config.eos
         self.max_length = model.config.max_length if model.config.positions == "learned" else None
 
@@ -58,11 +56,10 @@ class TransformerStepper:
 
     def start(self, sources: Sequence[Sequence[int]], beam_width: int) -> TransformerState:
         """Encode the sources, which are given without END. The model must not change until the search ends."""
-        self._packed.refresh()
+        refresh_prepacked(self.model)
         tokens, layout = pad_batch([[*source, self.eos] for source in sources], self.model.config.pad, self.device)
-        with self._packed:
-            encoder_output = self.model.encode(tokens, layout)
-            state = TransformerState(self.model.start(encoder_output, layout, beam_width))
+        encoder_output = self.model.encode(tokens, layout)
+        state = TransformerState(self.model.start(encoder_output, layout, beam_width))
         if self.coverage:
             state.decoder.blocks = list(self.model.decoder)  # fused blocks do not call hooks
             dtype = torch.promote_types(encoder_output.dtype, torch.float32)  # sums of small weights
@@ -70,7 +67,7 @@ class TransformerStepper:
         return state
 
     def step(self, tokens: Tensor, state: TransformerState) -> Tensor:
-        with self._packed, self._accumulate_attention(state):
+        with self._accumulate_attention(state):
             logits = self.model.step(tokens.view(-1, state.decoder.beam_width), state.decoder)
         return logits.flatten(0, 1).float().log_softmax(-1)
 

@@ -39,7 +39,7 @@ def choose_masked(visible: Tensor, N: int) -> Tensor:
 
 def masked_loss(model: CroCo, view1: Tensor, view2: Tensor, visible: Tensor) -> Tensor:
     """Return the mean squared error of each masked patch, normalised per patch, (B, M)."""
-    targets = model.patches(view1)
+    targets = model.normalised_patches(view1)
     masked = choose_masked(visible, targets.shape[1])
     predicted = gather_tokens(model(view1, view2, visible), masked).float()
     return (predicted - gather_tokens(targets, masked)).square().mean(-1)

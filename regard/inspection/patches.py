@@ -63,7 +63,7 @@ def global_attention(model: ViT, records: Mapping[str, AttentionRecord], patch: 
         UserError: The patch is outside the image.
     """
     layers = layer_weights(records)
-    prefix, columns = model.config.leading, model.config.grid[1]
+    prefix, columns = model.config.prefix_tokens, model.config.grid[1]
     check_patch(patch, model.config.grid)
 
     def select_query(weights: Floats) -> Floats:
@@ -171,7 +171,7 @@ def attention_received(weights: Floats, windows: Windows) -> Floats:
     1 is the value under uniform attention.
     """
     n, T = windows.tokens.shape
-    places = windows.places.cpu().numpy()
+    places = windows.cells.cpu().numpy()
     is_token = np.zeros(n * T, weights.dtype)
     is_token[places] = 1  # queries that only pad the grid to complete windows do not count
     sums: Floats = np.einsum("nhts,nt->hns", weights, is_token.reshape(n, T)).reshape(weights.shape[1], -1)
@@ -182,8 +182,8 @@ def reachable_region(token: int, windows: Windows, columns: int) -> tuple[int, i
     """Return the bounding box of the tokens that a token may attend to: first row and column, last row and column."""
     window_of, index_of = _window_indices(windows)
     allowed = np.ones(windows.tokens.shape[1], bool)
-    if windows.may is not None:
-        allowed = windows.may[window_of[token], index_of[token]].cpu().numpy()
+    if windows.allowed is not None:
+        allowed = windows.allowed[window_of[token], index_of[token]].cpu().numpy()
     tokens = np.flatnonzero((window_of == window_of[token]) & allowed[index_of])
     token_rows, token_columns = np.divmod(tokens, columns)
     return int(token_rows.min()), int(token_columns.min()), int(token_rows.max()), int(token_columns.max())
@@ -191,5 +191,5 @@ def reachable_region(token: int, windows: Windows, columns: int) -> tuple[int, i
 
 def _window_indices(windows: Windows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the window of every token of the grid, and its index within the window."""
-    window_of, index_of = np.divmod(windows.places.cpu().numpy(), windows.tokens.shape[1])
+    window_of, index_of = np.divmod(windows.cells.cpu().numpy(), windows.tokens.shape[1])
     return window_of, index_of

@@ -58,7 +58,7 @@ def find_peaks(
     """
     _, columns = model.patch_embedding.grid(view2)
     with probe(model, names or cross_attention_names(model)) as records:
-        model.both(view1, view2, visible)
+        model.decode_views(view1, view2, visible)
     peaks = {}
     for name, record in records.items():
         weight, index = record.weights.mean(1).max(-1)
@@ -151,7 +151,7 @@ def draw_reconstructions(model: CroCo, view1: Tensor, visible: Tensor, second_vi
     is_visible = torch.zeros(len(view1), patches, dtype=torch.bool, device=view1.device).scatter(1, visible, True)
     columns = [_mix_patches(model, is_visible, view1, torch.full_like(view1, 0.85))]
     for view2 in second_views:
-        reconstruction = model.paint(model(view1, view2, visible).float(), view1)
+        reconstruction = model.unnormalise_patches(model(view1, view2, visible).float(), view1)
         columns += [view2, _mix_patches(model, is_visible, view1, reconstruction)]
     columns.append(view1)
     images = [[to_image(column[row], 2) for column in columns] for row in range(len(view1))]

@@ -199,17 +199,17 @@ def _set_block(spec: Any, block: Any, config: EncoderDecoderConfig) -> None:
     attention = spec.self_attention
     _set_linear(attention.linear[0], block.attention.qkv.weight, block.attention.qkv.bias)
     _set_linear(attention.linear[1], block.attention.out.weight, block.attention.out.bias)
-    _set_norm(attention.layer_norm, block.around_attention.norm)
+    _set_norm(attention.layer_norm, block.norm1)
     _set_scale(attention, config)
     inner, outer = block.feed_forward.inner, block.feed_forward.outer
-    if block.feed_forward.gated:
+    if block.feed_forward.activation == "swiglu":
         (gate, value), (gate_bias, value_bias) = inner.weight.chunk(2), inner.bias.chunk(2)
         _set_linear(spec.ffn.linear_0, gate, gate_bias)
         _set_linear(spec.ffn.linear_0_noact, value, value_bias)
     else:
         _set_linear(spec.ffn.linear_0, inner.weight, inner.bias)
     _set_linear(spec.ffn.linear_1, outer.weight, outer.bias)
-    _set_norm(spec.ffn.layer_norm, block.around_feed_forward.norm)
+    _set_norm(spec.ffn.layer_norm, block.norm3 if hasattr(block, "cross") else block.norm2)
 
 
 def _set_cross_attention(spec: Any, block: Any, config: EncoderDecoderConfig) -> None:
@@ -217,7 +217,7 @@ def _set_cross_attention(spec: Any, block: Any, config: EncoderDecoderConfig) ->
     for linear, rows in zip(spec.linear, (slice(0, width), slice(width, None)), strict=False):
         _set_linear(linear, qkv.weight[rows], None if qkv.bias is None else qkv.bias[rows])
     _set_linear(spec.linear[2], block.cross.out.weight, block.cross.out.bias)
-    _set_norm(spec.layer_norm, block.around_cross.norm)
+    _set_norm(spec.layer_norm, block.norm2)
     _set_scale(spec, config)
 
 

@@ -14,19 +14,19 @@ from regard.models.bert import BertConfig
 
 KIND = "bert"
 _NAMES: Names = {
-    "pieces": "embeddings.word_embeddings.weight",
+    "token_embedding": "embeddings.word_embeddings.weight",
     r"positions\.": "embeddings.position_embeddings.",
-    "segments": "embeddings.token_type_embeddings.weight",
+    "segment_embedding": "embeddings.token_type_embeddings.weight",
     r"norm\.": "embeddings.LayerNorm.",
     **{
         rf"encoder\.(\d+)\.{name}": tuple(rf"encoder.layer.\1.{part}" for part in parts)
         for name, parts in {
             r"attention\.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
             r"attention\.out": ("attention.output.dense",),
-            r"around_attention\.norm": ("attention.output.LayerNorm",),
+            r"norm1": ("attention.output.LayerNorm",),
             r"feed_forward\.inner": ("intermediate.dense",),
             r"feed_forward\.outer": ("output.dense",),
-            r"around_feed_forward\.norm": ("output.LayerNorm",),
+            r"norm2": ("output.LayerNorm",),
         }.items()
     },
 }

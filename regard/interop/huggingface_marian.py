@@ -35,15 +35,18 @@ CLASSES: dict[Kind, str] = {
 }
 
 _BLOCK: dict[str, str | tuple[str, ...]] = {
-    r"around_attention\.norm": "self_attn_layer_norm",
+    r"norm1": "self_attn_layer_norm",
     r"attention\.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     r"attention\.out": "self_attn.out_proj",
-    r"around_cross\.norm": "encoder_attn_layer_norm",
-    r"cross\.qkv": ("encoder_attn.q_proj", "encoder_attn.k_proj", "encoder_attn.v_proj"),
-    r"cross\.out": "encoder_attn.out_proj",
     r"feed_forward\.inner": "fc1",
     r"feed_forward\.outer": "fc2",
-    r"around_feed_forward\.norm": "final_layer_norm",
+}
+_ENCODER_BLOCK = _BLOCK | {r"norm2": "final_layer_norm"}
+_DECODER_BLOCK = _BLOCK | {
+    r"norm2": "encoder_attn_layer_norm",
+    r"cross\.qkv": ("encoder_attn.q_proj", "encoder_attn.k_proj", "encoder_attn.v_proj"),
+    r"cross\.out": "encoder_attn.out_proj",
+    r"norm3": "final_layer_norm",
 }
 _STACK = {
     r"source_embedding\.positions": "model.encoder.embed_positions",
@@ -61,8 +64,8 @@ _NAMES: Names = {
         rf"{stack}\.(\d+)\.{name}": tuple(
             rf"model.{stack}.layers.\1.{part}" for part in ((parts,) if isinstance(parts, str) else parts)
         )
-        for stack in ("encoder", "decoder")
-        for name, parts in _BLOCK.items()
+        for stack, block in (("encoder", _ENCODER_BLOCK), ("decoder", _DECODER_BLOCK))
+        for name, parts in block.items()
     },
 }
 _SHARED, _SOURCE, _TARGET, _OUTPUT = (
@@ -73,7 +76,7 @@ _SHARED, _SOURCE, _TARGET, _OUTPUT = (
 )
 _BIAS = "final_logits_bias"
 _FEATURES_LAST = re.compile(r"(qkv|inner)\.weight$|^(source|target)_embedding\.|^output$")
-_FEATURES_FIRST = re.compile(r"(out|outer)\.(weight|bias)$|norm\.(weight|bias)$")
+_FEATURES_FIRST = re.compile(r"(out|outer)\.(weight|bias)$|norm\d?\.(weight|bias)$")
 """Parameters whose last or first dimension is the width of the residual stream."""
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
 

@@ -23,11 +23,11 @@ from regard.pipelines.classifier import Classifier
 from regard.runtime import import_optional
 
 _BLOCK: dict[str, str | tuple[str, ...]] = {
-    r"around_attention\.norm": "layernorm_before",
+    r"norm1": "layernorm_before",
     r"attention\.qkv": ("attention.q_proj", "attention.k_proj", "attention.v_proj"),
     r"attention\.out": "attention.o_proj",
     r"attention\.kind\.table": "attention.relative_position_bias.relative_position_bias_table",
-    r"around_feed_forward\.norm": "layernorm_after",
+    r"norm2": "layernorm_after",
     r"feed_forward\.inner": "mlp.fc1",
     r"feed_forward\.outer": "mlp.fc2",
 }

@@ -14,13 +14,13 @@ from regard.models.swin import SwinConfig
 from regard.models.vit import ViTConfig
 
 _BLOCK = {
-    r"around_attention\.norm": "norm1",
-    r"around_attention\.scale": "ls1.gamma",
+    r"norm1": "norm1",
+    r"scale1": "ls1.gamma",
     r"attention\.qkv": "attn.qkv",
     r"attention\.out": "attn.proj",
     r"attention\.kind\.table": "attn.relative_position_bias_table",
-    r"around_feed_forward\.norm": "norm2",
-    r"around_feed_forward\.scale": "ls2.gamma",
+    r"norm2": "norm2",
+    r"scale2": "ls2.gamma",
     r"feed_forward\.inner": "mlp.fc1",
     r"feed_forward\.outer": "mlp.fc2",
 }

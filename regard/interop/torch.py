@@ -24,22 +24,22 @@ from regard.models.transformer import TransformerConfig
 
 _IN_PROJ = "encoder.layers.0.self_attn.in_proj_weight"
 _BLOCK = {
-    r"around_attention\.norm": "norm1",
+    r"norm1": "norm1",
+    r"norm2": "norm2",
     r"attention\.qkv\.": "self_attn.in_proj_",
     r"attention\.out": "self_attn.out_proj",
     r"feed_forward\.inner": "linear1",
     r"feed_forward\.outer": "linear2",
 }
 _DECODER_BLOCK = {
-    r"around_cross\.norm": "norm2",
     r"cross\.qkv\.": "multihead_attn.in_proj_",
     r"cross\.out": "multihead_attn.out_proj",
-    r"around_feed_forward\.norm": "norm3",
+    r"norm3": "norm3",
 }
 _NAMES: Names = {
     **{
         rf"{stack}\.(\d+)\.{name}": rf"{stack}.layers.\1.{foreign}"
-        for stack, more in (("encoder", {r"around_feed_forward\.norm": "norm2"}), ("decoder", _DECODER_BLOCK))
+        for stack, more in (("encoder", {}), ("decoder", _DECODER_BLOCK))
         for name, foreign in (_BLOCK | more).items()
     },
     r"encoder_norm": "encoder.norm",

@@ -12,10 +12,10 @@ from regard.interop.shapes import infer_vit
 from regard.models.vit import ViTConfig
 
 _BLOCK = {
-    r"around_attention\.norm": "ln_1",
+    r"norm1": "ln_1",
     r"attention\.qkv\.": "self_attention.in_proj_",
     r"attention\.out": "self_attention.out_proj",
-    r"around_feed_forward\.norm": "ln_2",
+    r"norm2": "ln_2",
     r"feed_forward\.inner": "mlp.0",
     r"feed_forward\.outer": "mlp.3",
 }

@@ -1,4 +1,4 @@
-"""What all models have in common, and what those of images share."""
+"""Base classes of models, and the parts that image models share."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from regard.ops.linear import Linear
 
 
 class Model(nn.Module):
-    """A module that knows the settings it was built from, so that a folder can hold it."""
+    """A module with the configuration it was built from, which a model folder stores."""
 
     config: Settings
 
 
 class ImageModel(Model):
-    """A model that turns an image into tokens, these into one vector, and that into a class."""
+    """A model that converts an image to tokens, the tokens to features, and the features to class logits."""
 
     head: nn.Module
 
     def forward(self, images: Tensor) -> Tensor:
-        """The logits of each image's class, (B, classes); without a head, its features, (B, W)."""
+        """Return the class logits, (B, classes), or the features, (B, W), if there is no head."""
         logits: Tensor = self.head(self.embed(images))
         return logits
 
     def embed(self, images: Tensor) -> Tensor:
-        """One vector of features for each image, (B, W)."""
+        """Return the features of each image, (B, W)."""
         return self.pool(self.tokens(images))
 
     def tokens(self, images: Tensor) -> Tensor:
-        """The encoded tokens, (B, N, W)."""
+        """Return the encoded tokens, (B, N, W)."""
         raise NotImplementedError
 
     def pool(self, tokens: Tensor) -> Tensor:
-        """Tokens (B, N, W) to one vector, (B, W)."""
+        """Return the features of each image, (B, N, W) to (B, W)."""
         raise NotImplementedError
 
 
 def make_head(width: int, classes: int) -> nn.Module:
-    """From features to the logits of classes; of none, the features themselves."""
+    """Return a linear classification head, or the identity if there are no classes."""
     if not classes:
         return nn.Identity()
     head = Linear(width, classes)
@@ -50,9 +50,9 @@ def make_head(width: int, classes: int) -> nn.Module:
     return head
 
 
-def _square(value: Any) -> Any:
+def _as_pair(value: Any) -> Any:
     return (value, value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Size = Annotated[tuple[PositiveInt, PositiveInt], BeforeValidator(_square)]
-"""Height and width, in pixels or patches; one number stands for both."""
+Size = Annotated[tuple[PositiveInt, PositiveInt], BeforeValidator(_as_pair)]
+"""Height and width in pixels or patches; one number stands for both."""

@@ -1,4 +1,4 @@
-"""An encoder alone, as BERT is one: a context-aware vector for every token of a text, and one for the text.
+"""BERT: a Transformer encoder that returns contextual embeddings of tokens and of sentences.
 
 Shapes: B batch, S tokens, W width.
 """
@@ -23,25 +23,25 @@ from regard.ops.dropout import Dropout
 
 
 class BertConfig(Settings):
-    """Everything that a `Bert` is built from. The defaults are BERT's base model."""
+    """Configuration of a `Bert`. The defaults are BERT-base."""
 
     kind: Literal["bert"] = "bert"
-    vocab: int = Field(gt=0, description="how many pieces the tokenizer has")
-    width: int = Field(768, gt=0, description="of every token")
-    layers: int = Field(12, ge=0, le=1000, description="blocks of attention and feed-forward")
-    heads: int = Field(12, gt=0, description="of every attention; they must divide the width")
-    hidden: int = Field(3072, gt=0, description="width inside the feed-forward")
-    activation: Activation = Field("gelu", description="inside the feed-forward")
-    norm_eps: float = Field(1e-12, gt=0, description="keeps the norms from dividing by nothing")
-    max_length: int = Field(512, gt=0, description="how many learned positions")
-    segments: int = Field(2, gt=0, description="how many texts that are read as one can be told apart")
+    vocab: int = Field(gt=0, description="size of the vocabulary")
+    width: int = Field(768, gt=0, description="width of each token")
+    layers: int = Field(12, ge=0, le=1000, description="number of encoder blocks")
+    heads: int = Field(12, gt=0, description="number of attention heads; must divide the width")
+    hidden: int = Field(3072, gt=0, description="hidden features of the feed-forward layers")
+    activation: Activation = Field("gelu", description="activation of the feed-forward layers")
+    norm_eps: float = Field(1e-12, gt=0, description="epsilon of the norms")
+    max_length: int = Field(512, gt=0, description="number of learned positions")
+    segments: int = Field(2, gt=0, description="number of segment embeddings (token types)")
     pooling: Literal["mean", "class"] = Field(
-        "mean", description="what stands for a text: the mean of its tokens, or the first, which belongs to none"
+        "mean", description="embedding of a sentence: the mean of its tokens, or its first token"
     )
-    normalise: bool = Field(False, description="whether the vector of a text is brought to length 1")
-    pad: int = Field(0, ge=0, description="the piece that fills up a batch")
-    dropout: float = Field(0.1, ge=0, lt=1, description="on embeddings and on what each sublayer adds")
-    attention_dropout: float = Field(0.1, ge=0, lt=1, description="on attention weights")
+    normalise: bool = Field(False, description="whether sentence embeddings are scaled to length 1")
+    pad: int = Field(0, ge=0, description="padding token")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout of embeddings and of the output of each sublayer")
+    attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout of attention weights")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -53,27 +53,27 @@ class BertConfig(Settings):
 
 
 class Bert(Model):
-    """Pieces, places and segments are embedded and added; then post-norm blocks, every token seeing every other."""
+    """Token, position and segment embeddings, followed by post-norm encoder blocks."""
 
     config: BertConfig
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.config = config
-        self.pieces = nn.Parameter(torch.empty(config.vocab, config.width))
+        self.token_embedding = nn.Parameter(torch.empty(config.vocab, config.width))
         self.positions = Learned(config.max_length, config.width)
-        self.segments = nn.Parameter(torch.empty(config.segments, config.width))
-        for table in (self.pieces, self.segments):
+        self.segment_embedding = nn.Parameter(torch.empty(config.segments, config.width))
+        for table in (self.token_embedding, self.segment_embedding):
             nn.init.normal_(table, std=0.02)
         self.norm = nn.LayerNorm(config.width, config.norm_eps)
         self.dropout = Dropout(config.dropout)
         self.encoder = nn.ModuleList(self._block() for _ in range(config.layers))
 
     def forward(self, tokens: Tensor, layout: Layout | None = None, segments: Tensor | None = None) -> Tensor:
-        """Tokens (B, S) to context-aware vectors (B, S, W); all are of the first segment unless told otherwise."""
+        """Return contextual embeddings, (B, S) to (B, S, W); all tokens are in segment 0 by default."""
         positions, longest = token_positions(tokens, layout)
-        segment = self.segments[0] if segments is None else F.embedding(segments, self.segments)
-        x = F.embedding(tokens, self.pieces) + self.positions(positions, longest) + segment
+        segment = self.segment_embedding[0] if segments is None else F.embedding(segments, self.segment_embedding)
+        x = F.embedding(tokens, self.token_embedding) + self.positions(positions, longest) + segment
         x = self.dropout(self.norm(x))
         mask = Mask.between(layout, layout)
         for block in self.encoder:
@@ -82,7 +82,7 @@ class Bert(Model):
         return y
 
     def pool(self, x: Tensor, layout: Padded) -> Tensor:
-        """The vectors of tokens, (B, S, W), to one for each text, (B, W)."""
+        """Return sentence embeddings, (B, S, W) to (B, W)."""
         if self.config.pooling == "class":
             pooled = x[:, 0]
         else:

@@ -1,11 +1,10 @@
 """CroCo: cross-view completion, from "CroCo" and "CroCo v2" (Weinzaepfel et al. 2022, 2023).
 
-One encoder reads both views, of the first only the few patches that are not masked. A decoder fills in the rest of the
-first view while it looks at the second: self-attention, cross-attention to the other view, feed-forward. What it learns
-from that is where the views match, and so the geometry of the scene; with another head it is trained further for dense
-tasks, such as the disparity of two stereo views.
+One encoder processes both views; of the first view it sees only a few patches. A decoder completes the first view with
+cross-attention to the second. To do so it must find corresponding points of the views, and so it learns the geometry of
+the scene. With another head, the model is fine-tuned for dense tasks such as stereo disparity.
 
-Shapes: B pairs, N patches of a view, K patches of the first view that are seen, W width of the encoder, V of the
+Shapes: B pairs, N patches of a view, K visible patches of the first view, W width of the encoder, V width of the
 decoder.
 """
 
@@ -35,50 +34,54 @@ from regard.models.base import Model
 from regard.ops.linear import Linear
 
 TARGET_EPS = 1e-4
-"""Added to the variance of a patch: a patch of one colour is not blown up to noise."""
+"""Added to the variance of a patch, so that the noise of a uniform patch is not amplified."""
 
 
 class CroCoConfig(Settings):
-    """Everything that a `CroCo` is built from. The defaults are the paper's ViT-B encoder with a Base decoder."""
+    """Configuration of a `CroCo`. The defaults are the ViT-B encoder of the paper with the Base decoder."""
 
     kind: Literal["croco"] = "croco"
-    channels: int = Field(3, gt=0, description="of the images")
-    patch: int = Field(16, gt=0, description="pixels along the edge of a patch")
-    mean: float = Field(0.5, description="of the pixels, which lie between 0 and 1; taken away before all else")
-    std: float = Field(0.25, gt=0, description="of the pixels, which are divided by it")
-    width: int = Field(768, gt=0, description="of the encoder")
-    heads: int = Field(12, gt=0, description="of the encoder")
-    layers: int = Field(12, gt=0, le=1000, description="of the encoder")
-    hidden: int | None = Field(None, gt=0, description="inside its feed-forwards; four times the width unless given")
+    channels: int = Field(3, gt=0, description="image channels")
+    patch: int = Field(16, gt=0, description="height and width of a patch in pixels")
+    mean: float = Field(0.5, description="subtracted from the pixels, which are between 0 and 1")
+    std: float = Field(0.25, gt=0, description="divisor of the pixels after the mean is subtracted")
+    width: int = Field(768, gt=0, description="width of the encoder")
+    heads: int = Field(12, gt=0, description="attention heads of the encoder")
+    layers: int = Field(12, gt=0, le=1000, description="blocks of the encoder")
+    hidden: int | None = Field(
+        None, gt=0, description="hidden features of the encoder's feed-forward layers; four times the width by default"
+    )
     decoder_width: int = Field(768, gt=0)
     decoder_heads: int = Field(12, gt=0)
     decoder_layers: int = Field(12, gt=0, le=1000)
-    decoder_hidden: int | None = Field(None, gt=0, description="four times the decoder's width unless given")
+    decoder_hidden: int | None = Field(None, gt=0, description="four times the width of the decoder by default")
     positions: Literal["rotary", "sincos"] = Field(
-        "rotary", description="q and k turned by row and column, in cross-attention too; or sines and cosines added"
+        "rotary", description="2-D rotary embeddings, also in cross-attention; or sines and cosines that are added"
     )
     norm_eps: float = Field(1e-6, gt=0)
-    drop_path: float = Field(0.0, ge=0, lt=1, description="stochastic depth, rising to this at each stack's last layer")
-    head: Literal["pixels", "dense"] = Field(
-        "pixels", description="pixels: those of each patch, for completion; dense: outputs for every pixel"
+    drop_path: float = Field(
+        0.0, ge=0, lt=1, description="stochastic depth of the last block of each stack; earlier blocks have less"
     )
-    outputs: int = Field(1, gt=0, description="for dense: how many numbers a pixel, such as its disparity")
-    head_width: int = Field(64, gt=0, description="for dense: channels at full resolution; more where it is coarser")
+    head: Literal["pixels", "dense"] = Field(
+        "pixels", description="pixels: the pixels of each patch, for completion; dense: outputs for every pixel"
+    )
+    outputs: int = Field(1, gt=0, description="for dense: outputs per pixel, such as the disparity")
+    head_width: int = Field(64, gt=0, description="for dense: channels at full resolution; more at lower resolutions")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for width, heads, whose in (
+        for width, heads, prefix in (
             (self.width, self.heads, ""),
             (self.decoder_width, self.decoder_heads, "decoder_"),
         ):
             if width % heads:
-                raise ValueError(f"{whose}width {width} is not divisible by {whose}heads {heads}")
+                raise ValueError(f"{prefix}width {width} is not divisible by {prefix}heads {heads}")
             if self.positions == "rotary" and width // heads % 4:
                 raise ValueError(f"rotary positions need a head width divisible by 4, not {width // heads}")
             if self.positions == "sincos" and width % 4:
-                raise ValueError(f"sincos positions need a {whose}width divisible by 4, not {width}")
+                raise ValueError(f"sincos positions need a {prefix}width divisible by 4, not {width}")
         if self.head == "dense" and self.patch & (self.patch - 1):
-            raise ValueError(f"the dense head doubles its resolution step by step: patch {self.patch} is no power of 2")
+            raise ValueError(f"head dense needs a patch size that is a power of 2, not {self.patch}")
         return self
 
     @classmethod
@@ -98,19 +101,19 @@ class CroCoConfig(Settings):
 
     @classmethod
     def mini(cls, **changes: Any) -> Self:
-        """For views of 64 to 128 pixels, 10 million parameters."""
+        """A model for views of 64 to 128 pixels, 10 million parameters."""
         encoder = {"patch": 8, "width": 256, "heads": 4, "layers": 4}
         return cls.base(**encoder | {"decoder_width": 256, "decoder_heads": 4, "decoder_layers": 6} | changes)
 
     @classmethod
     def micro(cls, **changes: Any) -> Self:
-        """For such views where there is no GPU, 0.7 million parameters."""
+        """A small model for views of 64 to 128 pixels and training on a CPU, 0.7 million parameters."""
         encoder = {"width": 96, "heads": 3, "layers": 2}
         return cls.mini(**encoder | {"decoder_width": 96, "decoder_heads": 3, "decoder_layers": 3} | changes)
 
 
 class CroCo(Model):
-    """An encoder for both views, and a decoder that completes the first one from the second."""
+    """An encoder of both views, and a decoder that completes the first view from the second."""
 
     config: CroCoConfig
 
@@ -122,9 +125,8 @@ class CroCo(Model):
         self.encoder_norm = nn.LayerNorm(c.width, c.norm_eps)
         self.bridge = Linear(c.width, c.decoder_width)
         self.mask_token = nn.Parameter(torch.empty(c.decoder_width))
-        self.decoder = nn.ModuleList(
-            self._decoder_block(rate) for rate in drop_path_rates(c.drop_path, c.decoder_layers)
-        )
+        decoder_rates = drop_path_rates(c.drop_path, c.decoder_layers)
+        self.decoder = nn.ModuleList(self._decoder_block(rate) for rate in decoder_rates)
         self.decoder_norm = nn.LayerNorm(c.decoder_width, c.norm_eps)
         self.head = PixelHead(c) if c.head == "pixels" else DenseHead(c)
         added = c.positions == "sincos"
@@ -134,89 +136,91 @@ class CroCo(Model):
         nn.init.zeros_(self.bridge.bias)
         nn.init.normal_(self.mask_token, std=0.02)
 
-    def forward(self, view1: Tensor, view2: Tensor, seen: Tensor | None = None) -> Tensor:
-        """What the head makes of the first view, next to the second.
+    def forward(self, view1: Tensor, view2: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Return the output of the head for the first view, given the second.
 
         Args:
-            view1: pixels between 0 and 1, (B, C, H, W).
-            view2: the same of the other view; it may have another size.
-            seen: which patches of the first view the encoder sees, (B, K); all unless given.
+            view1: Pixels between 0 and 1, (B, C, H, W).
+            view2: Pixels of the other view, which may have another size.
+            visible: Indices of the patches of the first view that the encoder sees, (B, K); all by default.
 
         Returns:
-            The pixels of every patch, (B, N, C · patch · patch), each patch in its own mean and deviation; or, of a
-            dense head, its outputs for every pixel, (B, outputs, H, W).
+            The normalised pixels of every patch, (B, N, C · patch · patch), as in `normalised_patches`; or the outputs
+            of a dense head for every pixel, (B, outputs, H, W).
         """
         rows, columns = self.patch_embedding.grid(view1)
-        y: Tensor = self.head(self.both(view1, view2, seen), rows, columns)
+        y: Tensor = self.head(self.decode_views(view1, view2, visible), rows, columns)
         return y
 
     def embed(self, images: Tensor) -> Tensor:
-        """The encoder's features of all patches, (B, N, W): those of one view by itself."""
+        """Return the encoder's features of all patches of one view, (B, N, W)."""
         return self._encode(images)
 
-    def both(self, view1: Tensor, view2: Tensor, seen: Tensor | None = None) -> Tensor:
-        """The decoder's features of all patches of the first view, which know of the second, (B, N, V)."""
-        memory, positions2 = self.bridge(self._encode(view2)), self._places(view2)
-        positions1 = self._places(view1)
-        # Under autocast, what residual connections add to stays in the weights' precision, here and in the encoder.
-        x = self.bridge(self._encode(view1, seen)).to(self.mask_token.dtype)
-        x = self._with_masks(x, seen, positions1.shape[1])
+    def decode_views(self, view1: Tensor, view2: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Return the decoder's features of all patches of the first view, (B, N, V)."""
+        source, positions2 = self.bridge(self._encode(view2)), self._positions(view2)
+        positions1 = self._positions(view1)
+        # Under autocast, the residual stream stays in the dtype of the weights, here and in the encoder.
+        x = self.bridge(self._encode(view1, visible)).to(self.mask_token.dtype)
+        x = self._insert_mask_tokens(x, visible, positions1.shape[1])
         if self.decoder_positions is not None:
-            x = x + self.decoder_positions(positions1, _longest(view1))
-            memory = memory + self.decoder_positions(positions2, _longest(view2))
+            x = x + self.decoder_positions(positions1, _max_positions(view1))
+            source = source + self.decoder_positions(positions2, _max_positions(view2))
         for block in self.decoder:
-            x = block(x, memory, positions=positions1, memory_positions=positions2)
+            x = block(x, source, positions=positions1, source_positions=positions2)
         y: Tensor = self.decoder_norm(x)
         return y
 
-    def patches(self, images: Tensor) -> Tensor:
-        """What the pixel head is to say of images: each patch in its own mean and deviation, (B, N, C · patch²)."""
+    def normalised_patches(self, images: Tensor) -> Tensor:
+        """Return the target of the pixel head: the pixels of each patch with zero mean and unit variance."""
         pixels = patchify(images, self.patch_embedding.patch)
         variance, mean = torch.var_mean(pixels, -1, keepdim=True)
         return (pixels - mean) / (variance + TARGET_EPS).sqrt()
 
-    def paint(self, said: Tensor, images: Tensor) -> Tensor:
-        """Images from what the pixel head said, with the mean and deviation of each patch of `images`, (B, C, H, W)."""
+    def unnormalise_patches(self, patches: Tensor, images: Tensor) -> Tensor:
+        """Invert `normalised_patches` with the mean and variance of each patch of `images`: return (B, C, H, W)."""
         size = self.patch_embedding.patch
         variance, mean = torch.var_mean(patchify(images, size), -1, keepdim=True)
-        return unpatchify(said * (variance + TARGET_EPS).sqrt() + mean, self.patch_embedding.grid(images), size)
+        return unpatchify(patches * (variance + TARGET_EPS).sqrt() + mean, self.patch_embedding.grid(images), size)
 
-    def _encode(self, images: Tensor, seen: Tensor | None = None) -> Tensor:
-        """The patches of the images, or those that are seen, in context, (B, N or K, W)."""
+    def _encode(self, images: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Encode all patches or the visible ones, (B, N or K, W)."""
         x = self.patch_embedding((images - self.config.mean) / self.config.std).to(self.mask_token.dtype)
-        positions = self._places(images)
+        positions = self._positions(images)
         if self.encoder_positions is not None:
-            x = x + self.encoder_positions(positions, _longest(images))
-        if seen is not None:
-            x, positions = gather_tokens(x, seen), gather_tokens(positions.expand(len(x), -1, -1), seen)
+            x = x + self.encoder_positions(positions, _max_positions(images))
+        if visible is not None:
+            x, positions = gather_tokens(x, visible), gather_tokens(positions.expand(len(x), -1, -1), visible)
         for block in self.encoder:
             x = block(x, None, positions)
         y: Tensor = self.encoder_norm(x)
         return y
 
-    def _with_masks(self, x: Tensor, seen: Tensor | None, count: int) -> Tensor:
-        """Seen patches at their places, and the mask everywhere else, (B, N, V)."""
-        if seen is None:
+    def _insert_mask_tokens(self, x: Tensor, visible: Tensor | None, patches: int) -> Tensor:
+        """Put visible patches at their indices and mask tokens everywhere else, (B, K, V) to (B, N, V)."""
+        if visible is None:
             return x
-        masks = self.mask_token.expand(len(x), count, -1)
-        return masks.scatter(1, seen[..., None].expand(-1, -1, x.shape[-1]), x)
+        masks = self.mask_token.expand(len(x), patches, -1)
+        return masks.scatter(1, visible[..., None].expand(-1, -1, x.shape[-1]), x)
 
-    def _places(self, images: Tensor) -> Tensor:
-        """The (y, x) of every patch, (1, N, 2)."""
+    def _positions(self, images: Tensor) -> Tensor:
+        """Return row and column of every patch, (1, N, 2)."""
         return grid_positions(*self.patch_embedding.grid(images), images.device)[None]
 
     def _encoder_block(self, drop_path: float) -> EncoderBlock:
         c = self.config
-        hidden = FeedForward(c.width, c.hidden or 4 * c.width, "gelu")
+        feed_forward = FeedForward(c.width, c.hidden or 4 * c.width, "gelu")
         attention = self._attention(c.width, c.heads)
-        return EncoderBlock(attention, hidden, "pre", eps=c.norm_eps, drop_path=drop_path)
+        return EncoderBlock(attention, feed_forward, "pre", eps=c.norm_eps, drop_path=drop_path)
 
     def _decoder_block(self, drop_path: float) -> DecoderBlock:
         c = self.config
         width, heads = c.decoder_width, c.decoder_heads
         attention, cross = self._attention(width, heads), self._attention(width, heads)
-        hidden = FeedForward(width, c.decoder_hidden or 4 * width, "gelu")
-        return DecoderBlock(attention, cross, hidden, "pre", eps=c.norm_eps, drop_path=drop_path, context_norm=True)
+        feed_forward = FeedForward(width, c.decoder_hidden or 4 * width, "gelu")
+        return DecoderBlock(
+            attention, cross, feed_forward, "pre", eps=c.norm_eps, drop_path=drop_path, source_norm=True
+        )
 
     def _attention(self, width: int, heads: int) -> Attention:
         rotary = Rotary2D(width // heads) if self.config.positions == "rotary" else None
@@ -224,7 +228,7 @@ class CroCo(Model):
 
 
 class PixelHead(nn.Module):
-    """Each patch's pixels, from its features alone."""
+    """Linear layer from the features of a patch to its pixels."""
 
     def __init__(self, config: CroCoConfig) -> None:
         super().__init__()
@@ -238,7 +242,7 @@ class PixelHead(nn.Module):
 
 
 class DenseHead(nn.Module):
-    """Numbers for every pixel: features are brought to twice their resolution, and smoothed, until that is full."""
+    """Convolutions that double the resolution of the features step by step, up to one output vector per pixel."""
 
     def __init__(self, config: CroCoConfig) -> None:
         super().__init__()
@@ -248,12 +252,12 @@ class DenseHead(nn.Module):
         self.steps = nn.ModuleList(
             nn.Sequential(
                 nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False),
-                nn.Conv2d(before, after, 3, padding=1),
+                nn.Conv2d(inputs, outputs, 3, padding=1),
                 nn.GELU(),
-                nn.Conv2d(after, after, 3, padding=1),
+                nn.Conv2d(outputs, outputs, 3, padding=1),
                 nn.GELU(),
             )
-            for before, after in pairwise(widths)
+            for inputs, outputs in pairwise(widths)
         )
         self.last = nn.Conv2d(widths[-1], config.outputs, 3, padding=1)
 
@@ -265,6 +269,6 @@ class DenseHead(nn.Module):
         return y
 
 
-def _longest(images: Tensor) -> int:
-    """More than any row or column of patches can be."""
+def _max_positions(images: Tensor) -> int:
+    """Return an upper bound of the rows and columns of patches."""
     return max(images.shape[-2:])

@@ -1,92 +1,82 @@
-"""The convolutional stem of "Early Convolutions Help Transformers See Better": small steps in place of one cut."""
+"""The convolutional stem of "Early Convolutions Help Transformers See Better"."""
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.layers import ImageEmbedding
-from regard.ops import dispatch
 from regard.ops.linear import Linear
-from regard.ops.norm_gelu import norm_gelu, norm_gelu_by_kernel
+from regard.ops.norm_gelu import conv_norm_gelu
 
-NARROWEST = 4
-"""The fewest channels that the first convolution may make: a norm over fewer leaves next to nothing of a pixel."""
+MIN_CHANNELS = 4
+"""Minimum number of output channels of the first convolution: a norm over fewer channels removes most information."""
 
 
 def check_stem(patch: tuple[int, int], width: int) -> None:
-    """Refuses sizes that no stem has.
+    """Check that a convolutional stem can produce tokens of this patch size and width.
 
     Raises:
-        ValueError: says which sizes it has.
+        ValueError: It cannot; the message names valid sizes.
     """
     height, across = patch
     if height != across or height.bit_count() != 1 or height == 1:
-        raise ValueError(f"stem convolutions needs a patch of 2, 4, 8, 16, ... pixels each way, not {height}×{across}")
-    if width % height or width < NARROWEST * height:
-        around = (max(NARROWEST, factor) * height for factor in (width // height, -(-width // height)))
+        raise ValueError(f"stem convolutions needs a square patch of 2, 4, 8, 16, ... pixels, not {height}×{across}")
+    if width % height or width < MIN_CHANNELS * height:
+        valid = (max(MIN_CHANNELS, factor) * height for factor in (width // height, -(-width // height)))
         raise ValueError(
-            f"stem convolutions needs a width of {NARROWEST} or more times the patch; for a patch of {height}, not "
-            f"{width} but {' or '.join(map(str, dict.fromkeys(around)))} would fit"
+            f"stem convolutions needs a width of at least {MIN_CHANNELS} times the patch size and divisible by it; "
+            f"for a patch of {height}, not {width} but {' or '.join(map(str, dict.fromkeys(valid)))} would fit"
         )
 
 
 class ConvolutionalStem(ImageEmbedding):
-    """Convolutions of 3×3 pixels, some at full size and then some for each halving, and a linear map to the tokens.
+    """3×3 convolutions that halve the resolution step by step, followed by a linear projection to tokens.
 
-    At each size there are twice the channels of the one before, at the last as many as a token is wide. A convolution
-    is followed by a norm over the channels of every pixel by itself, so that no image knows of its batch, and by GELU.
+    Each halving doubles the channels, up to the width of the tokens. A convolution is followed by a LayerNorm over the
+    channels of each pixel, which does not depend on other images of the batch, and by GELU.
 
     Args:
-        channels: of the images.
-        patch: height and width of what becomes one token: the same power of two.
-        width: of the tokens, a multiple of the patch.
-        eps: of the norms.
-        depth: how many convolutions there are at each size.
+        channels: Number of image channels.
+        patch: Height and width of the pixels that become one token: the same power of two.
+        width: Width of the tokens, a multiple of the patch size.
+        eps: Epsilon of the norms.
+        depth: Number of convolutions per resolution.
     """
 
     def __init__(self, channels: int, patch: tuple[int, int], width: int, eps: float, depth: int = 1) -> None:
         super().__init__(channels, patch)
-        sizes = [width // patch[0] << step for step in range(patch[0].bit_length()) for _ in range(depth)]
-        halving = [step % depth == 0 and step > 0 for step in range(len(sizes))]
+        widths = [width // patch[0] << step for step in range(patch[0].bit_length()) for _ in range(depth)]
+        strides = [2 if layer % depth == 0 and layer > 0 else 1 for layer in range(len(widths))]
         self.convolutions = nn.ModuleList(
-            _convolution(before, after, stride=2 if halves else 1)
-            for before, after, halves in zip([channels, *sizes], sizes, halving, strict=False)
+            _convolution(inputs, outputs, stride)
+            for inputs, outputs, stride in zip([channels, *widths], widths, strides, strict=False)
         )
-        self.norms = nn.ModuleList(nn.LayerNorm(size, eps) for size in sizes)
+        self.norms = nn.ModuleList(nn.LayerNorm(channels, eps) for channels in widths)
         self.projection = Linear(width, width)
         nn.init.xavier_uniform_(self.projection.weight)
         nn.init.zeros_(self.projection.bias)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) to (B, patches, width), row after row.
+        """Embed images; see `ImageEmbedding`.
 
         Raises:
-            UserError: the images have other channels or a size that is not a whole number of patches.
+            UserError: The images have another number of channels, or their size is not a multiple of the patch size.
         """
         self.check(images)
-        # A pixel's channels lie side by side from here on: its norm reads one row, and a GPU likes to convolve so.
+        # With channels last, LayerNorm reads contiguous rows, and convolutions are faster on a GPU.
         x = images.contiguous(memory_format=torch.channels_last)
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
-            x = _follow(convolution, norm, x).permute(0, 3, 1, 2)
-        y: Tensor = self.projection(x.permute(0, 2, 3, 1).flatten(1, 2))
-        return y
+            y = conv_norm_gelu(x, cast(nn.Conv2d, convolution), cast(nn.LayerNorm, norm))
+            x = y.permute(0, 3, 1, 2)
+        tokens: Tensor = self.projection(x.permute(0, 2, 3, 1).flatten(1, 2))
+        return tokens
 
 
-def _follow(convolution: nn.Module, norm: nn.Module, x: Tensor) -> Tensor:
-    """A convolution, its norm and GELU, (B, C, H, W) to (B, H, W, C); all but the convolution as one where that is."""
-    assert isinstance(convolution, nn.Conv2d)
-    assert isinstance(norm, nn.LayerNorm)
-    if not dispatch.add_norm_kernel_applies(x, norm):
-        return norm_gelu(convolution(x).permute(0, 2, 3, 1), norm)
-    assert convolution.bias is not None
-    made = F.conv2d(x, convolution.weight, None, convolution.stride, convolution.padding)
-    return norm_gelu_by_kernel(made.permute(0, 2, 3, 1), norm, convolution.bias)
-
-
-def _convolution(before: int, after: int, stride: int) -> nn.Conv2d:
-    """Of 3×3 pixels; its bias stays as PyTorch draws it, never zero, for the reason that `PatchEmbedding` gives."""
-    convolution = nn.Conv2d(before, after, 3, stride, padding=1)
+def _convolution(inputs: int, outputs: int, stride: int) -> nn.Conv2d:
+    """Return a 3×3 convolution. Its bias keeps PyTorch's initialisation, for the reason given in `PatchEmbedding`."""
+    convolution = nn.Conv2d(inputs, outputs, 3, stride, padding=1)
     nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
     return convolution

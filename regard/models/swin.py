@@ -1,10 +1,11 @@
 """The Swin Transformer of "Hierarchical Vision Transformer using Shifted Windows".
 
-Attention stays within windows of the grid of patches; every second block shifts them, so that neighbours meet. From one
-stage to the next, four tokens are merged into one. It is a partition, a bias and a mask round the same attention as
-everywhere; any size of image fits, because places that a grid lacks to whole windows are never attended to.
+Attention is computed within windows of the grid of patches; every second block shifts the windows, so that information
+crosses their borders. Between stages, four tokens are merged into one. Images of any size are supported: cells that a
+grid lacks for complete windows are masked.
 
-Shapes: B batch, C channels, N tokens of a stage row after row, n windows, T places of a window, W width of a stage.
+Shapes: B batch, C channels, N tokens of a stage in row-major order, n windows, T tokens of a window, W width of a
+stage.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from regard.attention.multi_head import Attention
 from regard.attention.positions import grid_positions
 from regard.attention.relative import Relative
 from regard.config import Settings
-from regard.layers import FeedForward, PatchEmbedding, Residual, drop_path_rates
+from regard.layers import FeedForward, PatchEmbedding, ResidualBlock, drop_path_rates
 from regard.models.base import ImageModel, Size, make_head
+from regard.ops import fused
 from regard.ops.dropout import Dropout
 from regard.ops.linear import Linear
 
@@ -33,33 +35,33 @@ Grid = tuple[int, int]
 
 
 class SwinConfig(Settings):
-    """Everything that a `Swin` is built from. The defaults are the paper's tiny model without a head."""
+    """Configuration of a `Swin`. The defaults are the tiny model of the paper without a head."""
 
     kind: Literal["swin"] = "swin"
-    image: Size = Field((224, 224), description="the usual height and width in pixels; images of any size are read")
-    channels: int = Field(3, gt=0, description="3 for colour, 1 for grey")
+    image: Size = Field((224, 224), description="usual height and width in pixels; images of any size are accepted")
+    channels: int = Field(3, gt=0, description="image channels: 3 for colour, 1 for grey")
     patch: Size = Field((4, 4), description="height and width of a patch: one number, or [height, width]")
     window: Size = Field((7, 7), description="rows and columns of a window, in tokens: one number, or [rows, columns]")
-    classes: int = Field(0, ge=0, description="how many classes the head tells apart; 0: no head, features alone")
-    width: int = Field(96, gt=0, description="of the first stage; it doubles from stage to stage")
+    classes: int = Field(0, ge=0, description="number of classes; 0: no head, features only")
+    width: int = Field(96, gt=0, description="width of the first stage; each further stage has twice the width")
     layers: tuple[Annotated[int, Field(gt=0, le=1000)], ...] = Field(
-        (2, 2, 6, 2), min_length=1, max_length=8, description="of each stage"
+        (2, 2, 6, 2), min_length=1, max_length=8, description="number of blocks of each stage"
     )
-    heads: tuple[PositiveInt, ...] = Field((3, 6, 12, 24), description="of each stage")
-    expansion: int = Field(4, gt=0, description="how many times wider the feed-forward is inside")
+    heads: tuple[PositiveInt, ...] = Field((3, 6, 12, 24), description="number of attention heads of each stage")
+    expansion: int = Field(4, gt=0, description="hidden features of the feed-forward layers as a multiple of the width")
     qkv_bias: bool = Field(True, description="whether queries, keys and values have a bias")
-    qk_scale: float | None = Field(None, description="factor on the scores; 1/√(width of a head) unless given")
-    norm_eps: float = Field(1e-5, gt=0, description="keeps the norms from dividing by nothing")
-    dropout: float = Field(0.0, ge=0, lt=1, description="on the embedded patches and on what each sublayer adds")
-    attention_dropout: float = Field(0.0, ge=0, lt=1, description="on attention weights")
+    qk_scale: float | None = Field(None, description="factor on the scores; 1/√(head width) by default")
+    norm_eps: float = Field(1e-5, gt=0, description="epsilon of the norms")
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout of embeddings and of the output of each sublayer")
+    attention_dropout: float = Field(0.0, ge=0, lt=1, description="dropout of attention weights")
     drop_path: float = Field(
-        0.0, ge=0, lt=1, description="how often the last layer is left out for an image, in training; earlier less"
+        0.0, ge=0, lt=1, description="stochastic depth of the last layer; earlier layers have less"
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if len(self.heads) != len(self.layers):
-            raise ValueError(f"{len(self.heads)} numbers of heads for {len(self.layers)} stages of layers")
+            raise ValueError(f"heads has {len(self.heads)} entries, but layers has {len(self.layers)} stages")
         for stage, heads in enumerate(self.heads):
             if self.stage_width(stage) % heads:
                 raise ValueError(
@@ -68,7 +70,7 @@ class SwinConfig(Settings):
         return self
 
     def stage_width(self, stage: int) -> int:
-        """The width of a stage, counted from 0."""
+        """Return the width of a stage; the first stage is 0."""
         return self.width << stage
 
     @classmethod
@@ -88,15 +90,15 @@ class SwinConfig(Settings):
 
     @classmethod
     def mini(cls, classes: int, image: int | tuple[int, int] = 32, channels: int = 3, **changes: Any) -> Self:
-        """For images of 28 to 64 pixels, 5.9 million parameters."""
+        """A model for images of 28 to 64 pixels, 5.9 million parameters."""
         sizes = {"patch": 2, "window": 4, "layers": (2, 4, 2), "heads": (3, 6, 12)}
         return cls.tiny(classes, **{"image": image, "channels": channels} | sizes | changes)
 
 
 class Swin(ImageModel):
-    """Stages of windowed attention over ever fewer and wider tokens, and a linear head on their mean.
+    """Stages of windowed attention with decreasing resolution and increasing width, and a linear classification head.
 
-    Images are (B, C, H, W), in floating point, normalised as the caller trained them, and of any size.
+    Images are (B, C, H, W) in floating point, normalised as in training, and of any size.
     """
 
     config: SwinConfig
@@ -115,12 +117,12 @@ class Swin(ImageModel):
         self.head = make_head(self.width, c.classes)
 
     def tokens(self, images: Tensor) -> Tensor:
-        """The encoded tokens of the last stage, (B, N, W), row after row.
+        """Return the encoded tokens of the last stage, (B, N, W), in row-major order.
 
         Raises:
-            UserError: the images have other channels than the model reads.
+            UserError: The images have another number of channels.
         """
-        images = _pad(images, self.config.patch)
+        images = _pad_to_patches(images, self.config.patch)
         grid = self.patches.grid(images)
         x = self.dropout(self.patch_norm(self.patches(images)))
         for stage in self.stages:
@@ -128,30 +130,30 @@ class Swin(ImageModel):
         y: Tensor = self.norm(x)
         return y
 
+    def pool(self, tokens: Tensor) -> Tensor:
+        """Return the features of each image, (B, N, W) to (B, W)."""
+        return tokens.mean(1)
+
     def resized(self, image: int | tuple[int, int]) -> Swin:
-        """A copy for images of another size, which it reads anyway: only its config says so."""
+        """Return a copy whose config has another image size; the weights do not depend on it."""
         model = copy.deepcopy(self)
         model.config = self.config.changed(image=image)
         return model
 
-    def pool(self, tokens: Tensor) -> Tensor:
-        """What stands for the whole image, (B, N, W) to (B, W)."""
-        return tokens.mean(1)
-
     def windows(self, image: Grid) -> dict[str, Windows]:
-        """How each attention, by its name, cuts up an image of this height and width."""
-        rows, columns = (-(-size // part) for size, part in zip(image, self.config.patch, strict=True))
-        cut: dict[str, Windows] = {}
+        """Return the windows of each attention, by module name, for images of this height and width."""
+        grid = tuple(-(-size // part) for size, part in zip(image, self.config.patch, strict=True))
+        windows: dict[str, Windows] = {}
         for number, module in enumerate(self.stages):
             stage = cast(SwinStage, module)
-            rows, columns = stage.grid((rows, columns))
+            grid = stage.grid(cast(Grid, grid))
             for layer in range(len(stage.blocks)):
-                cut[f"stages.{number}.blocks.{layer}.attention"] = stage.windows((rows, columns), layer)
-        return cut
+                windows[f"stages.{number}.blocks.{layer}.attention"] = stage.windows(grid, layer)
+        return windows
 
 
 class SwinStage(nn.Module):
-    """Blocks of one width, every second of them shifted, after tokens have been merged in all stages but the first."""
+    """Blocks of one width, every second one with shifted windows; all stages but the first begin by merging tokens."""
 
     def __init__(self, config: SwinConfig, number: int, drop_paths: Iterator[float]) -> None:
         super().__init__()
@@ -176,49 +178,49 @@ class SwinStage(nn.Module):
         )
 
     def forward(self, x: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
-        """Tokens (B, N, W) of a grid, to those of the grid that this stage makes of it."""
+        """Process the tokens of a grid, (B, N, W). Return the tokens and the grid of this stage."""
         if self.merge is not None:
             x = self.merge(x, grid)
         grid = self.grid(grid)
-        cuts = [self.windows(grid, layer, x.device) for layer in range(2)]
-        masks = [cut.mask(x.shape[0]) for cut in cuts]
+        windows = [self.windows(grid, layer, x.device) for layer in range(2)]
+        masks = [some.mask(x.shape[0]) for some in windows]
         for layer, block in enumerate(self.blocks):
-            x = block(x, cuts[layer % 2], masks[layer % 2])
+            x = block(x, windows[layer % 2], masks[layer % 2])
         return x, grid
 
     def grid(self, grid: Grid) -> Grid:
-        """Rows and columns of this stage, given those before it."""
+        """Return rows and columns of this stage, given those of the previous stage."""
         return grid if self.merge is None else (-(-grid[0] // 2), -(-grid[1] // 2))
 
     def windows(self, grid: Grid, layer: int, device: torch.device | None = None) -> Windows:
-        """The windows of a layer; a side that fits into one window is not shifted."""
-        shift = [
-            size // 2 if layer % 2 and places > size else 0 for places, size in zip(grid, self.window, strict=True)
-        ]
-        # A compiler sees through the memory of earlier cuts, but not without a warning.
-        cut = cut_windows if torch.compiler.is_compiling() else _known_windows
-        return cut(grid, self.window, (shift[0], shift[1]), device or torch.device("cpu"))
+        """Return the windows of a layer. A dimension that fits into one window is not shifted."""
+        shift = [size // 2 if layer % 2 and cells > size else 0 for cells, size in zip(grid, self.window, strict=True)]
+        # torch.compile ignores the cache, but with a warning.
+        split = split_windows if torch.compiler.is_compiling() else _cached_windows
+        return split(grid, self.window, (shift[0], shift[1]), device or torch.device("cpu"))
 
 
-class SwinBlock(nn.Module):
-    """Self-attention within windows, then feed-forward, each within a residual connection."""
+class SwinBlock(ResidualBlock):
+    """Self-attention within windows and feed-forward, each with a residual connection and pre-LayerNorm."""
 
     def __init__(
         self, attention: Attention, feed_forward: FeedForward, dropout: float, eps: float, drop_path: float
     ) -> None:
-        super().__init__()
+        super().__init__("pre", dropout, drop_path)
         self.attention, self.feed_forward = attention, feed_forward
-        self.around_attention = Residual(attention.width, "pre", dropout, eps, drop_path)
-        self.around_feed_forward = Residual(attention.width, "pre", dropout, eps, drop_path)
+        self.norm1, self.norm2 = (nn.LayerNorm(attention.width, eps) for _ in range(2))
+        self.scale1 = self.scale2 = None
 
     def forward(self, x: Tensor, windows: Windows, mask: Mask) -> Tensor:
-        x = self.around_attention(x, lambda y: windows.join(self.attention(windows.cut(y), mask=mask)))
-        y: Tensor = self.around_feed_forward(x, self.feed_forward)
-        return y
+        if fused.applies(self, x):
+            return fused.swin_block(self, x, windows, mask)
+        y = windows.join(self.attention(windows.split(self.norm1(x)), mask=mask))
+        x = x + self.branch(y, self.scale1)
+        return x + self.branch(self.feed_forward(self.norm2(x)), self.scale2)
 
 
 class PatchMerging(nn.Module):
-    """Four neighbouring tokens become one of twice the width: (B, N, W) to (B, N / 4, 2 · W)."""
+    """Merge 2×2 neighbouring tokens into one of twice the width, (B, N, W) to (B, N / 4, 2W)."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -232,65 +234,69 @@ class PatchMerging(nn.Module):
         x = x.view(B, *grid, W)
         if grid[0] % 2 or grid[1] % 2:
             x = F.pad(x, (0, 0, 0, grid[1] % 2, 0, grid[0] % 2))
-        # Of the four, the two of the left column come first: the order of the published weights.
+        # The two tokens of the left column come first, as in the published weights.
         x = x.view(B, rows, 2, columns, 2, W).permute(0, 1, 3, 4, 2, 5).reshape(B, rows * columns, 4 * W)
         y: Tensor = self.linear(self.norm(x))
         return y
 
 
 class Windows(NamedTuple):
-    """A grid cut into windows: which token stands at each place of them, and where each token went."""
+    """A grid of tokens divided into windows.
+
+    Attributes:
+        tokens: Index of the token in each cell of the windows, (n, T). A cell without a token has the index of another
+            token and is masked.
+        cells: Index of the cell of each token among the cells of all windows, (N,).
+        allowed: Which cell may attend to which, (n, T, T): not across the seam where shifted windows join opposite
+            edges of the grid, and not to cells without a token. None: all to all.
+    """
 
     tokens: Tensor
-    """The number of the token at each place, (n, T); where the grid lacks one stands another, which nobody sees."""
-    places: Tensor
-    """Where among the places of all windows each token stands, (N,)."""
-    may: Tensor | None
-    """Who may attend to whom, (n, T, T): not across the seam where shifted windows join opposite edges, and not to what
-    is lacking. None where all see all."""
+    cells: Tensor
+    allowed: Tensor | None
 
-    def cut(self, x: Tensor) -> Tensor:
-        """(B, N, W) to (B · n, T, W)."""
+    def split(self, x: Tensor) -> Tensor:
+        """Arrange tokens in windows, (B, N, W) to (B · n, T, W)."""
         return x[:, self.tokens.flatten()].view(-1, self.tokens.shape[1], x.shape[-1])
 
     def join(self, x: Tensor) -> Tensor:
-        """(B · n, T, W) to (B, N, W)."""
-        return x.view(-1, self.tokens.numel(), x.shape[-1])[:, self.places]
+        """Invert `split`: (B · n, T, W) to (B, N, W)."""
+        return x.view(-1, self.tokens.numel(), x.shape[-1])[:, self.cells]
 
     def mask(self, batch: int) -> Mask:
-        """Who may attend to whom in the windows of so many images."""
-        return Mask() if self.may is None else Mask(allowed=self.may.repeat(batch, 1, 1)[:, None])
+        """Return the attention mask for the windows of a batch of images."""
+        return Mask() if self.allowed is None else Mask(allowed=self.allowed.repeat(batch, 1, 1)[:, None])
 
 
-def cut_windows(grid: Grid, window: Grid, shift: Grid, device: torch.device) -> Windows:
-    """Cuts a grid of tokens into windows that begin `shift` rows and columns into it and go round its edges."""
+def split_windows(grid: Grid, window: Grid, shift: Grid, device: torch.device) -> Windows:
+    """Divide a grid of tokens into windows that start at `shift` and wrap around its edges."""
     (rows, columns), (height, width) = grid, window
     across = -(-columns // width)
-    whole = (-(-rows // height) * height, across * width)
-    with torch.inference_mode(False):  # they are kept, and training may come after
-        # The place in the grid, (y, x), of what stands in each window.
-        y, x = grid_positions(*whole, device).unbind(-1)
-        y, x = ((part + by) % size for part, by, size in zip((y, x), shift, whole, strict=True))
-        y, x = (part.view(-1, height, across, width).transpose(1, 2).reshape(-1, height * width) for part in (y, x))
-        real = (y < rows) & (x < columns)
+    padded = (-(-rows // height) * height, across * width)
+    with torch.inference_mode(False):  # the result is cached and may later be used in training
+        # Row and column of the grid of each cell of each window.
+        y, x = grid_positions(*padded, device).unbind(-1)
+        y, x = ((axis + by) % size for axis, by, size in zip((y, x), shift, padded, strict=True))
+        y, x = (axis.view(-1, height, across, width).transpose(1, 2).reshape(-1, height * width) for axis in (y, x))
+        has_token = (y < rows) & (x < columns)
         tokens = y.clamp(max=rows - 1) * columns + x.clamp(max=columns - 1)
-        may = (_apart(y) < height) & (_apart(x) < width) & real[:, None, :]
-        # And the other way: the window of each token of the grid, and the place within it.
+        allowed = (_distances(y) < height) & (_distances(x) < width) & has_token[:, None, :]
+        # The inverse: window and cell of each token of the grid.
         y, x = grid_positions(*grid, device).unbind(-1)
-        y, x = ((part - by) % size for part, by, size in zip((y, x), shift, whole, strict=True))
-        places = (y // height * across + x // width) * height * width + y % height * width + x % width
-    return Windows(tokens, places, None if shift == (0, 0) and grid == whole else may)
+        y, x = ((axis - by) % size for axis, by, size in zip((y, x), shift, padded, strict=True))
+        cells = (y // height * across + x // width) * height * width + y % height * width + x % width
+    return Windows(tokens, cells, None if shift == (0, 0) and grid == padded else allowed)
 
 
-_known_windows = lru_cache(maxsize=64)(cut_windows)
+_cached_windows = lru_cache(maxsize=64)(split_windows)
 
 
-def _apart(places_nT: Tensor) -> Tensor:
-    """How far apart any two places of a window lie in the grid, (n, T, T)."""
-    return (places_nT[:, :, None] - places_nT[:, None, :]).abs()
+def _distances(axis_nT: Tensor) -> Tensor:
+    """Return the distances of all pairs of cells of a window along one axis of the grid, (n, T, T)."""
+    return (axis_nT[:, :, None] - axis_nT[:, None, :]).abs()
 
 
-def _pad(images: Tensor, patch: Grid) -> Tensor:
-    """Images with dark rows and columns added at the far edges, up to whole patches."""
-    below, right = -images.shape[-2] % patch[0], -images.shape[-1] % patch[1]
-    return F.pad(images, (0, right, 0, below)) if below or right else images
+def _pad_to_patches(images: Tensor, patch: Grid) -> Tensor:
+    """Pad images with zeros at the bottom and the right to a multiple of the patch size."""
+    bottom, right = -images.shape[-2] % patch[0], -images.shape[-1] % patch[1]
+    return F.pad(images, (0, right, 0, bottom)) if bottom or right else images

@@ -1,13 +1,12 @@
-"""The encoder-decoder Transformer of "Attention Is All You Need", and its usual variations.
+"""The encoder-decoder Transformer of "Attention Is All You Need" and its common variants.
 
-Shapes: B batch, S source tokens, T target tokens, W width, V vocabulary. A packed batch is one row, B = 1.
+Shapes: B batch, S source tokens, T target tokens, W width, V vocabulary. A packed batch is a single row (B = 1).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Literal, Self, cast
 
 import torch
@@ -25,15 +24,15 @@ from regard.attention.positions import Learned, Rotary, Sinusoidal
 from regard.config import Settings
 from regard.layers import Activation, DecoderBlock, EncoderBlock, FeedForward
 from regard.models.base import Model
-from regard.ops import dispatch
+from regard.ops import fused
 from regard.ops.dropout import Dropout
-from regard.ops.embedding import embed
 from regard.ops.fused import cpu_decode_step
-from regard.ops.linear import linear, pass_on
+from regard.ops.linear import linear
+from regard.ops.quantization import PrepackedWeights
 
 
 class EncoderDecoderConfig(Settings):
-    """Everything that an encoder and a decoder are built from. The defaults are the paper's base model."""
+    """Configuration of an encoder and a decoder. The defaults are the base model of the paper."""
 
     source_vocab: int = Field(gt=0)
     target_vocab: int = Field(gt=0)
@@ -41,30 +40,30 @@ class EncoderDecoderConfig(Settings):
     heads: int = Field(8, gt=0)
     encoder_layers: int = Field(6, ge=0, le=1000)
     decoder_layers: int = Field(6, gt=0, le=1000)
-    hidden: int = Field(2048, gt=0, description="width inside the feed-forward")
+    hidden: int = Field(2048, gt=0, description="hidden features of the feed-forward layers")
     activation: Activation = "relu"
     norm: Literal["post", "pre"] = "post"
-    final_norm: bool | None = Field(None, description="a norm after each stack; by default only where norm is 'pre'")
+    final_norm: bool | None = Field(None, description="a norm after each stack; by default only if norm is 'pre'")
     norm_eps: float = Field(1e-5, gt=0)
     positions: Literal["sinusoidal", "sinusoidal-halves", "learned", "rotary"] = Field(
-        "sinusoidal", description="sinusoidal has each sine beside its cosine, sinusoidal-halves all sines first"
+        "sinusoidal", description="sinusoidal interleaves sines and cosines, sinusoidal-halves has all sines first"
     )
-    max_length: int = Field(512, gt=0, description="how many learned positions; the other kinds have no limit")
+    max_length: int = Field(512, gt=0, description="number of learned positions; other positions are unlimited")
     tie: Literal["all", "target", "none"] = Field(
-        "all", description="source, target and output share one embedding; only target and output; or none do"
+        "all", description="which embeddings share weights: source, target and output; target and output; or none"
     )
-    output_bias: bool = Field(False, description="a bias on the logits, which models of Marian have")
+    output_bias: bool = Field(False, description="a bias on the logits, as in Marian models")
     attention: AttentionSettings = Field(
-        FullSettings(), description="full, local, linear or routing, with its own keys, for both self-attentions"
+        FullSettings(), description="kind of self-attention: full, local, linear or routing, with its own keys"
     )
     qkv_bias: bool = True
     qk_scale: float | None = None
-    dropout: float = Field(0.1, ge=0, lt=1, description="on what each sublayer adds")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout of the output of each sublayer")
     embedding_dropout: float | None = Field(
-        None, ge=0, lt=1, description="on embeddings with their positions; as dropout unless given"
+        None, ge=0, lt=1, description="dropout of embeddings with positions; equal to dropout by default"
     )
-    attention_dropout: float = Field(0.0, ge=0, lt=1, description="on attention weights")
-    hidden_dropout: float = Field(0.0, ge=0, lt=1, description="inside the feed-forward")
+    attention_dropout: float = Field(0.0, ge=0, lt=1, description="dropout of attention weights")
+    hidden_dropout: float = Field(0.0, ge=0, lt=1, description="dropout of the hidden features of feed-forward layers")
     pad: int = 0
     bos: int = 1
     eos: int = 2
@@ -83,7 +82,7 @@ class EncoderDecoderConfig(Settings):
         check_attention(self.attention, self.qk_scale, self.attention_dropout)
         if self.tie == "all" and self.source_vocab != self.target_vocab:
             raise ValueError(
-                f"tie 'all' needs one vocabulary for both sides, not {self.source_vocab} and {self.target_vocab} words"
+                f"tie 'all' needs one vocabulary for both sides, not {self.source_vocab} and {self.target_vocab} tokens"
             )
         return self
 
@@ -93,7 +92,7 @@ class EncoderDecoderConfig(Settings):
 
     @classmethod
     def base(cls, vocab: int | tuple[int, int], **changes: Any) -> Self:
-        """The paper's base model; `vocab` is one size for a joint vocabulary, or (source, target)."""
+        """Return the base model of the paper; `vocab` is the size of a joint vocabulary, or (source, target)."""
         source, target = (vocab, vocab) if isinstance(vocab, int) else vocab
         separate: dict[str, Any] = {} if isinstance(vocab, int) else {"tie": "target"}
         return cls.parse({"source_vocab": source, "target_vocab": target} | separate | changes, cls.__name__)
@@ -114,9 +113,44 @@ class EncoderDecoderConfig(Settings):
 
 
 class TransformerConfig(EncoderDecoderConfig):
-    """Everything that a `Transformer` is built from."""
+    """Configuration of a `Transformer`."""
 
     kind: Literal["transformer"] = "transformer"
+
+
+class Embedding(nn.Module):
+    """Token embeddings, scaled by √W, with positions added unless these are rotary."""
+
+    def __init__(self, vocab: int, config: EncoderDecoderConfig) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocab, config.width))
+        nn.init.normal_(self.weight, std=config.width**-0.5)
+        self.scale = math.sqrt(config.width)
+        self.positions: Sinusoidal | Learned | None = None
+        if config.positions == "sinusoidal":
+            self.positions = Sinusoidal(config.width)
+        elif config.positions == "sinusoidal-halves":
+            self.positions = Sinusoidal(config.width, "halves")
+        elif config.positions == "learned":
+            self.positions = Learned(config.max_length, config.width)
+        self.dropout = Dropout(config.dropout if config.embedding_dropout is None else config.embedding_dropout)
+
+    def forward(self, tokens: Tensor, positions: Tensor, longest: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Embed tokens, (B, T) to (B, T, W).
+
+        Args:
+            tokens: Token indices.
+            positions: Position of each token in its sequence, (B, T) or (1, T).
+            longest: Upper bound of the positions, known without reading the tensor.
+            dtype: dtype of the result; that of the weight by default.
+        """
+        if fused.embedding_applies(self, tokens):
+            return fused.embedding(self, tokens, positions, longest, dtype)
+        x = F.embedding(tokens, self.weight) * self.scale
+        if self.positions is not None:
+            x = x + self.positions(positions, longest)
+        y: Tensor = self.dropout(x)
+        return y if dtype is None else y.to(dtype)
 
 
 class DecoderState:
@@ -189,16 +223,20 @@ class DecoderState:
 
 
 class EncoderDecoder(Model):
-    """An encoder that reads the source and a decoder that looks back at it; subclasses say how the target is written.
+    """Base class of `Transformer` and `NATransformer`: embeddings, encoder, decoder stack and output layer.
 
-    What the two have in common stands here: embeddings, both stacks, the output.
+    Attributes:
+        residual_dtype: dtype of the residual stream in training under autocast; that of the weights by default.
+        prepacked: Weights prepacked for inference on a CPU; `regard.ops.quantization.prepack` sets it.
     """
 
     config: EncoderDecoderConfig
+    prepacked: PrepackedWeights | None = None
 
     def __init__(self, config: EncoderDecoderConfig) -> None:
         super().__init__()
         self.config = config
+        self.residual_dtype: torch.dtype | None = None
         self.source_embedding = Embedding(config.source_vocab, config)
         self.target_embedding = self.source_embedding if config.tie == "all" else Embedding(config.target_vocab, config)
         self.encoder = nn.ModuleList(self._encoder_block() for _ in range(config.encoder_layers))
@@ -211,31 +249,33 @@ class EncoderDecoder(Model):
         self.output_bias = nn.Parameter(torch.zeros(config.target_vocab)) if config.output_bias else None
 
     def encode(self, source: Tensor, layout: Layout | None = None) -> Tensor:
-        """Source tokens (B, S) to context-aware vectors (B, S, W)."""
+        """Encode source tokens, (B, S) to (B, S, W)."""
         positions, longest = token_positions(source, layout)
         mask = Mask.between(layout, layout)
-        x = self.source_embedding(source, positions, longest)
+        x = self.source_embedding(source, positions, longest, self._stream_dtype(source.device))
         for block in self.encoder:
             x = block(x, mask, positions)
         memory: Tensor = self.encoder_norm(x)
         return memory
 
-    def _decode(self, x: Tensor, memory: Tensor, mask: Mask, memory_mask: Mask, positions: Tensor) -> Tensor:
-        """Embedded target tokens through the decoder, (B, T, W); the masks say what of target and source they see."""
-        for block in self.decoder:
-            read = partial(block, x, mask=mask, memory_mask=memory_mask, positions=positions)
-            x, memory = pass_on(memory, read)
-        y: Tensor = self.decoder_norm(x)
-        return y
-
     def logits(self, x: Tensor) -> Tensor:
-        """Vectors (…, W) to scores over the target vocabulary (…, V)."""
-        return linear(x, self.output_weight, self.output_bias)
+        """Return the logits of decoder outputs, (..., W) to (..., V)."""
+        return linear(x, self.output_weight, self.output_bias, prepacked=self.prepacked)
 
     @property
     def output_weight(self) -> Tensor:
-        """A row for every target token, (V, W): what a vector is compared with."""
+        """Weight of the output layer, (V, W)."""
         return self.output if self.config.tie == "none" else self.target_embedding.weight
+
+    def _decode(self, x: Tensor, memory: Tensor, mask: Mask, memory_mask: Mask, positions: Tensor) -> Tensor:
+        """Run the decoder stack on embedded target tokens, (B, T, W)."""
+        for block in self.decoder:
+            x = block(x, memory, mask, memory_mask, positions)
+        y: Tensor = self.decoder_norm(x)
+        return y
+
+    def _stream_dtype(self, device: torch.device) -> torch.dtype | None:
+        return self.residual_dtype if torch.is_autocast_enabled(device.type) else None
 
     def _encoder_block(self) -> EncoderBlock:
         c = self.config
@@ -243,9 +283,8 @@ class EncoderDecoder(Model):
 
     def _decoder_block(self) -> DecoderBlock:
         c = self.config
-        return DecoderBlock(
-            self._self_attention(), self._cross_attention(), self._feed_forward(), c.norm, c.dropout, c.norm_eps
-        )
+        attention, cross, feed_forward = self._self_attention(), self._cross_attention(), self._feed_forward()
+        return DecoderBlock(attention, cross, feed_forward, c.norm, c.dropout, c.norm_eps)
 
     def _self_attention(self) -> Attention:
         c = self.config
@@ -253,7 +292,7 @@ class EncoderDecoder(Model):
         return self._attention(c.attention.build(c.heads, c.width // c.heads, c.qk_scale), rotary)
 
     def _cross_attention(self) -> Attention:
-        # Source and target count their positions apart, so only attention within one sequence is rotary, or local.
+        # Positions of source and target are not comparable, so cross-attention is neither rotary nor local.
         return self._attention(Full(self.config.qk_scale))
 
     def _attention(self, kind: Kind, rotary: Rotary | None = None) -> Attention:
@@ -270,26 +309,31 @@ class EncoderDecoder(Model):
         c = self.config
         return nn.LayerNorm(c.width, c.norm_eps) if c.has_final_norm else nn.Identity()
 
+    def extra_repr(self) -> str:
+        settings = {"residual_dtype": self.residual_dtype, "prepacked": self.prepacked and self.prepacked.precision}
+        return ", ".join(f"{name}={value}" for name, value in settings.items() if value is not None)
+
 
 class Transformer(EncoderDecoder):
-    """An encoder reads the source; a decoder writes the target one token after another, looking back at both."""
+    """The autoregressive encoder-decoder: each target token depends on the source and on all earlier target tokens."""
 
     config: TransformerConfig
 
     def forward(
         self, source: Tensor, target: Tensor, source_layout: Layout | None = None, target_layout: Layout | None = None
     ) -> Tensor:
-        """The logits of every next target token, (B, T, V), given the source and all target tokens up to it."""
+        """Return the logits of the token after each target token, (B, T, V)."""
         memory = self.encode(source, source_layout)
         return self.logits(self.decode(target, memory, target_layout, source_layout))
 
     def decode(
         self, target: Tensor, memory: Tensor, layout: Layout | None = None, memory_layout: Layout | None = None
     ) -> Tensor:
-        """Target tokens (B, T) to vectors (B, T, W), each of which sees no later token."""
+        """Decode target tokens with a causal mask, (B, T) to (B, T, W); `memory` is the encoder output."""
         positions, longest = token_positions(target, layout)
         mask, memory_mask = Mask.between(layout, layout, causal=True), Mask.between(layout, memory_layout)
-        return self._decode(self.target_embedding(target, positions, longest), memory, mask, memory_mask, positions)
+        x = self.target_embedding(target, positions, longest, self._stream_dtype(target.device))
+        return self._decode(x, memory, mask, memory_mask, positions)
 
     def start(self, encoder_output: Tensor, layout: Layout | None = None, beam_width: int = 1) -> DecoderState:
         """Return the state from which `step` decodes, with `beam_width` hypotheses per sentence.
@@ -316,40 +360,8 @@ class Transformer(EncoderDecoder):
         return self.logits(self.decoder_norm(x)).expand(-1, K, -1)
 
 
-class Embedding(nn.Module):
-    """A row for every token, scaled by √W so that it outweighs the position that is added to it."""
-
-    def __init__(self, vocab: int, config: EncoderDecoderConfig) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(vocab, config.width))
-        nn.init.normal_(self.weight, std=config.width**-0.5)
-        self.scale = math.sqrt(config.width)
-        self.positions: Sinusoidal | Learned | None = None
-        if config.positions == "sinusoidal":
-            self.positions = Sinusoidal(config.width)
-        elif config.positions == "sinusoidal-halves":
-            self.positions = Sinusoidal(config.width, "halves")
-        elif config.positions == "learned":
-            self.positions = Learned(config.max_length, config.width)
-        self.dropout = Dropout(config.dropout if config.embedding_dropout is None else config.embedding_dropout)
-        self.stream: torch.dtype | None = None  # what flows from here to the last block, where products are of half
-
-    def forward(self, tokens: Tensor, positions: Tensor, longest: int) -> Tensor:
-        half = self.stream is not None and torch.is_autocast_enabled(tokens.device.type)
-        if dispatch.embedding_kernel_applies(tokens, self.weight) and not isinstance(self.positions, Learned):
-            table = None if self.positions is None else self.positions.up_to(longest)
-            dropout = self.dropout.p if self.training else 0.0
-            flowing = self.stream if half else None
-            return embed(tokens, self.weight, self.scale, positions, table, dropout, flowing)
-        x = F.embedding(tokens, self.weight) * self.scale
-        if self.positions is not None:
-            x = x + self.positions(positions, longest)
-        y: Tensor = self.dropout(x)
-        return y.to(self.stream) if half else y
-
-
 def token_positions(x: Tensor, layout: Layout | None) -> tuple[Tensor, int]:
-    """Each token's place in its sequence, and how many places there are at the most."""
+    """Return the position of each token in its sequence, and an upper bound of the positions."""
     if layout is None:
         return torch.arange(x.shape[1], device=x.device)[None], x.shape[1]
     return layout.positions(), layout.longest

@@ -1,7 +1,7 @@
-"""The Vision Transformer of "An Image is Worth 16x16 Words", and its usual variations.
+"""The Vision Transformer of "An Image is Worth 16x16 Words" and its common variants.
 
-An image is cut into patches, each of which becomes a token; a class token and registers may stand before them. From
-there on it is the encoder of the Transformer.
+An image is divided into patches, each of which becomes a token. A class token and register tokens may precede them. A
+Transformer encoder processes the tokens.
 
 Shapes: B batch, C channels, N patches, T tokens (class token, registers, then patches), W width.
 """
@@ -9,7 +9,7 @@ Shapes: B batch, C channels, N patches, T tokens (class token, registers, then p
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -33,48 +33,49 @@ from regard.layers import (
 )
 from regard.models.base import ImageModel, Size, make_head
 from regard.models.stem import ConvolutionalStem, check_stem
+from regard.ops import fused
 from regard.ops.dropout import Dropout
 
 
 class ViTConfig(Settings):
-    """Everything that a `ViT` is built from. The defaults are the paper's base model without a head."""
+    """Configuration of a `ViT`. The defaults are the base model of the paper without a head."""
 
     kind: Literal["vit"] = "vit"
     image: Size = Field((224, 224), description="height and width in pixels: one number, or [height, width]")
-    channels: int = Field(3, gt=0, description="3 for colour, 1 for grey")
+    channels: int = Field(3, gt=0, description="image channels: 3 for colour, 1 for grey")
     patch: Size = Field((16, 16), description="height and width of a patch: one number, or [height, width]")
     stem: Literal["patches", "convolutions"] = Field(
-        "patches", description="what makes tokens of pixels: one linear map of each patch, or 3×3 convolutions"
+        "patches", description="patch embedding: a linear projection of each patch, or 3×3 convolutions"
     )
-    stem_depth: int = Field(1, ge=1, le=8, description="for convolutions: how many at each size of the picture")
-    classes: int = Field(0, ge=0, description="how many classes the head tells apart; 0: no head, features alone")
-    width: int = Field(768, gt=0, description="of every token")
-    layers: int = Field(12, ge=0, le=1000, description="blocks of attention and feed-forward")
-    heads: int = Field(12, gt=0, description="of every attention; they must divide the width")
-    hidden: int = Field(3072, gt=0, description="width inside the feed-forward")
-    activation: Activation = Field("gelu", description="inside the feed-forward: relu, gelu or swiglu")
+    stem_depth: int = Field(1, ge=1, le=8, description="for convolutions: number of layers per resolution")
+    classes: int = Field(0, ge=0, description="number of classes; 0: no head, features only")
+    width: int = Field(768, gt=0, description="width of each token")
+    layers: int = Field(12, ge=0, le=1000, description="number of encoder blocks")
+    heads: int = Field(12, gt=0, description="number of attention heads; must divide the width")
+    hidden: int = Field(3072, gt=0, description="hidden features of the feed-forward layers")
+    activation: Activation = Field("gelu", description="activation of the feed-forward layers")
     pooling: Literal["class", "mean"] = Field(
-        "class", description="what stands for the image: a class token of its own, or the mean of the patches"
+        "class", description="features of the image: the class token, or the mean of the patches"
     )
-    registers: int = Field(0, ge=0, description="further tokens that belong to no patch, and that no pooling reads")
+    registers: int = Field(0, ge=0, description="number of register tokens, which pooling ignores")
     positions: Literal["learned", "sincos", "rotary"] = Field(
-        "learned", description="added: learned, or sines and cosines of row and column; or q and k turned by both"
+        "learned", description="added: learned, or 2-D sines and cosines; or 2-D rotary embeddings of q and k"
     )
     attention: AttentionSettings = Field(
-        FullSettings(), description="full, local, linear or routing, with its own keys; tokens count row after row"
+        FullSettings(), description="full, local, linear or routing, with its own keys; tokens are in row-major order"
     )
     qkv_bias: bool = Field(True, description="whether queries, keys and values have a bias")
-    qk_scale: float | None = Field(None, description="factor on the scores; 1/√(width of a head) unless given")
-    norm_eps: float = Field(1e-6, gt=0, description="keeps the norms from dividing by nothing")
+    qk_scale: float | None = Field(None, description="factor on the scores; 1/√(head width) by default")
+    norm_eps: float = Field(1e-6, gt=0, description="epsilon of the norms")
     layer_scale: float | None = Field(
-        None, description="first value of a learned factor on what each sublayer adds; none unless given"
+        None, description="initial value of a learned factor on the output of each sublayer; none by default"
     )
-    dropout: float = Field(0.0, ge=0, lt=1, description="on the embedded patches and on what each sublayer adds")
-    attention_dropout: float = Field(0.0, ge=0, lt=1, description="on attention weights")
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout of embeddings and of the output of each sublayer")
+    attention_dropout: float = Field(0.0, ge=0, lt=1, description="dropout of attention weights")
     drop_path: float = Field(
-        0.0, ge=0, lt=1, description="how often the last layer is left out for an image, in training; earlier less"
+        0.0, ge=0, lt=1, description="stochastic depth of the last layer; earlier layers have less"
     )
-    patch_dropout: float = Field(0.0, ge=0, lt=1, description="share of the patches that are left out, in training")
+    patch_dropout: float = Field(0.0, ge=0, lt=1, description="fraction of the patches dropped in training")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -92,7 +93,7 @@ class ViTConfig(Settings):
         if self.stem == "convolutions":
             check_stem(self.patch, self.width)
         elif self.stem_depth > 1:
-            raise ValueError("stem_depth counts convolutions, and there are none; set stem=convolutions")
+            raise ValueError("stem_depth is the depth of a convolutional stem; set stem=convolutions")
         return self
 
     @property
@@ -101,8 +102,8 @@ class ViTConfig(Settings):
         return self.image[0] // self.patch[0], self.image[1] // self.patch[1]
 
     @property
-    def leading(self) -> int:
-        """How many tokens stand before the patches."""
+    def prefix_tokens(self) -> int:
+        """Number of tokens before the patches."""
         return (self.pooling == "class") + self.registers
 
     @classmethod
@@ -133,21 +134,21 @@ class ViTConfig(Settings):
 
     @classmethod
     def mini(cls, classes: int, image: int | tuple[int, int] = 32, channels: int = 3, **changes: Any) -> Self:
-        """For images of 28 to 64 pixels, 5.6 million parameters."""
+        """A model for images of 28 to 64 pixels, 5.6 million parameters."""
         sizes = {"width": 256, "layers": 7, "heads": 4, "hidden": 1024, "patch": 4, "pooling": "mean"}
         return cls.base(classes, **{"image": image, "channels": channels} | sizes | changes)
 
     @classmethod
     def micro(cls, classes: int, image: int | tuple[int, int] = 32, channels: int = 3, **changes: Any) -> Self:
-        """For images of 28 to 64 pixels where there is no GPU, 0.8 million parameters."""
+        """A small model for images of 28 to 64 pixels and training on a CPU, 0.8 million parameters."""
         return cls.mini(classes, image, channels, **{"width": 128, "layers": 6, "hidden": 256} | changes)
 
 
 class ViT(ImageModel):
-    """An encoder over the patches of an image, and a linear head on what stands for the whole of it.
+    """A Transformer encoder over the patches of an image, with a linear classification head.
 
-    Images are (B, C, H, W), in floating point, normalised as the caller trained them. Their size need not be the
-    config's: learned positions are interpolated, the others know every place anyway.
+    Images are (B, C, H, W) in floating point, normalised as in training. Their size may differ from the configured one:
+    learned positions are interpolated, other positions extend to any size.
     """
 
     config: ViTConfig
@@ -157,11 +158,12 @@ class ViT(ImageModel):
         self.config = config
         c = config
         rows, columns = c.grid
-        self.patches = self._embedding()
-        self.class_token = _small(1, c.width) if c.pooling == "class" else None
-        self.registers = _small(c.registers, c.width) if c.registers else None
-        # The class token's position comes first; registers have none.
-        self.positions = _small((c.pooling == "class") + rows * columns, c.width) if c.positions == "learned" else None
+        self.patches = self._patch_embedding()
+        self.class_token = _small_parameter(1, c.width) if c.pooling == "class" else None
+        self.registers = _small_parameter(c.registers, c.width) if c.registers else None
+        # The position of the class token comes first; registers have no position.
+        learned = (c.pooling == "class") + rows * columns
+        self.positions = _small_parameter(learned, c.width) if c.positions == "learned" else None
         self.sincos = Sinusoidal2D(c.width) if c.positions == "sincos" else None
         self.dropout = Dropout(c.dropout)
         self.encoder = nn.ModuleList(self._block(rate) for rate in drop_path_rates(c.drop_path, c.layers))
@@ -169,76 +171,83 @@ class ViT(ImageModel):
         self.head = make_head(c.width, c.classes)
 
     def tokens(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
-        """The encoded tokens of each image, (B, T, W): class token, registers, then patches row after row.
+        """Return the encoded tokens, (B, T, W): class token, registers, then patches in row-major order.
 
         Args:
-            images: (B, C, H, W).
-            keep: the numbers of the patches to be read, (B, kept); all unless given, or, in training, all but those
-                that `patch_dropout` takes.
+            images: Images, (B, C, H, W).
+            keep: Indices of the patches to encode, (B, K). By default all; in training, `patch_dropout` drops some.
 
         Raises:
-            UserError: the images have other channels or a size that is not a whole number of patches.
+            UserError: The images have another number of channels, or their size is not a multiple of the patch size.
         """
-        return self._encode(images, keep)
-
-    def embed(self, images: Tensor) -> Tensor:
-        """One vector of features for each image, (B, W)."""
-        return self.pool(self._encode(images, count=1 if self._reads_one() else None))
-
-    def _reads_one(self) -> bool:
-        """Whether what the last block makes of all tokens but the first is read by nobody.
-
-        Kinds of attention other than full are left alone: to them it matters where a query stands.
-        """
-        observed = any(cast(EncoderBlock, block).attention.qkv_hook is not None for block in self.encoder)
-        return self.config.pooling == "class" and self.config.attention.kind == "full" and not observed
-
-    def _encode(self, images: Tensor, keep: Tensor | None = None, count: int | None = None) -> Tensor:
-        """`tokens`, or at least the first so many of them."""
-        x = self.patches(images)
-        grid = self.patches.grid(images)
-        places = grid_positions(*grid, x.device)[None] if self.config.positions != "learned" else None
-        x = self._place(x, grid, places)
-        if keep is None and self.training and self.config.patch_dropout:
-            keep = self._spared(x)
-        if keep is not None:
-            x = gather_tokens(x, keep)
-            places = None if places is None else gather_tokens(places.expand(len(x), -1, -1), keep)
-        x = self.dropout(self._lead(x))
+        x, positions = self._embed_patches(images, keep)
         mask = Mask()
-        turns = self._lead_places(places) if self.config.positions == "rotary" and places is not None else None
         for block in self.encoder:
-            x = block(x, mask, turns, count if block is self.encoder[-1] else None)
+            x = block(x, mask, positions)
         y: Tensor = self.norm(x)
         return y
 
+    def embed(self, images: Tensor) -> Tensor:
+        """Return the features of each image, (B, W)."""
+        c = self.config
+        one_token = c.pooling == "class" and c.attention.kind == "full" and c.layers > 0
+        if one_token and fused.class_token_applies(self.encoder):
+            return self.pool(self._encode_class_token(images))
+        return self.pool(self.tokens(images))
+
     def pool(self, tokens: Tensor) -> Tensor:
-        """What stands for the whole image, (B, T, W) to (B, W)."""
-        return tokens[:, 0] if self.config.pooling == "class" else tokens[:, self.config.leading :].mean(1)
+        """Return the features of each image, (B, T, W) to (B, W)."""
+        return tokens[:, 0] if self.config.pooling == "class" else tokens[:, self.config.prefix_tokens :].mean(1)
 
     def resized(self, image: int | tuple[int, int], antialias: bool = True) -> ViT:
-        """A copy for images of another size: learned positions are interpolated, all else is the same.
+        """Return a copy for images of another size, with interpolated positions if these are learned.
 
         Args:
-            image: height and width in pixels, or one number for both.
-            antialias: whether positions of a smaller grid are smoothed, as timm does.
+            image: Height and width in pixels, or one number for both.
+            antialias: Whether to smooth positions that are interpolated to a smaller grid, as timm does.
         """
         model = copy.deepcopy(self)
         model.config = self.config.changed(image=image)
         if self.positions is not None:
-            model.positions = nn.Parameter(self._learned(model.config.grid, antialias).detach().clone())
+            model.positions = nn.Parameter(self._interpolated_positions(model.config.grid, antialias).detach().clone())
         return model
 
-    def _place(self, x: Tensor, grid: tuple[int, int], places: Tensor | None) -> Tensor:
-        """Patches with their positions added, unless these are rotary."""
+    def _embed_patches(self, images: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Return the input of the encoder, (B, T, W), and positions for rotary embeddings, (B, T, 2) or (1, T, 2)."""
+        x = self.patches(images)
+        grid = self.patches.grid(images)
+        coordinates = grid_positions(*grid, x.device)[None] if self.config.positions != "learned" else None
+        x = self._add_positions(x, grid, coordinates)
+        if keep is None and self.training and self.config.patch_dropout:
+            keep = self._draw_kept_patches(x)
+        if keep is not None:
+            x = gather_tokens(x, keep)
+            coordinates = None if coordinates is None else gather_tokens(coordinates.expand(len(x), -1, -1), keep)
+        x = self.dropout(self._prepend_tokens(x))
+        if self.config.positions != "rotary" or coordinates is None:
+            return x, None
+        return x, self._prepend_origin(coordinates)
+
+    def _encode_class_token(self, images: Tensor) -> Tensor:
+        """Return the encoded class token, (B, 1, W); the last block computes no other token."""
+        x, positions = self._embed_patches(images)
+        mask = Mask()
+        *blocks, last = self.encoder
+        for block in blocks:
+            x = block(x, mask, positions)
+        y: Tensor = self.norm(fused.class_token_block(last, x, mask, positions))
+        return y
+
+    def _add_positions(self, x: Tensor, grid: tuple[int, int], coordinates: Tensor | None) -> Tensor:
+        """Add learned or sinusoidal positions to the patches."""
         if self.positions is not None:
-            return x + self._learned(grid)[-x.shape[1] :]
-        if self.sincos is not None and places is not None:
-            x = x + self.sincos(places, max(grid))
+            return x + self._interpolated_positions(grid)[-x.shape[1] :]
+        if self.sincos is not None and coordinates is not None:
+            x = x + self.sincos(coordinates, max(grid))
         return x
 
-    def _learned(self, grid: tuple[int, int], antialias: bool = True) -> Tensor:
-        """The learned positions for a grid, that of the class token first; it is never interpolated."""
+    def _interpolated_positions(self, grid: tuple[int, int], antialias: bool = True) -> Tensor:
+        """Return the learned positions of a grid; the position of the class token, which is first, is kept."""
         assert self.positions is not None
         if grid == self.config.grid:
             return self.positions
@@ -246,27 +255,27 @@ class ViT(ImageModel):
         patches = resize_grid(self.positions[first:], self.config.grid, grid, antialias)
         return torch.cat((self.positions[:first], patches))
 
-    def _lead(self, x: Tensor) -> Tensor:
-        """The tokens that belong to no patch, put before the patches."""
-        parts = [x]
+    def _prepend_tokens(self, x: Tensor) -> Tensor:
+        """Put the class token and the registers before the patches."""
+        tokens = [x]
         if self.registers is not None:
-            parts.insert(0, self.registers.expand(x.shape[0], -1, -1))
+            tokens.insert(0, self.registers.expand(x.shape[0], -1, -1))
         if self.class_token is not None:
-            first = self.class_token if self.positions is None else self.class_token + self.positions[:1]
-            parts.insert(0, first.expand(x.shape[0], -1, -1))
-        return torch.cat(parts, 1) if len(parts) > 1 else x
+            class_token = self.class_token if self.positions is None else self.class_token + self.positions[:1]
+            tokens.insert(0, class_token.expand(x.shape[0], -1, -1))
+        return torch.cat(tokens, 1) if len(tokens) > 1 else x
 
-    def _lead_places(self, places: Tensor) -> Tensor:
-        """Places for all tokens; those that belong to no patch stand at the origin, where nothing is turned."""
-        return torch.cat((places.new_zeros(len(places), self.config.leading, 2), places), 1)
+    def _prepend_origin(self, coordinates: Tensor) -> Tensor:
+        """Give the tokens before the patches the coordinates (0, 0), for which the rotary embedding is the identity."""
+        return torch.cat((coordinates.new_zeros(len(coordinates), self.config.prefix_tokens, 2), coordinates), 1)
 
-    def _spared(self, x: Tensor) -> Tensor:
-        """The numbers of patches left when some are dropped by chance, other ones for each image, (B, kept)."""
+    def _draw_kept_patches(self, x: Tensor) -> Tensor:
+        """Draw the patches that patch dropout keeps, independently for each image, (B, K)."""
         B, N, _ = x.shape
         kept = max(1, round(N * (1 - self.config.patch_dropout)))
         return torch.rand(B, N, device=x.device).argsort(1)[:, :kept].sort(1).values
 
-    def _embedding(self) -> ImageEmbedding:
+    def _patch_embedding(self) -> ImageEmbedding:
         c = self.config
         if c.stem == "convolutions":
             return ConvolutionalStem(c.channels, c.patch, c.width, c.norm_eps, c.stem_depth)
@@ -287,5 +296,5 @@ class ViT(ImageModel):
         return EncoderBlock(attention, feed_forward, "pre", c.dropout, c.norm_eps, drop_path, c.layer_scale)
 
 
-def _small(*shape: int) -> nn.Parameter:
+def _small_parameter(*shape: int) -> nn.Parameter:
     return nn.Parameter(nn.init.normal_(torch.empty(shape), std=0.02))

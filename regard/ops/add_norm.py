@@ -1,64 +1,212 @@
-"""Add & Norm: what a sublayer adds is dropped here and there, added to its input, and the sum is normalised.
+"""Add & Norm: the output of a sublayer is added to its input and the sum is normalised.
 
-On a GPU that is one pass over memory, in which several small kernels are one: in training, and where it only infers.
+Separate operations for bias, dropout, sum and norm read and write the residual stream a dozen times. On a GPU, one
+kernel does all of it in the forward pass and one in the backward pass. Dropout stores only its seed.
+
+Shapes: N rows, W width.
 """
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from regard.ops import add_norm_training as learning
 from regard.ops import dispatch
-from regard.ops.dropout import drop
+from regard.ops.dispatch import multiprocessors, on_device, tile_rows
+from regard.ops.dropout import draw_seed, drop_threshold, kernel_drop_mask
+from regard.ops.linear_backward import sum_partials
+
+TILE, WARPS = 1024, 2
+"""Elements that a program processes at once, at least one row, and its warps."""
+PROGRAMS = 8
+"""Programs of the backward kernel per multiprocessor; each computes a part of the gradients of the parameters."""
 
 
-def add_norm(
-    x: Tensor, added: Tensor, norm: nn.LayerNorm, dropout: float = 0.0, added_bias: Tensor | None = None
-) -> Tensor:
-    """norm(x + dropout(added + added_bias)); on a GPU in training as precise as x, whatever autocast would make it.
+def add_norm(x: Tensor, update: Tensor, norm: nn.LayerNorm) -> Tensor:
+    """Return norm(x + update), (..., W), in the dtype of x."""
+    if dispatch.add_norm_inference_kernel_applies(x, update, norm):
+        return add_norm_inference_kernel(x, update, norm)
+    if dispatch.add_norm_kernel_applies(x, norm) and update.dtype in dispatch.KERNEL_DTYPES and update.shape == x.shape:
+        return sum_and_norm(x, update, norm, dtype=x.dtype)[1]
+    y: Tensor = norm(x + update)
+    return y.to(x.dtype)
 
-    Args:
-        x: what a sublayer read, (…, W).
-        added: what it made of it, likewise.
-        norm: of the width W.
-        dropout: of what is added; pass 0 outside training.
-        added_bias: what the sublayer has not added yet, (W,).
-    """
-    if dispatch.add_norm_kernel_applies(x, norm) and added.dtype in dispatch.KERNEL_DTYPES and added.shape == x.shape:
-        return learning.add_norm(x, added, norm.weight, norm.bias, norm.eps, dropout, added_bias)
-    added = added if added_bias is None else added + added_bias.to(added.dtype)
-    added = drop(added, dropout) if dropout else added
-    if dispatch.add_norm_inference_kernel_applies(x, added, norm):
-        return add_norm_by_kernel(x, added, norm)
-    y: Tensor = norm(x + added)
-    return y.to(x.dtype) if x.is_cuda and torch.is_grad_enabled() else y
+
+def add_norm_inference_kernel(x: Tensor, update: Tensor, norm: nn.LayerNorm) -> Tensor:
+    """`add_norm` of contiguous tensors without gradients."""
+    from regard.ops.triton import add_norm as kernels
+
+    y, W = torch.empty_like(x), x.shape[-1]
+    kernels.add_norm_inference[(x.numel() // W,)](
+        x, update, norm.weight, norm.bias, y, W, norm.eps, P=1 << (W - 1).bit_length(), num_warps=4
+    )
+    return y
 
 
 def sum_and_norm(
     x: Tensor,
-    added: Tensor | None,
+    update: Tensor | None,
     norm: nn.LayerNorm,
+    *,
+    update_bias: Tensor | None = None,
     dropout: float = 0.0,
-    added_bias: Tensor | None = None,
-    factors: Tensor | None = None,
+    scales: Tensor | None = None,
+    dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """x + dropout(added + added_bias) and its norm, for a product to read; or x and its norm, where none is added.
+    """Return x + scales · dropout(update + update_bias) and its LayerNorm, for training.
 
-    Only where all of it `joins`; x is what flows on, so that its gradient is made in the same pass. With factors, (B,),
-    what is added to each row of the batch is multiplied by one of them.
+    The backward pass returns newly allocated gradients of x and the update, which the caller may overwrite.
+
+    Args:
+        x: Residual stream, (..., W). The sum has its dtype.
+        update: Output of a sublayer, of the same shape; None: the sum is x.
+        norm: LayerNorm of width W with weight and bias.
+        update_bias: Bias of the linear layer that computed the update, (W,).
+        dropout: Dropout probability of the update.
+        scales: Factors of the update, (B,), each for an equal share of the rows.
+        dtype: dtype of the norm; by default that of the linear layer that follows.
     """
-    half = torch.is_autocast_enabled(x.device.type)
-    dtype = torch.get_autocast_dtype(x.device.type) if half else x.dtype
-    return learning.sum_and_norm(x, added, norm.weight, norm.bias, norm.eps, dropout, added_bias, dtype, factors)
-
-
-def add_norm_by_kernel(x: Tensor, added: Tensor, norm: nn.LayerNorm) -> Tensor:
-    """`add_norm` without gradients; x and what is added lie in memory without gaps."""
-    from regard.ops.triton import add_norm_inference as inference_triton
-
-    y, W = torch.empty_like(x), x.shape[-1]
-    inference_triton.add_norm[(x.numel() // W,)](
-        x, added, norm.weight, norm.bias, y, W, norm.eps, P=1 << (W - 1).bit_length(), num_warps=4
+    seed = draw_seed(x.device) if dropout else None
+    W = x.shape[-1]
+    rows = x.reshape(-1, W), None if update is None else update.reshape(-1, W)
+    options = _Options(norm.eps, dropout, dispatch.matmul_dtype(x) if dtype is None else dtype)
+    total, y = _SumAndNorm.apply(  # type: ignore[no-untyped-call]
+        *rows, update_bias, norm.weight, norm.bias, seed, scales, options
     )
-    return y
+    return total.view(x.shape), y.view(x.shape)
+
+
+class _Options(NamedTuple):
+    eps: float
+    dropout: float
+    dtype: torch.dtype
+
+
+class _SumAndNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        update: Tensor | None,
+        update_bias: Tensor | None,
+        weight: Tensor,
+        bias: Tensor,
+        seed: Tensor | None,
+        scales: Tensor | None,
+        options: _Options,
+    ) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        compute = _forward_kernel if dispatch.kernels_apply(x) else _forward_reference
+        total, y, statistics = compute(x, update, update_bias, weight, bias, seed, scales, options)
+        ctx.save_for_backward(total, statistics, weight, seed, scales)
+        ctx.dropout = options.dropout
+        ctx.update_dtype = None if update is None else update.dtype
+        ctx.update_bias_dtype = None if update_bias is None else update_bias.dtype
+        return total, y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, total_grad: Tensor | None, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+        total, _, weight, _, _ = ctx.saved_tensors
+        grad = torch.zeros_like(total) if grad is None else grad.contiguous()
+        total_grad = None if total_grad is None else total_grad.contiguous()
+        compute = _backward_kernel if dispatch.kernels_apply(total) else _backward_reference
+        dx, dupdate, dweight, dbias, *dupdate_bias = compute(ctx, total_grad, grad)
+        of_update_bias = dupdate_bias[0].to(ctx.update_bias_dtype) if dupdate_bias else None
+        return dx, dupdate, of_update_bias, dweight.to(weight.dtype), dbias.to(weight.dtype), None, None, None
+
+
+def _forward_kernel(
+    x: Tensor,
+    update: Tensor | None,
+    update_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    seed: Tensor | None,
+    scales: Tensor | None,
+    options: _Options,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the sum, its norm, and mean and 1/deviation of its rows, (2, N)."""
+    from regard.ops.triton import add_norm as kernels
+
+    x, update = x.contiguous(), None if update is None else update.contiguous()
+    N, W = x.shape
+    y, total = torch.empty_like(x, dtype=options.dtype), x if update is None else torch.empty_like(x)
+    statistics = x.new_empty(2, N, dtype=torch.float32)
+    tile = tile_rows(W, TILE, WARPS)
+    with on_device(x):
+        kernels.add_norm[(-(-N // tile["R"]),)](
+            x, update, update_bias, weight, bias, seed, scales, y, total, statistics,
+            N, _rows_per_scale(N, scales), options.eps, drop_threshold(options.dropout), 1 / (1 - options.dropout),
+            ADD=update is not None, ADD_BIAS=update_bias is not None, DROP=options.dropout > 0,
+            SCALE=scales is not None, **tile,
+        )  # fmt: skip
+    return total, y, statistics
+
+
+def _backward_kernel(ctx: Any, total_grad: Tensor | None, grad: Tensor) -> tuple[Any, ...]:
+    """Return the gradients of x, the update, weight, bias and, if there is one, the update's bias."""
+    from regard.ops.triton import add_norm as kernels
+
+    total, statistics, weight, seed, scales = ctx.saved_tensors
+    dx = torch.empty_like(total)
+    dupdate = None if ctx.update_dtype is None else torch.empty_like(total, dtype=ctx.update_dtype)
+    N, W = total.shape
+    tile = tile_rows(W, TILE, WARPS)
+    programs = max(1, min(-(-N // tile["R"]), PROGRAMS * multiprocessors(total.device)))
+    partials = total.new_empty(programs, 2 if ctx.update_bias_dtype is None else 3, W, dtype=torch.float32)
+    with on_device(total):
+        kernels.add_norm_backward[(programs,)](
+            grad, total_grad, total, statistics, weight, seed, scales, dx, dupdate, partials,
+            N, _rows_per_scale(N, scales), drop_threshold(ctx.dropout), 1 / (1 - ctx.dropout),
+            ADD_GRAD=total_grad is not None, ADD=dupdate is not None, SUMS=partials.shape[1], DROP=ctx.dropout > 0,
+            SCALE=scales is not None, **tile,
+        )  # fmt: skip
+    return dx, dupdate, *sum_partials(partials.flatten(1)).view(-1, W).unbind()
+
+
+def _forward_reference(
+    x: Tensor,
+    update: Tensor | None,
+    update_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    seed: Tensor | None,
+    scales: Tensor | None,
+    options: _Options,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The formula of `_forward_kernel`."""
+    total = x
+    if update is not None:
+        update = update if update_bias is None else update + update_bias
+        total = (x + _drop_and_scale(update, seed, scales, options.dropout)).to(x.dtype)
+    y, mean, rstd = torch.native_layer_norm(total, [x.shape[-1]], weight, bias, options.eps)
+    return total, y.to(options.dtype), torch.stack((mean[:, 0], rstd[:, 0]))
+
+
+def _backward_reference(ctx: Any, total_grad: Tensor | None, grad: Tensor) -> tuple[Any, ...]:
+    """The formula of `_backward_kernel`."""
+    total, (mean, rstd), weight, seed, scales = ctx.saved_tensors
+    normalised = (total - mean[:, None]) * rstd[:, None]
+    g = grad * weight
+    d = (g - normalised * (g * normalised).mean(1, keepdim=True) - g.mean(1, keepdim=True)) * rstd[:, None]
+    dx = d if total_grad is None else d + total_grad
+    gradients = (grad * normalised).sum(0), grad.sum(0)
+    if ctx.update_dtype is None:
+        return dx, None, *gradients
+    dupdate = _drop_and_scale(dx.clone(), seed, scales, ctx.dropout)
+    return dx, dupdate.to(ctx.update_dtype), *gradients, *([] if ctx.update_bias_dtype is None else [dupdate.sum(0)])
+
+
+def _drop_and_scale(x: Tensor, seed: Tensor | None, scales: Tensor | None, dropout: float) -> Tensor:
+    if seed is not None:
+        dropped = kernel_drop_mask(seed, 1, len(x), x.shape[1], dropout)[0]
+        x = torch.where(dropped, 0, x / (1 - dropout))
+    return x if scales is None else x * scales.repeat_interleave(_rows_per_scale(len(x), scales))[:, None]
+
+
+def _rows_per_scale(rows: int, scales: Tensor | None) -> int:
+    return rows if scales is None else rows // len(scales)

@@ -37,9 +37,10 @@ def kernels_available(device: torch.device) -> bool:
 
 def kernels_apply(*tensors: Tensor) -> bool:
     """Return whether all tensors have a device and dtype that Triton kernels support, and at least one element."""
-    return KERNELS_ENABLED and all(
-        (x.is_cuda or INTERPRETED) and x.dtype in KERNEL_DTYPES and x.numel() > 0 for x in tensors
-    )
+    for x in tensors:
+        if not (x.is_cuda or INTERPRETED) or x.dtype not in KERNEL_DTYPES or not x.numel():
+            return False
+    return KERNELS_ENABLED
 
 
 def training_kernels_apply(*tensors: Tensor) -> bool:
@@ -63,29 +64,36 @@ def matmul_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
 
 
-# Conditions of single kernels
+# Conditions of single kernels and of fused blocks
+
+
+def fused_block_applies(x: Tensor, norm: nn.LayerNorm) -> bool:
+    """Return whether a block with this norm on x, (B, T, W), is computed by its function in `regard.ops.fused`."""
+    return FUSED_ENABLED and add_norm_kernel_applies(x, norm)
 
 
 def add_norm_kernel_applies(x: Tensor, norm: nn.LayerNorm) -> bool:
     """Return whether Add & Norm of x, (..., W), is one kernel forward and one backward."""
-    affine = norm.weight is not None and norm.bias is not None
-    return training_kernels_apply(x) and affine and x.shape[-1] <= MAX_ROW_WIDTH
+    if not training_kernels_apply(x):
+        return False
+    return norm.weight is not None and norm.bias is not None and x.shape[-1] <= MAX_ROW_WIDTH
 
 
-def add_norm_inference_kernel_applies(x: Tensor, residual: Tensor, norm: nn.LayerNorm) -> bool:
+def add_norm_inference_kernel_applies(x: Tensor, update: Tensor, norm: nn.LayerNorm) -> bool:
     """Return whether Add & Norm of two contiguous tensors of one dtype is one kernel without a backward pass."""
     if not inference_kernels_apply(x) or norm.weight is None or norm.bias is None:
         return False
-    same = x.dtype == residual.dtype == norm.weight.dtype and x.shape == residual.shape
-    contiguous = x.is_contiguous() and residual.is_contiguous()
+    same = x.dtype == update.dtype == norm.weight.dtype and x.shape == update.shape
+    contiguous = x.is_contiguous() and update.is_contiguous()
     on_current_device = not x.is_cuda or x.device.index == torch.cuda.current_device()
     return same and contiguous and on_current_device and x.shape[-1] <= MAX_INFERENCE_ROW_WIDTH
 
 
 def embedding_kernel_applies(tokens: Tensor, table: Tensor) -> bool:
     """Return whether tokens are embedded by kernel; only training profits, and only float32 tables are supported."""
-    trained = table.requires_grad and table.dtype == torch.float32 and table.shape[1] <= MAX_ROW_WIDTH
-    return training_kernels_apply(table) and trained and tokens.numel() > 0
+    if not training_kernels_apply(table) or not table.requires_grad:
+        return False
+    return table.dtype == torch.float32 and table.shape[1] <= MAX_ROW_WIDTH and tokens.numel() > 0
 
 
 def feed_forward_backward_kernel_applies(grad: Tensor, weight: Tensor, activated: Tensor, columns: int) -> bool:

@@ -1,4 +1,4 @@
-"""The parts of a model, for whoever asks at every call and must not wait for the answer."""
+"""Fast traversal of a model for code that runs at every call."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from torch import Tensor, nn
 
 
 def list_modules(model: nn.Module) -> list[nn.Module]:
-    """Every module, the model itself first; one that several others hold comes as often.
+    """Return the model and all its submodules; a shared module is listed once per parent.
 
-    `modules()` looks out for those, and takes ten times as long.
+    `nn.Module.modules` removes duplicates and takes ten times as long.
     """
-    found = [model]
-    for module in found:  # which grows meanwhile
-        if held := module._modules:
-            found += [part for part in held.values() if part is not None]
-    return found
+    modules = [model]
+    for module in modules:  # the list grows during the loop
+        if children := module._modules:
+            modules += [child for child in children.values() if child is not None]
+    return modules
 
 
 def list_tensors(model: nn.Module) -> list[Tensor]:
-    """Every parameter and buffer; one that several modules hold comes as often."""
-    found: list[Tensor | None] = []
+    """Return all parameters and buffers; a shared tensor is listed once per module."""
+    tensors: list[Tensor | None] = []
     for module in list_modules(model):
-        found += module._parameters.values()
-        found += module._buffers.values()
-    return [tensor for tensor in found if tensor is not None]
+        tensors += module._parameters.values()
+        tensors += module._buffers.values()
+    return [tensor for tensor in tensors if tensor is not None]

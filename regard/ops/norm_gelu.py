@@ -1,10 +1,10 @@
-"""GELU of a norm, as convolutions are followed by it: one kernel forward and one backward, in training on a GPU.
+"""A convolution followed by LayerNorm over the channels and GELU.
 
-By themselves the bias, the norm and GELU pass over the widest tensors of a model a dozen times, half of them in single
-precision, and PyTorch's norm is made for rows far wider than the channels of a pixel. Nothing is kept for the way back
-but what the convolution made: the rest is found again from a row that is read anyway.
+In training on a GPU, one kernel forward and one backward do all but the convolution. Separate operations pass over the
+widest tensors of a model a dozen times, and PyTorch's LayerNorm is made for rows much wider than the channels of a
+pixel. The backward pass recomputes everything from the output of the convolution.
 
-Shapes: N rows, W width.
+Shapes: B batch, C channels, H, W height and width, N = B · H · W pixels.
 """
 
 from __future__ import annotations
@@ -16,37 +16,41 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from regard.ops.column_sum import add_up
+from regard.ops import dispatch
 from regard.ops.dispatch import multiprocessors, on_device, tile_rows
+from regard.ops.linear_backward import sum_partials
 
 TILE, WARPS = 1024, 4
-"""Numbers that a program looks at together, at the least a row, and its threads, in groups of 32."""
+"""Elements that a program processes at once, at least one row, and its warps."""
 PROGRAMS = 5
-"""For each multiprocessor, which has room for no more: as many sums of gradients are made, then added up."""
+"""Programs of the backward kernel per multiprocessor: as many as it has room for."""
 
 
-def norm_gelu(x: Tensor, norm: nn.LayerNorm, added_bias: Tensor | None = None) -> Tensor:
-    """GELU(norm(x + added_bias)), (…, W), by the formula."""
-    return F.gelu(norm(x if added_bias is None else x + added_bias.to(x.dtype)))
+def conv_norm_gelu(x: Tensor, convolution: nn.Conv2d, norm: nn.LayerNorm) -> Tensor:
+    """Return GELU(norm(convolution(x))), (B, C, H, W) to (B, H, W, C); the norm is over the channels."""
+    if convolution.bias is None or not dispatch.add_norm_kernel_applies(x, norm):
+        return F.gelu(norm(convolution(x).permute(0, 2, 3, 1)))
+    y = F.conv2d(x, convolution.weight, None, convolution.stride, convolution.padding)
+    return norm_gelu_kernel(y.permute(0, 2, 3, 1), norm, convolution.bias)
 
 
-def norm_gelu_by_kernel(x: Tensor, norm: nn.LayerNorm, added_bias: Tensor) -> Tensor:
-    """`norm_gelu`, as precise as x."""
+def norm_gelu_kernel(x: Tensor, norm: nn.LayerNorm, x_bias: Tensor) -> Tensor:
+    """Return GELU(norm(x + x_bias)), (..., C), in the dtype of x."""
     rows = x.reshape(-1, x.shape[-1])
-    y: Tensor = _NormGelu.apply(rows, added_bias, norm.weight, norm.bias, norm.eps)  # type: ignore[no-untyped-call]
+    y: Tensor = _NormGelu.apply(rows, x_bias, norm.weight, norm.bias, norm.eps)  # type: ignore[no-untyped-call]
     return y.view(x.shape)
 
 
 class _NormGelu(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, added_bias: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, x_bias: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
         from regard.ops.triton import norm_gelu as kernels
 
         x = x.contiguous()
         y, tile = torch.empty_like(x), tile_rows(x.shape[1], TILE, WARPS)
         with on_device(x):
-            kernels.norm_gelu[(-(-len(x) // tile["R"]),)](x, added_bias, weight, bias, y, len(x), eps, **tile)
-        ctx.save_for_backward(x, added_bias, weight, bias)
+            kernels.norm_gelu[(-(-len(x) // tile["R"]),)](x, x_bias, weight, bias, y, len(x), eps, **tile)
+        ctx.save_for_backward(x, x_bias, weight, bias)
         ctx.eps = eps
         return y
 
@@ -55,12 +59,12 @@ class _NormGelu(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         from regard.ops.triton import norm_gelu as kernels
 
-        x, added_bias, weight, bias = ctx.saved_tensors
-        (N, W), grad, dx = x.shape, grad.contiguous(), torch.empty_like(x)
-        tile = tile_rows(W, TILE, WARPS)
+        x, x_bias, weight, bias = ctx.saved_tensors
+        (N, C), grad, dx = x.shape, grad.contiguous(), torch.empty_like(x)
+        tile = tile_rows(C, TILE, WARPS)
         programs = min(-(-N // tile["R"]), PROGRAMS * multiprocessors(x.device))
-        sums = x.new_empty(programs, 3, W, dtype=torch.float32)
+        partials = x.new_empty(programs, 3, C, dtype=torch.float32)
         with on_device(x):
-            kernels.norm_gelu_backward[(programs,)](grad, x, added_bias, weight, bias, dx, sums, N, ctx.eps, **tile)
-        of_weight, of_bias, of_added = add_up(sums.flatten(1)).view(3, W).unbind()
-        return dx, of_added.to(added_bias.dtype), of_weight.to(weight.dtype), of_bias.to(bias.dtype), None
+            kernels.norm_gelu_backward[(programs,)](grad, x, x_bias, weight, bias, dx, partials, N, ctx.eps, **tile)
+        dweight, dbias, dx_bias = sum_partials(partials.flatten(1)).view(3, C).unbind()
+        return dx, dx_bias.to(x_bias.dtype), dweight.to(weight.dtype), dbias.to(bias.dtype), None

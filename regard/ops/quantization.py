@@ -1,148 +1,240 @@
-"""Weights brought into the order, and into the numbers, in which a CPU multiplies fastest with them.
+"""Prepacked and quantised weights for inference on a CPU.
 
-Shapes: N rows of vectors, K their width, M rows of the weight, (M, K).
+oneDNN and FBGEMM reorder a weight before they multiply with it. For the few rows of a decoding step that takes longer
+than the matmul itself, so `prepack` gives a model reordered copies of its weights, optionally in bfloat16 or int8.
+
+Shapes: N rows, I input features, O output features.
 """
 
 from __future__ import annotations
 
 import platform
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.errors import UserError
+from regard.ops.modules import list_modules
 
 Precision = Literal["float32", "bfloat16", "float16", "int8"]
-PLACES: dict[Precision, tuple[str, ...]] = {
+DEVICES: dict[Precision, tuple[str, ...]] = {
     "float32": ("cpu", "cuda", "mps"),
     "bfloat16": ("cpu", "cuda"),
     "float16": ("cuda",),
     "int8": ("cpu",),
 }
-"""The types of devices on which our own engine translates in such numbers."""
-_NAMES = {"cpu": "a CPU", "cuda": "a GPU"}
-Product = Callable[[Tensor, Tensor | None], Tensor]
-"""Takes vectors, (N, K), and a bias, (M,); gives their products with a weight, (N, M), all in float32."""
+"""Device types on which regard's own engine supports a precision."""
+PackedLinear = Callable[[Tensor, Tensor | None], Tensor]
+"""Maps float32 rows, (N, I), and a bias, (O,), to float32 rows, (N, O), by a packed weight."""
+MIN_FLOAT32_SIZE = 2**17
+"""Elements of a weight above which prepacking pays in float32: a prepacked matmul takes 15 µs to start."""
+MAX_UNPADDED_ROWS = 16
+TINY = torch.finfo(torch.float32).tiny
 
-_INTEL = platform.machine() in ("x86_64", "AMD64")
-_ONEDNN = (
-    _INTEL
+_X86 = platform.machine() in ("x86_64", "AMD64")
+_HAS_ONEDNN = (
+    _X86
     and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
-    and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")  # not a public operation, so perhaps not for ever
+    and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")  # not a public operation
 )
-_FBGEMM = (
-    _INTEL
+_HAS_FBGEMM = (
+    _X86
     and "fbgemm" in torch.backends.quantized.supported_engines
     and hasattr(torch.ops.quantized, "linear_with_input_q_dq_qweight_dq_output_fp32")
 )
-# Without these instructions pairs of products are added up in 16 bits, which two of 127 · 127 fill.
-_STEPS = 127 if _FBGEMM and torch.cpu._is_vnni_supported() else 63
+# Without VNNI instructions, pairs of products are summed in 16 bits, which two products of 127 · 127 would overflow.
+_MAX_INT8_INPUT = 127 if _HAS_FBGEMM and torch.cpu._is_vnni_supported() else 63
 
 
 def supports(precision: Precision) -> bool:
-    """Whether this machine has packed products in such numbers."""
-    return {"int8": _FBGEMM, "float16": False}.get(precision, _ONEDNN)
-
-
-def pack(weight: Tensor, precision: Precision) -> Product:
-    """The product with a copy of a float32 weight, (M, K)."""
-    return _PACKERS[precision](weight.detach())
-
-
-def _pack_float32(weight: Tensor) -> Product:
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
-
-    def multiply(rows: Tensor, bias: Tensor | None) -> Tensor:
-        return _multiply(rows, packed, bias)
-
-    return multiply
-
-
-def _pack_bfloat16(weight: Tensor) -> Product:
-    """Vectors, weight and products are rounded to 8 binary digits; sums are made in float32."""
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight.bfloat16(), None)
-
-    def multiply(rows: Tensor, bias: Tensor | None) -> Tensor:
-        y = _multiply(rows.bfloat16(), packed, None).float()
-        return y if bias is None else y.add_(bias)
-
-    return multiply
-
-
-def _pack_int8(weight: Tensor) -> Product:
-    """Each row of the weight, and each vector as it comes, becomes whole numbers times a scale of its own.
-
-    A scale for all vectors together would be a little faster, but then a sentence would translate otherwise in other
-    company. Sums are exact.
-    """
-    packed, product = _quantise(weight), torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
-
-    def multiply(rows: Tensor, bias: Tensor | None) -> Tensor:
-        largest = rows.abs().amax(1, keepdim=True).clamp_(min=_TINY)  # vector_norm is ten times as slow
-        y: Tensor = product(rows / largest, 1 / _STEPS, _STEPS + 1, packed)
-        return y.mul_(largest) if bias is None else torch.addcmul(bias, y, largest, out=y)
-
-    return multiply
-
-
-FEW = 16
-"""Rows that are multiplied as they are, however many."""
-_TINY = torch.finfo(torch.float32).tiny
-_PACKERS: dict[Precision, Callable[[Tensor], Product]] = {
-    "float32": _pack_float32,
-    "bfloat16": _pack_bfloat16,
-    "int8": _pack_int8,
-}
-
-
-def _quantise(weight: Tensor) -> Any:
-    scales = (weight.abs().amax(1) / 127).clamp(min=_TINY)
-    steps = (weight / scales[:, None]).round().to(torch.int8)
-    zeros = torch.zeros(len(weight), dtype=torch.long)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a class of tensors that a later PyTorch will do without
-        quantised = torch._make_per_channel_quantized_tensor(steps, scales.double(), zeros, 0)
-        return torch.ops.quantized.linear_prepack(quantised, None)
-
-
-def _multiply(rows: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
-    size = _roomy(len(rows))
-    padded = rows if size == len(rows) else F.pad(rows, (0, 0, 0, size - len(rows)))
-    y: Tensor = torch.ops.mkldnn._linear_pointwise(padded, packed, bias, "none", [], "")
-    return y[: len(rows)]
-
-
-def _roomy(rows: int) -> int:
-    """So many rows or up to a quarter more: a few as they are, then four numbers between one power of two and the next.
-
-    The library keeps something for every number of rows that it meets, which over a long file would fill the memory.
-    But to fill up the few rows of a single sentence takes as long as to multiply them.
-    """
-    step = (1 << (rows - 1).bit_length()) // 8
-    return rows if rows <= FEW else -(-rows // step) * step
+    """Return whether this CPU and this build of PyTorch support prepacked weights in a precision."""
+    return {"int8": _HAS_FBGEMM, "float16": False}.get(precision, _HAS_ONEDNN)
 
 
 def choose_precision(name: str | None, device: torch.device) -> Precision:
-    """The numbers of our own engine.
+    """Return the precision of inference with regard's own engine; float32 by default.
 
     Raises:
-        UserError: it has no such numbers, or not here.
+        UserError: The precision is unknown, or the device does not support it.
     """
     if name is None or name == "float32":
         return "float32"
-    precision = next((one for one in PLACES if one == name), None)
+    precision = next((known for known in DEVICES if known == name), None)
     if precision is None:
-        raise UserError(f"precision: {name!r} is none of {', '.join(PLACES)}, in which the engine regard computes")
-    if device.type not in PLACES[precision]:
-        where = " and ".join(_NAMES[place] for place in PLACES[precision])
+        raise UserError(f"precision: {name!r} is not one of {', '.join(DEVICES)}, which the engine regard supports")
+    if device.type not in DEVICES[precision]:
+        supported = " and ".join({"cpu": "a CPU", "cuda": "a GPU"}[name] for name in DEVICES[precision])
         raise UserError(
-            f"precision {name} is for {where}, and the device is {device.type}; "
-            "choose another device, or leave precision away"
+            f"precision {name} is for {supported}, but the device is {device.type}; "
+            "choose another device, or omit precision"
         )
     if device.type == "cpu" and not supports(precision):
-        raise UserError(f"precision {name}: this processor, or this build of PyTorch, lacks what it needs; use float32")
+        raise UserError(f"precision {name}: this CPU or this build of PyTorch does not support it; use float32")
     return precision
+
+
+# Prepacked weights of a model
+
+
+def prepack(model: nn.Module, precision: Precision = "float32") -> None:
+    """Make all linear layers of a model use prepacked weights for inference on a CPU.
+
+    Copies are made when they are first used. If the weights change, call `refresh_prepacked`.
+    """
+    _attach(model, PrepackedWeights(precision))
+
+
+def remove_prepacked(model: nn.Module) -> None:
+    """Make all linear layers of a model use their own weights again."""
+    _attach(model, None)
+
+
+def refresh_prepacked(model: nn.Module) -> None:
+    """Discard prepacked copies of weights that have changed since they were made."""
+    weights = getattr(model, "prepacked", None)
+    if weights is not None:
+        weights.refresh()
+
+
+@contextmanager
+def prepacked(model: nn.Module, precision: Precision = "float32") -> Iterator[None]:
+    """Use prepacked weights inside the block."""
+    prepack(model, precision)
+    try:
+        yield
+    finally:
+        remove_prepacked(model)
+
+
+class PrepackedWeights:
+    """Prepacked copies of weights, which all linear layers of a model share.
+
+    Args:
+        precision: Precision of the copies.
+    """
+
+    def __init__(self, precision: Precision = "float32") -> None:
+        self.precision, self._supported = precision, supports(precision)
+        # By address and shape, so that slices of a weight have copies of their own: the weight, a sample of its
+        # elements when it was packed, and the packed copy. Holding the weight keeps its address from being reused.
+        self._copies: dict[tuple[int, torch.Size], tuple[Tensor, Tensor, PackedLinear]] = {}
+
+    def applies(self, x: Tensor, weight: Tensor) -> bool:
+        """Return whether `linear` supports these tensors: float32 inference on a CPU, outside torch.compile."""
+        if torch.is_grad_enabled() or not x.is_cpu or x.dtype != torch.float32 or torch.compiler.is_compiling():
+            return False
+        return self.can_pack(weight)
+
+    def can_pack(self, weight: Tensor) -> bool:
+        """Return whether a weight can be packed, and is large enough for that to pay."""
+        large = self.precision != "float32" or weight.numel() > MIN_FLOAT32_SIZE
+        plain = weight.is_cpu and weight.dtype == torch.float32 and not weight.is_inference()
+        return self._supported and large and plain
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return x @ weightᵀ + bias, (..., I) to (..., O)."""
+        key = (weight.data_ptr(), weight.shape)
+        copy = self._copies.get(key)
+        if copy is None:
+            copy = self._copies[key] = (weight, _sample(weight).clone(), pack(weight, self.precision))
+        y = copy[2](x.reshape(-1, x.shape[-1]), bias)
+        return y.view(*x.shape[:-1], weight.shape[0])
+
+    def refresh(self) -> None:
+        """Discard copies of weights that have changed.
+
+        Tensor versions would reveal changes too, but fused optimizers and `.data` do not increment them.
+        """
+        self._copies = {key: copy for key, copy in self._copies.items() if torch.equal(_sample(copy[0]), copy[1])}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PrepackedWeights:
+        memo[id(self)] = fresh = PrepackedWeights(self.precision)
+        return fresh
+
+
+def _attach(model: nn.Module, weights: PrepackedWeights | None) -> None:
+    for module in list_modules(model):
+        if module is model or hasattr(type(module), "prepacked"):
+            module.prepacked = weights  # type: ignore[assignment]
+
+
+def _sample(weight: Tensor) -> Tensor:
+    """Return about 512 evenly spaced elements; an optimizer step changes nearly all of them."""
+    return weight.detach().flatten()[:: max(1, weight.numel() // 512)]
+
+
+# Packing of single weights
+
+
+def pack(weight: Tensor, precision: Precision) -> PackedLinear:
+    """Pack a copy of a float32 weight, (O, I)."""
+    packers = {"float32": _pack_float32, "bfloat16": _pack_bfloat16, "int8": _pack_int8}
+    return packers[precision](weight.detach())
+
+
+def _pack_float32(weight: Tensor) -> PackedLinear:
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+
+    def packed_linear(x: Tensor, bias: Tensor | None) -> Tensor:
+        return _onednn_linear(x, packed, bias)
+
+    return packed_linear
+
+
+def _pack_bfloat16(weight: Tensor) -> PackedLinear:
+    """Inputs, weight and outputs are rounded to bfloat16; sums are computed in float32."""
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.bfloat16(), None)
+
+    def packed_linear(x: Tensor, bias: Tensor | None) -> Tensor:
+        y = _onednn_linear(x.bfloat16(), packed, None).float()
+        return y if bias is None else y.add_(bias)
+
+    return packed_linear
+
+
+def _pack_int8(weight: Tensor) -> PackedLinear:
+    """Each row of the weight and each input row is quantised symmetrically with its own scale; sums are exact.
+
+    One scale for all input rows would be slightly faster, but a translation would then depend on the rest of its batch.
+    """
+    packed = _quantise_rows(weight)
+    quantised_linear = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
+
+    def packed_linear(x: Tensor, bias: Tensor | None) -> Tensor:
+        largest = x.abs().amax(1, keepdim=True).clamp_(min=TINY)  # vector_norm is ten times slower
+        y: Tensor = quantised_linear(x / largest, 1 / _MAX_INT8_INPUT, _MAX_INT8_INPUT + 1, packed)
+        return y.mul_(largest) if bias is None else torch.addcmul(bias, y, largest, out=y)
+
+    return packed_linear
+
+
+def _quantise_rows(weight: Tensor) -> Any:
+    scales = (weight.abs().amax(1) / 127).clamp(min=TINY)
+    integers = (weight / scales[:, None]).round().to(torch.int8)
+    zero_points = torch.zeros(len(weight), dtype=torch.long)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # PyTorch announces the removal of quantised tensors
+        quantised = torch._make_per_channel_quantized_tensor(integers, scales.double(), zero_points, 0)
+        return torch.ops.quantized.linear_prepack(quantised, None)
+
+
+def _onednn_linear(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
+    rows = padded_rows(len(x))
+    padded = x if rows == len(x) else F.pad(x, (0, 0, 0, rows - len(x)))
+    y: Tensor = torch.ops.mkldnn._linear_pointwise(padded, packed, bias, "none", [], "")
+    return y[: len(x)]
+
+
+def padded_rows(rows: int) -> int:
+    """Round a number of rows up by at most a quarter, to one of four sizes per power of two.
+
+    oneDNN caches a kernel for every number of rows, which would fill the memory over a long file. Up to 16 rows are not
+    padded: padding the rows of a single sentence takes as long as the matmul.
+    """
+    step = (1 << (rows - 1).bit_length()) // 8
+    return rows if rows <= MAX_UNPADDED_ROWS else -(-rows // step) * step

@@ -39,8 +39,7 @@ from regard.models.folder import (
 from regard.models.nat import NATransformer
 from regard.models.pretrained import save_pretrained
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.ops.linear import PackedWeights
-from regard.ops.quantization import Precision, choose_precision
+from regard.ops.quantization import Precision, choose_precision, prepack, refresh_prepacked
 from regard.pipelines.constraints import Constraints
 from regard.pipelines.ctranslate2 import CTranslate2Generator
 from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
@@ -66,12 +65,14 @@ class Translator:
         languages: tuple[str, str] = ("source", "target"),
         others: Sequence[TranslationModel] = (),
         generator: Generator | None = None,
-        precision: Precision = "float32",
+        precision: Precision | None = None,
     ) -> None:
         self.model, self.vocabularies, self.languages = model, vocabularies, languages
         self.models = [model, *others]
-        self._weights = PackedWeights(precision)
-        self.generator = _build_generator(self.models, self._weights) if generator is None else generator
+        if precision is not None and model.target_embedding.weight.is_cpu:
+            for member in self.models:
+                prepack(member, precision)
+        self.generator = _build_generator(self.models) if generator is None else generator
         self._rerankers: dict[Path, Translator] = {}
         self._folder: Path | None = None
 
@@ -263,8 +264,8 @@ class Translator:
         sources = self._encode(texts, first)
         config, device = self.model.config, self.model.target_embedding.weight.device
         vectors: list[Tensor] = [torch.empty(0)] * len(texts)
-        self._weights.refresh()
-        with self._inference(), self._weights:
+        refresh_prepacked(self.model)
+        with self._inference():
             for batch in batch_by_tokens(range(len(texts)), sources, BATCH_TOKENS):
                 tokens, layout = pad_batch([[*sources[i], config.eos] for i in batch], config.pad, device)
                 for i, row in zip(batch, self.model.encode(tokens, layout), strict=True):
@@ -455,15 +456,15 @@ def check_texts(texts: Iterable[str], first: int = 1) -> list[str]:
     return listed
 
 
-def _build_generator(models: Sequence[TranslationModel], weights: PackedWeights) -> Generator:
+def _build_generator(models: Sequence[TranslationModel]) -> Generator:
     autoregressive = [model for model in models if isinstance(model, Transformer)]
     if len(autoregressive) == len(models):
-        return AutoregressiveGenerator(autoregressive, weights)
+        return AutoregressiveGenerator(autoregressive)
     if len(models) > 1:
         raise UserError("an ensemble consists of autoregressive models; a non-autoregressive model translates alone")
     (model,) = models
     assert isinstance(model, NATransformer)
-    return NATGenerator(model, weights)
+    return NATGenerator(model)
 
 
 def _load_folder(folder: Path, device: torch.device) -> tuple[TranslationModel, Vocabularies, tuple[str, str]]:

@@ -211,7 +211,7 @@ class InspectionRunner(ModelRunner):
             size = images.PATCHES_PER_SIDE * self.model.config.patch
             blank = torch.zeros(1, self.model.config.channels, size, size, device=self.model.mask_token.device)
             with torch.no_grad():
-                self.model.both(blank, blank)
+                self.model.decode_views(blank, blank)
 
 
 def _describe(request: LoadRequest, model: Any, device: torch.device, **fields: Any) -> ModelInfo:

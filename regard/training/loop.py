@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.models.folder import replace_folder
-from regard.ops.linear import RoundedWeights
+from regard.ops.linear import HalfWeights
 from regard.runtime import Interrupted, Interruptions
 from regard.training.checkpoint import Checkpoint, reporting_write_errors, save_checkpoint, save_sharded_checkpoint
 from regard.training.cuda_graph import StepGraph
@@ -412,7 +412,7 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any
 def round_weights(model: nn.Module, device: torch.device, training: TrainingSettings) -> AbstractContextManager[Any]:
     """Return a context in which all weights are rounded to bfloat16 at once, if our own linear layers are used."""
     use = device.type == "cuda" and _is_bfloat16(device, training.precision) and not training.compile
-    return RoundedWeights(model) if use else nullcontext()
+    return HalfWeights(model) if use else nullcontext()
 
 
 def _is_bfloat16(device: torch.device, precision: str) -> bool:

@@ -140,7 +140,7 @@ def test_attention_of_a_patch_replaces_that_of_the_class_token(image_run: Path, 
     pixels = classifier.preprocessing.open(painted / "test" / "red" / "004.png")
     with regard.probe(classifier.model) as records:
         classifier.predict([pixels])
-    prefix = classifier.model.config.leading
+    prefix = classifier.model.config.prefix_tokens
     weights = layer_weights(records)[0][0]
     attention = global_attention(classifier.model, records, (1, 0))
     token = prefix + classifier.model.config.grid[1]

@@ -27,7 +27,7 @@ LENGTHS = ("classifier", "end", "ctc")
 def peaked_model(length: str, **changes: object) -> NATransformer:
     """Return a model with random weights and peaked predictions, which rounding errors do not change."""
     torch.manual_seed(3)
-    values = {"width": 32, "heads": 4, "encoder_layers": 1, "decoder_layers": 2, "hidden": 64, "length_reach": 4}
+    values = {"width": 32, "heads": 4, "encoder_layers": 1, "decoder_layers": 2, "hidden": 64, "max_length_offset": 4}
     model = NATransformer(NATransformerConfig.base(VOCAB, **values | {"length": length} | changes))
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
@@ -36,7 +36,7 @@ def peaked_model(length: str, **changes: object) -> NATransformer:
             module.weight.data.sign_()
         elif isinstance(module, Attention):  # sharper attention weights
             module.qkv.weight.data.mul_(4)
-    last = model.decoder[-1].around_feed_forward.norm
+    last = model.decoder[-1].norm3
     last.weight.data.mul_(3)
     for token, scale in {"end": [(EOS, 10)], "ctc": [(PAD, 1)]}.get(length, []):
         last.bias.data.add_(scale * model.target_embedding.weight.data[token])
@@ -226,7 +226,7 @@ def test_the_weight_of_the_length_does_not_depend_on_the_length() -> None:
 
 def model_trained_on(differences: dict[int, float]) -> NATransformer:
     """Return a model whose length classifier was trained on these length differences, with these logits."""
-    model = peaked_model("classifier", length_reach=40).float()
+    model = peaked_model("classifier", max_length_offset=40).float()
     model.length.weight.copy_(torch.randn(1, 32).expand(81, -1))
     model.length.bias.fill_(-9.0)
     for difference, logit in differences.items():
@@ -280,7 +280,7 @@ def test_tokens_after_the_first_end_are_dropped() -> None:
 def constant_model(length: str, token: int) -> NATransformer:
     """Return a model that predicts one token at every position."""
     model = peaked_model(length)
-    last = model.decoder[-1].around_feed_forward.norm
+    last = model.decoder[-1].norm3
     last.weight.zero_()
     last.bias.copy_(9 * model.target_embedding.weight[token] / model.target_embedding.weight[token].norm())
     return model

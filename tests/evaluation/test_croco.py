@@ -46,7 +46,7 @@ def test_loss_covers_masked_patches_only(model: CroCo) -> None:
     view1, view2 = pairs().view1, pairs().view2
     visible = choose_visible(model, view1, 0.75, SceneRandom(0, torch.arange(6)))
     with torch.no_grad():
-        every = (model(view1, view2, visible) - model.patches(view1)).square().mean(-1)
+        every = (model(view1, view2, visible) - model.normalised_patches(view1)).square().mean(-1)
         losses = masked_loss(model, view1, view2, visible)
     assert torch.allclose(losses, every.gather(1, choose_masked(visible, 24)))
 

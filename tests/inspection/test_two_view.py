@@ -34,7 +34,7 @@ def test_peak_is_the_maximum_of_the_mean_over_heads(model: CroCo) -> None:
     view1, view2 = view(1), view(2, 8, 20)
     seen = torch.tensor([[0, 3], [1, 7]])
     with probe(model) as records, torch.no_grad():
-        model.both(view1, view2, seen)
+        model.decode_views(view1, view2, seen)
     peaks_by_name = find_peaks(model, view1, view2, seen)
     assert list(peaks_by_name) == cross_attention_names(model) == ["decoder.0.cross", "decoder.1.cross"]
     for name, peaks in peaks_by_name.items():

@@ -72,7 +72,7 @@ def randomise(model: Transformer, seed: int = 0) -> Transformer:
     model.eval()
     rng = torch.Generator().manual_seed(seed)
     for name, tensor in model.named_parameters():
-        if "norm.weight" in name:
+        if "norm" in name and name.endswith("weight"):
             # Random signs, because the tied embedding would otherwise make every token predict itself.
             tensor.copy_(torch.randn(tensor.shape, generator=rng).sign())
         elif tensor.dim() == 1:
@@ -85,7 +85,7 @@ def randomise(model: Transformer, seed: int = 0) -> Transformer:
     if config.has_final_norm:
         output_layer = model.decoder_norm
     else:
-        output_layer = last.around_feed_forward.norm if config.norm == "post" else last.feed_forward.outer
+        output_layer = last.norm3 if config.norm == "post" else last.feed_forward.outer
     if isinstance(output_layer, nn.LayerNorm):
         output_layer.weight.mul_(3)
     else:  # without a norm, the values are already large

@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.attention.masks import Packed, Padded
 from regard.attention.multi_head import Attention
 from regard.errors import UserError
-from regard.models.nat import NATransformer, NATransformerConfig, add_up, fingerprints, stretch
+from regard.models.nat import NATransformer, NATransformerConfig, hash_rows, sum_tokens, upsample
 from regard.models.transformer import Transformer, TransformerConfig
 
 VOCAB = 13
@@ -38,7 +38,7 @@ def test_it_has_the_transformers_own_layers_and_presets() -> None:
 
 def test_only_a_classifier_has_weights_of_its_own() -> None:
     assert not [name for name, _ in model(length="end").named_parameters() if name.startswith("length")]
-    assert dict(model(length_reach=3).named_parameters())["length.weight"].shape == (7, 16)
+    assert dict(model(max_length_offset=3).named_parameters())["length.weight"].shape == (7, 16)
 
 
 @torch.no_grad()
@@ -68,23 +68,23 @@ def test_a_mask_says_where_it_stands_in_the_source_and_a_known_token_does_not() 
 def test_the_source_is_stretched_evenly_whatever_the_layout(S: int, T: int) -> None:
     memory, canvas = torch.arange(2.0 * S).view(1, S, 2) + 1, torch.zeros(1, T, 2)
     expected = torch.stack([memory[0, t * S // T] for t in range(T)]) if S and T else torch.zeros(T, 2)
-    assert torch.equal(stretch(memory, None, canvas, None)[0], expected)
+    assert torch.equal(upsample(memory, None, canvas, None)[0], expected)
     # In company of a longer and a shorter one.
     rows = torch.full((3, 7, 2), -9.0)
     rows[1, :S], lengths, places = memory, [7, S, 2], [2, T, 8]
-    found = stretch(rows, Padded.of(lengths), torch.zeros(3, 8, 2), Padded.of(places))
+    found = upsample(rows, Padded.of(lengths), torch.zeros(3, 8, 2), Padded.of(places))
     assert torch.equal(found[1, :T], expected)
     packed = torch.cat([rows[0], memory[0], rows[2, :2]])[None]
-    found = stretch(packed, Packed.of(lengths), torch.zeros(1, 10 + T, 2), Packed.of(places))
+    found = upsample(packed, Packed.of(lengths), torch.zeros(1, 10 + T, 2), Packed.of(places))
     assert torch.equal(found[0, 2 : 2 + T], expected)
 
 
 def test_vectors_add_up_within_their_sentence() -> None:
     x = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
     expected = torch.stack([x[0].sum(0), x[1, :2].sum(0)])
-    torch.testing.assert_close(add_up(x, Padded.of([4, 2])), expected)
-    torch.testing.assert_close(add_up(torch.cat([x[0], x[1, :2]])[None], Packed.of([4, 2])), expected)
-    torch.testing.assert_close(add_up(x, None), x.sum(1))
+    torch.testing.assert_close(sum_tokens(x, Padded.of([4, 2])), expected)
+    torch.testing.assert_close(sum_tokens(torch.cat([x[0], x[1, :2]])[None], Packed.of([4, 2])), expected)
+    torch.testing.assert_close(sum_tokens(x, None), x.sum(1))
 
 
 @torch.no_grad()
@@ -107,7 +107,7 @@ def test_a_new_classifier_prefers_no_length() -> None:
 
 def test_lengths_that_no_pair_had_are_those_that_learn_alike() -> None:
     """By real steps of the optimiser: what no pair asks for is pushed away like all the others."""
-    learner = NATransformer(NATransformerConfig.base(VOCAB, **SIZE, length_reach=30))
+    learner = NATransformer(NATransformerConfig.base(VOCAB, **SIZE, max_length_offset=30))
     assert learner.untrained_lengths().all()
     optimiser = torch.optim.AdamW(learner.length.parameters(), lr=1e-2, weight_decay=0.1)
     asked = torch.tensor([-3, 0, 0, 7, 30]) + 30
@@ -150,5 +150,5 @@ def test_a_wrong_setting_is_refused_by_name() -> None:
 def test_fingerprints_are_equal_where_rows_are_and_hardly_elsewhere(precision: torch.dtype) -> None:
     rows = torch.randn(5000, 3, generator=torch.Generator().manual_seed(0)).to(precision)
     rows = torch.cat((rows, rows[:10]))
-    assert torch.equal(fingerprints(rows)[:10], fingerprints(rows)[-10:])
-    assert len({*fingerprints(rows).tolist()}) == len({*map(tuple, rows.tolist())})
+    assert torch.equal(hash_rows(rows)[:10], hash_rows(rows)[-10:])
+    assert len({*hash_rows(rows).tolist()}) == len({*map(tuple, rows.tolist())})

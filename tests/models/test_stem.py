@@ -76,7 +76,7 @@ def test_a_deeper_stem_has_more_convolutions_at_each_size() -> None:
     sizes = [(one.in_channels, one.out_channels, one.stride[0]) for one in model.patches.convolutions]
     assert sizes == [(3, 8, 1), (8, 8, 1), (8, 16, 2), (16, 16, 1), (16, 32, 2), (32, 32, 1)]
     assert model.tokens(torch.rand(2, 3, 32, 40)).shape == (2, 80, 32)
-    with pytest.raises(UserError, match="stem_depth counts convolutions, and there are none; set stem=convolutions"):
+    with pytest.raises(UserError, match="stem_depth is the depth of a convolutional stem; set stem=convolutions"):
         ViTConfig.mini(10, stem_depth=2)
 
 
@@ -136,11 +136,14 @@ def test_one_image_alone_is_seen_as_in_company() -> None:
 
 
 WRONG = {
-    "no power of two": ({"patch": 6, "image": 24, "width": 48}, "needs a patch of 2, 4, 8, 16, ... .* not 6×6"),
-    "no square": ({"patch": (4, 8)}, "needs a patch of 2, 4, 8, 16, ... .* not 4×8"),
-    "one pixel": ({"patch": 1}, "needs a patch of 2, 4, 8, 16, ... .* not 1×1"),
+    "no power of two": ({"patch": 6, "image": 24, "width": 48}, "needs a square patch of 2, 4, 8, 16, ... .* not 6×6"),
+    "no square": ({"patch": (4, 8)}, "needs a square patch of 2, 4, 8, 16, ... .* not 4×8"),
+    "one pixel": ({"patch": 1}, "needs a square patch of 2, 4, 8, 16, ... .* not 1×1"),
     "no multiple": ({"width": 34}, "for a patch of 4, not 34 but 32 or 36 would fit"),
-    "narrow": ({"patch": 16}, "4 or more times the patch; for a patch of 16, not 32 but 64 would fit"),
+    "narrow": (
+        {"patch": 16},
+        "at least 4 times the patch size and divisible by it; for a patch of 16, not 32 but 64 would fit",
+    ),
     "unknown": ({"stem": "convolution"}, "stem"),
 }
 
@@ -153,9 +156,9 @@ def test_what_no_stem_has_is_refused(case: str) -> None:
 
 
 def test_images_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(UserError, match="18×16 pixels cannot be cut into patches of 4×4; 16×16 or 20×16 would fit"):
+    with pytest.raises(UserError, match="18×16 pixels cannot be divided into patches of 4×4; 16×16 or 20×16 would fit"):
         small()(images(1, 18, 16))
-    with pytest.raises(UserError, match="1 channels for a model that reads 3"):
+    with pytest.raises(UserError, match="1 channels, but the model expects 3"):
         small()(images(1, channels=1))
 
 

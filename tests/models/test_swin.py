@@ -8,7 +8,7 @@ from torch import nn
 
 from regard.errors import UserError
 from regard.inspection.probe import probe
-from regard.models.swin import PatchMerging, Swin, SwinConfig, cut_windows
+from regard.models.swin import PatchMerging, Swin, SwinConfig, split_windows
 
 PARAMETERS = {"tiny": 28_288_354, "small": 49_606_258, "base": 87_768_224}
 CPU = torch.device("cpu")
@@ -43,16 +43,16 @@ def test_windows_hold_every_token_once_and_see_only_their_neighbours(
 ) -> None:
     # As a stage does it: a side that fits into one window is not shifted.
     by = tuple(size // 2 if shifted and places > size else 0 for places, size in zip(grid, window, strict=True))
-    windows = cut_windows(grid, window, (by[0], by[1]), CPU)
+    windows = split_windows(grid, window, (by[0], by[1]), CPU)
     tokens = torch.arange(grid[0] * grid[1])
     x = tokens[None, :, None].float()
-    assert torch.equal(windows.join(windows.cut(x)), x)
-    may = windows.may
+    assert torch.equal(windows.join(windows.split(x)), x)
+    may = windows.allowed
     if may is None:
         may = torch.ones(*windows.tokens.shape, windows.tokens.shape[1], dtype=torch.bool)
     seen = torch.zeros(len(tokens), len(tokens), dtype=torch.long)
-    home = windows.places // windows.tokens.shape[1]
-    place = windows.places % windows.tokens.shape[1]
+    home = windows.cells // windows.tokens.shape[1]
+    place = windows.cells % windows.tokens.shape[1]
     for token in tokens.tolist():
         row = may[home[token], place[token]]
         seen[token].index_add_(0, windows.tokens[home[token]][row], torch.ones(int(row.sum()), dtype=torch.long))
@@ -64,9 +64,9 @@ def test_windows_hold_every_token_once_and_see_only_their_neighbours(
 
 
 def test_without_a_shift_and_with_whole_windows_there_is_no_mask() -> None:
-    assert cut_windows((8, 12), (4, 4), (0, 0), CPU).may is None
-    assert cut_windows((8, 12), (4, 4), (2, 2), CPU).may is not None
-    assert cut_windows((7, 12), (4, 4), (0, 0), CPU).may is not None
+    assert split_windows((8, 12), (4, 4), (0, 0), CPU).allowed is None
+    assert split_windows((8, 12), (4, 4), (2, 2), CPU).allowed is not None
+    assert split_windows((7, 12), (4, 4), (0, 0), CPU).allowed is not None
 
 
 @pytest.mark.parametrize("size", [(32, 32), (28, 28), (33, 50), (5, 7), (1, 1)])
@@ -87,10 +87,10 @@ def test_what_a_grid_lacks_is_never_attended_to() -> None:
     with probe(model) as seen:
         model(x)
     for name, windows in model.windows((28, 20)).items():
-        assert windows.may is not None
+        assert windows.allowed is not None
         weights = seen[name].weights
-        assert (weights.masked_select(~windows.may[:, None].expand_as(weights)) == 0).all()
-        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]) * windows.may.any(-1)[:, None])
+        assert (weights.masked_select(~windows.allowed[:, None].expand_as(weights)) == 0).all()
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]) * windows.allowed.any(-1)[:, None])
 
 
 def pixels_seen(layers: int, row: int, column: int) -> set[int]:
@@ -119,8 +119,8 @@ def test_merging_joins_four_neighbours_left_column_first() -> None:
 
 def test_drop_path_rises_over_all_stages() -> None:
     model = small(layers=(2, 3), drop_path=0.4)
-    paths = [block.around_attention.drop_path for stage in model.stages for block in stage.blocks]
-    assert [0 if path is None else path.rate for path in paths] == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
+    rates = [block.drop_path.rate for stage in model.stages for block in stage.blocks]
+    assert rates == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
 
 
 def test_windows_kept_from_inference_serve_training() -> None:
@@ -131,7 +131,7 @@ def test_windows_kept_from_inference_serve_training() -> None:
 
 
 WRONG = {
-    "stages": ({"heads": (2,)}, "1 numbers of heads for 2 stages"),
+    "stages": ({"heads": (2,)}, "heads has 1 entries, but layers has 2 stages"),
     "heads": ({"heads": (2, 3)}, "width 32 of stage 2 is not divisible by heads 3"),
     "window": ({"window": 0}, "window"),
     "attention": ({"attention": "linear"}, "unknown key attention"),

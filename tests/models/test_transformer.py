@@ -61,9 +61,9 @@ def carried(theirs: nn.Transformer) -> dict[str, Tensor]:
             for ours, linear in (("inner", layer.linear1), ("outer", layer.linear2)):
                 weights[f"{at}feed_forward.{ours}.weight"] = linear.weight
                 weights[f"{at}feed_forward.{ours}.bias"] = linear.bias
-            for n, name in enumerate([*sublayers, "feed_forward"], 1):
-                weights[f"{at}around_{name}.norm.weight"] = getattr(layer, f"norm{n}").weight
-                weights[f"{at}around_{name}.norm.bias"] = getattr(layer, f"norm{n}").bias
+            for n in range(1, len(sublayers) + 2):
+                weights[f"{at}norm{n}.weight"] = getattr(layer, f"norm{n}").weight
+                weights[f"{at}norm{n}.bias"] = getattr(layer, f"norm{n}").bias
     return weights
 
 
@@ -292,7 +292,7 @@ def test_attention_settings_reach_every_attention() -> None:
     assert {m.dropout.p for m in model.modules() if isinstance(m, FeedForward)} == {0.3}
     assert {m.eps for m in model.modules() if isinstance(m, nn.LayerNorm)} == {1e-3}
     assert model.source_embedding.dropout.p == 0.4
-    assert {block.around_attention.dropout.p for block in (*model.encoder, *model.decoder)} == {0.4}
+    assert {block.dropout.p for block in (*model.encoder, *model.decoder)} == {0.4}
 
 
 @pytest.mark.parametrize("kind", ["dropout", "embedding_dropout", "attention_dropout", "hidden_dropout"])

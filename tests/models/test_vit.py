@@ -192,21 +192,19 @@ def test_patch_dropout_reads_fewer_patches_in_training_alone() -> None:
 
 def test_drop_path_rises_from_layer_to_layer() -> None:
     model = small(layers=5, drop_path=0.2)
-    rates = [
-        block.around_attention.drop_path.rate if block.around_attention.drop_path else 0 for block in model.encoder
-    ]
+    rates = [block.drop_path.rate for block in model.encoder]
     assert rates == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
 
 
 def test_layer_scale_is_a_parameter_of_every_sublayer() -> None:
     model = small(layer_scale=1e-5)
-    scales = [p for name, p in model.named_parameters() if name.endswith("scale")]
+    scales = [p for name, p in model.named_parameters() if name.split(".")[-1] in ("scale1", "scale2")]
     assert len(scales) == 4
     assert all(torch.equal(p, torch.full((32,), 1e-5)) for p in scales)
 
 
 WRONG = {
-    "image": ({"image": 30}, "30×30 pixels cannot be cut into patches of 4×4; 28×28 or 32×32 would fit"),
+    "image": ({"image": 30}, "30×30 pixels cannot be divided into patches of 4×4; 28×28 or 32×32 would fit"),
     "heads": ({"heads": 5}, "width 32 is not divisible by heads 5"),
     "rotary": ({"heads": 16, "positions": "rotary"}, "head width divisible by 4, not 2"),
     "sincos": ({"width": 30, "positions": "sincos"}, "width divisible by 4, not 30"),

@@ -1,44 +1,48 @@
-"""Every number of the kernels of embeddings against the formula in float64."""
+"""Embeddings by kernel against the formula in float64."""
 
 from typing import Any
 
+import hypothesis.strategies as st
 import pytest
 import torch
+from hypothesis import given, settings
 from torch import Tensor
 
 from regard.attention.masks import Packed
 from regard.attention.positions import sinusoid
-from regard.models import transformer
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.ops import dispatch
-from regard.ops.dispatch import TRITON_INSTALLED
+from regard.ops import dispatch, fused
+from regard.ops import embedding as module
 from regard.ops.dropout import kernel_drop_mask
-from regard.ops.embedding import embed
+from regard.ops.embedding import embed, sum_by_token
 
-pytestmark = pytest.mark.skipif(not TRITON_INSTALLED, reason="there is no Triton")
+pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="Triton is not installed")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="there is no CUDA device")
-WORDS, PLACES, SCALE = 23, 50, 5.5
+needs_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="no CUDA device")
+VOCABULARY, POSITIONS, SCALE = 23, 50, 5.5
 
 
-def drawn(*shape: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Tokens, of which some come often and some never, their places in no order, a table and positions."""
-    source = torch.Generator().manual_seed(width)
-    tokens = torch.randint(WORDS - 3, shape, generator=source) // torch.randint(1, 4, shape, generator=source)
-    places = torch.randint(PLACES, shape, generator=source)
-    table = torch.randn(WORDS, width, generator=source).to(DEVICE).requires_grad_()
-    return tokens.to(DEVICE), places.to(DEVICE), table, torch.randn(PLACES, width, generator=source).to(DEVICE)
+def draw(*shape: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return tokens, some frequent and some absent, positions in random order, embeddings and position encodings."""
+    generator = torch.Generator().manual_seed(width)
+    tokens = torch.randint(VOCABULARY - 3, shape, generator=generator)
+    tokens //= torch.randint(1, 4, shape, generator=generator)
+    positions = torch.randint(POSITIONS, shape, generator=generator)
+    table = torch.randn(VOCABULARY, width, generator=generator).to(DEVICE).requires_grad_()
+    encodings = torch.randn(POSITIONS, width, generator=generator).to(DEVICE)
+    return tokens.to(DEVICE), positions.to(DEVICE), table, encodings
 
 
-def by_formula(
-    tokens: Tensor, places: Tensor | None, table: Tensor, positions: Tensor | None, left: Tensor | float = 1.0
+def formula(
+    tokens: Tensor, positions: Tensor | None, table: Tensor, encodings: Tensor | None, factor: Tensor | float = 1.0
 ) -> tuple[Tensor, Tensor]:
+    """Return the embeddings and the gradient of the table, in float64."""
     wide = table.detach().double().requires_grad_()
     x = wide[tokens] * SCALE
-    if positions is not None:
-        x = x + positions.double()[places]
-    y = x * left
+    if encodings is not None:
+        x = x + encodings.double()[positions]
+    y = x * factor
     return y, gradient(y, wide)
 
 
@@ -47,161 +51,180 @@ def gradient(y: Tensor, table: Tensor) -> Tensor:
     return torch.autograd.grad(y, table, upstream)[0]
 
 
-def assert_close(got: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor], tolerance: float = 1e-6) -> None:
-    for mine, right in zip(got, expected, strict=True):
-        size = max(1.0, float(right.detach().abs().max())) if right.numel() else 1.0
-        torch.testing.assert_close(mine.double(), right, atol=tolerance * size, rtol=0)
+def assert_close(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor], tolerance: float = 1e-6) -> None:
+    for one, other in zip(found, expected, strict=True):
+        scale = max(1.0, float(other.detach().abs().max())) if other.numel() else 1.0
+        torch.testing.assert_close(one.double(), other, atol=tolerance * scale, rtol=0)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 70), (3, 13), (5,)])
 @pytest.mark.parametrize("width", [1, 24, 32, 515, 1100])
-def test_any_size(shape: tuple[int, ...], width: int) -> None:
-    tokens, places, table, positions = drawn(*shape, width=width)
-    y = embed(tokens, table, SCALE, places, positions)
-    assert_close((y, gradient(y, table)), by_formula(tokens, places, table, positions))
+def test_embed_equals_formula(shape: tuple[int, ...], width: int) -> None:
+    tokens, positions, table, encodings = draw(*shape, width=width)
+    y = embed(tokens, table, SCALE, positions, encodings)
+    assert_close((y, gradient(y, table)), formula(tokens, positions, table, encodings))
 
 
-def test_nothing_is_added_where_there_are_no_positions() -> None:
-    tokens, places, table, _ = drawn(2, 9, width=24)
-    y = embed(tokens, table, SCALE, places)
-    assert_close((y, gradient(y, table)), by_formula(tokens, None, table, None))
+def test_embed_without_positions() -> None:
+    tokens, positions, table, _ = draw(2, 9, width=24)
+    y = embed(tokens, table, SCALE, positions)
+    assert_close((y, gradient(y, table)), formula(tokens, None, table, None))
 
 
-def test_rows_of_a_batch_may_share_their_places() -> None:
-    tokens, places, table, positions = drawn(3, 11, width=24)
-    y = embed(tokens, table, SCALE, places[:1], positions)
-    assert_close((y, gradient(y, table)), by_formula(tokens, places[:1].expand(3, 11), table, positions))
+def test_rows_may_share_positions() -> None:
+    tokens, positions, table, encodings = draw(3, 11, width=24)
+    y = embed(tokens, table, SCALE, positions[:1], encodings)
+    assert_close((y, gradient(y, table)), formula(tokens, positions[:1].expand(3, 11), table, encodings))
 
 
-def test_tokens_that_do_not_lie_side_by_side() -> None:
-    tokens, places, table, positions = drawn(8, 6, width=16)
-    tokens, places = tokens.t(), places.t()
-    y = embed(tokens, table, SCALE, places, positions)
-    assert_close((y, gradient(y, table)), by_formula(tokens, places, table, positions))
+def test_tokens_may_be_non_contiguous() -> None:
+    tokens, positions, table, encodings = draw(8, 6, width=16)
+    tokens, positions = tokens.t(), positions.t()
+    y = embed(tokens, table, SCALE, positions, encodings)
+    assert_close((y, gradient(y, table)), formula(tokens, positions, table, encodings))
 
 
-def test_of_no_tokens_nothing_is_learned() -> None:
-    tokens, places, table, positions = drawn(1, 0, width=24)
-    y = embed(tokens, table, SCALE, places, positions, 0.3)
+def test_embed_without_tokens() -> None:
+    tokens, positions, table, encodings = draw(1, 0, width=24)
+    y = embed(tokens, table, SCALE, positions, encodings, 0.3)
     assert y.shape == (1, 0, 24)
     assert not gradient(y, table).any()
 
 
-def test_a_token_that_is_no_word_becomes_no_number() -> None:
-    _, places, table, positions = drawn(4, width=16)
-    y = embed(torch.tensor([0, WORDS, -1, WORDS - 1], device=DEVICE), table, SCALE, places, positions)
+def test_tokens_outside_the_vocabulary_give_nan() -> None:
+    _, positions, table, encodings = draw(4, width=16)
+    y = embed(torch.tensor([0, VOCABULARY, -1, VOCABULARY - 1], device=DEVICE), table, SCALE, positions, encodings)
     assert y.isnan().all(1).tolist() == [False, True, True, False]
     assert y[0].isfinite().all()
 
 
-def test_what_is_dropped_forward_is_dropped_backward() -> None:
-    tokens, places, table, positions = drawn(2, 40, width=48)
+def test_dropout_uses_the_same_mask_in_both_passes() -> None:
+    tokens, positions, table, encodings = draw(2, 40, width=48)
     torch.manual_seed(7)
-    y = embed(tokens, table, SCALE, places, positions, 0.3)
+    y = embed(tokens, table, SCALE, positions, encodings, 0.3)
     torch.manual_seed(7)
-    left = ~kernel_drop_mask(torch.randint(2**31 - 1, (1,), device=DEVICE), 1, 80, 48, 0.3).view(2, 40, 48)
-    assert left.float().mean().item() == pytest.approx(0.7, abs=0.03)
-    assert_close((y, gradient(y, table)), by_formula(tokens, places, table, positions, left.double() / 0.7))
+    keep = ~kernel_drop_mask(torch.randint(2**31 - 1, (1,), device=DEVICE), 1, 80, 48, 0.3).view(2, 40, 48)
+    assert keep.float().mean().item() == pytest.approx(0.7, abs=0.03)
+    assert_close((y, gradient(y, table)), formula(tokens, positions, table, encodings, keep.double() / 0.7))
 
 
-def test_every_call_drops_other_numbers() -> None:
-    tokens, places, table, positions = drawn(1, 40, width=48)
-    first, second = (embed(tokens, table, SCALE, places, positions, 0.5) for _ in range(2))
+def test_every_call_drops_other_elements() -> None:
+    tokens, positions, table, encodings = draw(1, 40, width=48)
+    first, second = (embed(tokens, table, SCALE, positions, encodings, 0.5) for _ in range(2))
     assert ((first == 0) != (second == 0)).float().mean().item() == pytest.approx(0.5, abs=0.06)
 
 
 @pytest.mark.parametrize(
-    ("stream", "tolerance"), [(torch.float16, 1e-3), pytest.param(torch.bfloat16, 8e-3, marks=on_gpu)]
+    ("dtype", "tolerance"), [(torch.float16, 1e-3), pytest.param(torch.bfloat16, 8e-3, marks=needs_gpu)]
 )
-def test_half_precision_is_rounded_once(stream: torch.dtype, tolerance: float) -> None:
-    tokens, places, table, positions = drawn(1, 50, width=64)
-    y = embed(tokens, table, SCALE, places, positions, dtype=stream)
+def test_half_precision_is_rounded_once(dtype: torch.dtype, tolerance: float) -> None:
+    tokens, positions, table, encodings = draw(1, 50, width=64)
+    y = embed(tokens, table, SCALE, positions, encodings, dtype=dtype)
     found = gradient(y, table)
-    assert (y.dtype, found.dtype) == (stream, torch.float32)
-    assert_close((y, found), by_formula(tokens, places, table, positions), tolerance)
-    assert torch.equal(y, embed(tokens, table, SCALE, places, positions).to(stream))
+    assert (y.dtype, found.dtype) == (dtype, torch.float32)
+    assert_close((y, found), formula(tokens, positions, table, encodings), tolerance)
+    assert torch.equal(y, embed(tokens, table, SCALE, positions, encodings).to(dtype))
+
+
+# Gradient of the table
+
+
+def sum_in_chunks(chunk: int, grad: Tensor, tokens: Tensor, vocabulary: int = 6) -> Tensor:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "CHUNK", chunk)
+        return sum_by_token(grad, tokens, vocabulary)
+
+
+@settings(max_examples=20)
+@given(
+    counts=st.lists(st.integers(0, 14), min_size=6, max_size=6), chunk=st.integers(1, 5), seed=st.integers(0, 2**32 - 1)
+)
+def test_every_row_is_summed_once(counts: list[int], chunk: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.repeat_interleave(torch.arange(6), torch.tensor(counts))
+    tokens = tokens[torch.randperm(len(tokens), generator=generator)].to(DEVICE)
+    grad = torch.randint(-9, 10, (len(tokens), 3), generator=generator).to(DEVICE, torch.float32)  # sums are exact
+    expected = torch.zeros(6, 3, device=DEVICE).index_add_(0, tokens, grad)
+    assert torch.equal(sum_in_chunks(chunk, grad, tokens), expected)
+
+
+def test_rows_of_tokens_outside_the_vocabulary_are_ignored() -> None:
+    tokens = torch.tensor([-1, 2, 6, 2, 1] * 7 + [11, 2**16 + 3, -(2**16) + 3] * 9, device=DEVICE)
+    found = sum_in_chunks(4, torch.ones(len(tokens), 2, device=DEVICE), tokens)
+    assert found[:, 0].tolist() == [0, 7, 14, 0, 0, 0]
+
+
+def test_large_vocabularies_are_sorted_by_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = torch.tensor([5, 1, 5, 0, -1, 9], device=DEVICE)
+    found = []
+    for largest in (6, 5):
+        monkeypatch.setattr(module, "MAX_INT16_VOCABULARY", largest)
+        assert module._sort_keys(tokens, 6).tolist() == [5, 1, 5, 0, 6, 6]
+        found.append(sum_in_chunks(2, torch.arange(12.0, device=DEVICE).view(6, 2), tokens))
+    assert torch.equal(*found)
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_a_large_batch_are_bit_identical(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    tokens = (32_000 * torch.rand(25_344, generator=generator) ** 4).long().to(DEVICE)
+    grad = torch.randn(25_344, 512, generator=generator).to(DEVICE, dtype)
+    first = sum_by_token(grad, tokens, 32_000)
+    assert all(torch.equal(sum_by_token(grad, tokens, 32_000), first) for _ in range(5))
+    exact = torch.zeros(32_000, 512, dtype=torch.float64, device=DEVICE).index_add_(0, tokens, grad.double())
+    torch.testing.assert_close(first.double(), exact, atol=1e-3, rtol=1e-5)
 
 
 # In a model
 
 
-def model(**changes: Any) -> Transformer:
+def build(**changes: Any) -> Transformer:
     torch.manual_seed(0)
     sizes = {"width": 32, "heads": 2, "hidden": 48, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
-    return Transformer(TransformerConfig.base(WORDS, **sizes | changes)).to(DEVICE)
+    return Transformer(TransformerConfig.base(VOCABULARY, **sizes | changes)).to(DEVICE)
 
 
-def embed_by_kernel(monkeypatch: pytest.MonkeyPatch, wanted: bool) -> list[Tensor]:
-    """The tokens of each call of it will be found here."""
-    calls: list[Tensor] = []
-    monkeypatch.setattr(dispatch, "embedding_kernel_applies", lambda *given: wanted and torch.is_grad_enabled())
-    monkeypatch.setattr(transformer, "embed", lambda *given: (calls.append(given[0]), embed(*given))[1])
-    return calls
+@pytest.mark.parametrize("positions", ["sinusoidal", "sinusoidal-halves", "rotary", "learned"])
+def test_embedding_module_equals_its_plain_forward(positions: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = build(positions=positions).source_embedding
+    tokens = torch.randint(VOCABULARY, (1, 9), generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    inputs = tokens, Packed.of([4, 5], DEVICE).positions(), 5
+    monkeypatch.setattr(dispatch, "FUSED_ENABLED", False)
+    plain = layer(*inputs)
+    monkeypatch.setattr(dispatch, "FUSED_ENABLED", True)
+    monkeypatch.setattr(dispatch, "INTERPRETED", True)
+    assert fused.embedding_applies(layer, tokens) == (positions != "learned")
+    found = layer(*inputs)
+    assert_close((found, gradient(found, layer.weight)), (plain.double(), gradient(plain, layer.weight).double()), 1e-5)
 
 
-def learned(model: Transformer) -> list[Tensor]:
-    """The output and the gradients of one batch, two sentences in a row."""
-    tokens = torch.randint(WORDS, (1, 9), generator=torch.Generator().manual_seed(2)).to(DEVICE)
-    layout = Packed.of([4, 5], DEVICE)
-    y = model(tokens, tokens.flip(1), layout, layout)
-    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return [y, *torch.autograd.grad(y.square().mean(), wanted)]
-
-
-@pytest.mark.parametrize(
-    ("changes", "calls"),
-    [
-        ({}, 2),
-        ({"tie": "none"}, 2),
-        ({"positions": "sinusoidal-halves"}, 2),
-        ({"positions": "rotary"}, 2),
-        ({"positions": "learned"}, 0),
-    ],
-    ids=lambda value: "-".join(value.values()) or "base" if isinstance(value, dict) else str(value),
-)
-def test_a_model_learns_the_same_either_way(
-    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], calls: int
-) -> None:
-    built = model(**changes)
-    embed_by_kernel(monkeypatch, False)
-    plain = learned(built)
-    called = embed_by_kernel(monkeypatch, True)
-    joined = learned(built)
-    assert len(called) == calls
-    for mine, right in zip(joined, plain, strict=True):
-        torch.testing.assert_close(mine, right, atol=1e-5, rtol=1e-4)
-
-
-def test_a_model_drops_of_its_embeddings_in_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    embed_by_kernel(monkeypatch, True)
-    layer = model(embedding_dropout=0.5).source_embedding
-    given = torch.arange(WORDS, device=DEVICE)[None], torch.arange(WORDS, device=DEVICE)[None], WORDS
-    whole = layer.weight * layer.scale + sinusoid(given[1], 32)
-    y = layer(*given)
+def test_embedding_module_drops_in_training_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "INTERPRETED", True)
+    layer = build(embedding_dropout=0.5).source_embedding
+    indices = torch.arange(VOCABULARY, device=DEVICE)[None]
+    complete = layer.weight * layer.scale + sinusoid(indices, 32)
+    y = layer(indices, indices, VOCABULARY)
     assert (y != 0).float().mean().item() == pytest.approx(0.5, abs=0.08)
-    torch.testing.assert_close(y, 2 * whole * (y != 0))
-    layer.eval()
-    torch.testing.assert_close(layer(*given), whole)
+    torch.testing.assert_close(y, 2 * complete * (y != 0))
+    torch.testing.assert_close(layer.eval()(indices, indices, VOCABULARY), complete)
 
 
-def test_what_flows_from_an_embedding_is_as_precise_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    embed_by_kernel(monkeypatch, True)
-    layer = model().source_embedding
-    layer.stream = torch.float16
-    given = torch.zeros(1, 1, dtype=torch.long, device=DEVICE), torch.zeros(1, 1, dtype=torch.long, device=DEVICE), 1
-    assert layer(*given).dtype == torch.float32
+@pytest.mark.parametrize("by_kernel", [True, False])
+def test_residual_dtype_applies_under_autocast_only(by_kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "INTERPRETED", by_kernel)
+    model = build(encoder_layers=0)
+    model.residual_dtype = torch.float16
+    tokens = torch.zeros(1, 1, dtype=torch.long, device=DEVICE)
+    assert "residual_dtype=torch.float16" in repr(model)
+    assert model.encode(tokens).dtype == torch.float32
     with torch.autocast(DEVICE.type, torch.bfloat16):
-        assert layer(*given).dtype == torch.float16
+        assert model.encode(tokens).dtype == torch.float16
 
 
-def test_without_a_gpu_the_formula_is_taken() -> None:
-    tokens, _, table, _ = drawn(1, 5, width=16)
-    assert not dispatch.embedding_kernel_applies(tokens.cpu(), table.cpu())
-
-
-@on_gpu
-def test_a_gpu_takes_the_kernels_in_training_only() -> None:
-    tokens, _, table, _ = drawn(1, 5, width=16)
+@needs_gpu
+def test_embedding_kernel_applies_to_trained_float32_tables() -> None:
+    tokens, _, table, _ = draw(1, 5, width=16)
     assert dispatch.embedding_kernel_applies(tokens, table)
     assert not dispatch.embedding_kernel_applies(tokens, table.double())
     assert not dispatch.embedding_kernel_applies(tokens, table.detach())
@@ -209,36 +232,20 @@ def test_a_gpu_takes_the_kernels_in_training_only() -> None:
         assert not dispatch.embedding_kernel_applies(tokens, table)
 
 
-@on_gpu
-def test_a_model_trains_the_same_with_kernels_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
-    for enabled in (True, False):
-        monkeypatch.setattr(dispatch, "KERNELS_ENABLED", enabled)
-        built = model()
-        optimiser = torch.optim.SGD(built.parameters(), 0.1)
-        for _ in range(5):
-            for parameter, grad in zip(built.parameters(), learned(built)[1:], strict=True):
-                parameter.grad = grad
-            optimiser.step()
-        found.append(list(built.parameters()))
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
-
-
-@on_gpu
-def test_a_recording_drops_other_numbers_at_every_replay_and_gradients_are_the_same_to_the_bit() -> None:
-    tokens, places, table, positions = drawn(1, 3000, width=512)
-    grads = [gradient(embed(tokens, table, SCALE, places, positions), table) for _ in range(5)]
+@needs_gpu
+def test_captured_dropout_differs_in_every_replay() -> None:
+    tokens, positions, table, encodings = draw(1, 3000, width=512)
+    grads = [gradient(embed(tokens, table, SCALE, positions, encodings), table) for _ in range(5)]
     assert all(torch.equal(grad, grads[0]) for grad in grads)
-    gradient(embed(tokens, table, SCALE, places, positions, 0.5), table)  # compiled before it is recorded
+    gradient(embed(tokens, table, SCALE, positions, encodings, 0.5), table)  # compiles the kernels before the capture
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        y = embed(tokens, table, SCALE, places, positions, 0.5)
+        y = embed(tokens, table, SCALE, positions, encodings, 0.5)
         (grad,) = torch.autograd.grad(y, table, torch.ones_like(y))
-    seen = []
+    masks = []
     for _ in range(2):
         graph.replay()
         kept = torch.zeros_like(table).index_add_(0, tokens[0], (y[0] != 0).float())
         torch.testing.assert_close(grad, kept * SCALE / 0.5, rtol=1e-4, atol=1e-3)
-        seen.append(y != 0)
-    assert (seen[0] != seen[1]).float().mean().item() == pytest.approx(0.5, abs=0.02)
+        masks.append(y != 0)
+    assert (masks[0] != masks[1]).float().mean().item() == pytest.approx(0.5, abs=0.02)

@@ -1,4 +1,4 @@
-"""What is quick is what PyTorch's own would give."""
+"""Fast traversal of modules gives the same result as PyTorch's own."""
 
 import torch
 from torch import nn
@@ -7,8 +7,8 @@ from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops.modules import list_modules, list_tensors
 
 
-def holder() -> nn.Module:
-    """A part that two others hold, one that is missing, and one without weights."""
+def shared_modules() -> nn.Module:
+    """Return a model with a shared module, a missing module, and a module without parameters."""
     shared = nn.Linear(2, 3)
     model = nn.ModuleDict({"a": nn.Sequential(shared, nn.ReLU()), "b": nn.Sequential(shared, nn.BatchNorm1d(3))})
     model.register_module("missing", None)
@@ -17,14 +17,14 @@ def holder() -> nn.Module:
 
 
 def test_all_modules_and_tensors_are_found() -> None:
-    for model in (holder(), Transformer(TransformerConfig.tiny(11))):
+    for model in (shared_modules(), Transformer(TransformerConfig.tiny(11))):
         assert list_modules(model)[0] is model
         assert {*list_modules(model)} == {*model.modules()}
         assert {id(x) for x in list_tensors(model)} == {id(x) for x in (*model.parameters(), *model.buffers())}
 
 
-def test_what_was_put_in_later_is_found_too() -> None:
-    model = holder()
+def test_modules_added_later_are_found() -> None:
+    model = shared_modules()
     list_modules(model)
     model.add_module("later", nn.Sequential(nn.Linear(1, 1)))
     model.register_buffer("number", torch.ones(1))

@@ -9,10 +9,8 @@ from torch import Tensor, nn
 from regard.decoding.search import SearchSettings, search
 from regard.decoding.stepper import TransformerStepper
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.ops import quantization as packing
-from regard.ops import quantized_weights as packed
-from regard.ops.linear import PackedWeights
-from regard.ops.quantization import Precision, supports
+from regard.ops import quantization
+from regard.ops.quantization import Precision, prepack, supports
 
 VOCAB, COUNT = 60, 100
 
@@ -28,7 +26,7 @@ def decided_model() -> Transformer:
         if isinstance(module, nn.LayerNorm):
             # Signs at random: else the embedding, which is also the output, makes every word say itself again.
             module.weight.normal_().sign_()
-    last = model.decoder[-1].around_feed_forward.norm
+    last = model.decoder[-1].norm3
     last.weight.mul_(3)
     last.bias.add_(2 * model.target_embedding.weight[config.eos])
     return model
@@ -41,7 +39,8 @@ SENTENCES = [[DRAW.randrange(3, VOCAB) for _ in range(DRAW.randint(1, 12))] for 
 
 def translate(order: list[int], batch: int, beam: int, precision: Precision = "float32") -> list[list[int]]:
     """The best hypothesis of every sentence, searched in this order, in batches of this size."""
-    stepper = TransformerStepper(MODEL, products=PackedWeights(precision))
+    prepack(MODEL, precision)
+    stepper = TransformerStepper(MODEL)
     settings = SearchSettings(beam=beam, max_ratio=1.5, max_extra=3)
     results: list[list[int]] = [[] for _ in order]
     for start in range(0, len(order), batch):
@@ -51,10 +50,10 @@ def translate(order: list[int], batch: int, beam: int, precision: Precision = "f
     return results
 
 
-@pytest.mark.parametrize("worth", [packed.WORTH, 0], ids=["weights as they are", "weights packed"])
+@pytest.mark.parametrize("worth", [quantization.MIN_FLOAT32_SIZE, 0], ids=["weights as they are", "weights packed"])
 @pytest.mark.parametrize("beam", [1, 4])
 def test_batch_size_and_order_change_nothing(beam: int, worth: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "WORTH", worth)
+    monkeypatch.setattr(quantization, "MIN_FLOAT32_SIZE", worth)
     shuffled = random.Random(7).sample(range(COUNT), COUNT)
     by_length = sorted(range(COUNT), key=lambda i: len(SENTENCES[i]))
     alone = translate(shuffled, 1, beam)
@@ -85,8 +84,8 @@ def test_company_changes_next_to_nothing_in_int8(monkeypatch: pytest.MonkeyPatch
         pytest.skip("this processor has no int8")
     assert count_changes(1, "int8") <= 1
 
-    def pack_with_a_scale_for_all(weight: Tensor) -> packing.Product:
-        packed = packing._quantise(weight)
+    def pack_with_a_scale_for_all(weight: Tensor) -> quantization.PackedLinear:
+        packed = quantization._quantise_rows(weight)
 
         def multiply(rows: Tensor, bias: Tensor | None) -> Tensor:
             y: Tensor = torch.ops.quantized.linear_dynamic(rows, packed)
@@ -94,5 +93,5 @@ def test_company_changes_next_to_nothing_in_int8(monkeypatch: pytest.MonkeyPatch
 
         return multiply
 
-    monkeypatch.setitem(packing._PACKERS, "int8", pack_with_a_scale_for_all)
+    monkeypatch.setattr(quantization, "_pack_int8", pack_with_a_scale_for_all)
     assert count_changes(1, "int8") >= 15

@@ -68,18 +68,18 @@ def test_training_on_is_noticed(precision: Precision) -> None:
 
 
 def test_what_there_is_not_is_refused(trained_run: Path, monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
-    with pytest.raises(UserError, match="precision: 'int4' is none of float32, bfloat16, float16, int8"):
+    with pytest.raises(UserError, match="precision: 'int4' is not one of float32, bfloat16, float16, int8"):
         Translator.load(trained_run, precision="int4")
     with pytest.raises(UserError, match=r"precision: 'int4' is not one of .*, which CTranslate2 supports"):
         load_translator(trained_run, precision="int4", engine="ctranslate2")
-    with pytest.raises(UserError, match="precision int8 is for a CPU, and the device is cuda"):
+    with pytest.raises(UserError, match="precision int8 is for a CPU, but the device is cuda"):
         Translator.load(trained_run, precision="int8", device="cuda")
-    with pytest.raises(UserError, match="precision float16 is for a GPU, and the device is cpu"):
+    with pytest.raises(UserError, match="precision float16 is for a GPU, but the device is cpu"):
         Translator.load(trained_run, precision="float16")
-    with pytest.raises(UserError, match="precision bfloat16 is for a CPU and a GPU, and the device is mps"):
+    with pytest.raises(UserError, match="precision bfloat16 is for a CPU and a GPU, but the device is mps"):
         Translator.load(trained_run, precision="bfloat16", device="mps")
     monkeypatch.setattr("regard.ops.quantization.supports", lambda precision: False)
-    with pytest.raises(UserError, match="precision int8: this processor, or this build of PyTorch, lacks"):
+    with pytest.raises(UserError, match="precision int8: this CPU or this build of PyTorch does not support it"):
         Translator.load(trained_run, precision="int8")
     assert "int4" in command("translate", trained_run, "You buy tea", "--precision", "int4").error
 

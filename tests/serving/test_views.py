@@ -145,7 +145,7 @@ def test_single_candidate_is_not_reranked(
 def test_nat_candidates_have_iterations(runner: TranslationRunner) -> None:
     vocabularies = runner.translator.vocabularies
     config = NATransformerConfig.base(
-        len(vocabularies.source), width=16, heads=2, hidden=32, encoder_layers=1, decoder_layers=1, length_reach=1
+        len(vocabularies.source), width=16, heads=2, hidden=32, encoder_layers=1, decoder_layers=1, max_length_offset=1
     )
     torch.manual_seed(0)
     translator = regard.Translator(NATransformer(config).eval(), vocabularies)

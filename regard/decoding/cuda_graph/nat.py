@@ -80,7 +80,7 @@ class CapturedNAT:
     ) -> tuple[list[list[LengthCandidate]], NATOutput]:
         config = self.model.config
         (B, S), fits = self._padded(len(sources), max(map(len, sources)) + 1)
-        K = min(count, 2 * config.length_reach + 1)
+        K = min(count, 2 * config.max_length_offset + 1)
         table = _source_table(sources, (B, S + 1), 1, config.eos)
         encode = partial(_encode, self.model, K)
         *encoded, packed = self._run(("encode", B, S, K), encode, [table], S if fits else None)

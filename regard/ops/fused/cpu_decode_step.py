@@ -17,15 +17,15 @@ from torch import Tensor, nn
 
 from regard.attention.masks import Mask
 from regard.ops import dispatch
+from regard.ops.linear import Linear
 from regard.ops.modules import list_modules
-from regard.ops.quantized_weights import packed_in_use
 
 Function = Callable[[Tensor], Tensor]
 
 SUPPORTED: dict[str, tuple[str, ...]] = {
-    "regard.layers.DecoderBlock": ("context_norm",),
+    "regard.layers.DecoderBlock": ("source_norm", "scale1"),
     "regard.layers.FeedForward": (),
-    "regard.layers.Residual": ("scale", "drop_path"),
+    "regard.layers.DropPath": (),
     "regard.attention.multi_head.Attention": ("qkv_hook", "head_scales", "rotary"),
     "regard.ops.dropout.Dropout": (),
     "regard.ops.linear.Linear": (),
@@ -50,9 +50,9 @@ class FusedDecoderBlock:
         self.cross_q, self.cross_out = _linear(cross.qkv, cross.width), _linear(cross.out)
         self.inner, self.outer = _linear(feed_forward.inner), _linear(feed_forward.outer)
         self.activation = ACTIVATIONS[feed_forward.activation]
-        self.around_attention = _residual(block.around_attention)
-        self.around_cross = _residual(block.around_cross)
-        self.around_feed_forward = _residual(block.around_feed_forward)
+        self.around_attention = _residual(block.norm1, block.pre_norm)
+        self.around_cross = _residual(block.norm2, block.pre_norm)
+        self.around_feed_forward = _residual(block.norm3, block.pre_norm)
 
     def __call__(
         self, x: Tensor, source: tuple[Tensor, Tensor], mask: Mask, source_mask: Mask, positions: Tensor, cache: Any
@@ -75,18 +75,17 @@ class FusedDecoderBlock:
         return self.cross_out(context_BHKD.transpose(1, 2).reshape(B, K, W))
 
 
-def _linear(layer: nn.Linear, outputs: int | None = None) -> Function:
+def _linear(layer: Linear, outputs: int | None = None) -> Function:
     """Return a linear layer, or its first `outputs` output features, as a function with prepacked weights if any."""
     weight, bias = layer.weight[:outputs], None if layer.bias is None else layer.bias[:outputs]
-    packed = packed_in_use()
-    linear = F.linear if packed is None or not packed.has_copy_of(weight) else packed.linear
+    prepacked = layer.prepacked
+    linear = F.linear if prepacked is None or not prepacked.can_pack(weight) else prepacked.linear
     return lambda x: linear(x, weight, bias)
 
 
-def _residual(residual: Any) -> Callable[[Tensor, Function], Tensor]:
-    norm = residual.norm
+def _residual(norm: nn.LayerNorm, pre_norm: bool) -> Callable[[Tensor, Function], Tensor]:
     shape, weight, bias, eps = norm.normalized_shape, norm.weight, norm.bias, norm.eps
-    if residual.pre:  # torch.layer_norm has less overhead than F.layer_norm
+    if pre_norm:  # torch.layer_norm has less overhead than F.layer_norm
         return lambda x, sublayer: x + sublayer(torch.layer_norm(x, shape, weight, bias, eps))
     return lambda x, sublayer: torch.layer_norm(x + sublayer(x), shape, weight, bias, eps)
 

@@ -1,4 +1,4 @@
-"""The kernels of `learning`: R rows of N are looked at together, their width W padded to a power of two, P."""
+"""Kernels of Add & Norm: a program processes R of N rows; their width W is padded to a power of two, P."""
 
 import triton
 import triton.language as tl
@@ -6,92 +6,111 @@ import triton.language as tl
 from regard.ops.triton.dropout import keep_mask
 
 
-@triton.jit(do_not_specialize=["N", "each", "chance"])
+@triton.jit(do_not_specialize=["N", "rows_per_scale", "threshold"])
 def add_norm(
-    x, added, added_bias, weight, bias, seed, factors, y, total, statistics, N, each, eps, chance, growth,
-    ADDS: tl.constexpr, BIASED: tl.constexpr, DROPS: tl.constexpr, SCALES: tl.constexpr,
+    x, update, update_bias, weight, bias, seed, scales, y, total, statistics,
+    N, rows_per_scale, eps, threshold, growth,
+    ADD: tl.constexpr, ADD_BIAS: tl.constexpr, DROP: tl.constexpr, SCALE: tl.constexpr,
     W: tl.constexpr, R: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """The norm of a sum, or of x where nothing is added; the sum itself; and for the way back mean and deviation.
+    """Write the sum of x and the update, its LayerNorm, and the mean and 1/deviation of each row of the sum.
 
-    With SCALES what is added is multiplied by a factor, one for `each` so many rows.
+    With SCALE, every `rows_per_scale` rows of the update are multiplied by one of `scales`. Without ADD, the sum is x.
     """
     row = tl.program_id(0) * R + tl.arange(0, R)
     column = tl.arange(0, P)
-    real, inside = row < N, column < W
-    there = real[:, None] & inside[None, :]
-    at = row.to(tl.int64)[:, None] * W + column[None, :]
-    z = tl.load(x + at, mask=there, other=0.0).to(tl.float32)
-    if ADDS:
-        plus = tl.load(added + at, mask=there, other=0.0).to(tl.float32)
-        if BIASED:
-            plus += tl.load(added_bias + column, mask=inside, other=0.0).to(tl.float32)[None, :]
-        if DROPS:
+    row_mask, column_mask = row < N, column < W
+    mask = row_mask[:, None] & column_mask[None, :]
+    offset = row.to(tl.int64)[:, None] * W + column[None, :]
+    z = tl.load(x + offset, mask=mask, other=0.0).to(tl.float32)
+    if ADD:
+        u = tl.load(update + offset, mask=mask, other=0.0).to(tl.float32)
+        if ADD_BIAS:
+            u += tl.load(update_bias + column, mask=column_mask, other=0.0).to(tl.float32)[None, :]
+        if DROP:
             seed_value = tl.load(seed).to(tl.uint32)
-            plus = tl.where(keep_mask(seed_value, row[:, None], column[None, :], chance), plus * growth, 0.0)
-        if SCALES:
-            plus *= tl.load(factors + row // each, mask=real, other=0.0).to(tl.float32)[:, None]
-        z = (z + plus).to(total.dtype.element_ty)  # as the way back will find it
-        tl.store(total + at, z, mask=there)
+            u = tl.where(keep_mask(seed_value, row[:, None], column[None, :], threshold), u * growth, 0.0)
+        if SCALE:
+            u *= tl.load(scales + row // rows_per_scale, mask=row_mask, other=0.0).to(tl.float32)[:, None]
+        z = (z + u).to(total.dtype.element_ty)  # rounded, since the backward pass reads the rounded sum
+        tl.store(total + offset, z, mask=mask)
         z = z.to(tl.float32)
     mean = tl.sum(z, 1) / W
-    centred = tl.where(inside[None, :], z - mean[:, None], 0.0)
-    scale = 1 / tl.sqrt(tl.sum(centred * centred, 1) / W + eps)
-    tl.store(statistics + row, mean, mask=real)
-    tl.store(statistics + N + row, scale, mask=real)
-    w = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
-    b = tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
-    normal = centred * scale[:, None] * w[None, :] + b[None, :]
-    tl.store(y + at, normal.to(y.dtype.element_ty), mask=there)
+    centred = tl.where(column_mask[None, :], z - mean[:, None], 0.0)
+    rstd = 1 / tl.sqrt(tl.sum(centred * centred, 1) / W + eps)
+    tl.store(statistics + row, mean, mask=row_mask)
+    tl.store(statistics + N + row, rstd, mask=row_mask)
+    w = tl.load(weight + column, mask=column_mask, other=0.0).to(tl.float32)
+    b = tl.load(bias + column, mask=column_mask, other=0.0).to(tl.float32)
+    tl.store(y + offset, (centred * rstd[:, None] * w[None, :] + b[None, :]).to(y.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["N", "each", "chance"])
+@triton.jit(do_not_specialize=["N", "rows_per_scale", "threshold"])
 def add_norm_backward(
-    grad, passed, total, statistics, weight, seed, factors, dx, dadded, sums, N, each, chance, growth,
-    PASSES: tl.constexpr, ADDS: tl.constexpr, SUMS: tl.constexpr, DROPS: tl.constexpr, SCALES: tl.constexpr,
+    grad, total_grad, total, statistics, weight, seed, scales, dx, dupdate, partials,
+    N, rows_per_scale, threshold, growth,
+    ADD_GRAD: tl.constexpr, ADD: tl.constexpr, SUMS: tl.constexpr, DROP: tl.constexpr, SCALE: tl.constexpr,
     W: tl.constexpr, R: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of both summands, and for each program a part of those of weight and bias, and of what was added.
+    """Write the gradients of x and of the update, and each program's part of the gradients of the parameters.
 
-    With PASSES the sum was read by others, too, who passed their gradient.
+    With ADD_GRAD, the sum has other readers, whose gradient is `total_grad`. `partials` has SUMS rows per program: the
+    gradients of weight and bias and, if SUMS is 3, of the update's bias.
     """
     program = tl.program_id(0)
     column = tl.arange(0, P)
-    inside = column < W
-    w = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
-    if DROPS:
+    column_mask = column < W
+    w = tl.load(weight + column, mask=column_mask, other=0.0).to(tl.float32)
+    if DROP:
         seed_value = tl.load(seed).to(tl.uint32)
-    of_weight = tl.zeros([P], tl.float32)
-    of_bias = tl.zeros([P], tl.float32)
-    of_added = tl.zeros([P], tl.float32)
-    for begin in range(program * R, N, tl.num_programs(0) * R):
-        row = begin + tl.arange(0, R)
-        real = row < N
-        there = real[:, None] & inside[None, :]
-        at = row.to(tl.int64)[:, None] * W + column[None, :]
-        g = tl.load(grad + at, mask=there, other=0.0).to(tl.float32)
-        z = tl.load(total + at, mask=there, other=0.0).to(tl.float32)
-        mean = tl.load(statistics + row, mask=real, other=0.0)
-        scale = tl.load(statistics + N + row, mask=real, other=0.0)
-        normal = tl.where(inside[None, :], (z - mean[:, None]) * scale[:, None], 0.0)
-        of_weight += tl.sum(g * normal, 0)
-        of_bias += tl.sum(g, 0)
+    dweight = tl.zeros([P], tl.float32)
+    dbias = tl.zeros([P], tl.float32)
+    dupdate_bias = tl.zeros([P], tl.float32)
+    for first_row in range(program * R, N, tl.num_programs(0) * R):
+        row = first_row + tl.arange(0, R)
+        row_mask = row < N
+        mask = row_mask[:, None] & column_mask[None, :]
+        offset = row.to(tl.int64)[:, None] * W + column[None, :]
+        g = tl.load(grad + offset, mask=mask, other=0.0).to(tl.float32)
+        z = tl.load(total + offset, mask=mask, other=0.0).to(tl.float32)
+        mean = tl.load(statistics + row, mask=row_mask, other=0.0)
+        rstd = tl.load(statistics + N + row, mask=row_mask, other=0.0)
+        normalised = tl.where(column_mask[None, :], (z - mean[:, None]) * rstd[:, None], 0.0)
+        dweight += tl.sum(g * normalised, 0)
+        dbias += tl.sum(g, 0)
         g *= w[None, :]
-        along, offset = tl.sum(g * normal, 1) / W, tl.sum(g, 1) / W
-        d = (g - normal * along[:, None] - offset[:, None]) * scale[:, None]
-        if PASSES:
-            d += tl.load(passed + at, mask=there, other=0.0).to(tl.float32)
-        tl.store(dx + at, d.to(dx.dtype.element_ty), mask=there)
-        if DROPS:
-            d = tl.where(keep_mask(seed_value, row[:, None], column[None, :], chance), d * growth, 0.0)
-        if SCALES:
-            d *= tl.load(factors + row // each, mask=real, other=0.0).to(tl.float32)[:, None]
-        if ADDS:
-            tl.store(dadded + at, d.to(dadded.dtype.element_ty), mask=there)
+        projection, g_mean = tl.sum(g * normalised, 1) / W, tl.sum(g, 1) / W
+        d = (g - normalised * projection[:, None] - g_mean[:, None]) * rstd[:, None]
+        if ADD_GRAD:
+            d += tl.load(total_grad + offset, mask=mask, other=0.0).to(tl.float32)
+        tl.store(dx + offset, d.to(dx.dtype.element_ty), mask=mask)
+        if DROP:
+            d = tl.where(keep_mask(seed_value, row[:, None], column[None, :], threshold), d * growth, 0.0)
+        if SCALE:
+            d *= tl.load(scales + row // rows_per_scale, mask=row_mask, other=0.0).to(tl.float32)[:, None]
+        if ADD:
+            tl.store(dupdate + offset, d.to(dupdate.dtype.element_ty), mask=mask)
         if SUMS == 3:
-            of_added += tl.sum(d, 0)
-    place = sums + program * SUMS * W + column
-    tl.store(place, of_weight, mask=inside)
-    tl.store(place + W, of_bias, mask=inside)
+            dupdate_bias += tl.sum(d, 0)
+    destination = partials + program * SUMS * W + column
+    tl.store(destination, dweight, mask=column_mask)
+    tl.store(destination + W, dbias, mask=column_mask)
     if SUMS == 3:
-        tl.store(place + 2 * W, of_added, mask=inside)
+        tl.store(destination + 2 * W, dupdate_bias, mask=column_mask)
+
+
+@triton.jit
+def add_norm_inference(x, update, weight, bias, y, W, eps, P: tl.constexpr):
+    """LayerNorm of the sum of two tensors, rounded to their dtype before the norm; one row per program."""
+    first = tl.program_id(0).to(tl.int64) * W
+    column = tl.arange(0, P)
+    mask = column < W
+    a = tl.load(x + first + column, mask=mask, other=0.0)
+    b = tl.load(update + first + column, mask=mask, other=0.0)
+    z = (a.to(tl.float32) + b.to(tl.float32)).to(a.dtype).to(tl.float32)
+    mean = tl.sum(z, 0) / W
+    centred = tl.where(mask, z - mean, 0.0)
+    rstd = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / W + eps)
+    w = tl.load(weight + column, mask=mask, other=0.0).to(tl.float32)
+    shift = tl.load(bias + column, mask=mask, other=0.0).to(tl.float32)
+    tl.store(y + first + column, (centred * rstd * w + shift).to(a.dtype), mask=mask)

@@ -1,4 +1,4 @@
-"""The kernels of `head`: a row of logits becomes its loss and, in place, the gradient of that."""
+"""Kernels of cross-entropy: a row of logits becomes its loss and, in place, the gradient of the loss."""
 
 import triton
 import triton.language as tl
@@ -8,99 +8,100 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
-def turn_into_gradient(
-    logits, labels, losses, stride, V, smoothing,
-    LEARNS: tl.constexpr, BLOCK: tl.constexpr,
+def cross_entropy_two_reads(
+    logits, labels, losses, V, smoothing,
+    BACKWARD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One program a row, in blocks of words; a row whose label is negative gives zeros."""
+    """One program per row, which reads it twice in blocks of BLOCK logits. A negative label gives zeros."""
     row = tl.program_id(0).to(tl.int64)
-    start = logits + row * stride
+    start = logits + row * V
     label = tl.load(labels + row)
-    words = tl.arange(0, BLOCK)
+    word = tl.arange(0, BLOCK)
     if label < 0:
         tl.store(losses + row, 0.0)
-        if LEARNS:
-            for begin in range(0, V, BLOCK):
-                there = begin + words < V
-                tl.store(start + begin + words, tl.zeros([BLOCK], logits.dtype.element_ty), mask=there)
+        if BACKWARD:
+            for first in range(0, V, BLOCK):
+                tl.store(start + first + word, tl.zeros([BLOCK], logits.dtype.element_ty), mask=first + word < V)
     else:
-        # Before the row is written over; the sums below wait for all that was read here.
-        right = tl.load(start + label).to(tl.float32)
-        top = float("-inf")
-        total = 0.0
-        sums = 0.0
-        for begin in range(0, V, BLOCK):
-            there = begin + words < V
-            z = tl.load(start + begin + words, mask=there, other=float("-inf")).to(tl.float32)
-            higher = tl.maximum(top, tl.max(z, 0))
-            total = total * tl.exp(top - higher) + tl.sum(tl.exp(z - higher), 0)
-            sums += tl.sum(tl.where(there, z, 0.0), 0)
-            top = higher
-        norm = top + tl.log(total)
-        tl.store(losses + row, norm - (1 - smoothing) * right - smoothing * sums / V)
-        if LEARNS:
-            for begin in range(0, V, BLOCK):
-                there = begin + words < V
-                z = tl.load(start + begin + words, mask=there, other=0.0).to(tl.float32)
-                gradient = tl.exp(z - norm) - smoothing / V
-                gradient = tl.where(begin + words == label, gradient - (1 - smoothing), gradient)
-                tl.store(start + begin + words, gradient.to(logits.dtype.element_ty), mask=there)
+        # Loaded before the row is overwritten: the reductions below wait for this load.
+        label_logit = tl.load(start + label).to(tl.float32)
+        highest = float("-inf")
+        exp_sum = 0.0
+        logit_sum = 0.0
+        for first in range(0, V, BLOCK):
+            mask = first + word < V
+            z = tl.load(start + first + word, mask=mask, other=float("-inf")).to(tl.float32)
+            higher = tl.maximum(highest, tl.max(z, 0))
+            exp_sum = exp_sum * tl.exp(highest - higher) + tl.sum(tl.exp(z - higher), 0)
+            logit_sum += tl.sum(tl.where(mask, z, 0.0), 0)
+            highest = higher
+        log_sum = highest + tl.log(exp_sum)
+        tl.store(losses + row, log_sum - (1 - smoothing) * label_logit - smoothing * logit_sum / V)
+        if BACKWARD:
+            for first in range(0, V, BLOCK):
+                mask = first + word < V
+                z = tl.load(start + first + word, mask=mask, other=0.0).to(tl.float32)
+                gradient = tl.exp(z - log_sum) - smoothing / V
+                gradient = tl.where(first + word == label, gradient - (1 - smoothing), gradient)
+                tl.store(start + first + word, gradient.to(logits.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=["N"])
-def turn_held_rows(
-    pairs, logits, labels, losses, N, stride, P, V, smoothing,
-    LEARNS: tl.constexpr, BLOCK: tl.constexpr, NOTHING: tl.constexpr,
+def cross_entropy_one_read(
+    pairs, logits, labels, losses, N, V, smoothing,
+    BACKWARD: tl.constexpr, BLOCK: tl.constexpr, MINUS_INFINITY: tl.constexpr,
 ):  # fmt: skip
-    """The same, each row held in registers, so that it is read once; the next is on its way meanwhile.
+    """Each program processes several rows: it holds one in registers, so that it is read once, and prefetches the next.
 
     Args:
-        pairs: the logits, two of a row in one number of int32, P of them.
-        logits: the same memory, number by number.
-        labels: of N rows.
-        losses: of N rows.
-        stride: from row to row, in pairs.
-        V: words, all of them in one BLOCK.
-        smoothing: the share of the label that is spread evenly over all words.
-        NOTHING: two logits of -∞.
+        pairs: Logits viewed as int32: two elements each, (N, V / 2).
+        logits: The same memory by element, (N, V).
+        labels: Labels, (N,).
+        losses: Losses, (N,).
+        N: Number of rows.
+        V: Vocabulary size, even and at most BLOCK.
+        smoothing: Label smoothing.
+        MINUS_INFINITY: Two logits of -∞ as an int32.
     """
     pair, word = tl.arange(0, BLOCK // 2), tl.arange(0, BLOCK)
-    first, step = tl.program_id(0), tl.num_programs(0)
-    there = pair < P
-    ahead = tl.load(pairs + first.to(tl.int64) * stride + pair, mask=there, other=NOTHING)
-    for turn in range(0, N - first, step):
-        held, row = ahead, first + turn
-        start = row.to(tl.int64) * stride
+    first_row, step = tl.program_id(0), tl.num_programs(0)
+    row_pairs = V // 2
+    pair_mask = pair < row_pairs
+    following = tl.load(pairs + first_row.to(tl.int64) * row_pairs + pair, mask=pair_mask, other=MINUS_INFINITY)
+    for distance in range(0, N - first_row, step):
+        current, row = following, first_row + distance
+        start = row.to(tl.int64) * row_pairs
         label = tl.load(labels + row)
-        # Before the row is written over; the sums below wait for all that was read here.
-        right = tl.load(logits + 2 * start + tl.maximum(label, 0)).to(tl.float32)
-        following = tl.minimum(row + step, N - 1)
-        ahead = tl.load(pairs + following.to(tl.int64) * stride + pair, mask=there, other=NOTHING)
-        low = held.to(tl.int16).to(logits.dtype.element_ty, bitcast=True).to(tl.float32)
-        high = (held >> 16).to(tl.int16).to(logits.dtype.element_ty, bitcast=True).to(tl.float32)
-        top = tl.max(tl.maximum(low, high), 0) * LOG2_E
-        sums = tl.sum(tl.where(there, low + high, 0.0), 0)
-        low, high = tl.exp2(low * LOG2_E - top), tl.exp2(high * LOG2_E - top)
-        total = tl.sum(low + high, 0)
+        # Loaded before the row is overwritten: the reductions below wait for this load.
+        label_logit = tl.load(logits + 2 * start + tl.maximum(label, 0)).to(tl.float32)
+        next_row = tl.minimum(row + step, N - 1)
+        following = tl.load(pairs + next_row.to(tl.int64) * row_pairs + pair, mask=pair_mask, other=MINUS_INFINITY)
+        low = current.to(tl.int16).to(logits.dtype.element_ty, bitcast=True).to(tl.float32)
+        high = (current >> 16).to(tl.int16).to(logits.dtype.element_ty, bitcast=True).to(tl.float32)
+        highest = tl.max(tl.maximum(low, high), 0) * LOG2_E
+        logit_sum = tl.sum(tl.where(pair_mask, low + high, 0.0), 0)
+        low, high = tl.exp2(low * LOG2_E - highest), tl.exp2(high * LOG2_E - highest)
+        exp_sum = tl.sum(low + high, 0)
         if label < 0:
             tl.store(losses + row, 0.0)
-            if LEARNS:
-                tl.store(pairs + start + pair, tl.zeros([BLOCK // 2], tl.int32), mask=there)
+            if BACKWARD:
+                tl.store(pairs + start + pair, tl.zeros([BLOCK // 2], tl.int32), mask=pair_mask)
         else:
-            norm = (top + tl.log2(total)) * LN_2
-            tl.store(losses + row, norm - (1 - smoothing) * right - smoothing * sums / V)
-            if LEARNS:
-                share, even = 1 / total, smoothing / V
-                gradient = tl.reshape(tl.join(low * share - even, high * share - even), [BLOCK])
+            log_sum = (highest + tl.log2(exp_sum)) * LN_2
+            tl.store(losses + row, log_sum - (1 - smoothing) * label_logit - smoothing * logit_sum / V)
+            if BACKWARD:
+                normaliser, uniform = 1 / exp_sum, smoothing / V
+                gradient = tl.reshape(tl.join(low * normaliser - uniform, high * normaliser - uniform), [BLOCK])
                 tl.store(logits + 2 * start + word, gradient.to(logits.dtype.element_ty), mask=word < V)
-                tl.debug_barrier()  # one word is written twice: to compare each with the label would take longer
-                of_label = tl.exp2(right * LOG2_E - top) * share - even - (1 - smoothing)
-                tl.store(logits + 2 * start + label, of_label.to(logits.dtype.element_ty))
+                tl.debug_barrier()  # the label is stored a second time: comparing each word with it would take longer
+                probability = tl.exp2(label_logit * LOG2_E - highest) * normaliser
+                label_gradient = probability - uniform - (1 - smoothing)
+                tl.store(logits + 2 * start + label, label_gradient.to(logits.dtype.element_ty))
 
 
 @triton.jit
 def multiply(x, factor, y, N, SIZE: tl.constexpr):
-    """N numbers times one."""
-    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
-    product = tl.load(x + at, mask=at < N, other=0.0).to(tl.float32) * tl.load(factor).to(tl.float32)
-    tl.store(y + at, product.to(y.dtype.element_ty), mask=at < N)
+    """Multiply N elements by one scalar in memory, SIZE per program."""
+    index = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    product = tl.load(x + index, mask=index < N, other=0.0).to(tl.float32) * tl.load(factor).to(tl.float32)
+    tl.store(y + index, product.to(y.dtype.element_ty), mask=index < N)

@@ -65,7 +65,7 @@ def view_image_pair(model: CroCo, request: dict[str, Any]) -> bytes:
     device = model.mask_token.device
     first, second = (_to_tensor(view).to(device) for view in views)
     with probe(model, cross_attention_names(model)) as records:
-        model.both(first, second)
+        model.decode_views(first, second)
     arrays: Arrays = {"pixels0": (views[0], "b1"), "pixels1": (views[1], "b1")}
     for layer, record in enumerate(records.values()):
         arrays[f"cross{layer}"] = record.weights[0].float().mean(0).cpu().numpy(), "u2"

@@ -342,7 +342,7 @@ def length_loss(model: NATransformer, encoded: Tensor, batch: TextBatch) -> Tens
 
     Differences beyond the range of the classifier count as the largest one.
     """
-    reach = model.config.length_reach
+    reach = model.config.max_length_offset
     lengths = batch.target_layout.lengths
     differences = (lengths - batch.source_layout.lengths).clamp(-reach, reach)
     logits = model.length_logits(encoded, batch.source_layout).float()

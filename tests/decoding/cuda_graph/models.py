@@ -19,7 +19,7 @@ def peaked_model(seed: int = 2, **changes: Any) -> Transformer:
         if isinstance(module, nn.LayerNorm):
             # Random signs: otherwise the tied embedding makes every position predict its input token.
             module.weight.normal_().sign_()
-    last = model.decoder_norm if model.config.has_final_norm else model.decoder[-1].around_feed_forward.norm
+    last = model.decoder_norm if model.config.has_final_norm else model.decoder[-1].norm3
     last.weight.mul_(3)
     last.bias.add_(2 * model.target_embedding.weight[model.config.eos])
     return model

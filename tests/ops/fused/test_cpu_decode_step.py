@@ -14,13 +14,11 @@ from regard.attention.multi_head import Attention
 from regard.decoding.config import SearchSettings
 from regard.decoding.search import search
 from regard.decoding.stepper import TransformerStepper
-from regard.layers import FeedForward, Residual
+from regard.layers import FeedForward
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.ops import dispatch
-from regard.ops import quantized_weights as packed
+from regard.ops import dispatch, quantization
 from regard.ops.fused.cpu_decode_step import FusedDecoderBlock
-from regard.ops.linear import PackedWeights
-from regard.ops.quantization import Precision, supports
+from regard.ops.quantization import Precision, prepack, supports
 
 SOURCES = [[5, 6, 7, 8, 9], [10], [11, 12, 13]]
 
@@ -40,7 +38,8 @@ def make(**changes: Any) -> Transformer:
 
 def run(model: Transformer, beam_width: int, precision: Precision = "float32") -> tuple[list[Tensor], bool]:
     """Return the log-probabilities of some steps, before and after a sentence is removed, and if blocks were fused."""
-    stepper, found = TransformerStepper(model, products=PackedWeights(precision)), []
+    prepack(model, precision)
+    stepper, found = TransformerStepper(model), []
     state = stepper.start(SOURCES, beam_width)
     for step, sentences in enumerate((3, 3, 3, 2)):
         if step == 3:
@@ -61,7 +60,7 @@ def run_modules(model: Transformer, beam_width: int, monkeypatch: pytest.MonkeyP
     return expected
 
 
-@pytest.mark.parametrize("min_size", [packed.WORTH, 0], ids=["plain weights", "prepacked weights"])
+@pytest.mark.parametrize("min_size", [quantization.MIN_FLOAT32_SIZE, 0], ids=["plain weights", "prepacked weights"])
 @pytest.mark.parametrize("beam_width", [1, 4])
 @pytest.mark.parametrize(
     "changes",
@@ -80,7 +79,7 @@ def run_modules(model: Transformer, beam_width: int, monkeypatch: pytest.MonkeyP
 def test_fused_blocks_agree_with_modules(
     changes: Any, beam_width: int, min_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed, "WORTH", min_size)
+    monkeypatch.setattr(quantization, "MIN_FLOAT32_SIZE", min_size)
     model = make(**changes)
     found, fused = run(model, beam_width)
     assert fused
@@ -176,7 +175,7 @@ class SharperAttention(Full):
 
 def use_other_heads_and_norm(model: Any) -> None:
     model.decoder[0].cross = Attention(32, 8).eval()
-    model.decoder[0].around_cross = Residual(32, "pre").eval()
+    model.decoder[0].pre_norm = True
 
 
 def use_other_kind(model: Any) -> None:

@@ -198,7 +198,7 @@ def test_target_tokens_have_one_sentence_per_row(build: Callable[..., NATTask], 
 
 @torch.no_grad()
 def test_classifier_loss_is_that_of_tokens_and_lengths(build: Callable[..., NATTask]) -> None:
-    task = build(model__length_reach=2)
+    task = build(model__max_length_offset=2)
     model, batch, pairs = task.model, make_batch(task), pairs_of(task)
     torch.nn.init.normal_(model.length.weight)
     tokens = length = 0.0

@@ -22,6 +22,7 @@ from regard.errors import UserError
 from regard.evaluation import bleu, chrf, tokenisation_for
 from regard.models.folder import unique_tensors
 from regard.models.warmstart import ENCODER, copy_tensors, grow_vocabulary
+from regard.ops.quantization import prepacked
 from regard.pipelines.translator import Translator
 from regard.training.memory import build_model, describe_model
 from regard.training.objectives.objective import ObjectiveSettings, TranslationObjective
@@ -60,7 +61,7 @@ class TranslationTask(Task[TextBatch]):
         self.model: Any = translator.model
         self.width = self.model.config.width
         if recipe.training.residual_dtype == "bfloat16":
-            self.model.source_embedding.stream = self.model.target_embedding.stream = torch.bfloat16
+            self.model.residual_dtype = torch.bfloat16
         self.objective, self.validation_objective = self._build_objectives()
         self.shape = PackedShape.of(self.train, recipe.batch.tokens) if recipe.training.fixed_shapes else None
         self.packed = recipe.batch.layout == "packed" or (recipe.batch.layout == "auto" and device.type == "cuda")
@@ -235,7 +236,9 @@ class TranslationTask(Task[TextBatch]):
         pairs = self.valid[: self.recipe.training.valid_sentences]
         if pairs:
             translator = self._translator(model)
-            hypotheses = translator.hypotheses([pair.source for pair in pairs], self.recipe.search)
+            with prepacked(model):
+                with prepacked(model):
+                hypotheses = translator.hypotheses([pair.source for pair in pairs], self.recipe.search)
             translations, references = [best[0].text for best in hypotheses], [pair.target for pair in pairs]
             tokenisation = tokenisation_for(translator.languages[1])
             scores["bleu"] = bleu(translations, references, tokenisation).value
