@@ -237,7 +237,6 @@ class TranslationTask(Task[TextBatch]):
         if pairs:
             translator = self._translator(model)
             with prepacked(model):
-                with prepacked(model):
                 hypotheses = translator.hypotheses([pair.source for pair in pairs], self.recipe.search)
             translations, references = [best[0].text for best in hypotheses], [pair.target for pair in pairs]
             tokenisation = tokenisation_for(translator.languages[1])
