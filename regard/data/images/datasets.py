@@ -20,15 +20,10 @@ from regard.data.images.image_sets import ImageSet
 
 @dataclass(frozen=True)
 class Resize:
-    """Resize an image to a square with bicubic interpolation.
+    """Resize an image to a square with bicubic interpolation."""
 
-    Args:
-        size: Side length in pixels.
-        fit: "crop" takes the central square of the image, "squash" the complete image.
-    """
-
-    size: int
-    fit: Literal["crop", "squash"] = "crop"
+    size: int  # side length in pixels
+    fit: Literal["crop", "squash"] = "crop"  # take the central square, or the complete image
 
     @property
     def min_side(self) -> int:
