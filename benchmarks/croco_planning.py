@@ -39,7 +39,7 @@ def measure_speed(recipe: CroCoRecipe, seconds: float) -> Speed:
     """Takes steps, rendering included, until so many seconds have passed behind the warm-up, and keeps nothing."""
     device = choose_device(recipe.training.device)
     pace = Pace.on(device)
-    changes = {"ramp_steps": pace.warm_up + EACH * pace.every, "ramp_levels": 2}
+    changes = {"ramp_steps": pace.warm_up + EACH * pace.group, "ramp_levels": 2}
     trial = recipe.changed(completion=recipe.completion.model_dump() | changes)
     torch.manual_seed(recipe.training.seed)
     task = build_task(trial, device, Progress(1, Console(quiet=True)))

@@ -1,4 +1,4 @@
-"""Steps of training, as a run's recipe has them, and beside that what its user could switch on."""
+"""`regard bench --training`: real training steps of a run's recipe, in several variants and in transformers."""
 
 from __future__ import annotations
 
@@ -10,56 +10,69 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from rich.console import Console
+from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.evaluation.bench.harness import library_errors
-from regard.training.bench_peers import in_transformers
+from regard.interop.huggingface_translation import build_huggingface
+from regard.interop.huggingface_vision import build_huggingface_classifier
+from regard.ops.quantization import supports
+from regard.pipelines.classifier import Classifier
 from regard.training.bench_runs import open_run
-from regard.training.bench_variants import Changes, as_peers_train, ways_to_train
+from regard.training.objectives.objective import ObjectiveSettings, cross_entropy
 from regard.training.progress import Progress
+from regard.training.recipe import Recipe
 from regard.training.resume import DATA
 from regard.training.step_timing import StepTiming, time_steps
-from regard.training.task import Task
+from regard.training.task import LossSum, Step, Task
+from regard.training.tasks.classification.batches import ImageBatch
+from regard.training.tasks.classification.task import ClassificationTask
 from regard.training.tasks.registry import task_of
+from regard.training.tasks.translation.batches import TextBatch
+from regard.training.tasks.translation.recipe import TranslationRecipe
+from regard.training.tasks.translation.task import TranslationTask
 
-TIMED = "of whole steps: batch, loss, gradients, optimiser"
-REASON = 300
-"""Characters of an error that are shown at the most."""
+MEASURED = "of complete steps: batch, loss, gradients, optimizer"
+MAX_ERROR_LENGTH = 300
+Changes = tuple[str, ...]
+"""Settings to override, each written key=value."""
 
 
 @dataclass(frozen=True)
-class Way:
-    """How the steps of a run are taken.
+class Variant:
+    """A run with changed settings, or with the model of another library.
 
     Attributes:
-        run: as its user calls it.
-        changes: laid over its recipe.
-        peer: whose model takes the place of ours, and whether that is compiled.
+        run: path of the run, as given by the user.
+        changes: settings that override the recipe.
+        library: library whose model replaces ours; empty for our own.
+        compiled: whether that model is compiled.
     """
 
     run: str
     changes: Changes = ()
-    peer: str = ""
+    library: str = ""
     compiled: bool = False
 
     @property
     def name(self) -> str:
-        if self.peer:
-            return "in transformers, compiled" if self.compiled else "in transformers"
-        return " ".join(self.changes) or "as the recipe has it"
+        if self.library:
+            return "transformers, compiled" if self.compiled else "transformers"
+        return " ".join(self.changes) or "the recipe"
 
     def prepare(self, device: torch.device) -> tuple[Task[Any], Any]:
-        """The task, with a new model, and the recipe.
+        """Return the task, with a new model, and the recipe.
 
         Raises:
-            UserError: the recipe cannot be carried out so.
+            UserError: the recipe does not allow these changes.
         """
         folder, recipe = open_run(Path(self.run), self.changes)
         torch.manual_seed(recipe.training.seed)
         task = task_of(recipe.kind).open(folder / DATA, recipe, device, Progress(1, Console(quiet=True)))
-        if self.peer:
-            task = in_transformers(task)
+        if self.library:
+            task = with_transformers_model(task)
             if self.compiled:
                 task.model.compile(dynamic=True)
         return task, recipe
@@ -67,107 +80,135 @@ class Way:
 
 @dataclass(frozen=True)
 class Row:
-    """What the steps of a way took, or why they cannot be taken."""
+    """The timing of a variant, or why it failed."""
 
-    way: Way
+    variant: Variant
     timing: StepTiming | None
-    refusal: str = ""
+    error: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        found = {"refused": self.refusal} if self.timing is None else self.timing.as_dict()
-        return {"run": self.way.run, "name": self.way.name, "changes": list(self.way.changes)} | found
+        result = {"error": self.error} if self.timing is None else self.timing.as_dict()
+        return {"run": self.variant.run, "name": self.variant.name, "changes": list(self.variant.changes)} | result
 
 
 @dataclass(frozen=True)
-class Steps:
-    """What the steps of runs took, in every way."""
+class TrainingReport:
+    """The timings of all variants."""
 
     rows: list[Row]
     seconds: float
 
     def lines(self) -> list[str]:
-        """A table, and what it shows."""
         on_gpu = any(row.timing and row.timing.peak for row in self.rows)
-        memory = "; the peak is all that was allocated, KB each what a batch takes beside weights and moments"
-        return [
-            tabulate(self.rows),
-            *list_remarks(self.rows),
-            "",
-            f"medians {TIMED}, with new weights and the run's own data; in brackets, how much faster than its recipe"
-            + (memory if on_gpu else ""),
-        ]
+        memory = "; peak: all allocated memory; KB each: memory of a batch without weights and optimizer state"
+        caption = f"medians {MEASURED}, with new weights and the data of the run; in parentheses relative to the recipe"
+        return [tabulate(self.rows), *list_notes(self.rows), "", caption + (memory if on_gpu else "")]
 
     def as_dict(self) -> dict[str, Any]:
-        return {"timed": TIMED, "seconds": self.seconds, "training": [row.as_dict() for row in self.rows]}
+        return {"measured": MEASURED, "seconds": self.seconds, "training": [row.as_dict() for row in self.rows]}
 
 
 def time_training(
     runs: Sequence[str],
     device: torch.device,
     seconds: float,
-    peers: Sequence[str] = (),
-    tell: Callable[[str], None] = lambda text: None,
-) -> Steps:
-    """Times the steps of runs in several ways, one after the other; tells beforehand which is next.
+    libraries: Sequence[str] = (),
+    on_progress: Callable[[str], None] = lambda text: None,
+) -> TrainingReport:
+    """Time training steps of runs in several variants, one after another.
 
     Raises:
-        UserError: one is no run, its own recipe cannot be carried out here, or a peer has no such model.
+        UserError: a path is not a run, its recipe cannot be trained here, or a library has no such model.
     """
-    ways = [way for run in runs for way in _ways(run, device, peers)]
-    for way in ways:
-        if way.peer and not way.compiled:  # refused now, and not after minutes
-            with library_errors(way.peer):
-                way.prepare(torch.device("cpu"))
+    variants = [variant for run in runs for variant in _variants(run, device, libraries)]
+    for variant in variants:
+        if variant.library and not variant.compiled:  # report unsupported models before minutes of timing
+            with library_errors(variant.library):
+                variant.prepare(torch.device("cpu"))
     rows = []
-    for way in ways:
-        tell(f"{way.run}, {way.name}")
-        rows.append(_time(way, device, seconds))
-    return Steps(rows, seconds)
+    for variant in variants:
+        on_progress(f"{variant.run}, {variant.name}")
+        rows.append(_time(variant, device, seconds))
+    return TrainingReport(rows, seconds)
 
 
-def _ways(run: str, device: torch.device, peers: Sequence[str]) -> Iterator[Way]:
+def _variants(run: str, device: torch.device, libraries: Sequence[str]) -> Iterator[Variant]:
     recipe = open_run(Path(run))[1]
-    yield from (Way(run, changes) for changes in ways_to_train(recipe, device))
-    for peer in peers:
-        if peer != "huggingface":
-            raise UserError(f"--library {peer}: does not train; huggingface does")
-        yield Way(run, as_peers_train(recipe), peer)
+    yield from (Variant(run, changes) for changes in list_changes(recipe, device))
+    for library in libraries:
+        if library != "huggingface":
+            raise UserError(f"--library {library}: cannot train; use huggingface")
+        yield Variant(run, changes_for_libraries(recipe), library)
         if device.type == "cuda":
-            yield Way(run, as_peers_train(recipe), peer, compiled=True)
+            yield Variant(run, changes_for_libraries(recipe), library, compiled=True)
 
 
-def _time(way: Way, device: torch.device, seconds: float) -> Row:
-    """A way that fails is told as such, unless it is the recipe as it is."""
-    try:
-        return _time_steps(way, device, seconds)
-    except (UserError, RuntimeError) as error:
-        if way == Way(way.run):
-            raise
-        return Row(way, None, " ".join(str(error).split())[:REASON])
-    finally:
-        _clear(device)
-
-
-def _time_steps(way: Way, device: torch.device, seconds: float) -> Row:
-    task, recipe = way.prepare(device)
-    return Row(way, time_steps(task, recipe, device, seconds))
-
-
-def _clear(device: torch.device) -> None:
-    """Nothing of one way may slow the next, or take its memory."""
-    if "torch._dynamo" in sys.modules:
-        torch.compiler.reset()
-    gc.collect()
+def list_changes(recipe: Recipe, device: torch.device) -> Iterator[Changes]:
+    """Yield no change, then layouts, precisions, CUDA graphs and compilation that the recipe does not use yet."""
+    yield ()
+    training = recipe.training
+    pack: Changes = ()
+    if isinstance(recipe, TranslationRecipe) and not training.fixed_shapes:
+        pack = () if recipe.batch.layout == "packed" else ("batch.layout=packed",)
+        yield pack or ("batch.layout=padded",)
     if device.type == "cuda":
-        torch.cuda.empty_cache()
+        yield from _list_gpu_changes(recipe, pack)
+    elif training.precision != "bfloat16" and supports("bfloat16"):
+        yield ("training.precision=bfloat16",)
+
+
+def _list_gpu_changes(recipe: Recipe, pack: Changes) -> Iterator[Changes]:
+    training = recipe.training
+    bfloat16: Changes = ()
+    yield (f"training.precision={'bfloat16' if training.precision == 'float32' else 'float32'}",)
+    if isinstance(recipe, TranslationRecipe) and training.precision != "float32":
+        bfloat16 = () if recipe.training.residual_dtype == "bfloat16" else ("training.residual_dtype=bfloat16",)
+        if bfloat16:
+            yield bfloat16
+    if not training.uses_cuda_graph:
+        yield (*pack, "training.cuda_graph=true")
+        if bfloat16:
+            yield (*pack, "training.cuda_graph=true", *bfloat16)
+    if not training.compile:
+        yield (*pack, "training.compile=true")
+
+
+def changes_for_libraries(recipe: Recipe) -> Changes:
+    """Settings for models of other libraries, which take padded batches and are not captured."""
+    changes = [f"training.{key}=false" for key in ("cuda_graph", "compile") if getattr(recipe.training, key)]
+    if isinstance(recipe, TranslationRecipe):
+        changes += ["batch.layout=padded"] if recipe.batch.layout != "padded" else []
+        changes += ["training.residual_dtype=float32"] if recipe.training.residual_dtype != "float32" else []
+    return tuple(changes)
+
+
+def _time(variant: Variant, device: torch.device, seconds: float) -> Row:
+    """Time a variant. A failure is a row of the table, except for the unchanged recipe."""
+    try:
+        return _time_variant(variant, device, seconds)
+    except (UserError, RuntimeError) as error:
+        if variant == Variant(variant.run):
+            raise
+        return Row(variant, None, " ".join(str(error).split())[:MAX_ERROR_LENGTH])
+    finally:
+        if "torch._dynamo" in sys.modules:
+            torch.compiler.reset()
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _time_variant(variant: Variant, device: torch.device, seconds: float) -> Row:
+    task, recipe = variant.prepare(device)
+    return Row(variant, time_steps(task, recipe, device, seconds))
 
 
 def tabulate(rows: Sequence[Row]) -> str:
-    """The rows as a Markdown table; how many times faster each is than the first of its run stands in brackets."""
-    several = len({row.way.run for row in rows}) > 1
+    """Format the rows as a Markdown table; speeds relative to the first row of the same run are in parentheses."""
+    several = len({row.variant.run for row in rows}) > 1
     columns: dict[str, list[str]] = {
-        "": [f"{row.way.run}, {row.way.name}" if several else row.way.name for row in rows],
-        "a second": [_rate(row, rows) for row in rows],
+        "": [f"{row.variant.run}, {row.variant.name}" if several else row.variant.name for row in rows],
+        "per second": [_rate(row, rows) for row in rows],
         "step, ms": [f"{row.timing.step:,.1f}" if row.timing else "" for row in rows],
         "warm-up, s": [f"{row.timing.warm_up:.1f}" if row.timing else "" for row in rows],
     }
@@ -179,13 +220,70 @@ def tabulate(rows: Sequence[Row]) -> str:
 
 
 def _rate(row: Row, rows: Sequence[Row]) -> str:
-    first = next(one.timing for one in rows if one.way.run == row.way.run)
+    first = next(one.timing for one in rows if one.variant.run == row.variant.run)
     if row.timing is None or first is None:
-        return "refused"
+        return "failed"
     return f"{row.timing.rate:,.0f} {row.timing.unit} ({row.timing.rate / first.rate:.2f}×)"
 
 
-def list_remarks(rows: Sequence[Row]) -> list[str]:
-    """What is to be said of single rows: why they were refused, what the loop noted."""
-    refused = [f"{row.way.name}: {row.refusal}" for row in rows if row.refusal]
-    return refused + [f"{row.way.name}: {note}" for row in rows if row.timing for note in row.timing.notes]
+def list_notes(rows: Sequence[Row]) -> list[str]:
+    """Errors of failed variants and messages of the training loop."""
+    errors = [f"{row.variant.name}: {row.error}" for row in rows if row.error]
+    return errors + [f"{row.variant.name}: {note}" for row in rows if row.timing for note in row.timing.notes]
+
+
+class LibraryTask:
+    """A task of ours with the model of another library: same batches, optimizer and loop."""
+
+    def __init__(self, task: Any, model: nn.Module) -> None:
+        self._task, self.model = task, model.to(task.device)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def loss(self, batch: Any, step: Step) -> LossSum:
+        return LossSum(self.total_loss(batch), self._task.count(batch))
+
+    def total_loss(self, batch: Any) -> Tensor:
+        """Return the summed loss of a batch."""
+        raise NotImplementedError
+
+
+class TransformersTranslation(LibraryTask):
+    """Teacher forcing with a translation model of transformers."""
+
+    def total_loss(self, batch: TextBatch) -> Tensor:
+        assert batch.real is not None  # batches are padded
+        mask = batch.source_layout.real().long()  # type: ignore[union-attr]
+        output = self.model(
+            input_ids=batch.source, attention_mask=mask, decoder_input_ids=batch.inputs, use_cache=False
+        )
+        logits = output.logits.flatten(0, 1)[batch.real]
+        return cross_entropy(logits, batch.labels, self._task.recipe.optim.label_smoothing)
+
+
+class TransformersClassification(LibraryTask):
+    """Classification with an image model of transformers."""
+
+    def total_loss(self, batch: ImageBatch) -> Tensor:
+        return F.cross_entropy(self.model(batch.images).logits.float(), batch.targets, reduction="sum")
+
+
+def with_transformers_model(task: Task[Any]) -> Task[Any]:
+    """Return the task with a model of transformers that has the same weights.
+
+    Raises:
+        UserError: transformers has no such model or is not installed.
+    """
+    result: Any
+    if isinstance(task, ClassificationTask):
+        model = build_huggingface_classifier(Classifier(task.model, task.preprocessing))
+        result = TransformersClassification(task, model)
+    elif isinstance(task, TranslationTask):
+        if task.recipe.objective != ObjectiveSettings():
+            raise UserError("only teacher forcing is supported; remove the settings of objective from the recipe")
+        result = TransformersTranslation(task, build_huggingface(task.translator))
+    else:
+        raise UserError("transformers has no two-view model")
+    task_with_model: Task[Any] = result
+    return task_with_model

@@ -1,4 +1,4 @@
-"""How fast the training loop goes: its real steps, watched until the figures are good, and nothing kept of them."""
+"""Timing of training steps: run the real training loop until enough steps are timed, without saving anything."""
 
 from __future__ import annotations
 
@@ -19,39 +19,40 @@ from regard.training.recipe import Recipe
 from regard.training.task import Task
 from regard.training.tasks.registry import task_of
 
-LEAST = 5
-"""Stretches of steps of which a median is taken, unless more are asked for."""
+MIN_GROUPS = 5
+"""Default number of groups of steps over which the median is taken."""
 NEVER = 10**9
 
 
 @dataclass(frozen=True)
 class Pace:
-    """When a stopwatch is read: how many steps to warm up, how many from one reading to the next.
+    """Number of warm-up steps, and of steps between two readings of the clock.
 
-    To be read, a GPU must be waited for, which in a run happens as seldom.
+    Reading the clock synchronises with a GPU, so groups of steps are timed there, as in a real run.
     """
 
     warm_up: int
-    every: int
+    group: int
 
     @classmethod
     def on(cls, device: torch.device) -> Pace:
-        """A GPU needs some steps until what is recorded or compiled is."""
+        """On a GPU the first steps include CUDA graph capture or compilation."""
         return cls(10, 10) if device.type == "cuda" else cls(3, 1)
 
 
 @dataclass
 class StepTiming:
-    """What the steps of a recipe took.
+    """Timing of training steps.
 
     Attributes:
-        unit: what `rates` count, such as "tokens"; each rate is of a stretch of steps.
-        milliseconds: of a step, for each stretch.
-        steps: that were timed.
-        warm_up: seconds that the first steps took beyond what so many take later: rehearsing, recording, compiling.
-        peak: most bytes on the GPU at any time.
-        per_unit: bytes on the GPU that the largest batch takes for each of its units, beside weights and moments.
-        notes: what the loop had to say, such as that batches do not fit into memory.
+        unit: what `rates` count, such as "tokens".
+        rates: units per second, for each group of steps.
+        milliseconds: time of a step, for each group of steps.
+        steps: number of timed steps.
+        warm_up: extra seconds of the first steps: trying the largest batch, CUDA graph capture, compilation.
+        peak: peak memory on the GPU in bytes.
+        per_unit: GPU memory of the largest batch per unit, without weights and optimizer state, in bytes.
+        notes: messages of the loop, for example about batches that do not fit into memory.
     """
 
     unit: str
@@ -69,7 +70,7 @@ class StepTiming:
 
     @property
     def step(self) -> float:
-        """Milliseconds."""
+        """Median milliseconds per step."""
         return median(self.milliseconds)
 
     def as_dict(self) -> dict[str, Any]:
@@ -87,43 +88,43 @@ class StepTiming:
 
 
 def time_steps(
-    task: Task[Any], recipe: Recipe, device: torch.device, seconds: float, stretches: int = LEAST
+    task: Task[Any], recipe: Recipe, device: torch.device, seconds: float, groups: int = MIN_GROUPS
 ) -> StepTiming:
-    """Trains for so many seconds and stretches behind the warm-up, without a validation or a checkpoint.
+    """Train for the given number of seconds and groups of steps after the warm-up, without validation and checkpoints.
 
     Raises:
-        UserError: the model or a batch does not fit into memory, or the steps cannot be taken so.
+        UserError: the model or a batch does not fit into memory, or the settings are invalid.
     """
     pace, on_gpu = Pace.on(device), device.type == "cuda"
     settings = recipe.training.changed(
-        steps=NEVER, log_every=pace.every, validate_every=NEVER, checkpoint_every=NEVER, tensorboard=False
+        steps=NEVER, log_every=pace.group, validate_every=NEVER, checkpoint_every=NEVER, tensorboard=False
     )
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(device)
-    watch = _Stopwatch(StepTiming(task_of(recipe.kind).unit), pace, device, seconds, stretches)
-    with tempfile.TemporaryDirectory() as room, suppress(_EnoughError):
-        TrainingLoop(task, recipe.optim, settings, Path(room), watch).run()
-    timing = watch.timing
-    timing.warm_up = max(0.0, watch.warm - pace.warm_up * timing.step / 1000)
+    clock = _StepClock(StepTiming(task_of(recipe.kind).unit), pace, device, seconds, groups)
+    with tempfile.TemporaryDirectory() as folder, suppress(_EnoughStepsError):
+        TrainingLoop(task, recipe.optim, settings, Path(folder), clock).run()
+    timing = clock.timing
+    timing.warm_up = max(0.0, clock.warm_up_seconds - pace.warm_up * timing.step / 1000)
     if on_gpu:
-        timing.peak = watch.peak
-        timing.per_unit = (watch.peak - watch.held) / task.count(task.largest_batch())
+        timing.peak = clock.peak
+        timing.per_unit = (clock.peak - clock.allocated) / task.count(task.largest_batch())
     return timing
 
 
-class _EnoughError(Exception):
-    """All has been seen."""
+class _EnoughStepsError(Exception):
+    """Ends the training loop."""
 
 
-class _Stopwatch(Progress):
-    """Sees every stretch of steps, says nothing, and ends the run when it has seen enough."""
+class _StepClock(Progress):
+    """Records the time of every group of steps, prints nothing, and ends the loop when enough steps are timed."""
 
-    def __init__(self, timing: StepTiming, pace: Pace, device: torch.device, seconds: float, stretches: int) -> None:
+    def __init__(self, timing: StepTiming, pace: Pace, device: torch.device, seconds: float, groups: int) -> None:
         super().__init__(NEVER, Console(quiet=True), timing.unit)
-        self.timing, self.pace, self.device, self.seconds, self.stretches = timing, pace, device, seconds, stretches
+        self.timing, self.pace, self.device, self.seconds, self.groups = timing, pace, device, seconds, groups
         self.last = self.start_time
-        self.warm = 0.0  # seconds, until the warm-up was over
-        self.peak = self.held = 0.0
+        self.warm_up_seconds = 0.0
+        self.peak = self.allocated = 0.0
 
     def print(self, text: str) -> None:
         self.timing.notes.append(text)
@@ -132,13 +133,13 @@ class _Stopwatch(Progress):
         now, timing = time.perf_counter(), self.timing
         self.peak = max(self.peak, 1e6 * report["memory"])
         if step <= self.pace.warm_up:
-            self.warm = now - self.start_time
+            self.warm_up_seconds = now - self.start_time
             if self.device.type == "cuda":
-                self.held = float(torch.cuda.memory_allocated(self.device))
+                self.allocated = float(torch.cuda.memory_allocated(self.device))
         else:
-            timing.steps += self.pace.every
+            timing.steps += self.pace.group
             timing.rates.append(report[f"{timing.unit}_per_second"])
-            timing.milliseconds.append(1000 * (now - self.last) / self.pace.every)
+            timing.milliseconds.append(1000 * (now - self.last) / self.pace.group)
         self.last = now
-        if len(timing.rates) >= self.stretches and now - self.start_time - self.warm >= self.seconds:
-            raise _EnoughError
+        if len(timing.rates) >= self.groups and now - self.start_time - self.warm_up_seconds >= self.seconds:
+            raise _EnoughStepsError

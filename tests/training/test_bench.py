@@ -11,12 +11,19 @@ import torch
 from regard.errors import UserError
 from regard.ops.quantization import supports
 from regard.training import bench as training
-from regard.training.bench import Row, Way, list_remarks, tabulate, time_training
-from regard.training.bench_peers import in_transformers
-from regard.training.bench_variants import as_peers_train, ways_to_train
+from regard.training.bench import (
+    Row,
+    Variant,
+    changes_for_libraries,
+    list_changes,
+    list_notes,
+    tabulate,
+    time_training,
+    with_transformers_model,
+)
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
-from regard.training.step_timing import LEAST, StepTiming
+from regard.training.step_timing import MIN_GROUPS, StepTiming
 from tests.conftest import Command, small_recipe
 from tests.training.tasks.test_croco import recipe as two_views
 
@@ -28,9 +35,9 @@ def state_of(folder: Path) -> dict[str, tuple[int, bytes]]:
     return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
 
 
-def rows_of(run: Path, *peers: str) -> dict[str, StepTiming]:
-    found = time_training([str(run)], CPU, 0, peers).rows
-    return {row.way.name: row.timing for row in found if row.timing is not None}
+def rows_of(run: Path, *libraries: str) -> dict[str, StepTiming]:
+    found = time_training([str(run)], CPU, 0, libraries).rows
+    return {row.variant.name: row.timing for row in found if row.timing is not None}
 
 
 def test_training_steps_are_timed_without_changing_the_run(trained_run: Path, command: Command, tmp_path: Path) -> None:
@@ -39,12 +46,12 @@ def test_training_steps_are_timed_without_changing_the_run(trained_run: Path, co
     assert answer.code == 0, answer.err
     assert state_of(trained_run) == before
     record = json.loads(out.read_text(encoding="utf-8"))
-    ways = ["as the recipe has it", "batch.layout=packed"]
-    ways += ["training.precision=bfloat16"] if supports("bfloat16") else []
-    assert [row["name"] for row in record["training"]] == ways
+    names = ["the recipe", "batch.layout=packed"]
+    names += ["training.precision=bfloat16"] if supports("bfloat16") else []
+    assert [row["name"] for row in record["training"]] == names
     for row in record["training"]:
         assert row["run"] == str(trained_run)
-        assert row["steps"] == LEAST
+        assert row["steps"] == MIN_GROUPS
         assert row["slowest"] <= row["tokens_per_second"] <= row["fastest"]
         # Batches have at most 256 tokens and are mostly full, so rate and step time must be consistent.
         assert 50 < row["tokens_per_second"] * row["step_ms"] / 1000 < 600
@@ -55,7 +62,7 @@ def test_training_steps_are_timed_without_changing_the_run(trained_run: Path, co
 
 def test_steps_of_every_task_can_be_timed(image_run: Path, tmp_path: Path, toy: Path) -> None:
     def unit(run: Path, *changes: str) -> str:
-        timing = training._time_steps(Way(str(run), changes), CPU, 0).timing
+        timing = training._time_variant(Variant(str(run), changes), CPU, 0).timing
         assert timing is not None
         return timing.unit
 
@@ -69,14 +76,14 @@ def test_steps_of_every_task_can_be_timed(image_run: Path, tmp_path: Path, toy: 
 
 def test_transformers_model_trains_in_the_same_loop(trained_run: Path) -> None:
     pytest.importorskip("transformers")
-    assert rows_of(trained_run, "huggingface")["in transformers"].steps == LEAST
-    task, _ = Way(str(trained_run)).prepare(CPU)
+    assert rows_of(trained_run, "huggingface")["transformers"].steps == MIN_GROUPS
+    task, _ = Variant(str(trained_run)).prepare(CPU)
     task.model.eval()
-    theirs = in_transformers(task)
+    library_task = with_transformers_model(task)
     batch = task.largest_batch()
     with torch.no_grad():
         ours = task.loss(batch, 1)
-        other = theirs.loss(batch, 1)
+        other = library_task.loss(batch, 1)
     assert other.count == ours.count
     torch.testing.assert_close(other.total, ours.total, rtol=1e-4, atol=1e-3)
 
@@ -86,7 +93,7 @@ def test_library_that_cannot_train_is_rejected_before_timing(
 ) -> None:
     pytest.importorskip("transformers")
     monkeypatch.setattr(training, "time_steps", None)
-    with pytest.raises(UserError, match="--library ctranslate2: does not train"):
+    with pytest.raises(UserError, match="--library ctranslate2: cannot train"):
         time_training([str(trained_run)], CPU, 0, ["ctranslate2"])
     with pytest.raises(UserError, match="--library huggingface: the ViT of transformers has pooling class"):
         time_training([str(image_run)], CPU, 0, ["huggingface"])
@@ -97,11 +104,11 @@ def test_path_without_a_run_is_rejected(trained_run: Path, command: Command) -> 
     assert command("bench", trained_run / "best", "--training", "--seconds", 0, "--device", "cpu").code == 0
 
 
-# What could be switched on
+# Variants
 
 
-def names(ways: Iterator[tuple[str, ...]]) -> list[str]:
-    return [" ".join(way) for way in ways]
+def joined(changes: Iterator[tuple[str, ...]]) -> list[str]:
+    return [" ".join(change) for change in changes]
 
 
 def loaded(**changes: Any) -> Recipe:
@@ -109,7 +116,7 @@ def loaded(**changes: Any) -> Recipe:
 
 
 def test_gpu_variants_include_cuda_graphs_compilation_and_precision() -> None:
-    assert names(ways_to_train(loaded(), GPU)) == [
+    assert joined(list_changes(loaded(), GPU)) == [
         "",
         "batch.layout=packed",
         "training.precision=float32",
@@ -121,47 +128,47 @@ def test_gpu_variants_include_cuda_graphs_compilation_and_precision() -> None:
 
 
 def test_settings_of_the_recipe_are_not_repeated_as_variants() -> None:
-    settled = {"batch__layout": "packed", "training__cuda_graph": True, "training__residual_dtype": "bfloat16"}
-    recipe = small_recipe(Path("a.en"), Path("a.zh"), **settled)
-    assert names(ways_to_train(recipe, GPU)) == ["", "training.precision=float32", "training.compile=true"]
-    assert as_peers_train(recipe) == (
+    settings = {"batch__layout": "packed", "training__cuda_graph": True, "training__residual_dtype": "bfloat16"}
+    recipe = small_recipe(Path("a.en"), Path("a.zh"), **settings)
+    assert joined(list_changes(recipe, GPU)) == ["", "training.precision=float32", "training.compile=true"]
+    assert changes_for_libraries(recipe) == (
         "training.cuda_graph=false",
         "batch.layout=padded",
         "training.residual_dtype=float32",
     )
-    assert as_peers_train(loaded()) == ()
+    assert changes_for_libraries(loaded()) == ()
 
 
 def test_every_variant_is_a_valid_recipe_or_has_a_reason(tmp_path: Path) -> None:
     taught = loaded(objective__r_drop=1.0)
     (tmp_path / "recipe.yaml").write_text(json.dumps(taught.model_dump(mode="json")), encoding="utf-8")
-    refused = []
-    for way in ways_to_train(taught, GPU):
+    errors = []
+    for changes in list_changes(taught, GPU):
         try:
-            Recipe.load(tmp_path / "recipe.yaml", way)
+            Recipe.load(tmp_path / "recipe.yaml", changes)
         except UserError as error:
-            refused.append(f"{way[-1]}: {error}")
-    assert len(refused) == 3  # two CUDA-graph variants, one compiled
-    assert all("plain teacher forcing" in why for why in refused)
+            errors.append(f"{changes[-1]}: {error}")
+    assert len(errors) == 3  # two CUDA-graph variants, one compiled
+    assert all("plain teacher forcing" in why for why in errors)
 
 
 def test_failed_variant_is_a_row_but_failed_recipe_is_an_error(
     trained_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = training._time_steps
+    real = training._time_variant
 
-    def fail(way: Way, device: torch.device, seconds: float) -> Row:
-        if "batch.layout=packed" in way.changes:
+    def fail(variant: Variant, device: torch.device, seconds: float) -> Row:
+        if "batch.layout=packed" in variant.changes:
             raise RuntimeError("no\nluck")
-        return real(way, device, seconds)
+        return real(variant, device, seconds)
 
-    monkeypatch.setattr(training, "_time_steps", fail)
+    monkeypatch.setattr(training, "_time_variant", fail)
     found = time_training([str(trained_run)], CPU, 0)
     assert [row.error for row in found.rows][:2] == ["", "no luck"]
-    assert "| batch.layout=packed | refused |" in tabulate(found.rows)
-    assert list_remarks(found.rows) == ["batch.layout=packed: no luck"]
-    assert found.as_dict()["training"][1]["refused"] == "no luck"
-    monkeypatch.setattr(training, "_time_steps", lambda *_: (_ for _ in ()).throw(UserError("none fits")))
+    assert "| batch.layout=packed | failed |" in tabulate(found.rows)
+    assert list_notes(found.rows) == ["batch.layout=packed: no luck"]
+    assert found.as_dict()["training"][1]["error"] == "no luck"
+    monkeypatch.setattr(training, "_time_variant", lambda *_: (_ for _ in ()).throw(UserError("none fits")))
     with pytest.raises(UserError, match="none fits"):
         time_training([str(trained_run)], CPU, 0)
 
@@ -169,10 +176,10 @@ def test_failed_variant_is_a_row_but_failed_recipe_is_an_error(
 def test_table_has_memory_columns_on_a_gpu() -> None:
     timing = StepTiming("tokens", [90.0, 100.0, 200.0], [10.0, 11.0, 12.0], 30, 2.5, 3e9, 12_345.0)
     slow = StepTiming("tokens", [50.0], [20.0], 10, 0.5, 1e9, 5_000.0, ["step 1: out of memory"])
-    rows = [Row(Way("a"), timing), Row(Way("a", ("x=1",)), slow), Row(Way("b"), slow)]
+    rows = [Row(Variant("a"), timing), Row(Variant("a", ("x=1",)), slow), Row(Variant("b"), slow)]
     lines = tabulate(rows).splitlines()
-    assert lines[0] == "|  | a second | step, ms | warm-up, s | peak, GB | KB each |"
-    assert lines[2] == "| a, as the recipe has it | 100 tokens (1.00×) | 11.0 | 2.5 | 3.00 | 12.3 |"
+    assert lines[0] == "|  | per second | step, ms | warm-up, s | peak, GB | KB each |"
+    assert lines[2] == "| a, the recipe | 100 tokens (1.00×) | 11.0 | 2.5 | 3.00 | 12.3 |"
     assert lines[3] == "| a, x=1 | 50 tokens (0.50×) | 20.0 | 0.5 | 1.00 | 5.0 |"
-    assert lines[4].startswith("| b, as the recipe has it | 50 tokens (1.00×) |")
-    assert list_remarks(rows[:2]) == ["x=1: step 1: out of memory"]
+    assert lines[4].startswith("| b, the recipe | 50 tokens (1.00×) |")
+    assert list_notes(rows[:2]) == ["x=1: step 1: out of memory"]
