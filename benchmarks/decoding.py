@@ -1,33 +1,25 @@
-"""Decoding speed against Hugging Face `generate`, with the same weights and the same work.
+"""Decoding speed next to transformers `generate`, with the same weights and the same work.
 
     python benchmarks/decoding.py [--quick] [--profile]
     python benchmarks/decoding.py --device cuda [--profile]
 
-On a GPU see decoding_cuda.py. On the CPU:
-A Marian-base model (6+6 layers, width 512, 8,000 words) with random weights reads 24 tokens and writes 32, END being
-the last, greedily and with beam 4. Both sides forbid END before and demand it there, so both take 32 steps and should
-say the same. Repetitions alternate between the two, so that a busy machine slows both; the medians are compared.
-Writes benchmarks/results/decoding-cpu.json, or, where --quick, nothing. Fails where the two say different things and,
-but for --quick, whose few repetitions tell little, where regard is less than 1.5 times as fast at batch 32 and beam 4.
+decoding_cuda.py describes the measurement on a GPU. On the CPU, a Marian-base model (6+6 layers, width 512, vocabulary
+8,000) with random weights translates 24 tokens into 32 with greedy search and with beam 4. END is forbidden before the
+last token and forced there, so both libraries take 32 steps and should give the same output. They alternate, and
+medians are compared. Writes benchmarks/results/decoding-cpu.json, unless --quick is given. Fails if outputs differ or,
+without --quick, if regard is less than 1.5 times as fast at batch 32 and beam 4.
 """
 
 import argparse
-import datetime
-import json
-import os
-import platform
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-import transformers
 from decoding_profile import profile_decoding
-from decoding_transformers import their_decoder
-from marian import as_transformer, random_marian, random_sources
+from harness import default_threads, environment, measure_alternately, save_result
+from marian import Decoder, as_transformer, random_marian, random_sources, transformers_decoder
 
 from regard.decoding.config import SearchSettings
 from regard.decoding.search import search
@@ -36,12 +28,11 @@ from regard.models.transformer import Transformer
 from regard.ops.quantization import Precision, prepack
 
 VOCAB, SOURCE, TARGET = 8_000, 24, 32
-RESULTS = Path(__file__).parent / "results"
-LEAST_RATIO = 1.5  # at batch 32 and beam 4
-Decode = Callable[[list[list[int]], int], list[list[int]]]
+MIN_RATIO = 1.5  # at batch 32 and beam 4
 
 
-def our_decoder(model: Transformer, precision: Precision = "float32") -> Decode:
+def regard_decoder(model: Transformer, precision: Precision = "float32") -> Decoder:
+    """Decode with a model whose weights are prepacked in place."""
     prepack(model, precision)
     stepper = TransformerStepper(model)
 
@@ -52,104 +43,84 @@ def our_decoder(model: Transformer, precision: Precision = "float32") -> Decode:
     return decode
 
 
-def compare(theirs: Decode, ours: Decode, batch: int, beam: int, repetitions: int) -> dict[str, Any]:
-    """Times both on the same sentences, in turns."""
-    sources = random_sources(batch, VOCAB, SOURCE - 1, SOURCE - 1, seed=batch)  # END is the last source token
-    seconds: dict[Decode, list[float]] = {theirs: [], ours: []}
-    said = {decode: decode(sources, beam) for decode in seconds}  # warms up too
-    for _ in range(repetitions):
-        for decode, times in seconds.items():
-            begin = time.perf_counter()
-            decode(sources, beam)
-            times.append(time.perf_counter() - begin)
-    tokens = batch * TARGET
-    same = sum(a == b for a, b in zip(said[theirs], said[ours], strict=True))
+def compare(theirs: Decoder, ours: Decoder, batch: int, beam: int, repetitions: int) -> dict[str, Any]:
+    """Time both libraries on the same sentences."""
+    sources = random_sources(batch, VOCAB, SOURCE - 1, SOURCE - 1, seed=batch)  # the model appends END
+    decoders = {"huggingface": theirs, "regard": ours}
+    outputs = {name: decode(sources, beam) for name, decode in decoders.items()}
+    times = measure_alternately(
+        {name: lambda decode=decode: decode(sources, beam) for name, decode in decoders.items()},
+        repetitions=repetitions,
+        warm_up=0,  # done by the comparison of the outputs
+    )
+    medians = {name: median(seconds) for name, seconds in times.items()}
     return {
         "batch": batch,
         "beam": beam,
-        "huggingface_tokens_per_second": round(tokens / median(seconds[theirs]), 1),
-        "regard_tokens_per_second": round(tokens / median(seconds[ours]), 1),
-        "ratio": round(median(seconds[theirs]) / median(seconds[ours]), 3),
-        "ratios_of_pairs": [round(a / b, 3) for a, b in zip(seconds[theirs], seconds[ours], strict=True)],
-        "same_sentences": same,
-        "distinct_sentences": len({tuple(row) for row in said[ours]}),
+        **{f"{name}_tokens_per_second": round(batch * TARGET / seconds, 1) for name, seconds in medians.items()},
+        "ratio": round(medians["huggingface"] / medians["regard"], 3),
+        "ratios_of_pairs": [round(a / b, 3) for a, b in zip(times["huggingface"], times["regard"], strict=True)],
+        "same_sentences": sum(a == b for a, b in zip(outputs["huggingface"], outputs["regard"], strict=True)),
+        "distinct_sentences": len({tuple(tokens) for tokens in outputs["regard"]}),
         "repetitions": repetitions,
     }
 
 
-def shortcomings(rows: list[dict[str, Any]], quick: bool) -> list[str]:
-    """What falls short of the promise: the same sentences, and the least ratio unless it is a quick look."""
-    found = []
+def find_missed(rows: list[dict[str, Any]], quick: bool) -> list[str]:
+    """Return the criteria that were not met."""
+    missed = []
     for row in rows:
-        where = f"batch {row['batch']}, beam {row['beam']}"
+        size = f"batch {row['batch']}, beam {row['beam']}"
         if row["same_sentences"] != row["batch"]:
-            found.append(f"{where}: {row['same_sentences']} of {row['batch']} sentences are the same, not all")
-        if not quick and (row["batch"], row["beam"]) == (32, 4) and row["ratio"] < LEAST_RATIO:
-            found.append(f"{where}: ratio {row['ratio']}, less than {LEAST_RATIO}")
-    return found
+            missed.append(f"{size}: only {row['same_sentences']} of {row['batch']} sentences are the same")
+        if not quick and (row["batch"], row["beam"]) == (32, 4) and row["ratio"] < MIN_RATIO:
+            missed.append(f"{size}: the ratio {row['ratio']} is below {MIN_RATIO}")
+    return missed
 
 
-def processor() -> str:
-    """The CPU's name, as far as the system tells."""
-    cpuinfo = Path("/proc/cpuinfo")
-    names = [line for line in cpuinfo.read_text().splitlines() if "model name" in line] if cpuinfo.exists() else []
-    return names[0].partition(":")[2].strip() if names else platform.processor()
-
-
-def write(path: Path, measured: dict[str, Any], where: str, words: int, machine: str) -> None:
-    """What was measured, and with what, to a result file."""
-    result = {
-        "what": f"greedy and beam search {where}, {SOURCE} source tokens, {TARGET} target tokens, END last",
-        "model": f"Marian base: 6+6 layers, width 512, hidden 2048, 8 heads, {words:,} words, random weights",
-        **measured,
-        "machine": machine,
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": "python " + " ".join(sys.argv),
+def describe(device: str, vocab: int) -> dict[str, str]:
+    return {
+        "what": f"greedy and beam search {device}, {SOURCE} source tokens, {TARGET} target tokens, END last",
+        "model": f"Marian base: 6+6 layers, width 512, hidden 2048, 8 heads, vocabulary {vocab:,}, random weights",
     }
-    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Decoding speed against Hugging Face generate.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--quick", action="store_true", help="on the CPU batch 1 and 32, three repetitions, no file")
-    parser.add_argument("--tiny", action="store_true", help="a rehearsal of --device cuda with a tiny model, anywhere")
-    parser.add_argument("--profile", action="store_true", help="also where the time goes")
+    parser.add_argument("--quick", action="store_true", help="CPU: batch 1 and 32, three repetitions, no result file")
+    parser.add_argument("--tiny", action="store_true", help="the GPU benchmark with a tiny model, on any device")
+    parser.add_argument("--profile", action="store_true", help="also profile a step")
     parser.add_argument("--repetitions", type=int, default=7, help="on a GPU")
-    parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
-    parser.add_argument("--out", type=Path, help="the result file, instead of one in benchmarks/results")
+    parser.add_argument("--threads", type=int, default=default_threads())
+    parser.add_argument("--out", type=Path, help="result file, instead of one in benchmarks/results")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     if arguments.device == "cuda" or arguments.tiny:
-        on_gpu(arguments)
+        run_on_gpu(arguments)
     else:
-        on_cpu(arguments)
+        run_on_cpu(arguments)
 
 
-def on_gpu(arguments: argparse.Namespace) -> None:
-    from decoding_cuda import Contest, run
+def run_on_gpu(arguments: argparse.Namespace) -> None:
+    from decoding_cuda import Benchmark, run
 
-    contest = Contest(torch.device(arguments.device), SOURCE, TARGET, arguments.tiny)
-    machine = torch.cuda.get_device_name() if arguments.device == "cuda" else processor()
-    path = arguments.out or (None if arguments.tiny else RESULTS / "decoding-gpu.json")
+    benchmark = Benchmark(torch.device(arguments.device), SOURCE, TARGET, arguments.tiny)
+    path = arguments.out or (None if arguments.tiny else "decoding-gpu")
 
     def save(measured: dict[str, Any]) -> None:
         if path is not None:
-            write(path, measured, "on a GPU, bfloat16", contest.vocab, machine)
+            about = describe("on a GPU, bfloat16", benchmark.vocab)
+            save_result(about | measured | environment(arguments.device, "transformers"), path)
 
-    measured = run(contest, arguments.repetitions, arguments.profile, save)
-    if measured["shortcomings"] and not arguments.tiny:
-        sys.exit("\n".join(measured["shortcomings"]))
+    measured = run(benchmark, arguments.repetitions, arguments.profile, save)
+    if measured["missed"] and not arguments.tiny:
+        sys.exit("\n".join(measured["missed"]))
 
 
-def on_cpu(arguments: argparse.Namespace) -> None:
+def run_on_cpu(arguments: argparse.Namespace) -> None:
     marian = random_marian(VOCAB, width=512, heads=8, layers=6, hidden=2048, ends=False)
-    theirs, ours = their_decoder(marian, TARGET), our_decoder(as_transformer(marian))
+    theirs, ours = transformers_decoder(marian, TARGET), regard_decoder(as_transformer(marian))
     if arguments.profile:
         sources = random_sources(32, VOCAB, SOURCE - 1, SOURCE - 1, seed=32)
         profile_decoding(lambda: ours(sources, 4), TARGET, torch.device("cpu"))
@@ -164,10 +135,10 @@ def on_cpu(arguments: argparse.Namespace) -> None:
             speeds = f"{row['huggingface_tokens_per_second']:9.0f} {row['regard_tokens_per_second']:12.0f}"
             print(f"{batch:5} {beam:4} {speeds} {row['ratio']:6.2f} {row['same_sentences']:4}/{batch:<4}", flush=True)
     if not arguments.quick:
-        path = arguments.out or RESULTS / "decoding-cpu.json"
-        write(path, {"rows": rows}, "on the CPU, float32", VOCAB, f"{processor()}, {arguments.threads} threads")
-    if short := shortcomings(rows, arguments.quick):
-        sys.exit("\n".join(short))
+        result = describe("on the CPU, float32", VOCAB) | {"rows": rows} | environment("cpu", "transformers")
+        save_result(result, arguments.out or "decoding-cpu")
+    if missed := find_missed(rows, arguments.quick):
+        sys.exit("\n".join(missed))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from regard.evaluation.bench.harness import Result as Race
+from regard.evaluation.bench.harness import Result as BenchResult
 from regard.evaluation.bench.harness import tabulate
 
 from .kernels import MATMULS, REST, sum_by_group
@@ -59,17 +59,17 @@ def write_gpu_speeds(result: Result) -> str:
     """Tokens per second of every implementation at every size, with the range."""
     speeds, edges = _by_size(result, "tokens_per_second"), _by_size(result, "fastest_and_slowest")
 
-    def cell(way: str, size: Size) -> str:
-        if way not in speeds[size]:
+    def cell(system: str, size: Size) -> str:
+        if system not in speeds[size]:
             return ""
-        fastest, slowest = edges[size][way]
-        return f"{speeds[size][way]:,.0f} ({slowest:,.0f} to {fastest:,.0f})"
+        fastest, slowest = edges[size][system]
+        return f"{speeds[size][system]:,.0f} ({slowest:,.0f} to {fastest:,.0f})"
 
-    def ratios(peer: str) -> list[str]:
-        return [f"{found[OURS] / found[peer]:.1f}×" if peer in found else "" for found in speeds.values()]
+    def ratios(other: str) -> list[str]:
+        return [f"{found[OURS] / found[other]:.1f}×" if other in found else "" for found in speeds.values()]
 
-    rows = [(title, *(cell(way, size) for size in speeds)) for way, title in SYSTEMS.items()]
-    rows += [(f"last row × {SYSTEMS[peer]}", *ratios(peer)) for peer in (THEIRS, STATIC)]
+    rows = [(title, *(cell(system, size) for size in speeds)) for system, title in SYSTEMS.items()]
+    rows += [(f"last row × {SYSTEMS[other]}", *ratios(other)) for other in (THEIRS, STATIC)]
     failures = "; ".join(f"{name}: {error}" for name, error in result["failures"].items())
     return paragraphs(
         table(("target tokens per second", *map(_title, speeds)), rows),
@@ -93,15 +93,17 @@ def write_gpu_profile(result: Result) -> str:
     if not profiles:
         return ""
     sums = [
-        sum_by_group(((one["name"], one["us_a_step"]) for one in found["top"]), GROUPS, 1000 * found["busy_ms_a_step"])
+        sum_by_group(
+            ((one["name"], one["us_per_step"]) for one in found["top"]), GROUPS, 1000 * found["busy_ms_per_step"]
+        )
         for found in profiles
     ]
     rows = [(group, *(f"{one[group]:,.0f}" for one in sums)) for group in (*GROUPS, REST)]
-    idle = (1000 * (found["ms_a_step"] - found["busy_ms_a_step"]) for found in profiles)
+    idle = (1000 * (found["ms_per_step"] - found["busy_ms_per_step"]) for found in profiles)
     rows += [
         ("idle", *(f"{one:,.0f}" for one in idle)),
-        ("whole step", *(f"{1000 * found['ms_a_step']:,.0f}" for found in profiles)),
-        ("kernels per step", *(f"{found['kernels_a_step']:.0f}" for found in profiles)),
+        ("whole step", *(f"{1000 * found['ms_per_step']:,.0f}" for found in profiles)),
+        ("kernels per step", *(f"{found['kernels_per_step']:.0f}" for found in profiles)),
     ]
     return table(("µs per step", *(_title((found["batch"], found["beam"])) for found in profiles)), rows)
 
@@ -111,7 +113,7 @@ def write_engines(result: Result) -> str:
     speeds = _by_size(result, "tokens_per_second", "engine")
     rows = []
     for engine in dict.fromkeys(row["engine"] for row in result["rows"]):
-        least = min(row["same_words"] for row in result["rows"] if row["engine"] == engine)
+        least = min(row["equal_tokens"] for row in result["rows"] if row["engine"] == engine)
         rows.append((engine, *(f"{found[engine]:,.0f}" for found in speeds.values()), f"{least:.1%}"))
     how = f"Tokens per second (medians) and smallest share of equal tokens. {result['model']}; {result['what']}"
     return paragraphs(
@@ -133,17 +135,17 @@ def write_engine_ratios(result: Result) -> str:
 
 def write_quantisation(result: Result) -> str:
     """Quality and speed of quantised models."""
-    races = [Race.from_dict(one) for one in result["results"]]
-    signature = f"`{races[0].score.signature}`" if races[0].score else ""
+    results = [BenchResult.from_dict(one) for one in result["results"]]
+    signature = f"`{results[0].score.signature}`" if results[0].score else ""
     about = f"Milliseconds are medians from text to text; {signature}; {result['machine']}."
-    return paragraphs(tabulate(races), about)
+    return paragraphs(tabulate(results), about)
 
 
-def _by_size(result: Result, key: str, who: str = "contender") -> dict[Size, dict[str, Any]]:
+def _by_size(result: Result, key: str, key_of_system: str = "system") -> dict[Size, dict[str, Any]]:
     """Value of each system by batch and beam."""
     found: dict[Size, dict[str, Any]] = {}
     for row in result["rows"]:
-        found.setdefault((row["batch"], row["beam"]), {})[row[who]] = row[key]
+        found.setdefault((row["batch"], row["beam"]), {})[row[key_of_system]] = row[key]
     return found
 
 

@@ -63,7 +63,7 @@ def _training(result: Result) -> tuple[str, ...]:
 
 def _decoding_gpu(result: Result, batch: int, beam: int) -> tuple[str, ...]:
     rates = {
-        row["contender"]: row["tokens_per_second"]
+        row["system"]: row["tokens_per_second"]
         for row in result["rows"]
         if (row["batch"], row["beam"]) == (batch, beam) and row.get("kind", "forced") == "forced"
     }
