@@ -1,4 +1,4 @@
-"""The command line as a user meets it."""
+"""The command line: help, training, translation and evaluation."""
 
 import errno
 import gzip
@@ -9,7 +9,6 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,15 +16,15 @@ import typer
 
 from regard import Translator, cli
 from regard.cli import app
+from tests.conftest import Command
 
-Command = Callable[..., "CommandResult"]  # noqa: F821  the fixtures of tests/conftest.py
 COMMANDS = tuple(typer.main.get_command(app).commands)
 SCRIPT = Path(sys.executable).with_name("regard")
 SHORT = ("--set", "training.steps=20", "--set", "training.validate_every=20")
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], [], ["train", "--help"]], ids=" ".join)
-def test_help_and_version_do_not_wait_for_torch(words: list[str]) -> None:
+def test_help_and_version_do_not_import_torch(words: list[str]) -> None:
     program = (
         "import sys\n"
         "from regard.cli import main\n"
@@ -40,23 +39,21 @@ def test_help_and_version_do_not_wait_for_torch(words: list[str]) -> None:
     assert done.stdout.strip()
 
 
-def test_help_takes_a_third_of_a_second() -> None:
-    def spent() -> float:
-        """Seconds of a processor, which unlike those on the wall are no more where others are at work."""
+def test_help_takes_less_than_a_third_of_a_second() -> None:
+    def cpu_seconds() -> float:
+        """Return the CPU time of child processes, which does not depend on other load."""
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         return used.ru_utime + used.ru_stime
 
     def once() -> float:
-        before = spent()
+        before = cpu_seconds()
         subprocess.run([SCRIPT, "--help"], check=True, capture_output=True, timeout=60)
-        return spent() - before
+        return cpu_seconds() - before
 
     assert min(once() for _ in range(5)) < 0.3
 
 
-def test_what_is_wrong_with_a_path_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_path_errors_are_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def fail(**options: object) -> None:
         raise error
 
@@ -70,30 +67,32 @@ def test_what_is_wrong_with_a_path_is_one_sentence(
         cli.main()
 
 
-def test_help_names_every_command(command: Command) -> None:
+def test_help_lists_every_command(command: Command) -> None:
     answer = command("--help")
     assert answer.code == 0
     assert all(f"\n  {name} " in answer.out for name in COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_explains_itself(name: str, command: Command) -> None:
+def test_every_command_has_help(name: str, command: Command) -> None:
     answer = command(name, "--help")
     assert (answer.code, answer.err) == (0, "")
     assert f"regard {name} [OPTIONS]" in answer.out
 
 
-def test_no_command_shows_the_help(command: Command) -> None:
+def test_no_command_prints_the_help(command: Command) -> None:
     assert command().out == command("--help").out
 
 
-def test_version_is_the_packages(command: Command) -> None:
+def test_version_is_printed(command: Command) -> None:
     from importlib.metadata import version
 
     assert command("--version").out == f"regard {version('regard')}\n"
 
 
-def test_train_and_translate_as_processes(toy: Path, tmp_path: Path, shell: Command, small_settings: list[str]) -> None:
+def test_train_and_translate_in_new_processes(
+    toy: Path, tmp_path: Path, shell: Command, small_settings: list[str]
+) -> None:
     files = ("--src", toy / "train.en", "--tgt", toy / "train.zh")
     trained = shell("train", *files, "--out", "run", *small_settings, "--set", "training.steps=30")
     assert (trained.code, trained.err) == (0, "")
@@ -101,19 +100,19 @@ def test_train_and_translate_as_processes(toy: Path, tmp_path: Path, shell: Comm
     assert "the best model" in trained.out
     assert "regard translate run" in trained.out
 
-    asked = ["I love apples", "We want tea and dogs"]
-    translated = shell("translate", "run", *asked)
+    sentences = ["I love apples", "We want tea and dogs"]
+    translated = shell("translate", "run", *sentences)
     assert (translated.code, translated.err) == (0, "")
-    assert translated.out.split("\n") == [*Translator.load(tmp_path / "run")(asked), ""]
+    assert translated.out.split("\n") == [*Translator.load(tmp_path / "run")(sentences), ""]
 
 
 @pytest.fixture
 def own_run(trained_run: Path, tmp_path: Path) -> Path:
-    """A copy of the trained run, which an evaluation may add its scores to."""
+    """A writable copy of the trained run."""
     return shutil.copytree(trained_run, tmp_path / "own")
 
 
-def test_evaluate_prints_scores_with_their_signatures_and_writes_the_translations(
+def test_evaluate_prints_scores_and_writes_translations(
     toy: Path, own_run: Path, tmp_path: Path, command: Command
 ) -> None:
     out = tmp_path / "translations.zh"
@@ -130,7 +129,7 @@ def test_evaluate_prints_scores_with_their_signatures_and_writes_the_translation
 
 
 @pytest.mark.parametrize("kind", ["tsv", "jsonl.gz"])
-def test_one_file_may_hold_sources_and_references(
+def test_sources_and_references_may_be_in_one_file(
     kind: str, toy: Path, own_run: Path, tmp_path: Path, command: Command
 ) -> None:
     sides = [(toy / f"train.{language}").read_text(encoding="utf-8").splitlines()[:9] for language in ("en", "zh")]
@@ -145,12 +144,12 @@ def test_one_file_may_hold_sources_and_references(
         (tmp_path / name).write_text("\n".join(side) + "\n", encoding="utf-8")
     apart = command("evaluate", own_run, "--src", tmp_path / "a.en", "--ref", tmp_path / "a.zh")
     assert command("evaluate", own_run, "--src", path).out == apart.out
-    assert "tok:zh" in command("evaluate", tmp_path / "a.zh", "--src", path).out  # the language is in the name
+    assert "tok:zh" in command("evaluate", tmp_path / "a.zh", "--src", path).out  # from the language in the file name
     assert "omit the target file" in command("evaluate", own_run, "--src", path, "--ref", tmp_path / "a.zh").error
     assert "must contain both sides" in command("evaluate", own_run, "--src", tmp_path / "a.en").error
 
 
-def test_the_protocol_of_an_evaluation_can_be_chosen(
+def test_tokenisation_case_and_length_penalty_can_be_chosen(
     toy: Path, own_run: Path, tmp_path: Path, command: Command
 ) -> None:
     for name in ("train.en", "train.zh"):
@@ -163,7 +162,7 @@ def test_the_protocol_of_an_evaluation_can_be_chosen(
 
 
 @pytest.mark.parametrize("kind", ["gz", "tsv", "tsv.gz", "jsonl"])
-def test_training_reads_every_kind_of_file(
+def test_training_reads_every_file_format(
     kind: str, toy: Path, tmp_path: Path, command: Command, small_settings: list[str]
 ) -> None:
     english, chinese = ((toy / name).read_text(encoding="utf-8").splitlines() for name in ("train.en", "train.zh"))
@@ -194,7 +193,7 @@ def test_given_validation_files_are_used(
     assert "500 training pairs, 500 for validation" in answer.out
 
 
-def test_files_take_the_place_of_a_recipes_corpus(
+def test_files_replace_the_corpus_of_a_recipe(
     toy: Path, tmp_path: Path, command: Command, small_settings: list[str]
 ) -> None:
     files = ("--src", toy / "train.en", "--tgt", toy / "train.zh")
@@ -203,52 +202,36 @@ def test_files_take_the_place_of_a_recipes_corpus(
     assert "470 training pairs" in answer.out
 
 
-def test_lines_of_standard_input_keep_their_places_blank_ones_too(trained_run: Path, command: Command) -> None:
+def test_lines_of_standard_input_keep_their_order_and_blank_lines(trained_run: Path, command: Command) -> None:
     answer = command("translate", trained_run, stdin=b"\nI love apples\r\n\n\nYou buy tea\n")
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.split("\n") == ["", "我喜欢苹果", "", "", "你买茶", ""]
 
 
-def test_no_input_gives_no_output(trained_run: Path, command: Command) -> None:
+def test_empty_input_gives_empty_output(trained_run: Path, command: Command) -> None:
     answer = command("translate", trained_run, stdin=b"")
     assert (answer.code, answer.out, answer.err) == (0, "", "")
 
 
-def test_search_options_reach_the_search(trained_run: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
+def test_search_options_are_passed_on(trained_run: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    received = []
     hypotheses = Translator.hypotheses
 
-    def spy(self: Translator, texts: list[str], settings: object = None, **wanted: object) -> object:
-        seen.append(settings)
-        return hypotheses(self, texts, settings, **wanted)
+    def record(self: Translator, texts: list[str], settings: object = None, **options: object) -> object:
+        received.append(settings)
+        return hypotheses(self, texts, settings, **options)
 
-    monkeypatch.setattr(Translator, "hypotheses", spy)
+    monkeypatch.setattr(Translator, "hypotheses", record)
     command("translate", trained_run, "I love apples", "--beam", 3, "--length-penalty", "wu", "--alpha", 0.6)
-    assert (seen[0].beam, seen[0].length_penalty, seen[0].alpha) == (3, "wu", 0.6)
+    assert (received[0].beam, received[0].length_penalty, received[0].alpha) == (3, "wu", 0.6)
 
 
-@pytest.mark.usefixtures("short_builtin_corpus")
-def test_the_demo_trains_scores_and_draws(
-    tmp_path: Path, command: Command, small_settings: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "demo").mkdir()  # must not be taken for the recipe
-    answer = command("demo", *small_settings, *SHORT)
-    assert (answer.code, answer.err) == (0, "")
-    assert "20 held-out sentences" in answer.out
-    assert "exact matches" in answer.out
-    assert re.search(r"^  I love apples  → .*\n  I am human  → ", answer.out, re.MULTILINE)
-    assert "regard translate runs/demo" in answer.out
-    assert (tmp_path / "runs" / "demo" / "attention.svg").read_text(encoding="utf-8").startswith("<svg")
-    assert {path.name for path in tmp_path.iterdir()} == {"demo", "runs"}
-
-
-def test_the_console_script_is_the_same_program(trained_run: Path) -> None:
+def test_console_script_runs() -> None:
     done = subprocess.run([SCRIPT, "--version"], capture_output=True, text=True, env=os.environ, timeout=60)
     assert done.stdout.startswith("regard ")
 
 
-def test_evaluate_never_replaces_what_it_reads(toy: Path, own_run: Path, tmp_path: Path, command: Command) -> None:
+def test_evaluate_does_not_overwrite_its_input(toy: Path, own_run: Path, tmp_path: Path, command: Command) -> None:
     reference = tmp_path / "reference.zh"
     reference.write_bytes((toy / "train.zh").read_bytes())
     answer = command("evaluate", own_run, "--src", toy / "train.en", "--ref", reference, "--out", reference)

@@ -1,8 +1,7 @@
-"""Vectors of a file, as arrays."""
+"""`regard embed` with text models."""
 
 import gzip
 import stat
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +12,8 @@ from safetensors.numpy import load_file
 from regard import Translator, UserError
 from regard.pipelines import embedder
 from regard.pipelines.embedder import embed_lines, save_arrays
+from tests.conftest import Command
 
-Command = Callable[..., "CommandResult"]  # noqa: F821  the fixtures of tests/conftest.py
 TEXTS = ["I love apples", "", "You buy tea and books", "   ", "I love apples"]
 
 
@@ -31,7 +30,9 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
-def test_a_vector_a_line(suffix: str, source: Path, loaded: Translator, trained_run: Path, command: Command) -> None:
+def test_mean_pooling_gives_one_vector_per_line(
+    suffix: str, source: Path, loaded: Translator, trained_run: Path, command: Command
+) -> None:
     out = source.with_suffix(suffix)
     answer = command("embed", trained_run, "--input", source, "--out", out)
     assert (answer.code, answer.err, answer.out) == (0, "", f"{out}: embeddings 5 × 32\n")
@@ -44,44 +45,48 @@ def test_a_vector_a_line(suffix: str, source: Path, loaded: Translator, trained_
     assert not np.allclose(array[0], array[2], atol=1e-2)
 
 
-def test_a_vector_a_token(source: Path, loaded: Translator, trained_run: Path, command: Command) -> None:
+def test_no_pooling_gives_one_vector_per_token(
+    source: Path, loaded: Translator, trained_run: Path, command: Command
+) -> None:
     out = source.with_suffix(".safetensors")
     assert command("embed", trained_run, "--input", source, "--out", out, "--pool", "none").code == 0
     arrays = load_file(out)
     vectors, offsets = arrays["vectors"], arrays["offsets"]
     assert (offsets.dtype, vectors.dtype) == (np.int64, np.float32)
     assert (offsets[0], offsets[-1], len(offsets)) == (0, len(vectors), len(TEXTS) + 1)
-    tokens = [max(1, len(loaded.vocabularies.source.encode(text))) for text in TEXTS]  # END stands for an empty line
+    tokens = [
+        max(1, len(loaded.vocabularies.source.encode(text))) for text in TEXTS
+    ]  # an empty line has the vector of END
     assert np.diff(offsets).tolist() == tokens
     (alone,) = loaded.embed([TEXTS[2]], pool="none")
     np.testing.assert_allclose(vectors[offsets[2] : offsets[3]], alone.numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_the_pooled_vector_is_the_mean_of_the_tokens(loaded: Translator) -> None:
+def test_pooled_vector_is_the_mean_of_the_token_vectors(loaded: Translator) -> None:
     pooled, single = (embed_lines(loaded, TEXTS, pool) for pool in ("mean", "none"))
     for i, row in enumerate(pooled["embeddings"]):
         tokens = single["vectors"][single["offsets"][i] : single["offsets"][i + 1]]
         np.testing.assert_allclose(row, tokens.mean(0), rtol=1e-4, atol=1e-5)
 
 
-def test_a_vector_depends_on_its_neighbours(loaded: Translator) -> None:
+def test_token_vector_depends_on_its_context(loaded: Translator) -> None:
     one, other = loaded.embed(["I love apples", "You love apples"], pool="none")
-    assert not torch.allclose(one[-1], other[-1], atol=1e-3)  # the same word, in another company
+    assert not torch.allclose(one[-1], other[-1], atol=1e-3)  # the same word in another context
 
 
-def test_windows_join_in_order(loaded: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts, seen = [*TEXTS, "We see dogs", "They want cats"], []
+def test_windows_are_joined_in_order(loaded: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts, progress = [*TEXTS, "We see dogs", "They want cats"], []
     whole = {pool: embed_lines(loaded, texts, pool) for pool in ("mean", "none")}
     monkeypatch.setattr(embedder, "WINDOW", 3)
     for pool, arrays in whole.items():
-        for name, array in embed_lines(loaded, iter(texts), pool, seen.append).items():
+        for name, array in embed_lines(loaded, iter(texts), pool, progress.append).items():
             np.testing.assert_allclose(array, arrays[name], rtol=1e-4, atol=1e-5)
-    assert seen == [3, 3, 1] * 2
+    assert progress == [3, 3, 1] * 2
     with pytest.raises(UserError, match="sentence 5"):
         embed_lines(loaded, ["I"] * 4 + ["\ud800"])
 
 
-def test_input_may_be_compressed_objects_standard_input_or_nothing(
+def test_input_may_be_compressed_json_standard_input_or_empty(
     tmp_path: Path, trained_run: Path, command: Command
 ) -> None:
     out = tmp_path / "out.npy"
@@ -96,7 +101,7 @@ def test_input_may_be_compressed_objects_standard_input_or_nothing(
     assert np.load(out).shape == (0, 32)
 
 
-def test_wrong_use_is_refused_and_nothing_is_touched(source: Path, trained_run: Path, command: Command) -> None:
+def test_invalid_arguments_are_rejected_and_files_unchanged(source: Path, trained_run: Path, command: Command) -> None:
     folder = source.parent
     old = folder / "old.npy"
     old.write_bytes(b"mine")
@@ -113,14 +118,14 @@ def test_wrong_use_is_refused_and_nothing_is_touched(source: Path, trained_run: 
         (given, "--out"),
     ]
     before = {path.name for path in folder.iterdir()}
-    for words, said in cases:
-        assert said in command("embed", trained_run, *words).error, words
+    for words, message in cases:
+        assert message in command("embed", trained_run, *words).error, words
     assert {path.name for path in folder.iterdir()} == before
     assert old.read_bytes() == b"mine"
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
-def test_a_file_is_written_whole_or_not_at_all(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_written_atomically(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / f"out{suffix}"
     arrays = {"embeddings": np.ones((3, 2), np.float32)}
     save_arrays(arrays, path)

@@ -1,9 +1,8 @@
-"""The same Translator, command line and folder, with models that write all at once and have learned something."""
+"""`Translator` and the command line with trained non-autoregressive models."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +13,8 @@ from regard.cli.demo import draw_cross_attention
 from regard.evaluation import bleu
 from regard.evaluation.bench.translation import Sentences, TranslationSystem, benchmark_translators
 from regard.training.run import run_recipe
-from tests.conftest import small_recipe, toy_pairs
+from tests.conftest import Command, small_recipe, toy_pairs
 
-Command = Callable[..., "CommandResult"]  # noqa: F821  the fixtures of tests/conftest.py
 SENTENCES = [pair.source for pair in toy_pairs()[::9]]
 REFERENCES = [pair.target for pair in toy_pairs()[::9]]
 STEPS = {"classifier": 250, "ctc": 120, "end": 250}
@@ -24,7 +22,7 @@ STEPS = {"classifier": 250, "ctc": 120, "end": 250}
 
 @pytest.fixture(scope="module")
 def runs(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A run of each that translates the toy corpus. Not to be written to."""
+    """Read-only training runs on the toy corpus, one for each kind of length prediction."""
     folder = tmp_path_factory.mktemp("nat")
     for length, steps in STEPS.items():
         recipe = small_recipe(
@@ -41,30 +39,32 @@ def runs(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]
 
 
 @pytest.fixture(scope="module")
-def guessing(runs: dict[str, Path]) -> regard.Translator:
+def classifier_model(runs: dict[str, Path]) -> regard.Translator:
     return regard.Translator.load(runs["classifier"])
 
 
 @pytest.fixture(scope="module")
-def blanking(runs: dict[str, Path]) -> regard.Translator:
+def ctc_model(runs: dict[str, Path]) -> regard.Translator:
     return regard.Translator.load(runs["ctc"])
 
 
 @pytest.fixture(scope="module")
-def cutting(runs: dict[str, Path]) -> regard.Translator:
+def end_model(runs: dict[str, Path]) -> regard.Translator:
     return regard.Translator.load(runs["end"])
 
 
-def test_all_have_learned(guessing: regard.Translator, blanking: regard.Translator, cutting: regard.Translator) -> None:
-    assert bleu(cutting(SENTENCES), REFERENCES, "zh").value > 60
-    assert bleu(guessing(SENTENCES, iterations=1), REFERENCES, "zh").value > 60
-    assert bleu(guessing(SENTENCES, iterations=4), REFERENCES, "zh").value > 80
-    assert bleu(blanking(SENTENCES), REFERENCES, "zh").value > 80
-    assert bleu(blanking(SENTENCES, beam=4), REFERENCES, "zh").value > 80
+def test_models_have_learned_the_corpus(
+    classifier_model: regard.Translator, ctc_model: regard.Translator, end_model: regard.Translator
+) -> None:
+    assert bleu(end_model(SENTENCES), REFERENCES, "zh").value > 60
+    assert bleu(classifier_model(SENTENCES, iterations=1), REFERENCES, "zh").value > 60
+    assert bleu(classifier_model(SENTENCES, iterations=4), REFERENCES, "zh").value > 80
+    assert bleu(ctc_model(SENTENCES), REFERENCES, "zh").value > 80
+    assert bleu(ctc_model(SENTENCES, beam=4), REFERENCES, "zh").value > 80
 
 
-@pytest.mark.parametrize("name", ["guessing", "blanking", "cutting"])
-def test_strings_lists_and_blank_lines(name: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("name", ["classifier_model", "ctc_model", "end_model"])
+def test_string_gives_a_string_and_list_gives_a_list(name: str, request: pytest.FixtureRequest) -> None:
     translator = request.getfixturevalue(name)
     one = translator("I love apples")
     assert isinstance(one, str)
@@ -73,7 +73,7 @@ def test_strings_lists_and_blank_lines(name: str, request: pytest.FixtureRequest
     assert [best[0].text for best in translator.stream(iter(["I love apples", ""]))] == [one, ""]
 
 
-def test_a_folder_says_its_kind_and_the_translator_takes_its_settings(runs: dict[str, Path]) -> None:
+def test_settings_follow_the_kind_of_model(runs: dict[str, Path]) -> None:
     config = json.loads((runs["ctc"] / "best" / "config.json").read_text(encoding="utf-8"))
     assert (config["model"]["kind"], config["model"]["length"]) == ("nat", "ctc")
     translator = regard.Translator.load(runs["ctc"])
@@ -82,8 +82,8 @@ def test_a_folder_says_its_kind_and_the_translator_takes_its_settings(runs: dict
     assert regard.Translator.load(runs["classifier"]).resolve_settings() == regard.NATSettings(iterations=4)
 
 
-def test_hypotheses_carry_what_those_of_a_search_do(guessing: regard.Translator) -> None:
-    best = guessing("I love apples", n_best=3, lengths=3)
+def test_hypotheses_have_scores_and_alignments(classifier_model: regard.Translator) -> None:
+    best = classifier_model("I love apples", n_best=3, lengths=3)
     assert len(best) == 3
     assert [one.score for one in best] == sorted((one.score for one in best), reverse=True)
     assert len({len(one.tokens) for one in best}) == 3
@@ -94,76 +94,76 @@ def test_hypotheses_carry_what_those_of_a_search_do(guessing: regard.Translator)
         assert np.asarray(one.alignment).sum(1) == pytest.approx(1, abs=1e-4)
 
 
-def test_ctc_tokens_are_aligned_where_they_begin(blanking: regard.Translator) -> None:
+def test_ctc_tokens_are_aligned(ctc_model: regard.Translator) -> None:
     for beam in (1, 3):
-        (best,) = blanking("They buy tea and dogs", n_best=1, beam=beam)
+        (best,) = ctc_model("They buy tea and dogs", n_best=1, beam=beam)
         assert np.asarray(best.alignment).shape == (len(best.tokens), len(best.source_subwords) + 1)
         assert best.labels == best.subwords
 
 
-def test_what_end_cuts_off_is_on_the_canvas_and_nowhere_else(cutting: regard.Translator) -> None:
-    (best,) = cutting("They buy tea and dogs", n_best=1)
+def test_positions_after_end_are_only_in_the_snapshot(end_model: regard.Translator) -> None:
+    (best,) = end_model("They buy tea and dogs", n_best=1)
     assert best.labels == [*best.subwords, "END"]
     assert len(best.token_log_probs) == len(best.tokens) + 1
     assert np.asarray(best.alignment).shape == (len(best.tokens) + 1, len(best.source_subwords) + 1)
-    (seen,) = cutting.hypotheses(["They buy tea and dogs"], snapshots=True)[0][0].iterations
-    assert seen.subwords[: len(best.labels)] == best.labels
-    assert len(seen.subwords) > len(best.labels)
-    judged = cutting.score("They buy tea and dogs", best.text)
-    assert judged.score == pytest.approx(best.score, abs=1e-4)
-    assert judged.score > cutting.score("They buy tea and dogs", "我喜欢苹果").score
+    (snapshot,) = end_model.hypotheses(["They buy tea and dogs"], snapshots=True)[0][0].iterations
+    assert snapshot.subwords[: len(best.labels)] == best.labels
+    assert len(snapshot.subwords) > len(best.labels)
+    scored = end_model.score("They buy tea and dogs", best.text)
+    assert scored.score == pytest.approx(best.score, abs=1e-4)
+    assert scored.score > end_model.score("They buy tea and dogs", "我喜欢苹果").score
 
 
-def test_rounds_can_be_watched(guessing: regard.Translator, blanking: regard.Translator) -> None:
+def test_snapshots_contain_every_iteration(classifier_model: regard.Translator, ctc_model: regard.Translator) -> None:
     settings = regard.NATSettings(iterations=3)
-    best = guessing.hypotheses(["They buy tea and dogs"], settings, snapshots=True)[0][0]
-    assert [len(seen.subwords) for seen in best.iterations] == [len(best.tokens)] * len(best.iterations)
+    best = classifier_model.hypotheses(["They buy tea and dogs"], settings, snapshots=True)[0][0]
+    assert [len(snapshot.subwords) for snapshot in best.iterations] == [len(best.tokens)] * len(best.iterations)
     assert best.iterations[-1].subwords == best.subwords
     assert sum(best.iterations[1].updated) < len(best.tokens)
-    (seen,) = blanking.hypotheses(["They buy tea"], snapshots=True)[0][0].iterations
-    assert "·" in seen.subwords
-    assert guessing.hypotheses([" "], snapshots=True)[0][0].iterations == []
-    assert guessing.hypotheses(["They buy tea and dogs"], settings)[0][0].iterations is None
+    (snapshot,) = ctc_model.hypotheses(["They buy tea"], snapshots=True)[0][0].iterations
+    assert "·" in snapshot.subwords
+    assert classifier_model.hypotheses([" "], snapshots=True)[0][0].iterations == []
+    assert classifier_model.hypotheses(["They buy tea and dogs"], settings)[0][0].iterations is None
 
 
-def test_given_translations_are_scored(guessing: regard.Translator, blanking: regard.Translator) -> None:
-    for translator in (guessing, blanking):
+def test_given_translations_are_scored(classifier_model: regard.Translator, ctc_model: regard.Translator) -> None:
+    for translator in (classifier_model, ctc_model):
         right, wrong = translator.score(["I love apples"] * 2, ["我喜欢苹果", "狗和茶"])
         assert right.score > wrong.score
         assert len(right.token_log_probs) == len(right.tokens)
 
 
-def test_another_model_chooses_among_the_results(guessing: regard.Translator, trained_run: Path) -> None:
-    judge = regard.Translator.load(trained_run)
+def test_results_are_reranked_by_another_model(classifier_model: regard.Translator, trained_run: Path) -> None:
+    reranker = regard.Translator.load(trained_run)
     settings = {"iterations": 1, "lengths": 4, "n_best": 4}
-    plain = guessing(SENTENCES[:12], **settings)
-    judged = guessing(SENTENCES[:12], **settings, rerank=trained_run)
-    for source, one, other in zip(SENTENCES, plain, judged, strict=False):
+    plain = classifier_model(SENTENCES[:12], **settings)
+    scored = classifier_model(SENTENCES[:12], **settings, rerank=trained_run)
+    for source, one, other in zip(SENTENCES, plain, scored, strict=False):
         assert {h.text for h in one} == {h.text for h in other}
-        scores = [judge.score(source, hypothesis.text).score for hypothesis in other]
+        scores = [reranker.score(source, hypothesis.text).score for hypothesis in other]
         assert scores == sorted(scores, reverse=True)
         assert [hypothesis.score for hypothesis in other] == pytest.approx(scores, abs=1e-4)
-    assert [[h.text for h in one] for one in plain] != [[h.text for h in one] for one in judged]
-    best = guessing(SENTENCES[:12], iterations=1, lengths=4, rerank=trained_run)
-    assert best == [one[0].text for one in judged]
+    assert [[h.text for h in one] for one in plain] != [[h.text for h in one] for one in scored]
+    best = classifier_model(SENTENCES[:12], iterations=1, lengths=4, rerank=trained_run)
+    assert best == [one[0].text for one in scored]
 
 
-def test_who_cannot_judge_is_refused_before_anything_is_written(
-    guessing: regard.Translator, runs: dict[str, Path], image_run: Path, monkeypatch: pytest.MonkeyPatch
+def test_invalid_reranker_is_rejected_before_generation(
+    classifier_model: regard.Translator, runs: dict[str, Path], image_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guessing.generator, "generate", None)
-    for path, said in (
+    monkeypatch.setattr(classifier_model.generator, "generate", None)
+    for path, message in (
         (runs["ctc"], "is non-autoregressive; give an autoregressive model"),
         (Path("nowhere"), "rerank: nowhere: no such model folder"),
         (image_run, "is an image model; use regard classify"),
     ):
-        with pytest.raises(regard.UserError, match=said):
-            guessing("I love apples", lengths=2, rerank=path)
-        with pytest.raises(regard.UserError, match=said):
-            guessing.resolve_settings(regard.NATSettings(lengths=2, rerank=path))
+        with pytest.raises(regard.UserError, match=message):
+            classifier_model("I love apples", lengths=2, rerank=path)
+        with pytest.raises(regard.UserError, match=message):
+            classifier_model.resolve_settings(regard.NATSettings(lengths=2, rerank=path))
 
 
-def test_a_wrong_judge_leaves_no_output(runs: dict[str, Path], toy: Path, command: Command, tmp_path: Path) -> None:
+def test_invalid_reranker_leaves_no_output(runs: dict[str, Path], toy: Path, command: Command, tmp_path: Path) -> None:
     search = ("--lengths", 2, "--search", "rerank=nowhere")
     for words in (
         ("translate", runs["classifier"], "--input", toy / "train.en", "--output", tmp_path / "out"),
@@ -173,7 +173,7 @@ def test_a_wrong_judge_leaves_no_output(runs: dict[str, Path], toy: Path, comman
         assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_judge_is_refused_before_the_first_step(
+def test_invalid_reranker_is_rejected_before_training(
     toy: Path, small_settings: list[str], command: Command, tmp_path: Path
 ) -> None:
     files = ("--src", toy / "train.en", "--tgt", toy / "train.zh", "--out", tmp_path / "run")
@@ -182,47 +182,49 @@ def test_a_wrong_judge_is_refused_before_the_first_step(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_whoever_judges_is_counted(guessing: regard.Translator, trained_run: Path) -> None:
-    judge = regard.Translator.load(trained_run)
-    own = sum(parameter.numel() for parameter in guessing.model.parameters())
-    assert guessing.count_parameters() == own
-    reranked = TranslationSystem("reranked", guessing, regard.NATSettings(iterations=1, lengths=2, rerank=trained_run))
+def test_parameters_of_the_reranker_are_counted(classifier_model: regard.Translator, trained_run: Path) -> None:
+    reranker = regard.Translator.load(trained_run)
+    own = sum(parameter.numel() for parameter in classifier_model.model.parameters())
+    assert classifier_model.count_parameters() == own
+    reranked = TranslationSystem(
+        "reranked", classifier_model, regard.NATSettings(iterations=1, lengths=2, rerank=trained_run)
+    )
     sentences = Sentences(SENTENCES[:2], None, "two sentences")
     (found,) = benchmark_translators([reranked], sentences, [1], 0).results
-    assert found.parameters == own + judge.count_parameters() > own
+    assert found.parameters == own + reranker.count_parameters() > own
 
 
-def test_a_probe_sees_whole_canvases(guessing: regard.Translator) -> None:
-    with regard.probe(guessing.model) as seen:
-        best = guessing.hypotheses(["I love apples"], regard.NATSettings(iterations=2))[0][0]
-    weights = seen["decoder.1.cross"].weights
+def test_probe_records_all_target_positions(classifier_model: regard.Translator) -> None:
+    with regard.probe(classifier_model.model) as records:
+        best = classifier_model.hypotheses(["I love apples"], regard.NATSettings(iterations=2))[0][0]
+    weights = records["decoder.1.cross"].weights
     assert weights.shape == (1, 2, len(best.tokens), len(best.source_subwords) + 1)
-    assert seen["decoder.0.attention"].weights.shape[2:] == (len(best.tokens), len(best.tokens))
-    unseen = guessing.hypotheses(["I love apples"], regard.NATSettings(iterations=2))[0][0]
+    assert records["decoder.0.attention"].weights.shape[2:] == (len(best.tokens), len(best.tokens))
+    unseen = classifier_model.hypotheses(["I love apples"], regard.NATSettings(iterations=2))[0][0]
     assert unseen.tokens == best.tokens
 
 
-@pytest.mark.parametrize("name", ["guessing", "blanking"])
-def test_the_demo_draws_the_whole_canvas(name: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("name", ["classifier_model", "ctc_model"])
+def test_demo_draws_all_target_positions(name: str, request: pytest.FixtureRequest) -> None:
     translator = request.getfixturevalue(name)
     picture = draw_cross_attention(translator, "I love apples")
     assert picture.startswith("<svg")
     assert translator("I love apples") in picture
 
 
-def test_embeddings_are_the_encoders(guessing: regard.Translator) -> None:
-    (vector,) = guessing.embed(["I love apples"])
+def test_embedding_is_the_mean_encoder_output(classifier_model: regard.Translator) -> None:
+    (vector,) = classifier_model.embed(["I love apples"])
     assert vector.shape == (32,)
 
 
 # The command line
 
 
-def test_translate_and_evaluate_take_rounds_and_lengths(
-    runs: dict[str, Path], guessing: regard.Translator, toy: Path, command: Command, tmp_path: Path
+def test_commands_accept_iterations_and_lengths(
+    runs: dict[str, Path], classifier_model: regard.Translator, toy: Path, command: Command, tmp_path: Path
 ) -> None:
     answer = command("translate", runs["classifier"], *SENTENCES[:5], "--iterations", 3, "--lengths", 2)
-    assert answer.out.splitlines() == guessing(SENTENCES[:5], iterations=3, lengths=2)
+    assert answer.out.splitlines() == classifier_model(SENTENCES[:5], iterations=3, lengths=2)
     answer = command(
         "translate", runs["classifier"], "I love apples", "--json", "--alignments", "--lengths", 2, "--n-best", 2
     )
@@ -235,7 +237,7 @@ def test_translate_and_evaluate_take_rounds_and_lengths(
     assert json.loads(answer.out)["evaluations"][0]["conditions"]["search"]["beam"] == 3
 
 
-def test_both_ways_of_writing_are_compared(
+def test_autoregressive_and_nat_models_are_compared(
     runs: dict[str, Path], trained_run: Path, toy: Path, command: Command
 ) -> None:
     words = ("--src", toy / "train.en", "--ref", toy / "train.zh", "--no-save", "--paired")
@@ -244,7 +246,7 @@ def test_both_ways_of_writing_are_compared(
     assert "p = " in answer.out
 
 
-REFUSED = {
+INVALID = {
     "a beam": ("classifier", ("--beam", 5), "beam 5 needs a model with length: ctc"),
     "iterations of ctc": (
         "ctc",
@@ -265,36 +267,38 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("which", "options", "said"), REFUSED.values(), ids=REFUSED)
-def test_what_makes_no_sense_is_refused_by_name(
+@pytest.mark.parametrize(("length", "options", "message"), INVALID.values(), ids=INVALID)
+def test_unsupported_options_are_rejected_by_name(
     runs: dict[str, Path],
     trained_run: Path,
     command: Command,
-    which: str,
+    length: str,
     options: tuple[object, ...],
-    said: str,
+    message: str,
 ) -> None:
-    answer = command("translate", runs.get(which, trained_run), "I love apples", *options)
-    assert said in answer.error
+    answer = command("translate", runs.get(length, trained_run), "I love apples", *options)
+    assert message in answer.error
 
 
-def test_a_race_says_which_model_cannot_search_so(runs: dict[str, Path], trained_run: Path, command: Command) -> None:
+def test_bench_names_the_model_with_unsupported_settings(
+    runs: dict[str, Path], trained_run: Path, command: Command
+) -> None:
     answer = command("bench", trained_run, f"{runs['classifier']}:beam=5")
     assert answer.error.startswith(f"{runs['classifier']}:beam=5: beam 5 needs a model with length: ctc")
 
 
-def test_such_models_do_not_vote(runs: dict[str, Path], trained_run: Path, command: Command) -> None:
+def test_nat_models_cannot_form_an_ensemble(runs: dict[str, Path], trained_run: Path, command: Command) -> None:
     for one, other in ((runs["ctc"], trained_run), (trained_run, runs["ctc"])):
         assert "translates alone" in command("translate", one, "I", "--with", other).error
 
 
-def test_the_settings_of_the_other_way_are_refused(guessing: regard.Translator, trained_run: Path) -> None:
+def test_settings_of_the_other_kind_are_rejected(classifier_model: regard.Translator, trained_run: Path) -> None:
     with pytest.raises(regard.UserError, match="pass NATSettings, not SearchSettings"):
-        guessing.hypotheses(["I"], regard.SearchSettings())
-    usual = regard.Translator.load(trained_run)
+        classifier_model.hypotheses(["I"], regard.SearchSettings())
+    autoregressive = regard.Translator.load(trained_run)
     with pytest.raises(regard.UserError, match="pass SearchSettings, not NATSettings"):
-        usual.hypotheses(["I"], regard.NATSettings())
+        autoregressive.hypotheses(["I"], regard.NATSettings())
     with pytest.raises(regard.UserError, match="snapshots need a non-autoregressive model"):
-        usual.hypotheses(["I"], snapshots=True)
+        autoregressive.hypotheses(["I"], snapshots=True)
     with pytest.raises(regard.UserError, match="trees: needs an autoregressive model"):
-        guessing.hypotheses(["I"], trees=True)
+        classifier_model.hypotheses(["I"], trees=True)

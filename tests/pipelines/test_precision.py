@@ -1,4 +1,4 @@
-"""Translators in smaller numbers: nearly the same vectors, the same interface, and refusals by name."""
+"""`Translator` with reduced precision."""
 
 from pathlib import Path
 
@@ -21,12 +21,12 @@ TEXTS = ["I love apples", "", "You buy tea and books"]
 @pytest.fixture(params=["bfloat16", "int8"])
 def precision(request: pytest.FixtureRequest) -> Precision:
     if not supports(request.param):
-        pytest.skip(f"this processor has no {request.param}")
+        pytest.skip(f"this CPU does not support {request.param}")
     chosen: Precision = request.param
     return chosen
 
 
-def test_a_trained_model_says_the_same(trained_run: Path, precision: Precision) -> None:
+def test_translations_are_nearly_the_same(trained_run: Path, precision: Precision) -> None:
     exact, small = Translator.load(trained_run), Translator.load(trained_run, precision=precision)
     texts = [pair.source for pair in toy_pairs()][:100]
     found, other = exact(texts, beam=4), small(texts, beam=4)
@@ -34,7 +34,7 @@ def test_a_trained_model_says_the_same(trained_run: Path, precision: Precision) 
     assert len(set(found)) > 60
 
 
-def test_vectors_and_scores_are_close_but_not_the_exact_ones(trained_run: Path, precision: Precision) -> None:
+def test_vectors_and_scores_are_close_but_not_equal(trained_run: Path, precision: Precision) -> None:
     exact, small = Translator.load(trained_run), Translator.load(trained_run, precision=precision)
     a, b = (torch.stack(translator.embed(TEXTS)) for translator in (exact, small))
     assert 1e-5 < float((a - b).norm() / a.norm()) < 0.05
@@ -42,14 +42,14 @@ def test_vectors_and_scores_are_close_but_not_the_exact_ones(trained_run: Path, 
     assert scores[0] == pytest.approx(scores[1], abs=0.05) and scores[0] != scores[1]
 
 
-def test_a_hypothesis_is_scored_as_it_was_found(trained_run: Path, precision: Precision) -> None:
+def test_score_is_close_to_that_of_search(trained_run: Path, precision: Precision) -> None:
     small = Translator.load(trained_run, precision=precision)
     (best,) = small.hypotheses(["I love apples"], SearchSettings(beam=4, n_best=1))[0]
     assert small.score("I love apples", best.text).score == pytest.approx(best.score, abs=5e-3)
 
 
-def test_everything_else_works_too(trained_run: Path, precision: Precision) -> None:
-    small = Translator.load(trained_run, trained_run, precision=precision)  # they vote
+def test_ensembles_constraints_and_probes_work(trained_run: Path, precision: Precision) -> None:
+    small = Translator.load(trained_run, trained_run, precision=precision)
     assert small("I love apples", beam=2) == "我喜欢苹果"
     single = Translator.load(trained_run, precision=precision)
     (best,) = single.hypotheses(["I love apples"], constraints=Constraints(prefix="你"), alignments=True)[0]
@@ -59,7 +59,7 @@ def test_everything_else_works_too(trained_run: Path, precision: Precision) -> N
     assert seen["decoder.0.cross"].weights.shape[0] == 1
 
 
-def test_training_on_is_noticed(precision: Precision) -> None:
+def test_changed_weights_are_used(precision: Precision) -> None:
     small = Translator(random_translator("post").model, random_translator("post").vocabularies, precision=precision)
     before = small.score("the dog", "a tree").score
     with torch.no_grad():
@@ -67,7 +67,7 @@ def test_training_on_is_noticed(precision: Precision) -> None:
     assert small.score("the dog", "a tree").score != before
 
 
-def test_what_there_is_not_is_refused(trained_run: Path, monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
+def test_unsupported_precision_is_rejected(trained_run: Path, monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
     with pytest.raises(UserError, match="precision: 'int4' is not one of float32, bfloat16, float16, int8"):
         Translator.load(trained_run, precision="int4")
     with pytest.raises(UserError, match=r"precision: 'int4' is not one of .*, which CTranslate2 supports"):
@@ -84,28 +84,28 @@ def test_what_there_is_not_is_refused(trained_run: Path, monkeypatch: pytest.Mon
     assert "int4" in command("translate", trained_run, "You buy tea", "--precision", "int4").error
 
 
-def test_the_commands_take_a_precision(
+def test_commands_accept_a_precision(
     trained_run: Path, tmp_path: Path, command: Command, precision: Precision
 ) -> None:
-    on_cpu = "--device", "cpu"  # for which this precision is
+    on_cpu = "--device", "cpu"
     answer = command("translate", trained_run, "I love apples", "--precision", precision, *on_cpu)
     assert answer.out == "我喜欢苹果\n"
     lines = tmp_path / "lines"
     lines.write_text("I love apples\nYou buy tea\n")
     few = "--src", lines, "--batch", 1, "--seconds", 0
-    raced = command("bench", f"{trained_run}:precision={precision}", *few, *on_cpu)
-    assert raced.code == 0 and f"precision={precision}" in raced.out
+    timed = command("bench", f"{trained_run}:precision={precision}", *few, *on_cpu)
+    assert timed.code == 0 and f"precision={precision}" in timed.out
 
 
-# On a GPU the whole model is in half precision
+# On GPU, the whole model has half precision
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])
-def test_a_gpu_may_choose_half_precision(name: str) -> None:
+def test_half_precision_is_available_on_gpu(name: str) -> None:
     assert choose_precision(name, torch.device("cuda", 1)) == name
 
 
-def test_a_model_all_in_half_precision_can_do_all_that_others_can(trained_run: Path) -> None:
+def test_half_precision_model_supports_all_operations(trained_run: Path) -> None:
     exact = Translator.load(trained_run)
     half = Translator(Translator.load(trained_run).model.bfloat16(), exact.vocabularies)
     texts = [pair.source for pair in toy_pairs()][:40]
@@ -123,15 +123,15 @@ def test_a_model_all_in_half_precision_can_do_all_that_others_can(trained_run: P
 
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
-def test_in_half_precision_what_nobody_looked_at_costs_no_more(precision: torch.dtype) -> None:
+def test_coverage_penalty_is_finite_in_half_precision(precision: torch.dtype) -> None:
     models = peaked_model(), peaked_model().to(precision)
     a, b = (TransformerStepper(model, coverage=True).start([[5, 6, 7]], 2).coverage_penalties() for model in models)
     assert torch.equal(a, b) and bool((a < 0).all()) and bool(a.isfinite().all())
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])
-def test_on_a_gpu_a_model_in_half_precision_says_nearly_the_same(trained_run: Path, name: str) -> None:
+def test_half_precision_on_gpu_gives_nearly_the_same_translations(trained_run: Path, name: str) -> None:
     exact, half = (Translator.load(trained_run, device="cuda", precision=one) for one in ("float32", name))
     assert half.model.target_embedding.weight.dtype == getattr(torch, name)
     texts = [pair.source for pair in toy_pairs()][:40]

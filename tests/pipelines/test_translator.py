@@ -1,4 +1,4 @@
-"""The Translator on a model that was really trained: text in, hypotheses out."""
+"""`Translator` with a trained autoregressive model."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ def translator(trained_run: Path) -> regard.Translator:
     return regard.Translator.load(trained_run)
 
 
-def test_a_string_gives_a_string_and_a_list_a_list(translator: regard.Translator) -> None:
+def test_string_gives_a_string_and_list_gives_a_list(translator: regard.Translator) -> None:
     assert translator("I love apples") == "我喜欢苹果"
     assert translator(["I love apples", "", " \t"]) == ["我喜欢苹果", "", " \t"]
     assert translator([]) == []
 
 
-def test_the_score_of_a_hypothesis_is_what_score_gives_for_its_tokens(translator: regard.Translator) -> None:
+def test_score_equals_that_of_search(translator: regard.Translator) -> None:
     wu = {"length_penalty": "wu", "alpha": 0.6}
     for options in ({}, wu, {"beam": 1, "length_penalty": "none"}, {"beam": 3, "coverage": 0.4}):
         settings = regard.SearchSettings.parse(options, "test")
-        found = [best[0] for best in translator.hypotheses(SENTENCES, settings)]
+        hypotheses = [best[0] for best in translator.hypotheses(SENTENCES, settings)]
         sources = translator.vocabularies.source.encode_batch(SENTENCES)
-        judged = translator.score_tokens(sources, [one.tokens for one in found], settings)
-        for one, other in zip(found, judged, strict=True):
+        scored = translator.score_tokens(sources, [one.tokens for one in hypotheses], settings)
+        for one, other in zip(hypotheses, scored, strict=True):
             assert one.score == pytest.approx(other.score, abs=1e-4)
             assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=1e-3)
 
 
-def test_hypotheses_come_best_first_with_alignments_that_sum_to_one(translator: regard.Translator) -> None:
+def test_hypotheses_are_sorted_and_alignments_sum_to_one(translator: regard.Translator) -> None:
     for best in translator(SENTENCES[:4], beam=4, n_best=3):
         assert [one.score for one in best] == sorted((one.score for one in best), reverse=True)
         for one in best:
@@ -51,32 +51,30 @@ def test_hypotheses_come_best_first_with_alignments_that_sum_to_one(translator: 
             assert all(sum(row) == pytest.approx(1, abs=1e-4) for row in one.alignment)
 
 
-def test_a_stream_gives_what_the_list_gives_and_never_runs_ahead(
-    translator: regard.Translator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stream_reads_one_window_at_a_time(translator: regard.Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.pipelines.translator.WINDOW", 5)
-    taken = 0
+    lines_read = 0
 
     def lines() -> object:
-        nonlocal taken
+        nonlocal lines_read
         for line in SENTENCES:
-            taken += 1
+            lines_read += 1
             yield line
 
     stream = translator.stream(lines())  # type: ignore[arg-type]
     first = next(stream)
-    assert taken == 5
+    assert lines_read == 5
     assert [first[0].text, *(best[0].text for best in stream)] == translator(SENTENCES)
 
 
-def test_an_ensemble_of_one_model_twice_is_that_model(trained_run: Path, translator: regard.Translator) -> None:
+def test_ensemble_of_a_model_with_itself_equals_the_model(trained_run: Path, translator: regard.Translator) -> None:
     twice = regard.Translator.load(trained_run, trained_run)
-    ours, theirs = twice.hypotheses(SENTENCES[:6]), translator.hypotheses(SENTENCES[:6])
-    assert [best[0].text for best in ours] == [best[0].text for best in theirs]
-    assert [best[0].score for best in ours] == pytest.approx([best[0].score for best in theirs], abs=1e-4)
+    actual, expected = twice.hypotheses(SENTENCES[:6]), translator.hypotheses(SENTENCES[:6])
+    assert [best[0].text for best in actual] == [best[0].text for best in expected]
+    assert [best[0].score for best in actual] == pytest.approx([best[0].score for best in expected], abs=1e-4)
 
 
-def test_an_ensemble_averages_probabilities(translator: regard.Translator) -> None:
+def test_ensemble_averages_probabilities(translator: regard.Translator) -> None:
     torch.manual_seed(0)
     other = regard.Transformer(translator.model.config).eval()
     both = regard.Translator(translator.model, translator.vocabularies, others=[other])
@@ -86,7 +84,9 @@ def test_an_ensemble_averages_probabilities(translator: regard.Translator) -> No
     assert torch.allclose(both.log_probs(source, target).exp(), mean, atol=1e-6)
 
 
-def test_an_ensemble_needs_one_tokenizer(trained_run: Path, translator: regard.Translator, tmp_path: Path) -> None:
+def test_ensemble_with_different_tokenizers_is_rejected(
+    trained_run: Path, translator: regard.Translator, tmp_path: Path
+) -> None:
     other = regard.Tokenizer.train(["other words"], len(translator.vocabularies.source))
     config = translator.model.config.changed(source_vocab=len(other), target_vocab=len(other))
     regard.Translator(regard.Transformer(config), Vocabularies(other, other)).save(tmp_path)
@@ -94,21 +94,7 @@ def test_an_ensemble_needs_one_tokenizer(trained_run: Path, translator: regard.T
         regard.Translator.load(trained_run, tmp_path)
 
 
-def test_required_and_forbidden_phrases_are_met_and_reported(translator: regard.Translator) -> None:
-    constraints = regard.Constraints(required=("苹果",), forbidden=("我",))
-    for best in translator.hypotheses(["I love apples", SENTENCES[0]], constraints=constraints):
-        assert "苹果" in best[0].text and "我" not in best[0].text
-        assert best[0].phrases == {"苹果": True, "我": True}
-    short = translator.hypotheses(["I love apples"], regard.SearchSettings(max_length=1), constraints)
-    assert short[0][0].phrases["苹果"] is False
-
-
-def test_a_prefix_begins_every_translation(translator: regard.Translator) -> None:
-    found = translator.hypotheses(SENTENCES[:5], constraints=regard.Constraints(prefix="昨天"))
-    assert all(best[0].text.startswith("昨天") for best in found)
-
-
-def test_the_tree_of_a_beam_reads_as_text(translator: regard.Translator) -> None:
+def test_tree_contains_the_subwords_of_the_beam(translator: regard.Translator) -> None:
     best = translator.hypotheses(["I love apples"], regard.SearchSettings(beam=3), trees=True)[0][0]
     assert best.tree is not None
     kept = [node.subword for node in best.tree if node.node.outcome == "kept"]
@@ -116,22 +102,22 @@ def test_the_tree_of_a_beam_reads_as_text(translator: regard.Translator) -> None
     assert any(node.subword == "END" and node.node.outcome == "ended" for node in best.tree)
 
 
-def test_coverage_prefers_hypotheses_that_looked_at_everything(translator: regard.Translator) -> None:
+def test_coverage_penalty_lowers_scores(translator: regard.Translator) -> None:
     stepper = TransformerStepper(translator.model, coverage=True)
     sources = translator.vocabularies.source.encode_batch(SENTENCES[:4])
     plain = search(stepper, sources, regard.SearchSettings(beam=3))
     covered = search(stepper, sources, regard.SearchSettings(beam=3, coverage=0.2))
     for one, other in zip(plain, covered, strict=True):
-        assert other[0].score < max(found.score for found in one) + 1e-9  # the penalty only costs
+        assert other[0].score < max(found.score for found in one) + 1e-9
 
 
-def test_sampling_with_a_required_phrase_or_a_tree_is_refused(translator: regard.Translator) -> None:
+def test_sampling_with_a_trace_is_rejected(translator: regard.Translator) -> None:
     stepper = TransformerStepper(translator.model)
     with pytest.raises(regard.UserError, match="need a beam"):
         search(stepper, [[300]], regard.SearchSettings(temperature=1.0), trace=True)
 
 
-def test_translating_leaves_the_model_in_the_mode_it_was_in(translator: regard.Translator) -> None:
+def test_translation_restores_training_mode(translator: regard.Translator) -> None:
     translator.model.train()
     translator("I love apples")
     assert translator.model.training
@@ -148,17 +134,17 @@ def test_translating_leaves_the_model_in_the_mode_it_was_in(translator: regard.T
         "line\u2028separator\x0bvertical\x85next",
     ],
 )
-def test_what_the_model_repeats_comes_out_as_it_went_in(
+def test_text_that_the_model_copies_is_unchanged(
     translator: regard.Translator, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    def repeat(stepper: object, requests: list[DecodingRequest], *_: object) -> list[list[TokenHypothesis]]:
+    def copy_source(stepper: object, requests: list[DecodingRequest], *_: object) -> list[list[TokenHypothesis]]:
         return [[TokenHypothesis(list(request.source), 0.0, [])] for request in requests]
 
-    monkeypatch.setattr("regard.decoding.autoregressive.search", repeat)
+    monkeypatch.setattr("regard.decoding.autoregressive.search", copy_source)
     assert translator([text, "", text]) == [text, "", text]
 
 
-def test_a_step_of_a_fused_optimiser_is_noticed(translator: regard.Translator) -> None:
+def test_prepared_weights_are_updated_after_an_optimiser_step(translator: regard.Translator) -> None:
     model = copy.deepcopy(translator.model)
     ours = regard.Translator(model, translator.vocabularies)
     ours("I love apples")
@@ -171,7 +157,7 @@ def test_a_step_of_a_fused_optimiser_is_noticed(translator: regard.Translator) -
     assert used.score == pytest.approx(unused.score, abs=1e-5)
 
 
-def test_an_ensemble_steps_by_the_mean_of_probabilities(translator: regard.Translator) -> None:
+def test_ensemble_stepper_averages_probabilities(translator: regard.Translator) -> None:
     torch.manual_seed(0)
     other = regard.Transformer(translator.model.config).eval()
     steppers = [TransformerStepper(model) for model in (translator.model, other)]
@@ -183,30 +169,28 @@ def test_an_ensemble_steps_by_the_mean_of_probabilities(translator: regard.Trans
     assert torch.allclose(together, (alone[0] + alone[1]) / 2, atol=1e-6)
 
 
-def test_one_text_and_its_translation_give_one_score(translator: regard.Translator) -> None:
+def test_score_of_two_strings_is_one_hypothesis(translator: regard.Translator) -> None:
     one = translator.score("I love apples", "我喜欢苹果")
     assert one == translator.score(["I love apples"], ["我喜欢苹果"])[0]
     with pytest.raises(regard.UserError, match="list of texts"):
         translator.embed("I love apples")
 
 
-def test_a_required_phrase_in_another_normal_form_is_recognised() -> None:
-    assert regard.Constraints(required=("e\u0301",)).report("café") == {"e\u0301": True}
-
-
 @pytest.mark.parametrize("copies", [1, 3])
-def test_steps_of_shuffled_hypotheses_equal_reading_them_whole(translator: regard.Translator, copies: int) -> None:
+def test_cached_steps_of_reordered_hypotheses_equal_the_full_forward_pass(
+    translator: regard.Translator, copies: int
+) -> None:
     stepper = TransformerStepper(translator.model)
     sources = [[300, 301, 302], [303]]
     rng = torch.Generator().manual_seed(copies)
     with torch.inference_mode():
         state = stepper.start(sources, copies)
-        said = [[stepper.bos] for _ in range(2 * copies)]
+        tokens = [[stepper.bos] for _ in range(2 * copies)]
         for _ in range(5):
-            logp = stepper.step(torch.tensor([row[-1] for row in said]), state)
-            whole = translator.log_probs([sources[i // copies] for i in range(2 * copies)], [row[1:] for row in said])
-            assert torch.allclose(logp, whole[:, len(said[0]) - 1], atol=1e-4)
+            log_probs = stepper.step(torch.tensor([row[-1] for row in tokens]), state)
+            whole = translator.log_probs([sources[i // copies] for i in range(2 * copies)], [row[1:] for row in tokens])
+            assert torch.allclose(log_probs, whole[:, len(tokens[0]) - 1], atol=1e-4)
             order = torch.cat([torch.randint(copies, (copies,), generator=rng) + first for first in (0, copies)])
             state = state.select(order)
             words = torch.randint(260, 300, (2 * copies,), generator=rng).tolist()
-            said = [[*said[i], word] for i, word in zip(order.tolist(), words, strict=True)]
+            tokens = [[*tokens[i], word] for i, word in zip(order.tolist(), words, strict=True)]

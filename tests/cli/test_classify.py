@@ -1,4 +1,4 @@
-"""`regard classify`, and `regard evaluate` and `regard embed` with a model of images."""
+"""`regard classify`, and `regard evaluate`, `embed` and `train` with image models."""
 
 import csv
 import json
@@ -17,7 +17,7 @@ from tests.conftest import Command, settings_of
 from tests.images import TINY
 
 
-def test_images_get_classes_and_probabilities(command: Command, image_run: Path, painted: Path) -> None:
+def test_classes_are_printed_with_probabilities(command: Command, image_run: Path, painted: Path) -> None:
     path = painted / "test" / "red" / "000.png"
     answer = command("classify", image_run, path, "--top", 2)
     (label, sure), (second, rest) = Classifier.load(image_run)(path, top=2)
@@ -25,7 +25,9 @@ def test_images_get_classes_and_probabilities(command: Command, image_run: Path,
     assert (answer.code, answer.err, label) == (0, "", "red")
 
 
-def test_folders_patterns_and_standard_input_name_images(command: Command, image_run: Path, painted: Path) -> None:
+def test_images_are_given_as_folders_patterns_or_standard_input(
+    command: Command, image_run: Path, painted: Path
+) -> None:
     blue = sorted((painted / "test" / "blue").iterdir())
     listed = "".join(f"{path}\n" for path in blue).encode()
     for words, stdin in (
@@ -39,7 +41,7 @@ def test_folders_patterns_and_standard_input_name_images(command: Command, image
         assert {entry["classes"][0]["label"] for entry in found} == {"blue"}
 
 
-def test_a_table_is_written_whole(command: Command, image_run: Path, painted: Path, tmp_path: Path) -> None:
+def test_table_is_written_atomically(command: Command, image_run: Path, painted: Path, tmp_path: Path) -> None:
     out = tmp_path / "found.csv"
     assert command("classify", image_run, painted / "test", "--out", out).out == ""
     with out.open(newline="") as file:
@@ -50,7 +52,7 @@ def test_a_table_is_written_whole(command: Command, image_run: Path, painted: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["found.csv"]
 
 
-def test_bad_images_are_named_and_the_others_go_on(
+def test_unreadable_images_are_reported_and_skipped(
     command: Command, image_run: Path, painted: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "text.png").write_text("no image")
@@ -64,9 +66,7 @@ def test_bad_images_are_named_and_the_others_go_on(
     assert third == "regard: 2 of 3 images could not be read and were skipped"
 
 
-def test_an_empty_folder_is_named_and_the_others_go_on(
-    command: Command, image_run: Path, painted: Path, tmp_path: Path
-) -> None:
+def test_empty_folder_is_reported_and_skipped(command: Command, image_run: Path, painted: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     out, first, last = tmp_path / "found.csv", painted / "test" / "red", painted / "test" / "blue"
     answer = command("classify", image_run, first, tmp_path / "empty", last, "--out", out)
@@ -78,26 +78,26 @@ def test_an_empty_folder_is_named_and_the_others_go_on(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--out", "x.txt"), "x.txt: the name must end in .csv or .jsonl"),
         (("--out", "x.csv", "--json"), "--json and .csv contradict each other"),
         (("--out", "nowhere/x.csv"), "no file can be written there"),
     ],
 )
-def test_what_cannot_be_written_is_refused(
-    words: tuple[str, ...], said: str, command: Command, image_run: Path, painted: Path
+def test_invalid_output_file_is_rejected(
+    words: tuple[str, ...], message: str, command: Command, image_run: Path, painted: Path
 ) -> None:
-    assert said in command("classify", image_run, painted / "test", *words).error
+    assert message in command("classify", image_run, painted / "test", *words).error
 
 
-def test_no_image_at_all_is_refused(command: Command, image_run: Path, tmp_path: Path) -> None:
+def test_missing_images_are_rejected(command: Command, image_run: Path, tmp_path: Path) -> None:
     assert "no images were given" in command("classify", image_run).error
     answer = command("classify", image_run, tmp_path)
     assert (answer.code, answer.out) == (2, "") and f"regard: {tmp_path}: contains no images" in answer.err
 
 
-def test_a_command_says_that_a_model_is_of_the_other_sort(
+def test_model_of_another_kind_is_rejected_with_the_right_command(
     command: Command, image_run: Path, trained_run: Path, painted: Path, tmp_path: Path
 ) -> None:
     image = painted / "test" / "red" / "000.png"
@@ -111,7 +111,7 @@ def test_a_command_says_that_a_model_is_of_the_other_sort(
     assert "is a text model; give its lines in --input" in command("embed", trained_run, image, "--out", out).error
 
 
-def test_evaluation_scores_the_test_split(command: Command, image_run: Path, painted: Path, tmp_path: Path) -> None:
+def test_evaluation_uses_the_test_split(command: Command, image_run: Path, painted: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(image_run, run)
     answer = command("evaluate", run, "--data", painted, "--pictures", tmp_path / "pictures")
@@ -125,12 +125,12 @@ def test_evaluation_scores_the_test_split(command: Command, image_run: Path, pai
     kept = json.loads((run / "best" / "scores.json").read_text())
     (entry,) = kept["evaluations"]
     assert entry["accuracy"] == as_json["accuracy"] and entry["conditions"] == as_json["conditions"]
-    assert kept["step"] > 0, "what training wrote is still there"
+    assert kept["step"] > 0, "the scores of training are kept"
     train = json.loads(command("evaluate", run, "--data", painted, "--split", "train", "--json", "--no-save").out)
     assert train["conditions"]["images"] == 60
 
 
-def test_images_can_be_seen_both_ways_round(command: Command, image_run: Path, painted: Path) -> None:
+def test_predictions_are_averaged_over_mirror_images(command: Command, image_run: Path, painted: Path) -> None:
     answer = command("evaluate", image_run, "--data", painted, "--mirrored", "--no-save")
     assert "of 30 images, averaged over mirror images (95 % confidence: " in answer.out
     classifier = Classifier.load(image_run)
@@ -144,9 +144,7 @@ def test_images_can_be_seen_both_ways_round(command: Command, image_run: Path, p
     assert both.scores.loss != plain.scores.loss
 
 
-def test_evaluation_names_what_it_cannot_score(
-    command: Command, image_run: Path, painted: Path, tmp_path: Path
-) -> None:
+def test_invalid_test_set_is_rejected(command: Command, image_run: Path, painted: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(image_run, run)
     for name in ("red", "pink"):
@@ -159,7 +157,7 @@ def test_evaluation_names_what_it_cannot_score(
     assert "--split some: choose" in command("evaluate", run, "--data", painted, "--split", "some").error
 
 
-def test_evaluation_leaves_out_bad_images_and_says_how_many(
+def test_evaluation_skips_and_counts_unreadable_images(
     command: Command, image_run: Path, painted: Path, tmp_path: Path
 ) -> None:
     run, images = tmp_path / "run", tmp_path / "set"
@@ -184,7 +182,7 @@ def test_evaluation_leaves_out_bad_images_and_says_how_many(
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
-def test_features_are_written_with_the_names_of_their_images(
+def test_features_are_written_with_the_paths_of_the_images(
     suffix: str, command: Command, image_run: Path, painted: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / f"features{suffix}"
@@ -197,10 +195,10 @@ def test_features_are_written_with_the_names_of_their_images(
     assert "embeddings 10 × 16" in answer.out
 
 
-def test_training_by_flags(command: Command, painted: Path, tmp_path: Path) -> None:
+def test_training_with_options_only(command: Command, painted: Path, tmp_path: Path) -> None:
     settings = settings_of(TINY | {"training.steps": 2, "training.validate_every": 2})
     words = ("train", "--data", painted / "train", "--valid", painted / "test", "--out", tmp_path / "run", *settings)
     answer = command(*words)
     assert "60 training images, 30 for validation" in answer.out
     assert answer.out.endswith(f"next: regard classify {tmp_path / 'run'} IMAGE...\n")
-    assert "this run is already done" in command(*words).out
+    assert "this run is already finished" in command(*words).out

@@ -1,27 +1,26 @@
-"""Input that nobody wants to meet: a clear result, or one clear sentence and exit code 2."""
+"""Unusual and invalid input of `regard translate` and `Translator`."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from regard import Constraints, Translator
+from regard import Translator
 from regard.errors import UserError
 from regard.runtime import LineProgress
+from tests.conftest import Command
 
-Command = Callable[..., "CommandResult"]  # noqa: F821  the fixtures of tests/conftest.py
-LONE_SURROGATE = "caf\udce9"  # what Python makes of an argument that is not valid UTF-8
+LONE_SURROGATE = "caf\udce9"  # how Python represents an argument that is not valid UTF-8
 
 
 @pytest.fixture(autouse=True)
 def without_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine may take long enough for it."""
+    """Progress is printed after some seconds, which may pass on a busy machine."""
     monkeypatch.setattr(LineProgress, "SECONDS_BETWEEN_LINES", float("inf"))
 
 
 @pytest.mark.parametrize("words", [(), ("--beam", "1"), ("--top-k", "3"), ("--require", "苹果"), ("--prefix", "我")])
-def test_an_empty_line_gives_an_empty_line(words: tuple[str, ...], trained_run: Path, command: Command) -> None:
+def test_empty_line_gives_an_empty_line(words: tuple[str, ...], trained_run: Path, command: Command) -> None:
     answer = command("translate", trained_run, *words, stdin=b"\nI love apples\n\n")
     assert answer.code == 0
     first, middle, last, rest = answer.out.split("\n")
@@ -29,12 +28,12 @@ def test_an_empty_line_gives_an_empty_line(words: tuple[str, ...], trained_run: 
     assert middle
 
 
-def test_blank_lines_stay_as_they_are(trained_run: Path, command: Command) -> None:
+def test_blank_lines_are_unchanged(trained_run: Path, command: Command) -> None:
     assert command("translate", trained_run, stdin="  \n\t\n\u3000\n".encode()).out == "  \n\t\n\u3000\n"
 
 
 @pytest.mark.parametrize("beam", [1, 2])
-def test_a_line_of_ten_thousand_tokens_has_a_result(beam: int, trained_run: Path, command: Command) -> None:
+def test_line_of_ten_thousand_tokens_is_translated(beam: int, trained_run: Path, command: Command) -> None:
     line = "I love apples and books " * 2400
     assert len(Translator.load(trained_run).vocabularies.source.encode(line)) > 10_000
     words = ("--beam", beam, "--search", "max_length=8")
@@ -44,7 +43,7 @@ def test_a_line_of_ten_thousand_tokens_has_a_result(beam: int, trained_run: Path
     assert answer.out.endswith("\n我喜欢苹果\n")
 
 
-def test_a_line_of_control_characters_has_one_line_for_its_result(trained_run: Path, command: Command) -> None:
+def test_control_characters_do_not_break_lines(trained_run: Path, command: Command) -> None:
     controls = "".join(map(chr, [*range(1, 10), *range(11, 32), 127, *range(128, 160), 0x2028, 0x2029, 0xFEFF]))
     answer = command(
         "translate", trained_run, "--search", "max_length=9", stdin=f"{controls}\nI love apples\n".encode()
@@ -52,16 +51,16 @@ def test_a_line_of_control_characters_has_one_line_for_its_result(trained_run: P
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.count("\n") == 2
     assert answer.out.endswith("\n我喜欢苹果\n")
-    written = command("translate", trained_run, "--json", "--search", "max_length=9", stdin=f"{controls}\n".encode())
-    assert json.loads(written.out)["source"] == controls
+    as_json = command("translate", trained_run, "--json", "--search", "max_length=9", stdin=f"{controls}\n".encode())
+    assert json.loads(as_json.out)["source"] == controls
 
 
-def test_a_null_is_a_character_like_others(trained_run: Path, command: Command) -> None:
+def test_null_character_is_accepted(trained_run: Path, command: Command) -> None:
     answer = command("translate", trained_run, "--search", "max_length=9", stdin=b"I \x00 apples\n\x00\n")
     assert (answer.code, answer.out.count("\n")) == (0, 2)
 
 
-def test_a_lone_surrogate_in_json_is_refused_by_line(trained_run: Path, tmp_path: Path, command: Command) -> None:
+def test_lone_surrogate_in_json_is_rejected_with_its_line(trained_run: Path, tmp_path: Path, command: Command) -> None:
     source, output = tmp_path / "source.jsonl", tmp_path / "output"
     source.write_text('{"source": "I love apples"}\n{"source": "caf\\udce9"}\n')
     answer = command("translate", trained_run, "--input", source, "--output", output)
@@ -71,7 +70,7 @@ def test_a_lone_surrogate_in_json_is_refused_by_line(trained_run: Path, tmp_path
     assert not output.exists()
 
 
-PHRASES = {
+INVALID_PHRASES = {
     "required, cannot be encoded": (("--require", LONE_SURROGATE), "--require 'caf\\udce9' contains a lone surrogate"),
     "forbidden, cannot be encoded": (("--forbid", LONE_SURROGATE), "--forbid 'caf\\udce9' contains a lone surrogate"),
     "prefix, cannot be encoded": (("--prefix", LONE_SURROGATE), "--prefix 'caf\\udce9' contains a lone surrogate"),
@@ -102,20 +101,20 @@ CONTRADICTIONS = {
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), [*PHRASES.values(), *CONTRADICTIONS.values()], ids=[*PHRASES, *CONTRADICTIONS]
+    ("words", "message"), [*INVALID_PHRASES.values(), *CONTRADICTIONS.values()], ids=[*INVALID_PHRASES, *CONTRADICTIONS]
 )
-def test_what_contradicts_itself_is_refused_and_leaves_no_file(
-    words: tuple[str, ...], said: str, trained_run: Path, tmp_path: Path, command: Command
+def test_contradicting_options_are_rejected_without_output(
+    words: tuple[str, ...], message: str, trained_run: Path, tmp_path: Path, command: Command
 ) -> None:
     output = tmp_path / "output"
     answer = command("translate", trained_run, "I love apples", "--output", output, *words)
-    assert said in answer.error
+    assert message in answer.error
     assert answer.out == ""
     assert not output.exists()
 
 
 @pytest.mark.parametrize(
-    ("texts", "why"),
+    ("texts", "message"),
     [
         (None, "expected a list of texts, found NoneType"),
         (b"I love apples", "expected a list of texts, found bytes"),
@@ -123,40 +122,27 @@ def test_what_contradicts_itself_is_refused_and_leaves_no_file(
         ([1], "sentence 1: expected a string, found int"),
     ],
 )
-def test_what_is_no_text_is_refused(texts: object, why: str, trained_run: Path) -> None:
+def test_texts_that_are_not_strings_are_rejected(texts: object, message: str, trained_run: Path) -> None:
     translator = Translator.load(trained_run)
-    for ask in (translator, translator.hypotheses, translator.embed, lambda given: translator.score(given, ["x"])):
-        with pytest.raises(UserError, match=why):
-            ask(texts)
+    for call in (translator, translator.hypotheses, translator.embed, lambda given: translator.score(given, ["x"])):
+        with pytest.raises(UserError, match=message):
+            call(texts)
 
 
-def test_texts_may_come_one_by_one(trained_run: Path) -> None:
+def test_texts_may_be_iterators(trained_run: Path) -> None:
     translator = Translator.load(trained_run)
     assert translator(text for text in ["I love apples"]) == ["我喜欢苹果"]
     assert len(translator.embed(iter(["I love apples", "I"]))) == 2
     assert len(translator.score(iter(["I love apples"]), iter(["我喜欢苹果"]))) == 1
 
 
-@pytest.mark.parametrize(
-    ("constraints", "why"),
-    [
-        (Constraints(required=("苹果",), forbidden=("苹",)), "'苹' is forbidden, but is part of '苹果'"),
-        (Constraints(prefix="我喜欢", forbidden=("我",)), "'我' is forbidden, but is part of '我喜欢'"),
-        (Constraints(required="苹果"), "required: give a tuple of phrases"),
-    ],
-)
-def test_wishes_that_contradict_each_other_are_refused(constraints: Constraints, why: str, trained_run: Path) -> None:
-    with pytest.raises(UserError, match=why):
-        Translator.load(trained_run).hypotheses(["I love apples"], constraints=constraints)
-
-
 @pytest.mark.parametrize("setting", ["max_ratio=inf", "max_ratio=1e9", "max_length=1000000000", "coverage=inf"])
-def test_numbers_without_bound_are_refused(setting: str, trained_run: Path, command: Command) -> None:
+def test_unbounded_settings_are_rejected(setting: str, trained_run: Path, command: Command) -> None:
     answer = command("translate", trained_run, "I love apples", "--search", setting)
     assert answer.code == 2
     assert setting.partition("=")[0] in answer.err
 
 
-def test_a_way_to_pool_that_does_not_exist_is_refused(trained_run: Path) -> None:
+def test_unknown_pooling_is_rejected(trained_run: Path) -> None:
     with pytest.raises(UserError, match="pool: 'max' must be mean"):
         Translator.load(trained_run).embed(["I love apples"], pool="max")  # type: ignore[arg-type]

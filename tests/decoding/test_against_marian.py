@@ -1,4 +1,4 @@
-"""Same weights, same settings, same best hypothesis and score as Hugging Face's MarianMTModel.generate."""
+"""Search finds the same hypotheses and scores as `generate` of transformers with the same weights."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def ours(beam: int, alpha: float, stop: str) -> list[TokenHypothesis]:
 
 
 def theirs(beam: int, alpha: float, early_stopping: bool | str) -> list[tuple[list[int], float]]:
-    """Every best hypothesis up to END, where it has one, and its score."""
+    """Return the best hypotheses, up to END if they have one, and their scores."""
     options = {"early_stopping": early_stopping, "length_penalty": alpha} if beam > 1 else {}
     found = MARIAN.generate(
         **marian_inputs(SOURCES, MARIAN.config),
@@ -34,19 +34,19 @@ def theirs(beam: int, alpha: float, early_stopping: bool | str) -> list[tuple[li
         return_dict_in_generate=True,
         **options,
     )
-    tokens = [_up_to_end(row) for row in found.sequences[:, 1:].tolist()]  # each begins with the start token
+    tokens = [_cut_at_end(row) for row in found.sequences[:, 1:].tolist()]  # without the start token
     if beam > 1:
         return list(zip(tokens, found.sequences_scores.tolist(), strict=True))
-    gains = MARIAN.compute_transition_scores(found.sequences, found.scores, normalize_logits=True)
-    scores = [sum(row[: len(said)]) / len(said) ** alpha for row, said in zip(gains.tolist(), tokens, strict=True)]
+    log_probs = MARIAN.compute_transition_scores(found.sequences, found.scores, normalize_logits=True)
+    scores = [sum(row[: len(one)]) / len(one) ** alpha for row, one in zip(log_probs.tolist(), tokens, strict=True)]
     return list(zip(tokens, scores, strict=True))
 
 
-def _up_to_end(row: list[int]) -> list[int]:
+def _cut_at_end(row: list[int]) -> list[int]:
     return row[: row.index(END) + 1] if END in row else row
 
 
-def test_the_logits_are_the_same() -> None:
+def test_logits_are_equal() -> None:
     inputs = marian_inputs(SOURCES, MARIAN.config)
     target = torch.randint(0, VOCAB, (len(SOURCES), 9), generator=torch.Generator().manual_seed(1))
     lengths = inputs["attention_mask"].sum(1)
@@ -58,12 +58,12 @@ def test_the_logits_are_the_same() -> None:
 @pytest.mark.parametrize(
     ("beam", "stop", "early_stopping"), [(1, "exact", False), (4, "exact", "never"), (4, "first", True)]
 )
-def test_the_best_hypothesis_is_the_same(beam: int, stop: str, early_stopping: bool | str, alpha: float) -> None:
+def test_best_hypothesis_is_equal(beam: int, stop: str, early_stopping: bool | str, alpha: float) -> None:
     compared = 0
     lengths = set()
     for found, (tokens, score) in zip(ours(beam, alpha, stop), theirs(beam, alpha, early_stopping), strict=True):
         if tokens[-1] != END:
-            # At the limit we end a hypothesis and count what END costs; generate returns it as it stands.
+            # At the length limit, our search appends END with its score, while generate cuts the hypothesis.
             continue
         compared += 1
         lengths.add(len(tokens))
@@ -73,15 +73,15 @@ def test_the_best_hypothesis_is_the_same(beam: int, stop: str, early_stopping: b
     assert len(lengths) >= 10
 
 
-def test_without_length_penalty_generates_default_rule_is_exact_too() -> None:
+def test_default_stopping_rule_of_generate_is_exact_without_length_penalty() -> None:
     for found, (tokens, score) in zip(ours(4, 0.0, "exact"), theirs(4, 0.0, False), strict=True):
         if tokens[-1] == END:
             assert [*found.tokens, END] == tokens
             assert found.score == pytest.approx(score, abs=1e-4)
 
 
-def test_generates_default_rule_may_miss_the_best_which_exact_stopping_finds() -> None:
-    """Its bound takes today's length for the unfinished: with a length penalty they may still overtake."""
+def test_exact_stopping_finds_better_hypotheses_than_the_default_rule_of_generate() -> None:
+    """Its bound uses the current length of unfinished hypotheses, which can still improve with a length penalty."""
     pairs = list(zip(ours(4, 1.0, "exact"), theirs(4, 1.0, False), strict=True))
     gaps = [found.score - score for found, (tokens, score) in pairs if tokens[-1] == END]
     assert min(gaps) > -1e-4

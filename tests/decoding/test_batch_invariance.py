@@ -1,4 +1,4 @@
-"""What a sentence becomes does not depend on which sentences are translated beside it."""
+"""Batch invariance: a translation does not depend on the other sentences of the batch."""
 
 import random
 
@@ -15,8 +15,8 @@ from regard.ops.quantization import Precision, prepack, supports
 VOCAB, COUNT = 60, 100
 
 
-def decided_model() -> Transformer:
-    """Random weights that leave no near-tie between words, for a rounding error to decide, and that do end."""
+def peaked_model() -> Transformer:
+    """Return a model with random weights and peaked predictions, which rounding errors do not change."""
     torch.manual_seed(2)
     config = TransformerConfig(
         source_vocab=VOCAB, target_vocab=VOCAB, width=32, heads=4, encoder_layers=2, decoder_layers=2, hidden=64
@@ -24,7 +24,7 @@ def decided_model() -> Transformer:
     model = Transformer(config).eval().requires_grad_(False)
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
-            # Signs at random: else the embedding, which is also the output, makes every word say itself again.
+            # With random signs, the tied output embedding does not make every word repeat itself.
             module.weight.normal_().sign_()
     last = model.decoder[-1].norm3
     last.weight.mul_(3)
@@ -32,13 +32,13 @@ def decided_model() -> Transformer:
     return model
 
 
-MODEL = decided_model()
+MODEL = peaked_model()
 DRAW = random.Random(5)
 SENTENCES = [[DRAW.randrange(3, VOCAB) for _ in range(DRAW.randint(1, 12))] for _ in range(COUNT)]
 
 
 def translate(order: list[int], batch: int, beam: int, precision: Precision = "float32") -> list[list[int]]:
-    """The best hypothesis of every sentence, searched in this order, in batches of this size."""
+    """Return the best hypothesis of every sentence, searched in the given order and batch size."""
     prepack(MODEL, precision)
     stepper = TransformerStepper(MODEL)
     settings = SearchSettings(beam=beam, max_ratio=1.5, max_extra=3)
@@ -50,9 +50,9 @@ def translate(order: list[int], batch: int, beam: int, precision: Precision = "f
     return results
 
 
-@pytest.mark.parametrize("worth", [quantization.MIN_FLOAT32_SIZE, 0], ids=["weights as they are", "weights packed"])
+@pytest.mark.parametrize("worth", [quantization.MIN_FLOAT32_SIZE, 0], ids=["plain weights", "packed weights"])
 @pytest.mark.parametrize("beam", [1, 4])
-def test_batch_size_and_order_change_nothing(beam: int, worth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_size_and_order_do_not_change_translations(beam: int, worth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantization, "MIN_FLOAT32_SIZE", worth)
     shuffled = random.Random(7).sample(range(COUNT), COUNT)
     by_length = sorted(range(COUNT), key=lambda i: len(SENTENCES[i]))
@@ -65,26 +65,26 @@ def test_batch_size_and_order_change_nothing(beam: int, worth: int, monkeypatch:
 
 
 def count_changes(beam: int, precision: Precision) -> int:
-    """How many of the sentences become something else in batches than alone."""
+    """Return the number of sentences whose translation differs between a batch and a single sentence."""
     order = list(range(COUNT))
     alone, together = translate(order, 1, beam, precision), translate(order, 64, beam, precision)
     assert len({tuple(tokens) for tokens in alone}) >= COUNT // 2
     return sum(a != b for a, b in zip(alone, together, strict=True))
 
 
-def test_company_changes_nothing_in_bfloat16() -> None:
+def test_batch_does_not_change_translations_in_bfloat16() -> None:
     if not supports("bfloat16"):
-        pytest.skip("this processor has no packed products")
+        pytest.skip("this CPU does not support bfloat16")
     assert count_changes(1, "bfloat16") == 0
 
 
-def test_company_changes_next_to_nothing_in_int8(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scales are a vector's own. What is left is the rounding of attention in float32, which may tip a whole number."""
+def test_batch_hardly_changes_translations_in_int8(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each vector has its own scale. Rounding of float32 attention may still change a quantised value."""
     if not supports("int8"):
-        pytest.skip("this processor has no int8")
+        pytest.skip("this CPU does not support int8")
     assert count_changes(1, "int8") <= 1
 
-    def pack_with_a_scale_for_all(weight: Tensor) -> quantization.PackedLinear:
+    def pack_with_one_scale_per_batch(weight: Tensor) -> quantization.PackedLinear:
         packed = quantization._quantise_rows(weight)
 
         def multiply(rows: Tensor, bias: Tensor | None) -> Tensor:
@@ -93,5 +93,5 @@ def test_company_changes_next_to_nothing_in_int8(monkeypatch: pytest.MonkeyPatch
 
         return multiply
 
-    monkeypatch.setattr(quantization, "_pack_int8", pack_with_a_scale_for_all)
+    monkeypatch.setattr(quantization, "_pack_int8", pack_with_one_scale_per_batch)
     assert count_changes(1, "int8") >= 15
