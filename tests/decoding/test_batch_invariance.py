@@ -50,10 +50,12 @@ def translate(order: list[int], batch: int, beam: int, precision: Precision = "f
     return results
 
 
-@pytest.mark.parametrize("worth", [quantization.MIN_FLOAT32_SIZE, 0], ids=["plain weights", "packed weights"])
+@pytest.mark.parametrize("min_size", [quantization.MIN_FLOAT32_SIZE, 0], ids=["plain weights", "packed weights"])
 @pytest.mark.parametrize("beam", [1, 4])
-def test_batch_size_and_order_do_not_change_translations(beam: int, worth: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantization, "MIN_FLOAT32_SIZE", worth)
+def test_batch_size_and_order_do_not_change_translations(
+    beam: int, min_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantization, "MIN_FLOAT32_SIZE", min_size)
     shuffled = random.Random(7).sample(range(COUNT), COUNT)
     by_length = sorted(range(COUNT), key=lambda i: len(SENTENCES[i]))
     alone = translate(shuffled, 1, beam)

@@ -67,7 +67,9 @@ def test_changed_weights_are_used(precision: Precision) -> None:
     assert small.score("the dog", "a tree").score != before
 
 
-def test_unsupported_precision_is_rejected(trained_run: Path, monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
+def test_unsupported_precision_is_rejected(
+    trained_run: Path, monkeypatch: pytest.MonkeyPatch, command: Command
+) -> None:
     with pytest.raises(UserError, match="precision: 'int4' is not one of float32, bfloat16, float16, int8"):
         Translator.load(trained_run, precision="int4")
     with pytest.raises(UserError, match=r"precision: 'int4' is not one of .*, which CTranslate2 supports"):
@@ -84,9 +86,7 @@ def test_unsupported_precision_is_rejected(trained_run: Path, monkeypatch: pytes
     assert "int4" in command("translate", trained_run, "You buy tea", "--precision", "int4").error
 
 
-def test_commands_accept_a_precision(
-    trained_run: Path, tmp_path: Path, command: Command, precision: Precision
-) -> None:
+def test_commands_accept_a_precision(trained_run: Path, tmp_path: Path, command: Command, precision: Precision) -> None:
     on_cpu = "--device", "cpu"
     answer = command("translate", trained_run, "I love apples", "--precision", precision, *on_cpu)
     assert answer.out == "我喜欢苹果\n"
