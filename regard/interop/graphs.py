@@ -242,7 +242,7 @@ class _FixedEmbedding(nn.Module):
     def weight(self) -> Tensor:
         return self.embedding.weight
 
-    def forward(self, tokens: Tensor, positions: Tensor, longest: int) -> Tensor:
+    def forward(self, tokens: Tensor, positions: Tensor, longest: int, dtype: torch.dtype | None = None) -> Tensor:
         x = F.embedding(tokens, self.embedding.weight) * self.embedding.scale
         return x if self.table is None else x + self.table[positions]
 
