@@ -1,4 +1,4 @@
-"""Batches taken to pieces and put together again."""
+"""Generic operations on batches."""
 
 from collections.abc import Callable
 from itertools import islice
@@ -25,10 +25,10 @@ from regard.training.tasks.translation.task import TranslationTask
 Build = Callable[..., TranslationTask]
 
 
-def test_a_batch_is_its_tensors_and_what_they_are_in(build: Build) -> None:
+def test_tensors_of_a_batch_can_be_replaced(build: Build) -> None:
     task = build(training__cuda_graph=True, batch__layout="packed", batch__tokens=150)
     one, other = (placed.batch for placed in islice(task.batches(Position(), DataShard()), 2))
-    assert one.count != other.count  # or this test says nothing
+    assert one.count != other.count  # otherwise the test is meaningless
     assert signature_of(one) == signature_of(other)
     copy = with_tensors(one, [tensor.clone() for tensor in tensors_of(other)])
     assert isinstance(copy, TextBatch)
@@ -38,7 +38,7 @@ def test_a_batch_is_its_tensors_and_what_they_are_in(build: Build) -> None:
     assert all(a is not b for a, b in zip(tensors_of(copy), tensors_of(other), strict=True))
 
 
-def test_what_a_recording_takes_for_granted_tells_batches_apart() -> None:
+def test_signature_depends_on_shapes_dtypes_and_values() -> None:
     layout = Packed.of([3, 2])
     assert signature_of(layout) == signature_of(Packed.of([3, 2]))
     assert signature_of(layout) != signature_of(Packed(layout.offsets, 4, 5))
@@ -51,7 +51,7 @@ def test_what_a_recording_takes_for_granted_tells_batches_apart() -> None:
     shapes=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40)), min_size=1, max_size=5),
     dtypes=st.lists(st.sampled_from([torch.int64, torch.int32, torch.float32, torch.bool]), min_size=5, max_size=5),
 )
-def test_tensors_in_one_buffer_are_what_they_were(shapes: list[tuple[int, int]], dtypes: list[torch.dtype]) -> None:
+def test_concatenated_tensors_can_be_split(shapes: list[tuple[int, int]], dtypes: list[torch.dtype]) -> None:
     tensors = [torch.arange(a * b).view(a, b).to(dtype) for (a, b), dtype in zip(shapes, dtypes, strict=False)]
     buffer = concatenate_bytes(tensors)
     found = split_bytes(buffer, tensors)
@@ -63,7 +63,7 @@ def test_tensors_in_one_buffer_are_what_they_were(shapes: list[tuple[int, int]],
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("layout", ["padded", "packed"])
-def test_a_batch_comes_to_a_gpu_whole(build: Build, layout: str) -> None:
+def test_batch_is_moved_to_a_gpu_in_one_copy(build: Build, layout: str) -> None:
     task = build(batch__layout=layout, batch__tokens=150)
     batch = next(iter(task.batches(Position(), DataShard()))).batch
     moved = move(batch, torch.device("cuda"))

@@ -1,4 +1,4 @@
-"""The loop, driven by a task of two numbers, so that everything it does can be computed by hand."""
+"""The training loop, tested with a linear model, whose updates can be computed by hand."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Line(Task[Batch]):
-    """Fits a line to points."""
+    """Fits a linear model to points."""
 
     width = 1
 
@@ -36,7 +36,7 @@ class Line(Task[Batch]):
         self.model = nn.Linear(3, 1).double()
         self.given, self.scores = batches, iter(scores or cycle([0.0]))
         self.losses = iter(losses or cycle([1.0]))
-        self.modes: list[bool] = []
+        self.modes: list[bool] = []  # training mode of the model at each loss
 
     def batches(self, position: Position, shard: DataShard) -> Iterator[Positioned[Batch]]:
         for number in count(position.batch):
@@ -76,8 +76,8 @@ class Line(Task[Batch]):
 
 
 def points(*sizes: int) -> list[Batch]:
-    source = torch.Generator().manual_seed(7)
-    x = torch.randn(sum(sizes), 3, dtype=torch.double, generator=source)
+    generator = torch.Generator().manual_seed(7)
+    x = torch.randn(sum(sizes), 3, dtype=torch.double, generator=generator)
     y = x @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.double)
     return list(zip(x.split(sizes), y.split(sizes), strict=True))
 
@@ -104,20 +104,20 @@ def log(out: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def steps() -> Iterator[list[tuple[list[Tensor], list[Tensor]]]]:
-    """The gradients before, and the parameters after every step of any optimiser."""
-    seen: list[tuple[list[Tensor], list[Tensor]]] = []
+    """Gradients before and parameters after every step of any optimiser."""
+    recorded: list[tuple[list[Tensor], list[Tensor]]] = []
 
     def parameters(optimiser: torch.optim.Optimizer) -> list[Tensor]:
         return [p for group in optimiser.param_groups for p in group["params"]]
 
     def before(optimiser: torch.optim.Optimizer, *_: object) -> None:
-        seen.append(([p.grad.clone() for p in parameters(optimiser) if p.grad is not None], []))
+        recorded.append(([p.grad.clone() for p in parameters(optimiser) if p.grad is not None], []))
 
     def after(optimiser: torch.optim.Optimizer, *_: object) -> None:
-        seen[-1][1].extend(p.detach().clone() for p in parameters(optimiser))
+        recorded[-1][1].extend(p.detach().clone() for p in parameters(optimiser))
 
     hooks = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
-    yield seen
+    yield recorded
     for hook in hooks:
         hook.remove()
 
@@ -126,19 +126,19 @@ def norm(gradients: list[Tensor]) -> float:
     return float(torch.cat([g.flatten() for g in gradients]).norm())
 
 
-def test_accumulating_n_batches_is_one_batch_n_times_as_large(tmp_path: Path) -> None:
-    parts = points(5, 1, 8)  # of different size: every point must weigh the same
+def test_accumulated_batches_equal_one_large_batch(tmp_path: Path) -> None:
+    parts = points(5, 1, 8)  # of different sizes: every point has the same weight
     whole = [(torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]))]
     one, many = Line(whole), Line(parts)
     run(one, tmp_path / "one")
     run(many, tmp_path / "many", {"accumulate": 3})
-    assert len(many.modes) - 1 == 3 * (len(one.modes) - 1)  # the first of all was tried beforehand
+    assert len(many.modes) - 1 == 3 * (len(one.modes) - 1)  # without the largest batch, which is tried first
     assert saved(tmp_path / "many" / "last") == pytest.approx(saved(tmp_path / "one" / "last"), abs=1e-6)
     losses = [[entry["loss"] for entry in log(tmp_path / name) if "loss" in entry] for name in ("one", "many")]
     assert losses[0] == pytest.approx(losses[1])
 
 
-def test_gradients_are_the_mean_over_all_tokens_of_a_step(tmp_path: Path, steps: list[Any]) -> None:
+def test_gradients_are_averaged_over_all_tokens_of_a_step(tmp_path: Path, steps: list[Any]) -> None:
     task = Line(points(4, 2))
     x, y = (torch.cat(sides) for sides in zip(*task.given, strict=True))
     weight, bias = task.model.weight.detach().clone(), task.model.bias.detach().clone()
@@ -147,7 +147,7 @@ def test_gradients_are_the_mean_over_all_tokens_of_a_step(tmp_path: Path, steps:
     assert torch.allclose(steps[0][0][0][0], 2 * (error[:, None] * x).mean(0))
 
 
-def test_the_gradients_norm_is_bounded_and_logged_as_it_was(tmp_path: Path, steps: list[Any]) -> None:
+def test_gradient_norm_is_clipped_and_logged_unclipped(tmp_path: Path, steps: list[Any]) -> None:
     run(Line(points(6)), tmp_path / "free", {"clip": None}, steps=1)
     run(Line(points(6)), tmp_path / "clipped", {"clip": 0.01}, steps=1)
     free, clipped = (norm(gradients) for gradients, _ in steps)
@@ -159,25 +159,25 @@ def test_the_gradients_norm_is_bounded_and_logged_as_it_was(tmp_path: Path, step
     assert float(same_direction) == pytest.approx(1)
 
 
-def test_a_gradient_within_the_bound_is_left_alone(tmp_path: Path, steps: list[Any]) -> None:
+def test_gradient_below_the_limit_is_not_clipped(tmp_path: Path, steps: list[Any]) -> None:
     run(Line(points(6)), tmp_path / "free", {"clip": None}, steps=1)
     run(Line(points(6)), tmp_path / "wide", {"clip": 1000}, steps=1)
     assert torch.equal(steps[0][0][0], steps[1][0][0])
 
 
-def test_the_schedule_sets_the_rate_of_every_step(tmp_path: Path) -> None:
+def test_schedule_sets_the_learning_rate_of_every_step(tmp_path: Path) -> None:
     run(Line(points(6)), tmp_path / "out", {"warmup": 4})
     assert [entry["lr"] for entry in log(tmp_path / "out") if "lr" in entry] == pytest.approx([0.025, 0.05, 0.075, 0.1])
 
 
-def test_the_average_is_the_mean_of_the_last_steps_weights(tmp_path: Path, steps: list[Any]) -> None:
+def test_average_is_the_mean_of_the_last_weights(tmp_path: Path, steps: list[Any]) -> None:
     run(Line(points(6)), tmp_path / "out", steps=10, validate_every=10, average=0.3)
     weights = torch.stack([after[0][0] for _, after in steps])
     assert saved(tmp_path / "out" / "last") == pytest.approx(weights[7:].mean(0).tolist())
     assert saved(tmp_path / "out" / "last") != pytest.approx(weights[9].tolist())
 
 
-def test_the_moving_average_is_its_formula(tmp_path: Path, steps: list[Any]) -> None:
+def test_ema_follows_its_formula(tmp_path: Path, steps: list[Any]) -> None:
     run(Line(points(6)), tmp_path / "out", steps=10, validate_every=5, ema=0.8)
     weights = [after[0][0] for _, after in steps]
     expected = weights[0]
@@ -187,89 +187,89 @@ def test_the_moving_average_is_its_formula(tmp_path: Path, steps: list[Any]) -> 
     assert saved(tmp_path / "out" / "last") != pytest.approx(weights[9].tolist(), rel=1e-2)
 
 
-def test_two_kinds_of_average_at_once_are_refused() -> None:
+def test_average_and_ema_exclude_each_other() -> None:
     with pytest.raises(UserError, match="average and ema exclude each other"):
         TrainingSettings.parse({"ema": 0.9, "average": 0.1}, "training")
 
 
-def test_without_averaging_the_last_weights_are_saved(tmp_path: Path, steps: list[Any]) -> None:
+def test_last_weights_are_saved_without_averaging(tmp_path: Path, steps: list[Any]) -> None:
     run(Line(points(6)), tmp_path / "out")
     assert saved(tmp_path / "out" / "last") == steps[-1][1][0][0].tolist()
 
 
-def test_the_model_with_the_highest_score_is_the_best_and_the_first_of_equals(tmp_path: Path, steps: list[Any]) -> None:
-    outcome = run(Line(points(6), [1.0, 3.0, 3.0, 2.0]), tmp_path / "out", steps=8)
-    assert (outcome.best_step, outcome.scores["score"], outcome.steps) == (4, 3.0, 8)
+def test_best_model_is_the_first_with_the_highest_score(tmp_path: Path, steps: list[Any]) -> None:
+    result = run(Line(points(6), [1.0, 3.0, 3.0, 2.0]), tmp_path / "out", steps=8)
+    assert (result.best_step, result.scores["score"], result.steps) == (4, 3.0, 8)
     assert saved(tmp_path / "out" / "best") == steps[3][1][0][0].tolist()
     assert saved(tmp_path / "out" / "last") == steps[7][1][0][0].tolist()
     scores = json.loads((tmp_path / "out" / "best" / "scores.json").read_text())
     assert scores == {"step": 4, "validation": {"loss": 1.0, "score": 3.0}}
 
 
-def test_of_equal_scores_that_with_the_lower_loss_is_the_better(tmp_path: Path) -> None:
-    outcome = run(Line(points(6), [0.0, 0.0, 0.0, 0.0], [4.0, 2.0, 1.0, 3.0]), tmp_path / "out", steps=8)
-    assert (outcome.best_step, outcome.scores["loss"]) == (6, 1.0)
+def test_loss_decides_between_equal_scores(tmp_path: Path) -> None:
+    result = run(Line(points(6), [0.0, 0.0, 0.0, 0.0], [4.0, 2.0, 1.0, 3.0]), tmp_path / "out", steps=8)
+    assert (result.best_step, result.scores["loss"]) == (6, 1.0)
 
 
-def test_the_newest_can_be_the_best_whatever_its_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newest_model_can_count_as_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TrainingSettings, "keeps_newest", True)
-    outcome = run(Line(points(6), [3.0, 5.0, 1.0]), tmp_path / "out", steps=6)
-    assert (outcome.best_step, outcome.scores["score"]) == (6, 1.0)
-    kept = json.loads((tmp_path / "out" / "best" / "scores.json").read_text())
-    assert kept == {"step": 6, "validation": {"loss": 1.0, "score": 1.0}}
+    result = run(Line(points(6), [3.0, 5.0, 1.0]), tmp_path / "out", steps=6)
+    assert (result.best_step, result.scores["score"]) == (6, 1.0)
+    scores = json.loads((tmp_path / "out" / "best" / "scores.json").read_text())
+    assert scores == {"step": 6, "validation": {"loss": 1.0, "score": 1.0}}
 
 
-def test_a_score_below_zero_can_be_the_best(tmp_path: Path) -> None:
-    outcome = run(Line(points(6), [-5.0, -4.0]), tmp_path / "out")
-    assert (outcome.best_step, outcome.scores["score"]) == (4, -4.0)
+def test_best_score_can_be_negative(tmp_path: Path) -> None:
+    result = run(Line(points(6), [-5.0, -4.0]), tmp_path / "out")
+    assert (result.best_step, result.scores["score"]) == (4, -4.0)
 
 
-def test_a_run_ends_when_its_patience_does(tmp_path: Path) -> None:
-    scores = [1.0, 3.0, 2.0, 3.0, 2.5, 9.0]  # a draw is no improvement
-    outcome = run(Line(points(6), scores), tmp_path / "out", steps=100, patience=3, checkpoint_every=7)
-    assert (outcome.steps, outcome.best_step, outcome.stopped_early) == (10, 4, True)
+def test_run_stops_after_validations_without_improvement(tmp_path: Path) -> None:
+    scores = [1.0, 3.0, 2.0, 3.0, 2.5, 9.0]  # an equal score is no improvement
+    result = run(Line(points(6), scores), tmp_path / "out", steps=100, patience=3, checkpoint_every=7)
+    assert (result.steps, result.best_step, result.stopped_early) == (10, 4, True)
     shown = (tmp_path / "out" / "shown").read_text().splitlines()
     assert shown[-1] == "stopped at step 10: 3 validations without improvement"
     checkpoints = [path.name for path in (tmp_path / "out" / "checkpoints").glob("step-*")]
     assert sorted(checkpoints) == ["step-00000007", "step-00000010"]
 
 
-def test_an_improvement_renews_the_patience(tmp_path: Path) -> None:
-    outcome = run(Line(points(6), [1.0, 0.0, 2.0, 0.0, 3.0]), tmp_path / "out", steps=10, patience=2)
-    assert (outcome.steps, outcome.best_step, outcome.stopped_early) == (10, 10, False)
+def test_improvement_resets_the_patience(tmp_path: Path) -> None:
+    result = run(Line(points(6), [1.0, 0.0, 2.0, 0.0, 3.0]), tmp_path / "out", steps=10, patience=2)
+    assert (result.steps, result.best_step, result.stopped_early) == (10, 10, False)
 
 
-def test_the_last_step_is_validated_and_logged_whatever_the_intervals(tmp_path: Path) -> None:
+def test_last_step_is_always_validated_and_logged(tmp_path: Path) -> None:
     run(Line(points(6)), tmp_path / "out", steps=5, validate_every=3, log_every=2)
     entries = log(tmp_path / "out")
     assert [entry["step"] for entry in entries if "validation" in entry] == [3, 5]
     assert [entry["step"] for entry in entries if "loss" in entry] == [2, 4, 5]
 
 
-def test_training_mode_returns_after_each_validation(tmp_path: Path) -> None:
+def test_model_is_in_training_mode_after_each_validation(tmp_path: Path) -> None:
     task = Line(points(6))
     run(task, tmp_path / "out", validate_every=1)
-    assert task.modes == [True] * 5  # the rehearsal's, and those of four steps
+    assert task.modes == [True] * 5  # of the largest batch and of four steps
 
 
-def test_it_learns(tmp_path: Path) -> None:
+def test_loss_decreases(tmp_path: Path) -> None:
     run(Line(points(64)), tmp_path / "out", {"lr": 0.05}, steps=200, validate_every=200)
     losses = [entry["loss"] for entry in log(tmp_path / "out") if "loss" in entry]
     assert losses[0] > 1
     assert losses[-1] < 1e-2
 
 
-def test_half_precision_is_for_gpus_unless_asked_for() -> None:
+def test_autocast_is_off_on_a_cpu_by_default() -> None:
     cpu = torch.device("cpu")
     for precision, dtype in (("auto", torch.float32), ("float32", torch.float32), ("bfloat16", torch.bfloat16)):
         with autocast(cpu, precision):
             assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
 
 
-# A whole run
+# Complete runs
 
 
-def test_the_log_of_a_run_is_json_line_by_line(trained_run: Path) -> None:
+def test_log_contains_one_json_object_per_line(trained_run: Path) -> None:
     entries = log(trained_run)
     steps = [entry for entry in entries if "loss" in entry]
     assert [entry["step"] for entry in steps] == [50, 100, 150, 200, 250, 300]
@@ -280,7 +280,7 @@ def test_the_log_of_a_run_is_json_line_by_line(trained_run: Path) -> None:
     assert max(scores["bleu"] for scores in validations) > 90
 
 
-def test_the_same_seed_gives_the_same_weights_to_the_bit(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+def test_equal_seeds_give_bit_identical_weights(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
     def digest(name: str, seed: int) -> str:
         recipe = make_recipe(
             training__steps=12, training__validate_every=6, training__seed=seed, model__dropout=0.2, batch__tokens=64
@@ -291,10 +291,10 @@ def test_the_same_seed_gives_the_same_weights_to_the_bit(make_recipe: Callable[.
     assert digest("one", 5) == digest("two", 5) != digest("three", 6)
 
 
-# What a person sees
+# Console output
 
 
-def test_plain_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
+def test_progress_prints_lines_without_a_terminal(tmp_path: Path) -> None:
     run(Line(points(6)), tmp_path / "out", steps=2)
     lines = (tmp_path / "out" / "shown").read_text().splitlines()
     assert [line.split("  ")[0] for line in lines] == ["step 1/2", "step 2/2", "step 2"]
@@ -302,7 +302,7 @@ def test_plain_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
     assert lines[2] == "step 2  validation  loss 1.00"
 
 
-def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
+def test_progress_shows_a_bar_on_a_terminal(tmp_path: Path) -> None:
     path = tmp_path / "shown"
     with path.open("w") as file, Progress(10, Console(file=file, force_terminal=True, width=120)) as progress:
         progress.step(5, {"loss": 1.5, "tokens_per_second": 1000.0, "lr": 0.1})

@@ -16,7 +16,7 @@ from regard.models.folder import unique_tensors
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from tests.conftest import SMALL, Command, settings_of
-from tests.training.test_resume import crashing_at, everything, log, weights
+from tests.training.test_resume import crashing_at, log, read_files, weights
 
 Make = Callable[..., Recipe]
 WORD = "<ent>"
@@ -61,7 +61,7 @@ def first_loss(out: Path) -> float:
 def test_a_run_begins_with_the_folders_weights_and_leaves_the_folder_alone(
     toy: Path, trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = everything(trained_run)
+    before = read_files(trained_run)
     run_recipe(recipe(toy, "train", **start(trained_run), training__steps=1), tmp_path / "tuned")
     assert f"initialised with the weights of {trained_run}" in capsys.readouterr().out
     run_recipe(recipe(toy, "train", training__steps=1, model={"preset": "tiny"}), tmp_path / "fresh")
@@ -70,7 +70,7 @@ def test_a_run_begins_with_the_folders_weights_and_leaves_the_folder_alone(
     old = load_file(trained_run / "best" / "model.safetensors")
     assert began.keys() == old.keys()
     assert all(torch.equal(began[name], old[name]) for name in old)
-    assert everything(trained_run) == before
+    assert read_files(trained_run) == before
 
 
 def test_model_tokenizer_and_languages_are_the_folders(toy: Path, trained_run: Path, tmp_path: Path) -> None:

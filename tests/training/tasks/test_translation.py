@@ -1,3 +1,5 @@
+"""Batches, validation and data of translation tasks."""
+
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,13 +24,14 @@ from regard.training.tasks.translation.data import open_corpora, train_tokenizer
 from regard.training.tasks.translation.recipe import DataSettings, TokenizerSettings
 from regard.training.tasks.translation.task import TranslationTask
 
+Build = Callable[..., TranslationTask]
 CPU = torch.device("cpu")
-FORCED = TranslationObjective(ObjectiveSettings(), label_smoothing=0.0)
+PLAIN_LOSS = TranslationObjective(ObjectiveSettings(), label_smoothing=0.0)
 ROWS = np.array([3, 100, 200, 7, 400, 99])
 
 
 def gradients(task: TranslationTask, *batches: object) -> tuple[float, dict[str, torch.Tensor]]:
-    """The mean loss of some batches, taken together, and its gradients."""
+    """Return the mean loss over some batches and its gradients."""
     task.model.zero_grad()
     total = sum(task.loss(batch, 1).total for batch in batches) / sum(task.count(batch) for batch in batches)
     total.backward()
@@ -42,27 +45,27 @@ def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], to
         assert torch.allclose(gradient, other[name], rtol=0, atol=tolerance), name
 
 
-# Batches and their loss
+# Batches and losses
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_the_decoder_reads_from_the_beginning_and_says_until_the_end(packed: bool, build: Callable) -> None:
+def test_inputs_start_with_bos_and_labels_end_with_eos(packed: bool, build: Build) -> None:
     task = build()
     vocabulary = task.translator.vocabularies.target
     batch = collate(task.train, ROWS, packed, 0)
     lengths = task.train.target.lengths[ROWS] - 1
     inputs = batch.inputs[0] if packed else batch.inputs.flatten()[batch.real]
     sentences = zip(ROWS, inputs.split(lengths.tolist()), batch.labels.split(lengths.tolist()), strict=True)
-    for row, said, label in sentences:
-        assert said[0] == vocabulary.BOS
+    for row, tokens, label in sentences:
+        assert tokens[0] == vocabulary.BOS
         assert label[-1] == vocabulary.EOS
-        assert torch.equal(said[1:], label[:-1])
+        assert torch.equal(tokens[1:], label[:-1])
         assert label[:-1].tolist() == task.train.target.take(np.array([row])).tokens[1:-1].tolist()
     assert task.count(batch) == lengths.sum() == task.loss(batch, 1).count
     assert batch.sentences == len(ROWS)
 
 
-def test_padded_and_packed_batches_have_the_same_loss_and_gradients(build: Callable) -> None:
+def test_padded_and_packed_batches_have_the_same_loss_and_gradients(build: Build) -> None:
     task = build()
     padded, packed = collate(task.train, ROWS, False, 0), collate(task.train, ROWS, True, 0)
     assert padded.source.shape[0] == len(ROWS)
@@ -76,7 +79,7 @@ def test_padded_and_packed_batches_have_the_same_loss_and_gradients(build: Calla
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_two_batches_have_the_gradients_of_one_twice_as_large(packed: bool, build: Callable) -> None:
+def test_gradients_of_two_batches_equal_those_of_one_large_batch(packed: bool, build: Build) -> None:
     task = build()
     loss, gradient = gradients(task, *(collate(task.train, rows, packed, 0) for rows in (ROWS[:2], ROWS[2:])))
     whole_loss, whole_gradient = gradients(task, collate(task.train, ROWS, packed, 0))
@@ -85,42 +88,42 @@ def test_two_batches_have_the_gradients_of_one_twice_as_large(packed: bool, buil
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
-def test_label_smoothing_mixes_the_truth_with_every_word(smoothing: float, build: Callable) -> None:
+def test_label_smoothing_adds_a_uniform_distribution(smoothing: float, build: Build) -> None:
     task = build(optim__label_smoothing=smoothing)
     batch = collate(task.train, ROWS, False, 0)
     logits = task.model(batch.source, batch.inputs, batch.source_layout, batch.target_layout).flatten(0, 1)[batch.real]
-    logp = logits.log_softmax(-1)
-    truth = -logp.gather(1, batch.labels[:, None])[:, 0]
-    expected = ((1 - smoothing) * truth + smoothing * -logp.mean(-1)).sum()
+    log_probs = logits.log_softmax(-1)
+    cross_entropy = -log_probs.gather(1, batch.labels[:, None])[:, 0]
+    expected = ((1 - smoothing) * cross_entropy + smoothing * -log_probs.mean(-1)).sum()
     assert task.loss(batch, 1).total.item() == pytest.approx(expected.item(), rel=1e-6)
 
 
-def test_every_epoch_shows_every_sentence_once_in_another_order(build: Callable) -> None:
+def test_each_epoch_contains_every_sentence_once_in_another_order(build: Build) -> None:
     task = build()
     batches = task.batches(Position(), DataShard())
     epochs = []
     for _ in range(2):
-        left, seen = len(task.train), []
-        while left > 0:
+        remaining, seen = len(task.train), []
+        while remaining > 0:
             batch = next(batches).batch
-            left -= batch.sentences
+            remaining -= batch.sentences
             seen.extend(tuple(row) for row in batch.source.tolist())
-        assert left == 0
+        assert remaining == 0
         epochs.append([tuple(token for token in row if token) for row in seen])
     assert epochs[0] != epochs[1]
     assert sorted(epochs[0]) == sorted(epochs[1])
 
 
-def test_batches_go_on_behind_any_position(build: Callable) -> None:
+def test_batches_resume_from_any_position(build: Build) -> None:
     task = build(batch__tokens=512)
     plan = next(i for i, planned in enumerate(task._plan_from(Position())) if planned.after.epoch)
     batches = task.batches(Position(), DataShard())
-    placed = [next(batches) for _ in range(2 * plan + 2)]
-    assert [item.after for item in placed[plan - 1 : plan + 1]] == [Position(0, plan), Position(1, 1)]
-    for used in (0, 1, plan - 1, plan, plan + 1, 2 * plan):  # the end of an epoch is the beginning of the next
-        position = placed[used - 1].after if used else Position()
+    batches_after = [next(batches) for _ in range(2 * plan + 2)]
+    assert [item.after for item in batches_after[plan - 1 : plan + 1]] == [Position(0, plan), Position(1, 1)]
+    for used in (0, 1, plan - 1, plan, plan + 1, 2 * plan):  # around the end of an epoch
+        position = batches_after[used - 1].after if used else Position()
         again = task.batches(position, DataShard())
-        for expected in placed[used : used + 2]:
+        for expected in batches_after[used : used + 2]:
             found = next(again)
             assert found.after == expected.after
             assert torch.equal(found.batch.source, expected.batch.source)
@@ -129,19 +132,19 @@ def test_batches_go_on_behind_any_position(build: Callable) -> None:
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_the_shares_of_all_processes_are_the_whole(build: Callable, world: int) -> None:
+def test_shards_of_all_processes_partition_the_batches(build: Build, world: int) -> None:
     task = build(batch__tokens=512)
-    alone = task.batches(Position(), DataShard())
-    shares = [task.batches(Position(), DataShard(rank, world)) for rank in range(world)]
+    all_batches = task.batches(Position(), DataShard())
+    shards = [task.batches(Position(), DataShard(rank, world)) for rank in range(world)]
     for _ in range(6):
-        group = [next(alone) for _ in range(world)]
-        for whole, share in zip(group, shares, strict=True):
-            own = next(share)
-            assert torch.equal(own.batch.labels, whole.batch.labels)
+        group = [next(all_batches) for _ in range(world)]
+        for expected, shard in zip(group, shards, strict=True):
+            own = next(shard)
+            assert torch.equal(own.batch.labels, expected.batch.labels)
             assert own.after == group[-1].after
 
 
-def test_validation_draws_no_random_numbers(build: Callable) -> None:
+def test_validation_draws_no_random_numbers(build: Build) -> None:
     task = build(model__dropout=0.3, search__temperature=1.0, search__beam=None)
     task.model.train()
     before = torch.get_rng_state()
@@ -149,7 +152,7 @@ def test_validation_draws_no_random_numbers(build: Callable) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_the_layout_is_chosen_by_the_recipe(build: Callable) -> None:
+def test_layout_follows_the_recipe(build: Build) -> None:
     assert not build().packed
     assert build(batch__layout="packed").packed
 
@@ -157,48 +160,48 @@ def test_the_layout_is_chosen_by_the_recipe(build: Callable) -> None:
 # Validation
 
 
-def test_validation_gives_the_plain_loss_and_the_bleu_of_translations(build: Callable) -> None:
+def test_validation_returns_loss_without_smoothing_and_bleu(build: Build) -> None:
     task = build(optim__label_smoothing=0.4)
     scores = task.validate(task.model).scores
-    whole = collate(task.valid_tokens, np.arange(len(task.valid_tokens)), False, 0)
-    expected = FORCED.loss(task.model, whole, 0)
+    batch = collate(task.valid_tokens, np.arange(len(task.valid_tokens)), False, 0)
+    expected = PLAIN_LOSS.loss(task.model, batch, 0)
     assert scores["loss"] == pytest.approx(expected.total.item() / expected.count, rel=1e-5)
     assert scores["perplexity"] == pytest.approx(np.exp(scores["loss"]))
-    chosen = task.valid[:20]
-    translations = task.translator([pair.source for pair in chosen], beam=1)
-    assert scores["bleu"] == bleu(translations, [pair.target for pair in chosen], "zh").value == scores["score"]
+    pairs = task.valid[:20]
+    translations = task.translator([pair.source for pair in pairs], beam=1)
+    assert scores["bleu"] == bleu(translations, [pair.target for pair in pairs], "zh").value == scores["score"]
 
 
-@pytest.mark.parametrize("watched", ["loss", "bleu", "chrf"])
-def test_the_watched_score_decides(watched: str, build: Callable) -> None:
-    task = build(training__monitor=watched)
+@pytest.mark.parametrize("monitor", ["loss", "bleu", "chrf"])
+def test_monitored_score_selects_the_best_model(monitor: str, build: Build) -> None:
+    task = build(training__monitor=monitor)
     scores = task.validate(task.model).scores
-    assert scores["score"] == (-scores["loss"] if watched == "loss" else scores[watched])
-    chosen = task.valid[:20]
-    translations = task.translator([pair.source for pair in chosen], beam=1)
-    assert scores["chrf"] == chrf(translations, [pair.target for pair in chosen]).value
+    assert scores["score"] == (-scores["loss"] if monitor == "loss" else scores[monitor])
+    pairs = task.valid[:20]
+    translations = task.translator([pair.source for pair in pairs], beam=1)
+    assert scores["chrf"] == chrf(translations, [pair.target for pair in pairs]).value
 
 
-@pytest.mark.parametrize("watched", ["bleu", "chrf"])
-def test_a_score_of_translations_needs_translations(watched: str, build: Callable) -> None:
-    with pytest.raises(UserError, match=f"monitor {watched} needs translations"):
-        build(training__monitor=watched, training__valid_sentences=0)
+@pytest.mark.parametrize("monitor", ["bleu", "chrf"])
+def test_monitoring_bleu_or_chrf_needs_translations(monitor: str, build: Build) -> None:
+    with pytest.raises(UserError, match=f"monitor {monitor} needs translations"):
+        build(training__monitor=monitor, training__valid_sentences=0)
 
 
-def test_without_translations_the_loss_decides(build: Callable) -> None:
+def test_loss_selects_the_best_model_without_translations(build: Build) -> None:
     task = build(training__valid_sentences=0)
     scores = task.validate(task.model).scores
     assert "bleu" not in scores
     assert scores["score"] == -scores["loss"]
 
 
-def test_validation_judges_the_model_it_is_given(build: Callable) -> None:
+def test_validation_uses_the_given_model(build: Build) -> None:
     task = build()
     other = Transformer(task.model.config)
     assert task.validate(other).scores["loss"] != task.validate(task.model).scores["loss"]
 
 
-def test_validation_sentences_beyond_the_learned_positions_are_left_out(
+def test_validation_sentences_beyond_the_learned_positions_are_skipped(
     toy: Path, tmp_path: Path, make_recipe: Callable[..., Recipe]
 ) -> None:
     (tmp_path / "v.en").write_text("I love apples\n" + "I love apples " * 40 + "\n")
@@ -207,41 +210,41 @@ def test_validation_sentences_beyond_the_learned_positions_are_left_out(
     recipe = make_recipe(model__positions="learned", model__max_length=64, **files)
     task = build_task(recipe, CPU, Progress(1))
     assert task.valid == [Pair("I love apples", "我喜欢苹果")]
-    assert np.isfinite(FORCED.loss(task.model, collate(task.valid_tokens, np.array([0]), False, 0), 0).total.item())
+    assert np.isfinite(PLAIN_LOSS.loss(task.model, collate(task.valid_tokens, np.array([0]), False, 0), 0).total.item())
 
 
 # Corpora and vocabularies
 
 
-def test_held_out_pairs_and_training_pairs_make_the_whole_and_share_nothing(toy: Path) -> None:
+def test_training_and_held_out_pairs_partition_the_corpus(toy: Path) -> None:
     data = DataSettings(source=toy / "train.en", target=toy / "train.zh", hold_out=40)
     corpora = open_corpora(data, seed=3)
-    train, everything = list(corpora.pairs()), list(read_parallel(toy / "train.en", toy / "train.zh"))
+    train, all_pairs = list(corpora.pairs()), list(read_parallel(toy / "train.en", toy / "train.zh"))
     assert len(corpora.valid) == 40
     assert not set(train) & set(corpora.valid)
-    assert sorted(train + corpora.valid) == sorted(everything)
-    assert train == [pair for pair in everything if pair not in corpora.valid]
-    assert list(corpora.pairs()) == train  # it can be read again
+    assert sorted(train + corpora.valid) == sorted(all_pairs)
+    assert train == [pair for pair in all_pairs if pair not in corpora.valid]
+    assert list(corpora.pairs()) == train  # can be read repeatedly
 
 
-def test_the_seed_decides_what_is_held_out(toy: Path) -> None:
+def test_seed_selects_the_held_out_pairs(toy: Path) -> None:
     data = DataSettings(source=toy / "train.en", target=toy / "train.zh", hold_out=40)
     assert open_corpora(data, 3).valid == open_corpora(data, 3).valid != open_corpora(data, 4).valid
 
 
-def test_no_more_than_a_tenth_is_held_out(toy: Path) -> None:
+def test_at_most_a_tenth_is_held_out(toy: Path) -> None:
     data = DataSettings(source=toy / "train.en", target=toy / "train.zh", hold_out=1000)
     assert len(open_corpora(data, 1).valid) == 50
 
 
-def test_given_validation_files_leave_the_training_corpus_whole(toy: Path) -> None:
+def test_nothing_is_held_out_if_validation_files_are_given(toy: Path) -> None:
     files = {"source": toy / "train.en", "target": toy / "train.zh"}
     corpora = open_corpora(DataSettings(**files, valid_source=toy / "train.en", valid_target=toy / "train.zh"), 1)
     assert list(corpora.pairs()) == corpora.valid
     assert len(corpora.valid) == 500
 
 
-def test_joint_vocabularies_are_one_and_separate_ones_know_only_their_side() -> None:
+def test_joint_vocabulary_covers_both_sides_and_separate_ones_one_each() -> None:
     pairs = [Pair("abc abc", "xyz xyz")] * 3
     joint = train_tokenizers(lambda: pairs, TokenizerSettings(size=300))
     assert joint.source is joint.target
@@ -257,7 +260,7 @@ def test_joint_vocabularies_are_one_and_separate_ones_know_only_their_side() -> 
     assert not knows(separate.target, "abc")
 
 
-def test_pairs_left_out_are_counted_and_said(
+def test_skipped_pairs_are_counted_and_reported(
     tmp_path: Path, make_recipe: Callable[..., Recipe], capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = ["I love apples"] * 30 + ["", "I love apples " * 30] + ["I love apples"] * 30
@@ -266,16 +269,16 @@ def test_pairs_left_out_are_counted_and_said(
     files = {"data__source": str(tmp_path / "a.en"), "data__target": str(tmp_path / "a.zh")}
     valid = {"data__valid_source": str(tmp_path / "a.en"), "data__valid_target": str(tmp_path / "a.zh")}
     task = build_task(make_recipe(**files, **valid, data__max_length=20), CPU, Progress(1))
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert len(task.train) == 60
-    assert "skipped: 1 pair with an empty side" in said
-    assert "skipped: 1 pair with over 20 tokens" in said
+    assert "skipped: 1 pair with an empty side" in output
+    assert "skipped: 1 pair with over 20 tokens" in output
 
 
 # Prefetching
 
 
-def test_closing_the_batches_stops_the_background_thread(build: Callable[..., TranslationTask]) -> None:
+def test_closing_the_batches_stops_the_background_thread(build: Build) -> None:
     task, before = build(), set(threading.enumerate())
     batches = task.batches(Position(), DataShard())
     next(batches)
@@ -284,9 +287,7 @@ def test_closing_the_batches_stops_the_background_thread(build: Callable[..., Tr
     assert set(threading.enumerate()) <= before
 
 
-def test_errors_in_the_background_thread_are_raised(
-    build: Callable[..., TranslationTask], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_in_the_background_thread_are_raised(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     task = build()
 
     def fail(*arguments: object, **options: object) -> None:

@@ -1,4 +1,4 @@
-"""Packed batches of one size: the same losses as any other, and one compiled graph for all of them."""
+"""Packed batches of fixed shape: they have the same losses as other batches and share one compiled graph."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -24,7 +24,7 @@ Build = Callable[..., TranslationTask]
 
 
 @pytest.fixture
-def traced() -> Iterator[None]:
+def eager_backend() -> Iterator[None]:
     """torch.compile without code generation, which would take most of a minute."""
     torch.compiler.reset()
     with pytest.MonkeyPatch.context() as patch:
@@ -38,19 +38,19 @@ def gradients(task: TranslationTask, batch: TextBatch) -> list[torch.Tensor]:
     return [loss, *torch.autograd.grad(loss, list(task.model.parameters()))]
 
 
-@given(lengths=st.lists(st.integers(0, 9), max_size=12), more=st.integers(0, 40))
-def test_sentences_stand_first_then_padding_then_nothing(lengths: list[int], more: int) -> None:
-    frame = PackedShape(sum(lengths) + more + 1, len(lengths) + 2, 9)
-    layout = frame.layout(np.array(lengths, np.int64))
+@given(lengths=st.lists(st.integers(0, 9), max_size=12), padding=st.integers(0, 40))
+def test_layout_has_sentences_then_padding_then_empty_sequences(lengths: list[int], padding: int) -> None:
+    shape = PackedShape(sum(lengths) + padding + 1, len(lengths) + 2, 9)
+    layout = shape.layout(np.array(lengths, np.int64))
     found = layout.lengths.tolist()
     assert found[: len(lengths)] == lengths
-    assert len(found) == frame.sequences
-    assert sum(found) == layout.size == frame.tokens
+    assert len(found) == shape.sequences
+    assert sum(found) == layout.size == shape.tokens
     assert max(found) <= layout.longest == 9
     assert layout.offsets.dtype == torch.int32
 
 
-def test_a_filled_batch_has_the_loss_and_gradients_of_a_padded_one(build: Build) -> None:
+def test_batch_of_fixed_shape_has_the_same_loss_and_gradients(build: Build) -> None:
     task = build(model__dropout=0.0)
     task.model.double()
     rows = np.array([3, 100, 200, 7, 400, 99])
@@ -64,22 +64,22 @@ def test_a_filled_batch_has_the_loss_and_gradients_of_a_padded_one(build: Build)
         torch.testing.assert_close(mine, theirs)
 
 
-def test_all_batches_of_a_compiled_run_have_one_shape_and_one_graph(build: Build, traced: None) -> None:
+def test_compiled_batches_have_one_shape_and_one_graph(build: Build, eager_backend: None) -> None:
     task = build(training__compile=True, batch__layout="packed", batch__tokens=150, model__dropout=0.0)
     batches = task.batches(Position(), DataShard())
-    some = [task.largest_batch(), *(next(batches).batch for _ in range(4))]
+    batches_and_largest = [task.largest_batch(), *(next(batches).batch for _ in range(4))]
     torch._dynamo.utils.counters.clear()
-    for batch in some:
+    for batch in batches_and_largest:
         assert {name: x.shape for name, x in vars(batch).items() if isinstance(x, torch.Tensor)} == {
             "source": (1, 150), "inputs": (1, 150), "labels": (150,)
         }  # fmt: skip
         expected = teacher_forcing_loss(task.model, batch, task.recipe.optim.label_smoothing)
         assert task.loss(batch, 1).total.item() == pytest.approx(expected.item(), rel=1e-5)
-    assert len({batch.count for batch in some}) > 1
+    assert len({batch.count for batch in batches_and_largest}) > 1
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
-def test_the_halves_of_a_filled_batch_are_no_longer_than_they_must_be(build: Build, traced: None) -> None:
+def test_halves_of_a_batch_of_fixed_shape_have_no_padding(build: Build, eager_backend: None) -> None:
     task = build(training__compile=True, batch__layout="packed", batch__tokens=150)
     whole = next(task.batches(Position(), DataShard())).batch
     halves = task.split(whole)
@@ -88,7 +88,7 @@ def test_the_halves_of_a_filled_batch_are_no_longer_than_they_must_be(build: Bui
     assert all(half.inputs.numel() == half.count for half in halves)
 
 
-def test_a_compiled_run_goes_on_where_it_stopped(toy: Path, tmp_path: Path, traced: None) -> None:
+def test_resumed_compiled_run_has_bit_identical_weights(toy: Path, tmp_path: Path, eager_backend: None) -> None:
     recipe = small_recipe(
         toy / "train.en",
         toy / "train.zh",
@@ -103,16 +103,16 @@ def test_a_compiled_run_goes_on_where_it_stopped(toy: Path, tmp_path: Path, trac
         model__dropout=0.2,
         model__attention_dropout=0.1,
     )
-    run_recipe(recipe, tmp_path / "whole")
+    run_recipe(recipe, tmp_path / "uninterrupted")
     with crashing_at(3):
-        run_recipe(recipe, tmp_path / "broken")
-    run_recipe(recipe, tmp_path / "broken")
-    assert weights(tmp_path / "broken") == weights(tmp_path / "whole")
-    assert "layout: packed" in (tmp_path / "whole" / "recipe.yaml").read_text(encoding="utf-8")
+        run_recipe(recipe, tmp_path / "resumed")
+    run_recipe(recipe, tmp_path / "resumed")
+    assert weights(tmp_path / "resumed") == weights(tmp_path / "uninterrupted")
+    assert "layout: packed" in (tmp_path / "uninterrupted" / "recipe.yaml").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "message"),
     [
         ({"batch__layout": "padded"}, "training.compile needs batches of fixed shape; set batch.layout"),
         ({"objective__r_drop": 1.0}, "training.compile supports plain teacher forcing only; omit objective"),
@@ -123,8 +123,8 @@ def test_a_compiled_run_goes_on_where_it_stopped(toy: Path, tmp_path: Path, trac
         ({"model__kind": "nat"}, "training.compile: supports autoregressive models only"),
     ],
 )
-def test_what_cannot_be_compiled_is_refused(
-    changes: dict[str, object], sentence: str, make_recipe: Callable[..., Recipe]
+def test_recipe_that_cannot_be_compiled_is_rejected(
+    changes: dict[str, object], message: str, make_recipe: Callable[..., Recipe]
 ) -> None:
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=message):
         make_recipe(training__compile=True, **changes)
