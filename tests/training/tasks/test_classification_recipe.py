@@ -1,4 +1,4 @@
-"""What a recipe of a classifier may say."""
+"""Recipes of classifiers, and the choice of the task by the kind of the model."""
 
 from pathlib import Path
 
@@ -14,8 +14,8 @@ from regard.training.tasks.translation.recipe import TranslationRecipe
 GIVEN = {"data.images": "somewhere", "model.kind": "vit"}
 
 
-def test_every_kind_of_model_has_a_family() -> None:
-    assert TASKS.keys() == MODELS.keys() - {"bert"}  # which others have trained
+def test_every_kind_of_model_has_a_task() -> None:
+    assert TASKS.keys() == MODELS.keys() - {"bert"}  # imported only
     with pytest.raises(UserError, match="'bert' is not one of transformer, nat, vit, swin, croco"):
         Recipe.load(None, [], {"model.kind": "bert", "data.builtin": "en-zh"})
 
@@ -29,14 +29,14 @@ def test_every_kind_of_model_has_a_family() -> None:
         (None, {"init.from": "somewhere"}),
     ],
 )
-def test_a_kind_that_is_not_known_is_named_before_all_else(recipe: Path | None, given: dict[str, str]) -> None:
-    with pytest.raises(UserError) as refused:
+def test_unknown_kind_is_reported_first(recipe: Path | None, given: dict[str, str]) -> None:
+    with pytest.raises(UserError) as error:
         Recipe.load(recipe, ["model.kind=swim"], given)
-    assert str(refused.value) == "model.kind: 'swim' is not one of transformer, nat, vit, swin, croco"
+    assert str(error.value) == "model.kind: 'swim' is not one of transformer, nat, vit, swin, croco"
 
 
 @pytest.mark.parametrize("kind", ["vit", "swin"])
-def test_the_kind_of_the_model_decides_about_the_recipe(kind: str) -> None:
+def test_kind_of_the_model_selects_the_recipe_type(kind: str) -> None:
     recipe = Recipe.load(None, [], GIVEN | {"model.kind": kind})
     assert isinstance(recipe, ClassificationRecipe)
     assert isinstance(recipe, task_of(kind).recipe_type)
@@ -44,7 +44,7 @@ def test_the_kind_of_the_model_decides_about_the_recipe(kind: str) -> None:
     assert (config.kind, config.classes, config.channels, config.image) == (kind, 7, 1, (32, 32))
 
 
-def test_a_recipe_of_the_wrong_sort_is_refused_by_name(tmp_path: Path) -> None:
+def test_recipe_of_another_task_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_text("model: {kind: vit}\ndata: {images: somewhere}\n")
     with pytest.raises(UserError, match=r"r\.yaml: a recipe for model.kind=vit cannot be used here"):
@@ -52,7 +52,7 @@ def test_a_recipe_of_the_wrong_sort_is_refused_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ("model.wdith=8", "unknown key model.wdith; did you mean model.width?"),
         ("model.classes=3", "model.classes: follows from the images"),
@@ -66,20 +66,20 @@ def test_a_recipe_of_the_wrong_sort_is_refused_by_name(tmp_path: Path) -> None:
         ("data.builtin=en-zh", "unknown key data.builtin"),
     ],
 )
-def test_what_is_wrong_is_refused_in_one_sentence(change: str, said: str) -> None:
-    with pytest.raises(UserError) as refused:
+def test_wrong_setting_is_rejected(change: str, message: str) -> None:
+    with pytest.raises(UserError) as error:
         Recipe.load(None, [change], GIVEN)
-    assert said in str(refused.value)
+    assert message in str(error.value)
 
 
-def test_patience_for_the_newest_is_refused() -> None:
+def test_patience_without_monitored_score_is_rejected() -> None:
     with pytest.raises(UserError, match="patience has no effect with monitor=last"):
         Recipe.load(None, ["training.monitor=last", "training.patience=3"], GIVEN)
-    newest, best = (Recipe.load(None, [f"training.monitor={watch}"], GIVEN) for watch in ("last", "auto"))
+    newest, best = (Recipe.load(None, [f"training.monitor={monitor}"], GIVEN) for monitor in ("last", "auto"))
     assert newest.training.keeps_newest and not best.training.keeps_newest
 
 
-def test_the_size_of_the_images_is_that_of_the_preset_unless_it_is_given() -> None:
+def test_default_image_size_is_that_of_the_preset() -> None:
     small = Recipe.load(None, ["model.preset=small"], GIVEN)
     given = Recipe.load(None, ["model.preset=small", "data.size=64"], GIVEN)
     assert isinstance(small, ClassificationRecipe) and isinstance(given, ClassificationRecipe)

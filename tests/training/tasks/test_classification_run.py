@@ -1,4 +1,4 @@
-"""A run on images: what it leaves, what it refuses to go on with, what it begins with."""
+"""Classification runs: results, changed data and settings, shared stores, initialisation."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from tests.images import COLOURS, image_recipe, paint
 SHORT = {"training__steps": 4, "training__validate_every": 2, "training__log_every": 1}
 
 
-def test_a_run_learns_and_leaves_a_classifier_that_needs_nothing_else(image_run: Path, painted: Path) -> None:
+def test_run_produces_a_self_contained_classifier(image_run: Path, painted: Path) -> None:
     assert {path.name for path in (image_run / "best").iterdir()} == {"config.json", "model.safetensors", "scores.json"}
     scores = json.loads((image_run / "best" / "scores.json").read_text())
     assert scores["validation"]["accuracy"] == 100
@@ -28,28 +28,28 @@ def test_a_run_learns_and_leaves_a_classifier_that_needs_nothing_else(image_run:
     assert label == "green" and probability > 0.5
 
 
-def test_the_log_counts_images(image_run: Path) -> None:
+def test_log_counts_images(image_run: Path) -> None:
     entries = [json.loads(line) for line in (image_run / "log.jsonl").read_text().splitlines()]
     assert entries[0]["images"] == 10 * 12
     assert entries[0]["images_per_second"] > 0
     assert "tokens" not in entries[0]
 
 
-def test_what_the_run_says(painted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_of_a_run(painted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paint(tmp_path / "set", 10, 1)
     (tmp_path / "set" / "red" / "bad.png").write_text("not an image")
     run_recipe(image_recipe(tmp_path / "set", data__max_bad=0.1, **SHORT), tmp_path / "run")
-    said = capsys.readouterr().out
-    assert "some images of each class are held out" in said
-    assert "3 classes: 27 training images, 3 for validation; 8×8 pixels in colour" in said
-    assert "skipped: 1 image that cannot be read; see" in said
-    left_out = tmp_path / "run" / "data" / "train" / "skipped.tsv"
-    assert str(left_out) in said
-    assert "bad.png\ta text file" in left_out.read_text()
-    assert "images/s" in said
+    output = capsys.readouterr().out
+    assert "some images of each class are held out" in output
+    assert "3 classes: 27 training images, 3 for validation; 8×8 pixels in colour" in output
+    assert "skipped: 1 image that cannot be read; see" in output
+    skipped = tmp_path / "run" / "data" / "train" / "skipped.tsv"
+    assert str(skipped) in output
+    assert "bad.png\ta text file" in skipped.read_text()
+    assert "images/s" in output
 
 
-def test_images_that_changed_are_refused_on_going_on(tmp_path: Path) -> None:
+def test_changed_images_are_rejected_on_resuming(tmp_path: Path) -> None:
     images = paint(tmp_path / "set", 10, 1)
     constant = SHORT | {"optim__schedule": "constant"}
     run_recipe(image_recipe(images, **constant), tmp_path / "run")
@@ -62,20 +62,20 @@ def test_images_that_changed_are_refused_on_going_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"model__width": 32}, "the run started with model.width=16, not 32"),
         ({"data__size": 16}, "the run started with data.size=8, not 16"),
         ({"augmentation__flip": 0.5}, "the run started with augmentation.flip=0"),
     ],
 )
-def test_a_changed_setting_is_named(change: dict[str, object], said: str, image_run: Path, painted: Path) -> None:
-    with pytest.raises(UserError) as refused:
+def test_changed_setting_is_rejected(change: dict[str, object], message: str, image_run: Path, painted: Path) -> None:
+    with pytest.raises(UserError) as error:
         run_recipe(image_recipe(painted, **change), image_run)
-    assert said in str(refused.value)
+    assert message in str(error.value)
 
 
-def test_a_run_of_one_kind_does_not_go_on_as_another(image_run: Path, painted: Path) -> None:
+def test_kind_of_the_model_must_not_change_on_resuming(image_run: Path, painted: Path) -> None:
     swin = Recipe.load(None, [], {"data.images": str(painted), "model.kind": "swin"})
     with pytest.raises(UserError, match=r"the run started with model\.kind=vit, not swin"):
         run_recipe(swin, image_run)
@@ -83,31 +83,29 @@ def test_a_run_of_one_kind_does_not_go_on_as_another(image_run: Path, painted: P
         run_recipe(Recipe.load(Path("demo")), image_run)
 
 
-def test_a_damaged_store_is_named_and_made_again(
-    painted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_store_is_recreated(painted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     constant = SHORT | {"optim__schedule": "constant"}
     run_recipe(image_recipe(painted, **constant), tmp_path / "run")
-    whole = (tmp_path / "run" / "data" / "train" / "pixels.npy").read_bytes()
-    (tmp_path / "run" / "data" / "train" / "pixels.npy").write_bytes(whole[:-100])
+    pixels = (tmp_path / "run" / "data" / "train" / "pixels.npy").read_bytes()
+    (tmp_path / "run" / "data" / "train" / "pixels.npy").write_bytes(pixels[:-100])
     run_recipe(image_recipe(painted, **constant | {"training__steps": 6}), tmp_path / "run")
     assert "creating it again" in capsys.readouterr().out
-    assert (tmp_path / "run" / "data" / "train" / "pixels.npy").read_bytes() == whole
+    assert (tmp_path / "run" / "data" / "train" / "pixels.npy").read_bytes() == pixels
 
 
-def test_runs_share_a_store_and_refuse_one_made_otherwise(painted: Path, tmp_path: Path) -> None:
+def test_runs_share_a_store_with_equal_settings(painted: Path, tmp_path: Path) -> None:
     store = {"data__store": str(tmp_path / "store")} | SHORT
     run_recipe(image_recipe(painted, **store), tmp_path / "one")
-    made = (tmp_path / "store" / "train" / "pixels.npy").stat().st_mtime_ns
+    modified = (tmp_path / "store" / "train" / "pixels.npy").stat().st_mtime_ns
     run_recipe(image_recipe(painted, **store), tmp_path / "two")
-    assert (tmp_path / "store" / "train" / "pixels.npy").stat().st_mtime_ns == made
+    assert (tmp_path / "store" / "train" / "pixels.npy").stat().st_mtime_ns == modified
     assert not (tmp_path / "two" / "data" / "train").exists()
     with pytest.raises(UserError, match=r"was made with data.size=8, not 16; set the old value or another data.store"):
         run_recipe(image_recipe(painted, **store | {"data__size": 16}), tmp_path / "three")
     assert not (tmp_path / "three").exists()
 
 
-def test_validation_images_of_their_own(painted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_separate_validation_images(painted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = image_recipe(painted, data__valid=str(painted / "test"), **SHORT)
     run_recipe(recipe, tmp_path / "run")
     assert "60 training images, 30 for validation" in capsys.readouterr().out
@@ -116,15 +114,15 @@ def test_validation_images_of_their_own(painted: Path, tmp_path: Path, capsys: p
         run_recipe(image_recipe(painted, data__valid=str(tmp_path / "other"), **SHORT), tmp_path / "second")
 
 
-def started(folder: Path, images: Path, out: Path, **changes: object) -> Classifier:
+def initialised_run(folder: Path, images: Path, out: Path, **changes: object) -> Classifier:
     run_recipe(image_recipe(images, init__from=str(folder), **SHORT | {"optim__lr": 1e-9} | changes), out)
     return Classifier.load(out / "last")
 
 
-def test_a_run_begins_with_a_trained_model_head_and_all(
+def test_run_is_initialised_with_all_weights(
     image_run: Path, painted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = started(image_run, painted, tmp_path / "run")
+    model = initialised_run(image_run, painted, tmp_path / "run")
     assert f"initialised with the weights of {image_run}\n" in capsys.readouterr().out
     before = Classifier.load(image_run)
     assert model.preprocessing == before.preprocessing
@@ -132,11 +130,11 @@ def test_a_run_begins_with_a_trained_model_head_and_all(
         assert torch.allclose(model.model.state_dict()[name], tensor, atol=1e-6), name
 
 
-def test_new_classes_and_a_new_size_get_a_new_head_and_resized_positions(
+def test_new_classes_get_a_new_head_and_new_sizes_resized_positions(
     image_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     images = paint(tmp_path / "set", 10, 1, 16, COLOURS | {"white": (250, 250, 250)})
-    model = started(image_run, images, tmp_path / "run", data__size=16)
+    model = initialised_run(image_run, images, tmp_path / "run", data__size=16)
     assert " and a new head" in capsys.readouterr().out
     before = Classifier.load(image_run)
     assert model.classes == ("blue", "green", "red", "white")
@@ -148,14 +146,14 @@ def test_new_classes_and_a_new_size_get_a_new_head_and_resized_positions(
             assert torch.allclose(new[name], old[name], atol=1e-6), name
 
 
-def test_what_contradicts_the_beginning_is_named(image_run: Path, painted: Path, tmp_path: Path) -> None:
+def test_setting_that_contradicts_the_initial_model_is_rejected(image_run: Path, painted: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"model.width: 32 contradicts 16 of .*, from which the run is initialised"):
-        started(image_run, painted, tmp_path / "run", model__width=32)
+        initialised_run(image_run, painted, tmp_path / "run", model__width=32)
     with pytest.raises(UserError, match=r"data\.channels: 1 contradicts 3 of"):
-        started(image_run, painted, tmp_path / "run", data__channels=1)
+        initialised_run(image_run, painted, tmp_path / "run", data__channels=1)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_translator_is_nothing_to_begin_with(trained_run: Path, painted: Path, tmp_path: Path) -> None:
+def test_translator_is_rejected_as_initial_model(trained_run: Path, painted: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is a text model; use regard translate"):
-        started(trained_run, painted, tmp_path / "run")
+        initialised_run(trained_run, painted, tmp_path / "run")

@@ -1,4 +1,4 @@
-"""From the files of a recipe to tokens that are made once: corpora, weights, stores, and what is left out."""
+"""Preparation of translation data: corpora, weights, token stores, and skipped pairs."""
 
 import gzip
 import json
@@ -33,15 +33,15 @@ from tests.data.text.test_tokens import rows_of
 CPU = torch.device("cpu")
 
 
-class Silence(Progress):
-    """Keeps what is said."""
+class RecordingProgress(Progress):
+    """Records messages instead of printing them."""
 
     def __init__(self) -> None:
         super().__init__(1, Console(file=open(os.devnull, "w")))  # noqa: SIM115, PTH123
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def print(self, text: str) -> None:
-        self.said.append(text)
+        self.messages.append(text)
 
 
 def recipe_of(corpora: list[dict[str, Any]], **changes: object) -> Recipe:
@@ -55,39 +55,39 @@ def write_tsv(path: Path, start: int, end: int) -> Path:
     return path
 
 
-def seen_in_epochs(task: TranslationTask, epochs: int) -> Iterator[Counter[int]]:
-    """How often each epoch shows each row."""
-    planned = task._plan_from(Position())
-    rest: list[Any] = [next(planned)]
+def count_rows(task: TranslationTask, epochs: int) -> Iterator[Counter[int]]:
+    """Count how often each row occurs in each epoch."""
+    plans = task._plan_from(Position())
+    plan = next(plans)
     for epoch in range(epochs):
-        seen: Counter[int] = Counter()
-        while rest[0].after.epoch == epoch:
-            seen.update(rest[0].batch.tolist())
-            rest = [next(planned)]
-        yield seen
+        counts: Counter[int] = Counter()
+        while plan.after.epoch == epoch:
+            counts.update(plan.batch.tolist())
+            plan = next(plans)
+        yield counts
 
 
 # Several corpora
 
 
-def test_weights_say_how_often_an_epoch_shows_a_sentence(tmp_path: Path, toy: Path) -> None:
+def test_weights_determine_how_often_a_sentence_occurs_per_epoch(tmp_path: Path, toy: Path) -> None:
     corpora = [
         {"source": str(write_tsv(tmp_path / "a.tsv", 0, 40)), "weight": 0.5},
         {"source": str(write_tsv(tmp_path / "b.tsv", 40, 70)), "weight": 3},
         {"source": str(write_tsv(tmp_path / "c.tsv", 70, 120))},
     ]
     valid = {"data__valid_source": toy / "train.en", "data__valid_target": toy / "train.zh"}
-    task = build_task(recipe_of(corpora, **valid), CPU, Silence())
+    task = build_task(recipe_of(corpora, **valid), CPU, RecordingProgress())
     assert task.train.sizes == (40, 30, 50)
-    first, second = seen_in_epochs(task, 2)
-    for seen in (first, second):
-        assert sum(seen.values()) == 20 + 90 + 50 == len(task.order)
-        assert [seen[row] for row in range(40, 70)] == [3] * 30
-        assert [seen[row] for row in range(70, 120)] == [1] * 50
-    assert [(first + second)[row] for row in range(40)] == [1] * 40  # one half, then the other
+    first, second = count_rows(task, 2)
+    for counts in (first, second):
+        assert sum(counts.values()) == 20 + 90 + 50 == len(task.order)
+        assert [counts[row] for row in range(40, 70)] == [3] * 30
+        assert [counts[row] for row in range(70, 120)] == [1] * 50
+    assert [(first + second)[row] for row in range(40)] == [1] * 40  # one half each
 
 
-def test_corpora_of_all_formats_are_joined_and_held_out_from_alike(tmp_path: Path) -> None:
+def test_corpora_of_all_formats_are_joined(tmp_path: Path) -> None:
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     shards = tmp_path / "shards"
     shards.mkdir()
@@ -110,12 +110,12 @@ def test_corpora_of_all_formats_are_joined_and_held_out_from_alike(tmp_path: Pat
     assert len(train) == opened.total == 360
     assert sorted(train + opened.valid) == sorted(pairs)
     assert train == [pair for pair in pairs if pair not in opened.valid]
-    held = [sum(pair in opened.valid for pair in pairs[i : i + 100]) for i in range(0, 400, 100)]
-    assert min(held) > 3
+    held_out = [sum(pair in opened.valid for pair in pairs[i : i + 100]) for i in range(0, 400, 100)]
+    assert min(held_out) > 3
 
 
 @pytest.mark.parametrize(
-    ("values", "complaint"),
+    ("values", "message"),
     [
         ({}, "give either source"),
         ({"source": "a.tsv", "corpora": [{"source": "b.tsv"}]}, "give either source"),
@@ -125,58 +125,58 @@ def test_corpora_of_all_formats_are_joined_and_held_out_from_alike(tmp_path: Pat
         ({"corpora": [{"source": "b.tsv", "wieght": 2}]}, r"unknown key corpora\.0\.wieght"),
     ],
 )
-def test_corpora_that_make_no_sense_are_refused(values: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(UserError, match=complaint):
+def test_contradictory_data_settings_are_rejected(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         DataSettings.parse(values, "data")
 
 
-def test_a_corpus_of_which_nothing_is_left_is_named(tmp_path: Path) -> None:
+def test_corpus_without_usable_pairs_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "b.tsv").write_text("I love apples\t\n" * 40)
     corpora = [{"source": str(write_tsv(tmp_path / "a.tsv", 0, 90))}, {"source": str(tmp_path / "b.tsv")}]
     with pytest.raises(
         UserError, match=r"b\.tsv: no training pair is left with data\.max_length=256: \d+ have an empty side"
     ):
-        build_task(recipe_of(corpora), CPU, Silence())
+        build_task(recipe_of(corpora), CPU, RecordingProgress())
 
 
-@pytest.mark.parametrize(("total", "wanted"), [(10, 3), (7, 7), (5, 9), (1000, 333)])
-def test_the_tokenizer_learns_from_evenly_spaced_pairs(total: int, wanted: int) -> None:
-    chosen = list(take_evenly(range(total), total, wanted))
-    assert len(chosen) == min(total, wanted)
+@pytest.mark.parametrize(("total", "number"), [(10, 3), (7, 7), (5, 9), (1000, 333)])
+def test_selected_items_are_evenly_spaced(total: int, number: int) -> None:
+    chosen = list(take_evenly(range(total), total, number))
+    assert len(chosen) == min(total, number)
     assert np.ptp(np.diff([-1, *chosen])) <= 1
 
 
-def test_that_not_all_pairs_teach_the_tokenizer_is_said(make_recipe: Callable[..., Recipe]) -> None:
-    progress = Silence()
+def test_sampling_for_the_tokenizer_is_reported(make_recipe: Callable[..., Recipe]) -> None:
+    progress = RecordingProgress()
     build_task(make_recipe(tokenizer__sample=100), CPU, progress)
-    assert "training the tokenizer on 100 of 470 pairs, evenly spaced" in progress.said
+    assert "training the tokenizer on 100 of 470 pairs, evenly spaced" in progress.messages
 
 
-def test_long_work_says_from_time_to_time_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_of_long_work_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.training.progress.REPORT_INTERVAL", 0)
-    progress = Silence()
+    progress = RecordingProgress()
     assert list(progress.track(range(25_000), "tokenising")) == list(range(25_000))
-    assert [line.split(" pairs, ")[0] for line in progress.said] == ["tokenising: 10,000", "tokenising: 20,000"]
+    assert [line.split(" pairs, ")[0] for line in progress.messages] == ["tokenising: 10,000", "tokenising: 20,000"]
 
 
 # Windows
 
 
-def test_an_epoch_of_many_windows_shows_every_sentence_once_and_goes_on_anywhere(
+def test_windows_of_an_epoch_cover_every_sentence_once_and_can_be_resumed(
     make_recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = build_task(make_recipe(batch__tokens=128), CPU, Silence())
+    task = build_task(make_recipe(batch__tokens=128), CPU, RecordingProgress())
     task.order = type(task.order)(task.order.seed, task.order.parts, window=100)
     assert task.order.windows == 5
-    for seen in seen_in_epochs(task, 2):
-        assert seen == Counter(range(len(task.train)))
-    placed = list(islice(task._plan_from(Position()), 150))
-    assert {item.after.window for item in placed} == {0, 1, 2, 3, 4}
-    assert placed[-1].after.epoch > 0
+    for counts in count_rows(task, 2):
+        assert counts == Counter(range(len(task.train)))
+    plans = list(islice(task._plan_from(Position()), 150))
+    assert {item.after.window for item in plans} == {0, 1, 2, 3, 4}
+    assert plans[-1].after.epoch > 0
     for used in range(0, 149, 7):
-        again = next(task._plan_from(placed[used].after))
-        assert again.after == placed[used + 1].after
-        assert again.batch.tolist() == placed[used + 1].batch.tolist()
+        again = next(task._plan_from(plans[used].after))
+        assert again.after == plans[used + 1].after
+        assert again.batch.tolist() == plans[used + 1].batch.tolist()
 
 
 # Alignments
@@ -184,7 +184,7 @@ def test_an_epoch_of_many_windows_shows_every_sentence_once_and_goes_on_anywhere
 
 @pytest.fixture
 def aligned(tmp_path: Path) -> dict[str, object]:
-    """The toy corpus with its words parted, the first linked to the first and the last to the last."""
+    """The toy corpus with spaces between target words; first and last words are aligned."""
     pairs = [(pair.source, " ".join(pair.target)) for pair in toy_pairs()]
     for side, name in enumerate(("a.en", "a.zh")):
         (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
@@ -195,10 +195,10 @@ def aligned(tmp_path: Path) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_batches_carry_the_links_of_aligned_words(
+def test_batches_contain_the_links_of_aligned_words(
     packed: bool, aligned: dict[str, object], make_recipe: Callable[..., Recipe]
 ) -> None:
-    task = build_task(make_recipe(**aligned), CPU, Silence())
+    task = build_task(make_recipe(**aligned), CPU, RecordingProgress())
     rows = np.array([5, 400, 17])
     batch = collate(task.train, rows, packed, 0)
     assert batch.links is not None
@@ -218,13 +218,13 @@ def test_batches_carry_the_links_of_aligned_words(
             for s, left in enumerate(source_words)
             if (left, right) in linked
         }
-        ours = batch.links[batch.links[:, 0] == number][:, 1:]
-        assert len(ours) == len(expected)
-        assert {tuple(link) for link in ours.tolist()} == expected
+        links = batch.links[batch.links[:, 0] == number][:, 1:]
+        assert len(links) == len(expected)
+        assert {tuple(link) for link in links.tolist()} == expected
     assert batch.to(CPU).links is batch.links
 
 
-def test_a_wrong_alignment_is_refused_before_anything_is_learned(
+def test_wrong_alignment_is_rejected_before_the_tokenizer_is_trained(
     aligned: dict[str, object], make_recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(training_data, "train_tokenizers", None)
@@ -235,10 +235,10 @@ def test_a_wrong_alignment_is_refused_before_anything_is_learned(
     assert not (tmp_path / "run").exists()
 
 
-# What is left out
+# Skipped pairs
 
 
-def test_what_is_left_out_is_listed_in_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_skipped_pairs_are_listed_in_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_tsv(tmp_path / "a.tsv", 0, 90)
     with (tmp_path / "a.tsv").open("a", encoding="utf-8") as file:
         file.write("I love apples\t\n" + "I love apples " * 30 + "\t我喜欢苹果\n")
@@ -248,9 +248,9 @@ def test_what_is_left_out_is_listed_in_the_run(tmp_path: Path, capsys: pytest.Ca
     learned = {"model__positions": "learned", "model__max_length": 40, "training__steps": 1}
     recipe = small_recipe(tmp_path / "a.tsv", data__valid_source=valid, **learned)
     run_recipe(recipe, tmp_path / "run")
-    said = capsys.readouterr().out
-    for why in ("an empty side", "over 40 tokens", "over 40 tokens in validation"):
-        assert f"skipped: 1 pair with {why}; see {tmp_path / 'run' / 'data' / 'skipped.tsv'}\n" in said
+    output = capsys.readouterr().out
+    for reason in ("an empty side", "over 40 tokens", "over 40 tokens in validation"):
+        assert f"skipped: 1 pair with {reason}; see {tmp_path / 'run' / 'data' / 'skipped.tsv'}\n" in output
     _, *rows = (tmp_path / "run" / "data" / "skipped.tsv").read_text(encoding="utf-8").splitlines()
     assert [row.split("\t")[:3] for row in rows] == [
         [str(tmp_path / "a.tsv"), "91", "an empty side"],
@@ -271,64 +271,64 @@ def recipe(tmp_path: Path) -> Recipe:
 
 
 @pytest.fixture
-def made(recipe: Recipe, tmp_path: Path) -> Path:
+def prepared(recipe: Recipe, tmp_path: Path) -> Path:
     folder = tmp_path / "data"
     folder.mkdir()
-    write_data(folder, recipe, Silence())
+    write_data(folder, recipe, RecordingProgress())
     return folder
 
 
-def same(one: ParallelTokens, other: ParallelTokens) -> bool:
+def are_equal(one: ParallelTokens, other: ParallelTokens) -> bool:
     return rows_of(one.source) == rows_of(other.source) and rows_of(one.target) == rows_of(other.target)
 
 
-def test_what_was_made_is_opened_without_a_look_at_the_corpus(made: Path, recipe: Recipe, tmp_path: Path) -> None:
-    before = open_data(made, recipe, Silence())
+def test_prepared_data_is_opened_without_the_corpus(prepared: Path, recipe: Recipe, tmp_path: Path) -> None:
+    before = open_data(prepared, recipe, RecordingProgress())
     shutil.rmtree(tmp_path / "corpus")
-    again = open_data(made, recipe, Silence())
-    assert same(again.train, before.train)
+    again = open_data(prepared, recipe, RecordingProgress())
+    assert are_equal(again.train, before.train)
     assert again.valid == before.valid
     assert len(again.train) + len(again.valid) == 500
 
 
 @pytest.mark.parametrize("name", ["source.npy", "target.offsets.npy", "store.json"])
-def test_a_damaged_store_is_named_and_made_again(made: Path, recipe: Recipe, name: str) -> None:
-    before = {path.name: path.read_bytes() for path in (made / "train").glob("*.npy")}
-    path = made / "train" / name
+def test_damaged_store_is_recreated(prepared: Path, recipe: Recipe, name: str) -> None:
+    before = {path.name: path.read_bytes() for path in (prepared / "train").glob("*.npy")}
+    path = prepared / "train" / name
     path.write_bytes(path.read_bytes()[:-3])
-    progress = Silence()
-    opened = open_data(made, recipe, progress)
-    assert progress.said[0].startswith(f"{made / 'train'}: damaged ({name}")
-    assert progress.said[0].endswith("; creating it again")
-    assert {path.name: path.read_bytes() for path in (made / "train").glob("*.npy")} == before
+    progress = RecordingProgress()
+    opened = open_data(prepared, recipe, progress)
+    assert progress.messages[0].startswith(f"{prepared / 'train'}: damaged ({name}")
+    assert progress.messages[0].endswith("; creating it again")
+    assert {path.name: path.read_bytes() for path in (prepared / "train").glob("*.npy")} == before
     assert len(opened.train) == 470
-    assert not list(made.rglob(".*"))
+    assert not list(prepared.rglob(".*"))
 
 
-def test_a_store_that_would_be_made_otherwise_is_refused(made: Path, recipe: Recipe, tmp_path: Path) -> None:
-    shutil.rmtree(made / "train")
+def test_recreated_store_with_other_tokens_is_rejected(prepared: Path, recipe: Recipe, tmp_path: Path) -> None:
+    shutil.rmtree(prepared / "train")
     write_tsv(tmp_path / "corpus" / "1.tsv", 199, 499)
     with pytest.raises(UserError, match="the corpus now gives other tokens than when the run was created"):
-        open_data(made, recipe, Silence())
+        open_data(prepared, recipe, RecordingProgress())
 
 
-def test_a_changed_tokenizer_is_noticed(made: Path, recipe: Recipe) -> None:
-    path = made / "tokenizer.json"
+def test_changed_tokenizer_is_rejected(prepared: Path, recipe: Recipe) -> None:
+    path = prepared / "tokenizer.json"
     content = json.loads(path.read_text(encoding="utf-8"))
     content["model"]["merges"] = content["model"]["merges"][:-1]
     path.write_text(json.dumps(content))
     with pytest.raises(UserError, match="the tokenizer is not the one that the tokens were made with"):
-        open_data(made, recipe, Silence())
+        open_data(prepared, recipe, RecordingProgress())
 
 
-def test_changed_validation_pairs_are_noticed(made: Path, recipe: Recipe) -> None:
-    path = made / "valid.jsonl"
+def test_changed_validation_pairs_are_rejected(prepared: Path, recipe: Recipe) -> None:
+    path = prepared / "valid.jsonl"
     path.write_text(path.read_text(encoding="utf-8").replace("apples", "pears"), encoding="utf-8")
     with pytest.raises(UserError, match=r"valid\.jsonl: has changed"):
-        open_data(made, recipe, Silence())
+        open_data(prepared, recipe, RecordingProgress())
 
 
-def test_shards_that_change_come_or_go_are_named_on_resuming(recipe: Recipe, tmp_path: Path) -> None:
+def test_changed_shards_are_rejected_on_resuming(recipe: Recipe, tmp_path: Path) -> None:
     run_recipe(recipe, tmp_path / "run")
     longer = recipe.changed(training=recipe.training.model_dump() | {"steps": 3}, optim={"schedule": "constant"})
     run_recipe(longer.changed(training=recipe.training.model_dump()), tmp_path / "other")
@@ -343,38 +343,38 @@ def test_shards_that_change_come_or_go_are_named_on_resuming(recipe: Recipe, tmp
     write_tsv(corpus / "1.tsv", 199, 499)
     with pytest.raises(UserError, match=r"1\.tsv: has changed since the run in"):
         run_recipe(longer, tmp_path / "other")
-    shutil.copyfile(tmp_path / "1.tsv", corpus / "1.tsv")  # of another time
+    shutil.copyfile(tmp_path / "1.tsv", corpus / "1.tsv")  # with another modification time
     run_recipe(longer, tmp_path / "other")
 
 
-def test_a_file_of_the_same_size_and_time_is_not_read_again(
+def test_file_with_unchanged_size_and_time_is_not_read(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flat = recipe.changed(optim={"schedule": "constant"})
-    run_recipe(flat, tmp_path / "run")
+    constant = recipe.changed(optim={"schedule": "constant"})
+    run_recipe(constant, tmp_path / "run")
     monkeypatch.setattr("regard.training.prepared_data.hashlib", None)
     monkeypatch.setattr(training_data, "open_corpora", None)
-    outcome = run_recipe(flat.changed(training=flat.training.model_dump() | {"steps": 4}), tmp_path / "run")
-    assert outcome.steps == 4
+    result = run_recipe(constant.changed(training=constant.training.model_dump() | {"steps": 4}), tmp_path / "run")
+    assert result.steps == 4
 
 
-# A store that runs share
+# Shared stores
 
 
 def test_runs_share_a_store(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = run_recipe(recipe, tmp_path / "alone")
+    separate = run_recipe(recipe, tmp_path / "separate")
     sharing = recipe.changed(data=recipe.data.model_dump() | {"store": tmp_path / "shared" / "store"})
     run_recipe(sharing, tmp_path / "first")
     monkeypatch.setattr(training_data, "write_data", None)
     run_recipe(sharing, tmp_path / "second")
-    models = [(tmp_path / name / "last" / "model.safetensors").read_bytes() for name in ("alone", "first", "second")]
+    models = [(tmp_path / name / "last" / "model.safetensors").read_bytes() for name in ("separate", "first", "second")]
     assert models[0] == models[1] == models[2]
-    assert alone.steps == 2
+    assert separate.steps == 2
     assert not (tmp_path / "second" / "data" / "train").exists()
     assert (tmp_path / "shared" / "store" / "train" / "source.npy").exists()
 
 
-def test_a_store_made_otherwise_is_refused_with_what_differs(recipe: Recipe, tmp_path: Path) -> None:
+def test_store_with_other_settings_or_files_is_rejected(recipe: Recipe, tmp_path: Path) -> None:
     sharing = recipe.changed(data=recipe.data.model_dump() | {"store": tmp_path / "store"})
     run_recipe(sharing, tmp_path / "first")
     other = sharing.changed(tokenizer={"size": 330})
@@ -386,7 +386,7 @@ def test_a_store_made_otherwise_is_refused_with_what_differs(recipe: Recipe, tmp
     assert not (tmp_path / "second").exists()
 
 
-def test_a_folder_that_is_no_store_is_left_alone(recipe: Recipe, tmp_path: Path) -> None:
+def test_other_folder_is_not_used_as_a_store(recipe: Recipe, tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "thesis.txt").write_text("x")
     sharing = recipe.changed(data=recipe.data.model_dump() | {"store": tmp_path / "store"})
@@ -395,12 +395,12 @@ def test_a_folder_that_is_no_store_is_left_alone(recipe: Recipe, tmp_path: Path)
     assert [path.name for path in (tmp_path / "store").iterdir()] == ["thesis.txt"]
 
 
-def test_runs_that_begin_together_make_a_store_once(recipe: Recipe, tmp_path: Path) -> None:
+def test_concurrent_runs_create_a_store_once(recipe: Recipe, tmp_path: Path) -> None:
     sharing = recipe.changed(data=recipe.data.model_dump() | {"store": tmp_path / "store"})
-    made: list[Path] = []
+    prepared: list[Path] = []
 
     def count(folder: Path, *rest: Any) -> None:
-        made.append(folder)
+        prepared.append(folder)
         write_data(folder, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -409,22 +409,22 @@ def test_runs_that_begin_together_make_a_store_once(recipe: Recipe, tmp_path: Pa
         for folder in folders:
             folder.mkdir()
         threads = [
-            Thread(target=use_shared_store, args=(folder, tmp_path / "store", sharing, Silence(), None))
+            Thread(target=use_shared_store, args=(folder, tmp_path / "store", sharing, RecordingProgress(), None))
             for folder in folders
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert len(made) == 1
-    assert [open_data(folder, sharing, Silence()).vocabularies.fingerprint() for folder in folders]
+    assert len(prepared) == 1
+    assert [open_data(folder, sharing, RecordingProgress()).vocabularies.fingerprint() for folder in folders]
 
 
-def test_the_shares_of_processes_cover_every_epoch_of_a_mapped_corpus(made: Path, recipe: Recipe) -> None:
-    task = TranslationTask.open(made, recipe, CPU, Silence())
-    shares = [DataShard(rank, 3).select(task._plan_from(Position())) for rank in range(3)]
+def test_shards_of_all_processes_cover_every_epoch(prepared: Path, recipe: Recipe) -> None:
+    task = TranslationTask.open(prepared, recipe, CPU, RecordingProgress())
+    shards = [DataShard(rank, 3).select(task._plan_from(Position())) for rank in range(3)]
     seen: Counter[int] = Counter()
-    for group in zip(*shares, strict=True):
+    for group in zip(*shards, strict=True):
         seen.update(row for item in group for row in item.batch.tolist())
         if group[0].after.epoch >= 3:
             break
