@@ -1,4 +1,4 @@
-"""What the tests of training share: a translation task on the toy corpus, without a run around it."""
+"""Fixtures of the training tests."""
 
 import os
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from regard.training.run import build_task
 from regard.training.tasks.translation.task import TranslationTask
 
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported, which then runs its kernels anywhere
+    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported, to run its kernels on a CPU
 
 
 @pytest.fixture
 def build(make_recipe: Callable[..., Recipe]) -> Callable[..., TranslationTask]:
-    """Prepares a task of the small model, with changes written group__key=value."""
+    """Build a translation task on the toy corpus; changes are written group__key=value."""
 
     def make(**changes: object) -> TranslationTask:
         recipe = make_recipe(**changes)

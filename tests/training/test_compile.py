@@ -1,4 +1,4 @@
-"""A model that is compiled for training: one graph, the same steps, and a folder like any other."""
+"""Compiled models: one graph, and the same weights as without compilation."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,33 +21,33 @@ RUNS = ("plain", "compiled")
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[torch.fx.GraphModule]:
-    """The graphs that were compiled. They run as they are: what a compiler makes of them takes a minute."""
-    found: list[torch.fx.GraphModule] = []
+    """Collect the compiled graphs and run them without code generation, which would take a minute."""
+    graphs: list[torch.fx.GraphModule] = []
     compile_module = nn.Module.compile
 
-    def keep(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
-        found.append(graph)
+    def collect(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        graphs.append(graph)
         return graph.forward
 
-    monkeypatch.setattr(nn.Module, "compile", lambda self: compile_module(self, backend=keep, fullgraph=True))
+    monkeypatch.setattr(nn.Module, "compile", lambda self: compile_module(self, backend=collect, fullgraph=True))
     torch._dynamo.reset()
-    return found
+    return graphs
 
 
 def image_classifier(painted: Path, **changes: object) -> Recipe:
     return image_recipe(painted, model__drop_path=0.2, training__ema=0.9, **SHORT, **changes)
 
 
-def with_convolutions(painted: Path, **changes: object) -> Recipe:
+def convolutional_classifier(painted: Path, **changes: object) -> Recipe:
     return image_classifier(painted, model__stem="convolutions", **changes)
 
 
-def two_views(painted: Path, **changes: object) -> Recipe:
+def completion_model(painted: Path, **changes: object) -> Recipe:
     return completion_recipe(completion__initial_mask_ratio=0.9, **SHORT, **changes)
 
 
-@pytest.mark.parametrize("build", [image_classifier, with_convolutions, two_views])
-def test_a_compiled_step_is_one_graph_and_learns_the_same(
+@pytest.mark.parametrize("build", [image_classifier, convolutional_classifier, completion_model])
+def test_compiled_step_is_one_graph_with_the_same_result(
     build: Callable[..., Recipe], painted: Path, tmp_path: Path, graphs: list[torch.fx.GraphModule]
 ) -> None:
     run_recipe(build(painted), tmp_path / "plain")
@@ -60,14 +60,14 @@ def test_a_compiled_step_is_one_graph_and_learns_the_same(
         torch.testing.assert_close(compiled[name], weight, msg=lambda text, name=name: f"{name}: {text}")
 
 
-def test_what_is_masked_may_grow_without_a_graph_for_every_number(
+def test_growing_mask_ratio_needs_only_two_graphs(
     painted: Path, tmp_path: Path, graphs: list[torch.fx.GraphModule]
 ) -> None:
-    rising = {"completion__initial_mask_ratio": 0.2, "completion__ramp_steps": 6, "training__steps": 6}
-    run_recipe(completion_recipe(**rising, training__compile=True), tmp_path / "run")
-    assert len(graphs) == 2  # for the first number, and for any other one
+    ramp = {"completion__initial_mask_ratio": 0.2, "completion__ramp_steps": 6, "training__steps": 6}
+    run_recipe(completion_recipe(**ramp, training__compile=True), tmp_path / "run")
+    assert len(graphs) == 2  # a static and a dynamic shape
 
 
-def test_a_model_in_parts_is_not_compiled(painted: Path) -> None:
+def test_sharded_model_cannot_be_compiled(painted: Path) -> None:
     with pytest.raises(UserError, match="compile needs the complete model in every process; set sharding=ddp"):
         image_classifier(painted, training__compile=True, training__sharding="fsdp")

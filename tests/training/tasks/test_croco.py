@@ -1,4 +1,4 @@
-"""Two-view completion and disparity as tasks: batches by number, resuming to the bit, photographs, beginnings."""
+"""CroCo tasks: batches, resuming, initialisation and photographs."""
 
 import math
 from collections.abc import Callable
@@ -55,22 +55,22 @@ def recipe(**changes: object) -> CroCoRecipe:
     return CroCoRecipe.load(None, [], given)
 
 
-def task_of(wanted: CroCoRecipe) -> CompletionTask:
+def task_of(run_settings: CroCoRecipe) -> CompletionTask:
     torch.manual_seed(0)
-    task = build_task(wanted, torch.device("cpu"), Progress(1))
+    task = build_task(run_settings, torch.device("cpu"), Progress(1))
     assert isinstance(task, CompletionTask)
     return task
 
 
-def weights(out: Path) -> dict[str, torch.Tensor]:
-    place = out / "checkpoints" / (out / "checkpoints" / "last").read_text().strip()
-    return safetensors.torch.load_file(place / "state.safetensors")
+def checkpoint_tensors(out: Path) -> dict[str, torch.Tensor]:
+    checkpoint = out / "checkpoints" / (out / "checkpoints" / "last").read_text().strip()
+    return safetensors.torch.load_file(checkpoint / "state.safetensors")
 
 
 # Batches
 
 
-def test_batches_go_on_from_any_position_and_are_shared_out() -> None:
+def test_batches_resume_from_any_position_and_are_sharded() -> None:
     task = task_of(recipe())
     first = list(islice(task.batches(Position(), DataShard()), 4))
     later = next(iter(task.batches(first[1].after, DataShard())))
@@ -83,7 +83,7 @@ def test_batches_go_on_from_any_position_and_are_shared_out() -> None:
     assert not torch.allclose(first[0].batch.view1, first[1].batch.view1)
 
 
-def test_nine_tenths_are_masked_and_some_pairs_are_alone() -> None:
+def test_patches_are_masked_and_some_second_views_dropped() -> None:
     task = task_of(recipe(completion__drop_second_view=0.5, batch__pairs=40))
     batch = task.largest_batch()
     assert batch.visible.shape == (40, 2)  # of 16 patches
@@ -93,48 +93,46 @@ def test_nine_tenths_are_masked_and_some_pairs_are_alone() -> None:
     assert not (task_of(recipe(completion__drop_second_view=0.0)).largest_batch().view2 == 0.5).flatten(1).all(1).any()
 
 
-def test_less_may_be_masked_at_first() -> None:
+def test_mask_ratio_can_be_lower_at_first() -> None:
     task = task_of(recipe(completion__initial_mask_ratio=0.5, completion__ramp_steps=4))
-    seen = [item.batch.visible.shape[1] for item in islice(task.batches(Position(), DataShard()), 6)]
-    assert seen == [8, 7, 5, 4, 2, 2]
+    visible = [item.batch.visible.shape[1] for item in islice(task.batches(Position(), DataShard()), 6)]
+    assert visible == [8, 7, 5, 4, 2, 2]
     assert task.largest_batch().visible.shape[1] == 8
     with pytest.raises(UserError, match=r"initial_mask_ratio 0\.95 is more than mask_ratio 0\.9"):
         recipe(completion__initial_mask_ratio=0.95)
 
 
 @given(
-    shares=st.tuples(st.floats(0.01, 0.99), st.floats(0.01, 0.99)),
+    ratios=st.tuples(st.floats(0.01, 0.99), st.floats(0.01, 0.99)),
     ramp_steps=st.integers(1, 300),
     ramp_levels=st.integers(2, 12),
 )
-def test_what_is_masked_rises_in_few_equal_steps(
-    shares: tuple[float, float], ramp_steps: int, ramp_levels: int
-) -> None:
-    first, last = sorted(shares)
+def test_mask_ratio_rises_in_equal_steps(ratios: tuple[float, float], ramp_steps: int, ramp_levels: int) -> None:
+    first, last = sorted(ratios)
     settings = CompletionSettings(
         mask_ratio=last, initial_mask_ratio=first, ramp_steps=ramp_steps, ramp_levels=ramp_levels
     )
-    seen = [settings.mask_ratio_at(batch) for batch in range(2 * ramp_steps + 1)]
-    assert (seen[0], set(seen[ramp_steps:])) == (first, {last})
-    assert all(one <= other for one, other in pairwise(seen))
-    assert len(set(seen)) <= ramp_levels
+    values = [settings.mask_ratio_at(batch) for batch in range(2 * ramp_steps + 1)]
+    assert (values[0], set(values[ramp_steps:])) == (first, {last})
+    assert all(one <= other for one, other in pairwise(values))
+    assert len(set(values)) <= ramp_levels
     if ramp_steps % (ramp_levels - 1) == 0 and last - first > 0.01:
-        steps = [other - one for one, other in pairwise(sorted(set(seen)))]
+        steps = [other - one for one, other in pairwise(sorted(set(values)))]
         assert steps == pytest.approx([(last - first) / (ramp_levels - 1)] * (ramp_levels - 1))
 
 
-def test_batches_have_as_few_shapes_as_plateaus() -> None:
+def test_number_of_batch_shapes_is_limited_by_the_levels() -> None:
     task = task_of(recipe(data__scenes={"size": [48, 48]}, model__patch=4, completion__initial_mask_ratio=0.6))
     view1, numbers = torch.zeros(1, 3, 48, 48), torch.zeros(1, dtype=torch.long)
-    shares = [task.recipe.completion.mask_ratio_at(batch) for batch in range(1100)]
+    ratios = [task.recipe.completion.mask_ratio_at(batch) for batch in range(1100)]
     shapes = [
-        choose_visible(task.model, view1, share, SceneRandom(0, numbers)).shape[1] for share in dict.fromkeys(shares)
+        choose_visible(task.model, view1, ratio, SceneRandom(0, numbers)).shape[1] for ratio in dict.fromkeys(ratios)
     ]
     assert shapes == [58, 49, 40, 32, 23, 14]
-    assert [shares.count(share) for share in dict.fromkeys(shares)] == [200] * 5 + [100]
+    assert [ratios.count(ratio) for ratio in dict.fromkeys(ratios)] == [200] * 5 + [100]
 
 
-def test_halves_of_a_batch_have_its_loss() -> None:
+def test_losses_of_halves_add_up() -> None:
     task = task_of(recipe(model__drop_path=0.0))
     batch = task.largest_batch()
     halves = task.split(batch)
@@ -142,86 +140,86 @@ def test_halves_of_a_batch_have_its_loss() -> None:
     whole, parts = task.loss(batch, 1), [task.loss(half, 1) for half in halves]
     assert sum(part.count for part in parts) == whole.count == 4
     assert torch.allclose(sum(part.total for part in parts), whole.total, atol=1e-5)
-    (alone,) = [half for half in task.split(halves[0]) or () if half is not None][:1]
-    assert task.split(alone) is None
+    (single,) = [half for half in task.split(halves[0]) or () if half is not None][:1]
+    assert task.split(single) is None
     assert task.advise(batch) == "batch.pairs=2"
 
 
-def test_held_out_pairs_are_never_trained_on() -> None:
+def test_validation_pairs_are_not_used_for_training() -> None:
     task = task_of(recipe())
     numbers = torch.cat(task.held_out())
     assert len(numbers) == 6 and numbers.min() >= HELD_OUT
-    assert (torch.arange(4) + 10**9 * 4).max() < HELD_OUT  # what a billion steps would come to
+    assert (torch.arange(4) + 10**9 * 4).max() < HELD_OUT  # after a billion steps
 
 
 # Runs
 
 
 @pytest.mark.parametrize("head", [{}, DENSE], ids=["completion", "disparity"])
-def test_a_run_that_was_killed_ends_in_the_same_weights(
+def test_resumed_run_has_bit_identical_weights(
     head: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = Recipe.load(None, [], TINY | head)
-    run_recipe(wanted, tmp_path / "whole")
+    run_settings = Recipe.load(None, [], TINY | head)
+    run_recipe(run_settings, tmp_path / "uninterrupted")
     forward, calls = CroCo.forward, 0
 
-    def dying(self: CroCo, *views: torch.Tensor) -> torch.Tensor:
+    def failing(self: CroCo, *views: torch.Tensor) -> torch.Tensor:
         nonlocal calls
         calls += self.training
         if calls == 5:
             raise RuntimeError("power cut")
         return forward(self, *views)
 
-    monkeypatch.setattr(CroCo, "forward", dying)
+    monkeypatch.setattr(CroCo, "forward", failing)
     with pytest.raises(RuntimeError, match="power cut"):
-        run_recipe(wanted, tmp_path / "cut")
+        run_recipe(run_settings, tmp_path / "resumed")
     monkeypatch.setattr(CroCo, "forward", forward)
-    outcome = run_recipe(wanted, tmp_path / "cut")
-    assert outcome.steps == 6
-    whole, cut = weights(tmp_path / "whole"), weights(tmp_path / "cut")
-    assert whole.keys() == cut.keys()
-    assert [name for name in whole if not torch.equal(whole[name], cut[name])] == []
+    result = run_recipe(run_settings, tmp_path / "resumed")
+    assert result.steps == 6
+    expected, resumed = checkpoint_tensors(tmp_path / "uninterrupted"), checkpoint_tensors(tmp_path / "resumed")
+    assert expected.keys() == resumed.keys()
+    assert [name for name in expected if not torch.equal(expected[name], resumed[name])] == []
 
 
-def test_training_lowers_the_loss_and_scores_say_what_the_second_view_is_worth(tmp_path: Path) -> None:
+def test_training_lowers_the_loss_with_the_true_second_view(tmp_path: Path) -> None:
     changes = {"training__steps": 60, "training__validate_every": 30, "batch__pairs": 16, "optim__lr": 5e-3}
-    wanted = recipe(
+    run_settings = recipe(
         **changes,
         model__drop_path=0.0,
         data__scenes={"size": [16, 16], "max_turn": 0, "max_baseline": 0, "max_roll": 0},
     )
-    outcome = run_recipe(wanted, tmp_path / "run")
-    assert outcome.scores.keys() == {"loss", "shuffled", "none", "score"}
-    assert outcome.scores["loss"] < 0.95
-    assert outcome.scores["loss"] < outcome.scores["shuffled"]
+    result = run_recipe(run_settings, tmp_path / "run")
+    assert result.scores.keys() == {"loss", "shuffled", "none", "score"}
+    assert result.scores["loss"] < 0.95
+    assert result.scores["loss"] < result.scores["shuffled"]
     model, _ = load_model(tmp_path / "run" / "best")
     assert isinstance(model, CroCo)
 
 
-def test_disparity_begins_with_what_completion_has_learned(tmp_path: Path) -> None:
+def test_disparity_is_initialised_from_completion(tmp_path: Path) -> None:
     run_recipe(recipe(training__steps=2), tmp_path / "completion")
-    start = {"init__from": str(tmp_path / "completion")}
-    wanted = Recipe.load(None, [], {"model": {"kind": "croco", "head": "dense", "head_width": 4}} | {
+    init = {"init__from": str(tmp_path / "completion")}
+    run_settings = Recipe.load(None, [], {"model": {"kind": "croco", "head": "dense", "head_width": 4}} | {
         key: value for key, value in TINY.items() if not key.startswith("model.")
     } | {"init.from": str(tmp_path / "completion"), "training.steps": 1, "optim.lr": 1e-12})  # fmt: skip
-    run_recipe(wanted, tmp_path / "disparity")
+    run_recipe(run_settings, tmp_path / "disparity")
     before, _ = load_model(tmp_path / "completion" / "last")
     after, _ = load_model(tmp_path / "disparity" / "last")
     assert after.config.head == "dense" and after.config.width == 16
-    family = TASKS["croco"]
-    assert "train disparity-scenes --init-from" in family.next_command(tmp_path / "completion")
-    assert family.next_command(tmp_path / "disparity").startswith(f"regard look {tmp_path / 'disparity'} ")
+    croco_task = TASKS["croco"]
+    assert "train disparity-scenes --init-from" in croco_task.next_command(tmp_path / "completion")
+    assert croco_task.next_command(tmp_path / "disparity").startswith(f"regard look {tmp_path / 'disparity'} ")
     assert torch.allclose(before.decoder[1].cross.qkv.weight, after.decoder[1].cross.qkv.weight, atol=1e-6)
     assert torch.allclose(before.patch_embedding.weight, after.patch_embedding.weight, atol=1e-6)
     with pytest.raises(UserError, match=r"model.width: 32, but .*completion.* has 16; omit it"):
-        run_recipe(recipe(model__width=32, **start), tmp_path / "other")
+        run_recipe(recipe(model__width=32, **init), tmp_path / "other")
 
 
-# Refusals
+# Errors
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "message"),
     [
         ({"model__wdith": 8}, "unknown key model.wdith; did you mean model.width"),
         ({"model__preset": "huge"}, "'huge' is not one of micro, mini, small, base, large"),
@@ -231,13 +229,13 @@ def test_disparity_begins_with_what_completion_has_learned(tmp_path: Path) -> No
         ({"model__head": "dense", "data__images": "photos"}, "data.images: photographs have no disparities"),
     ],
 )
-def test_what_cannot_be_is_refused_when_the_recipe_is_read(changes: dict[str, object], sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
+def test_contradictory_recipe_is_rejected(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         recipe(**changes)
 
 
 @pytest.mark.parametrize("name", ["croco-scenes", "disparity-scenes"])
-def test_the_recipes_that_come_with_regard_can_be_read(name: str) -> None:
+def test_builtin_recipes_are_valid(name: str) -> None:
     assert isinstance(Recipe.load(Path(name)), CroCoRecipe)
 
 
@@ -246,7 +244,7 @@ def test_the_recipes_that_come_with_regard_can_be_read(name: str) -> None:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Three pairs; the second view of each is a copy of the first, 1 brighter."""
+    """Three pairs; the second view is a copy of the first with pixel values increased by 1."""
     rng = np.random.default_rng(0)
     for name in ("a", "b", "c"):
         (tmp_path / "photos" / name).mkdir(parents=True)
@@ -256,22 +254,22 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
-def test_photographs_are_cut_at_the_same_place_of_both(photos: Path) -> None:
+def test_photographs_are_cropped_at_the_same_position(photos: Path) -> None:
     source = PhotoPairs(find_pairs(photos), (16, 16), seed=3, held_out=1)
     one, other = source.take(torch.arange(20))
     assert one.shape == (20, 3, 16, 16)
     assert torch.allclose(other - one, torch.tensor(1 / 255), atol=1e-6)
     assert torch.equal(source.take(torch.tensor([7]))[0][0], one[7])
-    held, _ = source.take(torch.arange(20) + HELD_OUT)
+    held_out_crops, _ = source.take(torch.arange(20) + HELD_OUT)
     last = source.images[2][0].float() / 255
     crops = last.unfold(1, 16, 1).unfold(2, 16, 1).permute(1, 2, 0, 3, 4).flatten(0, 1)
-    assert all((crops == crop).flatten(1).all(1).any() for crop in held)
+    assert all((crops == crop).flatten(1).all(1).any() for crop in held_out_crops)
     assert not any((crops == crop).flatten(1).all(1).any() for crop in one)
 
 
-def test_a_run_on_photographs_notices_when_one_changes(photos: Path, tmp_path: Path) -> None:
-    wanted = recipe(data__images=str(photos), training__steps=2)
-    run_recipe(wanted, tmp_path / "run")
+def test_changed_photograph_is_rejected_on_resuming(photos: Path, tmp_path: Path) -> None:
+    run_settings = recipe(data__images=str(photos), training__steps=2)
+    run_recipe(run_settings, tmp_path / "run")
     Image.new("RGB", (24, 20)).save(photos / "a" / "view1.png")
     longer = recipe(data__images=str(photos), training__steps=4)
     with pytest.raises(UserError, match=r"view1.png: has changed since the run"):
@@ -279,7 +277,7 @@ def test_a_run_on_photographs_notices_when_one_changes(photos: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("spoil", "sentence"),
+    ("damage", "message"),
     [
         (lambda folder: (folder / "b" / "view2.png").unlink(), r"b: 1 images; a pair is a folder with two images"),
         (lambda folder: (folder / "b" / "view2.png").write_text("no"), r"view2.png: a text file, not an image"),
@@ -288,19 +286,19 @@ def test_a_run_on_photographs_notices_when_one_changes(photos: Path, tmp_path: P
     ],
     ids=["missing", "text", "size", "gone"],
 )
-def test_bad_photographs_are_refused(
-    spoil: Callable[[Path], object], sentence: str, photos: Path, tmp_path: Path
+def test_bad_photographs_are_rejected(
+    damage: Callable[[Path], object], message: str, photos: Path, tmp_path: Path
 ) -> None:
-    spoil(photos)
-    with pytest.raises(UserError, match=sentence):
+    damage(photos)
+    with pytest.raises(UserError, match=message):
         run_recipe(recipe(data__images=str(photos)), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_scenes_are_made_in_parts_that_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rendering_in_chunks_does_not_change_scenes(monkeypatch: pytest.MonkeyPatch) -> None:
     source = ScenePairs(recipe().data.scenes, 1)
-    whole = source.take(torch.arange(5))
+    at_once = source.take(torch.arange(5))
     monkeypatch.setattr("regard.training.tasks.croco.data.MAX_RENDERED_PIXELS", 2 * math.prod(source.settings.size))
     assert all(
-        torch.allclose(one, other, atol=1e-5) for one, other in zip(whole, source.take(torch.arange(5)), strict=True)
+        torch.allclose(one, other, atol=1e-5) for one, other in zip(at_once, source.take(torch.arange(5)), strict=True)
     )

@@ -1,4 +1,4 @@
-"""A translator trains with every kind of attention by one line more in its recipe."""
+"""Training of translators with each kind of attention."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ KINDS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def builtin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some pairs of the built-in corpus, as files."""
+    """A part of the built-in corpus as files."""
     folder = tmp_path_factory.mktemp("builtin")
     pairs: list[Pair] = load_pairs("train", 600)
     (folder / "train.en").write_text("".join(f"{pair.source}\n" for pair in pairs), encoding="utf-8")
@@ -39,9 +39,7 @@ def builtin(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *(pytest.param(KINDS[name], "packed", id=f"{name} packed") for name in ("local", "linear", "routing")),
     ],
 )
-def test_one_line_changes_the_kind_and_the_loss_falls(
-    attention: Any, layout: str, builtin: Path, tmp_path: Path
-) -> None:
+def test_loss_decreases_with_each_kind(attention: Any, layout: str, builtin: Path, tmp_path: Path) -> None:
     steps = {"training__steps": 40, "training__validate_every": 40, "training__log_every": 10}
     recipe = small_recipe(
         builtin / "train.en",
@@ -59,26 +57,26 @@ def test_one_line_changes_the_kind_and_the_loss_falls(
     translator = Translator.load(tmp_path / "run")
     assert translator.model.config.attention.kind == (attention if isinstance(attention, str) else attention["kind"])
     sentences = [pair.source for pair in load_pairs("test", 5)]
-    found = [best[0] for best in translator.hypotheses(sentences)]
-    judged = translator.score_tokens(
-        translator.vocabularies.source.encode_batch(sentences), [one.tokens for one in found]
+    hypotheses = [best[0] for best in translator.hypotheses(sentences)]
+    rescored = translator.score_tokens(
+        translator.vocabularies.source.encode_batch(sentences), [one.tokens for one in hypotheses]
     )
-    for one, other in zip(found, judged, strict=True):
+    for one, other in zip(hypotheses, rescored, strict=True):
         assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=1e-3)
 
 
-def test_what_routing_has_learned_is_in_the_model_folder(builtin: Path, tmp_path: Path) -> None:
+def test_routing_state_is_saved_in_the_model_folder(builtin: Path, tmp_path: Path) -> None:
     steps = {"training__steps": 5, "training__validate_every": 5}
     changes: dict[str, Any] = {"model__attention": "routing", "tokenizer__size": 600}
     run_recipe(small_recipe(builtin / "train.en", builtin / "train.zh", **steps, **changes), tmp_path / "run")
     model = Translator.load(tmp_path / "run").model
-    leads = [tensor for name, tensor in model.state_dict().items() if name.endswith("balance_bias")]
-    assert len(leads) == 4
-    assert all((lead != 0).any() for lead in leads)
-    assert all(torch.isfinite(lead).all() for lead in leads)
+    biases = [tensor for name, tensor in model.state_dict().items() if name.endswith("balance_bias")]
+    assert len(biases) == 4
+    assert all((bias != 0).any() for bias in biases)
+    assert all(torch.isfinite(bias).all() for bias in biases)
 
 
-def test_routing_goes_on_from_a_checkpoint_to_the_same_clusters(builtin: Path, tmp_path: Path) -> None:
+def test_resumed_routing_has_bit_identical_centroids(builtin: Path, tmp_path: Path) -> None:
     def run(steps: int, out: Path) -> dict[str, torch.Tensor]:
         recipe = small_recipe(
             builtin / "train.en",
@@ -93,8 +91,8 @@ def test_routing_goes_on_from_a_checkpoint_to_the_same_clusters(builtin: Path, t
         run_recipe(recipe, out)
         return Translator.load(out / "last").model.state_dict()
 
-    run(3, tmp_path / "parts")
-    resumed, straight = run(6, tmp_path / "parts"), run(6, tmp_path / "whole")
-    assert any(name.endswith("centroids") for name in straight)
-    for name, tensor in straight.items():
+    run(3, tmp_path / "resumed")
+    resumed, expected = run(6, tmp_path / "resumed"), run(6, tmp_path / "uninterrupted")
+    assert any(name.endswith("centroids") for name in expected)
+    for name, tensor in expected.items():
         assert torch.equal(resumed[name], tensor), name
