@@ -1,66 +1,105 @@
-"""The model card: what a folder's own files say about its model, as a README.md that model hubs understand."""
+"""`save_pretrained` and the model card: a README.md in the format of model hubs, built from the files of a model."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import safetensors
+import safetensors.torch
+import torch
 import yaml
 
-from regard.models.folder import read_config
+from regard.errors import UserError
+from regard.models.base import Model
+from regard.models.folder import CONFIG, WEIGHTS, read_config, replace_folder, unique_tensors
 
 CARD = "README.md"
 SCORES, FINGERPRINTS = "scores.json", "fingerprints.json"
-_TASKS = {"transformer": "translation", "nat": "translation", "vit": "image-classification"}
-_TASKS |= {"swin": "image-classification", "bert": "sentence-similarity"}
+PIPELINE_TAGS = {
+    "transformer": "translation",
+    "nat": "translation",
+    "vit": "image-classification",
+    "swin": "image-classification",
+    "bert": "sentence-similarity",
+}
+
+
+def save_pretrained(
+    folder: Path, save: Callable[[Path], None], model: Model, source_folder: Path | None = None
+) -> None:
+    """Write a model folder with a card.
+
+    Args:
+        folder: A new or empty folder, or a model folder, which is replaced.
+        save: Writes the files of the model into an existing folder.
+        model: The model.
+        source_folder: Folder from which the model was loaded. If its weights are unchanged, its scores and the
+            fingerprints of its training data are copied.
+
+    Raises:
+        UserError: The folder contains other files, or the weights belong to another engine.
+    """
+    if any(tensor.is_meta for tensor in model.parameters()):
+        raise UserError("the weights are in another engine; load the model with the engine regard to save it")
+    _check_replaceable(folder)
+    with replace_folder(folder) as new:
+        save(new)
+        if source_folder is not None and _has_saved_weights(model, source_folder):
+            files = {SCORES: source_folder / SCORES, FINGERPRINTS: find_fingerprints(source_folder)}
+            for name, path in files.items():
+                if path.is_file():
+                    shutil.copyfile(path, new / name)
+        (new / CARD).write_text(build_card(new), encoding="utf-8")
 
 
 def build_card(folder: Path, library: str = "regard") -> str:
-    """The card of a model folder: its architecture, its data where the run is still round it, its scores.
+    """Build the card of a model folder: architecture, training data if known, and scores.
 
-    `library` is what model hubs call the program that loads the files beside the card.
+    Args:
+        folder: The model folder.
+        library: Name under which model hubs know the library that loads the files.
 
     Raises:
-        UserError: it is no model folder.
+        UserError: The folder is not a model folder.
     """
-    about = read_config(folder)
-    model = about["model"]
-    languages = [code for code in about.get("languages", []) if code not in ("source", "target")]
-    scores = _read(folder / SCORES)
-    evaluations = [e for e in scores.get("evaluations", []) if isinstance(e, Mapping)]
-    title = " → ".join(languages) if languages else f"A {model['kind']}"
-    head: dict[str, Any] = {"library_name": library, "tags": ["regard", model["kind"]]}
-    if task := _TASKS.get(model["kind"]):
-        head["pipeline_tag"] = task
+    config = read_config(folder)
+    model = config["model"]
+    languages = [code for code in config.get("languages", []) if code not in ("source", "target")]
+    scores = _read_json(folder / SCORES)
+    metadata: dict[str, Any] = {"library_name": library, "tags": ["regard", model["kind"]]}
+    if tag := PIPELINE_TAGS.get(model["kind"]):
+        metadata["pipeline_tag"] = tag
     if languages:
-        head["language"] = languages
-    lines = ["---", yaml.safe_dump(head, sort_keys=False, allow_unicode=True).strip(), "---", "", f"# {title}", ""]
+        metadata["language"] = languages
+    title = " → ".join(languages) if languages else f"A {model['kind']}"
+    lines = ["---", yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True).strip(), "---", "", f"# {title}", ""]
     lines += ["Trained with regard.", "", "## Architecture", "", "| setting | value |", "| --- | --- |"]
     lines += [f"| {key} | {json.dumps(value, ensure_ascii=False)} |" for key, value in model.items()]
-    lines += _describe_data(_read(find_fingerprints(folder)))
+    lines += _data_lines(_read_json(find_fingerprints(folder)))
     lines += ["", "## Scores", ""]
-    said = [*_describe_scores(evaluations), *_describe_validation(scores)]
-    lines += said or ["None were recorded; `regard evaluate` records them."]
+    lines += [*_score_lines(scores), *_validation_lines(scores)] or ["No scores yet; `regard evaluate` adds them."]
     return "\n".join(lines) + "\n"
 
 
 def find_fingerprints(folder: Path) -> Path:
-    """Where it stands what a model was trained with: in its folder, or with the data of the run round it."""
+    """Return the path of the fingerprints of the training data: in the model folder, or in the run around it."""
     own = folder / FINGERPRINTS
     return own if own.is_file() else folder.parent / "data" / FINGERPRINTS
 
 
-def _describe_data(known: Mapping[str, Any]) -> list[str]:
-    files, settings = known.get("files"), known.get("settings")
+def _data_lines(fingerprints: Mapping[str, Any]) -> list[str]:
+    files, settings = fingerprints.get("files"), fingerprints.get("settings")
     entries = dict(files) if isinstance(files, Mapping) else {}
-    if not entries and isinstance(tokens := known.get("tokens"), str):  # a corpus that comes with regard has no files
+    if not entries and isinstance(tokens := fingerprints.get("tokens"), str):  # a built-in corpus has no files
         name = settings.get("data.builtin") if isinstance(settings, Mapping) else None
-        entries = {f"tokens of {name or 'the corpus'}": {"sha256": tokens}, "validation": known.get("valid", {})}
+        entries = {f"tokens of {name or 'the corpus'}": {"sha256": tokens}, "validation": fingerprints.get("valid", {})}
     if not entries:
         return []
-    # Sets of images have a checksum over all of their files, and nothing else.
+    # The entry of an image dataset is a checksum of all its files.
     rows = [
         f"| {name} | {entry.get('bytes', '')} | {str(entry.get('sha256'))[:12]} |"
         for name, entry in ((name, e if isinstance(e, Mapping) else {"sha256": e}) for name, e in entries.items())
@@ -68,7 +107,8 @@ def _describe_data(known: Mapping[str, Any]) -> list[str]:
     return ["", "## Training data", "", "| file | bytes | SHA-256 |", "| --- | --- | --- |", *rows]
 
 
-def _describe_scores(evaluations: list[Mapping[str, Any]]) -> Iterator[str]:
+def _score_lines(scores: Mapping[str, Any]) -> Iterator[str]:
+    evaluations = [evaluation for evaluation in scores.get("evaluations", []) if isinstance(evaluation, Mapping)]
     for evaluation in evaluations:
         conditions = evaluation.get("conditions", {})
         data = conditions.get("data", {})
@@ -80,21 +120,39 @@ def _describe_scores(evaluations: list[Mapping[str, Any]]) -> Iterator[str]:
         yield ""
 
 
-def _describe_validation(scores: Mapping[str, Any]) -> Iterator[str]:
-    """What training measured to choose the model by, which is no test."""
+def _validation_lines(scores: Mapping[str, Any]) -> Iterator[str]:
     validation = scores.get("validation")
     if not isinstance(validation, Mapping) or not validation:
         return
-    yield f"On the validation data, by which the model was chosen, at step {scores.get('step')}:"
+    yield f"On the validation data, which selected the model, at step {scores.get('step')}:"
     yield ""
     for name, value in validation.items():
-        if name != "score" and isinstance(value, int | float):  # one of the others again
+        if name != "score" and isinstance(value, int | float):  # "score" repeats one of the others
             yield f"- validation {name} {value:.4g}"
     yield ""
 
 
-def _read(path: Path) -> Mapping[str, Any]:
-    """What a JSON file holds; nothing where it is missing or damaged: a card says what it can."""
+def _check_replaceable(folder: Path) -> None:
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise UserError(f"{folder} is a file; choose another name for the folder")
+    files = list(folder.iterdir())
+    if files and not ((folder / CONFIG).is_file() and all(path.is_file() for path in files)):
+        raise UserError(f"{folder} contains files that are not part of a model folder; choose another, or empty it")
+
+
+def _has_saved_weights(model: Model, folder: Path) -> bool:
+    try:
+        saved = safetensors.torch.load_file(folder / WEIGHTS)
+    except (OSError, safetensors.SafetensorError):
+        return False
+    tensors = unique_tensors(model)
+    return tensors.keys() == saved.keys() and all(torch.equal(tensors[name].cpu(), saved[name]) for name in saved)
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    """Return the contents of a JSON file; empty if it is missing or damaged, since a card needs none of them."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

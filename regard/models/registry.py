@@ -1,4 +1,4 @@
-"""The kinds of model that a folder can hold, by the name that config.json gives them; recipes train most of them."""
+"""Kinds of models by their name in config.json."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.vit import ViT, ViTConfig
 
 InputType = Literal["text", "images", "pairs", "sentences"]
-"""Text is translated; sentences only become vectors."""
+"""What a model processes: text to translate, images, pairs of views, or sentences to embed."""
 
 
 class ModelKind(NamedTuple):
-    """A configuration, what is built from it, and what that reads."""
+    """Configuration class, model class and input type of a kind of model."""
 
     config: type[Settings]
     model: type[Model]
     input_type: InputType
 
     def build(self, values: Any, where: str) -> Model:
-        """The model that these values describe.
+        """Build a model from the values of a configuration; `where` names their place in errors.
 
         Raises:
-            UserError: a value is wrong; `where` names the place.
+            UserError: A value is invalid.
         """
         return self.model(self.config.parse(values, where))
 
     def build_on_meta(self, config: Settings, where: str) -> Model:
-        """The model of a config without weights or memory: the names and shapes of its tensors.
+        """Build a model on the meta device, which has names and shapes of tensors but takes no memory.
 
         Raises:
-            UserError: no memory could ever hold it.
+            UserError: The model is too large for any memory.
         """
         try:
             with torch.device("meta"):
                 return self.model(config)
-        except (RuntimeError, TypeError, OverflowError) as error:  # from PyTorch: sizes whose product has no number
+        except (RuntimeError, TypeError, OverflowError) as error:  # the number of elements overflows
             reason = str(error).partition("\n")[0]
-            raise UserError(f"{where}: describes a model too large for any memory ({reason})") from None
+            raise UserError(f"{where}: describes a model that is too large for any memory ({reason})") from None
 
 
 MODELS = {

@@ -1,4 +1,4 @@
-"""Weights of one model as the beginning of another: tensors copied by name, and vocabularies that grow."""
+"""Initialise a model with the weights of another one, and extend its vocabulary."""
 
 from __future__ import annotations
 
@@ -15,34 +15,35 @@ from regard.models.transformer import EncoderDecoder
 Model = TypeVar("Model", bound=EncoderDecoder)
 
 ENCODER = ("source_embedding.", "encoder.", "encoder_norm.")
-"""How the names of an encoder's tensors begin, in every model that has one."""
-
+"""Prefixes of the names of all tensors of an encoder."""
 NOISE = 0.01
-"""Of the spread of a table's rows: enough that two new words of the same letters do not stay alike."""
+"""Noise on new embeddings relative to the standard deviation of all, so that equal ones can become different."""
 
 
 @torch.no_grad()
-def copy_tensors(
-    model: nn.Module, tensors: Mapping[str, Tensor], where: str, beginnings: Sequence[str] = ("",)
-) -> None:
-    """Copies tensors into the model by name, all or those whose names begin so; the model's others stay as they are.
+def copy_tensors(model: nn.Module, tensors: Mapping[str, Tensor], where: str, prefixes: Sequence[str] = ("",)) -> None:
+    """Copy the tensors whose names have one of the prefixes into a model.
 
-    Models of different classes fit where their tensors bear the same names.
+    Args:
+        model: The model, which may be of another class if the names of its tensors are the same.
+        tensors: Tensors by name.
+        where: Origin of the tensors, for errors.
+        prefixes: Prefixes of names; all tensors by default.
 
     Raises:
-        UserError: a tensor with such a name is missing on either side, or has another shape; nothing is copied then.
+        UserError: A tensor is missing on either side, or has another shape. Nothing is copied in this case.
     """
-    meant = tuple(beginnings)
-    own = {name: tensor for name, tensor in unique_tensors(model).items() if name.startswith(meant)}
-    given = {name: tensor for name, tensor in tensors.items() if name.startswith(meant)}
+    own = {name: tensor for name, tensor in unique_tensors(model).items() if name.startswith(tuple(prefixes))}
+    given = {name: tensor for name, tensor in tensors.items() if name.startswith(tuple(prefixes))}
     for name in sorted(own.keys() | given.keys()):
         if name not in given:
-            raise UserError(f"{where} has no tensor {name}, which this model needs; they are built differently")
+            raise UserError(f"{where} lacks tensor {name} of this model; their architectures differ")
         if name not in own:
-            raise UserError(f"{where} has a tensor {name}, which this model lacks; they are built differently")
+            raise UserError(f"{where} has a tensor {name}, which this model lacks; their architectures differ")
         if own[name].shape != given[name].shape:
             raise UserError(
-                f"tensor {name} is {list(given[name].shape)} in {where}, but {list(own[name].shape)} in this model"
+                f"tensor {name} has shape {list(given[name].shape)} in {where}, "
+                f"but {list(own[name].shape)} in this model"
             )
     state = model.state_dict()
     for name in own:
@@ -53,35 +54,34 @@ def copy_tensors(
 def grow_vocabulary(
     model: Model, source: Sequence[Sequence[int]], target: Sequence[Sequence[int]], seed: int = 0
 ) -> Model:
-    """A copy of the model with more words, which says of the old ones what it said before.
+    """Return a copy of a model with additional tokens. The logits of the old tokens do not change.
 
     Args:
-        model: what is copied; it stays as it is.
-        source: for every new source word, the old words that spelled it: its row begins as the mean of theirs.
-        target: the same for new target words; where both sides share one table, `source` counts for both.
-        seed: of the small noise on new rows.
+        model: The model.
+        source: For every new source token, the old tokens it consists of; its embedding is the mean of theirs.
+        target: The same for new target tokens. Ignored if source and target share one embedding.
+        seed: Seed of the noise on new embeddings.
     """
     config = model.config
     if config.tie == "all":
         target = source
     sizes = {"source_vocab": config.source_vocab + len(source), "target_vocab": config.target_vocab + len(target)}
-    with torch.random.fork_rng(devices=[]):  # the first weights of the copy are thrown away
+    with torch.random.fork_rng(devices=[]):  # the initial weights of the copy are overwritten
         grown = type(model)(config.changed(**sizes)).to(model.target_embedding.weight)
-    random = torch.Generator().manual_seed(seed)
-    spelled = {"source_embedding.weight": source, "target_embedding.weight": target}
-    spelled |= {"output": target, "output_bias": target}
+    generator = torch.Generator().manual_seed(seed)
+    new_tokens = {"source_embedding.weight": source, "target_embedding.weight": target}
+    new_tokens |= {"output": target, "output_bias": target}
     tensors = unique_tensors(model)
-    for name, pieces in spelled.items():
-        if name in tensors:  # a table that is shared has only its first name
-            tensors[name] = torch.cat([tensors[name], *_new_rows(tensors[name], pieces, random)])
+    for name, parts in new_tokens.items():
+        if name in tensors:  # a shared tensor has its first name only
+            tensors[name] = torch.cat([tensors[name], *_new_rows(tensors[name], parts, generator)])
     copy_tensors(grown, tensors, "the grown model")
     return grown.train(model.training)
 
 
-def _new_rows(table: Tensor, spelled: Sequence[Sequence[int]], random: torch.Generator) -> list[Tensor]:
-    spread = NOISE * table.std()
-    noise = torch.randn(len(spelled), *table.shape[1:], generator=random).to(table)
+def _new_rows(table: Tensor, parts: Sequence[Sequence[int]], generator: torch.Generator) -> list[Tensor]:
+    noise = NOISE * table.std() * torch.randn(len(parts), *table.shape[1:], generator=generator).to(table)
     return [
-        table[torch.tensor(pieces, device=table.device)].mean(0, keepdim=True) + spread * noise[None, row]
-        for row, pieces in enumerate(spelled)
+        table[torch.tensor(tokens, device=table.device)].mean(0, keepdim=True) + noise[None, row]
+        for row, tokens in enumerate(parts)
     ]

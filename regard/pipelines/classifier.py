@@ -17,8 +17,8 @@ from regard.data.batching import prefetch
 from regard.data.images.decoding import Pixels
 from regard.data.images.folders import list_images
 from regard.errors import UserError
+from regard.models.card import save_pretrained
 from regard.models.folder import check_input_type, find_model_folder, load_model, save_model
-from regard.models.pretrained import save_pretrained
 from regard.pipelines.preprocessing import AnyImage, ImagePreprocessing
 
 IMAGES = "images"

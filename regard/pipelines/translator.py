@@ -25,6 +25,7 @@ from regard.decoding.nat import NATGenerator, NATHypothesis
 from regard.decoding.search import TokenHypothesis
 from regard.decoding.stepper import pad_batch
 from regard.errors import UserError
+from regard.models.card import save_pretrained
 from regard.models.folder import (
     CONFIG,
     FOREIGN_CONFIG,
@@ -37,7 +38,6 @@ from regard.models.folder import (
     save_model,
 )
 from regard.models.nat import NATransformer
-from regard.models.pretrained import save_pretrained
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops.quantization import Precision, choose_precision, prepack, refresh_prepacked
 from regard.pipelines.constraints import Constraints

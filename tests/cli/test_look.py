@@ -240,5 +240,5 @@ def test_other_commands_reject_a_two_view_model(
     command: Command, croco_folder: Path, views: tuple[Path, Path], tmp_path: Path
 ) -> None:
     for words in (("embed", croco_folder, views[0], "--out", tmp_path / "x.npy"), ("classify", croco_folder, views[0])):
-        assert command(*words).error.endswith("is a model of two views; use regard look with both, or regard.CroCo "
-                                                "from Python")  # fmt: skip
+        hint = "is a model of two views; use regard look with both views, or regard.CroCo in Python"
+        assert command(*words).error.endswith(hint)

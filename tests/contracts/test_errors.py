@@ -328,8 +328,8 @@ def evaluate(source: str, reference: str, *words: str) -> tuple[str, ...]:
 
 INVALID_USE = {
     "no such run": (("translate", "nowhere", "I"), ["nowhere", "no such model folder"]),
-    "not a run": (("translate", "full", "I"), ["full", "not a model folder"]),
-    "a file, not a run": (("translate", "plain.txt", "I"), ["plain.txt", "not a model folder"]),
+    "not a run": (("translate", "full", "I"), ["full", "neither a model folder"]),
+    "a file, not a run": (("translate", "plain.txt", "I"), ["plain.txt", "neither a model folder"]),
     "beam 0": (translate("I", "--beam", "0"), ["beam", "found 0"]),
     "beam is a word": (translate("I", "--beam", "wide"), ["--beam"]),
     "unknown penalty": (translate("I", "--length-penalty", "long"), ["length_penalty", "'average'", "'long'"]),

@@ -150,7 +150,7 @@ def test_best_model_of_a_run_is_loaded(trained_run: Path) -> None:
 def test_damaged_best_model_is_rejected(trained_run: Path, tmp_path: Path) -> None:
     run = shutil.copytree(trained_run, tmp_path / "run")
     (run / "best" / "config.json").unlink()
-    with pytest.raises(UserError, match=r"best: no config\.json"):
+    with pytest.raises(UserError, match=r"best: contains no config\.json"):
         Translator.load(run)
 
 

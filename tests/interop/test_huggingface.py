@@ -106,7 +106,7 @@ def test_options_without_effect_are_rejected(trained_run: Path, tmp_path: Path) 
     for name, arguments in options.items():
         with pytest.raises(UserError, match=f"there: omit {name}: .* a pegasus completely"):
             import_model(there, back, **arguments)
-    with pytest.raises(UserError, match="a folder of transformers; bring it in with regard import"):
+    with pytest.raises(UserError, match="a folder of transformers; convert it with regard import"):
         Translator.load(there)
     assert not back.exists()
 

@@ -1,4 +1,4 @@
-"""CroCo: its sizes, what may influence what, and its heads."""
+"""CroCo: parameter counts, dependencies between patches, and heads."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from regard.models.croco import CroCo, CroCoConfig
 from regard.models.folder import load_model, save_model
 
 MILLIONS = {"small": 120.08, "base": 200.27, "large": 417.92}
-SEEN = torch.tensor([[0, 5, 7], [3, 1, 11]])
+VISIBLE = torch.tensor([[0, 5, 7], [3, 1, 11]])
 
 
 def tiny(**changes: object) -> CroCo:
@@ -21,7 +21,7 @@ def tiny(**changes: object) -> CroCo:
     sizes = {"patch": 4, "width": 16, "heads": 2, "layers": 2, "decoder_width": 24, "decoder_heads": 2}
     model = CroCo(CroCoConfig.micro(**sizes | {"decoder_layers": 2} | changes)).eval()
     for parameter in model.parameters():
-        if parameter.dim() < 2:  # biases and gains that are 0 and 1 would hide what is missing
+        if parameter.dim() < 2:  # biases of 0 and weights of 1 would hide errors
             nn.init.normal_(parameter, 0.3, 0.3)
     return model
 
@@ -31,33 +31,33 @@ def view(seed: int, height: int = 12, width: int = 16, batch: int = 2) -> Tensor
 
 
 @pytest.mark.parametrize("preset", MILLIONS)
-def test_the_presets_have_the_published_numbers_of_parameters(preset: str) -> None:
+def test_presets_have_the_published_numbers_of_parameters(preset: str) -> None:
     with torch.device("meta"):
         model = CroCo(getattr(CroCoConfig, preset)())
     assert round(sum(p.numel() for p in model.parameters()) / 1e6, 2) == MILLIONS[preset]
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
-def test_a_blank_second_view_does_not_blow_up_the_gradient(precision: torch.dtype) -> None:
+def test_gradient_of_a_blank_second_view_is_not_large(precision: torch.dtype) -> None:
     torch.manual_seed(0)
     model = CroCo(CroCoConfig.micro(patch=4, layers=4))
 
-    def norm(second: Tensor) -> float:
+    def gradient_norm(second: Tensor) -> float:
         model.zero_grad()
         with torch.autocast("cpu", precision, enabled=precision != torch.float32):
-            said = model(view(1), second, SEEN)
-        said.float().square().mean().backward()
+            prediction = model(view(1), second, VISIBLE)
+        prediction.float().square().mean().backward()
         return float(nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))
 
-    assert norm(torch.full_like(view(2), model.config.mean)) < 5 * norm(view(2))
+    assert gradient_norm(torch.full_like(view(2), model.config.mean)) < 5 * gradient_norm(view(2))
 
 
-def test_the_encoder_reads_seen_patches_alone_and_the_decoder_says_all() -> None:
+def test_encoder_processes_visible_patches_and_decoder_all() -> None:
     model = tiny()
     with probe(model) as seen, torch.no_grad():
-        said = model(view(1), view(2), SEEN)
-    assert said.shape == (2, 12, 48)
-    # The encoder's last call is that of the first view.
+        prediction = model(view(1), view(2), VISIBLE)
+    assert prediction.shape == (2, 12, 48)
+    # The encoder processes the first view last.
     assert seen["encoder.0.attention"].weights.shape == (2, 2, 3, 3)
     assert seen["decoder.0.attention"].weights.shape == (2, 2, 12, 12)
     assert seen["decoder.1.cross"].weights.shape == (2, 2, 12, 12)
@@ -65,42 +65,42 @@ def test_the_encoder_reads_seen_patches_alone_and_the_decoder_says_all() -> None
 
 @pytest.mark.parametrize("positions", ["rotary", "sincos"])
 @torch.no_grad()
-def test_what_is_masked_has_no_influence_and_what_is_seen_has(positions: str) -> None:
+def test_output_depends_on_visible_patches_only(positions: str) -> None:
     model = tiny(positions=positions)
     one, other = view(1), view(2)
-    said = model(one, other, SEEN)
+    before = model(one, other, VISIBLE)
     patches = patchify(one, (4, 4))
-    masked = torch.ones(2, 12, dtype=torch.bool).scatter(1, SEEN, False)
+    masked = torch.ones(2, 12, dtype=torch.bool).scatter(1, VISIBLE, False)
     hidden = unpatchify(torch.where(masked[..., None], 1 - patches, patches), (3, 4), (4, 4))
     changed = unpatchify(torch.where(masked[..., None], patches, 1 - patches), (3, 4), (4, 4))
-    assert torch.equal(model(hidden, other, SEEN), said)
-    for different in (model(changed, other, SEEN), model(one, view(3), SEEN)):
-        assert (different - said).abs().amax(-1).min() > 1e-4  # at every patch
+    assert torch.equal(model(hidden, other, VISIBLE), before)
+    for different in (model(changed, other, VISIBLE), model(one, view(3), VISIBLE)):
+        assert (different - before).abs().amax(-1).min() > 1e-4  # at every patch
 
 
 @pytest.mark.parametrize("positions", ["rotary", "sincos"])
 @torch.no_grad()
-def test_where_a_patch_of_the_other_view_stands_matters(positions: str) -> None:
+def test_output_depends_on_positions_in_the_other_view(positions: str) -> None:
     model = tiny(positions=positions, layers=1)
-    turned = unpatchify(patchify(view(2), (4, 4)).roll(1, 1), (3, 4), (4, 4))
-    assert not torch.allclose(model(view(1), view(2), SEEN), model(view(1), turned, SEEN), atol=1e-4)
+    shifted = unpatchify(patchify(view(2), (4, 4)).roll(1, 1), (3, 4), (4, 4))
+    assert not torch.allclose(model(view(1), view(2), VISIBLE), model(view(1), shifted, VISIBLE), atol=1e-4)
 
 
 @torch.no_grad()
-def test_the_order_in_which_seen_patches_are_named_does_not_matter() -> None:
+def test_output_does_not_depend_on_the_order_of_visible_patches() -> None:
     model = tiny()
-    assert torch.allclose(model(view(1), view(2), SEEN), model(view(1), view(2), SEEN.flip(1)), atol=1e-5)
+    assert torch.allclose(model(view(1), view(2), VISIBLE), model(view(1), view(2), VISIBLE.flip(1)), atol=1e-5)
 
 
 @torch.no_grad()
-def test_a_pair_does_not_depend_on_its_company() -> None:
+def test_output_does_not_depend_on_the_rest_of_the_batch() -> None:
     model = tiny()
-    both, alone = model(view(1), view(2), SEEN), model(view(1)[1:], view(2)[1:], SEEN[1:])
+    both, alone = model(view(1), view(2), VISIBLE), model(view(1)[1:], view(2)[1:], VISIBLE[1:])
     assert torch.allclose(both[1:], alone, atol=1e-5)
 
 
 @torch.no_grad()
-def test_features_of_one_view_and_of_both() -> None:
+def test_features_of_one_view_and_of_a_pair() -> None:
     model = tiny()
     assert model.embed(view(1)).shape == (2, 12, 16)
     assert model.decode_views(view(1), view(2)).shape == (2, 12, 24)
@@ -109,31 +109,31 @@ def test_features_of_one_view_and_of_both() -> None:
 
 
 @torch.no_grad()
-def test_the_memory_has_a_norm_of_its_own_in_every_block() -> None:
+def test_every_decoder_block_normalises_the_second_view() -> None:
     model = tiny()
     before = model(view(1), view(2))
     assert not torch.equal(model.decoder[0].source_norm.weight, model.decoder[1].source_norm.weight)
     for block in model.decoder:
         block.source_norm.weight.zero_()
-    blind = model(view(1), view(2))
-    assert not torch.allclose(before, blind)
-    assert torch.allclose(blind, model(view(1), view(3)), atol=1e-5)  # only their norm's bias is left of the patches
+    without = model(view(1), view(2))
+    assert not torch.allclose(before, without)
+    assert torch.allclose(without, model(view(1), view(3)), atol=1e-5)  # only the bias of the norm is left
 
 
-def test_stochastic_depth_rises_over_each_stack() -> None:
+def test_stochastic_depth_increases_over_each_stack() -> None:
     model = tiny(drop_path=0.3, decoder_layers=4)
     rates = [[block.drop_path.rate for block in stack] for stack in (model.encoder, model.decoder)]
     assert rates == [pytest.approx([0, 0.3]), pytest.approx([0, 0.1, 0.2, 0.3])]
 
 
 @pytest.mark.parametrize("changes", [{}, {"positions": "sincos"}, {"head": "dense"}], ids=str)
-def test_every_weight_is_used(changes: dict[str, object]) -> None:
+def test_every_parameter_has_a_gradient(changes: dict[str, object]) -> None:
     model = tiny(**changes).train()
-    model(view(1), view(2), SEEN).square().sum().backward()
+    model(view(1), view(2), VISIBLE).square().sum().backward()
     assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum()] == []
 
 
-def test_targets_are_patches_in_their_own_mean_and_deviation() -> None:
+def test_target_patches_have_zero_mean_and_unit_variance() -> None:
     model, image = tiny(), view(1) * 0.5 + 0.2
     targets = model.normalised_patches(image)
     assert torch.allclose(targets.mean(-1), torch.zeros(2, 12), atol=1e-5)
@@ -143,7 +143,7 @@ def test_targets_are_patches_in_their_own_mean_and_deviation() -> None:
 
 
 @torch.no_grad()
-def test_a_dense_head_says_something_of_every_pixel() -> None:
+def test_dense_head_has_outputs_for_every_pixel() -> None:
     model = tiny(head="dense", outputs=2)
     assert model(view(1), view(2)).shape == (2, 2, 12, 16)
     with pytest.raises(UserError, match="needs a patch size that is a power of 2, not 12"):
@@ -151,7 +151,7 @@ def test_a_dense_head_says_something_of_every_pixel() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "message"),
     [
         ({"width": 90, "heads": 4}, "width 90 is not divisible by heads 4"),
         ({"decoder_width": 90, "decoder_heads": 4}, "decoder_width 90 is not divisible by decoder_heads 4"),
@@ -160,12 +160,12 @@ def test_a_dense_head_says_something_of_every_pixel() -> None:
         ({"depth": 3}, "unknown key depth"),
     ],
 )
-def test_a_model_that_cannot_be_is_refused(changes: dict[str, object], sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
+def test_invalid_settings_are_rejected(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         CroCoConfig.micro(**changes)
 
 
-def test_views_that_do_not_fit_are_refused() -> None:
+def test_views_of_invalid_size_are_rejected() -> None:
     with pytest.raises(
         UserError, match=r"13×16 pixels cannot be divided into patches of 4×4; 12×16 or 16×16 would fit"
     ):
@@ -173,8 +173,8 @@ def test_views_that_do_not_fit_are_refused() -> None:
 
 
 @torch.no_grad()
-def test_a_folder_holds_it(tmp_path: Path) -> None:
+def test_model_is_saved_and_loaded(tmp_path: Path) -> None:
     model = tiny(positions="sincos")
     save_model(tmp_path, model, {})
     loaded, _ = load_model(tmp_path)
-    assert torch.equal(loaded(view(1), view(2), SEEN), model(view(1), view(2), SEEN))
+    assert torch.equal(loaded(view(1), view(2), VISIBLE), model(view(1), view(2), VISIBLE))

@@ -1,4 +1,4 @@
-"""A model folder is read and replaced whole or not at all, and where that cannot be, one sentence says why."""
+"""Model folders are replaced atomically, and errors name the file and the reason."""
 
 import shutil
 from pathlib import Path
@@ -13,76 +13,76 @@ from regard.models.vit import ViT, ViTConfig
 
 
 def write(folder: Path, error: Exception | None = None) -> None:
-    with replace_folder(folder) as fresh:
-        (fresh / "new").write_text("new", encoding="utf-8")
+    with replace_folder(folder) as new:
+        (new / "new").write_text("new", encoding="utf-8")
         if error is not None:
             raise error
 
 
-def test_the_new_takes_the_place_of_the_old(tmp_path: Path) -> None:
+def test_new_folder_replaces_the_old_one(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "old").touch()
     write(tmp_path / "run")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["new"]
 
 
-def test_a_place_where_nothing_can_be_written_is_named(tmp_path: Path) -> None:
+def test_unwritable_path_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"file/run: cannot be written \(.*\); give a path where you may write"):
+    with pytest.raises(UserError, match=r"file/run: cannot be written \(.*\); choose a writable path"):
         write(tmp_path / "file" / "run")
 
 
 @pytest.mark.parametrize(
-    "said", ["I/O error: No space left on device (os error 28)", "basic_ios::clear: iostream error"]
+    "message", ["I/O error: No space left on device (os error 28)", "basic_ios::clear: iostream error"]
 )
-def test_a_full_disk_is_said_to_be_one(said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "space" not in said:
+def test_full_disk_is_reported(message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "space" not in message:
         monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
     (tmp_path / "run").mkdir()
-    with pytest.raises(UserError, match="run: the disk is full; make room, or give a path on another one"):
-        write(tmp_path / "run", RuntimeError(said))
+    with pytest.raises(UserError, match="run: the disk is full; free some space, or choose a path on another disk"):
+        write(tmp_path / "run", RuntimeError(message))
     assert list(tmp_path.rglob("*")) == [tmp_path / "run"]
 
 
-def test_other_errors_are_what_they_are(tmp_path: Path) -> None:
+def test_other_errors_are_not_converted(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="something else"):
         write(tmp_path / "new" / "and" / "run", RuntimeError("something else"))
     assert not list(tmp_path.iterdir())
 
 
-def test_what_lay_beside_it_stays(tmp_path: Path) -> None:
+def test_other_files_in_a_new_parent_folder_are_kept(tmp_path: Path) -> None:
     with pytest.raises(KeyError), replace_folder(tmp_path / "new" / "run"):
         (tmp_path / "new" / "other").touch()
         raise KeyError
     assert list(tmp_path.rglob("*")) == [tmp_path / "new", tmp_path / "new" / "other"]
 
 
-def test_a_run_that_was_stopped_before_its_first_model_is_called_so(tmp_path: Path) -> None:
+def test_run_without_a_model_is_reported(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
-    with pytest.raises(UserError, match="a run without a model yet, which comes with its first validation"):
+    with pytest.raises(UserError, match="this run has no model yet; the first validation saves one"):
         find_model_folder(tmp_path)
 
 
-def test_files_that_may_not_be_read_are_not_called_missing_or_damaged(
+def test_unreadable_files_are_not_reported_as_missing_or_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_model(tmp_path, ViT(ViTConfig.micro(2, width=8, heads=1, layers=1, hidden=8)), {})
 
-    def refuse(path: Path, **options: object) -> None:
+    def report_missing(path: Path, **options: object) -> None:
         raise FileNotFoundError(f"No such file or directory: {path}")
 
-    def forbid(path: Path, **options: object) -> None:
+    def deny(path: Path, **options: object) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
     with (
         monkeypatch.context() as patch,
-        pytest.raises(UserError, match=f"{WEIGHTS}: cannot be read; see its permissions"),
+        pytest.raises(UserError, match=f"{WEIGHTS}: cannot be read; check its permissions"),
     ):
-        patch.setattr(safetensors.torch, "load_file", refuse)
+        patch.setattr(safetensors.torch, "load_file", report_missing)
         load_model(tmp_path)
     with (
         monkeypatch.context() as patch,
         pytest.raises(UserError, match=rf"{CONFIG}: cannot be read \(Permission denied\)"),
     ):
-        patch.setattr(Path, "read_text", forbid)
+        patch.setattr(Path, "read_text", deny)
         load_model(tmp_path)

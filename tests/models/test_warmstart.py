@@ -1,4 +1,4 @@
-"""Weights that begin another model: copied by name, and with more words."""
+"""Initialising a model with other weights, and extending its vocabulary."""
 
 from typing import Any
 
@@ -24,23 +24,23 @@ def tensors(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in unique_tensors(model).items()}
 
 
-# Growing
+# Growing the vocabulary
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
 @pytest.mark.parametrize("tie", ["all", "target", "none"])
-def test_a_grown_model_says_of_the_old_words_what_it_said_before(tie: str, positions: str) -> None:
+def test_grown_model_keeps_the_logits_of_old_tokens(tie: str, positions: str) -> None:
     model = build(12 if tie == "all" else (12, 14), tie=tie, positions=positions).double()
     before = tensors(model)
     grown = grow_vocabulary(model, SOURCE, TARGET)
     source, target = torch.randint(12, (3, 7)), torch.randint(12, (3, 5))
     old, new = (one.decode(target, one.encode(source)) for one in (model, grown))
     assert torch.equal(old, new)
-    said = grown.logits(new)
-    words = model.config.target_vocab
-    assert said.shape[-1] == words + (len(SOURCE) if tie == "all" else len(TARGET))
-    # Every number is the same product of the same numbers; a wider table may only add them up in another order.
-    assert torch.allclose(said[..., :words], model.logits(old), rtol=0, atol=1e-14)
+    logits = grown.logits(new)
+    old_size = model.config.target_vocab
+    assert logits.shape[-1] == old_size + (len(SOURCE) if tie == "all" else len(TARGET))
+    # A larger matmul may sum in another order.
+    assert torch.allclose(logits[..., :old_size], model.logits(old), rtol=0, atol=1e-14)
     assert (grown.config.source_vocab, grown.config.target_vocab) == (14, 14 if tie == "all" else 17)
     assert all(torch.equal(tensor, before[name]) for name, tensor in unique_tensors(model).items())
     for name, tensor in unique_tensors(grown).items():
@@ -48,21 +48,21 @@ def test_a_grown_model_says_of_the_old_words_what_it_said_before(tie: str, posit
 
 
 @pytest.mark.parametrize("tie", ["all", "target", "none"])
-def test_new_rows_begin_near_the_mean_of_the_words_that_spelled_them(tie: str) -> None:
+def test_new_embeddings_are_near_the_mean_of_their_parts(tie: str) -> None:
     model = build(12 if tie == "all" else (12, 14), tie=tie)
     grown = grow_vocabulary(model, SOURCE, TARGET)
-    spelled = {"source_embedding.weight": SOURCE, "target_embedding.weight": TARGET, "output": TARGET}
+    parts_by_table = {"source_embedding.weight": SOURCE, "target_embedding.weight": TARGET, "output": TARGET}
     old, new = unique_tensors(model), unique_tensors(grown)
-    tables = [name for name in spelled if name in old]
+    tables = [name for name in parts_by_table if name in old]
     assert len(tables) == {"all": 1, "target": 2, "none": 3}[tie]
     for name in tables:
-        for row, pieces in zip(new[name][len(old[name]) :], spelled[name], strict=True):
-            distance = (row - old[name][pieces].mean(0)).norm()
+        for row, parts in zip(new[name][len(old[name]) :], parts_by_table[name], strict=True):
+            distance = (row - old[name][parts].mean(0)).norm()
             assert 0 < distance < 0.1 * old[name].norm(dim=1).mean()
     assert (grown.source_embedding.weight is grown.target_embedding.weight) == (tie == "all")
 
 
-def test_the_seed_decides_about_new_rows_and_nothing_else_does() -> None:
+def test_new_embeddings_depend_on_the_seed_only() -> None:
     model = build()
     torch.manual_seed(1)
     state = torch.get_rng_state()
@@ -77,7 +77,7 @@ def test_the_seed_decides_about_new_rows_and_nothing_else_does() -> None:
     assert not torch.equal(other[12:], one["source_embedding.weight"][12:])
 
 
-def test_words_of_the_same_letters_do_not_begin_alike() -> None:
+def test_tokens_with_the_same_parts_have_different_embeddings() -> None:
     rows = grow_vocabulary(build(), [[4, 5], [5, 4]], []).source_embedding.weight[12:]
     assert not torch.equal(rows[0], rows[1])
 
@@ -91,7 +91,7 @@ def test_all_tensors_are_copied_by_name() -> None:
     assert all(torch.equal(tensor, tensors(other)[name]) for name, tensor in unique_tensors(model).items())
 
 
-def test_an_encoder_alone_is_copied_and_the_rest_stays() -> None:
+def test_encoder_can_be_copied_alone() -> None:
     model, other = build(seed=1, decoder_layers=1, norm="pre"), build(seed=2, norm="pre", tie="none")
     before, given = tensors(model), tensors(other)
     copy_tensors(model, given, "other", ENCODER)
@@ -101,36 +101,36 @@ def test_an_encoder_alone_is_copied_and_the_rest_stays() -> None:
     assert torch.equal(model.encode(source), other.encode(source))
 
 
-def test_another_kind_of_model_with_such_an_encoder_can_take_it() -> None:
-    class Reader(nn.Module):
+def test_encoder_can_be_copied_into_another_class() -> None:
+    class EncoderWithHead(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            whole = build(seed=5)
+            model = build(seed=5)
             self.source_embedding, self.encoder, self.encoder_norm = (
-                whole.source_embedding,
-                whole.encoder,
-                whole.encoder_norm,
+                model.source_embedding,
+                model.encoder,
+                model.encoder_norm,
             )
             self.lengths = nn.Linear(16, 3)
 
-    reader, other = Reader(), build(seed=6)
-    copy_tensors(reader, tensors(other), "other", ENCODER)
-    for name, tensor in reader.state_dict().items():
+    encoder, other = EncoderWithHead(), build(seed=6)
+    copy_tensors(encoder, tensors(other), "other", ENCODER)
+    for name, tensor in encoder.state_dict().items():
         if not name.startswith("lengths"):
             assert torch.equal(tensor, other.state_dict()[name]), name
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
-        ({"width": 8, "hidden": 24}, r"tensor encoder\.0\.\S+ is \[16\] in other, but \[8\] in this model"),
-        ({"encoder_layers": 3}, r"other has no tensor encoder\.2\.\S+, which this model needs"),
+        ({"width": 8, "hidden": 24}, r"tensor encoder\.0\.\S+ has shape \[16\] in other, but \[8\] in this model"),
+        ({"encoder_layers": 3}, r"other lacks tensor encoder\.2\.\S+ of this model"),
         ({"encoder_layers": 1}, r"other has a tensor encoder\.1\.\S+, which this model lacks"),
     ],
 )
-def test_tensors_that_do_not_fit_are_refused_by_name_and_nothing_is_copied(changes: dict[str, int], said: str) -> None:
+def test_tensors_that_do_not_fit_are_rejected_and_nothing_is_copied(changes: dict[str, int], message: str) -> None:
     model = build(seed=1, **changes)
     before = tensors(model)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         copy_tensors(model, tensors(build(seed=2)), "other", ENCODER)
     assert all(torch.equal(tensor, before[name]) for name, tensor in unique_tensors(model).items())
