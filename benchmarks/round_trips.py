@@ -43,8 +43,7 @@ from regard.interop.verification import (
     ended_before_limit,
     sample_sources,
 )
-from regard.pipelines.ctranslate2 import CTranslate2Generator
-from regard.pipelines.transformers import TransformersGenerator
+from regard.pipelines.external import CTranslate2Generator, TransformersGenerator
 from regard.pipelines.translator import Translator
 
 RESULTS = Path(__file__).parent / "results" / "roundtrips.json"

@@ -9,10 +9,7 @@ import typer
 
 
 def average(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(help="model folders or training runs; or a single run, whose kept checkpoints are averaged"),
-    ],
+    runs: Annotated[list[Path], typer.Argument(help="models, or a single run to average its checkpoints")],
     out: Annotated[Path, typer.Option(help="model folder to write; it must not exist")],
 ) -> None:
     """Average the weights of several models of the same architecture, or of the checkpoints of one run."""

@@ -29,30 +29,24 @@ def bench(
             help="models, each with optional search settings, such as runs/a:beam=1 runs/b:iterations=4,lengths=3",
         ),
     ],
-    src: Annotated[
-        Path | None, typer.Option(help="source sentences, one per line; by default the validation set of the run")
-    ] = None,
+    src: Annotated[Path | None, typer.Option(help="source sentences; by default the run's validation set")] = None,
     ref: Annotated[Path | None, typer.Option(help="reference translations, one per line, for BLEU")] = None,
     batch: Annotated[
-        list[int] | None, typer.Option(min=1, help="batch size, by default 1, 8 and 64; may be repeated")
+        list[int] | None, typer.Option(min=1, help="batch size (repeatable); by default 1, 8 and 64")
     ] = None,
     seconds: Annotated[
-        float,
-        typer.Option(min=0, help="time for each model and batch size or training variant; --attention: limit per call"),
+        float, typer.Option(min=0, help="time per model and batch size; with --attention, limit per call")
     ] = 3.0,
     library: Annotated[
-        list[str] | None,
-        typer.Option(help="also time the first model in another library: huggingface, ctranslate2; may be repeated"),
+        list[str] | None, typer.Option(help="other library: huggingface or ctranslate2 (repeatable)")
     ] = None,
     training: Annotated[
-        bool, typer.Option("--training", help="time training steps with the run's recipe and faster or slower variants")
+        bool, typer.Option("--training", help="time training steps and variants of the recipe")
     ] = False,
     attention: Annotated[
-        bool, typer.Option("--attention", help="time every kind of attention with a model's heads, by sequence length")
+        bool, typer.Option("--attention", help="time every kind of attention by sequence length")
     ] = False,
-    tokenize: Annotated[
-        str | None, typer.Option(help="sacreBLEU tokeniser, by default that of the language; 'none' for tokenised text")
-    ] = None,
+    tokenize: Annotated[str | None, typer.Option(help="sacreBLEU tokeniser; 'none' for tokenised text")] = None,
     out: Annotated[Path | None, typer.Option(help="file for the results as JSON")] = None,
     plot: Annotated[Path | None, typer.Option(help="plot of quality against speed: .png, .svg or .pdf")] = None,
     device: Device = "auto",

@@ -25,9 +25,7 @@ def classify(
     images: Images = None,
     top: Annotated[int, typer.Option(min=1, help="number of classes per image")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="write one JSON object per line")] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="write a .csv table or .jsonl lines to this file; replaced if it exists")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="output file, .csv or .jsonl; replaced if it exists")] = None,
     device: Device = "auto",
 ) -> None:
     """Classify images, with probabilities. Unreadable images are reported and skipped."""

@@ -22,12 +22,8 @@ SHAPES = ("star", "crescent", "arrow")
 
 
 def demo(
-    out: Annotated[
-        Path | None, typer.Option(help="folder for the trained model; by default runs/demo or runs/vision")
-    ] = None,
-    vision: Annotated[
-        bool, typer.Option("--vision", help="train a classifier of rendered shapes instead of a translator")
-    ] = False,
+    out: Annotated[Path | None, typer.Option(help="folder for the model; by default runs/demo or runs/vision")] = None,
+    vision: Annotated[bool, typer.Option("--vision", help="train an image classifier instead of a translator")] = False,
     overrides: Overrides = None,
 ) -> None:
     """Train a translator on the built-in corpus or a classifier on shapes, score it, and draw its attention."""
@@ -70,7 +66,7 @@ def score_held_out(translator: Translator) -> None:
     sources, references = [d.pair.source for d in test], [d.pair.target for d in test]
     translations = translator(sources, beam=1)
     novel = [i for i, d in enumerate(test) if d.novel]
-    search = "non-autoregressive decoding" if is_nat(translator) else "greedy search"
+    search = "non-autoregressive decoding" if translator.model.config.kind == "nat" else "greedy search"
     print(f"{len(test)} held-out sentences, {search}:")
     print(f"  {bleu(translations, references, 'zh')}")
     print(f"  {exact_match(translations, references):.1f}% exact matches; ", end="")
@@ -85,20 +81,13 @@ def draw_cross_attention(translator: Translator, sentence: str) -> str:
 
     name = f"decoder.{translator.model.config.decoder_layers - 1}.cross"
     with probe(translator.model, [name]) as seen:
-        best = translator.hypotheses([sentence], snapshots=is_nat(translator))[0][0]
+        best = translator.hypotheses([sentence], snapshots=translator.model.config.kind == "nat")[0][0]
     source = translator.vocabularies.source
     source_labels = [*source.tokens(source.encode(sentence)), "END"]
     weights = seen[name].weights[0].numpy()
     # A NAT target may have more positions than the text has tokens.
     target_labels = best.iterations[-1].subwords if best.iterations else best.labels
     return draw_heads(weights, source_labels, target_labels, f"{sentence} → {best.text}")
-
-
-def is_nat(translator: Translator) -> bool:
-    """Return whether the model is non-autoregressive."""
-    from regard.models.nat import NATransformer
-
-    return isinstance(translator.model, NATransformer)
 
 
 def run_vision_demo(out: Path, overrides: Sequence[str]) -> None:

@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import (
-    Device,
-    Others,
-    Overrides,
-    Resume,
-    Run,
-    SearchOptions,
-    add_search_options,
-    check_output,
-    open_output,
-)
+from regard.cli import options
 from regard.errors import UserError
 from regard.runtime import choose_device
 
@@ -27,33 +17,26 @@ if TYPE_CHECKING:
     from regard.training.distillation import Corpus, Distillation
 
 
-@add_search_options()
+@options.add_search_options()
 def distill(
-    teacher: Run,
-    search: SearchOptions,
+    teacher: options.Run,
+    search: options.SearchOptions,
     src: Annotated[
-        Path | None,
-        typer.Option(help="text to translate: one sentence per line (.gz, .xz), .tsv, .jsonl, .parquet, or a folder"),
+        Path | None, typer.Option(help="text to translate: lines, .tsv, .jsonl, .parquet, or a folder")
     ] = None,
     tgt: Annotated[Path | None, typer.Option(help="its translations, for --closest and --keep-reference")] = None,
     recipe: Annotated[Path | None, typer.Option(help="use the training pairs of a recipe instead of files")] = None,
     out: Annotated[Path | None, typer.Option(help="new .tsv or .jsonl file for both sides")] = None,
     out_src: Annotated[Path | None, typer.Option(help="instead of --out: new file for the source lines")] = None,
     out_tgt: Annotated[Path | None, typer.Option(help="with --out-src: new file for the translations")] = None,
-    resume: Resume = False,
-    closest: Annotated[
-        str | None, typer.Option(help="select the n-best translation closest to the reference, by chrf or bleu")
-    ] = None,
-    n_best: Annotated[
-        int | None, typer.Option(help="number of translations for --closest, by default the beam size")
-    ] = None,
-    keep_reference: Annotated[
-        bool, typer.Option("--keep-reference", help="write two pairs per line: the original and the distilled one")
-    ] = False,
+    resume: options.Resume = False,
+    closest: Annotated[str | None, typer.Option(help="select the n-best translation closest by chrf or bleu")] = None,
+    n_best: Annotated[int | None, typer.Option(help="translations for --closest; by default the beam size")] = None,
+    keep_reference: Annotated[bool, typer.Option("--keep-reference", help="also write the original pair")] = False,
     longest: Annotated[int, typer.Option(help="skip lines with more tokens")] = 256,
-    others: Others = None,
-    overrides: Overrides = None,
-    device: Device = "auto",
+    others: options.Others = None,
+    overrides: options.Overrides = None,
+    device: options.Device = "auto",
 ) -> None:
     """Translate a corpus with a trained model or an ensemble, as training data for a student (distillation)."""
     from regard.evaluation import fingerprint_model
@@ -72,7 +55,7 @@ def distill(
     )
     paths = _choose_paths(out, out_src, out_tgt)
     for path in paths:
-        check_output(path, resume, [file for file in (src, tgt) if file is not None])
+        options.check_output(path, resume, [file for file in (src, tgt) if file is not None])
     corpus = _open_corpus(recipe, overrides or (), src, tgt)
     lines, checksum = corpus.measure()
     runs = [teacher, *(others or ())]
@@ -86,7 +69,7 @@ def distill(
     provenance.begin(resumed)
     finished = _count_finished(paths, distillation) if resumed else None
     try:
-        with open_output(lambda stop: AlignedRecordFiles(paths, stop, finished), lines) as (records, progress):
+        with options.open_output(lambda stop: AlignedRecordFiles(paths, stop, finished), lines) as (records, progress):
             counts = distill_corpus(
                 translator,
                 corpus,

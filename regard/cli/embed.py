@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from regard.cli.classify import FileCounter, image_arguments
-from regard.cli.options import Device, Images, Input, Key, Run, read_input
+from regard.cli.options import Device, Images, Input, Key, Run, check_file_name, read_input
 from regard.errors import UserError
 from regard.runtime import LineProgress, choose_device
 
@@ -20,9 +20,7 @@ def embed(
     images: Images = None,
     source: Input = None,
     key: Key = None,
-    pool: Annotated[
-        str, typer.Option(help="mean: one vector per line; none: one vector per token, .safetensors only")
-    ] = "mean",
+    pool: Annotated[str, typer.Option(help="mean: one vector per line; none: one per token")] = "mean",
     device: Device = "auto",
 ) -> None:
     """Write embedding vectors of the lines of a file or of standard input, or of images."""
@@ -30,6 +28,7 @@ def embed(
     from regard.pipelines.embedder import Embedder, check_embedding_file, embed_lines, save_arrays
     from regard.pipelines.translator import Translator
 
+    check_file_name(out, "--out")
     reads = model_input_type(find_model_folder(run))
     if reads == "images":
         embed_images(run, images, out, device)

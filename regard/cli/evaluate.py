@@ -16,38 +16,22 @@ from regard.runtime import LineProgress, choose_device, replace_text_file
 
 if TYPE_CHECKING:
     from regard.decoding.config import DecodingSettings
-    from regard.evaluation import Metrics, Report, System, SystemOutput
+    from regard.evaluation import System
 
 
 @add_search_options(*SAMPLING_OPTIONS)
 def evaluate(
     run: Annotated[Path, typer.Argument(help="model folder, training run that contains one, or file of translations")],
     search: SearchOptions,
-    src: Annotated[
-        Path | None, typer.Option(help="source sentences, one per line; or a .tsv or .jsonl with the references")
-    ] = None,
+    src: Annotated[Path | None, typer.Option(help="source sentences; or .tsv or .jsonl with references")] = None,
     ref: Annotated[Path | None, typer.Option(help="reference translations, one per line")] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="image models: folder with a folder per class; by default its test split")
-    ] = None,
-    split: Annotated[str | None, typer.Option(help="with --data: train, valid or test")] = None,
-    mirrored: Annotated[
-        bool,
-        typer.Option("--mirrored", help="with --data: average the predictions of each image and its mirror image"),
-    ] = False,
-    pictures: Annotated[
-        Path | None, typer.Option(help="with --data: folder for confusion.png and reliability.png")
-    ] = None,
-    against: Annotated[
-        Path | None, typer.Option(help="compare with another model, a file of translations, or a scores.json")
-    ] = None,
-    paired: Annotated[
-        bool, typer.Option("--paired", help="test the difference by paired bootstrap resampling")
-    ] = False,
-    tokenize: Annotated[
-        str | None,
-        typer.Option(help="sacreBLEU tokeniser, by default that of the language; 'none' for tokenised text"),
-    ] = None,
+    data: Annotated[Path | None, typer.Option(help="image models: folder with a folder per class")] = None,
+    split: Annotated[str | None, typer.Option(help="with --data: train, valid or test; by default test")] = None,
+    mirrored: Annotated[bool, typer.Option("--mirrored", help="with --data: average over mirror images")] = False,
+    pictures: Annotated[Path | None, typer.Option(help="with --data: folder for plots of the results")] = None,
+    against: Annotated[Path | None, typer.Option(help="other model, file of translations, or scores.json")] = None,
+    paired: Annotated[bool, typer.Option("--paired", help="paired bootstrap test of the difference")] = False,
+    tokenize: Annotated[str | None, typer.Option(help="sacreBLEU tokeniser; 'none' for tokenised text")] = None,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="ignore case")] = False,
     ter: Annotated[bool, typer.Option("--ter", help="also compute the translation edit rate")] = False,
     out: Annotated[Path | None, typer.Option(help="file for the translations")] = None,
@@ -88,7 +72,9 @@ def evaluate(
             file.writelines(f"{line}\n" for line in outputs[0].translations)
     reports = [evaluation.evaluate(output, sources, references, metrics) for output in outputs]
     for system, output, report in zip(systems, outputs, reports, strict=True):
-        _print_report(system, report, named=against is not None, as_json=as_json)
+        if not as_json:
+            typer.echo(report.facts() if against is None else f"{system.path}: {report.facts()}")
+            typer.echo("\n".join(str(score) for score in report.results()))
         warning = evaluation.tokenisation_warning(output.translations, references)
         if warning is not None:
             typer.echo(f"regard: {system.path}: {warning}", err=True)
@@ -101,7 +87,9 @@ def evaluate(
         if not as_json:
             typer.echo(f"{against}: {nearest.facts()}, {nearest.date}")
     elif against is not None:
-        comparison = _compare(outputs, reports, references, metrics, paired)
+        comparison["differences"] = evaluation.compare(reports[0], reports[1])
+        if paired:
+            comparison["significance"] = evaluation.paired_bootstrap(outputs[0], outputs[1], references, metrics)
     if as_json:
         lists = {"evaluations": reports} | comparison
         values = {key: [value.as_dict() for value in values] for key, values in lists.items()}
@@ -127,27 +115,6 @@ def _check_system(system: System, settings: DecodingSettings, lines: int, save: 
     system.check_length(lines)
     if save and system.folder is not None:
         check_scores_writable(system.folder)
-
-
-def _print_report(system: System, report: Report, named: bool, as_json: bool) -> None:
-    if not as_json:
-        typer.echo(f"{system.path}: {report.facts()}" if named else report.facts())
-        typer.echo("\n".join(str(score) for score in report.results()))
-
-
-def _compare(
-    outputs: Sequence[SystemOutput],
-    reports: Sequence[Report],
-    references: Sequence[str],
-    metrics: Metrics,
-    paired: bool,
-) -> dict[str, list[Any]]:
-    from regard.evaluation import compare, paired_bootstrap
-
-    comparison: dict[str, list[Any]] = {"differences": compare(reports[0], reports[1])}
-    if paired:
-        comparison["significance"] = paired_bootstrap(outputs[0], outputs[1], references, metrics)
-    return comparison
 
 
 def choose_tokenisation(

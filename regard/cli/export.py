@@ -15,12 +15,9 @@ def export(
     out: Annotated[Path, typer.Argument(help="new folder for the exported model")],
     to: Annotated[str, typer.Option(help="format: ctranslate2, huggingface, onnx, torch or argos")],
     quantization: Annotated[
-        str | None,
-        typer.Option(help="ctranslate2 and argos: data type of the weights, such as int8; float32 by default"),
+        str | None, typer.Option(help="ctranslate2, argos: type of the weights, such as int8")
     ] = None,
-    sample: Annotated[
-        Path | None, typer.Option(help="sentences, one per line, for verification instead of random ones")
-    ] = None,
+    sample: Annotated[Path | None, typer.Option(help="sentences for verification instead of random ones")] = None,
 ) -> None:
     """Export a model to the format of another program, and verify that its outputs are the same."""
     from regard.data.text.readers import read_lines

@@ -14,8 +14,7 @@ def import_(
     path: Annotated[Path, typer.Argument(help="folder of transformers or timm, or weights file")],
     out: Annotated[Path, typer.Argument(help="new model folder")],
     overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="model setting that the files do not state, such as heads=8"),
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="missing setting, such as heads=8")
     ] = None,
     embedding: Annotated[
         list[str] | None,

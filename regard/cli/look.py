@@ -19,9 +19,7 @@ INPUTS = {"images": "one image", "pairs": "two images, the views of a scene", "t
 
 def look(
     run: Run,
-    inputs: Annotated[
-        list[str], typer.Argument(help="a sentence for a translator, an image for a classifier, two views for CroCo")
-    ],
+    inputs: Annotated[list[str], typer.Argument(help="a sentence, an image, or two views of a scene")],
     out: Annotated[
         Path | None,
         typer.Option(
@@ -30,16 +28,13 @@ def look(
         ),
     ] = None,
     only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="show only this attention module, such as decoder.1.cross; may be repeated"),
+        list[str] | None, typer.Option(metavar="NAME", help="only this module, such as decoder.1.cross")
     ] = None,
     head: Annotated[
-        list[int] | None,
-        typer.Option(metavar="NUMBER", min=0, help="images: show only this head, from 0; may be repeated"),
+        list[int] | None, typer.Option(metavar="NUMBER", min=0, help="images: only this head, from 0")
     ] = None,
     patch: Annotated[
-        tuple[int, int] | None,
-        typer.Option(metavar="ROW COLUMN", help="images: show the attention of this patch, from 0 0"),
+        tuple[int, int] | None, typer.Option(metavar="ROW COLUMN", help="images: patch to show, from 0 0")
     ] = None,
     beam: Beam = None,
     iterations: Iterations = None,

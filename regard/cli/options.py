@@ -25,46 +25,28 @@ Records = TypeVar("Records", "RecordFile", "AlignedRecordFiles")
 
 Run = Annotated[Path, typer.Argument(help="model folder, or training run that contains one")]
 Others = Annotated[
-    list[Path] | None, typer.Option("--with", metavar="RUN", help="another model for an ensemble; may be repeated")
+    list[Path] | None, typer.Option("--with", metavar="RUN", help="further model of an ensemble (repeatable)")
 ]
-Beam = Annotated[
-    int | None, typer.Option(help="beam size, by default 5; 1 is greedy search, and the default of CTC models")
-]
-Iterations = Annotated[
-    int | None, typer.Option(help="non-autoregressive models: number of refinement passes, by default 4")
-]
-Lengths = Annotated[
-    int | None, typer.Option(help="models with a length classifier: number of target lengths to try, by default 1")
-]
-Penalty = Annotated[
-    str | None,
-    typer.Option(help="divide scores by length^alpha (average), by ((5+length)/6)^alpha (wu), or not (none)"),
-]
+Beam = Annotated[int | None, typer.Option(help="beam size; by default 5, for CTC models 1 (greedy search)")]
+Iterations = Annotated[int | None, typer.Option(help="non-autoregressive models: iterations, by default 4")]
+Lengths = Annotated[int | None, typer.Option(help="models with a length classifier: lengths to try, by default 1")]
+Penalty = Annotated[str | None, typer.Option(help="average: length^alpha; wu: ((5+length)/6)^alpha; none")]
 Alpha = Annotated[float | None, typer.Option(help="exponent of the length penalty")]
-Temperature = Annotated[
-    float | None, typer.Option(help="sample with this temperature; lower values sharpen the distribution")
-]
+Temperature = Annotated[float | None, typer.Option(help="sample with this temperature; lower is sharper")]
 TopK = Annotated[int | None, typer.Option(help="sample from the k most likely tokens")]
 TopP = Annotated[float | None, typer.Option(help="sample from the most likely tokens with this total probability")]
 Seed = Annotated[int | None, typer.Option(help="random seed for sampling")]
 Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="override a setting, such as optim.lr=3e-4")
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="setting, such as optim.lr=3e-4")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
-Engine = Annotated[
-    str | None, typer.Option(help="regard, or ctranslate2, which is often faster on CPU but has fewer options")
-]
-Precision = Annotated[
-    str | None,
-    typer.Option(help="float32 by default; faster and less exact: bfloat16, int8 (CPU) or float16 (GPU)"),
-]
+Engine = Annotated[str | None, typer.Option(help="regard, or ctranslate2 (often faster on CPU, fewer options)")]
+Precision = Annotated[str | None, typer.Option(help="float32 by default; bfloat16, int8 (CPU) or float16 (GPU)")]
 Input = Annotated[
-    Path | None,
-    typer.Option("--input", help="text file (.gz, .xz), .tsv, .jsonl or .parquet; by default standard input"),
+    Path | None, typer.Option("--input", help="text, .tsv, .jsonl or .parquet; by default standard input")
 ]
 Key = Annotated[
-    str | None,
-    typer.Option(help="key of the text in a .jsonl or .parquet --input, by default 'source'; column of a .tsv, from 0"),
+    str | None, typer.Option(help="key of .jsonl and .parquet, by default 'source'; column of .tsv, from 0")
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="continue an interrupted output; repeat the same options")]
 SearchOverrides = Annotated[

@@ -12,32 +12,22 @@ from regard.errors import UserError
 
 
 def serve(
-    runs: Annotated[
-        list[str],
-        typer.Argument(metavar="RUN...", help="model folders or training runs; NAME=RUN gives a run another name"),
-    ],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="models; NAME=RUN gives a model another name")],
     host: Annotated[str, typer.Option(help="address to listen on; 0.0.0.0 accepts other machines")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="port to listen on; 0 selects a free port")] = 5000,
-    keys: Annotated[
-        Path | None, typer.Option(help="file of API key hashes, written by `regard key`; without it no key is needed")
-    ] = None,
+    keys: Annotated[Path | None, typer.Option(help="file written by `regard key`; without it no key is needed")] = None,
     limit: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="override a limit, such as characters=20000; see docs/serving.md"),
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="limit, such as characters=20000")
     ] = None,
     cors: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ORIGIN", help="web site that may send requests, such as https://example.org; or *"),
+        list[str] | None, typer.Option(metavar="ORIGIN", help="allowed site, such as https://example.org; or *")
     ] = None,
     search: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="override a search setting, such as beam=1")
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="search setting, such as beam=1")
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="processes per model, each with its own copy; by default two"),
-    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="processes per model; by default two")] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads per process; by default the cores are divided evenly")
+        int | None, typer.Option(min=1, help="CPU threads per process; by default the cores are shared")
     ] = None,
     engine: Engine = None,
     precision: Precision = None,

@@ -13,25 +13,13 @@ from regard.errors import UserError
 
 def train(
     recipe: Annotated[Path | None, typer.Argument(help="YAML recipe, or name of a built-in recipe")] = None,
-    src: Annotated[
-        Path | None,
-        typer.Option(help="source sentences, one per line (.gz, .xz); or .tsv, .jsonl, .parquet or a folder of these"),
-    ] = None,
+    src: Annotated[Path | None, typer.Option(help="source sentences; or .tsv, .jsonl, .parquet or a folder")] = None,
     tgt: Annotated[Path | None, typer.Option(help="target sentences, line by line as in --src")] = None,
-    valid_src: Annotated[
-        Path | None, typer.Option(help="validation source; by default some pairs are held out")
-    ] = None,
+    valid_src: Annotated[Path | None, typer.Option(help="validation source; by default held-out pairs")] = None,
     valid_tgt: Annotated[Path | None, typer.Option(help="validation target")] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="image models: folder with a folder per class, optionally below train/ and test/"),
-    ] = None,
-    valid: Annotated[
-        Path | None, typer.Option(help="validation images; by default a split, or some images are held out")
-    ] = None,
-    init_from: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="initialise with the weights and tokenizer of a trained model")
-    ] = None,
+    data: Annotated[Path | None, typer.Option(help="image models: folder with a folder per class")] = None,
+    valid: Annotated[Path | None, typer.Option(help="validation images; by default a split or held-out images")] = None,
+    init_from: Annotated[Path | None, typer.Option(metavar="RUN", help="initialise with a trained model")] = None,
     out: Annotated[Path | None, typer.Option(help="folder of the run; an interrupted run is resumed")] = None,
     overrides: Overrides = None,
 ) -> None:

@@ -11,20 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import (
-    Device,
-    Engine,
-    Input,
-    Key,
-    Others,
-    Precision,
-    Resume,
-    SearchOptions,
-    add_search_options,
-    check_output,
-    open_output,
-    read_input,
-)
+from regard.cli import options
 from regard.errors import UserError
 from regard.runtime import choose_device
 
@@ -37,48 +24,27 @@ API_KEY = "REGARD_API_KEY"
 SERVER_OPTIONS = {"run", "text", "source", "key", "output", "resume", "server", "from_language", "to_language"}
 
 
-@add_search_options()
+@options.add_search_options()
 def translate(
     context: typer.Context,
-    search: SearchOptions,
-    run: Annotated[
-        Path | None, typer.Argument(help="model folder, or training run that contains one; omitted with --server")
-    ] = None,
-    text: Annotated[
-        list[str] | None, typer.Argument(help="sentences; without any, lines are read from --input")
-    ] = None,
-    source: Input = None,
-    key: Key = None,
-    output: Annotated[
-        Path | None, typer.Option(help="new file for the translations; by default standard output")
-    ] = None,
-    resume: Resume = False,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="write one JSON object per line with the source, translations and their scores"),
-    ] = False,
-    n_best: Annotated[
-        int | None, typer.Option(help="number of translations per line, written as: line ||| text ||| score")
-    ] = None,
-    alignments: Annotated[
-        bool,
-        typer.Option("--alignments", help="with --json: cross-attention of target tokens to source tokens"),
-    ] = False,
-    others: Others = None,
+    search: options.SearchOptions,
+    run: Annotated[Path | None, typer.Argument(help="model folder or training run; omitted with --server")] = None,
+    text: Annotated[list[str] | None, typer.Argument(help="sentences; by default lines of --input")] = None,
+    source: options.Input = None,
+    key: options.Key = None,
+    output: Annotated[Path | None, typer.Option(help="output file; by default standard output")] = None,
+    resume: options.Resume = False,
+    as_json: Annotated[bool, typer.Option("--json", help="write a JSON object per line, with scores")] = False,
+    n_best: Annotated[int | None, typer.Option(help="translations per line, as: line ||| text ||| score")] = None,
+    alignments: Annotated[bool, typer.Option("--alignments", help="with --json: add cross-attention")] = False,
+    others: options.Others = None,
     prefix: Annotated[str, typer.Option(help="text with which every translation starts")] = "",
-    require: Annotated[
-        list[str] | None, typer.Option(metavar="PHRASE", help="phrase required in every translation; may be repeated")
-    ] = None,
-    forbid: Annotated[
-        list[str] | None, typer.Option(metavar="PHRASE", help="phrase forbidden in translations; may be repeated")
-    ] = None,
-    engine: Engine = None,
-    precision: Precision = None,
-    device: Device = "auto",
-    server: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="translate on a server: `regard serve`, or another with LibreTranslate's API"),
-    ] = None,
+    require: Annotated[list[str] | None, typer.Option(metavar="PHRASE", help="required phrase (repeatable)")] = None,
+    forbid: Annotated[list[str] | None, typer.Option(metavar="PHRASE", help="forbidden phrase (repeatable)")] = None,
+    engine: options.Engine = None,
+    precision: options.Precision = None,
+    device: options.Device = "auto",
+    server: Annotated[str | None, typer.Option(metavar="URL", help="server with LibreTranslate's API")] = None,
     from_language: Annotated[str | None, typer.Option("--from", help="with --server: source language code")] = None,
     to_language: Annotated[str | None, typer.Option("--to", help="with --server: target language code")] = None,
 ) -> None:
@@ -87,7 +53,7 @@ def translate(
         texts = [*([str(run)] if run else []), *(text or [])]
         _check_server_options(context)
         _check_files(texts, source, key, output, resume)
-        lines, total = (texts, len(texts)) if texts else read_input(source, key)
+        lines, total = (texts, len(texts)) if texts else options.read_input(source, key)
         languages = (from_language, to_language)
         translate_on_server(server, lines, total, output, resume, languages, _shows_progress(texts, output))
         return
@@ -104,11 +70,13 @@ def translate(
     form: files.Form = "json" if as_json else "n-best" if n_best is not None or settings.n_best > 1 else "text"
     _check_files(text, source, key, output, resume)
     finished = files.count_records(output, form, settings.n_best) if resume and output and output.exists() else None
-    lines, total = (text, len(text)) if text else read_input(source, key)
+    lines, total = (text, len(text)) if text else options.read_input(source, key)
     constraints = _parse_constraints(prefix, require or (), forbid or ())
     translator = _load(run, others or (), device, engine, precision)
     translator.resolve_settings(settings)  # rejects invalid settings before the output is opened
-    with open_output(lambda stop: RecordFile(output, stop, finished), total, _shows_progress(text, output)) as opened:
+    with options.open_output(
+        lambda stop: RecordFile(output, stop, finished), total, _shows_progress(text, output)
+    ) as opened:
         records, progress = opened
         counts = files.translate_lines(
             translator,
@@ -147,7 +115,7 @@ def translate_on_server(
     client = Client(url, os.environ.get(API_KEY))
     source, target = client.choose_languages(*languages)
     finished = count_lines(output) if resume and output and output.exists() else None
-    with open_output(lambda stop: RecordFile(output, stop, finished), total, shown) as (records, progress):
+    with options.open_output(lambda stop: RecordFile(output, stop, finished), total, shown) as (records, progress):
         remaining = iter(lines)
         if len(list(islice(remaining, records.count))) < records.count:
             raise UserError(f"{output} has more lines than the input, so it belongs to another input")
@@ -200,6 +168,6 @@ def _check_files(
     if key is not None and source is None:
         raise UserError("--key needs --input, a .jsonl or .tsv file")
     if output is not None:
-        check_output(output, resume, [] if source is None else [source])
+        options.check_output(output, resume, [] if source is None else [source])
     elif resume:
         raise UserError("--resume needs --output, the file to continue")

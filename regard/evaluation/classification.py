@@ -110,15 +110,9 @@ class Scores:
 
 @dataclass(frozen=True)
 class Report:
-    """Scores of a classifier and their conditions.
+    """Scores of a classifier with their conditions, and an error for each unreadable image.
 
-    Attributes:
-        data: name of the test set.
-        fingerprint: hash of the test set.
-        scores: the scores.
-        unreadable: an error for each image that could not be read.
-        date: time of the evaluation.
-        mirrored: whether the probabilities of each image and its mirror image were averaged.
+    `fingerprint` is a hash of the test set. `mirrored`: whether the probabilities of mirror images were averaged.
     """
 
     data: str
@@ -131,9 +125,8 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         scores, calibration = self.scores, self.scores.calibration
-        bins = zip(
-            calibration.images.tolist(), calibration.confidence.tolist(), calibration.accuracy.tolist(), strict=True
-        )
+        columns = (calibration.images, calibration.confidence, calibration.accuracy)
+        bins = zip(*(column.tolist() for column in columns), strict=True)
         conditions = {"data": self.data, "set": self.fingerprint, "images": scores.images}
         return {
             "conditions": conditions | ({"mirrored": True} if self.mirrored else {}),

@@ -12,6 +12,7 @@ from regard.config import Settings
 from regard.decoding.config import NATSettings, SearchSettings
 from regard.errors import UserError
 from regard.evaluation.metrics import Score
+from regard.runtime import replace_text_file
 
 SCORES = "scores.json"
 
@@ -147,14 +148,8 @@ def save_report(report: SavableReport, folder: Path) -> None:
     new = report.as_dict()
     kept = [entry for entry in content.get("evaluations", []) if entry.get("conditions") != new["conditions"]]
     text = json.dumps(content | {"evaluations": [*kept, new]}, indent=2, ensure_ascii=False) + "\n"
-    temporary = folder / f".{SCORES}.{os.getpid()}"
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror}); use --no-save to leave it unchanged") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replace_text_file(path) as file:
+        file.write(text)
 
 
 def check_scores_writable(folder: Path) -> None:

@@ -28,7 +28,7 @@ from regard.interop.verification import (
     ended_before_limit,
     longest_input,
 )
-from regard.pipelines.ctranslate2 import CTranslate2Generator
+from regard.pipelines.external import CTranslate2Generator
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import Translator
 from regard.runtime import import_optional

@@ -19,7 +19,7 @@ from regard.errors import UserError
 from regard.interop.verification import Tokens, check_agreement, compare, longest_input
 from regard.models.folder import FOREIGN_CONFIG, save_config
 from regard.models.transformer import Embedding, EncoderDecoder, EncoderDecoderConfig, TransformerConfig
-from regard.pipelines.ctranslate2 import CTranslate2Generator
+from regard.pipelines.external import CTranslate2Generator
 from regard.pipelines.translator import Translator, is_exported
 from regard.runtime import import_optional
 

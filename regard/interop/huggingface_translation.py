@@ -15,7 +15,7 @@ from regard.interop.files import read_json, write_json
 from regard.interop.huggingface_marian import CLASSES, choose_kind, describe_marian, to_marian
 from regard.interop.huggingface_tokenizers import TOKENIZER_CONFIG, to_fast_tokenizer, to_marian_tokenizer
 from regard.interop.verification import Tokens, check_agreement, compare
-from regard.pipelines.transformers import TransformersGenerator
+from regard.pipelines.external import TransformersGenerator
 from regard.pipelines.translator import Translator
 from regard.runtime import import_optional
 

@@ -91,7 +91,7 @@ def check_embedding_file(path: Path, pool: str) -> Pooling:
     """Check before the work that the embeddings can be written; return the pooling with its type.
 
     Raises:
-        UserError: the pooling or the suffix is unknown, .npy would have to hold two arrays, or the folder is missing.
+        UserError: the pooling or the suffix is unknown, or .npy would have to hold two arrays.
     """
     if pool not in ("mean", "none"):
         raise UserError(f"--pool must be mean (one vector per line) or none (one per token), not {pool!r}")
@@ -99,8 +99,6 @@ def check_embedding_file(path: Path, pool: str) -> Pooling:
         raise UserError(f"{path}: the name must end in .npy or .safetensors")
     if pool == "none" and path.suffix == ".npy":
         raise UserError(f"{path}: vectors of tokens need two arrays, but .npy holds one; use .safetensors")
-    if path.is_dir() or not path.parent.is_dir():
-        raise UserError(f"{path}: no file can be written there; --out needs a file name in an existing folder")
     return cast(Pooling, pool)
 
 

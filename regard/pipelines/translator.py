@@ -41,7 +41,7 @@ from regard.models.nat import NATransformer
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops.quantization import Precision, choose_precision, prepack, refresh_prepacked
 from regard.pipelines.constraints import Constraints
-from regard.pipelines.ctranslate2 import CTranslate2Generator
+from regard.pipelines.external import CTranslate2Generator
 from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
 
 WINDOW = 2048

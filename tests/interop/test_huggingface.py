@@ -22,8 +22,8 @@ from regard.interop.verification import SEARCHES, compare, sample_sources
 from regard.models.swin import Swin, SwinConfig
 from regard.models.vit import ViT, ViTConfig
 from regard.pipelines.classifier import Classifier
+from regard.pipelines.external import TransformersGenerator
 from regard.pipelines.preprocessing import ImagePreprocessing
-from regard.pipelines.transformers import TransformersGenerator
 from regard.pipelines.translator import Translator
 from tests.conftest import Command, toy_pairs
 from tests.interop.random_models import COMBINED, random_translator

@@ -24,7 +24,7 @@ from regard.interop.huggingface_marian import BANNED_LOGIT
 from regard.interop.huggingface_translation import export_huggingface
 from regard.interop.import_model import import_model
 from regard.interop.verification import SEARCHES, check_agreement, compare
-from regard.pipelines.transformers import TransformersGenerator
+from regard.pipelines.external import TransformersGenerator
 from regard.pipelines.translator import Translator
 
 ENGLISH = [

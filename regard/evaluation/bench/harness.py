@@ -24,13 +24,11 @@ Item = TypeVar("Item")
 
 
 class Report(Protocol):
-    """The results of a benchmark."""
+    """The results of a benchmark: a table with its caption, and all values for JSON."""
 
-    def lines(self) -> list[str]:
-        """Return a table and its caption."""
+    def lines(self) -> list[str]: ...
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return all results as plain values."""
+    def as_dict(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -92,14 +90,7 @@ class Result:
 
 @dataclass(frozen=True)
 class SpeedReport:
-    """Results of several systems.
-
-    Attributes:
-        results: results of the systems.
-        timed: what is timed, in words.
-        data: the data, in words.
-        seconds: time for each system and batch size.
-    """
+    """Results of several systems: what was timed on which data, in words, and for how many seconds each."""
 
     results: list[Result]
     timed: str

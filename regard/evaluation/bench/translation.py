@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,21 +83,14 @@ class Sentences:
     def random(cls, translator: Translator) -> Self:
         """Return sentences of random tokens of a model's vocabulary, always the same."""
         tokenizer, config = translator.vocabularies.source, translator.model.config
-        longest = config.max_length - 1 if config.positions == "learned" else LONGEST
+        limit = config.max_length - 1 if config.positions == "learned" else sys.maxsize
         special = {config.pad, config.bos, config.eos}
         ids = torch.tensor([i for i in range(config.source_vocab) if i not in special] or [config.eos])
         generator = torch.Generator().manual_seed(0)
-        texts = []
-        for _ in range(2 * SENTENCES):
-            length = int(torch.randint(1, max(1, min(longest, LONGEST)) + 1, (), generator=generator))
-            texts.append(tokenizer.decode(ids[torch.randint(len(ids), (length,), generator=generator)].tolist()))
-        usable = [
-            text
-            for text in texts
-            if text.strip()
-            and "\n" not in text
-            and (config.positions != "learned" or len(tokenizer.encode(text)) <= longest)
-        ][:SENTENCES]
+        lengths = torch.randint(1, max(1, min(limit, LONGEST)) + 1, (2 * SENTENCES,), generator=generator).tolist()
+        rows = [ids[torch.randint(len(ids), (length,), generator=generator)].tolist() for length in lengths]
+        texts = [text for text in map(tokenizer.decode, rows) if text.strip() and "\n" not in text]
+        usable = [text for text in texts if len(tokenizer.encode(text)) <= limit][:SENTENCES]
         return cls(usable, None, f"{len(usable):,} sentences of random tokens")
 
 
