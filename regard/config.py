@@ -22,7 +22,7 @@ class Settings(BaseModel):
         """Build the settings from plain values.
 
         Raises:
-            UserError: a key is unknown or a value is invalid. The message names `where`, the key and the correct form.
+            UserError: A key is unknown or a value is invalid. The message names `where`, the key and the correct form.
         """
         if not isinstance(values, Mapping):
             raise UserError(f"{where}: expected keys and values, found {type(values).__name__}")

@@ -13,7 +13,7 @@ class UserError(Exception):
     prints it without a traceback and exits with code 2.
 
     Attributes:
-        kind: kind of the error, by which the web page translates the message.
+        kind: Kind of the error, by which the web page translates the message.
     """
 
     kind: ErrorKind = "bad"

@@ -24,7 +24,7 @@ def choose_device(name: str) -> torch.device:
     """Return the torch device with this name; "auto" selects a GPU if one is available.
 
     Raises:
-        UserError: the device does not exist or cannot be used.
+        UserError: The device does not exist or cannot be used.
     """
     import torch
 
@@ -43,7 +43,7 @@ def import_optional(module: str, extra: str) -> Any:
     """Import a module of a package that is installed with an extra of regard.
 
     Raises:
-        UserError: it is not installed.
+        UserError: It is not installed.
     """
     try:
         return import_module(module)
@@ -57,7 +57,7 @@ def replace_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the same folder, and rename it to `path` when the block succeeds.
 
     Raises:
-        UserError: the file cannot be written.
+        UserError: The file cannot be written.
     """
     temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
@@ -74,7 +74,7 @@ def replace_text_file(path: Path) -> Iterator[TextIO]:
     """Open a UTF-8 file that appears at `path` when the block succeeds.
 
     Raises:
-        UserError: the file cannot be written.
+        UserError: The file cannot be written.
     """
     with (
         replace_file(path) as temporary,
@@ -146,12 +146,12 @@ class ProgressBar:
     """A progress bar with elapsed and remaining time. On anything but a terminal it draws nothing.
 
     Args:
-        count: what is counted, as a rich format string with {task.completed} and {task.total}.
-        total: the number of items, or None if it is unknown.
-        done: the number of items that are already complete.
-        console: where to draw.
+        count: What is counted, as a rich format string with {task.completed} and {task.total}.
+        total: The number of items, or None if it is unknown.
+        done: The number of items that are already complete.
+        console: Where to draw.
         drawn: False disables the bar.
-        keep: whether the bar stays on the screen at the end.
+        keep: Whether the bar stays on the screen at the end.
     """
 
     def __init__(
@@ -197,11 +197,11 @@ class LineProgress(ProgressBar):
     """Progress of a file: a bar on a terminal, elsewhere a line of text every few seconds.
 
     Args:
-        total: the number of lines, or None if it is unknown.
-        done: the number of lines that are already complete.
+        total: The number of lines, or None if it is unknown.
+        done: The number of lines that are already complete.
         shown: False disables all output.
-        console: where to draw; by default standard error.
-        noun: what is counted.
+        console: Where to draw; by default standard error.
+        noun: What is counted.
     """
 
     SECONDS_BETWEEN_LINES = 5.0

@@ -117,7 +117,7 @@ def _check_runs(runs: Sequence[str], training: bool) -> str:
     """Return the common input type of the models.
 
     Raises:
-        UserError: a model or run is missing, or a model has another input type than the first.
+        UserError: A model or run is missing, or a model has another input type than the first.
     """
     from regard.evaluation.bench.harness import split_options
     from regard.models.folder import find_model_folder, model_input_type

@@ -62,7 +62,7 @@ class FileCounter:
         """Raise an error at the end, so that scripts notice an incomplete result.
 
         Raises:
-            UserError: there was no image, or some were unreadable.
+            UserError: There was no image, or some were unreadable.
         """
         if not self.total:
             raise UserError("no images were given; name files or folders")

@@ -123,7 +123,7 @@ def choose_tokenisation(
     """Return the given tokeniser, or that of the target language, taken from the models or else from the file names.
 
     Raises:
-        UserError: sacreBLEU does not have the tokeniser.
+        UserError: SacreBLEU does not have the tokeniser.
     """
     from regard.evaluation import check_tokenisation, tokenisation_for
     from regard.training.tasks.translation.recipe import DataSettings
@@ -150,7 +150,7 @@ def evaluate_images(
     """Score a classifier on labelled images.
 
     Raises:
-        UserError: there are no images; or, after the report is printed and saved, some images were unreadable.
+        UserError: There are no images; or, after the report is printed and saved, some images were unreadable.
     """
     from regard import evaluation
     from regard.evaluation.classification import evaluate, open_test_set

@@ -90,7 +90,7 @@ class SearchOptions:
         """Return the search settings for the model of `run`.
 
         Raises:
-            UserError: a value is invalid, or the option does not apply to this kind of model.
+            UserError: A value is invalid, or the option does not apply to this kind of model.
         """
         return parse_search(run, self.overrides, **self.flags, **flags)
 
@@ -128,7 +128,7 @@ def parse_search(run: Path, overrides: Sequence[str] | None, **flags: object) ->
     """Combine search flags and --search KEY=VALUE into the settings class of the model of `run`.
 
     Raises:
-        UserError: a value is invalid, is given twice, or does not apply to this kind of model.
+        UserError: A value is invalid, is given twice, or does not apply to this kind of model.
     """
     from regard.decoding.config import parse_settings, settings_for_kind
     from regard.models.folder import find_model_folder, model_kind, read_config
@@ -146,12 +146,12 @@ def parse_key_values(option: str, given: Sequence[str] | None, taken: Iterable[s
     """Parse the KEY=VALUE arguments of an option that may be repeated.
 
     Args:
-        option: name of the option, for errors.
-        given: the arguments.
-        taken: keys that other options have set already.
+        option: Name of the option, for errors.
+        given: The arguments.
+        taken: Keys that other options have set already.
 
     Raises:
-        UserError: an argument has no "=", or a key is given twice.
+        UserError: An argument has no "=", or a key is given twice.
     """
     values: dict[str, str] = {}
     for argument in given or ():
@@ -169,7 +169,7 @@ def check_file_name(path: Path, option: str) -> None:
     """Check that a file can be created at `path`.
 
     Raises:
-        UserError: it is a folder, or its parent does not exist.
+        UserError: It is a folder, or its parent does not exist.
     """
     if path.is_dir() or not path.parent.is_dir():
         raise UserError(f"{path}: no file can be written there; {option} needs a file name in an existing folder")
@@ -193,7 +193,7 @@ def check_output(output: Path, resume: bool, inputs: Sequence[Path]) -> None:
     """Check, before a model is loaded, that translations can be written to `output`.
 
     Raises:
-        UserError: the file cannot be written, exists without `resume`, or is one of the `inputs`.
+        UserError: The file cannot be written, exists without `resume`, or is one of the `inputs`.
     """
     from regard.data.text.readers import COMPRESSION_SUFFIXES
 

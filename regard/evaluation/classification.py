@@ -44,10 +44,10 @@ class Calibration:
     """Confidence and accuracy in bins of confidence from 0 to 1; empty bins have zeros.
 
     Attributes:
-        error: expected calibration error (ECE) in percent: the mean distance of confidence and accuracy.
-        images: number of images in each bin.
-        confidence: mean confidence of each bin.
-        accuracy: accuracy of each bin.
+        error: Expected calibration error (ECE) in percent: the mean distance of confidence and accuracy.
+        images: Number of images in each bin.
+        confidence: Mean confidence of each bin.
+        accuracy: Accuracy of each bin.
     """
 
     error: float
@@ -61,14 +61,14 @@ class Scores:
     """Scores of predicted probabilities.
 
     Attributes:
-        classes: names of the classes.
-        images: number of images.
-        accuracy: accuracy in percent.
+        classes: Names of the classes.
+        images: Number of images.
+        accuracy: Accuracy in percent.
         interval: 95 % confidence interval of the accuracy, in percent.
-        top5: share of images whose class is among the five most likely, in percent; None for up to five classes.
-        loss: mean cross-entropy.
-        confusion: number of images by true class (row) and predicted class (column).
-        calibration: calibration of the probabilities.
+        top5: Share of images whose class is among the five most likely, in percent; None for up to five classes.
+        loss: Mean cross-entropy.
+        confusion: Number of images by true class (row) and predicted class (column).
+        calibration: Calibration of the probabilities.
     """
 
     classes: tuple[str, ...]
@@ -170,7 +170,7 @@ def open_test_set(path: Path, classifier: Classifier, split: str | None = None) 
     """Open a split of an image set; by default test, else valid, else all images.
 
     Raises:
-        UserError: there are no images, or they have a class that the model does not have.
+        UserError: There are no images, or they have a class that the model does not have.
     """
     settings = ImageSettings(channels=classifier.preprocessing.channels)
     if split is not None and split not in get_args(Split):
@@ -195,14 +195,14 @@ def evaluate(
     """Score a classifier on labelled images; unreadable images are reported and not counted.
 
     Args:
-        classifier: the classifier.
-        images: images with the classes of the classifier.
-        name: name of the test set, for the report.
-        on_progress: called with the number of images after each batch.
-        mirrored: whether to average the probabilities of each image and its mirror image.
+        classifier: The classifier.
+        images: Images with the classes of the classifier.
+        name: Name of the test set, for the report.
+        on_progress: Called with the number of images after each batch.
+        mirrored: Whether to average the probabilities of each image and its mirror image.
 
     Raises:
-        UserError: no image can be read.
+        UserError: No image can be read.
     """
     resize = classifier.preprocessing.resize
 

@@ -67,7 +67,7 @@ def save_plots(scores: Scores, folder: Path) -> list[Path]:
     """Write confusion.png and reliability.png to a folder, which is created if missing.
 
     Raises:
-        UserError: they cannot be written.
+        UserError: They cannot be written.
     """
     figures = {"confusion.png": draw_confusion(scores), "reliability.png": draw_reliability(scores)}
     try:

@@ -67,7 +67,7 @@ def compare(report: Report, against: Report) -> list[Difference]:
     """Return the difference of every metric that both reports have.
 
     Raises:
-        UserError: the conditions of the two differ, or they have no metric in common.
+        UserError: The conditions of the two differ, or they have no metric in common.
     """
     differences = report.conditions.differences(against.conditions)
     if differences:
@@ -88,7 +88,7 @@ def compare_with_stored(report: Report, stored: Sequence[Report]) -> tuple[Repor
     """Return the latest stored report with the same conditions, and the differences from it.
 
     Raises:
-        UserError: there is none; names the differences of the most similar one.
+        UserError: There is none; names the differences of the most similar one.
     """
     if not stored:
         raise UserError("there is no evaluation to compare with; evaluate that system first")
@@ -108,7 +108,7 @@ def paired_bootstrap(
     The seed is sacreBLEU's, 12345, or the environment variable SACREBLEU_SEED; it is part of the signature.
 
     Raises:
-        UserError: the numbers of translations and references differ or are zero, or `resamples` is below 1.
+        UserError: The numbers of translations and references differ or are zero, or `resamples` is below 1.
     """
     check_sizes(system.translations, references)
     check_sizes(against.translations, references)

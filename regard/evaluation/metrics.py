@@ -78,7 +78,7 @@ def check_tokenisation(name: str) -> None:
     """Check that sacreBLEU has a tokeniser.
 
     Raises:
-        UserError: it does not, or a package or file that the tokeniser needs is missing.
+        UserError: It does not, or a package or file that the tokeniser needs is missing.
     """
     _build_bleu(name, False)
 

@@ -121,7 +121,7 @@ class Report(Settings):
         """Build a report from the values of `as_dict`.
 
         Raises:
-            UserError: a key is missing, unknown or has an invalid value. The message starts with `where`.
+            UserError: A key is missing, unknown or has an invalid value. The message starts with `where`.
         """
         report = cls.parse(values, where)
         for name in report.scores:
@@ -141,7 +141,7 @@ def save_report(report: SavableReport, folder: Path) -> None:
     """Add a report to scores.json of a model folder, replacing an earlier one with the same conditions.
 
     Raises:
-        UserError: scores.json is damaged or cannot be written; it stays unchanged.
+        UserError: Scores.json is damaged or cannot be written; it stays unchanged.
     """
     path = folder / SCORES
     content = _read_scores(path)
@@ -156,7 +156,7 @@ def check_scores_writable(folder: Path) -> None:
     """Check that `save_report` can write to a folder.
 
     Raises:
-        UserError: scores.json is damaged, or the folder is not writable.
+        UserError: Scores.json is damaged, or the folder is not writable.
     """
     _read_scores(folder / SCORES)
     if not os.access(folder, os.W_OK):
@@ -167,7 +167,7 @@ def read_reports(path: Path) -> list[Report]:
     """Return the evaluations in a scores.json or in the output of `regard evaluate --json`, oldest first.
 
     Raises:
-        UserError: the file is missing or damaged.
+        UserError: The file is missing or damaged.
     """
     if not path.is_file():
         raise UserError(f"{path}: no such file; give a {SCORES} written by regard evaluate")

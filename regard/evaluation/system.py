@@ -39,10 +39,10 @@ class System:
     """A loaded model or a file of translations.
 
     Attributes:
-        path: path given by the user.
-        content: the translator, or the translations.
-        folder: model folder; None for a file.
-        model: fingerprint of the weights; None for a file.
+        path: Path given by the user.
+        content: The translator, or the translations.
+        folder: Model folder; None for a file.
+        model: Fingerprint of the weights; None for a file.
     """
 
     path: Path
@@ -55,7 +55,7 @@ class System:
         """Load a model folder, the best model of a run, or a file with one translation per line.
 
         Raises:
-            UserError: it is neither, or damaged.
+            UserError: It is neither, or damaged.
         """
         if path.is_file():
             return cls(path, list(read_lines(path)), None, None)
@@ -74,7 +74,7 @@ class System:
         """Return the settings with the defaults of the model; None for a file.
 
         Raises:
-            UserError: the model does not support a setting.
+            UserError: The model does not support a setting.
         """
         return self.content.resolve_settings(settings) if isinstance(self.content, Translator) else None
 
@@ -91,7 +91,7 @@ class System:
         """Save the report in the model folder, if there is one.
 
         Raises:
-            UserError: training has replaced the model in the meantime, or scores.json cannot be written.
+            UserError: Training has replaced the model in the meantime, or scores.json cannot be written.
         """
         if self.folder is None:
             return
@@ -111,7 +111,7 @@ def evaluate(output: SystemOutput, sources: Sequence[str], references: Sequence[
     """Score translations of the sources.
 
     Raises:
-        UserError: the numbers of sentences differ or are zero, or sacreBLEU lacks the tokeniser.
+        UserError: The numbers of sentences differ or are zero, or sacreBLEU lacks the tokeniser.
     """
     check_sizes(output.translations, references)
     if len(sources) != len(references):
@@ -136,7 +136,7 @@ def fingerprint_model(folder: Path) -> str:
     """Return the start of the SHA-256 of a model's weights, as printed by `sha256sum model.safetensors`.
 
     Raises:
-        UserError: the file cannot be read.
+        UserError: The file cannot be read.
     """
     path = folder / WEIGHTS
     try:

@@ -40,8 +40,8 @@ class Classifier:
     `embed` return arrays; `map_files` processes any number of files.
 
     Args:
-        model: an image model with a classification head.
-        preprocessing: preprocessing of its images, and the names of the classes.
+        model: An image model with a classification head.
+        preprocessing: Preprocessing of its images, and the names of the classes.
     """
 
     def __init__(self, model: Any, preprocessing: ImagePreprocessing) -> None:
@@ -53,7 +53,7 @@ class Classifier:
         """Load a model folder, or the best model of a training run.
 
         Raises:
-            UserError: a file is missing or damaged, the files do not belong together, or it is not an image model.
+            UserError: A file is missing or damaged, the files do not belong together, or it is not an image model.
         """
         folder = find_model_folder(Path(path))
         check_input_type(folder, "images")
@@ -80,7 +80,7 @@ class Classifier:
         """Write a model folder with a model card (README.md) of the architecture, data and scores.
 
         Raises:
-            UserError: the folder has other content.
+            UserError: The folder has other content.
         """
         save_pretrained(Path(folder), self.save, self.model, self._folder)
 
@@ -109,7 +109,7 @@ class Classifier:
         """Return the most likely classes of an image, or of every image in a list.
 
         Raises:
-            UserError: an image cannot be read; names it.
+            UserError: An image cannot be read; names it.
         """
         if isinstance(images, list | tuple):
             return self.rank(self.probabilities(images), top)
@@ -126,7 +126,7 @@ class Classifier:
         """Return the probabilities of all classes, (images, classes).
 
         Raises:
-            UserError: an image cannot be read; names it.
+            UserError: An image cannot be read; names it.
         """
         return self._map(images, self.predict, len(self.classes))
 
@@ -134,7 +134,7 @@ class Classifier:
         """Return the input of the classification head, (images, width).
 
         Raises:
-            UserError: an image cannot be read; names it.
+            UserError: An image cannot be read; names it.
         """
         return self._map(images, self.features, self.model.head.in_features)
 

@@ -30,7 +30,7 @@ class Constraints:
         """Return the constraints as tokens, in a request without a source.
 
         Raises:
-            UserError: a phrase is empty, or two constraints contradict each other.
+            UserError: A phrase is empty, or two constraints contradict each other.
         """
         self._check()
         prefix = tuple(target.encode(self.prefix)) if self.prefix else ()

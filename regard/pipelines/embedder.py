@@ -42,7 +42,7 @@ class Embedder:
         """Load a model folder of kind bert.
 
         Raises:
-            UserError: a file is missing or damaged, the files do not belong together, or it is another kind of model.
+            UserError: A file is missing or damaged, the files do not belong together, or it is another kind of model.
         """
         folder = find_model_folder(Path(path))
         check_input_type(folder, "sentences")
@@ -66,7 +66,7 @@ class Embedder:
         Tokens include the special ones. `first` is the number of the first text, for errors.
 
         Raises:
-            UserError: a text is too long for the model's positions, or is not a string.
+            UserError: A text is too long for the model's positions, or is not a string.
         """
         config, device = self.model.config, next(self.model.parameters()).device
         rows = self.tokenizer.encode_batch(check_texts(texts, first), first)
@@ -91,7 +91,7 @@ def check_embedding_file(path: Path, pool: str) -> Pooling:
     """Check before the work that the embeddings can be written; return the pooling with its type.
 
     Raises:
-        UserError: the pooling or the suffix is unknown, or .npy would have to hold two arrays.
+        UserError: The pooling or the suffix is unknown, or .npy would have to hold two arrays.
     """
     if pool not in ("mean", "none"):
         raise UserError(f"--pool must be mean (one vector per line) or none (one per token), not {pool!r}")
@@ -115,7 +115,7 @@ def embed_lines(
     or the vectors of its special tokens. `on_progress` is called with the number of new lines after each window.
 
     Raises:
-        UserError: a line cannot be encoded.
+        UserError: A line cannot be encoded.
     """
     lines = iter(lines)
     parts = [np.empty((0, model.model.config.width), np.float32)]
@@ -136,7 +136,7 @@ def save_arrays(arrays: Arrays, path: Path) -> None:
     """Write a .npy file of the only array, or a .safetensors file, atomically.
 
     Raises:
-        UserError: the file cannot be written.
+        UserError: The file cannot be written.
     """
     with replace_file(path) as temporary:
         with temporary.open("xb") as file:

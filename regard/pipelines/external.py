@@ -27,8 +27,8 @@ class ExternalGenerator:
     """Greedy and beam search with a length penalty in another library, whose attention is not accessible.
 
     Attributes:
-        library: name of the library, for errors.
-        longest: maximum number of tokens of either side, END included; None if unlimited.
+        library: Name of the library, for errors.
+        longest: Maximum number of tokens of either side, END included; None if unlimited.
     """
 
     settings_class: type[DecodingSettings] = SearchSettings
@@ -42,7 +42,7 @@ class ExternalGenerator:
         """Return the settings if the library supports them.
 
         Raises:
-            UserError: it does not; names the settings.
+            UserError: It does not; names the settings.
         """
         check_settings_type(settings, SearchSettings)
         assert isinstance(settings, SearchSettings)
@@ -81,10 +81,10 @@ class CTranslate2Generator(ExternalGenerator):
     computes them.
 
     Args:
-        folder: folder with the files of the engine.
-        vocabularies: text of each token of the source and of the target, by id.
-        device: device of the engine.
-        longest: maximum number of tokens of either side, END included; None if unlimited.
+        folder: Folder with the files of the engine.
+        vocabularies: Text of each token of the source and of the target, by id.
+        device: Device of the engine.
+        longest: Maximum number of tokens of either side, END included; None if unlimited.
 
     Raises:
         UserError: CTranslate2 is not installed, the files are damaged, or it does not support the device.
@@ -216,7 +216,7 @@ class TransformersGenerator(ExternalGenerator):
     """Generates one translation per sentence, without scores, with an encoder-decoder model of transformers.
 
     Args:
-        model: a model that was trained with END at the end of the source.
+        model: A model that was trained with END at the end of the source.
     """
 
     library = "transformers"

@@ -20,9 +20,9 @@ class Iteration:
     """The target of a non-autoregressive model after one iteration.
 
     Attributes:
-        subwords: text of the token at every position; "·" is the CTC blank, and "END" ends the target.
-        token_log_probs: log-probability of each token when it was predicted.
-        updated: whether each token was predicted in this iteration, rather than in an earlier one.
+        subwords: Text of the token at every position; "·" is the CTC blank, and "END" ends the target.
+        token_log_probs: Log-probability of each token when it was predicted.
+        updated: Whether each token was predicted in this iteration, rather than in an earlier one.
     """
 
     subwords: list[str]
@@ -35,18 +35,18 @@ class Hypothesis:
     """One translation of a text.
 
     Attributes:
-        text: the translation.
-        score: cumulative log-probability after penalties; comparable among the hypotheses of one search.
-        tokens: token ids, without END.
-        subwords: text of each token, with "▁" for spaces.
-        token_log_probs: log-probability of each token, followed by that of END if the model predicts it. Models with a
+        text: The translation.
+        score: Cumulative log-probability after penalties; comparable among the hypotheses of one search.
+        tokens: Token ids, without END.
+        subwords: Text of each token, with "▁" for spaces.
+        token_log_probs: Log-probability of each token, followed by that of END if the model predicts it. Models with a
             length classifier and CTC models do not.
-        source_subwords: text of each source token.
-        alignment: cross-attention weights from each target token to each source token, averaged over layers and heads,
+        source_subwords: Text of each source token.
+        alignment: Cross-attention weights from each target token to each source token, averaged over layers and heads,
             including END on both sides; None unless requested.
-        phrases: for each required or forbidden phrase, whether the text satisfies the constraint.
-        tree: all nodes of the beam search, shared by the hypotheses of a text; None unless requested.
-        iterations: the target after each iteration of a non-autoregressive model; None unless requested.
+        phrases: For each required or forbidden phrase, whether the text satisfies the constraint.
+        tree: All nodes of the beam search, shared by the hypotheses of a text; None unless requested.
+        iterations: The target after each iteration of a non-autoregressive model; None unless requested.
     """
 
     text: str

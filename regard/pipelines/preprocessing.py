@@ -60,7 +60,7 @@ class ImagePreprocessing(Settings):
         """Decode and resize an image to bytes, (size, size, channels).
 
         Raises:
-            UserError: the image cannot be read; names it.
+            UserError: The image cannot be read; names it.
         """
         if isinstance(image, str | Path):
             pixels = decode_image(Path(image), self.mode, min_side=self.resize.min_side)
@@ -94,7 +94,7 @@ def view_size(metadata: dict[str, Any], patch: int, where: str) -> tuple[int, in
     """Return the height and width of the views of a CroCo model from the content of config.json.
 
     Raises:
-        UserError: they are missing, or not multiples of the patch size.
+        UserError: They are missing, or not multiples of the patch size.
     """
     match metadata.get(VIEWS):
         case [int(height), int(width)] if height > 0 < width and not height % patch and not width % patch:
@@ -109,7 +109,7 @@ def open_view(path: Path, size: tuple[int, int]) -> Tensor:
     """Return the centre of an image, resized to (height, width), with pixels in [0, 1], (1, 3, H, W).
 
     Raises:
-        ImageError: the image cannot be read; names it.
+        ImageError: The image cannot be read; names it.
     """
     height, width = size
     fitted = ImageOps.fit(Image.fromarray(decode_image(path)), (width, height), Image.Resampling.BICUBIC)

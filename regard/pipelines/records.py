@@ -29,12 +29,12 @@ class RecordFile:
     After an error, an incomplete record at the end is removed, and so is a new file without any record.
 
     Args:
-        path: the file; None for standard output.
-        interruptions: signals, which are deferred while a record is written.
-        finished: the records to keep when an existing file is continued.
+        path: The file; None for standard output.
+        interruptions: Signals, which are deferred while a record is written.
+        finished: The records to keep when an existing file is continued.
 
     Raises:
-        UserError: the file exists already and is not to be continued, or it cannot be written.
+        UserError: The file exists already and is not to be continued, or it cannot be written.
     """
 
     def __init__(self, path: Path | None, interruptions: Interruptions, finished: RecordCount | None = None) -> None:
@@ -107,7 +107,7 @@ class AlignedRecordFiles:
     """Several files with corresponding records: the n-th record of each belongs to the n-th of the others.
 
     Raises:
-        UserError: a file exists already and is not to be continued, or it cannot be written.
+        UserError: A file exists already and is not to be continued, or it cannot be written.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ def count_lines(path: Path, lines_per_record: int = 1, most: int | None = None) 
     """Count the complete records of a file, up to `most`.
 
     Raises:
-        UserError: the file cannot be read.
+        UserError: The file cannot be read.
     """
     records = size = 0
     lines = complete_lines(path)
@@ -171,7 +171,7 @@ def complete_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file with their line breaks; a last line without one is dropped.
 
     Raises:
-        UserError: the file cannot be read.
+        UserError: The file cannot be read.
     """
     try:
         with path.open("rb") as file:

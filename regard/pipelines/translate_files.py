@@ -51,18 +51,18 @@ def translate_lines(
     """Write the record of every line, in order, with at most `WINDOW` lines in memory.
 
     Args:
-        translator: the translator.
-        lines: source lines, without line breaks.
-        write: called with each record, including its line breaks.
-        settings: settings of the search.
-        constraints: required and forbidden text.
-        form: format of the records, see `format_record`.
-        alignments: whether JSON records include alignments.
-        done: number of records that exist already; as many lines are skipped.
-        on_progress: called with the number of new records after each window.
+        translator: The translator.
+        lines: Source lines, without line breaks.
+        write: Called with each record, including its line breaks.
+        settings: Settings of the search.
+        constraints: Required and forbidden text.
+        form: Format of the records, see `format_record`.
+        alignments: Whether JSON records include alignments.
+        done: Number of records that exist already; as many lines are skipped.
+        on_progress: Called with the number of new records after each window.
 
     Raises:
-        UserError: there are fewer lines than existing records, or a line cannot be translated.
+        UserError: There are fewer lines than existing records, or a line cannot be translated.
     """
     counts = TranslationCounts()
 
@@ -183,7 +183,7 @@ def read_texts(path: Path, key: str | None = None) -> Iterator[str]:
     The default key is "source". Columns are counted from 0, which is the default.
 
     Raises:
-        UserError: the file has no keys, the key is not a column number, or the file cannot be read.
+        UserError: The file has no keys, the key is not a column number, or the file cannot be read.
     """
     suffix = format_suffix(path)
     if suffix in (".jsonl", ".parquet"):
@@ -207,7 +207,7 @@ def count_records(path: Path, form: Form, n_best: int = 1) -> RecordCount:
     may have found fewer translations, or the record may have been cut.
 
     Raises:
-        UserError: the file cannot be read, or has other content.
+        UserError: The file cannot be read, or has other content.
     """
     if form == "n-best":
         return _count_n_best(path, n_best)

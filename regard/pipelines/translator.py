@@ -87,14 +87,14 @@ class Translator:
         """Load a model folder or the best model of a training run; several of them form an ensemble.
 
         Args:
-            path: the folder; may also be written by `regard export --to ctranslate2`.
-            others: further models of the ensemble.
-            device: device of the models.
+            path: The folder; may also be written by `regard export --to ctranslate2`.
+            others: Further models of the ensemble.
+            device: Device of the models.
             precision: "float32" by default. On CPU, "bfloat16" and "int8" use faster linear layers; on GPU, the whole
                 model is converted to "bfloat16" or "float16".
 
         Raises:
-            UserError: a file is missing or damaged, the files do not belong together, or an option does not apply.
+            UserError: A file is missing or damaged, the files do not belong together, or an option does not apply.
         """
         path, device = Path(path), torch.device(device)
         if is_exported(path):
@@ -134,7 +134,7 @@ class Translator:
         """Write a model folder with a model card (README.md) of the architecture, data and scores.
 
         Raises:
-            UserError: the folder has other content, or the translator is an ensemble or a CTranslate2 export.
+            UserError: The folder has other content, or the translator is an ensemble or a CTranslate2 export.
         """
         if len(self.models) > 1:
             raise UserError("an ensemble has several model folders; save each model separately")
@@ -171,13 +171,13 @@ class Translator:
         """Return the n best translations of every text, best first. A blank text is returned unchanged.
 
         Args:
-            texts: sentences, or longer texts that are translated as one sequence.
-            settings: settings of the search, or of decoding with a non-autoregressive model.
-            constraints: required and forbidden text.
-            alignments: whether to return cross-attention weights.
-            trees: whether to return all nodes of the beam search.
-            snapshots: whether to return the target after each iteration of a non-autoregressive model.
-            first: number of the first text, for errors.
+            texts: Sentences, or longer texts that are translated as one sequence.
+            settings: Settings of the search, or of decoding with a non-autoregressive model.
+            constraints: Required and forbidden text.
+            alignments: Whether to return cross-attention weights.
+            trees: Whether to return all nodes of the beam search.
+            snapshots: Whether to return the target after each iteration of a non-autoregressive model.
+            first: Number of the first text, for errors.
         """
         texts = check_texts(texts, first)
         sources = self._encode(texts, first)
@@ -278,7 +278,7 @@ class Translator:
         """Return the settings with the defaults of this model filled in.
 
         Raises:
-            UserError: the model does not support a setting.
+            UserError: The model does not support a setting.
         """
         return self._resolve(settings, DecodingRequest(()), trees=False, snapshots=False)
 
@@ -292,7 +292,7 @@ class Translator:
         """Return the autoregressive model that reranks the results of this one. It is loaded once.
 
         Raises:
-            UserError: there is no such model, or it is not autoregressive.
+            UserError: There is no such model, or it is not autoregressive.
         """
         if path not in self._rerankers:
             check_reranker(path)
@@ -417,7 +417,7 @@ def check_reranker(path: Path) -> None:
     """Check that a folder or run contains an autoregressive model, without reading its weights.
 
     Raises:
-        UserError: there is no such folder, or its model is of another kind.
+        UserError: There is no such folder, or its model is of another kind.
     """
     try:
         folder = find_model_folder(path)

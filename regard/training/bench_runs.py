@@ -25,7 +25,7 @@ def open_run(path: Path, changes: Sequence[str] = ()) -> tuple[Path, Recipe]:
     """Return the folder of a run and its recipe with changed settings, each written KEY=VALUE.
 
     Raises:
-        UserError: there is no run, or a change is invalid.
+        UserError: There is no run, or a change is invalid.
     """
     folder = find_run(path)
     if folder is None:

@@ -105,14 +105,14 @@ def benchmark_attention(
     """Time every kind of attention with the heads of a model, over sequence length.
 
     Args:
-        run: model folder or run.
-        device: device of the inputs.
-        budget: seconds per call; slower kinds are skipped at this length and above.
-        lengths: numbers of tokens.
-        on_progress: called with a description before each length.
+        run: Model folder or run.
+        device: Device of the inputs.
+        budget: Seconds per call; slower kinds are skipped at this length and above.
+        lengths: Numbers of tokens.
+        on_progress: Called with a description before each length.
 
     Raises:
-        UserError: there is no such model.
+        UserError: There is no such model.
     """
     heads, rows = read_heads(Path(run), device), list[Row]()
     torch.manual_seed(0)
@@ -129,7 +129,7 @@ def read_heads(path: Path, device: torch.device) -> Heads:
     """Return the heads of a model's first attention; causal if the model is autoregressive.
 
     Raises:
-        UserError: there is no such model.
+        UserError: There is no such model.
     """
     folder = find_model_folder(path)
     model = build_on_meta(read_config(folder), folder / CONFIG)

@@ -50,13 +50,13 @@ class Result:
     """Timings of one system, and its score if there are references.
 
     Attributes:
-        name: name of the system.
-        settings: settings of its search.
-        parameters: number of parameters.
-        timings: one for each batch size.
+        name: Name of the system.
+        settings: Settings of its search.
+        parameters: Number of parameters.
+        timings: One for each batch size.
         score: BLEU.
-        same: share of outputs equal to those of the first system, if they were compared.
-        unit: what is timed, "sentences" or "images".
+        same: Share of outputs equal to those of the first system, if they were compared.
+        unit: What is timed, "sentences" or "images".
     """
 
     name: str
@@ -121,7 +121,7 @@ def measure_speed(
     that the device has finished.
 
     Raises:
-        UserError: there are fewer items than a batch needs.
+        UserError: There are fewer items than a batch needs.
     """
     if batch > len(items):
         raise UserError(f"{len(items)} {noun} are fewer than a batch of {batch}; give more, or a smaller --batch")
@@ -159,7 +159,7 @@ def choose_batch_sizes(given: Sequence[int], number: int, data: str) -> list[int
     """Return the given batch sizes, or the default sizes up to `number` items, in ascending order.
 
     Raises:
-        UserError: a given size is larger than `number`, or there are no items.
+        UserError: A given size is larger than `number`, or there are no items.
     """
     if not number:
         raise UserError(f"{data}: there is nothing to time")
@@ -172,7 +172,7 @@ def split_options(text: str) -> tuple[Path, dict[str, str]]:
     """Split "RUN:key=value,key=value" into the path and the settings.
 
     Raises:
-        UserError: a setting has no "=".
+        UserError: A setting has no "=".
     """
     path, colon, options = text.rpartition(":")
     if not colon or "=" not in options:
@@ -190,7 +190,7 @@ def check_libraries(names: Sequence[str]) -> tuple[str, ...]:
     """Return the names of other libraries without repetitions.
 
     Raises:
-        UserError: one is unknown.
+        UserError: One is unknown.
     """
     for name in names:
         if name not in LIBRARIES:

@@ -38,7 +38,7 @@ class ImageSystem:
         """Load the classifier of a run.
 
         Raises:
-            UserError: it cannot be loaded, or search settings are given.
+            UserError: It cannot be loaded, or search settings are given.
         """
         path, settings = split_options(run)
         if settings:

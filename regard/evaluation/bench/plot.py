@@ -23,7 +23,7 @@ def check_plot_path(path: Path) -> None:
     """Check that a plot can be written to `path`.
 
     Raises:
-        UserError: the suffix is unknown, or the folder does not exist.
+        UserError: The suffix is unknown, or the folder does not exist.
     """
     if path.suffix.lower() not in FORMATS:
         raise UserError(f"{path}: a plot is written as {', '.join(FORMATS)}; choose such a name")
@@ -68,7 +68,7 @@ def save_quality_plot(results: Sequence[Result], path: Path, title: str) -> None
     """Draw the results into a file, atomically.
 
     Raises:
-        UserError: the file cannot be written.
+        UserError: The file cannot be written.
     """
     with replace_file(path) as temporary, mpl.rc_context({"svg.hashsalt": "regard"}):  # reproducible files
         metadata = {"Date": None} if path.suffix.lower() == ".svg" else None

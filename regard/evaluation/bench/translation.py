@@ -38,12 +38,12 @@ class TranslationSystem:
         """Load "RUN", or "RUN:beam=5" or "RUN:iterations=4,lengths=3" with search settings.
 
         Args:
-            text: path and settings. The settings "engine" and "precision" are passed to `load`.
-            device: device of the model.
-            load: loads the translator.
+            text: Path and settings. The settings "engine" and "precision" are passed to `load`.
+            device: Device of the model.
+            load: Loads the translator.
 
         Raises:
-            UserError: there is no such model, or it does not support the settings.
+            UserError: There is no such model, or it does not support the settings.
         """
         path, values = split_options(text)
         options = {key: values.pop(key) for key in ("engine", "precision") if key in values}
@@ -71,7 +71,7 @@ class Sentences:
         """Read files of sentences and of references.
 
         Raises:
-            UserError: a file cannot be read, or the two have different lengths.
+            UserError: A file cannot be read, or the two have different lengths.
         """
         if ref is None:
             sources = list(read_lines(src))
@@ -105,12 +105,12 @@ def benchmark_translators(
     """Time translators at every batch size, and score them if there are references.
 
     Args:
-        systems: the translators.
-        sentences: what they translate.
-        batch_sizes: sentences per batch.
-        seconds: time for each system and batch size.
-        tokenisation: tokeniser of BLEU.
-        compare: whether to report how often the translations equal those of the first system.
+        systems: The translators.
+        sentences: What they translate.
+        batch_sizes: Sentences per batch.
+        seconds: Time for each system and batch size.
+        tokenisation: Tokeniser of BLEU.
+        compare: Whether to report how often the translations equal those of the first system.
     """
     functions = [system.translate for system in systems]
     by_size = [measure_speed(functions, sentences.sources, size, seconds) for size in batch_sizes]
