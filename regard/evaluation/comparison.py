@@ -97,11 +97,7 @@ def compare_with_stored(report: Report, stored: Sequence[Report]) -> tuple[Repor
 
 
 def paired_bootstrap(
-    system: SystemOutput,
-    against: SystemOutput,
-    references: Sequence[str],
-    metrics: Metrics,
-    resamples: int = RESAMPLES,
+    system: SystemOutput, against: SystemOutput, references: Sequence[str], metrics: Metrics, resamples: int = RESAMPLES
 ) -> list[Significance]:
     """Run sacreBLEU's paired bootstrap test of every metric.
 

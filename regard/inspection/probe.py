@@ -162,11 +162,7 @@ class _Recorder:
     """Fills `records` during calls of the attention modules."""
 
     def __init__(
-        self,
-        names: dict[Attention, str],
-        heads: dict[str, list[int]],
-        record: Collection[Quantity],
-        keep: int | None,
+        self, names: dict[Attention, str], heads: dict[str, list[int]], record: Collection[Quantity], keep: int | None
     ) -> None:
         self.names, self.heads, self.record, self.keep = names, heads, record, keep
         self.records: dict[str, AttentionRecord] = {}
