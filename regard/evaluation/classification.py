@@ -1,7 +1,5 @@
 """Scores of classifiers: accuracy with a confidence interval, scores by class, confusion matrix and calibration."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress

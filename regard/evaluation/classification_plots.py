@@ -1,7 +1,5 @@
 """Plots of a classifier's scores: confusion matrix and reliability diagram."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Comparison of two systems under the same conditions, with significance tests."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

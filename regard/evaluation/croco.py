@@ -3,8 +3,6 @@
 Shapes: B pairs, N patches of a view, K visible patches of the first view, M masked ones, H height, W width in pixels.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -69,7 +67,7 @@ class LabelledPairs:
     unseen: Tensor
 
     @classmethod
-    def rendered(cls, settings: SceneSettings, seed: int, numbers: Tensor) -> LabelledPairs:
+    def rendered(cls, settings: SceneSettings, seed: int, numbers: Tensor) -> "LabelledPairs":
         """Render scenes by number."""
         pairs = render_pairs(settings, seed, numbers)
         matches, _ = find_matches(pairs)

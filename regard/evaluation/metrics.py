@@ -1,7 +1,5 @@
 """Metrics of translations, computed by sacreBLEU and reported with its signatures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal

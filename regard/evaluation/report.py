@@ -1,7 +1,5 @@
 """Reports: the scores of a system with their conditions, saved in scores.json of the model folder."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -40,7 +38,7 @@ class Conditions(Settings):
     search: dict[str, Any] | None
     data: Data
 
-    def differences(self, other: Conditions) -> dict[str, tuple[Any, Any]]:
+    def differences(self, other: "Conditions") -> dict[str, tuple[Any, Any]]:
         """Return the conditions that differ, with both values. A metric that only one has is not a difference.
 
         Search settings are compared only if both are known and of the same kind of model.

@@ -1,7 +1,5 @@
 """Systems that are evaluated: a model, or a file of translations."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

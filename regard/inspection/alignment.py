@@ -3,8 +3,6 @@
 Shapes: H heads, T target tokens, S source tokens. A link is a pair (target position, source position).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 Shapes: H heads, T target tokens, S source tokens.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

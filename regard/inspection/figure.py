@@ -1,7 +1,5 @@
 """Draw a scene as a static figure (PNG or SVG): the alignment, and below it every head of every layer."""
 
-from __future__ import annotations
-
 import io
 import logging
 import textwrap

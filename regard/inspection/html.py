@@ -4,8 +4,6 @@ The page is built from the files in page/. Its ES modules, which a server can se
 script by removing their imports and exports. A Content-Security-Policy allows only the page's own script and style.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -3,8 +3,6 @@
 Shapes: H heads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Change a model's attention for the duration of a `with` block: scale or ablate heads, sharpen or flatten scores."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import is_dataclass, replace

@@ -3,8 +3,6 @@
 Shapes: B batch, H heads, T queries, S keys. The functions take and return NumPy arrays.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Literal

@@ -1,7 +1,5 @@
 """Save a scene as a page (.html) or a figure (.png, .svg). Files are written atomically."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 Shapes: H heads, N tokens of a grid.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 
 import matplotlib

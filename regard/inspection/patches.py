@@ -3,8 +3,6 @@
 Shapes: B images, L layers, H heads, N tokens of a grid in row-major order, n windows per image, T tokens of a window.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Shapes: N positions.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import torch

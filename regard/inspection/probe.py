@@ -3,8 +3,6 @@
 Shapes: B batch, H recorded heads, T queries, S keys, D head width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """`Scene`: the attention maps of one sentence with their labels, independent of models and of drawing."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Record a translator's attention over one sentence and its translation, with labels for the rows and columns."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Shapes: B pairs, N patches of the first view, S patches of the second, K visible patches.
 """
 
-from __future__ import annotations
-
 import colorsys
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Export packages for Argos Translate and LibreTranslate."""
 
-from __future__ import annotations
-
 import math
 import re
 import shutil

@@ -4,8 +4,6 @@ The files are config.json, model.bin and the vocabularies. The engine takes text
 is that of the regard tokenizer.
 """
 
-from __future__ import annotations
-
 import copy
 import tempfile
 from collections.abc import Mapping, Sequence

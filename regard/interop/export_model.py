@@ -1,7 +1,5 @@
 """Export trained models to the formats of other programs. Exports are verified before they are kept."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Read files from untrusted sources, without executing code and without using more memory than the file size."""
 
-from __future__ import annotations
-
 import json
 import re
 import zipfile

@@ -5,8 +5,6 @@
 Shapes: B rows, S source tokens, P previous target tokens, L layers, H heads, D head width, V vocabulary.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -98,7 +96,7 @@ class GraphFormat:
         graph = self.load(path)
         return [compare_images(classifier.model, lambda images: graph({"images": images})[0], self.description)]
 
-    def load_model(self, folder: Path) -> GraphModel:
+    def load_model(self, folder: Path) -> "GraphModel":
         """Load an exported translation model."""
         encode, step = (self.load(self._path(folder, name)) for name in (ENCODER, DECODER_STEP))
         return GraphModel(folder, encode, step)
@@ -261,7 +259,7 @@ class GraphState:
 
     inputs: dict[str, Tensor]
 
-    def select(self, rows: Tensor) -> GraphState:
+    def select(self, rows: Tensor) -> "GraphState":
         return GraphState({name: t[rows] if name == "lengths" else t[:, rows] for name, t in self.inputs.items()})
 
     def coverage_penalties(self) -> Tensor:

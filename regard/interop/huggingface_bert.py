@@ -1,7 +1,5 @@
 """BERT of Hugging Face's transformers, and of sentence-transformers, which adds the pooling."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -6,8 +6,6 @@ regard's interleaved positions are brought into this order by permuting the feat
 change its outputs.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any, Literal

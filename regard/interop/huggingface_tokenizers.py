@@ -1,7 +1,5 @@
 """Tokenizer files of transformers: regard's own as a fast tokenizer, WordPiece of BERT, SentencePiece of Marian."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Export translation models to transformers, and run them there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path

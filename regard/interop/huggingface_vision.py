@@ -3,8 +3,6 @@
 The LayerNorm eps of their ViT is 1e-12, so the config needs `norm_eps=1e-12`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Import models of other libraries as regard model folders."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Export to ONNX with dynamic batch size and sequence lengths, verified in onnxruntime."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The names of a format are given by one table from regard's names to the other li
 names, the tensor is their concatenation in this order, such as the query, key and value projections.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any

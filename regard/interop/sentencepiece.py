@@ -3,8 +3,6 @@
 Only texts in NFC that do not contain "▁" are tokenised identically.
 """
 
-from __future__ import annotations
-
 import json
 
 from regard.data.text.sentencepiece import SentencePieceTokenizer

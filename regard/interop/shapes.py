@@ -1,7 +1,5 @@
 """Infer the config of a model from the names and shapes of its tensors."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """ViT and Swin of timm 1.0. Their LayerNorm eps is that of the regard presets."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -3,8 +3,6 @@
 An `nn.Transformer` has no embeddings; the names of those of the surrounding module have to be given.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import re

@@ -1,7 +1,5 @@
 """ViT of torchvision (vit_b_16 and its variants)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Verify that a model in another format gives the same translations, log-probabilities and logits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol

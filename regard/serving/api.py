@@ -1,7 +1,5 @@
 """Our own API under /api/, for features that LibreTranslate's API does not have."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The ASGI application."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Dynamic batching: one queue per model, from which its workers take batches of jobs of many requests."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

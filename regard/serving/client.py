@@ -1,7 +1,5 @@
 """Client of LibreTranslate's API, for `regard translate --server`."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterable, Iterator, Sequence

@@ -4,8 +4,6 @@ In HTML, inline elements such as links are removed from a sentence before transl
 around the words to which their words are aligned.
 """
 
-from __future__ import annotations
-
 import html
 import re
 import unicodedata
@@ -62,7 +60,7 @@ class TextDocument:
 class TranslatedDocument:
     """A document with the n best translations of each sentence."""
 
-    document: TextDocument | HtmlDocument
+    document: "TextDocument | HtmlDocument"
     n_best_lists: list[list[Translation]]
 
     def render_n_best(self, count: int) -> list[str]:
@@ -89,14 +87,14 @@ class JobBuilder:
 
     def parse(
         self, text: str, format: Format = "text", split: bool = True, alignments: bool = False
-    ) -> TextDocument | HtmlDocument:
+    ) -> "TextDocument | HtmlDocument":
         """Split a text into sentences, or without `split` only into parts that fit the model."""
         if format == "html":
             return HtmlDocument(text, self._fits)
         split_text = split_sentences(text, self._fits) if split else single_sentence(text, self._fits)
         return TextDocument(split_text, alignments)
 
-    def translation_jobs(self, document: TextDocument | HtmlDocument, n_best: int = 1) -> list[Job]:
+    def translation_jobs(self, document: "TextDocument | HtmlDocument", n_best: int = 1) -> list[Job]:
         """Return the jobs that translate the sentences of a document."""
         return [
             Job("translate", text, (("n_best", n_best), ("alignments", aligned)), self.count_tokens(text) + 1)
@@ -123,7 +121,7 @@ class Element:
     start: int
     end: int | None = None
     closing: str = ""
-    children: list[Element] = field(default_factory=list)
+    children: "list[Element]" = field(default_factory=list)
 
 
 @dataclass

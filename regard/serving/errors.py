@@ -3,8 +3,6 @@
 The header `X-Error` repeats the reason and the numbers of the message, so that the page can translate them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Literal

@@ -5,8 +5,6 @@ each key, never the key. Keys are long and random, so an unsalted hash is suffic
 hash, so the lookup time reveals nothing about them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import math
@@ -53,7 +51,7 @@ class Keys:
         self._holders, self._clock = holders, clock
 
     @classmethod
-    def load(cls, path: Path) -> Keys:
+    def load(cls, path: Path) -> "Keys":
         """Read a key file.
 
         Raises:
@@ -101,7 +99,7 @@ class Keys:
             raise ApiError(429, message, "rate_limit", wait, numbers={"limit": holder.per_minute})
         return holder.name
 
-    def copy_usage(self, previous: Keys) -> None:
+    def copy_usage(self, previous: "Keys") -> None:
         """Copy the used requests of each key from before a reload."""
         for key_hash, holder in self._holders.items():
             before = previous._holders.get(key_hash)

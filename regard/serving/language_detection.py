@@ -1,7 +1,5 @@
 """Detection of the language of a text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import copy
 from functools import cache

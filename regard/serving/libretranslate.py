@@ -1,7 +1,5 @@
 """LibreTranslate's API, and the endpoints for monitoring."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Messages between the server process and its worker processes. This module does not import torch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """ASGI middleware for all requests: limits, metrics, access log and security headers."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import time
@@ -52,7 +50,7 @@ class RequestMiddleware:
             self._service.metrics.in_flight.dec()
             self._log(scope, sender, time.perf_counter() - started)
 
-    async def _handle(self, scope: Scope, receive: Receive, sender: _ResponseSender) -> None:
+    async def _handle(self, scope: Scope, receive: Receive, sender: "_ResponseSender") -> None:
         limits = self._service.limits
         if scope["path"] not in PROBES and self._concurrent > limits.concurrent:
             raise overloaded(f"Slowdown: the server is processing {limits.concurrent} requests already", 1)
@@ -60,7 +58,7 @@ class RequestMiddleware:
         receive_body = await read_body(scope, receive, max_bytes, limits.body_seconds)
         await self._app(scope, receive_body, sender)
 
-    def _log(self, scope: Scope, sender: _ResponseSender, seconds: float) -> None:
+    def _log(self, scope: Scope, sender: "_ResponseSender", seconds: float) -> None:
         endpoint = getattr(scope.get("route"), "path", "other")
         metrics = self._service.metrics
         metrics.requests.labels(endpoint, str(sender.status)).inc()

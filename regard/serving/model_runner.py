@@ -1,7 +1,5 @@
 """Model runners: the operations that a worker runs on its model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """The web page at /: its files, and the endpoints under /api/inspect/ that it calls."""
 
-from __future__ import annotations
-
 import hashlib
 from functools import cache
 from importlib import resources

@@ -3,8 +3,6 @@
 Clients of LibreTranslate send JSON, form fields or a query string, so its endpoints accept all of them.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 serve run regard.serving.ray_app:build runs=runs/en-zh,runs/en-de max_replicas=4
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

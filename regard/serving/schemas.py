@@ -1,7 +1,5 @@
 """Schemas of requests and responses: LibreTranslate's API, our API under /api/, and the inspection API of the page."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field

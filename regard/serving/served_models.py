@@ -1,7 +1,5 @@
 """The served models: loading, selection by language pair or name, and reloading."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass

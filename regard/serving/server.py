@@ -1,7 +1,5 @@
 """The HTTP server: listening, timeouts of slow requests, and graceful shutdown."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

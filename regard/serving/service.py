@@ -1,7 +1,5 @@
 """State and functions that all endpoints share."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Annotated, Any, TypeVar

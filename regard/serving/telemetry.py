@@ -3,8 +3,6 @@
 The log has one JSON object per line on standard error. It contains texts of users only with `--log-text`.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import logging

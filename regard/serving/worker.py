@@ -5,8 +5,6 @@
     python -m regard.serving.worker SOCKET_DESCRIPTOR
 """
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import socket
@@ -47,7 +45,7 @@ class WorkerProcess:
         command = [sys.executable, "-m", "regard.serving.worker", str(worker_end.fileno())]
         with worker_end:
             self._process = subprocess.Popen(command, pass_fds=(worker_end.fileno(),), stdin=subprocess.DEVNULL)
-        self._connection: Connection[Any, Any] = Connection(server_end.detach())
+        self._connection: "Connection[Any, Any]" = Connection(server_end.detach())
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="worker")
         self._busy = False
 
@@ -132,14 +130,14 @@ def main() -> None:
     # A terminal or systemd sends these signals to all processes. The server stops its workers after the last batch.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
+    connection: "Connection[Any, Any]" = Connection(int(sys.argv[1]))
     try:
         run_batches(connection)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the server closed the connection
 
 
-def run_batches(connection: Connection[Any, Any]) -> None:
+def run_batches(connection: "Connection[Any, Any]") -> None:
     """Load the requested model, then process batches until the server closes the connection."""
     from regard.serving.model_runner import load_runner  # imports torch
 

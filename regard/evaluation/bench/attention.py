@@ -3,8 +3,6 @@
 Repetitions of all kinds take turns, so that other load on the machine affects all of them; medians are reported.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 import os

@@ -1,7 +1,5 @@
 """Description of the machine and the versions of a benchmark."""
 
-from __future__ import annotations
-
 import datetime
 import platform
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Timing of systems in turns, and tables of the results."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

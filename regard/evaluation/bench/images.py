@@ -1,7 +1,5 @@
 """Speed of image classifiers, from pixels to probabilities."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -47,7 +45,7 @@ class ImageSystem:
         return cls(run, classifier, classifier.predict)
 
     @classmethod
-    def in_transformers(cls, system: ImageSystem, model: Any) -> Self:
+    def in_transformers(cls, system: "ImageSystem", model: Any) -> Self:
         """Return a system that runs `model`, a model of transformers with the weights of `system`."""
         classifier = system.classifier
         model = model.to(classifier.device)

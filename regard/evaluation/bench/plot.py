@@ -1,7 +1,5 @@
 """Plot of quality against speed: one panel for each batch size, with a logarithmic time axis."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

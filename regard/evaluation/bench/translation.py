@@ -1,7 +1,5 @@
 """Speed of translators, from text to text."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Views of image models: classes and attention of a classifier, cross-attention of a two-view model."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

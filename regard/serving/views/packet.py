@@ -3,8 +3,6 @@
 A packet consists of the length of the JSON part (4 bytes, little-endian), the JSON part, and the data of the arrays.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """View of the position encodings of a model."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -3,8 +3,6 @@
 Shapes: H heads, T queries, S keys, D head width, W model width.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
