@@ -45,7 +45,7 @@ class WorkerProcess:
         command = [sys.executable, "-m", "regard.serving.worker", str(worker_end.fileno())]
         with worker_end:
             self._process = subprocess.Popen(command, pass_fds=(worker_end.fileno(),), stdin=subprocess.DEVNULL)
-        self._connection: "Connection[Any, Any]" = Connection(server_end.detach())
+        self._connection: Connection[Any, Any] = Connection(server_end.detach())
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="worker")
         self._busy = False
 
@@ -130,7 +130,7 @@ def main() -> None:
     # A terminal or systemd sends these signals to all processes. The server stops its workers after the last batch.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    connection: "Connection[Any, Any]" = Connection(int(sys.argv[1]))
+    connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
     try:
         run_batches(connection)
     except (EOFError, BrokenPipeError, ConnectionResetError):
