@@ -1,20 +1,25 @@
-"""The interface of a kind of attention, and checks of its arguments.
+"""The interface of a kind of attention, the cache of keys and values for decoding, and checks of arguments.
 
-Shapes: B batch, H heads, T queries, S keys, D head width.
+In decoding, `Attention` passes the queries, keys and values of new tokens to `Cache.attend`, which stores them and
+returns the context. In beam search, a row of the batch is a sentence, and each step adds one token per hypothesis.
+
+Shapes: B batch, H heads, T queries or new tokens, S keys, D head width.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from regard.attention.cache import Cache, KVCache
 from regard.attention.masks import Mask
 
 CAPACITY = 32
 """Initial size of a cache, in tokens per hypothesis."""
+Hook = Callable[[Tensor, Tensor, Tensor, Mask], None] | None
+"""Called with q, k, v and the mask before attention is computed."""
 
 
 class Kind(ABC):
@@ -49,6 +54,115 @@ class Kind(ABC):
         The projections are [qkv], (B, T, 3 · H · D), for self-attention and [q, kv] for cross-attention.
         """
         return None
+
+
+# Caches
+
+
+class Cache(Protocol):
+    """What `Attention` and beam search need of a cache.
+
+    Attributes:
+        length: Number of tokens appended to each row.
+    """
+
+    length: int
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0, hook: Hook = None) -> Tensor:
+        """Store the keys and values of new tokens, (B, H, T, D), and return the context of their queries.
+
+        The mask refers to all stored keys, and the hook receives all of them.
+        """
+
+    def reorder(self, rows: Tensor, sentences: Tensor | None) -> Cache:
+        """Return the cache after beam search has reordered the hypotheses.
+
+        Args:
+            rows: Previous index of every hypothesis.
+            sentences: Previous index of every remaining sentence; None if all remain.
+        """
+
+
+class KeyValues(NamedTuple):
+    """Projected keys and values, (B, H, S, D) each."""
+
+    keys: Tensor
+    values: Tensor
+
+    def select(self, rows: Tensor) -> KeyValues:
+        return KeyValues(self.keys[rows], self.values[rows])
+
+
+class KVCache:
+    """Keys and values of all tokens, or of the tokens within a window, in a buffer that grows by doubling.
+
+    All hypotheses of a sentence share its row: the mask selects the keys that belong to each of them, so beam search
+    never moves a key.
+
+    Args:
+        kind: Function that attends to the stored keys, (q, k, v, mask, dropout) -> context.
+        capacity: Number of tokens in the initial buffer.
+        window: Number of tokens before the new ones that may still be attended to. Earlier tokens are evicted when the
+            buffer is full, so that its size stays bounded. None keeps all tokens.
+    """
+
+    def __init__(self, kind: Callable[..., Tensor], capacity: int = 32, window: int | None = None) -> None:
+        self.kind, self.capacity, self.window = kind, capacity, window
+        self.length = 0
+        self.stored = 0  # the last of the `length` tokens, which are still in the buffer
+        self._buffers: list[Tensor] = []  # keys and values, (B, H, capacity, D) each; empty before the first token
+
+    @property
+    def evicted(self) -> bool:
+        """Whether tokens outside the window have been removed."""
+        return self.stored < self.length
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0, hook: Hook = None) -> Tensor:
+        k, v = self.append(k, v)
+        if hook is not None:
+            if self.evicted:
+                raise ValueError("keys outside the window were evicted before the hook was set; set it before decoding")
+            hook(q, k, v, mask)
+        return self.kind(q, k, v, mask.last_keys(k.shape[-2]) if self.evicted else mask, dropout)
+
+    def append(self, k: Tensor, v: Tensor) -> KeyValues:
+        """Store the keys and values of new tokens, and return views of all stored ones."""
+        new = k.shape[-2]
+        if not self._buffers or self.stored + new > self._buffers[0].shape[-2]:
+            self._grow(k, v)
+        start, self.stored, self.length = self.stored, self.stored + new, self.length + new
+        for buffer, x in zip(self._buffers, (k, v), strict=True):
+            buffer.narrow(-2, start, new).copy_(x)
+        keys, values = (buffer.narrow(-2, 0, self.stored) for buffer in self._buffers)
+        return KeyValues(keys, values)
+
+    def _grow(self, *new: Tensor) -> None:
+        """Allocate buffers with room for new keys and values, and copy the tokens that are still needed."""
+        kept = self.stored if self.window is None else min(self.stored, self.window)
+        needed = kept + new[0].shape[-2]
+        if self._buffers and needed > self.capacity // 2:  # they would soon be full again
+            self.capacity *= 2
+        self.capacity = max(self.capacity, needed)
+        grown = [x.new_empty(*x.shape[:2], self.capacity, x.shape[-1]) for x in new]
+        for buffer, old in zip(grown, self._buffers, strict=False):
+            buffer[..., :kept, :] = old[..., self.stored - kept : self.stored, :]
+        self._buffers, self.stored = grown, kept
+
+    def reorder(self, rows: Tensor, sentences: Tensor | None) -> KVCache:
+        return self if sentences is None else self.select(sentences)
+
+    def select(self, rows: Tensor) -> KVCache:
+        """Return a copy with the given rows, which may repeat."""
+        selected = KVCache(self.kind, self.capacity, self.window)
+        selected.length, selected.stored = self.length, self.stored
+        for buffer in self._buffers:
+            copy = buffer.new_empty(len(rows), *buffer.shape[1:])
+            copy[..., : self.stored, :] = buffer[..., : self.stored, :].index_select(0, rows)
+            selected._buffers.append(copy)
+        return selected
+
+
+# Checks of arguments
 
 
 def check_at_least(kind: str, name: str, value: int, minimum: int) -> None:

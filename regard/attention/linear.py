@@ -10,14 +10,14 @@ Shapes: B batch, H heads, T queries, S keys, D head width, F features, n chunks 
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from collections.abc import Callable
+from typing import Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.cache import LinearCache, LinearState
-from regard.attention.kind import Kind, check_at_least, check_choice
+from regard.attention.kind import Hook, Kind, check_at_least, check_choice
 from regard.attention.masks import Mask, Padded
 from regard.attention.packing import pack_padded, pad_packed, self_attention_rows
 from regard.ops import dispatch
@@ -244,3 +244,57 @@ def _cut(x: Tensor, c: int) -> Tensor:
 def _feature_dtype(x: Tensor) -> torch.dtype:
     """bfloat16 or at least float32: features overflow float16."""
     return torch.bfloat16 if x.dtype == torch.bfloat16 else torch.promote_types(x.dtype, torch.float32)
+
+
+# Decoding
+
+
+class LinearState(NamedTuple):
+    """Running sums over the keys of linear attention, in float32 or better."""
+
+    key_values: Tensor  # Σ φ(k) vᵀ, (B, H, F, D)
+    keys: Tensor  # Σ φ(k), (B, H, F)
+
+    def select(self, rows: Tensor) -> LinearState:
+        return LinearState(self.key_values[rows], self.keys[rows])
+
+
+Advance = Callable[[Tensor, Tensor, Tensor, LinearState | None], tuple[Tensor, LinearState]]
+
+
+class LinearCache:
+    """The running sums of linear attention: constant size for any number of tokens.
+
+    Every hypothesis has sums of its own, so each step takes one token per hypothesis.
+
+    Args:
+        advance: Function that attends causally from new tokens, (q, k, v, state) -> (context, new state).
+        beam_width: Number of hypotheses per sentence.
+    """
+
+    def __init__(self, advance: Advance, beam_width: int = 1) -> None:
+        self.advance, self.beam_width = advance, beam_width
+        self.length = 0
+        self.state: LinearState | None = None  # one row per hypothesis
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0, hook: Hook = None) -> Tensor:
+        if hook is not None:
+            raise ValueError("linear attention stores no keys while decoding, so its weights cannot be observed")
+        B, H, T, _ = q.shape
+        self.length += T
+        if self.beam_width == 1:
+            context, self.state = self.advance(q, k, v, self.state)
+            return context
+        if self.state is None and T == 1:  # the first token is the same for all hypotheses of a sentence
+            context, state = self.advance(q, k, v, None)
+            self.state = LinearState(*(part.repeat_interleave(self.beam_width, 0) for part in state))
+            return context
+        q, k, v = (x.transpose(1, 2).reshape(B * T, H, 1, x.shape[-1]) for x in (q, k, v))
+        context, self.state = self.advance(q, k, v, self.state)
+        return context.view(B, T, H, -1).transpose(1, 2)
+
+    def reorder(self, rows: Tensor, sentences: Tensor | None) -> LinearCache:
+        reordered = LinearCache(self.advance, self.beam_width)
+        reordered.length = self.length
+        reordered.state = None if self.state is None else self.state.select(rows)
+        return reordered

@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.attention.cache import LinearCache
 from regard.attention.core import attention_weights
-from regard.attention.linear import CHUNK, Features, Linear, LinearPath, random_directions
+from regard.attention.linear import CHUNK, Features, Linear, LinearCache, LinearPath, random_directions
 from regard.attention.masks import Mask, Packed, Padded
 from regard.attention.multi_head import Attention
 
