@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor
 
-from regard.data.text.vocabularies import JOINT
+from regard.data.text.tokenizer import JOINT_FILE
 from regard.data.text.wordpiece import WordPieceTokenizer
 from regard.decoding.generator import BATCH_TOKENS
 from regard.decoding.stepper import pad_batch
@@ -47,16 +47,16 @@ class Embedder:
         folder = find_model_folder(Path(path))
         check_input_type(folder, "sentences")
         model, _ = load_model(folder, device)
-        tokenizer = WordPieceTokenizer.load(folder / JOINT)
+        tokenizer = WordPieceTokenizer.load(folder / JOINT_FILE)
         if len(tokenizer) > model.config.vocab:
             raise UserError(
-                f"{folder / JOINT} has {len(tokenizer)} tokens, but the embedding has {model.config.vocab} rows"
+                f"{folder / JOINT_FILE} has {len(tokenizer)} tokens, but the embedding has {model.config.vocab} rows"
             )
         return cls(model, tokenizer)
 
     def save(self, folder: Path, metadata: dict[str, Any] | None = None) -> None:
         """Write config.json, model.safetensors and the tokenizer to an existing folder."""
-        self.tokenizer.save(folder / JOINT)
+        self.tokenizer.save(folder / JOINT_FILE)
         save_model(folder, self.model, metadata or {})
 
     @torch.no_grad()

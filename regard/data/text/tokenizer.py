@@ -1,8 +1,10 @@
-"""Lossless tokenizer: text to token ids and back.
+"""Lossless tokenizer: text to token ids and back; `Vocabularies` are the tokenizers of both sides of a translator.
 
 The `tokenizers` library learns and applies the subword units. This module fixes the order of the ids, prevents text
 such as "<eos>" from being read as a special token, and decodes through bytes, so that any text survives a round trip.
 """
+
+from __future__ import annotations
 
 import hashlib
 import json
@@ -10,6 +12,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, chain, groupby, pairwise, repeat
 from pathlib import Path
 from typing import ClassVar, Literal, TypeVar
@@ -52,6 +55,9 @@ _PREPEND_SPACE = {"type": "Prepend", "prepend": " "}
 SENTENCEPIECE_PREFIX = '{"sentencepiece":'
 """Start of a file written by `SentencePieceTokenizer.save`."""
 
+JOINT_FILE, SOURCE_FILE, TARGET_FILE = "tokenizer.json", "source.tokenizer.json", "target.tokenizer.json"
+"""Files of a model folder."""
+
 _Value = TypeVar("_Value")
 
 
@@ -83,7 +89,7 @@ class Tokenizer:
         self._bytes = fixed + [token.encode("utf-8") for token in self._tokens[len(fixed) :]]
 
     @classmethod
-    def train(cls, lines: Iterable[str], size: int, kind: Literal["bpe", "word"] = "bpe") -> "Tokenizer":
+    def train(cls, lines: Iterable[str], size: int, kind: Literal["bpe", "word"] = "bpe") -> Tokenizer:
         """Learn a vocabulary of at most `size` tokens; the same lines always give the same vocabulary.
 
         Args:
@@ -121,7 +127,7 @@ class Tokenizer:
         backend.pre_tokenizer = splitter
         return cls(backend)
 
-    def with_tokens(self, tokens: Sequence[str]) -> "Tokenizer":
+    def with_tokens(self, tokens: Sequence[str]) -> Tokenizer:
         """Return a tokenizer with additional tokens, which are never split and match anywhere in a text.
 
         Texts without these tokens are encoded as before. A leading space is part of a token.
@@ -246,7 +252,7 @@ class Tokenizer:
         return self.to_tokenizers().to_str(pretty=True)
 
     @classmethod
-    def load(cls, path: Path) -> "Tokenizer":
+    def load(cls, path: Path) -> Tokenizer:
         """Read a tokenizer written by `save`, including one of class `SentencePieceTokenizer`.
 
         Raises:
@@ -302,6 +308,54 @@ class Tokenizer:
             if not 0 <= index < len(table):
                 raise ValueError(f"id {index} is not in the vocabulary of {len(table)} tokens")
             yield table[index]
+
+
+@dataclass(frozen=True)
+class Vocabularies:
+    """The tokenizer of each side; the same object if the vocabulary is joint."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+    @property
+    def joint(self) -> bool:
+        return self.source is self.target
+
+    def save(self, folder: Path) -> None:
+        if self.joint:
+            self.source.save(folder / JOINT_FILE)
+        else:
+            self.source.save(folder / SOURCE_FILE)
+            self.target.save(folder / TARGET_FILE)
+
+    @classmethod
+    def load(cls, folder: Path) -> Vocabularies:
+        if (folder / SOURCE_FILE).exists() or (folder / TARGET_FILE).exists():
+            return cls(Tokenizer.load(folder / SOURCE_FILE), Tokenizer.load(folder / TARGET_FILE))
+        joint = Tokenizer.load(folder / JOINT_FILE)
+        return cls(joint, joint)
+
+    @property
+    def tokens(self) -> tuple[list[str], list[str]]:
+        """The tokens of each side by id."""
+        return self.source.vocabulary, self.target.vocabulary
+
+    def with_tokens(self, tokens: Sequence[str]) -> Vocabularies:
+        """Return vocabularies with additional tokens on both sides, which are never split.
+
+        Raises:
+            UserError: If a token cannot be added.
+        """
+        source = self.source.with_tokens(tokens)
+        return Vocabularies(source, source if self.joint else self.target.with_tokens(tokens))
+
+    def fingerprint(self) -> str:
+        return f"{self.source.fingerprint()}-{self.target.fingerprint()}"
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Return whether a model folder contains a tokenizer."""
+    return any((folder / name).exists() for name in (JOINT_FILE, SOURCE_FILE, TARGET_FILE))
 
 
 def check_surrogates(text: str, name: str) -> None:
