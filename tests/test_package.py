@@ -16,7 +16,7 @@ import typer
 import regard
 from regard.cli import app
 from regard.errors import UserError
-from regard.models.registry import MODELS
+from regard.models.folder import MODELS
 from regard.training.recipe import Recipe
 
 HOME = Path(regard.__file__).parent

@@ -29,8 +29,7 @@ from regard.interop.torch import Embeddings, from_torch, read_torch
 from regard.interop.torchvision import from_torchvision, infer_torchvision, is_torchvision
 from regard.models.bert import BertConfig
 from regard.models.card import CARD, build_card
-from regard.models.folder import CONFIG, describe_export, is_model_folder, replace_folder, save_model
-from regard.models.registry import MODELS
+from regard.models.folder import CONFIG, MODELS, describe_export, is_model_folder, replace_folder, save_model
 from regard.models.swin import SwinConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.vit import ViTConfig

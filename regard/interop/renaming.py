@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.config import Settings
 from regard.errors import UserError
-from regard.models.registry import MODELS
+from regard.models.folder import MODELS
 
 Template = str | Callable[[re.Match[str]], str]
 Names = Mapping[str, Template | tuple[Template, ...]]

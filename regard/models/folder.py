@@ -1,4 +1,4 @@
-"""The model folder: config.json and model.safetensors, replaced atomically, without pickle.
+"""The kinds of models, and the model folder: config.json and model.safetensors, replaced atomically, without pickle.
 
 A pipeline adds its own files, such as a tokenizer and scores.
 """
@@ -13,16 +13,22 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from regard.config import Settings
 from regard.errors import UserError
 from regard.models.base import Model
-from regard.models.registry import MODELS, InputType
+from regard.models.bert import Bert, BertConfig
+from regard.models.croco import CroCo, CroCoConfig
+from regard.models.nat import NATransformer, NATransformerConfig
+from regard.models.swin import Swin, SwinConfig
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.vit import ViT, ViTConfig
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 FOREIGN_CONFIG = "regard.json"
@@ -38,11 +44,52 @@ EXPORTS = {
     "the model it was exported from",
 }
 """Description of exported folders by a file that they contain."""
+InputType = Literal["text", "images", "pairs", "sentences"]
+"""What a model processes: text to translate, images, pairs of views, or sentences to embed."""
 HINTS: dict[InputType, str] = {
     "text": "a text model; use regard translate",
     "images": "an image model; use regard classify",
     "pairs": "a model of two views; use regard look with both views, or regard.CroCo in Python",
     "sentences": "a model of sentence embeddings; use regard embed",
+}
+
+
+class ModelKind(NamedTuple):
+    """Configuration class, model class and input type of a kind of model."""
+
+    config: type[Settings]
+    model: type[Model]
+    input_type: InputType
+
+    def build(self, values: Any, where: str) -> Model:
+        """Build a model from the values of a configuration; `where` names their place in errors.
+
+        Raises:
+            UserError: A value is invalid.
+        """
+        return self.model(self.config.parse(values, where))
+
+    def build_on_meta(self, config: Settings, where: str) -> Model:
+        """Build a model on the meta device, which has names and shapes of tensors but takes no memory.
+
+        Raises:
+            UserError: The model is too large for any memory.
+        """
+        try:
+            with torch.device("meta"):
+                return self.model(config)
+        except (RuntimeError, TypeError, OverflowError) as error:  # the number of elements overflows
+            reason = str(error).partition("\n")[0]
+            raise UserError(f"{where}: describes a model that is too large for any memory ({reason})") from None
+
+
+MODELS = {
+    "transformer": ModelKind(TransformerConfig, Transformer, "text"),
+    "nat": ModelKind(NATransformerConfig, NATransformer, "text"),
+    "vit": ModelKind(ViTConfig, ViT, "images"),
+    "swin": ModelKind(SwinConfig, Swin, "images"),
+    "croco": ModelKind(CroCoConfig, CroCo, "pairs"),
+    "bert": ModelKind(BertConfig, Bert, "sentences"),
 }
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from regard.errors import UserError
-from regard.models.registry import MODELS
+from regard.models.folder import MODELS
 from regard.training.progress import counted
 from regard.training.task import B, LossSum, Task
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from regard.errors import UserError
-from regard.models.registry import MODELS
+from regard.models.folder import MODELS
 from regard.training.recipe import Recipe
 from regard.training.tasks.classification.recipe import ClassificationRecipe
 from regard.training.tasks.registry import TASKS, task_of

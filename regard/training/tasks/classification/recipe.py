@@ -13,7 +13,7 @@ from regard.data.images.augmentation import AugmentationSettings
 from regard.data.images.datasets import Resize
 from regard.data.images.image_sets import ImageSettings
 from regard.errors import UserError
-from regard.models.registry import MODELS
+from regard.models.folder import MODELS
 from regard.pipelines.preprocessing import ImagePreprocessing
 from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings, build_model_config
 

@@ -14,7 +14,7 @@ from regard.config import Settings
 from regard.data.text.readers import COMPRESSION_SUFFIXES, PAIR_SUFFIXES, find_shards
 from regard.decoding.config import DecodingSettings, SearchSettings, check_setting_keys
 from regard.errors import UserError
-from regard.models.registry import MODELS
+from regard.models.folder import MODELS
 from regard.models.transformer import EncoderDecoderConfig, TransformerConfig
 from regard.training.objectives.objective import ObjectiveSettings
 from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings, build_model_config
