@@ -53,6 +53,13 @@ class Padded:
         return Padded(self.lengths.to(device, non_blocking=True), self.size)
 
 
+def pad_batch(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[Tensor, Padded]:
+    """Return token lists as one padded tensor with its layout."""
+    layout = Padded.of([len(row) for row in rows], device=device)
+    padded = [[*row, *[pad] * (layout.size - len(row))] for row in rows]
+    return torch.tensor(padded, device=device), layout
+
+
 @dataclass(frozen=True, eq=False)
 class Packed:
     """All sequences of a batch in one row: sequence i consists of tokens `offsets[i]` to `offsets[i + 1]`.

@@ -17,11 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.kind import KeyValues, KVCache
-from regard.attention.masks import Mask, Padded
+from regard.attention.masks import Mask, Padded, pad_batch
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.search import TokenHypothesis, search
-from regard.decoding.stepper import pad_batch
 from regard.errors import UserError
 from regard.interop.files import read_json, write_json
 from regard.interop.verification import Tokens, check_agreement, compare, compare_images, longest_input

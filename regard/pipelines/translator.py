@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from regard.attention.masks import pad_batch
 from regard.attention.multi_head import disable_qkv_hooks
 from regard.data.text.tokenizer import Vocabularies
 from regard.decoding.autoregressive import AutoregressiveGenerator
@@ -23,7 +24,6 @@ from regard.decoding.constraints import DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS, Generator, collect_cross_attention
 from regard.decoding.nat import NATGenerator, NATHypothesis
 from regard.decoding.search import TokenHypothesis
-from regard.decoding.stepper import pad_batch
 from regard.errors import UserError
 from regard.models.card import save_pretrained
 from regard.models.folder import (

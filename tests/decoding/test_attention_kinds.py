@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from regard.decoding.autoregressive import TransformerStepper
 from regard.decoding.search import SearchSettings, search
-from regard.decoding.stepper import TransformerStepper
 from regard.models.transformer import Transformer, TransformerConfig
 
 VOCAB = 40

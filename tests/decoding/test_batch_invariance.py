@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from regard.decoding.autoregressive import TransformerStepper
 from regard.decoding.search import SearchSettings, search
-from regard.decoding.stepper import TransformerStepper
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops import quantization
 from regard.ops.quantization import Precision, prepack, supports

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from regard import Translator, UserError, probe
+from regard.decoding.autoregressive import TransformerStepper
 from regard.decoding.config import SearchSettings
-from regard.decoding.stepper import TransformerStepper
 from regard.interop.ctranslate2 import load_translator
 from regard.ops.quantization import Precision, choose_precision, supports
 from regard.pipelines.constraints import Constraints

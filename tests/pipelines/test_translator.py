@@ -11,9 +11,9 @@ import torch
 import regard
 from regard.data.builtin.corpus import load_pairs
 from regard.data.text.tokenizer import Vocabularies
+from regard.decoding.autoregressive import EnsembleStepper, TransformerStepper
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.search import TokenHypothesis, search
-from regard.decoding.stepper import EnsembleStepper, TransformerStepper
 
 SENTENCES = [pair.source for pair in load_pairs("test", 24)]
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
+from regard.attention.masks import pad_batch
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest, TokenConstraints
 from regard.decoding.cuda_graph.capture import (
@@ -19,7 +20,6 @@ from regard.decoding.cuda_graph.capture import (
 )
 from regard.decoding.cuda_graph.step import CapturedStep, SearchShape
 from regard.decoding.search import TokenHypothesis, raise_if_nan
-from regard.decoding.stepper import pad_batch
 from regard.models.transformer import Transformer
 from regard.ops.dispatch import on_device
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from regard.attention.masks import pad_batch
+from regard.decoding.autoregressive import TransformerStepper
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.cuda_graph import search as module
@@ -15,7 +17,6 @@ from regard.decoding.cuda_graph.capture import padded_batch_size, padded_length
 from regard.decoding.cuda_graph.search import CapturedSearch, memory_of
 from regard.decoding.cuda_graph.step import CapturedStep, SearchShape
 from regard.decoding.search import TokenHypothesis, search
-from regard.decoding.stepper import TransformerStepper, pad_batch
 from regard.errors import UserError
 from regard.models.transformer import Transformer
 from tests.decoding.cuda_graph.models import VOCAB, peaked_model
